@@ -1,0 +1,232 @@
+"""What a view is made of: stages over the unit cube, a scene of layers, and their composition.
+
+A stage is a deterministic function of images and of its coordinates `u` in [0,1)^dims. A *geometric* stage says
+where an output point looks in its input; neighbours fuse, and pixels are touched once. A *pixel* stage changes
+values, or the size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from transforms.homography import frame, invert, transform
+from transforms.sampling import Border, Kernel, Rows, check_names, take, warp
+
+
+class Layer(NamedTuple):
+    """One picture in a scene: `pixels` (N,C,h,w); `alpha` (N,1,h,w) in [0,1] or None for opaque;
+    `pull` (N,3,3) or (1,3,3), stage frame of the scene -> stage frame of the layer."""
+
+    pixels: Tensor
+    alpha: Tensor | None
+    pull: Tensor
+
+
+class Scene(NamedTuple):
+    """Layers, bottom first, seen in a frame of `size` (height, width). The bottom one is opaque (its alpha is None).
+    Plain images are a scene of one layer."""
+
+    layers: tuple[Layer, ...]
+    size: tuple[int, int]
+
+
+@runtime_checkable
+class Stage(Protocol):
+    """A deterministic function of images and of points `u` of the unit cube."""
+
+    @property
+    def dims(self) -> int:
+        """How many coordinates of `u` the stage consumes."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the coordinates mean, with the unit: "angle (deg)"."""
+
+    def values(self, u: Tensor) -> Tensor:
+        """(N,dims) in [0,1) -> (N,dims) physical values, in the units of `names`."""
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        """(N,C,H,W) in [0,1] and (N,dims) -> (N,C,h,w) in [0,1]."""
+
+
+@runtime_checkable
+class Geometry(Stage, Protocol):
+    """A stage that moves points: where does an output point look in the stage's input?"""
+
+    def pull(self, points: Tensor, u: Tensor) -> Tensor:
+        """Output points (1|N,h,w,2) -> input points (N,h,w,2), both in the stage frame."""
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        """One resample with the defaults of `Compose`."""
+        return Compose((self,))(images, u)
+
+
+@runtime_checkable
+class Homography(Geometry, Protocol):
+    """A geometric stage that is a matrix, so that it fuses by multiplication."""
+
+    def matrix(self, u: Tensor) -> Tensor:
+        """(N,dims) -> (N,3,3) from output points to input points, in the stage frame."""
+
+    def pull(self, points: Tensor, u: Tensor) -> Tensor:
+        """Points through the matrix; those beyond the horizon are not told apart (`Compose` masks them)."""
+        return transform(self.matrix(u), points)[0]
+
+
+def scene_of(images: Tensor) -> Scene:
+    """A scene of one opaque layer."""
+    eye = torch.eye(3, dtype=images.dtype, device=images.device)[None]
+    return Scene((Layer(images, None, eye),), _size(images))
+
+
+@dataclass(frozen=True)
+class Compose:
+    """Stages in order; runs of geometric stages become one resample.
+
+    Args:
+        stages: any `Stage`s. Write geometry first: a pixel stage between two geometric ones costs a resample.
+        kernel, border, value, antialias: how the fused geometry is sampled (see `transforms.sampling`). The default
+            border is mid-grey: what lies beyond the picture is unknown, and black or a smear would be a cue.
+
+    Calling it takes images (N,C,H,W) in [0,1], or a `Scene`, and `u` (N,dims); the result is (N,C,h,w). A stage with
+    dims 0 and no stages at all are fine: an empty pipeline returns the images themselves.
+    """
+
+    stages: Sequence[Stage] = ()
+    kernel: Kernel = "bilinear"
+    border: Border = "constant"
+    value: float = 0.5
+    antialias: bool = True
+    dims: int = field(init=False, repr=False)
+    names: tuple[str, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_names(self.kernel, self.border)
+        for stage in self.stages:
+            if not isinstance(stage, Stage):
+                raise ValueError(f"`stages` must hold stages such as Affine(...); got {stage!r}")
+        object.__setattr__(self, "stages", tuple(self.stages))
+        object.__setattr__(self, "dims", sum(stage.dims for stage in self.stages))
+        object.__setattr__(self, "names", tuple(self._names()))
+
+    def __call__(self, images: Tensor | Scene, u: Tensor) -> Tensor:
+        scene = images if isinstance(images, Scene) else scene_of(images)
+        self._check(scene, u)
+        pending: list[tuple[Geometry, Tensor]] = []
+        for stage, part in zip(self.stages, self._split(u), strict=True):
+            if isinstance(stage, Geometry):
+                pending.append((stage, part))
+                continue
+            scene = scene_of(stage(self._render(scene, pending), part))
+            pending = []
+        return self._render(scene, pending)
+
+    def values(self, u: Tensor) -> Tensor:
+        """(N,dims) in [0,1) -> (N,dims) physical values, in the order and units of `names`."""
+        parts = [stage.values(part) for stage, part in zip(self.stages, self._split(u), strict=True)]
+        return torch.cat(parts, dim=-1) if parts else u
+
+    def describe(self, u: Tensor) -> list[dict[str, float]]:
+        """The views in words: for each row of `u` (N,dims) or (dims,), {"affine angle (deg)": -12.3, ...}."""
+        rows = self.values(torch.atleast_2d(u)).tolist()
+        return [dict(zip(self.names, row, strict=True)) for row in rows]
+
+    def resamples(self) -> int:
+        """How many times the geometry touches pixels: 1 for any number of neighbouring geometric stages."""
+        kinds = [isinstance(stage, Geometry) for stage in self.stages]
+        return sum(now and not before for before, now in zip([False, *kinds], kinds, strict=False))
+
+    def _names(self) -> list[str]:
+        kinds = [type(stage).__name__.lower() for stage in self.stages]
+        labels = [
+            kind if kinds.count(kind) == 1 else f"{kind}{kinds[: i + 1].count(kind)}" for i, kind in enumerate(kinds)
+        ]
+        return [f"{label} {name}" for label, stage in zip(labels, self.stages, strict=True) for name in stage.names]
+
+    def _split(self, u: Tensor) -> tuple[Tensor, ...]:
+        return u.split([stage.dims for stage in self.stages], dim=-1) if self.stages else ()
+
+    def _check(self, scene: Scene, u: Tensor) -> None:
+        n = len(scene.layers[0].pixels)
+        if scene.layers[0].alpha is not None:
+            raise ValueError("the bottom layer of a scene must be opaque: give it alpha None")
+        for layer in scene.layers:
+            if layer.pixels.dim() != 4 or not layer.pixels.is_floating_point():
+                raise ValueError(
+                    f"`images` must be floating (N,C,H,W) in [0,1]; got {layer.pixels.dtype} of shape "
+                    f"{tuple(layer.pixels.shape)} (use .permute(0, 3, 1, 2) / 255 for 8-bit channels-last)"
+                )
+        if u.shape != (n, self.dims):
+            raise ValueError(
+                f"`u` must hold one row of {self.dims} coordinates for each of {n} images; got shape "
+                f"{tuple(u.shape)} (u = Sobol()({n}, pipeline.dims, seed=0, step=0))"
+            )
+
+    def _render(self, scene: Scene, chain: list[tuple[Geometry, Tensor]]) -> Tensor:
+        """Sample each layer once, straight into the view, and composite bottom-up."""
+        base, *rest = scene.layers
+        if not chain and not rest and _size(base.pixels) == scene.size:
+            return base.pixels
+        view = self._sample(base.pixels, base.pull, scene.size, chain, self.border, self.value)
+        for layer in rest:
+            alpha = torch.ones_like(layer.pixels[:, :1]) if layer.alpha is None else layer.alpha
+            # Premultiplied: colour and coverage go through the same filter, so edges do not darken and a black
+            # pixel is not a hole (Porter & Duff 1984).
+            ink = torch.cat([layer.pixels * alpha, alpha], dim=1)
+            over = self._sample(ink, layer.pull, scene.size, chain, "constant", 0.0)
+            view = over[:, :-1] + (1 - over[:, -1:]) * view
+        return view
+
+    def _sample(
+        self,
+        pixels: Tensor,
+        place: Tensor,
+        size: tuple[int, int],
+        chain: list[tuple[Geometry, Tensor]],
+        border: Border,
+        value: float,
+    ) -> Tensor:
+        links = _fuse(chain, invert(frame(size, pixels))[None], frame(_size(pixels), pixels) @ place)
+
+        def pull(points: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+            w = points.new_ones(())
+            for link in links:
+                if isinstance(link, Tensor):
+                    points, ahead = transform(take(link, rows), points)
+                    w = torch.minimum(w, ahead)
+                else:
+                    points = link(points, rows)
+            return points, w
+
+        return warp(pixels, pull, size, kernel=self.kernel, border=border, value=value, antialias=self.antialias)
+
+
+def _size(images: Tensor) -> tuple[int, int]:
+    return images.shape[2], images.shape[3]
+
+
+Link = Tensor | Callable[[Tensor, Rows], Tensor]  # a homography, or any other map of points
+
+
+def _fuse(chain: list[tuple[Geometry, Tensor]], first: Tensor, last: Tensor) -> list[Link]:
+    """The maps that a point passes from the view's pixels to the source's; neighbouring matrices multiplied."""
+    maps: list[Link] = [first]
+    for stage, u in reversed(chain):  # the last stage is the first that an output point meets
+        maps.append(stage.matrix(u) if isinstance(stage, Homography) else partial(_bend, stage, u))
+    links: list[Link] = []
+    for link in [*maps, last]:
+        if links and isinstance(link, Tensor) and isinstance(links[-1], Tensor):
+            links[-1] = link @ links[-1]
+        else:
+            links.append(link)
+    return links
+
+
+def _bend(stage: Geometry, u: Tensor, points: Tensor, rows: Rows) -> Tensor:
+    return stage.pull(points, take(u, rows))

@@ -1,0 +1,162 @@
+"""3x3 algebra of the plane: no pixels here.
+
+Every matrix is a tensor (N,3,3) that maps column vectors (x, y, 1) of its source frame to its target frame.
+Two frames occur. *Stage frame*: origin at the image centre, unit = half the shorter side, x right, y down, so a
+positive angle turns clockwise as displayed. *Pixel frame*: integer = pixel centre, as in OpenCV.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+#: A quad is refused when its smallest corner triangle is below this share of its largest one.
+DEGENERATE = 1e-3
+
+
+def _matrix(rows: list[list[Tensor | float]], like: Tensor) -> Tensor:
+    """Stack scalars and (N,) tensors into (N,3,3)."""
+    one = torch.ones_like(like)
+    return torch.stack([torch.stack([one * entry for entry in row], -1) for row in rows], -2)
+
+
+def shift(x: Tensor, y: Tensor) -> Tensor:
+    """Translation by (x, y), each (N,) -> (N,3,3)."""
+    return _matrix([[1, 0, x], [0, 1, y], [0, 0, 1]], x)
+
+
+def scale(x: Tensor, y: Tensor) -> Tensor:
+    """Magnification by (x, y) about the origin, each (N,) -> (N,3,3)."""
+    return _matrix([[x, 0, 0], [0, y, 0], [0, 0, 1]], x)
+
+
+def rotate(angle: Tensor) -> Tensor:
+    """Rotation by `angle` radians (N,), clockwise as displayed because y points down -> (N,3,3)."""
+    c, s = angle.cos(), angle.sin()
+    return _matrix([[c, -s, 0], [s, c, 0], [0, 0, 1]], angle)
+
+
+def shear(angle: Tensor) -> Tensor:
+    """Horizontal shear by `angle` radians (N,): x += tan(angle) * y -> (N,3,3)."""
+    return _matrix([[1, angle.tan(), 0], [0, 1, 0], [0, 0, 1]], angle)
+
+
+def invert(matrix: Tensor) -> Tensor:
+    """Inverse of (..., 3, 3) by three cross products: exact derivatives, and no synchronisation on a GPU."""
+    a, b, c = matrix.unbind(-2)
+    adjugate = torch.stack([torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)], dim=-1)
+    det = (a * adjugate[..., :, 0]).sum(-1)
+    return adjugate / det[..., None, None]
+
+
+def frame(size: tuple[int, int], like: Tensor) -> Tensor:
+    """The (3,3) matrix from the stage frame to the pixel frame of an image of `size` (height, width)."""
+    (height, width), half = size, min(size) / 2
+    rows = [[half, 0, (width - 1) / 2], [0, half, (height - 1) / 2], [0, 0, 1]]
+    return torch.tensor(rows, dtype=like.dtype, device=like.device)
+
+
+def edges_to_centres(like: Tensor) -> Tensor:
+    """The (3,3) matrix from edge coordinates (0 = the image's left edge) to the pixel frame."""
+    rows = [[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]]
+    return torch.tensor(rows, dtype=like.dtype, device=like.device)
+
+
+def transform(matrix: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+    """Map points (N,...,2) by (N,3,3). Returns the points, and `w` (N,...): a point with w <= 0 lies
+    behind the camera, and its coordinates are those of w = 1 so that no NaN is born (mask it by `w`)."""
+    x, y = points.unbind(-1)
+    m = matrix.flatten(1).reshape(len(matrix), 9, *[1] * (points.dim() - 2)).unbind(1)
+    # Written out: a matrix product could run in TF32 on a GPU, which is pixels off.
+    right, down, w = (m[i] * x + (m[i + 1] * y + m[i + 2]) for i in (0, 3, 6))
+    safe = torch.where(w > HORIZON, w, 1.0)  # before the division: NaN has no zero gradient
+    return torch.stack([right / safe, down / safe], dim=-1), w
+
+
+#: Points with w below this are beyond the horizon.
+HORIZON = 1e-6
+
+
+def square_to_quad(quad: Tensor) -> Tensor:
+    """The homography of the unit square's corners (0,0) (1,0) (1,1) (0,1) to `quad` (N,4,2) -> (N,3,3).
+
+    Closed form (Heckbert 1989, section 2.2.3); no checks.
+    """
+    p0, p1, p2, p3 = quad.unbind(-2)
+    along, down, total = p1 - p2, p3 - p2, p0 - p1 + p2 - p3
+    area = _cross(along, down)
+    g, h = _cross(total, down) / area, _cross(along, total) / area
+    columns = [p1 - p0 + g[..., None] * p1, p3 - p0 + h[..., None] * p3, p0]
+    top = torch.stack(columns, dim=-1)
+    return torch.cat([top, torch.stack([g, h, torch.ones_like(g)], -1)[..., None, :]], dim=-2)
+
+
+def quad_to_quad(src: Tensor, dst: Tensor) -> Tensor:
+    """The homography of corners `src` to corners `dst`, each (N,4,2) -> (N,3,3); no checks."""
+    return square_to_quad(dst) @ invert(square_to_quad(src))
+
+
+def homography(src: Tensor, dst: Tensor) -> Tensor:
+    """The homography that maps four points to four points, differentiable in both lists.
+
+    Same meaning as `cv2.getPerspectiveTransform`: any frame, any consistent order of the corners.
+
+    Args:
+        src, dst: (N,4,2) or (4,2) points (x, y); N broadcasts. Nested lists are taken too.
+
+    Returns:
+        (N,3,3), scaled to H[2,2] = 1 (or -1 where the origin lies beyond the horizon), with w > 0 on `src`.
+        Solved in float64 where the device has it, returned in the points' dtype.
+
+    Raises:
+        ValueError: three points (nearly) in a line, a repeated point, or a pair of quads that no camera
+            can see (one convex and the other folded), with the row's number.
+    """
+    src, dst = _points(src, "src"), _points(dst, "dst")
+    dtype = torch.promote_types(src.dtype, dst.dtype)
+    wide = torch.float32 if src.device.type == "mps" else torch.float64
+    src, dst = torch.broadcast_tensors(src.to(wide), dst.to(wide))
+    _check(src, dst)
+    matrix = quad_to_quad(src, dst)
+    w = (matrix[..., 2, :2] * src[..., 0, :]).sum(-1) + matrix[..., 2, 2]  # of one sign on all four corners
+    corner = matrix[..., 2, 2].abs()
+    size = matrix.norm(dim=(-2, -1))
+    divisor = torch.where(corner > 1e-9 * size, corner, size) * torch.sign(w)
+    return (matrix / divisor[..., None, None]).to(dtype)
+
+
+def _points(points: Tensor, name: str) -> Tensor:
+    points = torch.as_tensor(points)
+    if not points.is_floating_point():
+        points = points.to(torch.get_default_dtype())
+    if points.shape[-2:] != (4, 2) or points.dim() not in (2, 3):
+        raise ValueError(f"`{name}` must hold four (x, y) points, (N,4,2) or (4,2); got {tuple(points.shape)}")
+    return points.reshape(-1, 4, 2)
+
+
+def _cross(a: Tensor, b: Tensor) -> Tensor:
+    return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
+
+
+def _triangles(quad: Tensor) -> Tensor:
+    """Twice the signed area of the four triangles that leave one corner out, (N,4,2) -> (N,4)."""
+    a, b, c = quad, quad.roll(-1, -2), quad.roll(-2, -2)
+    return _cross(b - a, c - a)
+
+
+def _check(src: Tensor, dst: Tensor) -> None:
+    # w at a corner is, up to one common factor, the ratio of the opposite triangle's area in `src` and `dst`:
+    # equal orientations throughout (or opposite ones throughout) are exactly "every corner before the camera".
+    areas = [_triangles(quad.detach()) for quad in (src, dst)]
+    for name, quad, area in zip(("src", "dst"), (src, dst), areas, strict=True):
+        small = area.abs().amin(-1) <= DEGENERATE * area.abs().amax(-1)
+        _refuse(small | ~quad.isfinite().all(-1).all(-1), name, quad, "has three corners in a line")
+    agree = (areas[0].sign() * areas[1].sign()).sum(-1).abs() == 4
+    _refuse(~agree, "dst", dst, "folds over where `src` does not (are both lists in the same order?)")
+
+
+def _refuse(bad: Tensor, name: str, quad: Tensor, why: str) -> None:
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0, 0])
+        corners = [tuple(round(v, 4) for v in point) for point in quad[row].detach().tolist()]
+        raise ValueError(f"`{name}` is a degenerate quad: row {row} {why}: {corners}")
