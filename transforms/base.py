@@ -116,7 +116,7 @@ class Compose:
         object.__setattr__(self, "names", tuple(self._names()))
 
     def __call__(self, images: Tensor | Scene, u: Tensor) -> Tensor:
-        scene = images if isinstance(images, Scene) else scene_of(images)
+        scene = images if isinstance(images, Scene) else scene_of(_checked(images))
         self._check(scene, u)
         pending: list[tuple[Geometry, Tensor]] = []
         for stage, part in zip(self.stages, self._split(u), strict=True):
@@ -157,11 +157,7 @@ class Compose:
         if scene.layers[0].alpha is not None:
             raise ValueError("the bottom layer of a scene must be opaque: give it alpha None")
         for layer in scene.layers:
-            if layer.pixels.dim() != 4 or not layer.pixels.is_floating_point():
-                raise ValueError(
-                    f"`images` must be floating (N,C,H,W) in [0,1]; got {layer.pixels.dtype} of shape "
-                    f"{tuple(layer.pixels.shape)} (use .permute(0, 3, 1, 2) / 255 for 8-bit channels-last)"
-                )
+            _checked(layer.pixels)
         if u.shape != (n, self.dims):
             raise ValueError(
                 f"`u` must hold one row of {self.dims} coordinates for each of {n} images; got shape "
@@ -171,7 +167,12 @@ class Compose:
     def _render(self, scene: Scene, chain: list[tuple[Geometry, Tensor]]) -> Tensor:
         """Sample each layer once, straight into the view, and composite bottom-up."""
         base, *rest = scene.layers
-        if not chain and not rest and _size(base.pixels) == scene.size:
+        still = (
+            not chain
+            and _size(base.pixels) == scene.size
+            and torch.equal(base.pull, torch.eye(3).to(base.pull)[None])
+        )
+        if still and not rest:
             return base.pixels
         view = self._sample(base.pixels, base.pull, scene.size, chain, self.border, self.value)
         for layer in rest:
@@ -192,7 +193,9 @@ class Compose:
         border: Border,
         value: float,
     ) -> Tensor:
-        links = _fuse(chain, invert(frame(size, pixels))[None], frame(_size(pixels), pixels) @ place)
+        work = torch.promote_types(pixels.dtype, torch.float32)  # points in half precision would be pixels off
+        into, out = (frame(s, place.to(_wide(pixels))) for s in (_size(pixels), size))
+        links = _fuse([(stage, u.to(into)) for stage, u in chain], invert(out)[None], into @ place.to(into), work)
 
         def pull(points: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
             w = points.new_ones(())
@@ -204,7 +207,17 @@ class Compose:
                     points = link(points, rows)
             return points, w
 
-        return warp(pixels, pull, size, kernel=self.kernel, border=border, value=value, antialias=self.antialias)
+        view = warp(pixels, pull, size, kernel=self.kernel, border=border, value=value, antialias=self.antialias)
+        return view.clamp(0, 1) if self.kernel == "bicubic" else view  # it overshoots, and a view is in [0,1]
+
+
+def _checked(images: Tensor) -> Tensor:
+    if images.dim() != 4 or not images.is_floating_point():
+        raise ValueError(
+            f"`images` must be floating (N,C,H,W) in [0,1]; got {images.dtype} of shape {tuple(images.shape)} "
+            "(use .permute(0, 3, 1, 2) / 255 for 8-bit channels-last)"
+        )
+    return images
 
 
 def _size(images: Tensor) -> tuple[int, int]:
@@ -214,18 +227,23 @@ def _size(images: Tensor) -> tuple[int, int]:
 Link = Tensor | Callable[[Tensor, Rows], Tensor]  # a homography, or any other map of points
 
 
-def _fuse(chain: list[tuple[Geometry, Tensor]], first: Tensor, last: Tensor) -> list[Link]:
+def _wide(images: Tensor) -> torch.dtype:
+    """Matrices are multiplied in float64 where there is one: a GPU may run float32 products in TF32, pixels off."""
+    return torch.float32 if images.device.type == "mps" else torch.float64
+
+
+def _fuse(chain: list[tuple[Geometry, Tensor]], first: Tensor, last: Tensor, work: torch.dtype) -> list[Link]:
     """The maps that a point passes from the view's pixels to the source's; neighbouring matrices multiplied."""
     maps: list[Link] = [first]
     for stage, u in reversed(chain):  # the last stage is the first that an output point meets
-        maps.append(stage.matrix(u) if isinstance(stage, Homography) else partial(_bend, stage, u))
+        maps.append(stage.matrix(u) if isinstance(stage, Homography) else partial(_bend, stage, u.to(work)))
     links: list[Link] = []
     for link in [*maps, last]:
         if links and isinstance(link, Tensor) and isinstance(links[-1], Tensor):
             links[-1] = link @ links[-1]
         else:
             links.append(link)
-    return links
+    return [link.to(work) if isinstance(link, Tensor) else link for link in links]
 
 
 def _bend(stage: Geometry, u: Tensor, points: Tensor, rows: Rows) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from transforms.resize import NAMES, resize, target_size, weights
+from transforms.resize import NAMES, axes, resize, target_size
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Downscale:
     def __post_init__(self) -> None:
         if self.kernel not in NAMES:
             raise ValueError(f"`kernel` must be one of {', '.join(NAMES)}; got {self.kernel!r}")
-        bounds = (self.size,) if isinstance(self.size, int) else tuple(self.size)
-        whole = all(isinstance(side, int) and side >= 1 for side in bounds)
-        if not whole or len(bounds) > 2 or bounds[0] > bounds[-1]:
+        bounds = self.size if isinstance(self.size, tuple) else (self.size,)
+        whole = all(type(side) is int and side >= 1 for side in bounds)
+        if not whole or len(bounds) not in (1, 2) or bounds[0] > bounds[-1]:
             raise ValueError(f"`size` must be a whole number of pixels or (low, high); got {self.size!r}")
         object.__setattr__(self, "size", bounds[0] if len(set(bounds)) == 1 else bounds)
 
@@ -52,15 +52,14 @@ class Downscale:
             return resize(images, self.size, self.kernel).clamp(0, 1)
         size = (images.shape[2], images.shape[3])
         final = target_size(size, self.size[1])
-        small = [target_size(size, int(side)) for side in self.values(u)[:, 0].tolist()]
-        rows = self._down_and_up(size[0], [s[0] for s in small], final[0], images)
-        columns = self._down_and_up(size[1], [s[1] for s in small], final[1], images)
+        smalls = [int(side) for side in self.values(u)[:, 0].tolist()]
+        both = {side: self._down_and_up(size, target_size(size, side), final, images) for side in set(smalls)}
+        rows, columns = (torch.stack(matrices) for matrices in zip(*(both[side] for side in smalls), strict=True))
         return (rows[:, None] @ images @ columns[:, None].mT).clamp(0, 1)
 
-    def _down_and_up(self, length: int, smalls: list[int], final: int, like: Tensor) -> Tensor:
-        """(N, final, length): each row's reduction and enlargement as one matrix."""
-        both = {
-            small: weights(small, final, self.kernel, like) @ weights(length, small, self.kernel, like)
-            for small in set(smalls)
-        }
-        return torch.stack([both[small] for small in smalls])
+    def _down_and_up(
+        self, size: tuple[int, int], small: tuple[int, int], final: tuple[int, int], like: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The reduction and the enlargement as one matrix per axis."""
+        down, up = axes(size, small, self.kernel, like), axes(small, final, self.kernel, like)
+        return up[0] @ down[0], up[1] @ down[1]

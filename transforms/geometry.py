@@ -74,7 +74,8 @@ class Perspective(Homography):
 
     Args:
         jitter: most that a corner moves along each axis, as a share of half the side; below 0.5, which keeps every
-            quad convex, so that no point of the square falls behind the camera.
+            quad convex, so that no point of the picture's square falls behind the camera. (The view's own corners
+            may look beyond the horizon from about 0.4 on; they show the border value.)
     """
 
     jitter: float = 0.2
@@ -87,7 +88,7 @@ class Perspective(Homography):
     )
 
     def __post_init__(self) -> None:
-        if not 0 <= self.jitter < 0.5:
+        if not isinstance(self.jitter, int | float) or not 0 <= self.jitter < 0.5:
             raise ValueError(f"`jitter` must lie in [0, 0.5), which keeps the quad convex; got {self.jitter}")
 
     def values(self, u: Tensor) -> Tensor:

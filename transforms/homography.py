@@ -118,10 +118,9 @@ def homography(src: Tensor, dst: Tensor) -> Tensor:
     src, dst = torch.broadcast_tensors(src.to(wide), dst.to(wide))
     _check(src, dst)
     matrix = quad_to_quad(src, dst)
-    w = (matrix[..., 2, :2] * src[..., 0, :]).sum(-1) + matrix[..., 2, 2]  # of one sign on all four corners
     corner = matrix[..., 2, 2].abs()
     size = matrix.norm(dim=(-2, -1))
-    divisor = torch.where(corner > 1e-9 * size, corner, size) * torch.sign(w)
+    divisor = torch.where(corner > 1e-9 * size, corner, size)  # positive: w is 1 at the first corner, and stays > 0
     return (matrix / divisor[..., None, None]).to(dtype)
 
 

@@ -29,7 +29,7 @@ class Brightness:
         return pair(symmetric(self.amount, "amount"), "amount", low=-1, high=1)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return (images + self.values(u)[:, :, None, None]).clamp(0, 1)
+        return (images + self.values(u)[:, :, None, None].to(images.dtype)).clamp(0, 1)
 
 
 @dataclass(frozen=True)
@@ -51,4 +51,4 @@ class Contrast:
         return spread(u, pair(self.factor, "factor", low=0))
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return (0.5 + (images - 0.5) * self.values(u)[:, :, None, None]).clamp(0, 1)
+        return (0.5 + (images - 0.5) * self.values(u)[:, :, None, None].to(images.dtype)).clamp(0, 1)

@@ -13,16 +13,13 @@ So a kernel here is a *library's* kernel, with that library's support, edges and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
-
-
-def _nearest(x: float) -> float:
-    return 1.0 if -0.5 <= x < 0.5 else 0.0
 
 
 def _box(x: float) -> float:
@@ -60,7 +57,6 @@ class _Kernel:
 
 
 KERNELS = {
-    "pil_nearest": _Kernel(_nearest, 0.5, antialias=False),
     "pil_box": _Kernel(_box, 0.5, antialias=True),
     "pil_bilinear": _Kernel(_triangle, 1.0, antialias=True),
     "pil_bicubic": _Kernel(_keys(-0.5), 2.0, antialias=True),
@@ -70,7 +66,7 @@ KERNELS = {
     "torch_bilinear": _Kernel(_triangle, 1.0, antialias=False),
     "torch_bicubic": _Kernel(_keys(-0.75), 2.0, antialias=False),
 }
-NAMES = (*KERNELS, "cv2_nearest", "cv2_area")
+NAMES = (*KERNELS, "pil_nearest", "cv2_nearest", "cv2_area")
 
 
 def resize(images: Tensor, size: int | tuple[int, int], kernel: str = "pil_bicubic") -> Tensor:
@@ -90,8 +86,7 @@ def resize(images: Tensor, size: int | tuple[int, int], kernel: str = "pil_bicub
     """
     height, width = images.shape[-2:]
     out_height, out_width = target_size((height, width), size)
-    rows = weights(height, out_height, kernel, images)
-    columns = weights(width, out_width, kernel, images)
+    rows, columns = axes((height, width), (out_height, out_width), kernel, images)
     return rows @ images @ columns.mT
 
 
@@ -105,48 +100,76 @@ def target_size(size: tuple[int, int], target: int | tuple[int, int]) -> tuple[i
     return target
 
 
-def weights(length: int, out: int, kernel: str, like: Tensor) -> Tensor:
-    """The (out, length) matrix that resizes one axis, in the dtype and on the device of `like`."""
+def axes(size: tuple[int, int], out: tuple[int, int], kernel: str, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrices (out, in) that resize rows and columns, in the dtype and on the device of `like`."""
     if kernel not in NAMES:
         raise ValueError(f"`kernel` must be one of {', '.join(NAMES)}; got {kernel!r}")
-    return _weights(length, out, kernel).to(like)
+    if kernel == "cv2_area" and (out[0] > size[0] or out[1] > size[1]):
+        kernel = "cv2_area enlarging"  # OpenCV decides for both axes at once
+    rows, columns = (_weights(n, m, kernel).to(like) for n, m in zip(size, out, strict=True))
+    return rows, columns
 
 
 @lru_cache(maxsize=512)
 def _weights(length: int, out: int, kernel: str) -> Tensor:
     """Float64 matrix on the CPU; rows sum to 1."""
     matrix = [[0.0] * length for _ in range(out)]
-    for i, row in enumerate(matrix):
-        for j, weight in _taps(i, length / out, length, kernel):
+    for row, taps in zip(matrix, RULES.get(kernel, _kernel_taps)(length, out, kernel), strict=True):
+        for j, weight in taps:
             row[j] += weight
     full = torch.tensor(matrix, dtype=torch.float64)
     return full / full.sum(1, keepdim=True)
 
 
-def _taps(i: int, scale: float, length: int, name: str) -> list[tuple[int, float]]:
-    """(source index, weight) of output pixel `i`."""
-    if name == "cv2_nearest":
-        return [(min(int(i * scale), length - 1), 1.0)]
-    if name == "cv2_area":
-        return _area_taps(i, scale, length)
-    kernel = KERNELS[name]
+Taps = Iterator[list[tuple[int, float]]]  # for each output pixel, (source index, weight)
+
+
+def _kernel_taps(length: int, out: int, name: str) -> Taps:
+    kernel, scale = KERNELS[name], length / out
     stretch = max(scale, 1.0) if kernel.antialias else 1.0
-    centre, reach = (i + 0.5) * scale, kernel.support * stretch
-    if name == "pil_nearest":
-        return [(min(int(centre), length - 1), 1.0)]
-    if kernel.antialias:
-        first, last = max(int(centre - reach + 0.5), 0), min(int(centre + reach + 0.5), length)
-        return [(j, kernel.weight((j + 0.5 - centre) / stretch)) for j in range(first, last)]
-    reach_down = math.floor(centre - 0.5) - math.ceil(kernel.support) + 1
-    taps = range(reach_down, reach_down + 2 * math.ceil(kernel.support))
-    return [(min(max(j, 0), length - 1), kernel.weight(j + 0.5 - centre)) for j in taps]
+    for i in range(out):
+        centre, reach = (i + 0.5) * scale, kernel.support * stretch
+        if kernel.antialias:  # what falls off the image is dropped
+            first, last = max(int(centre - reach + 0.5), 0), min(int(centre + reach + 0.5), length)
+            yield [(j, kernel.weight((j + 0.5 - centre) / stretch)) for j in range(first, last)]
+        else:  # what falls off the image is read from its edge
+            first = math.floor(centre - 0.5) - int(kernel.support) + 1
+            taps = range(first, first + 2 * int(kernel.support))
+            yield [(min(max(j, 0), length - 1), kernel.weight(j + 0.5 - centre)) for j in taps]
 
 
-def _area_taps(i: int, scale: float, length: int) -> list[tuple[int, float]]:
-    if scale <= 1:  # OpenCV enlarges by a bilinear step that touches only pixels that overlap
+def _pil_nearest(length: int, out: int, _: str) -> Taps:
+    x, scale = 0.5 * length / out, length / out
+    for _i in range(out):
+        yield [(min(int(x), length - 1), 1.0)]
+        x += scale  # Pillow adds up, so at a tie its rounding decides
+
+
+def _cv2_nearest(length: int, out: int, _: str) -> Taps:
+    scale = 1 / (out / length)  # OpenCV inverts the ratio, and rounds so
+    return ([(min(int(i * scale), length - 1), 1.0)] for i in range(out))
+
+
+def _cv2_area(length: int, out: int, _: str) -> Taps:
+    scale = length / out
+    for i in range(out):
+        start, stop = i * scale, min((i + 1) * scale, length)
+        yield [(j, min(stop, j + 1) - max(start, j)) for j in range(int(start), min(math.ceil(stop), length))]
+
+
+def _cv2_area_enlarging(length: int, out: int, _: str) -> Taps:
+    """A bilinear step that touches only source pixels that the output pixel overlaps; float32 as in OpenCV."""
+    scale = 1 / (out / length)
+    for i in range(out):
         j = int(i * scale)
-        part = (i + 1) - (j + 1) / scale
+        part = float(np.float32((i + 1) - (j + 1) * (out / length)))
         part = 0.0 if part <= 0 else part - math.floor(part)
-        return [(j, 1 - part), (min(j + 1, length - 1), part)]
-    start, stop = i * scale, min((i + 1) * scale, length)
-    return [(j, min(stop, j + 1) - max(start, j)) for j in range(int(start), min(math.ceil(stop), length))]
+        yield [(min(j, length - 1), 1 - part), (min(j + 1, length - 1), part)]
+
+
+RULES: dict[str, Callable[[int, int, str], Taps]] = {
+    "pil_nearest": _pil_nearest,
+    "cv2_nearest": _cv2_nearest,
+    "cv2_area": _cv2_area,
+    "cv2_area enlarging": _cv2_area_enlarging,
+}

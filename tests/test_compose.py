@@ -1,0 +1,211 @@
+"""Composition: a chain of geometric stages is one resample, and a scene is composited once."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import map_coordinates
+
+from transforms import Affine, Brightness, Compose, Contrast, Downscale, Geometry, Perspective
+from transforms.homography import frame, invert, transform
+from transforms.sampling import warp, warp_by_matrix
+
+double = torch.float64
+TURN = Affine(degrees=20, scale=(0.6, 1.3), shear=8, translate=0.1)
+TILT = Perspective(0.2)
+
+
+@dataclass(frozen=True)
+class Lens(Geometry):
+    """Radial distortion: a map of points that no matrix gives."""
+
+    most: float = 0.2
+    dims = 1
+    names = ("distortion (1)",)
+
+    def values(self, u):
+        return self.most * u
+
+    def pull(self, points, u):
+        strength = self.values(u)[:, :, None]
+        return points * (1 + strength * points.square().sum(-1))[..., None]
+
+
+def draw(pipeline, n=1):
+    return torch.rand(n, pipeline.dims, dtype=double)
+
+
+def stagewise(pipeline, images, u):
+    """The same stages, one resample each."""
+    for stage, part in zip(pipeline.stages, u.split([s.dims for s in pipeline.stages], -1), strict=True):
+        images = stage(images, part)
+    return images
+
+
+def to_pixels(pull):
+    """A map of the stage frame as one of the pixels of an 80 x 120 image."""
+    change = frame((80, 120), pull)
+    return change @ pull @ invert(change)
+
+
+@pytest.mark.parametrize("kernel", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("antialias", [False, True])
+def test_fused_geometry_is_one_warp_by_the_product(photo, kernel, antialias):
+    photo = 0.25 + photo / 2  # room for the overshoot of bicubic
+    options = {"kernel": kernel, "border": "reflect", "antialias": antialias}
+    pipeline = Compose([TURN, TILT, TURN], **options)
+    u = draw(pipeline)
+    a, b, c = u.split([5, 8, 5], -1)
+    product = TURN.matrix(a) @ TILT.matrix(b) @ TURN.matrix(c)  # an output point meets the last stage first
+    oracle = warp_by_matrix(photo, to_pixels(product), (80, 120), **options)
+    torch.testing.assert_close(pipeline(photo, u), oracle, rtol=0, atol=1e-10)
+
+
+def test_fused_geometry_approximates_the_chain_of_resamples_but_is_sharper(photo):
+    small = Affine(degrees=(3, 3), translate=(0.004, 0.004))
+    pipeline = Compose([small] * 8, border="reflect", kernel="bicubic")
+    u = draw(pipeline)
+    fused, chained = (view[..., 20:60, 30:90] for view in (pipeline(photo, u), stagewise(pipeline, photo, u)))
+    assert (fused - chained).abs().mean() < 0.05
+    assert (fused - chained).abs().max() > 0.05
+
+
+def test_fused_geometry_keeps_the_high_frequencies_that_a_chain_loses():
+    noise = torch.rand(1, 1, 96, 96, dtype=double)
+    pipeline = Compose([Affine(degrees=(5, 5))] * 6)
+    u = draw(pipeline)
+
+    def detail(view):
+        """Energy of the pixel-to-pixel differences."""
+        return view[..., 30:66, 30:66].diff(dim=-1).square().mean()
+
+    assert detail(pipeline(noise, u)) > 4 * detail(stagewise(pipeline, noise, u))
+
+
+@pytest.mark.parametrize(
+    ("stages", "count"),
+    [
+        ([], 0),
+        ([Brightness(), Downscale(8)], 0),
+        ([TURN], 1),
+        ([TURN, TILT, Lens(), TURN], 1),
+        ([TURN, TILT, Brightness()], 1),
+        ([Brightness(), TURN, Contrast(), TILT, TILT], 2),
+        ([TURN, Brightness(), TURN, Brightness(), TURN], 3),
+    ],
+)
+def test_count_of_resamples_is_that_of_the_calls(photo, monkeypatch, stages, count):
+    calls = []
+    monkeypatch.setattr("transforms.base.warp", lambda *args, **options: calls.append(1) or warp(*args, **options))
+    pipeline = Compose(stages)
+    pipeline(photo, draw(pipeline))
+    assert pipeline.resamples() == len(calls) == count
+
+
+def test_pixel_stages_stand_where_they_are_written(photo):
+    u = torch.rand(1, 6, dtype=double)
+    bright_first, bright_last = Compose([Brightness((0.3, 0.3)), TURN]), Compose([TURN, Brightness((0.3, 0.3))])
+    oracle = TURN((photo + 0.3).clamp(max=1), u[:, 1:])
+    torch.testing.assert_close(bright_first(photo, u), oracle)
+    torch.testing.assert_close(bright_last(photo, u), (TURN(photo, u[:, :5]) + 0.3).clamp(max=1))
+    assert not torch.allclose(bright_first(photo, u), bright_last(photo, u.roll(-1, -1)))  # the grey surround
+
+
+def test_pipelines_nest(photo):
+    flat = Compose([TURN, Brightness(0.1), TILT])
+    u = draw(flat)
+    nested = Compose([Compose([TURN, Brightness(0.1)]), Compose([TILT])])
+    torch.testing.assert_close(nested(photo, u), flat(photo, u))
+
+
+def test_empty_pipeline_returns_the_very_images(photo):
+    assert Compose()(photo, torch.zeros(1, 0)) is photo
+
+
+def test_lens_and_homographies_are_sampled_once_at_the_composed_points(photo):
+    pipeline = Compose([TURN, Lens(), TILT], antialias=False)
+    u = draw(pipeline, 2)
+    views = pipeline(torch.cat([photo, photo.flip(-1)]), u)
+    y, x = np.mgrid[:80, :120]
+    ones = np.ones_like(x)
+    for row, image in enumerate((photo, photo.flip(-1))):
+        first, bend, last = u[row : row + 1].split([5, 1, 8], -1)
+        points = np.stack([(x - 59.5) / 40, (y - 39.5) / 40, ones])
+        points = np.einsum("ij,jyx->iyx", TILT.matrix(last)[0].numpy(), points)
+        points /= points[2].copy()
+        points[:2] *= 1 + 0.2 * bend.item() * (points[0] ** 2 + points[1] ** 2)
+        points = np.einsum("ij,jyx->iyx", TURN.matrix(first)[0].numpy(), points)
+        where = np.stack([points[1] * 40 + 39.5, points[0] * 40 + 59.5])
+        oracle = map_coordinates(image[0, 0].numpy(), where, order=1, mode="grid-constant", cval=0.5)
+        np.testing.assert_allclose(views[row, 0], oracle, rtol=0, atol=1e-10)
+
+
+def test_lens_fuses_with_antialias_row_by_row(photo):
+    pipeline = Compose([Affine(scale=(0.3, 1.5)), Lens(), TURN])
+    images, u = photo.repeat(4, 1, 1, 1), draw(pipeline, 4)
+    u[:, 1] = torch.tensor([0.9, 0.0, 0.3, 0.9])  # near, far, between, near
+    rows = [pipeline(images[i : i + 1], u[i : i + 1]) for i in range(4)]
+    torch.testing.assert_close(pipeline(images, u), torch.cat(rows), rtol=0, atol=1e-12)
+
+
+def test_horizon_of_one_link_holds_for_the_whole_chain(photo):
+    # The sides of the square meet just above it, and a portrait shows what lies higher.
+    portrait, pipeline = photo.mT, Compose([TURN, Lens(), Perspective(0.49)], border="replicate", antialias=False)
+    corners = torch.tensor([[1, 1, 0, 1, 1, 0, 0, 0]], dtype=double) * 0.999
+    y, x = torch.meshgrid((torch.arange(120.0) - 59.5) / 40, (torch.arange(80.0) - 39.5) / 40, indexing="ij")
+    _, w = transform(Perspective(0.49).matrix(corners), torch.stack([x, y], -1)[None].double())
+    view = pipeline(portrait, torch.cat([draw(Compose([TURN, Lens()])), corners], 1))
+    assert (w < 0).sum() > 500
+    assert (view[0][:, w[0] < 0] == 0.5).all()
+
+
+def test_describe_names_every_coordinate_and_its_value():
+    pipeline = Compose([Affine(degrees=30, scale=(0.5, 1.5)), Brightness(0.2), Downscale((8, 16))])
+    u = torch.tensor([[0.0, 0.5, 0.5, 0.5, 0.5, 0.75, 0.5], [0.5, 0.0, 0.5, 0.5, 0.5, 0.0, 0.999]], dtype=double)
+    names = [
+        "affine angle (deg)",
+        "affine scale (x)",
+        "affine shear (deg)",
+        "affine shift right (of shorter side)",
+        "affine shift down (of shorter side)",
+        "brightness added (of full scale)",
+        "downscale shorter side (px)",
+    ]
+    first, second = pipeline.describe(u)
+    assert list(first) == names == list(pipeline.names)
+    assert list(first.values()) == pytest.approx([-30, 1, 0, 0, 0, 0.1, 12])
+    assert list(second.values()) == pytest.approx([0, 0.5, 0, 0, 0, -0.2, 16])
+    assert pipeline.describe(u[0]) == [first]
+
+
+def test_describe_of_an_empty_pipeline_is_empty():
+    assert Compose().describe(torch.zeros(2, 0)) == [{}, {}]
+
+
+def test_repeated_stages_are_numbered():
+    names = Compose([Brightness(), Contrast(), Brightness()]).names
+    assert names == ("brightness1 added (of full scale)", "contrast factor (x)", "brightness2 added (of full scale)")
+
+
+def test_stage_called_alone_is_a_pipeline_of_one(photo):
+    u = torch.rand(1, 1, dtype=double)
+    assert torch.equal(Lens()(photo, u), Compose([Lens()])(photo, u))
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (1, 6), (2, 5), (5,)], ids=str)
+def test_wrong_shape_of_u_is_refused(photo, shape):
+    with pytest.raises(ValueError, match="`u` must hold one row of 5 coordinates for each of 1 images"):
+        Compose([TURN])(photo, torch.rand(shape))
+
+
+@pytest.mark.parametrize("images", [torch.rand(80, 120, 3), torch.zeros(1, 3, 8, 8, dtype=torch.uint8)])
+def test_images_other_than_floating_nchw_are_refused(images):
+    with pytest.raises(ValueError, match=r"`images` must be floating \(N,C,H,W\)"):
+        Compose()(images, torch.zeros(len(images), 0))
+
+
+@pytest.mark.parametrize("options", [{"kernel": "area"}, {"border": "wrap"}, {"stages": [torch.sin]}])
+def test_wrong_arguments_are_refused_by_name(options):
+    with pytest.raises(ValueError, match=f"`{next(iter(options))}`"):
+        Compose(**options)

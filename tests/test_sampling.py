@@ -1,0 +1,170 @@
+"""What `grid_sample` lacks and `sampling` adds: antialiasing, the horizon, and coordinates of any size."""
+
+import numpy as np
+import pytest
+import skimage.transform
+import torch
+import torch.nn.functional as F
+
+from transforms import warp_affine, warp_perspective
+from transforms.homography import invert
+from transforms.sampling import sample
+
+BORDERS = ["constant", "replicate", "reflect", "reflect101"]
+KERNELS = ["nearest", "bilinear", "bicubic"]
+HUGE = [1e6, 1e30, float("inf")]
+
+borders = pytest.mark.parametrize("border", BORDERS)
+kernels = pytest.mark.parametrize("kernel", KERNELS)
+
+
+def shrink(times, turn=0.0):
+    """The (2,3) matrix that reduces by `times`: output pixels cover whole blocks when `turn` (radians) is 0."""
+    c, s = np.cos(turn) / times, np.sin(turn) / times
+    return torch.tensor([[c, -s, c / 2 - 0.5], [s, c, c / 2 - 0.5]], dtype=torch.float64)
+
+
+# Output to source: w falls to the right, and the columns beyond 10 to 14 are behind the camera.
+PULL = torch.tensor([[1.03, 0.21, 0.37], [0.11, 0.97, 0.73], [-0.103, 0.027, 1.0]], dtype=torch.float64)
+HALF_BEHIND = invert(PULL)
+X, Y = torch.meshgrid(torch.arange(24.0), torch.arange(16.0), indexing="xy")
+BEHIND = 1 - 0.103 * X + 0.027 * Y < 0
+
+
+@pytest.mark.parametrize(("border", "mode"), [("constant", "constant"), ("replicate", "edge")])
+def test_nearest_equals_scikit_image(photo, border, mode):
+    matrix = np.array([[1.1, 0.3, -12.3], [-0.2, 0.9, 17.7], [0.0, 0.0, 1.0]])
+    oracle = skimage.transform.warp(photo[0, 0].numpy(), np.linalg.inv(matrix), None, (70, 90), 0, mode, 0.7)
+    ours = warp_affine(photo, torch.tensor(matrix)[:2], (70, 90), kernel="nearest", border=border, value=0.7)
+    np.testing.assert_allclose(ours[0, 0].numpy(), oracle, rtol=0, atol=1e-15)
+
+
+def test_without_antialias_a_reduction_leaves_most_pixels_without_a_gradient(photo):
+    images = photo.requires_grad_()
+    warp_affine(images, shrink(4), (20, 30)).sum().backward()
+    assert (images.grad != 0).double().mean() == 1 / 4  # 2 x 2 of 4 x 4 pixels
+
+
+@pytest.mark.parametrize("kernel", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("times", [1.7, 2.5, 4, 5.9])
+def test_with_antialias_every_pixel_has_a_gradient(photo, kernel, times):
+    images = photo.requires_grad_()
+    warp_affine(images, shrink(times), (60, 80), kernel=kernel, antialias=True).sum().backward()
+    assert (images.grad != 0).all()
+
+
+@pytest.mark.parametrize("turn", [0.0, 0.6])
+def test_antialias_takes_out_the_frequencies_that_the_result_cannot_hold(turn):
+    n = 160
+    y, x = torch.meshgrid(*[torch.arange(n, dtype=torch.float64)] * 2, indexing="ij")
+    radius = (x**2 + y**2).sqrt()
+    plate = 0.5 + 0.5 * torch.cos(torch.pi * radius**2 / (2 * n))[None, None]  # radius / (2n) cycles per pixel
+    out = n // 4
+    frequency = warp_affine((radius / (2 * n))[None, None], shrink(4, turn), (out, out))
+    aliased = (frequency > 0.2) & (frequency < 0.3)  # cycles per source pixel; the result holds at most 1/8
+
+    def energy(antialias):
+        view = warp_affine(plate, shrink(4, turn), (out, out), antialias=antialias, value=0.5)
+        return (view - 0.5)[aliased].square().mean()
+
+    assert energy(False) > 0.05  # half of what the plate has
+    assert energy(True) < energy(False) / 20
+
+
+@pytest.mark.parametrize("border", BORDERS)
+def test_antialias_is_the_mean_of_a_finer_view(photo, border):
+    # A reduction by 2.5 is read at 2 x 2 points for each pixel.
+    options = {"border": border, "value": 0.7}
+    view = warp_affine(photo, shrink(2.5), (40, 50), antialias=True, **options)
+    finer = warp_affine(photo, shrink(1.25), (80, 100), **options)
+    torch.testing.assert_close(view, F.avg_pool2d(finer, 2), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("times", [1.0, 0.5, 0.1])
+@pytest.mark.parametrize("turn", [0.0, 0.6, 3.0])
+def test_antialias_changes_nothing_where_nothing_shrinks(photo, times, turn):
+    matrix = shrink(times, turn)
+    matrix[:, 2] += 20
+    plain, antialiased = (warp_affine(photo, matrix, (70, 90), antialias=flag) for flag in (False, True))
+    assert plain.any()
+    assert torch.equal(plain, antialiased)
+
+
+def test_antialias_looks_only_at_what_is_seen_of_the_image(photo):
+    # Towards the horizon the map shrinks without end, but there the image has been left behind.
+    near = torch.tensor([[0.3, 0, 0], [0, 0.3, 0], [-0.06, 0, 1]], dtype=torch.float64)
+    plain, antialiased = (
+        warp_perspective(photo[..., :4, :4], invert(near), (16, 24), antialias=flag) for flag in (False, True)
+    )
+    assert torch.equal(plain, antialiased)
+
+
+@borders
+@kernels
+@pytest.mark.parametrize("antialias", [False, True])
+def test_beyond_the_horizon_is_exactly_the_border_value(photo, border, kernel, antialias):
+    value = torch.tensor([0.1, 0.6, 0.9], dtype=torch.float64)
+    options = {"border": border, "kernel": kernel, "value": value, "antialias": antialias}
+    view = warp_perspective(photo, HALF_BEHIND, (16, 24), **options)
+    assert view.isfinite().all()
+    beyond = view[0][:, BEHIND & (X > 15 if antialias else True)]  # an antialiased pixel may see either side
+    rounding = 1e-15 if antialias else 0  # of the mean
+    torch.testing.assert_close(beyond, value[:, None].expand_as(beyond), rtol=0, atol=rounding)
+
+
+@borders
+@pytest.mark.parametrize("kernel", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_are_finite_with_a_horizon_in_the_view(photo, border, kernel, antialias, dtype):
+    images, matrix = photo.to(dtype).requires_grad_(), HALF_BEHIND.clone().requires_grad_()
+    view = warp_perspective(images, matrix, (16, 24), border=border, kernel=kernel, antialias=antialias)
+    view.square().sum().backward()
+    assert images.grad.isfinite().all() and matrix.grad.isfinite().all()
+    assert images.grad.any() and matrix.grad.any()
+
+
+@borders
+@kernels
+def test_gradient_is_zero_beyond_the_horizon(photo, border, kernel):
+    images, matrix = photo.requires_grad_(), HALF_BEHIND.clone().requires_grad_()
+    warp_perspective(images, matrix, (16, 24), border=border, kernel=kernel)[..., BEHIND].sum().backward()
+    assert (images.grad == 0).all() and (matrix.grad == 0).all()
+
+
+def test_before_the_horizon_the_view_is_that_of_scikit_image(photo):
+    oracle = skimage.transform.warp(photo[0, 0].numpy(), PULL.numpy(), None, (16, 24), 1, "constant", 0.7)
+    view = warp_perspective(photo, HALF_BEHIND, (16, 24), value=0.7)[0, 0]
+    torch.testing.assert_close(view[~BEHIND], torch.from_numpy(oracle)[~BEHIND], rtol=0, atol=1e-12)
+
+
+@borders
+@kernels
+@pytest.mark.parametrize("far", [*HUGE, *(-h for h in HUGE)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_coordinates_of_any_size_are_read_within_the_range_of_the_image(photo, border, kernel, far, dtype):
+    images = photo.to(dtype).requires_grad_()
+    points = torch.tensor([[far, 3.3], [3.3, far], [far, far]], dtype=dtype)[None, None]
+    views = sample(images, points, kernel=kernel, border=border, value=0.7)
+    views.sum().backward()
+    assert views.isfinite().all() and images.grad.isfinite().all()
+    assert ((views > -0.3) & (views < 1.3)).all()  # bicubic overshoots a little
+
+
+@kernels
+@pytest.mark.parametrize("far", HUGE)
+def test_far_away_lies_the_border_value_or_the_edge(photo, kernel, far):
+    points = torch.tensor([[far, 3.0], [5.0, -far]], dtype=torch.float64)[None, None]
+    constant = sample(photo, points, kernel=kernel, value=0.7)
+    torch.testing.assert_close(constant, torch.full_like(constant, 0.7))
+    edge = torch.stack([photo[0, :, 3, -1], photo[0, :, 0, 5]], -1)
+    torch.testing.assert_close(sample(photo, points, kernel=kernel, border="replicate")[0, :, 0], edge)
+
+
+@pytest.mark.parametrize("border", ["replicate", "reflect", "reflect101"])
+def test_an_image_of_one_pixel_is_that_pixel_everywhere(border):
+    points = torch.cat([10 * torch.randn(1, 3, 5, 2), torch.zeros(1, 1, 5, 2)], 1)
+    views = sample(torch.full((1, 1, 1, 1), 0.3), points.requires_grad_(), border=border)
+    torch.testing.assert_close(views, torch.full((1, 1, 4, 5), 0.3))
+    views.sum().backward()
+    assert points.grad.isfinite().all()

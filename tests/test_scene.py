@@ -1,0 +1,160 @@
+"""Scenes: every layer is sampled once, straight into the view, and composited there."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from transforms import Affine, Brightness, Compose, Layer, Perspective, Scene, scene_of
+from transforms.homography import frame, invert
+
+STAGES = (Affine(degrees=(25, 25), scale=(0.5, 1.2), translate=0.1), Perspective(0.2))
+EYE = torch.eye(3, dtype=torch.float64)[None]
+SIZE = (80, 120)
+TOP, LEFT = 30, 40  # where the patch lies in the scene
+
+
+@pytest.fixture
+def patch(photo):
+    """25 x 50 pixels of the photograph."""
+    return photo[..., 5:30, 60:110].flip(-1).contiguous()
+
+
+@pytest.fixture
+def u():
+    return torch.rand(1, 13, dtype=torch.float64)
+
+
+def with_patch(base, patch, alpha=None):
+    """A scene with the patch on whole pixels of the base."""
+    size = (patch.shape[2], patch.shape[3])
+    move = EYE.clone()
+    move[0, :2, 2] = torch.tensor([-LEFT, -TOP])
+    pull = invert(frame(size, base)) @ move @ frame(SIZE, base)
+    return Scene((Layer(base, None, EYE), Layer(patch, alpha, pull)), SIZE)
+
+
+def pasted(base, patch, alpha):
+    """The same in one picture."""
+    picture = base.clone()
+    part = picture[..., TOP : TOP + patch.shape[2], LEFT : LEFT + patch.shape[3]]
+    part.copy_(alpha * patch + (1 - alpha) * part)
+    return picture
+
+
+def test_patch_lies_on_its_pixels(photo, patch):
+    alpha = torch.rand_like(patch[:, :1])
+    view = Compose()(with_patch(photo, patch, alpha), torch.zeros(1, 0))
+    torch.testing.assert_close(view, pasted(photo, patch, alpha), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("antialias", [False, True])
+def test_on_a_plain_base_the_view_is_that_of_the_pasted_picture(photo, patch, u, antialias):
+    base, alpha = torch.full_like(photo, 0.3), torch.rand_like(patch[:, :1])
+    view = Compose(STAGES, value=0.3, antialias=antialias)
+    oracle = view(pasted(base, patch, alpha), u)
+    torch.testing.assert_close(view(with_patch(base, patch, alpha), u), oracle, rtol=0, atol=1e-12)
+
+
+def test_black_opaque_patch_is_not_a_hole(photo, patch, u):
+    view = Compose(STAGES, value=1.0)
+    black = view(with_patch(torch.ones_like(photo), torch.zeros_like(patch)), u)
+    hidden = view(pasted(torch.ones_like(photo), torch.zeros_like(patch), 1), u) == 0
+    assert hidden.sum() > 500
+    torch.testing.assert_close(black[hidden], torch.zeros_like(black[hidden]), rtol=0, atol=1e-15)
+
+
+def test_transparent_patch_changes_nothing(photo, patch, u):
+    view = Compose(STAGES)
+    assert torch.equal(view(with_patch(photo, patch, torch.zeros_like(patch[:, :1])), u), view(photo, u))
+
+
+def test_opaque_is_alpha_one(photo, patch, u):
+    view = Compose(STAGES)
+    opaque = with_patch(photo, patch, torch.ones_like(patch[:, :1]))
+    assert torch.equal(view(with_patch(photo, patch), u), view(opaque, u))
+
+
+def test_edges_do_not_darken(photo, patch, u):
+    # White on white; what the alpha hides is black, and must not bleed into the edge of the disc.
+    y, x = torch.meshgrid(torch.linspace(-1, 1, 25), torch.linspace(-1, 1, 50), indexing="ij")
+    alpha = (x**2 + y**2 < 0.8).double()[None, None]
+    ink = alpha.expand_as(patch)
+    view = Compose(STAGES, value=1.0)(with_patch(torch.ones_like(photo), ink, alpha), u)
+    torch.testing.assert_close(view, torch.ones_like(view), rtol=0, atol=1e-12)
+
+
+def test_later_layers_lie_on_top(photo, patch):
+    below, above = with_patch(photo, patch).layers[1], with_patch(photo, 1 - patch).layers[1]
+    scene = Scene((Layer(photo, None, EYE), below, above), SIZE)
+    view = Compose()(scene, torch.zeros(1, 0))
+    torch.testing.assert_close(view, pasted(photo, 1 - patch, 1), rtol=0, atol=1e-12)
+
+
+def test_fine_patch_keeps_its_detail_when_the_camera_comes_near(photo):
+    # Through an 80 x 120 picture of the scene, half of the patch's pixels would be lost.
+    fine = torch.rand(1, 3, 160, 240, dtype=torch.float64)
+    scene = Scene((Layer(photo, None, EYE), Layer(fine, None, EYE)), SIZE)
+    view = Compose([Affine(scale=(2, 2))])(scene, torch.rand(1, 5, dtype=torch.float64))
+    torch.testing.assert_close(view, fine[..., 40:120, 60:180], rtol=0, atol=1e-12)
+
+
+def test_frame_smaller_than_the_base_is_its_reduction(photo):
+    view = Compose()(Scene((Layer(photo, None, EYE),), (40, 60)), torch.zeros(1, 0))
+    torch.testing.assert_close(view, F.avg_pool2d(photo, 2), rtol=0, atol=1e-12)
+
+
+def test_base_is_placed_by_its_pull_without_any_stage(photo):
+    mirrored = Layer(photo, None, EYE * torch.tensor([[-1.0], [1], [1]], dtype=torch.float64))
+    view = Compose()(Scene((mirrored,), SIZE), torch.zeros(1, 0))
+    torch.testing.assert_close(view, photo.flip(-1), rtol=0, atol=1e-12)
+
+
+def test_images_are_a_scene_of_one_layer(photo, u):
+    view = Compose(STAGES)
+    assert torch.equal(view(scene_of(photo), u), view(photo, u))
+
+
+def test_pixel_stages_see_the_composite(photo, patch, u):
+    scene, bright = with_patch(photo, patch), Brightness((0.2, 0.2))
+    view = Compose([*STAGES, bright])(scene, torch.cat([u, u[:, :1]], 1))
+    torch.testing.assert_close(view, bright(Compose(STAGES)(scene, u), u[:, :1]))
+
+
+def test_batch_of_scenes_is_row_by_row(photo, patch):
+    base, patches = torch.cat([photo, 1 - photo]), torch.cat([patch, patch.flip(-1)])
+    alpha, u = torch.rand_like(patches[:, :1]), torch.rand(2, 13, dtype=torch.float64)
+    view = Compose(STAGES)
+    rows = [view(with_patch(base[i : i + 1], patches[i : i + 1], alpha[i : i + 1]), u[i : i + 1]) for i in range(2)]
+    torch.testing.assert_close(view(with_patch(base, patches, alpha), u), torch.cat(rows), rtol=0, atol=1e-12)
+
+
+def test_gradient_reaches_every_texel_and_no_covered_pixel(photo, patch):
+    photo.requires_grad_(), patch.requires_grad_()
+    still = Affine(scale=(0.4, 0.4))
+    Compose([still])(with_patch(photo, patch), torch.rand(1, 5, dtype=torch.float64)).sum().backward()
+    assert (patch.grad != 0).all()
+    covered = photo.grad[..., TOP + 4 : TOP + 21, LEFT + 4 : LEFT + 46]  # away from the soft edge
+    torch.testing.assert_close(covered, torch.zeros_like(covered), rtol=0, atol=1e-12)
+
+
+def test_gradient(patch):
+    base, ink = torch.rand(1, 1, 6, 8, dtype=torch.float64), torch.rand(1, 1, 3, 4, dtype=torch.float64)
+    alpha, pull = 0.2 + 0.6 * torch.rand_like(ink), EYE * torch.tensor([[1.7], [1.9], [1]], dtype=torch.float64)
+
+    def view(base, ink, alpha, pull, u):
+        scene = Scene((Layer(base, None, EYE), Layer(ink, alpha, pull)), (6, 8))
+        return Compose(STAGES)(scene, u)
+
+    inputs = (base, ink, alpha, pull, torch.rand(1, 13, dtype=torch.float64))
+    assert torch.autograd.gradcheck(view, [value.requires_grad_() for value in inputs])
+
+
+def test_base_with_an_alpha_is_refused(photo):
+    with pytest.raises(ValueError, match="bottom layer of a scene must be opaque"):
+        Compose()(Scene((Layer(photo, photo[:, :1], EYE),), SIZE), torch.zeros(1, 0))
+
+
+def test_layer_other_than_floating_nchw_is_refused(photo, patch):
+    scene = Scene((Layer(photo, None, EYE), Layer(patch[0], None, EYE)), SIZE)
+    with pytest.raises(ValueError, match=r"`images` must be floating \(N,C,H,W\)"):
+        Compose()(scene, torch.zeros(1, 0))
