@@ -219,3 +219,13 @@ def test_downscale_refuses_other_sizes(size):
 def test_downscale_refuses_an_unknown_kernel():
     with pytest.raises(ValueError, match="`kernel` must be one of"):
         Downscale(32, "bicubic")
+
+
+def test_a_first_use_in_inference_mode_does_not_bar_autograd():
+    stage, u = Downscale((7, 11)), torch.full((1, 1), 0.5)
+    with torch.inference_mode():
+        stage(torch.rand(1, 3, 19, 19), u)
+        resize(torch.rand(1, 3, 19, 19), 13)
+    images = torch.rand(1, 3, 19, 19, requires_grad=True)
+    (stage(images, u).sum() + resize(images, 13).sum()).backward()
+    assert bool((images.grad != 0).any())

@@ -167,12 +167,8 @@ class Compose:
     def _render(self, scene: Scene, chain: list[tuple[Geometry, Tensor]]) -> Tensor:
         """Sample each layer once, straight into the view, and composite bottom-up."""
         base, *rest = scene.layers
-        still = (
-            not chain
-            and _size(base.pixels) == scene.size
-            and torch.equal(base.pull, torch.eye(3).to(base.pull)[None])
-        )
-        if still and not rest:
+        placed = _size(base.pixels) != scene.size or not bool((base.pull == torch.eye(3).to(base.pull)).all())
+        if not (chain or rest or placed):
             return base.pixels
         view = self._sample(base.pixels, base.pull, scene.size, chain, self.border, self.value)
         for layer in rest:

@@ -60,8 +60,9 @@ def warp_perspective(
 ) -> Tensor:
     """`cv2.warpPerspective` on a batch: `H` (3,3) or (N,3,3) maps source to destination. Otherwise as `warp_affine`.
 
-    The sign of `H` matters: w > 0 is before the camera (`homography` returns it so). Unlike OpenCV, output pixels beyond the horizon (w <= 0) take the border value and carry a zero gradient: OpenCV
-    paints a ghost of the image there.
+    The sign of `H` matters: w > 0 is before the camera (`homography` returns it so). Unlike OpenCV, output pixels
+    beyond the horizon (w <= 0) take the border value and carry a zero gradient: OpenCV paints a ghost of the image
+    there.
     """
     if H.shape[-2:] != (3, 3) or H.dim() not in (2, 3):
         raise ValueError(f"`H` must be (3,3) or (N,3,3); got {tuple(H.shape)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -53,13 +54,23 @@ class Downscale:
         size = (images.shape[2], images.shape[3])
         final = target_size(size, self.size[1])
         smalls = [int(side) for side in self.values(u)[:, 0].tolist()]
-        both = {side: self._down_and_up(size, target_size(size, side), final, images) for side in set(smalls)}
+        like = (images.dtype, images.device)
+        both = {side: _down_and_up(size, target_size(size, side), final, self.kernel, *like) for side in set(smalls)}
         rows, columns = (torch.stack(matrices) for matrices in zip(*(both[side] for side in smalls), strict=True))
         return (rows[:, None] @ images @ columns[:, None].mT).clamp(0, 1)
 
-    def _down_and_up(
-        self, size: tuple[int, int], small: tuple[int, int], final: tuple[int, int], like: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The reduction and the enlargement as one matrix per axis."""
-        down, up = axes(size, small, self.kernel, like), axes(small, final, self.kernel, like)
-        return up[0] @ down[0], up[1] @ down[1]
+
+@lru_cache(maxsize=1024)
+@torch.inference_mode(False)
+def _down_and_up(
+    size: tuple[int, int],
+    small: tuple[int, int],
+    final: tuple[int, int],
+    kernel: str,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    """The reduction and the enlargement as one matrix per axis."""
+    like = torch.empty(0, dtype=dtype, device=device)
+    down, up = axes(size, small, kernel, like), axes(small, final, kernel, like)
+    return up[0] @ down[0], up[1] @ down[1]

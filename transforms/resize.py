@@ -106,19 +106,20 @@ def axes(size: tuple[int, int], out: tuple[int, int], kernel: str, like: Tensor)
         raise ValueError(f"`kernel` must be one of {', '.join(NAMES)}; got {kernel!r}")
     if kernel == "cv2_area" and (out[0] > size[0] or out[1] > size[1]):
         kernel = "cv2_area enlarging"  # OpenCV decides for both axes at once
-    rows, columns = (_weights(n, m, kernel).to(like) for n, m in zip(size, out, strict=True))
+    rows, columns = (_weights(n, m, kernel, like.dtype, like.device) for n, m in zip(size, out, strict=True))
     return rows, columns
 
 
-@lru_cache(maxsize=512)
-def _weights(length: int, out: int, kernel: str) -> Tensor:
-    """Float64 matrix on the CPU; rows sum to 1."""
+@lru_cache(maxsize=1024)
+@torch.inference_mode(False)  # a matrix first made in inference mode would be barred from autograd for good
+def _weights(length: int, out: int, kernel: str, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The (out, length) matrix, computed in float64; rows sum to 1."""
     matrix = [[0.0] * length for _ in range(out)]
     for row, taps in zip(matrix, RULES.get(kernel, _kernel_taps)(length, out, kernel), strict=True):
         for j, weight in taps:
             row[j] += weight
     full = torch.tensor(matrix, dtype=torch.float64)
-    return full / full.sum(1, keepdim=True)
+    return (full / full.sum(1, keepdim=True)).to(device, dtype)
 
 
 Taps = Iterator[list[tuple[int, float]]]  # for each output pixel, (source index, weight)

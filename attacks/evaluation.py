@@ -1,0 +1,69 @@
+"""Judging pictures on views that no attack has seen.
+
+The bank of views is fixed by a seed of its own, so every arm is seen from the same views (paired), and the attack's
+draws never coincide with them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attacks.eot import view
+from attacks.loop import Encoder, Objective
+from transforms import Compose, Sobol, scene_of, stream
+
+
+class Bank(NamedTuple):
+    """Fixed views: a pipeline and coordinates `u` (V,dims)."""
+
+    transforms: Compose
+    u: Tensor
+
+    def losses(self, images: Tensor, anchor: Tensor, encoder: Encoder, objective: Objective, chunk: int) -> Tensor:
+        """The mean loss of each picture over the bank: (N,C,H,W), (N,D) -> (N,)."""
+        found = self.features(images, encoder, chunk)
+        losses = objective(found.flatten(0, 1), anchor.repeat_interleave(len(self.u), dim=0))
+        return losses.reshape(len(images), -1).mean(1)
+
+    @torch.no_grad()
+    def features(self, images: Tensor, encoder: Encoder, chunk: int) -> Tensor:
+        """Embeddings of each picture from each view: (N,C,H,W) -> (N,V,D), at most `chunk` views at a time."""
+        rows = []
+        for image in images:
+            scene = scene_of(image[None])
+            parts = [encoder(view(self.transforms, scene, u)) for u in self.u.split(chunk)]
+            rows.append(torch.cat(parts))
+        return torch.stack(rows)
+
+
+class Scores(NamedTuple):
+    """For each picture and view: `cosine` (N,V) to the picture's clean embedding, and `nearest` (N,V), the row of
+    the gallery that the view is taken for."""
+
+    cosine: Tensor
+    nearest: Tensor
+
+
+def bank(transforms: Compose, views: int, *, seed: int, purpose: str) -> Bank:
+    """`views` scrambled Sobol points of the pipeline's cube; another `purpose`, other points."""
+    return Bank(transforms, Sobol()(views, transforms.dims, seed=stream(seed, purpose)))
+
+
+def evaluate(
+    images: Tensor, clean: Tensor, gallery: Tensor, *, encoder: Encoder, bank: Bank, chunk: int = 64
+) -> Scores:
+    """Score pictures on a bank.
+
+    Args:
+        images: (N,3,H,W) in [0,1], as read back from their files.
+        clean: (N,D) embeddings of the untouched pictures, seen directly.
+        gallery: (G,D) embeddings of the pictures that a view could be taken for.
+    """
+    gallery = F.normalize(gallery, dim=1)
+    found = F.normalize(bank.features(images, encoder, chunk), dim=2)
+    cosine = (found * F.normalize(clean, dim=1)[:, None]).sum(2)
+    return Scores(cosine, (found @ gallery.T).argmax(2))

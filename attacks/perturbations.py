@@ -1,0 +1,130 @@
+"""Perturbations of whole pictures, each with the set that it must stay in. One delta per image; no norm ever spans
+a batch. A perturbation lives in the picture's own resolution and in [0,1] units, never in an encoder's normalised
+space.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from transforms import Scene, scene_of
+
+
+@dataclass(frozen=True)
+class Linf:
+    """No value changes by more than `eps` (0..1 scale; write 8/255), and the picture stays in [0,1].
+
+    With `random_start` false the attack starts at zero; an untargeted embedding loss has no gradient there.
+    """
+
+    eps: float
+    random_start: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.eps <= 1:
+            raise ValueError(f"`eps` must lie in (0, 1], got {self.eps:g}; did you mean {self.eps:g}/255?")
+
+    def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """(N,C,H,W) -> the first delta: uniform in the box (Madry et al. 2018), or zero."""
+        if not self.random_start:
+            return torch.zeros_like(images)
+        return self.project(self.eps * (2 * _uniform(images, generator) - 1), images)
+
+    def noise(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """The strongest random perturbation of the same budget: every value moves by +-eps."""
+        return self.project(self.eps * (_uniform(images, generator) - 0.5).sign(), images)
+
+    def scene(self, images: Tensor, delta: Tensor) -> Scene:
+        """The attacked pictures as a scene of one layer."""
+        return scene_of(images + delta)
+
+    def steepest(self, grad: Tensor) -> Tensor:
+        """The step of L-inf norm 1 with the largest inner product with `grad`."""
+        return grad.sign()
+
+    def project(self, delta: Tensor, images: Tensor) -> Tensor:
+        """The nearest delta in the set."""
+        return _into_box(delta.clamp(-self.eps, self.eps), images)
+
+    def norm(self, delta: Tensor) -> Tensor:
+        """(N,C,H,W) -> (N,)."""
+        return delta.flatten(1).abs().amax(1)
+
+    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+        """The delta that an 8-bit file of images + delta will hold, still within `eps` (see `_quantise`)."""
+        return _quantise(delta, images, self.norm, self.eps)
+
+
+@dataclass(frozen=True)
+class L2:
+    """The Euclidean norm of each picture's delta, over all its values in [0,1] units, is at most `eps`."""
+
+    eps: float
+    random_start: bool = True
+
+    def __post_init__(self) -> None:
+        if not (self.eps > 0 and math.isfinite(self.eps)):
+            raise ValueError(f"`eps` must be a positive number, got {self.eps:g} (4 is common at 128x128)")
+
+    def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """(N,C,H,W) -> the first delta: a random direction at half the radius, or zero."""
+        return self.noise(images, generator) / 2 if self.random_start else torch.zeros_like(images)
+
+    def noise(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """A random direction at the full radius."""
+        gauss = torch.randn(images.shape, generator=generator, dtype=images.dtype).to(images.device)
+        return self.project(self.eps * self.steepest(gauss), images)
+
+    def scene(self, images: Tensor, delta: Tensor) -> Scene:
+        """The attacked pictures as a scene of one layer."""
+        return scene_of(images + delta)
+
+    def steepest(self, grad: Tensor) -> Tensor:
+        """The step of L2 norm 1 with the largest inner product with `grad`; zero where `grad` is zero."""
+        norm = self.norm(grad)
+        return grad / torch.where(norm > 0, norm, 1.0)[:, None, None, None]
+
+    def project(self, delta: Tensor, images: Tensor) -> Tensor:
+        """Scale into the ball, then clamp into the box, which only shortens: a point of the set."""
+        norm = self.norm(delta)
+        factor = torch.where(norm > self.eps, self.eps / norm, 1.0)  # never enlarges
+        return _into_box(delta * factor[:, None, None, None], images)
+
+    def norm(self, delta: Tensor) -> Tensor:
+        """(N,C,H,W) -> (N,)."""
+        return delta.flatten(1).square().sum(1).sqrt()
+
+    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+        """The delta that an 8-bit file of images + delta will hold, still within `eps` (see `_quantise`)."""
+        return _quantise(delta, images, self.norm, self.eps)
+
+
+def _uniform(images: Tensor, generator: torch.Generator) -> Tensor:
+    """On the CPU first, so that every device starts at the same point."""
+    return torch.rand(images.shape, generator=generator, dtype=images.dtype).to(images.device)
+
+
+def _into_box(delta: Tensor, images: Tensor) -> Tensor:
+    return (images + delta).clamp(0, 1) - images
+
+
+def _quantise(delta: Tensor, images: Tensor, norm: Callable[[Tensor], Tensor], eps: float) -> Tensor:
+    """Round images + delta to multiples of 1/255 and keep the norm within `eps`, shrinking delta where rounding
+    would carry it out. `images` must be multiples of 1/255 themselves (they came from 8-bit files)."""
+    rounded = _round(delta, images)
+    for percent in range(99, -1, -1):
+        outside = norm(rounded) > eps * (1 + 1e-5)  # float32's own rounding is no excess
+        if not bool(outside.any()):
+            break
+        shorter = _round(delta * (percent / 100), images)
+        rounded = torch.where(outside[:, None, None, None], shorter, rounded)
+    return rounded
+
+
+def _round(delta: Tensor, images: Tensor) -> Tensor:
+    return ((images + delta).clamp(0, 1) * 255).round() / 255 - images

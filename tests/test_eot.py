@@ -1,0 +1,203 @@
+"""The estimator against one big graph and against known integrals."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import EOT
+from attacks.eot import view
+from transforms import Affine, Brightness, Compose, Layer, Perspective, Scene, Uniform, scene_of
+
+VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3), translate=0.1), Perspective(0.2), Brightness(0.1)])
+double = torch.float64
+
+
+def small_net(dtype=double):
+    layers = [nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Conv2d(4, 4, 3), nn.Softplus(), nn.Flatten(), nn.LazyLinear(6)]
+    net = nn.Sequential(*layers).to(dtype).eval()
+    net(torch.zeros(1, 3, 12, 14, dtype=dtype))
+    return net
+
+
+class Setting:
+    """Three pictures, each with its own anchor, and a loss that is not linear in the features."""
+
+    def __init__(self, dtype=double):
+        self.net = small_net(dtype)
+        self.images = 0.3 + 0.4 * torch.rand(3, 3, 12, 14, dtype=dtype)
+        self.anchor = torch.randn(3, 6, dtype=dtype)
+        self.delta = 0.1 * torch.randn_like(self.images)
+
+    def score(self, features, rows):
+        return F.cosine_similarity(features, self.anchor[rows], dim=1)
+
+    def estimate(self, eot, u, only=slice(None)):
+        kept = torch.arange(3)[only]
+
+        def scene(part, rows):
+            return scene_of(self.images[kept][rows] + part)
+
+        return eot.estimate(self.delta[only], scene, lambda pixels, rows: self.score(self.net(pixels), kept[rows]), u)
+
+    def features(self, delta, u):
+        """(3,V,D) in one graph."""
+        return self.net(view(VIEWS, scene_of(self.images + delta), u)).unflatten(0, (3, len(u)))
+
+
+@pytest.fixture
+def setting():
+    return Setting()
+
+
+def coordinates(n, dtype=double):
+    return torch.rand(n, VIEWS.dims, dtype=dtype)
+
+
+def close(found, wanted):
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_estimate_is_that_of_one_big_graph(setting, n):
+    u = coordinates(n)
+    leaf = setting.delta.clone().requires_grad_()
+    losses = setting.score(setting.features(leaf, u).flatten(0, 1), torch.arange(3).repeat_interleave(n)).view(3, n)
+    (grad,) = torch.autograd.grad(losses.mean(1).sum(), leaf)
+    found = setting.estimate(EOT(VIEWS), u)
+    close(found.mean, losses.mean(1))
+    close(found.grad, grad)
+    close(found.stderr, losses.std(1) / math.sqrt(n) if n > 1 else torch.zeros(3, dtype=double))
+
+
+@pytest.mark.parametrize("chunk", [*range(1, 16), 100])
+def test_chunks_do_not_matter(setting, chunk):
+    # snr may differ: it is estimated from the passes.
+    u = coordinates(5)
+    whole, parts = (setting.estimate(EOT(VIEWS, chunk=c), u) for c in (15, chunk))
+    for name in ("mean", "stderr", "grad"):
+        close(getattr(parts, name), getattr(whole, name))
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 32])
+def test_a_picture_does_not_feel_its_neighbours(setting, chunk):
+    u, eot = coordinates(5), EOT(VIEWS, chunk=chunk)
+    together = setting.estimate(eot, u)
+    alone = [setting.estimate(eot, u, [i]) for i in range(3)]
+    for name in ("mean", "stderr", "grad"):
+        close(torch.cat([getattr(e, name) for e in alone]), getattr(together, name))
+
+
+def test_losses_are_averaged_not_features(setting):
+    u = coordinates(8)
+    wrong = setting.score(setting.features(setting.delta, u).mean(1), torch.arange(3))
+    assert ((setting.estimate(EOT(VIEWS), u).mean - wrong).abs() > 1e-6).all()  # `close` is 1e-12
+
+
+def test_every_layer_of_a_scene_goes_with_its_picture(setting):
+    # Layers with and without alpha, one place for all pictures or a place for each.
+    alpha, moved = torch.rand(3, 1, 12, 14, dtype=double), torch.eye(3, dtype=double).repeat(3, 1, 1)
+    moved[:, 0, 2] = torch.tensor([-0.3, 0, 0.3], dtype=double)
+    base, u = scene_of(setting.images), coordinates(4)
+    over = [Layer(setting.delta, alpha, moved), Layer(1 - setting.images, None, 2 * moved.flip(0))]
+    layers = (base.layers[0], *over)
+
+    def only(layer, i):
+        pull = layer.pull if len(layer.pull) == 1 else layer.pull[[i]]
+        return Layer(layer.pixels[[i]], None if layer.alpha is None else layer.alpha[[i]], pull)
+
+    alone = [
+        VIEWS(Scene(tuple(only(layer, i) for layer in layers), base.size), row[None]) for i in range(3) for row in u
+    ]
+    close(view(VIEWS, Scene(layers, base.size), u), torch.cat(alone))
+
+
+class Paint:
+    """A picture whose every value is the coordinate itself, so that losses are functions over the unit interval."""
+
+    dims, names = 1, ("value",)
+
+    def values(self, u):
+        return u
+
+    def __call__(self, images, u):
+        return 0 * images + u[:, :, None, None]
+
+
+def integral(n, seed):
+    """EOT's estimate of the integral of exp over [0,1)."""
+    eot, delta = EOT(Compose([Paint()]), Uniform(), n=n), torch.zeros(1, 3, 2, 2, dtype=double)
+    u = eot.points(seed, 0, delta)
+    return eot.estimate(delta, lambda part, _: scene_of(part), lambda pixels, _: pixels.mean((1, 2, 3)).exp(), u)
+
+
+def test_mean_and_stderr_of_a_known_integral():
+    repeats = [integral(64, seed) for seed in range(200)]
+    error = torch.cat([r.mean for r in repeats]) - (math.e - 1)
+    stderr = torch.cat([r.stderr for r in repeats])
+    variance = (math.e**2 - 1) / 2 - (math.e - 1) ** 2
+    assert error.mean().abs() < 4 * math.sqrt(variance / 64 / 200)
+    assert stderr.square().mean().item() == pytest.approx(variance / 64, rel=0.05)
+    assert 0.91 <= (error.abs() < 2 * stderr).double().mean() <= 0.99  # 0.954, give or take three of its own errors
+
+
+class Speckle:
+    """Multiplies every value by 1 + sigma z with a z of its own, of mean 0 and variance 1; a loss that is linear in
+    the picture then has the gradient w (1 + sigma z)."""
+
+    dims, names = 192, tuple(str(i) for i in range(192))
+
+    def __init__(self, sigma):
+        self.sigma = sigma
+
+    def values(self, u):
+        return 1 + self.sigma * math.sqrt(12) * (u - 0.5)
+
+    def __call__(self, images, u):
+        return images * self.values(u).view_as(images)
+
+
+@pytest.mark.parametrize("chunk", [3, 8, 32])
+@pytest.mark.parametrize("truth", [1, 10, 100])
+def test_snr_of_a_known_covariance(truth, chunk):
+    n, weight = 32, torch.randn(1, 3, 8, 8, dtype=double)
+    eot = EOT(Compose([Speckle(math.sqrt(n / truth))]), Uniform(), n=n, chunk=chunk)  # n ||w||^2 / (sigma^2 ||w||^2)
+    delta = torch.zeros(1, 3, 8, 8, dtype=double)
+
+    def snr(seed):
+        u = eot.points(seed, 0, delta)
+        found = eot.estimate(delta, lambda part, _: scene_of(part), lambda x, _: (weight * x).sum((1, 2, 3)), u)
+        return found.snr.item()
+
+    assert sum(map(snr, range(40))) / 40 == pytest.approx(truth, rel=0.1)
+
+
+def test_snr_of_a_single_view_is_unknown(setting):
+    assert setting.estimate(EOT(VIEWS), coordinates(1)).snr.isnan().all()
+    assert setting.estimate(EOT(VIEWS), coordinates(2)).snr.isfinite().all()
+
+
+def test_nothing_but_the_estimate_gets_a_gradient(setting):
+    assert all(weight.requires_grad for weight in setting.net.parameters())
+    setting.delta.requires_grad_()
+    found = setting.estimate(EOT(VIEWS), coordinates(3))
+    assert all(weight.grad is None for weight in setting.net.parameters())
+    assert setting.delta.grad is None
+    assert not any(part.requires_grad for part in found)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, double])
+def test_dtype_is_that_of_delta(dtype):
+    setting, eot = Setting(dtype), EOT(VIEWS, n=4)
+    found = setting.estimate(eot, eot.points(0, 0, setting.delta))
+    assert [part.dtype for part in found] == [dtype] * 4
+    assert found.grad.shape == setting.delta.shape
+
+
+@pytest.mark.parametrize("name", ["n", "chunk"])
+@pytest.mark.parametrize("value", [0, -1, 2.0, "8"])
+def test_counts_must_be_whole_and_positive(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` must be a whole number"):
+        EOT(**{name: value})

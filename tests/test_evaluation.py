@@ -1,0 +1,148 @@
+"""Judging on views that no attack has seen."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import EOT, PGD, Linf, Toward, attack, bank, evaluate, solve
+from transforms import Affine, Brightness, Compose, Downscale, Sobol, Uniform
+
+VIEWS = Compose([Affine(degrees=30, translate=0.1), Downscale((8, 12)), Brightness(0.2)])
+DIRECT = Compose()
+double = torch.float64
+
+
+@pytest.fixture
+def net():
+    net = nn.Sequential(nn.AdaptiveAvgPool2d(6), nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(64, 6))
+    return net.double().eval().requires_grad_(False)
+
+
+@pytest.fixture
+def images():
+    return torch.rand(4, 3, 12, 14, dtype=double)
+
+
+def judge(transforms, views):
+    found = bank(transforms, views, seed=0, purpose="evaluate")
+    return found._replace(u=found.u.double())
+
+
+class Recorded:
+    """Draws that note down every point they give."""
+
+    def __init__(self, draws):
+        self.draws, self.rows = draws, []
+
+    def __call__(self, n, dims, *, seed, step=0):
+        points = self.draws(n, dims, seed=seed, step=step)
+        self.rows.append(points)
+        return points
+
+
+@pytest.mark.parametrize("draws", [Sobol(), Uniform()])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_two_purposes_share_a_view(draws, seed, images, net):
+    # Each single coordinate too: a bank that is a shifted or permuted copy would be no new evidence.
+    noted = Recorded(draws)
+    eot = EOT(VIEWS, noted, n=8)
+    parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD(), "eot": eot}
+    list(attack(images, torch.randn(4, 6, dtype=double), steps=8, seed=seed, **parts))
+    attacked, judged, chosen = (
+        torch.cat(noted.rows),
+        bank(VIEWS, 64, seed=seed, purpose="evaluate").u,
+        bank(VIEWS, 64, seed=seed, purpose="select").u,
+    )
+    assert len(attacked) == 64
+    for one, other in ((attacked, judged), (attacked, chosen), (judged, chosen)):
+        assert not (one[:, None] == other).all(2).any()
+        assert (one[:, None] == other).double().mean() < 1e-3
+
+
+@pytest.mark.parametrize("changed", [{"seed": 2}, {"purpose": "select"}])
+def test_a_bank_follows_its_seed_and_purpose(changed):
+    wanted = {"seed": 1, "purpose": "evaluate"}
+    first, again, other = (bank(VIEWS, 16, **arguments) for arguments in (wanted, wanted, wanted | changed))
+    assert torch.equal(first.u, again.u)
+    assert not torch.equal(first.u, other.u)
+
+
+def test_a_bank_covers_the_cube_evenly():
+    # Sobol: of 64 points, each quarter of each axis holds exactly 16.
+    u = bank(VIEWS, 64, seed=0, purpose="evaluate").u
+    counts = torch.stack([((4 * u).floor() == quarter).sum(0) for quarter in range(4)])
+    assert (counts == 16).all()
+
+
+def test_features_are_those_of_each_view(images, net):
+    views = judge(VIEWS, 5)
+    wanted = torch.stack([torch.cat([net(VIEWS(image[None], u[None])) for u in views.u]) for image in images])
+    torch.testing.assert_close(views.features(images, net, chunk=64), wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, double])
+def test_a_bank_fits_pictures_of_any_dtype(images, net, dtype):
+    found = bank(VIEWS, 5, seed=0, purpose="evaluate").features(images.to(dtype), net.to(dtype), chunk=3)
+    assert found.dtype == dtype
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 5, 64])
+def test_chunks_do_not_matter(images, net, chunk):
+    views, clean = judge(VIEWS, 5), net(images)
+    whole = evaluate(images, clean, clean, encoder=net, bank=views, chunk=5)
+    parts = evaluate(images, clean, clean, encoder=net, bank=views, chunk=chunk)
+    torch.testing.assert_close(parts.cosine, whole.cosine, rtol=0, atol=1e-12)
+    assert torch.equal(parts.nearest, whole.nearest)
+
+
+def test_encoder_sees_at_most_a_chunk(images, net):
+    rows = []
+
+    def counted(pixels):
+        rows.append(len(pixels))
+        return net(pixels)
+
+    judge(VIEWS, 7).features(images, counted, chunk=3)
+    assert rows == 4 * [3, 3, 1]
+
+
+def test_a_clean_picture_seen_directly_is_itself(images, net):
+    clean = net(images)
+    scores = evaluate(images, clean, clean, encoder=net, bank=judge(DIRECT, 1))
+    torch.testing.assert_close(scores.cosine, torch.ones(4, 1, dtype=double), rtol=0, atol=1e-12)
+    assert scores.nearest[:, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_scores_are_those_of_a_plain_search(images, net):
+    # Neither the lengths of the embeddings nor those of the gallery count, only directions.
+    views, clean = judge(VIEWS, 6), torch.randn(4, 6, dtype=double)
+    gallery = torch.randn(9, 6, dtype=double)
+    lengths = 1 + torch.arange(9, dtype=double)[:, None]
+    scores = evaluate(images, 5 * clean, gallery * lengths, encoder=net, bank=views)
+    for i, rows in enumerate(views.features(images, net, chunk=6)):
+        torch.testing.assert_close(scores.cosine[i], F.cosine_similarity(rows, clean[[i]], dim=1))
+        for j, row in enumerate(rows):
+            assert scores.nearest[i, j] == F.cosine_similarity(row[None], gallery).argmax()
+
+
+def test_losses_are_means_over_the_bank(images, net):
+    views, anchor = judge(VIEWS, 6), torch.randn(4, 6, dtype=double)
+    rows = views.features(images, net, chunk=64)
+    wanted = torch.stack([-F.cosine_similarity(rows[i], anchor[[i]]).mean() for i in range(4)])
+    torch.testing.assert_close(views.losses(images, anchor, net, Toward(), chunk=4), wanted)
+
+
+def test_evaluation_holds_no_graph(images, net):
+    net.requires_grad_()
+    assert not judge(DIRECT, 1).features(images.requires_grad_(), net, chunk=1).requires_grad
+
+
+def test_an_attack_is_seen_by_a_bank_that_it_never_saw(net, images):
+    # The chain of the package: what `solve` lowers on its own views is lower on the judge's views too.
+    anchor = net(images.flip(0))
+    parts = {"objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(VIEWS, n=8)}
+    delta = solve(images, anchor, encoder=net, steps=10, **parts).delta
+    views = judge(VIEWS, 32)
+    before, after = (views.losses(x, anchor, net, Toward(), chunk=32) for x in (images, images + delta))
+    assert (after < before - 0.01).all()

@@ -1,0 +1,87 @@
+"""Files are written whole or not at all."""
+
+import hashlib
+import json
+import math
+
+import pytest
+import torch
+
+from attacks.files import atomic, sha256, write_json, write_text
+from attacks.images import save_image
+
+# name -> a call that writes something else over a file
+WRITERS = {
+    "text": lambda path: write_text(path, "new"),
+    "json": lambda path: write_json(path, {"new": 1}),
+    "image": lambda path: save_image(path, torch.zeros(3, 2, 2)),
+}
+# name -> a call that breaks on the way
+BREAKING = {
+    "text": lambda path: write_text(path, "\ud800"),  # half a surrogate pair has no UTF-8
+    "json": lambda path: write_json(path, {"a": math.nan}),
+    "json type": lambda path: write_json(path, {"a": object()}),
+    "image": lambda path: save_image(path, torch.zeros(5, 2, 2)),
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "file.png"
+    file.write_text("old")
+    return file
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_new_content_replaces_the_old_and_nothing_is_left_over(path, write):
+    write(path)
+    assert path.read_bytes() != b"old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("write", BREAKING.values(), ids=BREAKING)
+def test_old_content_survives_a_failure_and_nothing_is_left_over(path, write):
+    with pytest.raises((ValueError, TypeError)):
+        write(path)
+    assert path.read_text() == "old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_block_that_raises_keeps_the_old_file(path, error):
+    with pytest.raises(error), atomic(path) as temporary:
+        temporary.write_text("half of the")
+        raise error
+    assert path.read_text() == "old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_old_content_stays_until_the_block_has_ended(path):
+    with atomic(path) as temporary:
+        temporary.write_text("new")
+        assert temporary.parent == path.parent  # a rename is atomic within one file system only
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+
+
+def test_text_is_utf8(path):
+    write_text(path, "Übung, ≤ 8/255\n")
+    assert path.read_bytes() == "Übung, ≤ 8/255\n".encode()
+
+
+def test_json_reads_back_in_order(path):
+    content = {"b": [1, 2.5, None, True], "a": {"ü": "é"}}
+    write_json(path, content)
+    assert json.loads(path.read_text()) == content
+    assert list(json.loads(path.read_text())) == ["b", "a"]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_json_has_no_such_number(path, number):
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(path, number)
+
+
+def test_sha256_is_that_of_the_bytes(path):
+    path.write_bytes(bytes(range(256)) * 1000)
+    assert sha256(path) == hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,185 @@
+"""Galleries: tiles of the bundled photographs, and a person's own pictures."""
+
+import re
+
+import pytest
+import torch
+from PIL import Image
+
+from attacks.gallery import FLAT, HELD_OUT, Pictures, folder, photographs, tiles
+from attacks.images import save_image
+
+SIZE = 128
+
+
+@pytest.fixture(scope="module")
+def photos():
+    return photographs()
+
+
+@pytest.fixture(scope="module")
+def everything():
+    return tiles(SIZE)
+
+
+def place(name):
+    photo, row, column = name.rsplit("-", 2)
+    return photo, int(row), int(column)
+
+
+def noise(seed, height=20, width=20):
+    """An 8-bit picture."""
+    return torch.randint(0, 256, (3, height, width), generator=torch.Generator().manual_seed(seed)).float() / 255
+
+
+def pictures(*seeds, names="abcdef"):
+    return Pictures(tuple(names[: len(seeds)]), torch.stack([noise(seed) for seed in seeds]), (f"of {seeds}",))
+
+
+def test_held_out_photographs_exist(photos):
+    assert set(HELD_OUT) < set(photos)
+
+
+def test_photographs_are_8_bit_colour(photos):
+    for photo in photos.values():
+        assert photo.shape[0] == 3
+        assert torch.equal(photo, (photo * 255).round() / 255)
+
+
+def test_each_tile_is_its_part_of_the_photograph(photos, everything):
+    for name, image in zip(everything.names, everything.images, strict=True):
+        photo, row, column = place(name)
+        part = photos[photo][:, row * SIZE : row * SIZE + SIZE, column * SIZE : column * SIZE + SIZE]
+        assert torch.equal(image, part)
+
+
+def test_tiles_are_all_that_fit_but_the_flat_ones(photos, everything):
+    fit = {
+        f"{name}-{row}-{column}": photo[:, row * SIZE : (row + 1) * SIZE, column * SIZE : (column + 1) * SIZE].std()
+        for name, photo in photos.items()
+        for row in range(photo.shape[1] // SIZE)
+        for column in range(photo.shape[2] // SIZE)
+    }
+    assert len(set(everything.names)) == len(everything) == len(everything.images)  # so no two overlap
+    assert set(everything.names) == {name for name, deviation in fit.items() if deviation > FLAT}
+    assert len(everything) < len(fit)
+
+
+def test_tiles_of_chosen_photographs(everything):
+    chosen = tiles(SIZE, HELD_OUT)
+    assert {place(name)[0] for name in chosen.names} == set(HELD_OUT)
+    assert set(chosen.names) == {name for name in everything.names if place(name)[0] in HELD_OUT}
+
+
+def one_line(error):
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("chosen", [None, ("coffee",)])
+def test_a_size_that_no_photograph_holds(chosen):
+    with pytest.raises(ValueError, match=r"`size` must.* 5000 ") as error:
+        tiles(5000, chosen)
+    one_line(error)
+
+
+def test_an_unknown_photograph_is_named():
+    with pytest.raises(ValueError, match=r"`photos` must.*'tea'") as error:
+        tiles(SIZE, ["coffee", "tea"])
+    one_line(error)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 6])
+def test_spread_is_even_and_without_repeats(count):
+    six = pictures(*range(6))
+    found = six.spread(count)
+    rows = [six.names.index(name) for name in found.names]
+    gaps = [b - a for a, b in zip(rows, [*rows[1:], 6], strict=True)]
+    assert len(found) == len(found.images) == count
+    assert rows[0] == 0
+    assert max(gaps) - min(gaps) <= 1
+    assert torch.equal(found.images, six.images[rows])
+    assert found.notes == six.notes
+
+
+def test_spread_over_all():
+    assert pictures(1, 2).spread(None).names == ("a", "b")
+
+
+@pytest.mark.parametrize("count", [0, -1, 3])
+def test_spread_over_more_than_there_are(count):
+    with pytest.raises(ValueError, match=rf"1\.\.2.*{count}"):
+        pictures(1, 2).spread(count)
+
+
+def test_joined_drops_pictures_that_are_there_already():
+    joined = pictures(1, 2).joined(pictures(3, 2, 1, 4, names="wxyz"))
+    assert joined.names == ("a", "b", "w", "z")
+    assert torch.equal(joined.images, torch.stack([noise(seed) for seed in (1, 2, 3, 4)]))
+    assert joined.notes == ("of (1, 2)", "of (3, 2, 1, 4)")
+
+
+def test_joined_keeps_other_pictures_of_the_same_name():
+    joined = pictures(1, 2).joined(pictures(3, 2, 4))
+    assert joined.names == ("a", "b", "gallery/a", "c")
+    assert torch.equal(joined.images[2], noise(3))
+
+
+def test_resized_keeps_8_bits():
+    found = pictures(1, 2).resized(12).images
+    assert found.shape == (2, 3, 12, 12)
+    assert torch.equal(found, (found * 255).round() / 255)
+
+
+@pytest.fixture
+def own(tmp_path):
+    save_image(tmp_path / "b.png", noise(1))
+    save_image(tmp_path / "A.PNG", noise(2))
+    save_image(tmp_path / "wide.png", noise(3, 20, 31))
+    save_image(tmp_path / "large.png", noise(4, 60, 40))
+    (tmp_path / "read.me").write_text("not a picture, and not taken for one")
+    return tmp_path
+
+
+def test_folder_reads_every_picture_by_name(own):
+    found = folder(own, 20)
+    assert found.names == ("A.PNG", "b.png", "large.png", "wide.png")
+    assert torch.equal(found.images[:2], torch.stack([noise(2), noise(1)]))
+
+
+def test_folder_cuts_the_centre(own):
+    assert torch.equal(folder(own, 20).images[3], noise(3, 20, 31)[:, :, 5:25])
+
+
+def test_folder_resizes_as_pillow_does(own):
+    with Image.open(own / "large.png") as opened:
+        small = opened.resize((20, 30), Image.Resampling.BICUBIC).crop((0, 5, 20, 25))
+    wanted = torch.tensor(list(small.tobytes())).view(20, 20, 3).permute(2, 0, 1)
+    assert ((folder(own, 20).images[2] * 255).round() - wanted).abs().max() <= 1  # Pillow rounds between its passes
+
+
+def test_folder_says_what_was_changed(own):
+    notes = folder(own, 20).notes
+    assert [re.match(r"\S+:", note)[0] for note in notes] == ["large.png:", "wide.png:"]
+    assert "40x60" in notes[0]
+
+
+def test_folder_takes_one_file(own):
+    assert folder(own / "b.png", 20).names == ("b.png",)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "named"),
+    [
+        (lambda path: None, FileNotFoundError, "mine"),
+        (lambda path: path.mkdir(), ValueError, "mine.*holds no picture"),
+        (lambda path: (path.mkdir(), (path / "bad.png").write_text("x")), ValueError, "bad.png"),
+        (lambda path: path.write_text("x"), ValueError, "mine"),
+    ],
+    ids=["missing", "empty", "broken picture", "no picture"],
+)
+def test_folder_names_what_it_cannot_read(tmp_path, make, kind, named):
+    make(tmp_path / "mine")
+    with pytest.raises(kind, match=named) as error:
+        folder(tmp_path / "mine", 20)
+    one_line(error)

@@ -1,0 +1,246 @@
+"""The attack against optima known in closed form, and what it refuses."""
+
+import math
+from itertools import islice
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import EOT, L2, PGD, SGD, Away, Linf, Toward, attack
+from attacks.eot import view
+from transforms import Affine, Compose, Perspective, scene_of
+
+VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3), translate=0.1), Perspective(0.2)])
+SETS = {"linf": Linf(0.1, random_start=False), "l2": L2(0.3, random_start=False)}
+every_set = pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
+double = torch.float64
+
+
+class Dot:
+    """A loss that is linear in the features."""
+
+    stationary_at_anchor = False
+
+    def __call__(self, features, anchor):
+        return (features * anchor).sum(1)
+
+
+class Fixed:
+    """The same views in every step, so that the expected loss is a known function."""
+
+    def __call__(self, n, dims, *, seed, step=0):
+        return torch.rand(n, dims, generator=torch.Generator().manual_seed(7))
+
+
+class Linear(nn.Module):
+    """Features linear in the picture, or bent by a tanh."""
+
+    def __init__(self, dtype=double, bend=False):
+        super().__init__()
+        self.bend = bend
+        self.weight = nn.Parameter(torch.randn(3 * 12 * 14, 6, dtype=dtype) / 10)
+        self.eval()
+
+    def forward(self, images):
+        features = images.flatten(1) @ self.weight
+        return features.tanh() if self.bend else features
+
+
+def pictures(dtype=double):
+    images = torch.rand(3, 3, 12, 14, dtype=dtype)
+    return images, torch.randn(3, 6, dtype=dtype)
+
+
+def last(images, anchor, **parts):
+    *_, step = attack(images, anchor, **setup(**parts))
+    return step.delta
+
+
+def setup(**parts):
+    """The parts of an attack, those not named being the plainest."""
+    plain = {"encoder": Linear(), "objective": Dot(), "perturbation": SETS["linf"], "optimiser": PGD()}
+    return plain | {"eot": EOT(), "steps": 3} | parts
+
+
+@pytest.mark.parametrize("random_start", [False, True])
+@pytest.mark.parametrize("optimiser", [PGD(), PGD(0.25, 0.0, "constant")], ids=["default", "plain"])
+@pytest.mark.parametrize("eot", [EOT(n=2), EOT(VIEWS, Fixed(), n=8, chunk=5)], ids=["identity", "views"])
+@pytest.mark.parametrize("kind", [Linf, L2])
+def test_finds_the_optimum_of_a_linear_loss(kind, eot, optimiser, random_start):
+    # mean over views of <anchor, W^T (A_u (x + d) + b_u)> is <c, d> + const: c is its gradient, wherever d is.
+    encoder, (images, anchor) = Linear(), pictures()
+    if kind is L2:
+        images = 0.35 + 0.3 * images  # the ball of radius 0.3 then lies in the box
+    u = eot.points(0, 0, images)
+    leaf = images.clone().requires_grad_()
+    pulled = encoder(view(eot.transforms, scene_of(leaf), u)) * anchor.repeat_interleave(len(u), 0)
+    (c,) = torch.autograd.grad(pulled.sum() / len(u), leaf)
+    if kind is Linf:
+        best = torch.where(c > 0, (-images).clamp(min=-0.1), (1 - images).clamp(max=0.1))
+    else:
+        best = -0.3 * c / torch.linalg.vector_norm(c, dim=(1, 2, 3), keepdim=True)
+    perturbation = kind(0.1 if kind is Linf else 0.3, random_start)
+    delta = last(images, anchor, encoder=encoder, perturbation=perturbation, eot=eot, optimiser=optimiser, steps=60)
+    ratio = (c * delta).sum((1, 2, 3)) / (c * best).sum((1, 2, 3))
+    assert (ratio >= 0.999).all()
+    assert (ratio <= 1 + 1e-9).all()
+
+
+@pytest.mark.parametrize(("random_start", "eot"), [(True, EOT()), (False, EOT(VIEWS))], ids=["start", "views"])
+@pytest.mark.parametrize("kind", [Linf, L2])
+def test_the_seed_fixes_every_bit(kind, random_start, eot):
+    parts = {"encoder": Linear(torch.float32, bend=True), "eot": eot, "perturbation": kind(0.1, random_start)}
+    images, anchor = pictures(torch.float32)
+    first, again, other = (last(images, anchor, seed=seed, **parts) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("optimiser", [PGD(), SGD(1.0)], ids=["pgd", "sgd"])
+@every_set
+def test_a_picture_does_not_feel_its_neighbours(perturbation, optimiser):
+    images, anchor = pictures()
+    parts = {"encoder": Linear(bend=True), "objective": Toward(), "eot": EOT(VIEWS), "perturbation": perturbation}
+    together = last(images, anchor, optimiser=optimiser, **parts)
+    alone = [last(images[[i]], anchor[[i]], optimiser=optimiser, **parts) for i in range(3)]
+    torch.testing.assert_close(torch.cat(alone), together, rtol=0, atol=1e-12)
+
+
+@every_set
+def test_steps_are_counted_and_feasible(perturbation):
+    images, anchor = pictures()
+    steps = list(attack(images, anchor, **setup(perturbation=perturbation, eot=EOT(VIEWS, n=5), steps=4)))
+    assert [step.index for step in steps] == [0, 1, 2, 3]
+    assert [step.evals for step in steps] == [15, 30, 45, 60]
+    for step in steps:
+        assert (perturbation.norm(step.delta) <= perturbation.eps * (1 + 1e-12)).all()
+        assert 0 <= (images + step.delta).min() <= (images + step.delta).max() <= 1
+
+
+def test_encoder_passes_are_those_that_are_counted():
+    rows, encoder, (images, anchor) = [], Linear(), pictures()
+
+    def counted(pixels):
+        rows.append(len(pixels))
+        return encoder(pixels)
+
+    for step in attack(images, anchor, **setup(encoder=counted, eot=EOT(VIEWS, n=5, chunk=4))):
+        assert sum(rows) == step.evals
+        assert max(rows) <= 4
+
+
+def test_an_estimate_belongs_to_the_delta_before_its_step():
+    encoder, (images, anchor), eot = Linear(bend=True), pictures(), EOT(VIEWS, Fixed(), n=4)
+    delta, u = torch.zeros_like(images), eot.points(0, 0, images)
+    for step in attack(images, anchor, **setup(encoder=encoder, eot=eot)):
+        losses = Dot()(encoder(view(VIEWS, scene_of(images + delta), u)), anchor.repeat_interleave(4, 0))
+        torch.testing.assert_close(step.estimate.mean, losses.view(3, 4).mean(1), rtol=0, atol=1e-12)
+        delta = step.delta
+
+
+def test_every_step_has_views_of_its_own():
+    seen = []
+
+    def noted(pixels):
+        seen.append(pixels.detach())
+        return pixels.flatten(1) @ torch.ones(504, 6, dtype=double)
+
+    list(attack(*pictures(), **setup(encoder=noted, eot=EOT(VIEWS, n=1), optimiser=PGD(1e-12), steps=4)))
+    assert all((a - b).abs().max() > 0.01 for i, a in enumerate(seen) for b in seen[:i])
+
+
+def test_the_loop_is_lazy_and_leaves_its_arguments_alone():
+    images, anchor = pictures()
+    before = images.clone(), anchor.clone()
+    assert len(list(islice(attack(images, anchor, **setup(steps=10**9)), 2))) == 2
+    assert torch.equal(images, before[0])
+    assert torch.equal(anchor, before[1])
+
+
+@pytest.mark.parametrize("objective", [Away(), Toward()])
+def test_objectives_are_cosines(objective):
+    features, anchor = torch.randn(2, 5, 8, dtype=double)
+    sign = 1 if isinstance(objective, Away) else -1
+    cosines = sign * (F.normalize(features) * F.normalize(anchor)).sum(1)
+    torch.testing.assert_close(objective(3 * features, anchor), cosines, rtol=1e-12, atol=1e-12)
+
+
+def test_only_away_is_stationary_at_its_anchor():
+    # The reason why Away must start at random: at the anchor its gradient is rounding noise.
+    encoder, (images, _) = Linear(bend=True), pictures()
+
+    def steepness(objective, pixels, anchor):
+        leaf = pixels.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(objective(encoder(leaf), anchor).sum(), leaf)
+        return grad.flatten(1).norm(dim=1)
+
+    own = encoder(images).detach()
+    moved = images + Linf(0.1).start(images, torch.Generator().manual_seed(0))
+    assert Away.stationary_at_anchor
+    assert (steepness(Away(), images, own) < 1e-12 * steepness(Away(), moved, own)).all()
+    assert not Toward.stationary_at_anchor
+    assert (steepness(Toward(), images, own.roll(1, 0)) > 1e-3).all()
+
+
+REFUSED = {
+    "steps": ({"steps": 0}, "`steps`.*0"),
+    "training": ({"encoder": Linear().train()}, r"training mode.*\.eval\(\)"),
+    "start": ({"objective": Away()}, "`random_start` must be true"),
+}
+
+
+@pytest.mark.parametrize(("parts", "message"), REFUSED.values(), ids=REFUSED)
+def test_refuses_parts_that_cannot_work(parts, message):
+    with pytest.raises(ValueError, match=message):
+        next(attack(*pictures(), **setup(**parts)))
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.rand(3, 3, 12, 14) * 255, "divide 8-bit values by 255"),
+        (torch.rand(3, 3, 12, 14) - 0.1, r"must lie in \[0, 1\]"),
+        (torch.full((3, 3, 12, 14), math.nan), "`images`"),
+        (torch.zeros(3, 3, 12, 14, dtype=torch.uint8), "floating"),
+        (torch.rand(3, 12, 14), "floating"),
+        (torch.rand(2, 3, 12, 14), "one embedding per image; got 3 for 2"),
+    ],
+    ids=["8 bits", "negative", "nan", "uint8", "three axes", "two for three"],
+)
+def test_refuses_images_that_are_none(images, message):
+    with pytest.raises(ValueError, match=message):
+        next(attack(images, torch.randn(3, 6), **setup(encoder=Linear(torch.float32))))
+
+
+HEAD = Linear()  # its weights require gradients, so that the loss has a graph even where the picture is cut off
+DEAD = {
+    "times zero": lambda pixels: HEAD(0 * pixels),
+    "detach": lambda pixels: pixels.detach().flatten(1) @ HEAD.weight.detach(),
+    "detach before weights": lambda pixels: HEAD(pixels.detach()),
+    "no_grad": torch.no_grad()(HEAD),
+    "eight bits": lambda pixels: HEAD((255 * pixels).to(torch.uint8).double()),
+}
+
+
+@pytest.mark.parametrize("encoder", DEAD.values(), ids=DEAD)
+def test_an_encoder_that_cuts_the_graph_is_named(encoder):
+    with pytest.raises(ValueError, match="cuts the graph"):
+        next(attack(*pictures(), **setup(encoder=encoder)))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("when", [0, 2])
+def test_values_that_are_not_finite_are_named_with_step_and_picture(when, bad):
+    images, anchor = pictures()
+    good, calls = Linear(), []
+
+    def breaks(pixels):
+        calls.append(1)
+        spoil = torch.zeros(3, 1, dtype=double)
+        spoil[1] = bad if len(calls) > when else 0
+        return good(pixels) + spoil
+
+    with pytest.raises(FloatingPointError, match=rf"step {when}: .*\[1\]"):
+        list(attack(images, anchor, **setup(encoder=breaks, eot=EOT(n=1))))
