@@ -1,0 +1,57 @@
+"""The pocket encoder: a small real network that ships with the package, for instance retrieval at 96x96.
+
+A stand-in, so that the main job needs no download. What it shows about an attack is real; it is no evidence about
+CLIP or any other encoder. How it was made, and its clean numbers: docs/pocket-encoder.md.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attacks.encoders.preprocess import Preprocess
+
+
+def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs))
+
+
+class _Residual(nn.Module):
+    """Two 3x3 convolutions and a bridge (He et al. 2016)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first, self.second = _conv(channels, channels, 3, 1), _conv(channels, channels, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x + self.second(F.relu(self.first(x))))
+
+
+class Pocket(nn.Module):
+    """(N,3,H,W) in [0,1], any size -> (N,128); compare embeddings by cosine."""
+
+    preprocess = Preprocess(96, "pil_bilinear", mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+
+    def __init__(self, widths: tuple[int, int, int, int] = (32, 48, 80, 112), dims: int = 128) -> None:
+        super().__init__()
+        first, second, third, fourth = widths
+        self.stem = _conv(3, first, 5, 3)
+        self.stages = nn.Sequential(
+            *(_conv(first, second, 3, 2), nn.ReLU(), _Residual(second)),
+            *(_conv(second, third, 3, 2), nn.ReLU(), _Residual(third)),
+            *(_conv(third, fourth, 3, 2), nn.ReLU(), _Residual(fourth)),
+        )
+        self.head = nn.Linear(16 * fourth, dims)  # keeps the 4x4 layout: a picture is known by where things are
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stages(F.relu(self.stem(self.preprocess(images))))
+        embedding: Tensor = self.head(x.flatten(1))
+        return embedding
+
+
+def untrained(seed: int = 0) -> Pocket:
+    """A pocket encoder with random weights, the same for the same seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Pocket()

@@ -1,0 +1,121 @@
+"""Train the pocket encoder: which picture is this a view of?
+
+    python scripts/train_pocket.py OUT.safetensors
+
+Contrastive (InfoNCE) between a picture and a camera view of it, the toolkit's own transforms as augmentation. The
+pictures are crops of the bundled photographs that are not held out, recoloured, and pictures drawn at random
+(`pocket_pictures.py`). The same command gives the same file on the same machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from pocket_pictures import SIDE, Crops
+from safetensors.torch import save_file
+from torch import Tensor
+
+from attacks import Linf, bank, evaluate, interval, load_encoder
+from attacks.encoders import untrained
+from attacks.gallery import HELD_OUT, tiles
+from attacks.loop import Encoder
+from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective, Uniform, resize
+
+#: A little wider than the camera of `config=quickstart`.
+AUGMENT = Compose(
+    [
+        Affine(degrees=25, scale=(0.7, 1.4), translate=0.12),
+        Perspective(jitter=0.2),
+        Brightness(0.15),
+        Contrast((0.7, 1.3)),
+        Downscale((40, 96)),
+    ]
+)
+#: The coloured light: each channel's gain lies within 1 +- GAIN, a smooth field deviates by at most SHADING.
+GAIN, SHADING = 0.06, 0.015
+#: The camera of `config=quickstart`, for the figures.
+CAMERA = Compose(
+    [
+        Affine(degrees=20, scale=(0.75, 1.3), translate=0.1),
+        Perspective(jitter=0.15),
+        Brightness(0.1),
+        Contrast((0.8, 1.2)),
+        Downscale((48, 96)),
+    ]
+)
+
+
+def augmented(pictures: Tensor, seed: int, step: int, generator: torch.Generator) -> Tensor:
+    """One camera view of each picture, under coloured light that changes slowly over the picture.
+
+    Without the light the encoder lives on large patches of colour, and any attack on them survives any camera: views
+    would not matter, and the encoder would be no stand-in for one that looks at structure.
+    """
+    views = AUGMENT(pictures, Uniform()(len(pictures), AUGMENT.dims, seed=seed, step=step))
+    gain = 1 + GAIN * (2 * torch.rand(len(pictures), 3, 1, 1, generator=generator) - 1)
+    field = resize(torch.randn(len(pictures), 3, 4, 4, generator=generator), (96, 96), "pil_bicubic")
+    strength = SHADING * torch.rand(len(pictures), 1, 1, 1, generator=generator)
+    return (views * gain + strength * field).clamp(0, 1)
+
+
+def contrast(first: Tensor, second: Tensor, temperature: float = 0.06) -> Tensor:
+    """InfoNCE in both directions (van den Oord et al. 2018)."""
+    logits = F.normalize(first, dim=1) @ F.normalize(second, dim=1).T / temperature
+    target = torch.arange(len(logits))
+    return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
+
+
+def report(encoder: Encoder, views: int = 64) -> str:
+    """Recall@1 and mean cosine of camera views of the held-out pictures, in the gallery of all tiles."""
+    everything, u = tiles(SIDE), bank(CAMERA, views, seed=1, purpose="train_pocket")
+    rows = [i for i, name in enumerate(everything.names) if name.split("-")[0] in HELD_OUT]
+    truth, images = torch.tensor(rows)[:, None], everything.images[rows]
+    with torch.no_grad():
+        gallery = encoder(everything.images)
+    lines = [f"{len(rows)} held-out pictures, a gallery of {len(everything)}, {views} views each"]
+    noisy = images + Linf(16 / 255).noise(images, torch.Generator().manual_seed(1))
+    for name, arm in {"clean": images, "noise 16/255": noisy}.items():
+        scores = evaluate(arm, gallery[rows], gallery, encoder=encoder, bank=u)
+        recall = interval((scores.nearest == truth).double())
+        lines.append(f"{name}: recall@1 {recall.mean:.3f} [{recall.low:.3f}, {recall.high:.3f}], ")
+        lines[-1] += f"cosine {interval(scores.cosine).mean:.3f}"
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.use_deterministic_algorithms(True)
+    encoder, start = untrained(options.seed).train(), time.perf_counter()
+    optimiser = torch.optim.AdamW(encoder.parameters(), weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=options.steps, pct_start=0.1)
+    generator = torch.Generator().manual_seed(options.seed)
+    crops = Crops(generator)
+    for step in range(options.steps):
+        pictures = crops.batch(options.batch)
+        views = augmented(pictures, options.seed, step, generator)
+        both = encoder(torch.cat([resize(pictures, 96, "pil_bilinear"), views]))
+        loss = contrast(*both.split(len(pictures)))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        if step == 0 or step % 100 == 99 or step + 1 == options.steps:
+            print(f"step {step + 1}: loss {loss:.3f}, {time.perf_counter() - start:.0f} s", flush=True)
+    half = {
+        k: v.half().contiguous() for k, v in encoder.state_dict().items() if not k.endswith("num_batches_tracked")
+    }
+    save_file(half, options.out)
+    print(report(load_encoder("pocket", weights=options.out)))
+
+
+if __name__ == "__main__":
+    main()
