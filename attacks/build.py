@@ -1,0 +1,181 @@
+"""From names and numbers to parts: the only place that knows which class a name stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks import gallery, schema
+from attacks.encoders import POCKET_WEIGHTS, load_encoder
+from attacks.gallery import Pictures
+from attacks.loop import Objective, Optimiser, Perturbation
+from attacks.objectives import Away, Toward
+from attacks.optimisers import PGD, SGD
+from attacks.perturbations import L2, Linf
+from transforms import (
+    Affine,
+    Brightness,
+    Compose,
+    Contrast,
+    Downscale,
+    Draws,
+    Grid,
+    Perspective,
+    Sobol,
+    Stage,
+    Uniform,
+    stream,
+)
+
+STAGES: dict[str, type] = {
+    "affine": Affine,
+    "perspective": Perspective,
+    "downscale": Downscale,
+    "brightness": Brightness,
+    "contrast": Contrast,
+}
+DRAWS: dict[str, type] = {"sobol": Sobol, "uniform": Uniform, "grid": Grid}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything an experiment is made of. `queries` are attacked, `gallery` is what a view can be taken for, and
+    `truth` (N,) is each query's row there; `goal` (N,) is the row that the attacker wants, or None (any other)."""
+
+    encoder: nn.Module
+    weights: Path
+    objective: Objective
+    perturbation: Perturbation
+    optimiser: Optimiser
+    transforms: Compose
+    draws: Draws
+    queries: Pictures
+    gallery: Pictures
+    truth: Tensor
+    goal: Tensor | None
+    device: torch.device
+
+
+def build(run: schema.Run) -> Parts:
+    """Make the parts that a checked configuration names. Raises ValueError or FileNotFoundError in one line."""
+    for name, value, least in (
+        ("attack.steps", run.attack.steps, 1),
+        ("attack.views", run.attack.views, 1),
+        ("evaluate.views", run.evaluate.views, 2),
+        ("engine.chunk", run.engine.chunk, 1),
+    ):
+        if value < least:
+            raise ValueError(f"`{name}` must be at least {least}; got {value}")
+    perturbation, optimiser, transforms = perturb(run.perturbation), optimise(run.optimiser), views(run.transforms)
+    where = device(run.engine.device)
+    encoder = load_encoder(run.encoder.name, weights=run.encoder.weights, device=str(where))
+    queries, pictures = data(run.data)
+    truth = torch.tensor([pictures.names.index(name) for name in queries.names])
+    goal = None
+    if isinstance(run.objective, schema.Toward):
+        pictures, goal = target(run.objective.target, pictures, truth, run.seed)
+    return Parts(
+        encoder=encoder,
+        weights=Path(run.encoder.weights or POCKET_WEIGHTS),
+        objective=Away() if goal is None else Toward(),
+        perturbation=perturbation,
+        optimiser=optimiser,
+        transforms=transforms,
+        draws=DRAWS[run.draws.name](),
+        queries=queries,
+        gallery=pictures,
+        truth=truth,
+        goal=goal,
+        device=where,
+    )
+
+
+def perturb(node: schema.Linf | schema.L2) -> Perturbation:
+    """The perturbation that a configuration names."""
+    eps = schema.fraction(node.eps, "perturbation.eps")
+    return L2(eps) if isinstance(node, schema.L2) else Linf(eps)
+
+
+def optimise(node: schema.PGD | schema.SGD) -> Optimiser:
+    """The optimiser that a configuration names."""
+    if isinstance(node, schema.SGD):
+        return SGD(node.lr, node.momentum, node.schedule)  # type: ignore[arg-type]
+    return PGD(node.rel_step_size, node.momentum, node.schedule)  # type: ignore[arg-type]
+
+
+def views(node: schema.Views) -> Compose:
+    """The pipeline that a configuration names."""
+    stages = [stage(name, arguments or {}) for name, arguments in node.stages.items()]
+    return Compose(stages, node.kernel, node.border, node.value, node.antialias)  # type: ignore[arg-type]
+
+
+def stage(name: str, arguments: dict[str, Any]) -> Stage:
+    """One stage. Raises ValueError naming the stage's place in the configuration."""
+    path = f"transforms.stages.{name}"
+    if name not in STAGES:
+        raise ValueError(f"`{path}` is unknown: stages are {', '.join(STAGES)}")
+    known = [field.name for field in dataclasses.fields(STAGES[name])]
+    for key in arguments:
+        if key not in known:
+            raise ValueError(f"unknown key `{path}.{key}`: known here are {', '.join(known)}")
+    try:
+        made: Stage = STAGES[name](**{k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items()})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`{path}`: {error}") from None
+    return made
+
+
+def device(name: str) -> torch.device:
+    """ "auto" is CUDA where there is one. Raises ValueError for a device that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.zeros(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"`engine.device` must be auto, cpu, or a device that is there; got {name!r} ({reason})"
+        ) from None
+
+
+def data(node: schema.Bundled | schema.Folder) -> tuple[Pictures, Pictures]:
+    """(queries, gallery); every query is in the gallery."""
+    if node.size < 8:
+        raise ValueError(f"`data.size` must be at least 8 pixels; got {node.size}")
+    if isinstance(node, schema.Bundled):
+        queries, pictures = gallery.tiles(node.size, node.photos), gallery.tiles(node.size)
+        return queries.spread(node.count), pictures
+    queries = gallery.folder(node.path, node.size).spread(node.count)
+    others = gallery.folder(node.gallery, node.size) if node.gallery else gallery.tiles(128).resized(node.size)
+    return queries, queries.joined(others)
+
+
+def target(wish: str, pictures: Pictures, truth: Tensor, seed: int) -> tuple[Pictures, Tensor]:
+    """The gallery (with the target in it) and each query's goal, a row of it."""
+    if wish == "another":
+        generator = torch.Generator().manual_seed(stream(seed, "target"))
+        rows = [_another(pictures, int(row), generator) for row in truth]
+        return pictures, torch.tensor(rows)
+    if wish not in pictures.names:
+        if not Path(wish).is_file():
+            raise ValueError(f"`objective.target` must be another, a gallery picture or an image file; got {wish!r}")
+        wanted = gallery.folder(wish, pictures.images.shape[-1])
+        pictures, wish = pictures.joined(wanted), wanted.names[0]
+    goal = torch.full_like(truth, pictures.names.index(wish))
+    if bool((goal == truth).any()):
+        raise ValueError(f"`objective.target` is itself one of the attacked pictures: {wish!r}")
+    return pictures, goal
+
+
+def _another(pictures: Pictures, row: int, generator: torch.Generator) -> int:
+    """A row of another photograph (for a person's own files: another file)."""
+    own = pictures.names[row].rsplit("-", 2)[0]
+    others = [i for i, name in enumerate(pictures.names) if name.rsplit("-", 2)[0] != own]
+    if not others:
+        raise ValueError("`objective.target=another` needs a gallery with more than one picture")
+    return others[int(torch.randint(len(others), (), generator=generator))]

@@ -1,0 +1,41 @@
+"""Progress for people: a bar in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from tqdm import tqdm
+
+#: Without a terminal: a line at every tenth of the way.
+LINES = 10
+
+
+class Progress:
+    """A named count of steps; a context manager."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self.name, self.total, self.done, self.began = name, total, 0, time.perf_counter()
+        self.bar = tqdm(total=total, desc=f"{name:<14}", leave=True, file=sys.stderr) if sys.stderr.isatty() else None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def step(self, **figures: float | None) -> None:
+        """One step more, with its figures; a figure that is None or NaN is left out."""
+        self.done += 1
+        words = {name.replace("_", " "): f"{v:.3f}" for name, v in figures.items() if v is not None and v == v}
+        if self.bar is not None:
+            self.bar.set_postfix(words, refresh=False)
+            self.bar.update()
+        elif self.done * LINES // self.total > (self.done - 1) * LINES // self.total:
+            seconds = time.perf_counter() - self.began
+            said = "".join(f"  {name} {value}" for name, value in words.items())
+            print(f"{self.name}: {self.done}/{self.total}  {seconds:.1f} s{said}", file=sys.stderr, flush=True)

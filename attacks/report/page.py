@@ -1,0 +1,49 @@
+"""The report: one page, nothing fetched."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from attacks.experiment import Outcome
+from attacks.files import write_text
+from attacks.report.figures import NAMES, SHOWN, loss_curve, typical
+
+
+def write_report(out: Path, content: dict[str, Any], outcome: Outcome, warnings: list[str]) -> None:
+    """Write `report.html` into the run directory; `views.png` must be there already."""
+    page = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined)
+    text = page.get_template("template.html").render(
+        metrics=content,
+        names=NAMES,
+        verdict=verdict(content),
+        shown=content["queries"][typical(outcome)],
+        views=SHOWN,
+        warnings=warnings,
+        curve=Markup(loss_curve(outcome)),  # our own drawing; every string of the run goes through autoescape
+        sheet=base64.b64encode((out / "views.png").read_bytes()).decode(),
+    )
+    write_text(out / "report.html", text)
+
+
+def verdict(content: dict[str, Any]) -> str:
+    """One sentence with the interval that it rests on."""
+    eot, plain = content["arms"]["eot"], content["arms"]["no_eot"]
+    if content["threat"]["objective"] == "away":
+        return (
+            f"Under held-out camera views the encoder recognises an attacked picture {_share(eot['recall_at_1'])}; "
+            f"when the attack ignores the views, {_share(plain['recall_at_1'])}."
+        )
+    return (
+        "Under held-out camera views an attacked picture is taken for the attacker's target "
+        f"{_share(eot['success'])}; "
+        f"when the attack ignores the views, {_share(plain['success'])}."
+    )
+
+
+def _share(value: dict[str, float]) -> str:
+    return f"in {value['mean']:.0%} of the views (95 % interval {value['low']:.0%} to {value['high']:.0%})"

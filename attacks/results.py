@@ -1,0 +1,134 @@
+"""From scores to the files that a person reads and cites: metrics.json, manifest.json, and a table."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attacks.build import Parts
+from attacks.experiment import Outcome
+from attacks.files import sha256
+from attacks.metrics import Interval, interval
+from attacks.schema import Run
+
+SCHEMA = 1
+PACKAGES = ("viewproof", "torch", "torchvision", "kornia", "hydra-core", "numpy", "pillow", "safetensors")
+
+
+def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, Any]:
+    """The content of metrics.json. Equal seeds give equal content but for `cost.seconds`."""
+    truth = parts.truth[:, None]
+    arms = {}
+    for arm, scores in outcome.scores.items():
+        hit = scores.nearest == truth
+        success = ~hit if parts.goal is None else scores.nearest == parts.goal[:, None]
+        arms[arm] = {
+            "cosine": interval(scores.cosine)._asdict(),
+            "recall_at_1": interval(hit.double())._asdict(),
+            "success": interval(success.double())._asdict(),
+            "budget_used": float(outcome.budget[arm].max() / parts.perturbation.eps),
+        }
+    return {
+        "schema": SCHEMA,
+        "preset": preset,
+        "seed": run.seed,
+        "threat": {
+            "objective": run.objective.name,
+            "norm": run.perturbation.name,
+            "eps": parts.perturbation.eps,
+            "steps": run.attack.steps,
+            "views_per_step": run.attack.views,
+        },
+        "queries": list(parts.queries.names),
+        "gallery": len(parts.gallery),
+        "bank": {
+            "views": len(outcome.bank.u),
+            "draws": "scrambled Sobol, a stream of its own",
+            "coordinates": list(outcome.bank.transforms.names),
+        },
+        "intervals": "95 %, bootstrap over pictures"
+        if len(parts.queries) > 1
+        else "95 %, bootstrap over views of one picture",
+        "arms": arms,
+        "cost": outcome.cost._asdict(),
+    }
+
+
+def manifest(run: Run, parts: Parts, preset: str, overrides: list[str]) -> dict[str, Any]:
+    """What it takes to reproduce the run."""
+    return {
+        "schema": SCHEMA,
+        "preset": preset,
+        "overrides": overrides,
+        "seed": run.seed,
+        "device": torch.cuda.get_device_name(parts.device) if parts.device.type == "cuda" else str(parts.device),
+        "threads": torch.get_num_threads(),
+        "encoder": {"name": run.encoder.name, "sha256": sha256(parts.weights)},
+        "git": _revision(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "notes": list(parts.queries.notes),
+    }
+
+
+def table(content: dict[str, Any]) -> str:
+    """The four arms, for the terminal."""
+    lines = [f"{'arm':<8}{'cosine to clean':<26}{'recall@1':<24}{'success':<8}"]
+    for arm, row in content["arms"].items():
+        cosine, recall = (_words(Interval(**row[key])) for key in ("cosine", "recall_at_1"))
+        lines.append(f"{arm:<8}{cosine:<26}{recall:<24}{row['success']['mean']:.2f}")
+    return "\n".join(lines)
+
+
+def warnings(content: dict[str, Any]) -> list[str]:
+    """What a reader must know before believing the numbers."""
+    said = []
+    arms = content["arms"]
+    if arms["eot"]["budget_used"] < 0.5:
+        said.append(
+            f"the perturbation uses {arms['eot']['budget_used']:.0%} of its budget: the steps are too short, "
+            "so the encoder looks more robust than it is (raise optimiser.lr or rel_step_size)"
+        )
+    if len(content["queries"]) < 5:
+        said.append(f"{len(content['queries'])} picture(s): the intervals say little about other pictures")
+    if arms["clean"]["recall_at_1"]["mean"] < 0.8:
+        said.append("the encoder fails on clean views already, so a low recall is no merit of the attack")
+    goal = content["threat"]["objective"]
+    if goal == "away" and arms["eot"]["cosine"]["mean"] > arms["no_eot"]["cosine"]["mean"]:
+        said.append(
+            "EOT is weaker than the attack without it: too few steps or views, do not read this as robustness"
+        )
+    return said
+
+
+def _words(value: Interval) -> str:
+    return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _revision() -> str | None:
+    """The git revision of the source tree, "-dirty" appended if it was changed; None outside a checkout."""
+    root = Path(__file__).resolve().parents[1]
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

@@ -1,0 +1,149 @@
+"""The command line: `python -m attacks.run config=NAME`. The only file that knows Hydra.
+
+Torch is imported inside the run, so that `--help`, a typo and a refused file answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import CompactHydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from attacks import presets, schema
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+
+
+def register() -> None:
+    """Make the schemas known to Hydra, in a group of their own so that they are no choices."""
+    store = ConfigStore.instance()
+    store.store(group="schema", name="run", node=schema.Run)
+    for group, choices in schema.CHOICES.items():
+        for name, node in choices.items():
+            store.store(group=f"schema/{group}", name=name, node=node)
+    store.store(group="schema/transforms", name="views", node=schema.Views)
+
+
+@hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="run")
+def main(config: DictConfig) -> None:
+    """One experiment, as composed by Hydra."""
+    settings = HydraConfig.get()
+    try:
+        run = schema.validate(config)
+        from attacks.job import job
+
+        job(run, Path(settings.runtime.output_dir), settings.runtime.choices["config"], list(settings.overrides.task))
+    except USER_ERRORS as error:
+        if settings.mode is RunMode.RUN and not _all_asked():
+            _fail(error)  # leaves here: handed on, Hydra would add a line of its own
+        if settings.mode is RunMode.MULTIRUN:  # the sweep goes on; Hydra raises this again at its end
+            print(f"error: {_one_line(error)}", file=sys.stderr, flush=True)
+        raise
+
+
+#: What a person can mend; anything else is a fault of ours and shows its traceback.
+USER_ERRORS = (ValueError, OSError, FloatingPointError)
+
+
+def cli() -> None:
+    """The entry point of `python -m attacks.run` and of the console script `viewproof`."""
+    # Hydra hands exceptions on instead of printing them; what the person asked for is kept beside it.
+    os.environ[ALL] = os.environ.get("HYDRA_FULL_ERROR", "0")
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        register()
+        sys.argv[1:] = [_stored(argument) for argument in sys.argv[1:]]
+        if {"--help", "-h"} & set(sys.argv[1:]) and not any(a.startswith("config=") for a in sys.argv[1:]):
+            sys.argv.append("config=quickstart")  # help shows a whole configuration, so it needs one
+        _refuse_config_dirs(sys.argv[1:])
+        main()
+    except (CompactHydraException, OmegaConfBaseException, *USER_ERRORS) as error:
+        if _all_asked():
+            raise
+        _fail(error)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    finally:
+        os.environ["HYDRA_FULL_ERROR"] = os.environ.pop(ALL)
+
+
+ALL = "VIEWPROOF_FULL_ERROR"
+
+
+def _all_asked() -> bool:
+    """Whether the person set HYDRA_FULL_ERROR=1 to see tracebacks."""
+    return os.environ.get(ALL) == "1"
+
+
+def _fail(error: BaseException) -> NoReturn:
+    print(f"error: {_one_line(error)}", file=sys.stderr)
+    sys.exit(1)
+
+
+def _stored(argument: str) -> str:
+    """Give `config=./mine.yaml` a name that Hydra can choose: store the file's content under its stem."""
+    if not argument.startswith("config="):
+        return argument
+    names = []
+    for choice in argument.removeprefix("config=").split(","):
+        if presets.is_path(choice):
+            preset, name = presets.read(choice), Path(choice).stem
+            if (CONFIGS / "config" / f"{name}.yaml").exists():
+                raise ValueError(f"preset `{choice}` has the name of a bundled preset; rename the file")
+            ConfigStore.instance().store(group="config", name=name, node=preset, package="_global_")
+            choice = name
+        names.append(choice)
+    return f"config={','.join(names)}"
+
+
+def _refuse_config_dirs(arguments: list[str]) -> None:
+    """Files of a `--config-dir` are read by Hydra before any check of ours; so they are checked first."""
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        key, _, value = argument.partition("=")
+        folder = (
+            value
+            if key in ("--config-dir", "-cd") and value
+            else argument
+            if before in ("--config-dir", "-cd")
+            else ""
+        )
+        for file in sorted(Path(folder).rglob("*.y*ml")) if folder else ():
+            presets.read(file)
+
+
+def _one_line(error: BaseException) -> str:
+    """The message of an error, and of its cause, on one line; hints that would lead astray are dropped."""
+    parts = [str(error).partition("Config search path")[0]]
+    if isinstance(error, CompactHydraException) and error.__cause__ is not None:
+        parts.append(str(error.__cause__))
+        keys = _known_keys(error.__cause__)
+        parts += [f"known here are {', '.join(keys)}"] if keys else []
+    lines = [line for part in parts for line in part.splitlines() if line.strip()]
+    choices = [line.strip() for line in lines if line.startswith("\t")]
+    said = [line.strip() for line in lines if not line.startswith((*NOISE, "\t", " "))]
+    text = "; ".join(line.rstrip(".") for line in said)
+    return " ".join([text, ", ".join(choices)]).strip()
+
+
+#: Lines of Hydra's messages: the advice to add an unknown key with +, and OmegaConf's internals.
+NOISE = ("To append", "full_key", "object_type", "reference_type")
+
+
+def _known_keys(error: BaseException) -> list[str]:
+    node: Any = getattr(error, "parent_node", None)
+    unknown = "is not in struct" in str(error) or "not in '" in str(error)
+    return [str(key) for key in node] if unknown and isinstance(node, DictConfig) else []
+
+
+if __name__ == "__main__":
+    cli()

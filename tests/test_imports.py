@@ -1,0 +1,95 @@
+"""The house stays as it was drawn: who may import whom, and how large a room may grow."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = sorted(
+    p for folder in ("attacks", "transforms", "scripts", "configs") for p in (ROOT / folder).rglob("*.py")
+)
+
+#: Each floor may import those before it.
+TRANSFORMS = (
+    ("homography", "resize", "ranges", "draws"),
+    ("sampling",),
+    ("base",),
+    ("geometry", "photometric", "downscale", "compat"),
+)
+ATTACKS = (
+    ("files", "schema", "metrics", "objectives", "perturbations", "optimisers", "eot", "progress"),
+    ("images", "loop", "presets"),
+    ("gallery", "evaluation", "encoders.preprocess", "encoders.weights"),
+    ("solver", "encoders.pocket"),
+    ("encoders",),
+    ("build",),
+    ("experiment",),
+    ("results", "report.figures"),
+    ("report.page",),
+    ("job",),
+    ("run",),
+)
+
+
+def module(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(path: Path) -> set[str]:
+    """Every module named by an import statement, at any depth of the file."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize(("package", "floors"), [("transforms", TRANSFORMS), ("attacks", ATTACKS)])
+def test_imports_run_downwards(package, floors):
+    level = {f"{package}.{name}": i for i, floor in enumerate(floors) for name in floor}
+    known = {module(p) for p in SOURCES if module(p).startswith(f"{package}.")}
+    assert known - set(level) <= {"attacks.report"}, "a new module needs its place on a floor"
+    for path in SOURCES:
+        here = module(path)
+        for name in imports(path) & set(level):
+            if here in level and here != name:
+                assert level[name] < level[here], f"{here} imports {name}"
+
+
+def test_transforms_never_import_attacks():
+    for path in (ROOT / "transforms").rglob("*.py"):
+        assert not any(name.split(".")[0] in ("attacks", "configs", "scripts") for name in imports(path)), path
+
+
+def test_the_loop_receives_its_parts_and_imports_none():
+    parts = {"perturbations", "optimisers", "objectives", "encoders", "build", "experiment"}
+    assert not {name.removeprefix("attacks.") for name in imports(ROOT / "attacks/loop.py")} & parts
+
+
+def test_only_run_knows_hydra():
+    users = [module(path) for path in SOURCES if any(name.split(".")[0] == "hydra" for name in imports(path))]
+    assert users == ["attacks.run"]
+
+
+def test_nobody_imports_scripts_or_tests():
+    for path in SOURCES:
+        assert not any(name.split(".")[0] in ("scripts", "tests") for name in imports(path)), path
+
+
+@pytest.mark.parametrize("path", SOURCES + sorted((ROOT / "tests").glob("*.py")), ids=str)
+def test_no_file_over_300_lines(path):
+    assert len(path.read_text().splitlines()) <= 300
+
+
+def test_no_module_hides_a_public_name():
+    import attacks
+
+    modules = {path.stem for path in (ROOT / "attacks").glob("*.py")}
+    assert not modules & set(attacks.__all__)
+    for name in attacks.__all__:
+        assert callable(getattr(attacks, name))
