@@ -1,0 +1,73 @@
+"""Run every command of the documentation, so that none is a promise.
+
+    python scripts/run_docs.py README.md docs/*.md
+
+Each line of a fenced `bash` block is run in a temporary folder that holds what the documentation speaks of:
+`my/pictures` with photographs, and `mine.yaml` from the fenced `yaml` block that names it. Each `python` block is run
+as a script.
+Lines that `.ci/run` runs itself, or a test runs shortened, are passed over.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Begins -> who runs it instead.
+ELSEWHERE = {
+    "pip install": ".ci/run",
+    "uv ": ".ci/run",
+    "python -m pytest": ".ci/run",
+    "python scripts/train_pocket.py": "tests/test_train_pocket.py",
+    "python scripts/run_docs.py": "itself",
+    "ruff ": ".ci/run",
+    "mypy": ".ci/run",
+}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> list[str]:
+    """The shell commands of a page, a line each; a backslash at the end of a line continues it."""
+    lines = "\n".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
+    return [line.split(" #")[0].strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def prepare(folder: Path, page: Path) -> None:
+    """What the documentation's commands expect to find."""
+    (folder / "my" / "pictures").mkdir(parents=True)
+    for name in ("astronaut.png", "coffee.png"):
+        shutil.copy(ROOT / "attacks" / "data" / "photos" / name, folder / "my" / "pictures" / name)
+    for block in blocks(page, "yaml"):
+        if block.startswith("# mine.yaml"):
+            (folder / "mine.yaml").write_text(block)
+    for name in ("scripts", "docs"):
+        (folder / name).symlink_to(ROOT / name)
+
+
+def main() -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    for page in map(Path, sys.argv[1:]):
+        with tempfile.TemporaryDirectory() as temporary:
+            prepare(Path(temporary), page)
+            scripts = [[sys.executable, "-W", "error", "-c", block] for block in blocks(page, "python")]
+            shells = [line for line in commands(page) if not line.startswith(tuple(ELSEWHERE))]
+            for command in [*scripts, *(["bash", "-euc", line] for line in shells)]:
+                began = time.perf_counter()
+                print(f"{page.name}: {command[-1].splitlines()[0]}", flush=True)
+                subprocess.run(command, cwd=temporary, env=environment, check=True)
+                print(f"{page.name}: done in {time.perf_counter() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
