@@ -22,7 +22,7 @@ def interval(values: Tensor, seed: int = 0) -> Interval:
     """The mean of (N,V) values, N pictures seen from V views, with a 95 % percentile bootstrap interval.
 
     Pictures are resampled whole (a cluster bootstrap: views of one picture are not independent; Davison & Hinkley
-    1997, section 3.8). With a single picture only its views can be resampled, and the interval says nothing about
+    1997). With a single picture only its views can be resampled, and the interval says nothing about
     other pictures.
     """
     units = values.double().mean(1) if len(values) > 1 else values.double()[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from types import TracebackType
@@ -17,7 +18,9 @@ class Progress:
 
     def __init__(self, name: str, total: int) -> None:
         self.name, self.total, self.done, self.began = name, total, 0, time.perf_counter()
-        self.bar = tqdm(total=total, desc=f"{name:<14}", leave=True, file=sys.stderr) if sys.stderr.isatty() else None
+        columns, lines = shutil.get_terminal_size()  # 80x24 for a terminal without a size: tqdm would print nothing
+        shape = {"ncols": columns, "nrows": lines}
+        self.bar = tqdm(total=total, desc=f"{name:<14}", file=sys.stderr, **shape) if sys.stderr.isatty() else None
 
     def __enter__(self) -> Progress:
         return self

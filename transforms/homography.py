@@ -80,7 +80,7 @@ HORIZON = 1e-6
 def square_to_quad(quad: Tensor) -> Tensor:
     """The homography of the unit square's corners (0,0) (1,0) (1,1) (0,1) to `quad` (N,4,2) -> (N,3,3).
 
-    Closed form (Heckbert 1989, section 2.2.3); no checks.
+    Closed form (Heckbert 1989); no checks.
     """
     p0, p1, p2, p3 = quad.unbind(-2)
     along, down, total = p1 - p2, p3 - p2, p0 - p1 + p2 - p3

@@ -31,7 +31,7 @@ def _triangle(x: float) -> float:
 
 
 def _keys(a: float) -> Callable[[float], float]:
-    """Cubic convolution (Keys 1981, eq. 15) with parameter `a`."""
+    """Cubic convolution (Keys 1981) with parameter `a`."""
 
     def kernel(x: float) -> float:
         x = abs(x)

@@ -1,0 +1,36 @@
+"""Progress: a bar in a terminal, plain lines elsewhere."""
+
+import io
+import sys
+
+import pytest
+
+from attacks.progress import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("columns", ["120", "0"])
+def test_a_terminal_gets_a_bar_with_the_figures(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with Progress("eot", 2) as progress:
+        for loss in (0.5, 0.25):
+            progress.step(loss=loss, held_out_cosine=None, snr=float("nan"))
+    said = sys.stderr.getvalue()
+    assert "\r" in said and "2/2" in said and "loss=0.250" in said
+    assert "held out" not in said and "snr" not in said
+
+
+@pytest.mark.parametrize(("total", "lines"), [(3, 3), (10, 10), (95, 10)])
+def test_elsewhere_at_most_ten_lines_and_always_the_last(monkeypatch, total, lines):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with Progress("eot", total) as progress:
+        for _ in range(total):
+            progress.step(held_out_cosine=0.125)
+    said = sys.stderr.getvalue().splitlines()
+    assert len(said) == lines
+    assert said[-1].startswith(f"eot: {total}/{total}  ") and said[-1].endswith("  held out cosine 0.125")
