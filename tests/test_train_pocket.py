@@ -19,7 +19,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 def train(out, steps):
     command = [sys.executable, "scripts/train_pocket.py", str(out), "--steps", str(steps), "--batch", "16"]
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment()).stdout
+    said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment()).stdout
+    return re.sub(r", \d+ s$", "", said, flags=re.MULTILINE)  # the seconds may differ
 
 
 def environment():
