@@ -17,28 +17,9 @@ from attacks.loop import Objective, Optimiser, Perturbation
 from attacks.objectives import Away, Toward
 from attacks.optimisers import PGD, SGD
 from attacks.perturbations import L2, Linf
-from transforms import (
-    Affine,
-    Brightness,
-    Compose,
-    Contrast,
-    Downscale,
-    Draws,
-    Grid,
-    Perspective,
-    Sobol,
-    Stage,
-    Uniform,
-    stream,
-)
+from transforms import Compose, Draws, Grid, Sobol, Stage, Uniform, stream
+from transforms.registry import STAGES
 
-STAGES: dict[str, type] = {
-    "affine": Affine,
-    "perspective": Perspective,
-    "downscale": Downscale,
-    "brightness": Brightness,
-    "contrast": Contrast,
-}
 DRAWS: dict[str, type] = {"sobol": Sobol, "uniform": Uniform, "grid": Grid}
 
 

@@ -16,6 +16,7 @@ TRANSFORMS = (
     ("sampling",),
     ("base",),
     ("geometry", "photometric", "downscale", "compat"),
+    ("registry",),
 )
 ATTACKS = (
     ("files", "schema", "metrics", "objectives", "perturbations", "optimisers", "eot", "progress"),

@@ -7,6 +7,7 @@ values, or the size.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +18,10 @@ from torch import Tensor
 
 from transforms.homography import frame, invert, transform
 from transforms.sampling import Border, Kernel, Rows, check_names, take, warp
+
+#: A geometric stage returns a point with this coordinate for an output point that sees nothing of its input (past the
+#: edge of a label, beyond the fold of a lens): the view shows the border value there, and no gradient flows.
+UNSEEN = 1e6
 
 
 class Layer(NamedTuple):
@@ -60,7 +65,8 @@ class Geometry(Stage, Protocol):
     """A stage that moves points: where does an output point look in the stage's input?"""
 
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
-        """Output points (1|N,h,w,2) -> input points (N,h,w,2), both in the stage frame."""
+        """Output points (1|N,h,w,2) -> input points (N,h,w,2), both in the stage frame; both coordinates `UNSEEN`
+        where an output point sees nothing. The result must be finite, and so must its derivatives (see `hide`)."""
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         """One resample with the defaults of `Compose`."""
@@ -77,6 +83,29 @@ class Homography(Geometry, Protocol):
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
         """Points through the matrix; those beyond the horizon are not told apart (`Compose` masks them)."""
         return transform(self.matrix(u), points)[0]
+
+
+@runtime_checkable
+class Framed(Protocol):
+    """What a geometric stage adds if it depends on the shape of the frame, not only on its shorter side."""
+
+    def framed(self, size: tuple[int, int]) -> Geometry:
+        """The stage for a frame of `size` (height, width)."""
+
+
+def hide(points: Tensor, seen: Tensor) -> Tensor:
+    """`points` (N,h,w,2) with `UNSEEN` where `seen` (N,h,w) is false; no gradient flows to those.
+
+    The coordinates that go in must be finite there too (replace the argument of a root or a quotient before taking
+    it), because a derivative of NaN times zero is NaN.
+    """
+    return torch.where(seen[..., None], points, UNSEEN)
+
+
+def discrete(stage: Stage) -> tuple[int, ...]:
+    """Which coordinates of `u` choose (a size in pixels, a quality, a seed, which stage) rather than measure: a view
+    is piecewise constant in them, so no gradient reaches them. A stage says so in an attribute `discrete`."""
+    return tuple(getattr(stage, "discrete", ()))
 
 
 def scene_of(images: Tensor) -> Scene:
@@ -121,7 +150,8 @@ class Compose:
         pending: list[tuple[Geometry, Tensor]] = []
         for stage, part in zip(self.stages, self._split(u), strict=True):
             if isinstance(stage, Geometry):
-                pending.append((stage, part))
+                framed = stage.framed(scene.size) if isinstance(stage, Framed) else stage
+                pending.append((framed, part))
                 continue
             scene = scene_of(stage(self._render(scene, pending), part))
             pending = []
@@ -136,6 +166,12 @@ class Compose:
         """The views in words: for each row of `u` (N,dims) or (dims,), {"affine angle (deg)": -12.3, ...}."""
         rows = self.values(torch.atleast_2d(u)).tolist()
         return [dict(zip(self.names, row, strict=True)) for row in rows]
+
+    @property
+    def discrete(self) -> tuple[int, ...]:
+        """The coordinates that choose rather than measure (see `transforms.base.discrete`)."""
+        starts = itertools.accumulate((stage.dims for stage in self.stages), initial=0)
+        return tuple(at + i for at, stage in zip(starts, self.stages, strict=False) for i in discrete(stage))
 
     def resamples(self) -> int:
         """How many times the geometry touches pixels: 1 for any number of neighbouring geometric stages."""
@@ -201,6 +237,7 @@ class Compose:
                     w = torch.minimum(w, ahead)
                 else:
                     points = link(points, rows)
+                    w = torch.where(points.detach().abs().amax(-1) < UNSEEN, w, 0.0)
             return points, w
 
         view = warp(pixels, pull, size, kernel=self.kernel, border=border, value=value, antialias=self.antialias)

@@ -42,6 +42,10 @@ class Downscale:
     def names(self) -> tuple[str, ...]:
         return ("shorter side (px)",)[: self.dims]
 
+    @property
+    def discrete(self) -> tuple[int, ...]:
+        return tuple(range(self.dims))  # whole pixels
+
     def values(self, u: Tensor) -> Tensor:
         if isinstance(self.size, int):
             return u
