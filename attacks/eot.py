@@ -108,16 +108,7 @@ class EOT:
 
 def view(transforms: Compose, scene: Scene, u: Tensor) -> Tensor:
     """Each picture of a scene from each of the views u (V,dims), picture by picture: (N*V,C,h,w)."""
-    n, v = len(scene.layers[0].pixels), len(u)
-    layers = tuple(
-        layer._replace(
-            pixels=layer.pixels.repeat_interleave(v, dim=0),
-            alpha=None if layer.alpha is None else layer.alpha.repeat_interleave(v, dim=0),
-            pull=layer.pull if len(layer.pull) == 1 else layer.pull.repeat_interleave(v, dim=0),
-        )
-        for layer in scene.layers
-    )
-    return transforms(Scene(layers, scene.size), u.repeat(n, 1))
+    return transforms(scene, u.repeat(len(scene.layers[0].pixels), 1))
 
 
 def _gradient(loss: Tensor, leaf: Tensor) -> Tensor:

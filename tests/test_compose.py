@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import skimage.data
+import skimage.transform
 import torch
 from scipy.ndimage import map_coordinates
 
@@ -69,6 +71,45 @@ def test_fused_geometry_approximates_the_chain_of_resamples_but_is_sharper(photo
     fused, chained = (view[..., 20:60, 30:90] for view in (pipeline(photo, u), stagewise(pipeline, photo, u)))
     assert (fused - chained).abs().mean() < 0.05
     assert (fused - chained).abs().max() > 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, double], ids=str)
+def test_four_turns_and_shifts_are_one_resample_in_detail_and_gradient(dtype):
+    crop = skimage.data.astronaut()[100:356, 100:356]
+    photo = torch.tensor(crop, dtype=dtype).permute(2, 0, 1)[None] / 255
+    stages = [
+        Affine(degrees=(d, d), translate=(t, t)) for d, t in ((3, 0.0021), (-5, 0.0037), (4, -0.0013), (2, 0.0029))
+    ]
+    pipeline = Compose(stages, value=0.0)
+    u = torch.zeros(1, pipeline.dims, dtype=double)
+    change = frame((256, 256), u)
+    single = np.eye(3)
+    for stage in reversed(stages):  # an output point meets the last stage first
+        single = (change @ stage.matrix(u[:, :5])[0] @ invert(change)).numpy() @ single
+    oracle = skimage.transform.warp(photo[0].permute(1, 2, 0).double().numpy(), single, order=1, clip=False)
+    oracle = torch.tensor(oracle).permute(2, 0, 1)[None].to(dtype)
+    fused, leaf = pipeline(photo.requires_grad_(), u), photo.detach().requires_grad_()
+    torch.testing.assert_close(fused, oracle, rtol=0, atol=1e-12 if dtype == double else 5e-5)
+    chained = stagewise(pipeline, leaf, u)
+
+    def detail(view):
+        """Energy above a quarter of a cycle per pixel, away from the border."""
+        inner = view.detach()[..., 40:-40, 40:-40].double()
+        window = torch.hann_window(inner.shape[-1], dtype=double)  # the edges are no detail
+        power = torch.fft.fft2((inner - inner.mean((-2, -1), keepdim=True)) * window[:, None] * window).abs().square()
+        y, x = (torch.fft.fftfreq(n, dtype=double) for n in inner.shape[-2:])
+        return float(power[..., (y[:, None] ** 2 + x**2).sqrt() > 0.25].sum())
+
+    assert abs(detail(fused) / detail(oracle) - 1) < 1e-3
+    assert detail(chained) < 0.25 * detail(oracle)
+    cotangent = torch.randn(fused.shape, dtype=dtype)
+    once = warp_by_matrix(photo, torch.tensor(single)[None], (256, 256))
+    one, four, chain = (
+        float(torch.autograd.grad(view, at, cotangent)[0].norm())
+        for view, at in ((once, photo), (fused, photo), (chained, leaf))
+    )
+    assert abs(four / one - 1) < 1e-4
+    assert chain < 0.8 * one
 
 
 def test_fused_geometry_keeps_the_high_frequencies_that_a_chain_loses():
@@ -193,10 +234,22 @@ def test_stage_called_alone_is_a_pipeline_of_one(photo):
     assert torch.equal(Lens()(photo, u), Compose([Lens()])(photo, u))
 
 
-@pytest.mark.parametrize("shape", [(1, 4), (1, 6), (2, 5), (5,)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 4), (2, 6), (3, 5), (1, 5), (0, 5), (5,)], ids=str)
 def test_wrong_shape_of_u_is_refused(photo, shape):
-    with pytest.raises(ValueError, match="`u` must hold one row of 5 coordinates for each of 1 images"):
-        Compose([TURN])(photo, torch.rand(shape))
+    with pytest.raises(ValueError, match=r"`u` must hold rows of 5 coordinates, one .* for each of 2 images"):
+        Compose([TURN])(torch.cat([photo, photo]), torch.rand(shape))
+
+
+@pytest.mark.parametrize("stages", [[], [TURN, TILT], [Brightness(0.1), TURN], [TURN, Lens(), Downscale((20, 40))]])
+@pytest.mark.parametrize("views", [1, 3, 4, 8])
+def test_views_of_one_image_are_those_of_its_copies(photo, stages, views):
+    images, pipeline = torch.cat([photo, 1 - photo]).requires_grad_(), Compose(stages)
+    u = torch.rand(2 * views, pipeline.dims, dtype=double)
+    shared, copied = pipeline(images, u), pipeline(images.repeat_interleave(views, 0), u)
+    torch.testing.assert_close(shared, copied, rtol=0, atol=1e-12)
+    cotangent = torch.randn_like(shared)
+    ours, theirs = (torch.autograd.grad(each, images, cotangent)[0] for each in (shared, copied))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("images", [torch.rand(80, 120, 3), torch.zeros(1, 3, 8, 8, dtype=torch.uint8)])

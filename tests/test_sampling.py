@@ -72,12 +72,17 @@ def test_antialias_takes_out_the_frequencies_that_the_result_cannot_hold(turn):
 
 
 @pytest.mark.parametrize("border", BORDERS)
-def test_antialias_is_the_mean_of_a_finer_view(photo, border):
-    # A reduction by 2.5 is read at 2 x 2 points for each pixel.
-    options = {"border": border, "value": 0.7}
-    view = warp_affine(photo, shrink(2.5), (40, 50), antialias=True, **options)
-    finer = warp_affine(photo, shrink(1.25), (80, 100), **options)
-    torch.testing.assert_close(view, F.avg_pool2d(finer, 2), rtol=0, atol=1e-12)
+@pytest.mark.parametrize("times", [2, 4, 8])
+def test_antialias_at_a_power_of_two_is_the_mean_of_the_pixels(photo, border, times):
+    # Also past the edges: 80 x 120 pixels are 10 x 15 of the coarsest.
+    view = warp_affine(photo, shrink(times), (14, 20), antialias=True, border=border, value=0.7)
+    shown = warp_affine(photo, shrink(1), (14 * times, 20 * times), border=border, value=0.7)
+    mean = F.avg_pool2d(shown, times)
+    inside = (slice(None), slice(None), slice(0, 80 // times), slice(0, 120 // times))
+    torch.testing.assert_close(view[inside], mean[inside], rtol=0, atol=1e-12)
+    # Outside, replicate repeats the mean of the outermost pixels, and reflect101's mirror stands within one.
+    if border in ("constant", "reflect"):
+        torch.testing.assert_close(view, mean, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("times", [1.0, 0.5, 0.1])

@@ -133,7 +133,7 @@ def test_gradient_reaches_every_texel_and_no_covered_pixel(photo, patch):
     still = Affine(scale=(0.4, 0.4))
     Compose([still])(with_patch(photo, patch), torch.rand(1, 5, dtype=torch.float64)).sum().backward()
     assert (patch.grad != 0).all()
-    covered = photo.grad[..., TOP + 4 : TOP + 21, LEFT + 4 : LEFT + 46]  # away from the soft edge
+    covered = photo.grad[..., TOP + 10 : TOP + 15, LEFT + 10 : LEFT + 40]  # away from the edge, soft at this scale
     torch.testing.assert_close(covered, torch.zeros_like(covered), rtol=0, atol=1e-12)
 
 

@@ -16,8 +16,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from transforms.homography import frame, invert, transform
-from transforms.sampling import Border, Kernel, Rows, check_names, take, warp
+from transforms.homography import half_pixels, invert, lattice, transform, wide_dtype
+from transforms.reading import Border, Kernel, Value, check_names, copies
+from transforms.sampling import warp
+from transforms.surrogate import saturate
 
 #: A geometric stage returns a point with this coordinate for an output point that sees nothing of its input (past the
 #: edge of a label, beyond the fold of a lens): the view shows the border value there, and no gradient flows.
@@ -120,18 +122,22 @@ class Compose:
 
     Args:
         stages: any `Stage`s. Write geometry first: a pixel stage between two geometric ones costs a resample.
-        kernel, border, value, antialias: how the fused geometry is sampled (see `transforms.sampling`). The default
-            border is mid-grey: what lies beyond the picture is unknown, and black or a smear would be a cue.
+        kernel, border, value, antialias, deterministic: how the fused geometry is sampled (see
+            `transforms.sampling.warp`). The default border is mid-grey: what lies beyond the picture is unknown, and
+            black or a smear would be a cue. `value` is a number or a colour.
 
-    Calling it takes images (N,C,H,W) in [0,1], or a `Scene`, and `u` (N,dims); the result is (N,C,h,w). A stage with
-    dims 0 and no stages at all are fine: an empty pipeline returns the images themselves.
+    Calling it takes images (B,C,H,W) in [0,1], or a `Scene`, and `u` (N,dims); the result is (N,C,h,w). N is a
+    multiple of B: the first N / B rows of `u` are views of the first image, and so on, and views of one image share
+    what can be shared. A stage with dims 0 and no stages at all are fine: an empty pipeline returns the images
+    themselves.
     """
 
     stages: Sequence[Stage] = ()
     kernel: Kernel = "bilinear"
     border: Border = "constant"
-    value: float = 0.5
+    value: Value = 0.5
     antialias: bool = True
+    deterministic: bool = False
     dims: int = field(init=False, repr=False)
     names: tuple[str, ...] = field(init=False, repr=False)
 
@@ -153,9 +159,9 @@ class Compose:
                 framed = stage.framed(scene.size) if isinstance(stage, Framed) else stage
                 pending.append((framed, part))
                 continue
-            scene = scene_of(stage(self._render(scene, pending), part))
+            scene = scene_of(stage(self._render(scene, pending, len(u)), part))
             pending = []
-        return self._render(scene, pending)
+        return self._render(scene, pending, len(u))
 
     def values(self, u: Tensor) -> Tensor:
         """(N,dims) in [0,1) -> (N,dims) physical values, in the order and units of `names`."""
@@ -189,30 +195,30 @@ class Compose:
         return u.split([stage.dims for stage in self.stages], dim=-1) if self.stages else ()
 
     def _check(self, scene: Scene, u: Tensor) -> None:
-        n = len(scene.layers[0].pixels)
+        n = max(len(layer.pixels) for layer in scene.layers)
         if scene.layers[0].alpha is not None:
             raise ValueError("the bottom layer of a scene must be opaque: give it alpha None")
         for layer in scene.layers:
             _checked(layer.pixels)
-        if u.shape != (n, self.dims):
+        if u.dim() != 2 or u.shape[1] != self.dims or len(u) % max(n, 1) or bool(n) != bool(len(u)):
             raise ValueError(
-                f"`u` must hold one row of {self.dims} coordinates for each of {n} images; got shape "
-                f"{tuple(u.shape)} (u = Sobol()({n}, pipeline.dims, seed=0, step=0))"
+                f"`u` must hold rows of {self.dims} coordinates, one (or the same number) for each of {n} images; "
+                f"got shape {tuple(u.shape)} (u = Sobol()({n}, pipeline.dims, seed=0, step=0))"
             )
 
-    def _render(self, scene: Scene, chain: list[tuple[Geometry, Tensor]]) -> Tensor:
-        """Sample each layer once, straight into the view, and composite bottom-up."""
+    def _render(self, scene: Scene, chain: list[tuple[Geometry, Tensor]], views: int) -> Tensor:
+        """Sample each layer once, straight into the views, and composite bottom-up."""
         base, *rest = scene.layers
         placed = _size(base.pixels) != scene.size or not bool((base.pull == torch.eye(3).to(base.pull)).all())
         if not (chain or rest or placed):
-            return base.pixels
-        view = self._sample(base.pixels, base.pull, scene.size, chain, self.border, self.value)
+            return copies(base.pixels, views // len(base.pixels))
+        view = self._sample(base.pixels, base.pull, scene.size, chain, self.border, self.value, views)
         for layer in rest:
             alpha = torch.ones_like(layer.pixels[:, :1]) if layer.alpha is None else layer.alpha
             # Premultiplied: colour and coverage go through the same filter, so edges do not darken and a black
             # pixel is not a hole (Porter & Duff 1984).
             ink = torch.cat([layer.pixels * alpha, alpha], dim=1)
-            over = self._sample(ink, layer.pull, scene.size, chain, "constant", 0.0)
+            over = self._sample(ink, layer.pull, scene.size, chain, "constant", 0.0, views)
             view = over[:, :-1] + (1 - over[:, -1:]) * view
         return view
 
@@ -223,25 +229,38 @@ class Compose:
         size: tuple[int, int],
         chain: list[tuple[Geometry, Tensor]],
         border: Border,
-        value: float,
+        value: Value,
+        views: int,
     ) -> Tensor:
         work = torch.promote_types(pixels.dtype, torch.float32)  # points in half precision would be pixels off
-        into, out = (frame(s, place.to(_wide(pixels))) for s in (_size(pixels), size))
-        links = _fuse([(stage, u.to(into)) for stage, u in chain], invert(out)[None], into @ place.to(into), work)
+        place = copies(place, views // len(place)).to(wide_dtype(pixels))
+        into, out = (half_pixels(s, place) for s in (_size(pixels), size))
+        links = _fuse([(stage, u.to(place)) for stage, u in chain], invert(out)[None], into @ place, work)
+        first, *others = links
+        assert isinstance(first, Tensor)
 
-        def pull(points: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-            w = points.new_ones(())
-            for link in links:
+        def pull(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
+            points, w = lattice(first, x, y)
+            for link in others:
                 if isinstance(link, Tensor):
-                    points, ahead = transform(take(link, rows), points)
-                    w = torch.minimum(w, ahead)
+                    points, ahead = transform(link, points)
                 else:
-                    points = link(points, rows)
-                    w = torch.where(points.detach().abs().amax(-1) < UNSEEN, w, 0.0)
+                    points = link(points)
+                    ahead = (points.detach().abs().amax(-1) < UNSEEN).to(points.dtype)
+                w = ahead if w is None else torch.minimum(w, ahead)
             return points, w
 
-        view = warp(pixels, pull, size, kernel=self.kernel, border=border, value=value, antialias=self.antialias)
-        return view.clamp(0, 1) if self.kernel == "bicubic" else view  # it overshoots, and a view is in [0,1]
+        view = warp(
+            pixels,
+            pull,
+            size,
+            kernel=self.kernel,
+            border=border,
+            value=value,
+            antialias=self.antialias,
+            deterministic=self.deterministic,
+        )
+        return view if self.kernel in ("nearest", "bilinear") else saturate(view)  # cubics overshoot
 
 
 def _checked(images: Tensor) -> Tensor:
@@ -257,12 +276,7 @@ def _size(images: Tensor) -> tuple[int, int]:
     return images.shape[2], images.shape[3]
 
 
-Link = Tensor | Callable[[Tensor, Rows], Tensor]  # a homography, or any other map of points
-
-
-def _wide(images: Tensor) -> torch.dtype:
-    """Matrices are multiplied in float64 where there is one: a GPU may run float32 products in TF32, pixels off."""
-    return torch.float32 if images.device.type == "mps" else torch.float64
+Link = Tensor | Callable[[Tensor], Tensor]  # a homography, or any other map of points
 
 
 def _fuse(chain: list[tuple[Geometry, Tensor]], first: Tensor, last: Tensor, work: torch.dtype) -> list[Link]:
@@ -279,5 +293,5 @@ def _fuse(chain: list[tuple[Geometry, Tensor]], first: Tensor, last: Tensor, wor
     return [link.to(work) if isinstance(link, Tensor) else link for link in links]
 
 
-def _bend(stage: Geometry, u: Tensor, points: Tensor, rows: Rows) -> Tensor:
-    return stage.pull(points, take(u, rows))
+def _bend(stage: Geometry, u: Tensor, points: Tensor) -> Tensor:
+    return stage.pull(points, u)

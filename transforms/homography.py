@@ -1,11 +1,15 @@
 """3x3 algebra of the plane: no pixels here.
 
 Every matrix is a tensor (N,3,3) that maps column vectors (x, y, 1) of its source frame to its target frame.
-Two frames occur. *Stage frame*: origin at the image centre, unit = half the shorter side, x right, y down, so a
-positive angle turns clockwise as displayed. *Pixel frame*: integer = pixel centre, as in OpenCV.
+Three frames occur. *Stage frame*: origin at the image centre, unit = half the shorter side, x right, y down, so a
+positive angle turns clockwise as displayed. *Pixel frame*: integer = pixel centre, as in OpenCV. *Half-pixel
+frame*: 0 = the image's left and upper edge, unit = half a pixel, so that pixel centres are odd whole numbers and
+shifts by whole pixels stay exact.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,11 +53,27 @@ def invert(matrix: Tensor) -> Tensor:
     return adjugate / det[..., None, None]
 
 
+def wide_dtype(like: Tensor) -> torch.dtype:
+    """Matrices are multiplied in float64 where there is one: a GPU may run float32 products in TF32, pixels off."""
+    return torch.float32 if like.device.type == "mps" else torch.float64
+
+
 def frame(size: tuple[int, int], like: Tensor) -> Tensor:
     """The (3,3) matrix from the stage frame to the pixel frame of an image of `size` (height, width)."""
     (height, width), half = size, min(size) / 2
     rows = [[half, 0, (width - 1) / 2], [0, half, (height - 1) / 2], [0, 0, 1]]
     return torch.tensor(rows, dtype=like.dtype, device=like.device)
+
+
+def half_pixels(size: tuple[int, int], like: Tensor) -> Tensor:
+    """The (3,3) matrix from the stage frame to the half-pixel frame of an image of `size` (height, width)."""
+    (height, width), side = size, min(size)
+    return torch.tensor([[side, 0, width], [0, side, height], [0, 0, 1]], dtype=like.dtype, device=like.device)
+
+
+def pixels_to_halves(like: Tensor) -> Tensor:
+    """The (3,3) matrix from the pixel frame to the half-pixel frame."""
+    return torch.tensor([[2, 0, 1], [0, 2, 1], [0, 0, 1]], dtype=like.dtype, device=like.device)
 
 
 def edges_to_centres(like: Tensor) -> Tensor:
@@ -73,8 +93,26 @@ def transform(matrix: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([right / safe, down / safe], dim=-1), w
 
 
+def lattice(matrix: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
+    """`transform` of the points (x_j, y_i) of a lattice, x (w,) and y (h,): (N,h,w,2), and w (N,h,w), or None if
+    every point is well before the camera. The fast way to a grid: a matrix is separable but for its division."""
+    along = matrix[:, :, 0, None] * x
+    down = matrix[:, :, 1, None] * y + matrix[:, :, 2, None]
+    points = along[:, :2, None, :] + down[:, :2, :, None]
+    w = along[:, 2, None, :] + down[:, 2, :, None]
+    # The extremes of a sum of two vectors are the sums of theirs.
+    least = along[:, 2].detach().amin(-1) + down[:, 2].detach().amin(-1)
+    most = (along[:, :2].detach().abs().amax(-1) + down[:, :2].detach().abs().amax(-1)).amax(-1)
+    if bool(((least > HORIZON) & (most < NEAR * least)).all()):
+        return (points / w[:, None]).permute(0, 2, 3, 1), None
+    safe = torch.where(w > HORIZON, w, 1.0)
+    return (points / safe[:, None]).permute(0, 2, 3, 1), w
+
+
 #: Points with w below this are beyond the horizon.
 HORIZON = 1e-6
+#: Points within this many units need no clamp.
+NEAR = 1e6
 
 
 def square_to_quad(quad: Tensor) -> Tensor:
@@ -124,8 +162,13 @@ def homography(src: Tensor, dst: Tensor) -> Tensor:
     return (matrix / divisor[..., None, None]).to(dtype)
 
 
+def _stacked(points: Any) -> Tensor:
+    """A tensor of nested lists; `torch.as_tensor` would read numbers out of a list of tensors and cut their graph."""
+    return torch.stack([_stacked(p) for p in points]) if isinstance(points, list | tuple) else torch.as_tensor(points)
+
+
 def _points(points: Tensor, name: str) -> Tensor:
-    points = torch.as_tensor(points)
+    points = _stacked(points)
     if not points.is_floating_point():
         points = points.to(torch.get_default_dtype())
     if points.shape[-2:] != (4, 2) or points.dim() not in (2, 3):

@@ -1,69 +1,26 @@
-"""The only place where an image is sampled through a grid.
+"""The only place where an image is resampled through a map.
 
-Points are pixel-frame coordinates (integer = pixel centre). `torch.nn.functional.grid_sample` does the work in its
-one convention without a residual at the identity (`align_corners=False`); this file adds what it lacks: a border
-value, reflect101, the horizon, and antialiasing.
+A map takes an output place to a source place, both in the half-pixel frame of `transforms.homography`. This file
+turns maps into views: border value, horizon, antialiasing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, get_args
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from transforms.homography import HORIZON, transform
+from transforms.homography import HORIZON, invert, lattice, pixels_to_halves, wide_dtype
+from transforms.pyramid import Pull, levels, read_levels
+from transforms.reading import Border, Kernel, Value, border_value, check_names, copies, read
 
-Kernel = Literal["nearest", "bilinear", "bicubic"]
-Border = Literal["constant", "replicate", "reflect", "reflect101"]
-Value = float | Tensor  # a number, (C,) or (N,C)
-Rows = Tensor | None  # indices into a batch; None for all of it
-Pull = Callable[[Tensor, Rows], tuple[Tensor, Tensor]]
+__all__ = ["Border", "Kernel", "Pull", "Value", "border_value", "check_names", "sample", "warp", "warp_by_matrix"]
 
-#: A bilinear tap covers two source pixels; output samples further apart than this start to alias.
-SAMPLE_SPACING = 1.5
-#: Supersampling is capped at this factor per axis.
-MOST_SAMPLES = 4
-
-_PADDING = {"constant": "zeros", "replicate": "border", "reflect": "reflection", "reflect101": "reflection"}
-
-
-def sample(
-    images: Tensor,  # (N,C,H,W)
-    points: Tensor,  # (N,h,w,2)
-    seen: Tensor | None = None,  # (N,h,w) bool
-    *,
-    kernel: Kernel = "bilinear",
-    border: Border = "constant",
-    value: Value = 0.0,
-) -> Tensor:  # (N,C,h,w)
-    """Read `images` at `points`; where `seen` is false (beyond the horizon) the result is `value`.
-
-    Borders follow OpenCV: `constant` blends with `value` over one pixel, `reflect` repeats the edge pixel,
-    `reflect101` does not. `bicubic` is Keys' kernel with a = -0.75, OpenCV's and torch's.
-    """
-    check_names(kernel, border)
-    fill = border_value(value, images)
-    size = torch.tensor([images.shape[3], images.shape[2]], dtype=points.dtype, device=points.device)
-    aligned = border == "reflect101"  # reflection about pixel centres is grid_sample's align_corners=True
-    grid = 2 * points / (size - 1).clamp(min=1) - 1 if aligned else (2 * points + 1) / size - 1
-    grid = grid.clamp(-1e4, 1e4)  # grid_sample turns an infinite coordinate into NaN
-    work = torch.promote_types(images.dtype, grid.dtype)  # never half: its grid is pixels off
-    shifted = images.to(work)
-    if border == "constant" and fill is not None:
-        shifted = shifted - fill
-    views = F.grid_sample(shifted, grid.to(work), kernel, _PADDING[border], align_corners=aligned)
-    if border == "constant" and fill is not None:
-        views = views + fill
-    if seen is not None:
-        views = torch.where(seen[:, None], views, views.new_zeros(()) if fill is None else fill.to(work))
-    return views.to(images.dtype)
+#: Places farther out than this see the border as well; beyond, grid_sample makes a NaN of an infinite coordinate.
+FAR = 1e4
 
 
 def warp(
-    images: Tensor,  # (N,C,H,W)
+    images: Tensor,  # (B,C,H,W)
     pull: Pull,
     size: tuple[int, int],
     *,
@@ -71,88 +28,89 @@ def warp(
     border: Border = "constant",
     value: Value = 0.0,
     antialias: bool = False,
+    deterministic: bool = False,
 ) -> Tensor:  # (N,C,*size)
-    """Resample through a map `pull`: output pixel points (1,h,w,2) -> source pixel points (N,h,w,2) and their w
-    (N,h,w), for the images of the given rows (None: all).
+    """Resample through the map `pull` (see `transforms.pyramid.Pull`), which gives N = k B views: the first k are of
+    the first image. Where w is not positive the result is `value`, and no gradient flows.
 
-    `antialias` supersamples: each view is read on an s x s finer grid and averaged, with the smallest s that
-    brings neighbouring samples within `SAMPLE_SPACING` source pixels. s is chosen view by view, so a view does
-    not depend on its neighbours in the batch, and its gradient is exact.
+    Borders follow OpenCV: `constant` blends with `value` over one pixel, `reflect` repeats the edge pixel,
+    `reflect101` does not. `bicubic` is Keys' kernel with a = -0.75, OpenCV's and torch's; `keys(a)` has any other a
+    (scikit-image's order 3 is keys(-0.5), Pillow's `transform` keys(-1)).
+
+    `antialias` reads a pyramid where the map shrinks (see `transforms.pyramid`); each view from its own levels, so a
+    view does not depend on its neighbours in the batch.
+
+    `deterministic` reads tap by tap, several times slower: on CUDA, where `grid_sample` adds up its gradient in no
+    fixed order, the same call then gives the same bits. On a CPU either way does.
     """
-    like = images if images.dtype in (torch.float32, torch.float64) else images.float()
-
-    def read(rows: Rows, factor: int) -> Tensor:
-        here = take(images, rows)
-        points, w = pull(pixel_grid(size, factor, like), rows)
-        points, seen = points.expand(len(here), -1, -1, -1), (w > HORIZON).expand(len(here), -1, -1)
-        fill = take(value, rows) if isinstance(value, Tensor) and value.dim() == 2 else value
-        views = sample(here, points, seen, kernel=kernel, border=border, value=fill)
-        return F.avg_pool2d(views, factor) if factor > 1 else views
-
-    if not antialias:
-        return read(None, 1)
-    factors = _supersampling(pull, size, images, like)
-    first = int(factors[0])
-    if bool((factors == first).all()):
-        return read(None, first)
-    groups = [(int(f), (factors == f).nonzero()[:, 0]) for f in factors.unique()]
-    order = torch.cat([rows for _, rows in groups]).argsort()
-    return torch.cat([read(rows, factor) for factor, rows in groups]).index_select(0, order)
+    check_names(kernel, border)
+    work = torch.promote_types(images.dtype, torch.float32)  # never half: its grid is pixels off
+    like = torch.empty(0, dtype=work, device=images.device)
+    y, x = (2 * torch.arange(n, dtype=like.dtype, device=like.device) + 1 for n in size)
+    points, w = pull(x, y)
+    grid = _grid(points, images)
+    grid = grid if w is None else grid.clamp(-FAR, FAR)
+    fill = border_value(value, images) if border == "constant" or w is not None else None
+    level = levels(pull, size, (images.shape[2], images.shape[3]), border, like) if antialias else None
+    if len(grid) < len(images):  # one map for all
+        grid, level = copies(grid, len(images)), None if level is None else copies(level, len(images))
+    return _read(images, grid, w, fill, level, kernel, border, deterministic)
 
 
 def warp_by_matrix(images: Tensor, matrix: Tensor, size: tuple[int, int], **options: object) -> Tensor:
     """`warp` through a homography (N,3,3) from output pixels to source pixels; options as in `warp`."""
-    return warp(images, lambda points, rows: transform(take(matrix, rows), points), size, **options)  # type: ignore[arg-type]
+    wide = matrix.to(wide_dtype(matrix))
+    halves = pixels_to_halves(wide)
+    halved = (halves @ wide @ invert(halves)).to(torch.promote_types(images.dtype, torch.float32))
+    return warp(images, lambda x, y: lattice(halved, x, y), size, **options)  # type: ignore[arg-type]
 
 
-def take(tensor: Tensor, rows: Rows) -> Tensor:
-    """The given rows of a batch; a batch of one serves every row."""
-    return tensor if rows is None or len(tensor) == 1 else tensor.index_select(0, rows)
+def sample(
+    images: Tensor,  # (B,C,H,W)
+    points: Tensor,  # (N,h,w,2)
+    seen: Tensor | None = None,  # (N,h,w) bool
+    *,
+    kernel: Kernel = "bilinear",
+    border: Border = "constant",
+    value: Value = 0.0,
+    deterministic: bool = False,
+) -> Tensor:  # (N,C,h,w)
+    """Read `images` at `points` of the pixel frame (integer = pixel centre); where `seen` is false (beyond the
+    horizon) the result is `value`. Options as in `warp`."""
+    check_names(kernel, border)
+    points = points.to(torch.promote_types(images.dtype, points.dtype))
+    w = None if seen is None else seen.to(points.dtype)
+    grid = _grid(2 * points + 1, images).clamp(-FAR, FAR)
+    return _read(images, grid, w, border_value(value, images), None, kernel, border, deterministic)
 
 
-def pixel_grid(size: tuple[int, int], factor: int, like: Tensor) -> Tensor:
-    """The (1, h*factor, w*factor, 2) points (x, y) of the output's pixels, each split in factor x factor."""
-    y, x = ((torch.arange(n * factor, dtype=like.dtype, device=like.device) + 0.5) / factor - 0.5 for n in size)
-    return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)[None]
+def _grid(points: Tensor, images: Tensor) -> Tensor:
+    """From the half-pixel frame to the grid frame."""
+    size = torch.tensor([images.shape[3], images.shape[2]], dtype=points.dtype, device=points.device)
+    return (points / size).sub_(1)
 
 
-def check_names(kernel: str, border: str) -> None:
-    """Raise ValueError on a kernel or a border that does not exist."""
-    for name, given, known in (("kernel", kernel, get_args(Kernel)), ("border", border, get_args(Border))):
-        if given not in known:
-            raise ValueError(f"`{name}` must be one of {', '.join(known)}; got {given!r}")
-
-
-def border_value(value: Value, images: Tensor) -> Tensor | None:
-    """The border value as a tensor that broadcasts over (N,C,H,W), or None for plain zero.
-
-    Raises ValueError unless `value` is a number, (C,) or (N,C).
-    """
-    if not isinstance(value, Tensor):
-        if isinstance(value, int | float) and value == 0:
-            return None
-        value = torch.as_tensor(value, dtype=images.dtype, device=images.device)
-    if value.dim() == 0:
-        return value
-    n, c = images.shape[:2]
-    if value.shape not in ((c,), (n, c), (1, c)):
-        raise ValueError(f"`value` must be a number, ({c},) or ({n},{c}); got shape {tuple(value.shape)}")
-    return value.reshape(-1, c, 1, 1)
-
-
-@torch.no_grad()
-def _supersampling(pull: Pull, size: tuple[int, int], images: Tensor, like: Tensor) -> Tensor:
-    """The factor for each view (N,): from the largest stretch of the map over a lattice of output points."""
-    height, width = images.shape[2:]
-    y, x = (torch.linspace(0, n - 1, min(n, 17), dtype=like.dtype, device=like.device) for n in size)
-    here = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)[None]
-    points, w = pull(here, None)
-    inside = (w > HORIZON) & (points > -1).all(-1) & (points < points.new_tensor([width, height])).all(-1)
-    step = 0.5  # pixels: near enough for a derivative, far enough for float32
-    a, b = ((pull(here + here.new_tensor(s), None)[0] - points) / step for s in ([step, 0.0], [0.0, step]))
-    # Largest singular value of the 2x2 Jacobian with columns a, b.
-    trace = (a * a).sum(-1) + (b * b).sum(-1)
-    det = a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
-    stretch = ((trace + (trace * trace - 4 * det * det).clamp(min=0).sqrt()) / 2).sqrt()
-    stretch = torch.where(inside, stretch, 0.0).flatten(1).amax(1)
-    return (stretch / SAMPLE_SPACING).ceil().clamp(1, MOST_SAMPLES).expand(len(images))
+def _read(
+    images: Tensor,
+    grid: Tensor,
+    w: Tensor | None,
+    fill: Tensor | None,
+    level: Tensor | None,
+    kernel: Kernel,
+    border: Border,
+    deterministic: bool,
+) -> Tensor:
+    images, dtype, beyond = images.to(grid.dtype), images.dtype, images.new_zeros((), dtype=grid.dtype)
+    if fill is not None:
+        beyond = fill.to(grid.dtype)
+        images = images - beyond if border == "constant" else images
+        beyond = copies(beyond, len(grid) // len(beyond)) if beyond.dim() else beyond  # one for each view
+    if level is None:
+        views = read(images, grid, kernel=kernel, border=border, deterministic=deterministic)
+    else:
+        views = read_levels(images, grid, level, kernel=kernel, border=border, deterministic=deterministic)
+    if fill is not None and border == "constant":
+        views = views + beyond
+    if w is not None:
+        views = torch.where((w > HORIZON)[:, None], views, beyond)
+    return views.to(dtype)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from transforms import resize
+from transforms.surrogate import saturate
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,6 @@ class Preprocess:
         if images.dim() != 4 or images.shape[1] != 3:
             raise ValueError(f"an encoder takes images (N,3,H,W) in [0,1]; got shape {tuple(images.shape)}")
         if images.shape[2:] != (self.size, self.size):
-            images = resize(images, (self.size, self.size), self.kernel).clamp(0, 1)
+            images = saturate(resize(images, (self.size, self.size), self.kernel))
         mean, std = (torch.tensor(v, dtype=images.dtype, device=images.device) for v in (self.mean, self.std))
         return (images - mean[:, None, None]) / std[:, None, None]

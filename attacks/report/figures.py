@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 from pathlib import Path
 
 import matplotlib as mpl
@@ -17,8 +16,6 @@ from attacks.experiment import ARMS, Outcome
 from attacks.files import atomic
 from attacks.images import to_bytes
 from transforms import scene_of
-
-logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it would announce its font cache through Hydra's log
 
 NAMES = {"clean": "clean", "noise": "random noise", "no_eot": "attack without EOT", "eot": "attack with EOT"}
 COLOURS = {"no_eot": "#c05621", "eot": "#1a56a8"}

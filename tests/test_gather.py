@@ -1,0 +1,102 @@
+"""Reading tap by tap: the same images as `grid_sample`, gradients with the same bits, and other cubics."""
+
+import numpy as np
+import pytest
+import skimage.transform
+import torch
+from PIL import Image
+from torch.autograd import gradcheck
+
+from transforms import Affine, Compose, Perspective, warp_affine
+from transforms.sampling import sample
+
+double = torch.float64
+BORDERS = ["constant", "replicate", "reflect", "reflect101"]
+KERNELS = ["nearest", "bilinear", "bicubic"]
+
+borders = pytest.mark.parametrize("border", BORDERS)
+kernels = pytest.mark.parametrize("kernel", KERNELS)
+
+
+@borders
+@kernels
+@pytest.mark.parametrize("size", [(80, 120), (5, 4), (1, 9), (1, 1)], ids=str)
+def test_equals_grid_sample_and_its_gradients(photo, border, kernel, size):
+    images = photo[..., : size[0], : size[1]].clone().requires_grad_()
+    points = (torch.rand(2, 40, 50, 2, dtype=double) * 3 - 1) * torch.tensor(size[::-1], dtype=double)
+    points.requires_grad_()
+    options = {"kernel": kernel, "border": border, "value": 0.3}
+    fast, slow = (sample(images, points, deterministic=flag, **options) for flag in (False, True))
+    torch.testing.assert_close(slow, fast, rtol=0, atol=1e-11)
+    v = torch.randn_like(fast)
+    wanted = [images] if kernel == "nearest" else [images, points]
+    for ours, theirs in zip(*(torch.autograd.grad(each, wanted, v) for each in (slow, fast)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("border", "mode"), [("constant", "constant"), ("replicate", "edge"), ("reflect", "symmetric")]
+)
+def test_keys_one_half_is_scikit_images_cubic(photo, border, mode):
+    matrix = np.array([[1.1, 0.3, -12.3], [-0.2, 0.9, 17.7], [0.0, 0.0, 1.0]])
+    image = photo[0, 0].numpy()
+    oracle = skimage.transform.warp(image, np.linalg.inv(matrix), None, (70, 90), 3, mode, 0.7, clip=False)
+    ours = warp_affine(photo, torch.tensor(matrix)[:2], (70, 90), kernel="keys(-0.5)", border=border, value=0.7)
+    np.testing.assert_allclose(ours[0, 0].numpy(), oracle, rtol=0, atol=1e-12)
+
+
+def test_keys_one_is_pillows_transform(photo):
+    # Pillow takes the inverse map, in edge coordinates, and cuts hard at the border: look inside.
+    inverse = np.array([[0.9, 0.1, 5.0], [-0.05, 0.95, 6.0]])
+    image = photo[0, 0].float().numpy()
+    oracle = np.asarray(
+        Image.fromarray(image).transform((120, 80), Image.Transform.AFFINE, inverse.ravel(), Image.Resampling.BICUBIC)
+    )
+    shift = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
+    pull = shift @ np.vstack([inverse, [0, 0, 1]]) @ np.linalg.inv(shift)
+    ours = warp_affine(photo, torch.tensor(np.linalg.inv(pull)[:2]), (80, 120), kernel="keys(-1)")[0, 0].numpy()
+    np.testing.assert_allclose(ours[4:-12, 4:-20], oracle[4:-12, 4:-20], rtol=0, atol=2e-6)
+
+
+def test_keys_three_quarters_is_bicubic(photo):
+    points = torch.rand(1, 30, 30, 2, dtype=double) * 140 - 10
+    torch.testing.assert_close(
+        sample(photo, points, kernel="keys(-0.75)"), sample(photo, points, kernel="bicubic"), rtol=0, atol=1e-12
+    )
+
+
+@borders
+@pytest.mark.parametrize("kernel", ["bilinear", "bicubic", "keys(-0.5)"])
+def test_gradcheck(border, kernel):
+    images = torch.rand(1, 2, 5, 6, dtype=double).requires_grad_()
+    points = (torch.rand(1, 4, 4, 2, dtype=double) * 8 - 1.5).requires_grad_()
+    assert gradcheck(
+        lambda a, b: sample(a, b, kernel=kernel, border=border, value=0.2, deterministic=True),
+        (images, points),
+        fast_mode=True,
+    )
+
+
+@pytest.mark.parametrize("kernel", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))],
+)
+def test_a_deterministic_pipeline_repeats_its_gradient_bit_for_bit(photo, kernel, device):
+    pipeline = Compose([Affine(degrees=20, scale=(0.3, 1.2)), Perspective(0.2)], kernel, deterministic=True)
+    images, u = photo.float().to(device), torch.rand(8, pipeline.dims, device=device)
+    grads = []
+    for _ in range(3):
+        leaf = images.clone().requires_grad_()
+        pipeline(leaf, u).square().sum().backward()
+        grads.append(leaf.grad)
+    assert torch.equal(grads[0], grads[1]) and torch.equal(grads[0], grads[2])
+    leaf = images.clone().requires_grad_()
+    Compose(pipeline.stages, kernel)(leaf, u).square().sum().backward()
+    torch.testing.assert_close(grads[0], leaf.grad, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["keys", "keys()", "keys(a)", "keys(-0.5", "keys(1e999)", "lanczos"])
+def test_other_names_are_refused(photo, name):
+    with pytest.raises(ValueError, match="`kernel` must be one of"):
+        warp_affine(photo, torch.eye(2, 3), (8, 8), kernel=name)

@@ -1,0 +1,188 @@
+"""Antialiasing by a pyramid, against what an ideal camera sees: the mean over each pixel's area."""
+
+import math
+
+import pytest
+import skimage.data
+import torch
+import torch.nn.functional as F
+from torch.autograd import gradcheck
+
+from transforms import Affine, Compose, Perspective, warp_affine
+from transforms.homography import invert, lattice
+from transforms.pyramid import levels, top
+from transforms.sampling import warp, warp_by_matrix
+
+double = torch.float64
+BORDERS = ["constant", "replicate", "reflect", "reflect101"]
+
+
+def reduction(times, turn=0.0, size=200, out=40, squeeze=1.0):
+    """Output pixels to source pixels (1,3,3), about the centres: `times` as wide, `times / squeeze` as high."""
+    c, s = math.cos(turn), math.sin(turn)
+    linear = (
+        torch.tensor([[c, -s], [s, c]], dtype=double) @ torch.tensor([times, times / squeeze], dtype=double).diag()
+    )
+    matrix = torch.eye(3, dtype=double)
+    matrix[:2, :2] = linear
+    matrix[:2, 2] = (size - 1) / 2 - linear @ torch.full((2,), (out - 1) / 2, dtype=double)
+    return matrix[None]
+
+
+def ideal(images, matrix, out, finer=12):
+    """The mean over each pixel's area, by finer x finer samples."""
+    scale = torch.tensor([[1 / finer, 0, (1 / finer - 1) / 2], [0, 1 / finer, (1 / finer - 1) / 2], [0, 0, 1]])
+    return F.avg_pool2d(warp_by_matrix(images, matrix @ scale.double(), (out * finer, out * finer)), finer)
+
+
+def zone_plate(n):
+    """Frequency grows from 0 at a corner to 1/2 cycle per pixel along the edges."""
+    y, x = torch.meshgrid(*[torch.arange(n, dtype=double)] * 2, indexing="ij")
+    return (0.5 + 0.5 * torch.cos(math.pi * (x**2 + y**2) / (2 * n)))[None, None], (x**2 + y**2).sqrt() / (2 * n)
+
+
+def test_alias_of_a_zone_plate_at_a_reduction_by_four():
+    plate, frequency = zone_plate(512)
+    matrix = torch.tensor([[4, 0, 1.5], [0, 4, 1.5], [0, 0, 1]], dtype=double)[None]
+    gone = F.avg_pool2d(frequency[None, None], 4) > 0.25  # cycles per source pixel: twice what the result can hold
+
+    def alias(antialias):
+        view = warp_by_matrix(plate, matrix, (128, 128), antialias=antialias)
+        return (view - 0.5)[gone].square().mean().sqrt()
+
+    assert alias(True) <= 0.04
+    assert alias(False) > 0.12
+
+
+@pytest.mark.parametrize("times", [2.0, 3.0, 4.0, 6.5])
+def test_every_pixel_has_a_gradient_and_about_the_same(times):
+    images = torch.rand(1, 1, 208, 208, dtype=double).requires_grad_()
+    out = int(208 / times)
+    warp_by_matrix(images, reduction(times, 0.3, 208, out), (out, out), antialias=True).sum().backward()
+    inner = images.grad[..., 50:158, 50:158]
+    assert (inner > 0).all()
+    assert inner.max() < 5 * inner.mean()
+
+
+@pytest.fixture(scope="module")
+def photographs():
+    crops = [getattr(skimage.data, name)()[:200, :200] for name in ("astronaut", "coffee")]
+    return torch.stack([torch.tensor(crop, dtype=double).permute(2, 0, 1) / 255 for crop in crops])
+
+
+@pytest.mark.parametrize("squeeze", [1.0, 2.0, 4.0])
+@pytest.mark.parametrize("times", [1.7, 2.0, 2.83, 4.0])
+def test_is_nearer_to_an_ideal_camera_than_no_antialiasing(photographs, times, squeeze):
+    out = int(120 / times)
+    matrix = reduction(times, 0.3, out=out, squeeze=squeeze)
+    for images, share in ((photographs, 1.0), (torch.rand(2, 1, 200, 200, dtype=double), 0.85)):
+        goal = ideal(images, matrix, out)
+        error = [
+            (warp_by_matrix(images, matrix, (out, out), antialias=flag) - goal).square().mean()
+            for flag in (True, False)
+        ]
+        assert error[0] < share * error[1]
+
+
+@pytest.mark.parametrize("times", [0.2, 1.0, 1.18])
+def test_a_view_that_hardly_shrinks_is_read_once_and_unchanged(photographs, times):
+    matrix = reduction(times, 0.4)
+    plain, antialiased = (warp_by_matrix(photographs, matrix, (40, 40), antialias=flag) for flag in (False, True))
+    assert torch.equal(plain, antialiased)
+
+
+@pytest.mark.parametrize("times", [2.0, 4.0, 8.0])
+def test_level_is_the_logarithm_of_the_reduction(times):
+    matrix = reduction(times, 0.7, size=800)
+    level = levels(lambda x, y: lattice(matrix, x, y), (40, 40), (800, 800), "constant", torch.zeros(0, dtype=double))
+    assert (level == math.log2(times)).all()
+
+
+def test_level_follows_the_perspective_within_a_view():
+    # Far rows shrink more than near ones.
+    tilt = torch.tensor([[1, 0, 0], [0, 1, 0], [0, -0.0035, 1]], dtype=double)[None]  # w falls from 1 to 0.44
+    level = levels(
+        lambda x, y: lattice(tilt, x, y), (80, 120), (800, 1200), "replicate", torch.zeros(0, dtype=double)
+    )
+    level = level[0]
+    assert level[0, 0] == 0 and level[-1].min() > 1
+    assert (level.diff(dim=0) >= 0).all()
+
+
+@pytest.mark.parametrize("border", BORDERS)
+@pytest.mark.parametrize("size", [(1, 1), (1, 7), (5, 3), (37, 61), (64, 64)], ids=str)
+def test_any_size_and_border_stays_within_the_range_of_the_image(border, size):
+    images = torch.rand(1, 2, *size, dtype=double).requires_grad_()
+    matrix = reduction(3.3, 0.4, size[0], 16)
+    view = warp_by_matrix(images, matrix, (16, 16), border=border, antialias=True)
+    assert view.min() >= 0 and view.max() <= images.max() + 1e-12
+    view.sum().backward()
+    assert images.grad.isfinite().all() and images.grad.any()
+    if border != "constant":  # a mean of pixels, whatever their number
+        ones = warp_by_matrix(torch.ones_like(images), matrix, (16, 16), border=border, antialias=True)
+        torch.testing.assert_close(ones, torch.ones_like(ones), rtol=0, atol=1e-12)
+
+
+def test_a_small_picture_in_a_coarse_lattice_is_not_missed():
+    # 6 pixels wide in a view of 320: between two nodes of the lattice.
+    images = torch.rand(1, 1, 96, 96, dtype=double)
+    matrix = reduction(16, 0, 96, 320)
+    view = warp_by_matrix(images, matrix, (320, 320), antialias=True)
+    torch.testing.assert_close(view[..., 157:163, 157:163], F.avg_pool2d(images, 16), rtol=0, atol=1e-12)
+
+
+def test_towards_the_horizon_the_level_grows_and_stays_finite():
+    away = torch.tensor([[1, 0, 0], [0, 1, 0], [-0.02, 0.003, 1]], dtype=torch.float32)[None]
+    level = levels(lambda x, y: lattice(away, x, y), (60, 60), (500, 500), "constant", torch.zeros(0))
+    assert level.isfinite().all() and level.max() <= top((500, 500)) + 1
+    assert level.max() > 3
+
+
+def test_views_do_not_depend_on_their_neighbours():
+    images = torch.rand(1, 3, 96, 96, dtype=double)
+    shrink, keep = reduction(5, 0.2, 96), reduction(1.0, 0.2, 96)
+    both = warp_by_matrix(images, torch.cat([shrink, keep, shrink, keep]), (40, 40), antialias=True)
+    for i, matrix in enumerate((shrink, keep)):
+        alone = warp_by_matrix(images, matrix, (40, 40), antialias=True)
+        torch.testing.assert_close(both[i::2], alone.expand(2, -1, -1, -1), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("distinct", [False, True])
+@pytest.mark.parametrize("border", BORDERS)
+def test_gradcheck_in_images_and_in_the_map(distinct, border):
+    images = torch.rand(2 if distinct else 1, 1, 21, 18, dtype=double)
+    matrix = torch.cat([reduction(2.7, 0.2, 20, 6), reduction(1.5, -0.3, 20, 6)]).requires_grad_()
+
+    def view(pixels, map_):
+        return warp_by_matrix(pixels, map_, (6, 6), border=border, antialias=True, value=0.3)
+
+    assert gradcheck(view, (images.requires_grad_(), matrix), fast_mode=True, atol=1e-4)
+
+
+def test_adjoint():
+    pipeline = Compose([Affine(degrees=20, scale=(0.2, 0.4)), Perspective(0.2)], value=0.0)
+    u, x = torch.rand(6, pipeline.dims, dtype=double), torch.rand(2, 3, 50, 70, dtype=double).requires_grad_()
+    view = pipeline(x, u)
+    v = torch.randn_like(view)
+    (back,) = torch.autograd.grad(view, x, v)
+    torch.testing.assert_close((view * v).sum(), (x * back).sum(), rtol=1e-12, atol=0)
+
+
+def test_a_map_without_a_matrix_is_antialiased_too():
+    images = torch.rand(1, 1, 160, 160, dtype=double)
+    matrix = reduction(4, 0.3, 160)
+    halves = torch.tensor([[2, 0, 1], [0, 2, 1], [0, 0, 1]], dtype=double)
+    halved = halves @ matrix @ invert(halves)
+
+    def pull(x, y):
+        points, _ = lattice(halved, x, y)
+        return points, points.new_ones(points.shape[:-1])
+
+    by_map = warp(images, pull, (40, 40), antialias=True)
+    torch.testing.assert_close(by_map, warp_by_matrix(images, matrix, (40, 40), antialias=True), rtol=0, atol=1e-12)
+
+
+def test_opencv_arguments_take_it_too(photo):
+    quarter = torch.tensor([[0.25, 0, -0.375], [0, 0.25, -0.375]], dtype=double)
+    view = warp_affine(photo, quarter, (20, 30), antialias=True)
+    torch.testing.assert_close(view, F.avg_pool2d(photo, 4), rtol=0, atol=1e-12)

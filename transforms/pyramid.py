@@ -1,0 +1,164 @@
+"""Antialiasing: where a map shrinks, it reads a smaller copy of the image.
+
+Each level of the pyramid is the mean of 2 x 2 pixels of the level before (Williams 1983), built once for all views of
+an image. An output pixel that is s source pixels wide reads level log2(s), blended from the two levels around it.
+
+Two choices were made by the error against an ideal camera, which averages over the pixel's area (`python
+scripts/benchmark.py antialias`). s is the root mean square of the map's two singular values: the larger one, which is
+common, blurs an oblique view more than no antialiasing at all would alias it. And the blend begins a quarter of the
+way to the next level, since a bilinear tap covers two pixels by itself; so a view that hardly shrinks costs one read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transforms.homography import HORIZON
+from transforms.reading import Border, Kernel, read
+
+#: From the output's half-pixel coordinates x (w,), y (h,) to the source's, (N,h,w,2), and their w (N,h,w) or None
+#: (all are before the camera, and none is far away).
+Pull = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
+
+#: The Jacobian is taken at the nodes of a lattice with so many cells along each axis, and interpolated.
+CELLS = 16
+#: Where the blend with the next level begins.
+BLEND = 0.25
+#: Levels this near to a whole number are taken for it, so that one level serves.
+SNAP = 1e-3
+
+
+def levels(pull: Pull, size: tuple[int, int], source: tuple[int, int], border: Border, like: Tensor) -> Tensor:
+    """The pyramid's level for each node of a lattice over the output, (N,k,l) >= 0, and 0 where nothing but a
+    constant border is near. Differentiable in whatever the map depends on."""
+    y, x = (torch.linspace(1, 2 * n - 1, min(n, CELLS + 1), dtype=like.dtype, device=like.device) for n in size)
+    here, w = pull(x, y)
+    # A step of half a pixel, one unit: near enough for a derivative, far enough for float32.
+    jacobian = torch.cat([pull(x + 1, y)[0] - here, pull(x, y + 1)[0] - here], dim=-1)
+    energy = jacobian.clamp(-1e6, 1e6).square().sum(-1)  # the sum of the squared singular values
+    level = (energy / 2).clamp(1, 4 ** top(source)).log2() / 2
+    level = level.detach().floor() + ((level.frac() - BLEND) / (1 - BLEND)).clamp(min=0)
+    if w is not None:
+        seen = w > HORIZON
+        level = torch.where(seen, level, _grown(torch.where(seen, level.detach(), -1.0)) + 1)
+    if border == "constant":
+        level = torch.where(_near(here.detach(), level.detach(), source), level, 0.0)
+    whole = level.detach().round()
+    return torch.where((level - whole).abs() < SNAP, whole, level)
+
+
+def top(source: tuple[int, int]) -> int:
+    """The last level: an image of `source` (height, width) takes a quarter of its only pixel's side."""
+    return math.ceil(math.log2(max(source))) + 2
+
+
+def read_levels(
+    images: Tensor,
+    grid: Tensor,
+    level: Tensor,
+    *,
+    kernel: Kernel,
+    border: Border,
+    deterministic: bool = False,
+) -> Tensor:
+    """As `transforms.reading.read`, each place from the levels of the pyramid around `level` (N,k,l), a lattice over
+    the view. Views that need no level above 0 come out as `read` gives them."""
+    low, high = (each.tolist() for each in torch.aminmax(level.detach().flatten(1), dim=1))
+    views = list(zip(low, high, strict=True))
+    # Most views read one level: it is read for all of them, and only the others are mended.
+    needed = [k for k in range(math.ceil(max(high)) + 1) if any(_uses(each, k) for each in views)]
+    base = max(needed, key=lambda k: sum(each == (k, k) for each in views))
+    total: Tensor | None = None
+    for k, texture, share in sorted(_pyramid(images, border, needed), key=lambda each: each[0] != base):
+        places, mirror = _within(grid, share, border, images) if k else (grid, border)
+        options = {"kernel": kernel, "border": mirror, "deterministic": deterministic}
+        if total is None:
+            total = read(texture, places, **options)  # type: ignore[arg-type]
+        used = [_uses(each, k) if k != base else each != (k, k) for each in views]
+        rows, shared = _rows(used, len(images), grid)
+        if not len(rows):
+            continue
+        full = F.interpolate(
+            level.index_select(0, rows)[:, None], grid.shape[1:3], mode="bilinear", align_corners=True
+        )
+        weight = (1 - (full - k).abs()).clamp(min=0)
+        if k == base:
+            part = total.index_select(0, rows) * (weight - 1)
+        else:
+            own = texture if shared else texture.index_select(0, rows)
+            part = read(own, places.index_select(0, rows), **options) * weight  # type: ignore[arg-type]
+        total.index_add_(0, rows, part)
+    assert total is not None
+    return total
+
+
+def _uses(levels: tuple[float, float], k: int) -> bool:
+    """Whether a view with levels from `levels[0]` to `levels[1]` reads level k."""
+    return levels[0] < k + 1 and levels[1] > k - 1
+
+
+def _rows(used: list[bool], images: int, grid: Tensor) -> tuple[Tensor, bool]:
+    """Which views are to be read, and whether they still share their images evenly."""
+    views = len(used) // images
+    if views > 1:  # a view that one image needs is read for every image: they share the texture
+        used = [any(used[v::views]) for v in range(views)] * images
+    rows = torch.tensor([i for i, flag in enumerate(used) if flag], dtype=torch.long, device=grid.device)
+    return rows, views > 1 or images == 1
+
+
+def _pyramid(images: Tensor, border: Border, needed: list[int]) -> Iterator[tuple[int, Tensor, tuple[float, float]]]:
+    """The needed levels: (level, texture, the share (x, y) of the texture's sides that the image takes)."""
+    height, width = images.shape[2:]
+    texture = images
+    for k in range(max(needed) + 1):
+        if k:
+            texture = F.avg_pool2d(_even(texture, border), 2)
+        h, w = texture.shape[2:]
+        if k in needed:
+            yield k, texture, (width / (w * 2**k), height / (h * 2**k))
+
+
+def _even(images: Tensor, border: Border) -> Tensor:
+    """Sides of odd length get one more pixel, of what the border shows there."""
+    h, w = images.shape[2:]
+    pad = [0, w % 2, 0, h % 2]
+    if not any(pad):
+        return images
+    mirrored = border == "reflect101" and min(h, w) > 1
+    return F.pad(images, pad, mode={"constant": "constant"}.get(border, "reflect" if mirrored else "replicate"))
+
+
+def _within(grid: Tensor, scale: tuple[float, float], border: Border, images: Tensor) -> tuple[Tensor, Border]:
+    """The grid for a texture of which the image takes the share `scale`; reflections are folded in beforehand, since
+    the texture's edge need not be the image's."""
+    if border.startswith("reflect"):
+        sides = [images.shape[3], images.shape[2]]
+        edge = grid.new_tensor([1.0 if border == "reflect" else max(n - 1, 0.5) / n for n in sides])
+        turn = torch.remainder(grid + edge, 4 * edge)
+        grid, border = torch.where(turn > 2 * edge, 4 * edge - turn, turn) - edge, "replicate"
+    if scale != (1.0, 1.0):
+        share = grid.new_tensor(scale)
+        grid = grid * share + (share - 1)
+    return grid, border
+
+
+def _grown(level: Tensor) -> Tensor:
+    """The largest level among a node and its neighbours."""
+    return F.max_pool2d(level[:, None], 3, stride=1, padding=1)[:, 0]
+
+
+def _near(here: Tensor, level: Tensor, source: tuple[int, int]) -> Tensor:
+    """Which nodes (N,k,l) border on a cell that may show a part of the source."""
+    margin = 4 * level.exp2()[..., None]  # two pixels of that level
+    size = here.new_tensor([2 * source[1], 2 * source[0]])[:, None, None]
+    window = tuple(min(2, n) for n in here.shape[1:3])
+    high = F.max_pool2d((here + margin).permute(0, 3, 1, 2), window, stride=1)
+    low = -F.max_pool2d((margin - here).permute(0, 3, 1, 2), window, stride=1)
+    inside = ((low < size) & (high > 0)).all(1, keepdim=True)
+    grow = [n - 1 for n in (window[1], window[1], window[0], window[0])]
+    return F.max_pool2d(F.pad(inside.to(here.dtype), grow), window, stride=1)[:, 0] > 0

@@ -1,0 +1,85 @@
+"""Reading an image at given places: kernels, borders, and what lies beyond the horizon.
+
+Places are in the *grid frame*: the image's edges are at -1 and 1 on both axes, so a pixel centre is at
+(2 i + 1) / n - 1. It is `grid_sample`'s frame with `align_corners=False`, its one convention without a residual at
+the identity. `grid_sample` does the work; `transforms.gather` does it where a kernel or a bit-exact gradient needs
+more.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transforms.gather import keys_parameter, read_taps
+
+Kernel = str  # nearest | bilinear | bicubic | keys(a)
+Border = Literal["constant", "replicate", "reflect", "reflect101"]
+Value = float | tuple[float, ...] | Tensor  # a number, (C,) or (N,C)
+
+KERNELS = ("nearest", "bilinear", "bicubic")
+#: Views of one image are read together, so many at a time: fewer copies of its gradient to fill and to add up
+#: (9 % to 50 % of the time, the larger the image), and still a group for every core. Fixed, because the order of a
+#: sum is in its bits.
+TOGETHER = 4
+
+_PADDING = {"constant": "zeros", "replicate": "border", "reflect": "reflection", "reflect101": "reflection"}
+
+
+def check_names(kernel: str, border: str) -> None:
+    """Raise ValueError on a kernel or a border that does not exist."""
+    if kernel not in KERNELS and keys_parameter(kernel) is None:
+        raise ValueError(f"`kernel` must be one of {', '.join(KERNELS)}, keys(a); got {kernel!r}")
+    if border not in get_args(Border):
+        raise ValueError(f"`border` must be one of {', '.join(get_args(Border))}; got {border!r}")
+
+
+def border_value(value: Value, images: Tensor) -> Tensor | None:
+    """The border value as a tensor that broadcasts over (N,C,H,W), or None for plain zero.
+
+    Raises ValueError unless `value` is a number, (C,) or (N,C).
+    """
+    if not isinstance(value, Tensor):
+        if isinstance(value, int | float) and value == 0:
+            return None
+        value = torch.as_tensor(value, dtype=images.dtype, device=images.device)
+    if value.dim() == 0:
+        return value
+    n, c = images.shape[:2]
+    if value.shape not in ((c,), (n, c), (1, c)):
+        raise ValueError(f"`value` must be a number, ({c},) or ({n},{c}); got shape {tuple(value.shape)}")
+    return value.reshape(-1, c, 1, 1)
+
+
+def copies(tensor: Tensor, times: int) -> Tensor:
+    """Each row `times` times over, one after the other; a single row is not copied."""
+    if times == 1:
+        return tensor
+    return tensor.expand(times, *tensor.shape[1:]) if len(tensor) == 1 else tensor.repeat_interleave(times, 0)
+
+
+def read(
+    images: Tensor,  # (B,C,H,W)
+    grid: Tensor,  # (N,h,w,2), N a multiple of B: the views of the first image, then those of the second, ...
+    *,
+    kernel: Kernel,
+    border: Border,
+    deterministic: bool = False,
+) -> Tensor:  # (N,C,h,w)
+    """The images at the places of `grid`; outside, `constant` means zero. Same dtype for both."""
+    if deterministic or kernel not in KERNELS:
+        return read_taps(images, grid, kernel, border)
+    aligned = border == "reflect101"  # reflection about pixel centres is grid_sample's align_corners=True
+    if aligned:
+        height, width = images.shape[2:]
+        grid = grid * grid.new_tensor([width / max(width - 1, 1), height / max(height - 1, 1)])
+    views, height = len(grid) // len(images), grid.shape[1]
+    together = next(k for k in range(TOGETHER, 0, -1) if views % k == 0)
+    if together > 1:  # stacked below one another, they are one tall view
+        grid = grid.reshape(-1, together * height, *grid.shape[2:])
+    images = copies(images, views // together)
+    found = F.grid_sample(images, grid, kernel, _PADDING[border], align_corners=aligned)
+    return found.unflatten(2, (together, height)).transpose(1, 2).flatten(0, 1) if together > 1 else found
