@@ -1,4 +1,4 @@
-"""The resizer against the libraries whose kernels it names, and its laws; the `Downscale` stage."""
+"""The resizer against the libraries whose kernels it names, and its laws."""
 
 import cv2
 import numpy as np
@@ -24,10 +24,15 @@ OPENCV = {
     "cv2_linear": cv2.INTER_LINEAR,
     "cv2_cubic": cv2.INTER_CUBIC,
     "cv2_area": cv2.INTER_AREA,
+    "cv2_lanczos4": cv2.INTER_LANCZOS4,
 }
 TORCH = {  # ours: (torch's mode, antialias)
     "torch_bilinear": ("bilinear", False),
     "torch_bicubic": ("bicubic", False),
+    "torch_bilinear_aa": ("bilinear", True),
+    "torch_bicubic_aa": ("bicubic", True),
+    "torch_nearest": ("nearest", False),
+    "torch_nearest_exact": ("nearest-exact", False),
     "pil_bilinear": ("bilinear", True),
     "pil_bicubic": ("bicubic", True),
 }
@@ -46,7 +51,7 @@ SIZES = [
     (1, 1),
 ]
 sizes = pytest.mark.parametrize("size", SIZES, ids=str)
-kernels = pytest.mark.parametrize("kernel", NAMES)
+kernels = pytest.mark.parametrize("kernel", [*NAMES, "keys(-0.6)", "keys_aa(-0.6)"])
 
 
 def double(*shape):
@@ -100,8 +105,62 @@ def test_equals_opencv_at_every_length(kernel):
 @pytest.mark.parametrize("kernel", TORCH)
 def test_equals_torch(photo, size, kernel):
     mode, antialias = TORCH[kernel]
-    oracle = F.interpolate(photo, size, mode=mode, antialias=antialias, align_corners=False)
+    corners = None if "nearest" in mode else False
+    oracle = F.interpolate(photo, size, mode=mode, antialias=antialias, align_corners=corners)
     torch.testing.assert_close(resize(photo, size, kernel), oracle, rtol=0, atol=1e-10)
+    oracle = F.interpolate(photo.float(), size, mode=mode, antialias=antialias, align_corners=corners)
+    torch.testing.assert_close(resize(photo.float(), size, kernel), oracle, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kernel", ["torch_nearest", "torch_nearest_exact"])
+def test_nearest_equals_torch_at_every_length(kernel, dtype):
+    row = torch.arange(97, dtype=dtype)[None, None, None]
+    wrong = []
+    for length in range(1, 250):
+        oracle = F.interpolate(row, (1, length), mode=TORCH[kernel][0])
+        if not torch.equal(resize(row, (1, length), kernel), oracle):
+            wrong.append(length)
+    assert not wrong
+
+
+@sizes
+def test_keys_is_the_cubic_of_libraries_that_name_their_parameter(photo, size):
+    planes = [Image.fromarray(plane.float().numpy()) for plane in photo[0]]
+    options = (size[::-1], Image.Transform.EXTENT, (0, 0, 120, 80), Image.Resampling.BICUBIC)
+    oracle = np.stack([np.asarray(plane.transform(*options)) for plane in planes])  # unlike `resize`, with a = -1
+    np.testing.assert_allclose(resize(photo, size, "keys(-1)")[0], oracle, rtol=0, atol=1e-5)
+    torch.testing.assert_close(resize(photo, size, "keys(-0.75)"), resize(photo, size, "cv2_cubic"), rtol=0, atol=0)
+    torch.testing.assert_close(resize(photo, size, "keys_aa(-0.5)"), resize(photo, size), rtol=0, atol=0)
+    size = (80, size[1])  # along one axis, Keys' kernel is linear in a
+    between = 0.4 * resize(photo, size, "keys(-1)") + 0.6 * resize(photo, size, "keys(-0.75)")
+    torch.testing.assert_close(resize(photo, size, "keys(-0.85)"), between, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "name", ["keys", "keys()", "keys(-0.6", "keys( -0.6)", "keys(-.6)", "keys(nan)", "keys(-0.6)x"]
+)
+def test_keys_is_read_strictly(photo, name):
+    with pytest.raises(ValueError, match="`kernel` must be one of"):
+        resize(photo, 10, name)
+
+
+@pytest.mark.parametrize("name", ["keys(0.5)", "keys_aa(-2.5)"])
+def test_keys_with_a_parameter_of_no_use_is_refused(photo, name):
+    with pytest.raises(ValueError, match=r"Keys' parameter must lie in \[-2, 0\]"):
+        resize(photo, 10, name)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (2, 2)], ids=str)
+@pytest.mark.parametrize("size", [(1, 1), (1, 5), (5, 1), (3, 4)], ids=str)
+@pytest.mark.parametrize("kernel", [*PILLOW, *OPENCV])
+def test_a_pixel_or_two_equal_the_library(kernel, shape, size):
+    image = torch.rand(shape)
+    if kernel in PILLOW:
+        oracle = np.asarray(Image.fromarray(image.numpy()).resize(size[::-1], PILLOW[kernel]))
+    else:
+        oracle = cv2.resize(image.numpy(), size[::-1], interpolation=OPENCV[kernel]).reshape(size)
+    np.testing.assert_allclose(resize(image[None, None], size, kernel)[0, 0], oracle, rtol=0, atol=1e-5)
 
 
 @kernels
@@ -169,56 +228,6 @@ def test_a_size_below_one_pixel_is_refused(photo, size):
 def test_an_unknown_kernel_is_refused(photo):
     with pytest.raises(ValueError, match=r"`kernel` must be one of pil_box, .*'lanczos'"):
         resize(photo, 10, "lanczos")
-
-
-@kernels
-def test_downscale_to_a_fixed_side_is_a_clamped_resize(photo, kernel):
-    stage = Downscale(31, kernel)
-    assert stage.dims == 0
-    torch.testing.assert_close(stage(photo, double(1, 0)), resize(photo, 31, kernel).clamp(0, 1))
-
-
-@kernels
-def test_downscale_range_is_down_and_up_again_row_by_row(photo, kernel):
-    stage, images, u = Downscale((10, 40), kernel), torch.cat([photo, photo.flip(-1), 1 - photo]), double(3, 1)
-    assert stage.dims == 1
-    sides = [int(side) for side in stage.values(u)]
-    assert len(set(sides)) == 3
-    oracle = [
-        resize(resize(row[None], side, kernel), (40, 60), kernel).clamp(0, 1)
-        for row, side in zip(images, sides, strict=True)
-    ]
-    torch.testing.assert_close(stage(images, u), torch.cat(oracle), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("size", [40, (20, 40)], ids=str)
-def test_downscale_clamps_what_the_kernel_overshoots(size):
-    images = (double(1, 1, 80, 120) > 0.5).double()
-    assert resize(images, 40, "pil_lanczos").max() > 1
-    views = Downscale(size, "pil_lanczos")(images, torch.full((1, Downscale(size).dims), 0.999))
-    assert views.min() == 0 and views.max() == 1
-
-
-def test_downscale_draws_every_whole_side_of_the_range_equally_often():
-    u = ((torch.arange(1300) + 0.5) / 1300)[:, None]
-    sides, counts = Downscale((8, 20)).values(u).unique(return_counts=True)
-    assert sides.tolist() == list(range(8, 21))
-    assert (counts == 100).all()
-
-
-def test_downscale_range_of_one_side_is_that_side():
-    assert Downscale((32, 32)) == Downscale(32)
-
-
-@pytest.mark.parametrize("size", [0, -1, 2.5, (0, 4), (8, 4), (4, 8, 16), (4.0, 8.0)], ids=str)
-def test_downscale_refuses_other_sizes(size):
-    with pytest.raises(ValueError, match="`size` must be a whole number of pixels"):
-        Downscale(size)
-
-
-def test_downscale_refuses_an_unknown_kernel():
-    with pytest.raises(ValueError, match="`kernel` must be one of"):
-        Downscale(32, "bicubic")
 
 
 def test_a_first_use_in_inference_mode_does_not_bar_autograd():

@@ -8,7 +8,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from transforms.resize import NAMES, axes, resize, target_size
+from transforms.resize import axes, check_kernel, resize, target_size
+from transforms.surrogate import saturate
 
 
 @dataclass(frozen=True)
@@ -20,18 +21,31 @@ class Downscale:
             from low..high and brought back to `high` by the same kernel, as a service does that keeps thumbnails and
             a viewer that enlarges them. So the views still stack, and distance is part of the expectation.
         kernel: see `transforms.resize`.
+        then_upscale: the shorter side to which the reduced picture is enlarged by the same kernel, at least the
+            largest of `size`, in the aspect that the picture came with; None stands for `high` of a range, and for no
+            enlargement of a single side. (Another kernel for the way up is another stage:
+            `Compose([Downscale(96, "cv2_area"), Downscale(224)])`.)
+        eight_bit: both steps in the library's own 8-bit arithmetic, for a thumbnail is a file (see `resize`). The
+            gradient is then that of the steps in floating point, straight through the rounding.
     """
 
     size: int | tuple[int, int]
     kernel: str = "pil_bicubic"
+    then_upscale: int | None = None
+    eight_bit: bool = False
 
     def __post_init__(self) -> None:
-        if self.kernel not in NAMES:
-            raise ValueError(f"`kernel` must be one of {', '.join(NAMES)}; got {self.kernel!r}")
+        check_kernel(self.kernel)
         bounds = self.size if isinstance(self.size, tuple) else (self.size,)
         whole = all(type(side) is int and side >= 1 for side in bounds)
         if not whole or len(bounds) not in (1, 2) or bounds[0] > bounds[-1]:
             raise ValueError(f"`size` must be a whole number of pixels or (low, high); got {self.size!r}")
+        up = self.then_upscale
+        if up is not None and (type(up) is not int or up < bounds[-1]):
+            raise ValueError(
+                f"`then_upscale` must be a whole number of pixels, at least `size` ({bounds[-1]}); got {up!r} "
+                "(two reductions are two stages)"
+            )
         object.__setattr__(self, "size", bounds[0] if len(set(bounds)) == 1 else bounds)
 
     @property
@@ -54,14 +68,32 @@ class Downscale:
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         if isinstance(self.size, int):
-            return resize(images, self.size, self.kernel).clamp(0, 1)
+            if self.then_upscale is None:
+                view = resize(images, self.size, self.kernel, eight_bit=self.eight_bit)
+                return view if self.eight_bit else saturate(view)
+            sides, up = [self.size] * len(images), self.then_upscale
+        else:
+            sides, up = [int(side) for side in self.values(u)[:, 0].tolist()], self.then_upscale or self.size[1]
         size = (images.shape[2], images.shape[3])
-        final = target_size(size, self.size[1])
-        smalls = [int(side) for side in self.values(u)[:, 0].tolist()]
+        final = target_size(size, up)
+        if self.eight_bit:
+            return self._in_8bit(images, {side: target_size(size, side) for side in set(sides)}, sides, final)
         like = (images.dtype, images.device)
-        both = {side: _down_and_up(size, target_size(size, side), final, self.kernel, *like) for side in set(smalls)}
-        rows, columns = (torch.stack(matrices) for matrices in zip(*(both[side] for side in smalls), strict=True))
-        return (rows[:, None] @ images @ columns[:, None].mT).clamp(0, 1)
+        both = {side: _down_and_up(size, target_size(size, side), final, self.kernel, *like) for side in set(sides)}
+        rows, columns = (torch.stack(matrices) for matrices in zip(*(both[side] for side in sides), strict=True))
+        return saturate(rows[:, None] @ images @ columns[:, None].mT)
+
+    def _in_8bit(
+        self, images: Tensor, smalls: dict[int, tuple[int, int]], sides: list[int], final: tuple[int, int]
+    ) -> Tensor:
+        """Row by row of one side at a time: a rounding between the steps keeps them from being one matrix."""
+        groups = {side: [i for i, other in enumerate(sides) if other == side] for side in smalls}
+        views = []
+        for side, rows in groups.items():
+            thumbnail = resize(images[rows], smalls[side], self.kernel, eight_bit=True)
+            views.append(resize(thumbnail, final, self.kernel, eight_bit=True))
+        order = torch.tensor([i for rows in groups.values() for i in rows], device=images.device).argsort()
+        return torch.cat(views).index_select(0, order)
 
 
 @lru_cache(maxsize=1024)

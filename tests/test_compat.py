@@ -1,0 +1,242 @@
+"""The drop-ins against the libraries whose arguments they take, and the gradients that those libraries drop."""
+
+import cv2
+import numpy as np
+import pytest
+import skimage.data
+import torch
+import torchvision.transforms._functional_tensor as tvt
+import torchvision.transforms.functional as tvf
+from torch.autograd import gradcheck
+from torchvision.transforms import InterpolationMode
+
+from transforms import affine, compat, perspective, rotate, warp_affine, warp_perspective
+from transforms.homography import homography, invert, transform
+from transforms.sampling import sample
+
+OPENCV_4 = int(cv2.__version__.split(".")[0]) < 5  # it rounds coordinates to 1/32 pixel
+START = [[0, 0], [120, 0], [120, 80], [0, 80]]
+END = [[8, 5], [109, 3], [117, 66], [-6, 77]]
+AFFINE = [[1.1, 0.3, -12.3], [-0.2, 0.9, 17.7]]
+PROJECTIVE = [[1.05, 0.25, -9.1], [-0.15, 0.85, 8.3], [1.2e-3, -0.8e-3, 1.0]]
+PARAMETERS = {  # angle, translate, scale, shear, center
+    "nothing": (0, (0, 0), 1, 0, None),
+    "angle": (33, (0, 0), 1, (0, 0), None),
+    "translate": (0, (7, -4), 1, [0.0], None),
+    "shear": (0, (0, 0), 1, (12.0, -7.0), None),
+    "all": (-21.3, (5, 9), 1.3, (8.0, 5.0), None),
+    "center": (140.7, (-3, 4), 0.7, 11.0, (31.5, 60)),
+}
+MODES = {"nearest": InterpolationMode.NEAREST, "bilinear": InterpolationMode.BILINEAR}
+
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+modes = pytest.mark.parametrize("kernel", MODES)
+fills = pytest.mark.parametrize("fill", [None, 0.4, [0.3, 0.5, 0.9], [0.2]], ids=str)
+
+
+def double(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def equal(ours, oracle, kernel="bilinear"):
+    """Nearest exactly, float64 within 1e-5. In float32 both sides' coordinates are rounded, which on a steep edge
+    puts each 1.2e-5 from float64; so a few pixels in a thousand are apart by more than 1e-5."""
+    assert ours.shape == oracle.shape
+    apart = (ours - oracle).abs()
+    if kernel == "nearest":
+        assert not apart.any()
+    elif ours.dtype == torch.float64:
+        assert float(apart.max()) <= 1e-12
+    else:
+        assert float(apart.max()) <= 3e-5 and float((apart > 1e-5).double().mean()) <= 2e-3
+
+
+@dtypes
+@modes
+@fills
+@pytest.mark.parametrize("case", PARAMETERS)
+def test_affine_equals_torchvision(photo, case, kernel, fill, dtype):
+    angle, translate, scale, shear, center = PARAMETERS[case]
+    options = (list(shear) if isinstance(shear, tuple) else shear, MODES[kernel], fill, center)
+    oracle = tvf.affine(photo.to(dtype), angle, list(translate), scale, *options)
+    ours = affine(photo.to(dtype), angle, translate, scale, shear, kernel=kernel, fill=fill, center=center)
+    equal(ours, oracle, kernel)
+
+
+@dtypes
+@modes
+@fills
+@pytest.mark.parametrize("expand", [False, True])
+@pytest.mark.parametrize("angle", [0, 17.3, -100.1, 180])
+def test_rotate_equals_torchvision(photo, angle, expand, kernel, fill, dtype):
+    oracle = tvf.rotate(photo.to(dtype), angle, MODES[kernel], expand, None, fill)
+    equal(rotate(photo.to(dtype), angle, kernel=kernel, expand=expand, fill=fill), oracle, kernel)
+
+
+@pytest.mark.parametrize("angle", [30.0, -75.0])
+def test_rotate_about_a_point_equals_torchvision(photo, angle):
+    oracle = tvf.rotate(photo, angle, MODES["bilinear"], center=[20, 70.5])
+    equal(rotate(photo, angle, center=(20, 70.5)), oracle)
+
+
+def test_expand_needs_the_size_that_torchvision_computes():
+    for height, width in ((80, 120), (81, 120), (33, 7), (1, 5)):
+        images = torch.zeros(1, 1, height, width)
+        for angle in (*range(-180, 181, 15), 0.01, 12.34, 44.999):
+            oracle = tvf.rotate(images, angle, expand=True)
+            assert rotate(images, angle, expand=True).shape == oracle.shape, (height, width, angle)
+
+
+@dtypes
+@modes
+def test_perspective_equals_torchvision(photo, kernel, dtype):
+    # torchvision rounds the coefficients that it solves for to float32; its sampler gets ours, unrounded.
+    push = homography(double(START), double(END))
+    pull = invert(push)[0] / invert(push)[0, 2, 2]
+    oracle = tvt.perspective(photo.to(dtype), pull.flatten().tolist()[:8], kernel)
+    equal(perspective(photo.to(dtype), START, END, kernel=kernel), oracle, kernel)
+
+
+@dtypes
+@pytest.mark.parametrize("name", ["affine", "perspective", "rotate"])
+def test_equals_kornia_in_the_interior(photo, name, dtype):
+    from kornia.geometry import transform as kornia
+
+    images = photo.to(dtype)
+    if name == "rotate":
+        ours = rotate(images, 25.5)
+        oracle = kornia.rotate(images, torch.tensor([25.5], dtype=dtype), align_corners=True)
+    elif name == "affine":
+        ours = warp_affine(images, AFFINE, (70, 90))
+        oracle = kornia.warp_affine(images, torch.tensor([AFFINE], dtype=dtype), (70, 90), align_corners=True)
+    else:
+        ours = warp_perspective(images, PROJECTIVE, (70, 90))
+        oracle = kornia.warp_perspective(
+            images, torch.tensor([PROJECTIVE], dtype=dtype), (70, 90), align_corners=True
+        )
+    interior = slice(20, 50), slice(30, 60)
+    apart = (ours - oracle)[..., *interior].abs()
+    assert (ours[..., *interior] != 0).all()
+    assert float(apart.max()) <= 1e-5, float(apart.max())
+
+
+@pytest.mark.parametrize(
+    "matrix", [[*AFFINE, [0, 0, 1]], [*PROJECTIVE[:2], [2e-4, -1.3e-4, 1]]], ids=["affine", "projective"]
+)
+def test_opencv_4_rounds_coordinates_and_stays_near(matrix):
+    image, matrix = skimage.data.astronaut().astype(np.float32) / 255, double(matrix)
+    photograph = torch.from_numpy(image).permute(2, 0, 1)[None].double()
+    steps = torch.arange(512, dtype=torch.float64)
+    places = torch.stack(torch.meshgrid(steps, steps, indexing="xy"), -1)[None]
+    points, _ = transform(invert(matrix)[None], places)
+    apart = (sample(photograph, points) - sample(photograph, (points * 32).round() / 32)).abs()
+    assert 0.01 < float(apart.max()) <= 0.02 and 1e-4 < float(apart.mean()) <= 4e-4
+    oracle = cv2.warpPerspective(image, matrix.numpy(), (512, 512)).transpose(2, 0, 1)
+    apart = np.abs(warp_perspective(photograph, matrix, (512, 512))[0].numpy() - oracle)
+    assert apart.max() <= (0.02 if OPENCV_4 else 2e-4) and apart.mean() <= (4e-4 if OPENCV_4 else 1e-6)
+
+
+@pytest.mark.parametrize("size", [40, [40], 97, (31, 150), [1, 1], (80, 120)], ids=str)
+@pytest.mark.parametrize("antialias", [True, False, None])
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+def test_resize_equals_torchvision(photo, mode, antialias, size):
+    mode = InterpolationMode(mode)
+    for images, bound in ((photo, 1e-10), (photo.float(), 1e-5)):
+        ours = compat.resize(images, size, mode.value, None, antialias)
+        oracle = tvf.resize(images, size, mode, antialias=antialias)
+        torch.testing.assert_close(ours, oracle, rtol=0, atol=bound)
+        assert torch.equal(ours, compat.resize(images, size, mode, antialias=antialias))
+
+
+@pytest.mark.parametrize("shape", [(80, 120), (120, 80), (64, 64), (30, 91)], ids=str)
+@pytest.mark.parametrize("max_size", [33, 45, 60, 97])
+def test_resize_keeps_the_longer_side_below_max_size_as_torchvision(shape, max_size):
+    images = torch.rand(1, 1, *shape)
+    assert compat.resize(images, 32, max_size=max_size).shape == tvf.resize(images, 32, max_size=max_size).shape
+
+
+@pytest.mark.parametrize("kernel", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("fill", [0.0, 0.7])
+def test_gradient_in_every_parameter_of_affine(kernel, fill):
+    images = torch.rand(2, 2, 5, 6, dtype=torch.float64).requires_grad_()
+    angle, scale = double([13.0, -28.0]), double(0.87)
+    translate, shear, center = double([0.31, -0.43]), double([[7.0, 3.0], [-4.0, 9.0]]), double([2.2, 3.1])
+    inputs = [images, *(p.requires_grad_() for p in (angle, translate, scale, shear, center))]
+
+    def view(images, angle, translate, scale, shear, center):
+        return affine(images, angle, translate, scale, shear, kernel=kernel, fill=fill, center=center)
+
+    assert gradcheck(view, inputs)
+
+
+@pytest.mark.parametrize("expand", [False, True])
+def test_gradient_in_the_angle_of_rotate(expand):
+    images = torch.rand(2, 2, 5, 6, dtype=torch.float64).requires_grad_()
+    assert gradcheck(lambda i, a: rotate(i, a, expand=expand), (images, double(37.3).requires_grad_()))
+
+
+def test_lists_of_tensors_stay_in_the_graph(photo):
+    def leaves(rows):
+        return [[double(v).requires_grad_() for v in row] for row in rows]
+
+    start, end, matrix, pair = leaves(START), leaves(END), leaves(AFFINE), leaves([[3, 4]])[0]
+    views = perspective(photo, start, end) + warp_affine(photo, matrix, (80, 120))
+    (views + affine(photo, pair[0], pair, 1.1, [pair[1], 2.0])).square().sum().backward()
+    assert all(float(leaf.grad) != 0 for rows in (start, end, matrix, [pair]) for row in rows for leaf in row)
+
+
+@pytest.mark.parametrize("kind", [np.array, np.float32, torch.tensor, double, lambda v: torch.tensor(v)[None]])
+def test_points_may_be_arrays_whole_numbers_or_batches(photo, kind):
+    oracle = perspective(photo, START, END)
+    torch.testing.assert_close(perspective(photo, kind(START), kind(END)), oracle, rtol=0, atol=1e-12)
+    arrays = [np.array(point) for point in END]
+    torch.testing.assert_close(perspective(photo, START, arrays), oracle, rtol=0, atol=1e-12)
+
+
+def test_whole_number_and_array_matrices(photo):
+    oracle = warp_affine(photo, double([[1, 0, 3], [0, 2, 4]]), (80, 120))
+    assert torch.equal(warp_affine(photo, torch.tensor([[1, 0, 3], [0, 2, 4]]), (80, 120)), oracle)
+    assert torch.equal(warp_perspective(photo, np.array([[1, 0, 3], [0, 2, 4], [0, 0, 1]]), (80, 120)), oracle)
+
+
+def test_one_set_of_parameters_each(photo):
+    images = torch.cat([photo, photo.flip(-1), 1 - photo])
+    angle, scale = double([10, -50, 170]), double([0.8, 1, 1.4])
+    translate, shear = double([[1, 2], [-3, 0], [5.5, 4]]), double([[0, 1], [12, 0], [-7, 3]])
+    rows = [
+        affine(images[i : i + 1], angle[i], translate[i], scale[i], shear[i], fill=double([0.1, 0.2, 0.3]))
+        for i in range(3)
+    ]
+    whole = affine(images, angle, translate, scale, shear, fill=double([0.1, 0.2, 0.3]))
+    torch.testing.assert_close(whole, torch.cat(rows), rtol=0, atol=1e-12)
+    apart = affine(images, angle, [translate[:, 0], translate[:, 1]], scale, shear, fill=[0.1, 0.2, 0.3])
+    torch.testing.assert_close(apart, whole, rtol=0, atol=0)
+    torch.testing.assert_close(rotate(photo, angle), torch.cat([rotate(photo, a) for a in angle]), rtol=0, atol=1e-12)
+
+
+IMAGES = torch.rand(2, 3, 8, 9)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: affine(IMAGES, 0, (0, 0), 0, 0), "`scale` must be positive"),
+        (lambda: affine(IMAGES, 0, (0, 0), 1, 90), "`shear` must not be 90"),
+        (lambda: affine(IMAGES, float("nan"), (0, 0), 1, 0), "`angle` must be finite"),
+        (lambda: affine(IMAGES, 0, (0, 0, 0), 1, 0), r"`translate` must be \(x, y\)"),
+        (lambda: affine(IMAGES, torch.zeros(2), (0, 0), torch.ones(3), 0), "one row, or one per image"),
+        (lambda: affine(IMAGES, torch.zeros(3), (0, 0), 1, 0), "`angle` must hold one row, or one per image"),
+        (lambda: rotate(IMAGES, torch.zeros(2, 2)), r"`angle` must be a number, or one per image"),
+        (lambda: rotate(IMAGES, "10"), "`angle` must hold numbers"),
+        (lambda: rotate(IMAGES, torch.tensor([0.0, 45.0]), expand=True), "`expand` needs one size"),
+        (lambda: rotate(IMAGES[0], 10), "`images` must be floating"),
+        (lambda: perspective(IMAGES, [[0, 0], [1]], END), "`startpoints` must hold numbers in rows of one length"),
+        (lambda: compat.resize(IMAGES, 4, "lanczos"), "`interpolation` must be one of nearest, .*'lanczos'"),
+        (lambda: compat.resize(IMAGES, (4, 4, 4)), "`size` must be one number"),
+        (lambda: compat.resize(IMAGES, 4, max_size=4), "`max_size` must be above `size`"),
+        (lambda: compat.resize(IMAGES, (4, 5), max_size=9), "`max_size` must be above `size`, which must be one"),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

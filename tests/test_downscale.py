@@ -1,0 +1,126 @@
+"""The `Downscale` stage: one side, a range of sides, thumbnails enlarged again, and thumbnails that are files."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from transforms import Downscale, resize
+from transforms.resize import NAMES
+
+kernels = pytest.mark.parametrize("kernel", [*NAMES, "keys(-0.6)"])
+
+
+def double(*shape):
+    return torch.rand(*shape, dtype=torch.float64)
+
+
+@kernels
+def test_downscale_to_a_fixed_side_is_a_clamped_resize(photo, kernel):
+    stage = Downscale(31, kernel)
+    assert stage.dims == 0
+    torch.testing.assert_close(stage(photo, double(1, 0)), resize(photo, 31, kernel).clamp(0, 1))
+
+
+@kernels
+def test_downscale_range_is_down_and_up_again_row_by_row(photo, kernel):
+    stage, images, u = Downscale((10, 40), kernel), torch.cat([photo, photo.flip(-1), 1 - photo]), double(3, 1)
+    assert stage.dims == 1
+    sides = [int(side) for side in stage.values(u)]
+    assert len(set(sides)) == 3
+    oracle = [
+        resize(resize(row[None], side, kernel), (40, 60), kernel).clamp(0, 1)
+        for row, side in zip(images, sides, strict=True)
+    ]
+    torch.testing.assert_close(stage(images, u), torch.cat(oracle), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [31, (10, 40)], ids=str)
+def test_downscale_then_upscale_is_down_and_up_again(photo, size):
+    stage, u = Downscale(size, "cv2_cubic", then_upscale=53), double(1, 1)[:, : Downscale(size).dims]
+    side = int(stage.values(u)) if stage.dims else 31
+    oracle = resize(resize(photo, side, "cv2_cubic"), (53, 79), "cv2_cubic").clamp(0, 1)
+    torch.testing.assert_close(stage(photo, u), oracle, rtol=0, atol=1e-12)
+
+
+def test_downscale_range_ends_at_its_highest_side_unless_told(photo):
+    u = double(1, 1)
+    assert torch.equal(Downscale((10, 40), then_upscale=40)(photo, u), Downscale((10, 40))(photo, u))
+
+
+@pytest.mark.parametrize("up", [0, 39, 40.0, (40, 50)], ids=str)
+def test_downscale_refuses_to_enlarge_to_less(up):
+    with pytest.raises(ValueError, match=r"`then_upscale` must be .*at least `size` \(40\)"):
+        Downscale((20, 40), then_upscale=up)
+
+
+@pytest.mark.parametrize("size", [40, (20, 40)], ids=str)
+def test_downscale_clamps_what_the_kernel_overshoots(size):
+    images = (double(1, 1, 80, 120) > 0.5).double()
+    assert resize(images, 40, "pil_lanczos").max() > 1
+    views = Downscale(size, "pil_lanczos")(images, torch.full((1, Downscale(size).dims), 0.999))
+    assert views.min() == 0 and views.max() == 1
+
+
+def test_downscale_draws_every_whole_side_of_the_range_equally_often():
+    u = ((torch.arange(1300) + 0.5) / 1300)[:, None]
+    sides, counts = Downscale((8, 20)).values(u).unique(return_counts=True)
+    assert sides.tolist() == list(range(8, 21))
+    assert (counts == 100).all()
+
+
+def test_downscale_range_of_one_side_is_that_side():
+    assert Downscale((32, 32)) == Downscale(32)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, (0, 4), (8, 4), (4, 8, 16), (4.0, 8.0)], ids=str)
+def test_downscale_refuses_other_sizes(size):
+    with pytest.raises(ValueError, match="`size` must be a whole number of pixels"):
+        Downscale(size)
+
+
+def test_downscale_refuses_an_unknown_kernel():
+    with pytest.raises(ValueError, match="`kernel` must be one of"):
+        Downscale(32, "bicubic")
+
+
+@pytest.mark.parametrize("kernel", ["pil_bicubic", "cv2_area", "torch_bicubic_aa"])
+def test_downscale_in_8bit_is_a_file_brought_back_row_by_row(photo, kernel):
+    images = torch.cat([photo, photo.flip(-1), 1 - photo, photo.flip(-2)])
+    u = torch.tensor([[0.1], [0.9], [0.5], [0.1]], dtype=torch.float64)
+    stage = Downscale((10, 40), kernel, then_upscale=50, eight_bit=True)
+    sides = [int(side) for side in stage.values(u)]
+    assert len(set(sides)) == 3
+    for view, row, side in zip(stage(images, u), images, sides, strict=True):
+        thumbnail = resize(row[None], side, kernel, eight_bit=True)
+        assert torch.equal(view[None], resize(thumbnail, (50, 75), kernel, eight_bit=True))
+
+
+def test_downscale_in_8bit_is_what_pillow_writes_and_reads(photo):
+    image = Image.fromarray((photo[0].permute(1, 2, 0) * 255).round().byte().numpy())
+    thumbnail = image.resize((30, 20), Image.Resampling.BICUBIC)
+    oracle = np.asarray(thumbnail.resize((60, 40), Image.Resampling.BICUBIC)).transpose(2, 0, 1) / 255
+    u = torch.empty(1, 0)
+    np.testing.assert_array_equal(Downscale(20, then_upscale=40, eight_bit=True)(photo, u)[0], oracle)
+    np.testing.assert_array_equal(
+        Downscale(20, eight_bit=True)(photo, u)[0], np.asarray(thumbnail).transpose(2, 0, 1) / 255
+    )
+
+
+@pytest.mark.parametrize("stage", [Downscale(20), Downscale((10, 40)), Downscale(20, then_upscale=40)], ids=str)
+def test_downscale_in_8bit_has_the_gradient_of_the_float_steps(photo, stage):
+    whole = Downscale(stage.size, stage.kernel, stage.then_upscale, eight_bit=True)
+    images, u = (0.3 + 0.4 * torch.cat([photo, 1 - photo])).requires_grad_(), torch.rand(2, stage.dims)
+    cotangent = torch.randn_like(stage(images, u))
+    (gradient,), (oracle,) = (torch.autograd.grad(s(images, u), images, cotangent) for s in (whole, stage))
+    torch.testing.assert_close(gradient, oracle, rtol=0, atol=1e-12)
+
+
+def test_downscale_in_8bit_keeps_the_gradient_of_black_and_white():
+    images = torch.zeros(1, 1, 80, 120, dtype=torch.float64)
+    images[..., 60:] = 1
+    images.requires_grad_()
+    views = Downscale(40, "torch_bilinear_aa", eight_bit=True)(images, torch.empty(1, 0))
+    assert set(views.detach().unique().tolist()) <= {k / 255 for k in range(256)}
+    views.sum().backward()
+    torch.testing.assert_close(images.grad.sum(), views.new_tensor(40 * 60))

@@ -1,0 +1,191 @@
+"""Resizing in 8 bits against the libraries' own, pixel by pixel, and its gradient."""
+
+import cv2
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from transforms import resize
+from transforms.resize import axes
+
+PILLOW = {
+    "pil_nearest": Image.Resampling.NEAREST,
+    "pil_box": Image.Resampling.BOX,
+    "pil_bilinear": Image.Resampling.BILINEAR,
+    "pil_bicubic": Image.Resampling.BICUBIC,
+    "pil_lanczos": Image.Resampling.LANCZOS,
+}
+OPENCV = {  # ours: (OpenCV's, mean difference allowed in levels)
+    "cv2_nearest": (cv2.INTER_NEAREST, 0),
+    "cv2_linear": (cv2.INTER_LINEAR, 1e-3),
+    "cv2_cubic": (cv2.INTER_CUBIC, 1e-2),
+    "cv2_area": (cv2.INTER_AREA, 1e-2),
+    "cv2_lanczos4": (cv2.INTER_LANCZOS4, 1e-3),
+}
+TORCH = {  # ours: (torch's mode, antialias)
+    "torch_bilinear": ("bilinear", False),
+    "torch_bicubic": ("bicubic", False),
+    "torch_bilinear_aa": ("bilinear", True),
+    "torch_bicubic_aa": ("bicubic", True),
+    "torch_nearest": ("nearest", False),
+    "torch_nearest_exact": ("nearest-exact", False),
+}
+NAMES = [*PILLOW, *OPENCV, *TORCH, "keys(-0.6)", "keys_aa(-0.6)"]
+# Of an image of 80 x 120: halves, thirds and broken ratios, down, up, one axis alone, one of either; (31, 150) and
+# (6, 90) are those that Pillow shrinks rows first.
+SIZES = [
+    (40, 60),
+    (20, 40),
+    (27, 41),
+    (79, 119),
+    (160, 240),
+    (93, 131),
+    (80, 53),
+    (113, 120),
+    (31, 150),
+    (150, 31),
+    (6, 90),
+    (80, 120),
+    (1, 1),
+]
+sizes = pytest.mark.parametrize("size", SIZES, ids=str)
+contents = pytest.mark.parametrize("content", ["photo", "noise", "black and white"])
+kernels = pytest.mark.parametrize("kernel", NAMES)
+
+
+@pytest.fixture
+def levels(photo, content):
+    """(1,3,80,120) uint8, channels last (torch refuses to make 1 x 1 of others); black and white overshoots."""
+    noise = torch.rand_like(photo)
+    made = {"photo": photo, "noise": noise, "black and white": noise.round()}[content]
+    return (made * 255).round().byte().contiguous(memory_format=torch.channels_last)
+
+
+def ours(levels, size, kernel, dtype=torch.float64):
+    views = resize(levels.to(dtype) / 255, size, kernel, eight_bit=True)
+    whole = (views.double() * 255).round()
+    assert torch.equal(views, whole.to(dtype) / 255)  # exactly k/255
+    return whole[0].numpy()
+
+
+@contents
+@sizes
+@pytest.mark.parametrize("kernel", PILLOW)
+def test_equals_pillow_exactly(levels, size, kernel):
+    oracle = Image.fromarray(levels[0].permute(1, 2, 0).numpy()).resize(size[::-1], PILLOW[kernel])
+    np.testing.assert_array_equal(ours(levels, size, kernel), np.asarray(oracle).transpose(2, 0, 1))
+
+
+@contents
+@sizes
+@pytest.mark.parametrize("kernel", TORCH)
+def test_equals_torch_exactly(levels, size, kernel):
+    mode, antialias = TORCH[kernel]
+    corners = None if "nearest" in mode else False
+    oracle = F.interpolate(levels, size, mode=mode, antialias=antialias, align_corners=corners)
+    np.testing.assert_array_equal(ours(levels, size, kernel, torch.float32), oracle[0])
+
+
+@contents
+@pytest.mark.parametrize("kernel", OPENCV)
+def test_equals_opencv_within_a_level(levels, kernel):
+    image, (flag, bound) = levels[0].permute(1, 2, 0).contiguous().numpy(), OPENCV[kernel]
+    apart = []
+    for size in SIZES:
+        oracle = cv2.resize(image, size[::-1], interpolation=flag).transpose(2, 0, 1)
+        apart.append(np.abs(ours(levels, size, kernel) - oracle).ravel())
+        assert apart[-1].max() <= 1, size
+    assert np.concatenate(apart).mean() <= bound
+
+
+@pytest.mark.parametrize("kernel", ["pil_bilinear", "pil_lanczos", "torch_bicubic_aa"])
+def test_equals_the_library_at_every_length(kernel):
+    image = torch.randint(0, 256, (1, 3, 61, 47), dtype=torch.uint8)
+    wrong = []
+    for length in range(1, 130):
+        size = (length, 131 - length)
+        if kernel in PILLOW:
+            oracle = Image.fromarray(image[0].permute(1, 2, 0).numpy()).resize(size[::-1], PILLOW[kernel])
+            oracle = np.asarray(oracle).transpose(2, 0, 1)
+        else:
+            oracle = F.interpolate(image, size, mode="bicubic", antialias=True, align_corners=False)[0].numpy()
+        if not np.array_equal(ours(image, size, kernel), oracle):
+            wrong.append(size)
+    assert not wrong
+
+
+@pytest.mark.parametrize("size", [(27, 41), (160, 240)], ids=str)
+@pytest.mark.parametrize("kernel", ["keys(-0.6)", "keys_aa(-0.6)"])
+def test_keys_is_rounded_and_clipped_once(photo, kernel, size):
+    oracle = (resize((photo * 255).round(), size, kernel).round().clamp(0, 255)[0]).numpy()
+    np.testing.assert_array_equal(ours((photo * 255).round(), size, kernel), oracle)
+
+
+@kernels
+def test_images_are_first_rounded_and_clipped(photo, kernel):
+    off = photo + 0.4 / 255 * (2 * torch.rand_like(photo) - 1)
+    assert torch.equal(resize(off, (27, 41), kernel, eight_bit=True), resize(photo, (27, 41), kernel, eight_bit=True))
+    wild = 3 * photo - 1
+    assert torch.equal(
+        resize(wild, (27, 41), kernel, eight_bit=True), resize(wild.clamp(0, 1), (27, 41), kernel, eight_bit=True)
+    )
+
+
+@kernels
+@pytest.mark.parametrize("size", [(27, 41), (93, 131), (31, 150)], ids=str)
+def test_gradient_is_that_of_the_float_resize_where_nothing_clips(photo, kernel, size):
+    images = (0.3 + 0.4 * photo).requires_grad_()
+    views, linear = resize(images, size, kernel, eight_bit=True), resize(images, size, kernel)
+    cotangent = torch.randn_like(linear)
+    (gradient,), (oracle,) = (torch.autograd.grad(v, images, cotangent) for v in (views, linear))
+    torch.testing.assert_close(gradient, oracle, rtol=0, atol=1e-12)
+    assert float((views - linear).detach().abs().max()) < 2 / 255
+
+
+@pytest.mark.parametrize(("size", "rows_first"), [((27, 41), False), ((31, 150), True)])
+def test_gradient_is_zero_where_a_pass_clips(size, rows_first):
+    images = torch.rand(1, 1, 80, 120, dtype=torch.float64).round().requires_grad_()
+    views = resize(images, size, "pil_lanczos", eight_bit=True)
+    rows, columns = axes((80, 120), size, "pil_lanczos", images)
+
+    def store(values):  # round and clip, straight through the rounding
+        clipped = values.clamp(-0.5, 255.5)
+        return clipped + (clipped.round().clamp(0, 255) - clipped).detach()
+
+    middle = store(rows @ (255 * images) if rows_first else 255 * images @ columns.mT)
+    oracle = store(middle @ columns.mT if rows_first else rows @ middle) / 255
+    cotangent = torch.randn_like(views)
+    (gradient,), (expected,) = (torch.autograd.grad(v, images, cotangent) for v in (views, oracle))
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
+    (unclipped,) = torch.autograd.grad(resize(images, size, "pil_lanczos"), images, cotangent)
+    assert (gradient != unclipped).any()
+
+
+def test_gradient_is_zero_where_an_image_leaves_the_range(photo):
+    images = (2 * photo - 0.5).requires_grad_()
+    resize(images, 32, "torch_bilinear_aa", eight_bit=True).sum().backward()
+    outside = (images < 0) | (images > 1)
+    assert outside.any() and not images.grad[outside].any() and (images.grad[~outside] != 0).all()
+
+
+def test_without_a_gradient_the_values_are_the_same(photo):
+    with torch.no_grad():
+        plain = resize(photo, 32, eight_bit=True)
+    assert torch.equal(plain, resize(photo.requires_grad_(), 32, eight_bit=True))
+
+
+@kernels
+def test_rows_do_not_depend_on_the_batch(photo, kernel):
+    images = torch.cat([photo, photo.flip(-1), 1 - photo]).float()
+    rows = [resize(row[None], (31, 47), kernel, eight_bit=True) for row in images]
+    assert torch.equal(resize(images, (31, 47), kernel, eight_bit=True), torch.cat(rows))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_images(photo, dtype):
+    views = resize(photo.to(dtype), 32, eight_bit=True)
+    assert views.dtype == dtype
+    oracle = resize(photo.to(dtype).double(), 32, eight_bit=True)
+    assert torch.equal(views, oracle.float().to(dtype))
