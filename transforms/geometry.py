@@ -98,3 +98,100 @@ class Perspective(Homography):
         square = u.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]])
         moved = square + self.values(u).unflatten(-1, (4, 2))
         return quad_to_quad(moved, square.expand_as(moved))
+
+
+@dataclass(frozen=True)
+class Crop(Homography):
+    """Show a window of the picture, stretched to the whole frame: torchvision's RandomResizedCrop, continuous. The
+    window always lies inside the picture, whatever the frame's shape.
+
+    Args:
+        scale: the window's area as a share of the frame's, within [0.01, 1].
+        ratio: width over height of the window, divided by that of the frame, so that 1 keeps shapes (on a square
+            frame this is torchvision's ratio). The logarithm is uniform, over that part of the range at which a
+            window of the drawn area still fits: from max(low, area) to min(high, 1 / area).
+
+    Raises:
+        ValueError: a range that does not contain 1, with an area at which none of its windows fits.
+    """
+
+    scale: Range = (0.5, 1.0)
+    ratio: Range = (3 / 4, 4 / 3)
+
+    dims: ClassVar[int] = 4
+    names: ClassVar[tuple[str, ...]] = (
+        "area (of the frame)",
+        "aspect (x of the frame's)",
+        "position right (of the slack)",
+        "position down (of the slack)",
+    )
+
+    def __post_init__(self) -> None:
+        scale, ratio = pair(self.scale, "scale", low=0.01, high=1), pair(self.ratio, "ratio", low=0.01, high=100)
+        most = min(ratio[1], 1 / ratio[0], 1.0)  # the largest area that fits at the mildest ratio
+        if scale[1] > most * (1 + 1e-9):
+            raise ValueError(
+                f"`scale` must be at most {most:.4g} where `ratio` is {ratio}, or the window leaves the picture; got "
+                f"{scale} (reduce `scale`, or let `ratio` contain 1)"
+            )
+
+    def values(self, u: Tensor) -> Tensor:
+        area = spread(u[:, 0], pair(self.scale, "scale"))
+        low, high = (math.log(bound) for bound in self.ratio)
+        # Narrowing the range, and not clamping the ratio, leaves no part of the cube without a gradient.
+        narrow, wide = area.log().clamp(min=low), (-area.log()).clamp(max=high)
+        return torch.cat([area[:, None], (narrow + (wide - narrow) * u[:, 1]).exp()[:, None], u[:, 2:]], dim=-1)
+
+    def matrix(self, u: Tensor) -> Tensor:
+        return self._window(u, (1.0, 1.0))
+
+    def framed(self, size: tuple[int, int]) -> Homography:
+        """The same crop for a frame of `size` (height, width); without, the frame is square."""
+        return _Window(self, (size[1] / min(size), size[0] / min(size)))
+
+    def _window(self, u: Tensor, extent: tuple[float, float]) -> Tensor:
+        area, aspect, right, down = self.values(u).unbind(-1)
+        width, height = (area * aspect).sqrt(), (area / aspect).sqrt()
+        sides = zip((right, down), (width, height), extent, strict=True)
+        x, y = ((2 * at - 1) * (1 - side) * half for at, side, half in sides)
+        return shift(x, y) @ scale(width, height)
+
+
+@dataclass(frozen=True)
+class _Window(Homography):
+    """A `Crop` in a frame that reaches `extent` (right, down) from its centre, in the stage frame's unit."""
+
+    crop: Crop
+    extent: tuple[float, float]
+
+    dims: ClassVar[int] = Crop.dims
+    names: ClassVar[tuple[str, ...]] = Crop.names
+
+    def values(self, u: Tensor) -> Tensor:
+        return self.crop.values(u)
+
+    def matrix(self, u: Tensor) -> Tensor:
+        return self.crop._window(u, self.extent)
+
+
+@dataclass(frozen=True)
+class Flip(Homography):
+    """Mirror the picture left to right (`vertical`: top to bottom) with probability `p`, as torch.flip does."""
+
+    p: float = 0.5
+    vertical: bool = False
+
+    dims: ClassVar[int] = 1
+    names: ClassVar[tuple[str, ...]] = ("mirrored (0 or 1)",)
+    discrete: ClassVar[tuple[int, ...]] = (0,)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.p, int | float) or not 0 <= self.p <= 1:
+            raise ValueError(f"`p` must be a probability, in [0, 1]; got {self.p!r}")
+
+    def values(self, u: Tensor) -> Tensor:
+        return (u < self.p).to(u.dtype)
+
+    def matrix(self, u: Tensor) -> Tensor:
+        mirror, same = 1 - 2 * self.values(u)[:, 0], torch.ones_like(u[:, 0])
+        return scale(same, mirror) if self.vertical else scale(mirror, same)

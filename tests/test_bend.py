@@ -1,0 +1,284 @@
+"""Maps that no matrix gives: lens, bottle, cloth and shutter, against OpenCV, SciPy and solid geometry."""
+
+import itertools
+import math
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from scipy.interpolate import RBFInterpolator
+from scipy.ndimage import map_coordinates
+from torch.autograd import gradcheck
+
+from transforms.base import UNSEEN, Compose, Framed, Geometry, Homography
+from transforms.bend import Lens, RollingShutter, ThinPlate
+from transforms.cylinder import Cylinder
+from transforms.geometry import Affine, Crop, Flip, Perspective
+from transforms.viewpoint import Viewpoint
+
+double = torch.float64
+LAST = 1 - 2**-24
+BENDS = {
+    "lens": Lens(0.6, 0.3),
+    "bottle": Cylinder((60, 200), turn=20, tilt=30, distance=(2, 6)),
+    "flat to round": Cylinder((0, 360), tilt=60, distance=(1, 4)),
+    "cloth": ThinPlate(0.2),
+    "fine cloth": ThinPlate(0.1, grid=5),
+    "shutter": RollingShutter(0.2, (0.0, 0.1), (0, 3)),
+}
+every_bend = pytest.mark.parametrize("name", BENDS)
+
+
+def lattice(size=(80, 120)):
+    """The stage points of a frame's pixels, (1,h,w,2)."""
+    y, x = ((torch.arange(n, dtype=double) + 0.5 - n / 2) * 2 / min(size) for n in size)
+    return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)[None]
+
+
+def framed(stage, size=(80, 120)):
+    return stage.framed(size) if isinstance(stage, Framed) else stage
+
+
+def edges(stage, dtype):
+    """The ends and the middle of every range, together and one by one."""
+    rows = [[v] * stage.dims for v in (0.0, 0.5, LAST)]
+    rows += [[v if j == i else 0.5 for j in range(stage.dims)] for i in range(stage.dims) for v in (0.0, LAST)]
+    return torch.tensor(rows[:24], dtype=dtype)
+
+
+@every_bend
+def test_is_a_map_of_points_and_no_matrix(name):
+    assert isinstance(BENDS[name], Geometry) and not isinstance(BENDS[name], Homography)
+
+
+@pytest.mark.parametrize("stage", [Lens(), Cylinder(), Cylinder(distance=(1, 9)), ThinPlate(0), RollingShutter()])
+def test_neutral_ranges_are_the_identity(stage, photo):
+    u = torch.rand(1, stage.dims, dtype=double)
+    torch.testing.assert_close(stage(photo, u), photo, rtol=0, atol=1e-12)
+
+
+@every_bend
+@pytest.mark.parametrize("dtype", [torch.float32, double], ids=["float32", "float64"])
+@pytest.mark.parametrize("border", ["constant", "replicate", "reflect", "reflect101"])
+def test_gradients_are_finite_at_the_ends_of_every_range(name, dtype, border, photo):
+    stage, wild = BENDS[name], Perspective(0.49)  # whose horizon sends points far out
+    for pipeline in (Compose([stage], border=border), Compose([stage, stage, wild], border=border)):
+        u = torch.cat([edges(s, dtype)[torch.arange(9) % len(edges(s, dtype))] for s in pipeline.stages], dim=1)
+        images = photo[..., ::4, ::4].to(dtype).repeat(len(u), 1, 1, 1).requires_grad_()
+        u.requires_grad_()
+        views = pipeline(images, u)
+        views.square().sum().backward()
+        for result in (views, images.grad, u.grad):
+            assert result.isfinite().all()
+        assert (images.grad.flatten(1).norm(dim=1) > 0).all()
+
+
+@every_bend
+def test_gradcheck_of_the_points(name):
+    stage = framed(BENDS[name])
+    points = (1.6 * torch.rand(2, 3, 4, 2, dtype=double) - 0.8).requires_grad_()
+    u = (0.1 + 0.8 * torch.rand(2, stage.dims, dtype=double)).requires_grad_()
+    assert gradcheck(stage.pull, (points, u))
+
+
+@every_bend
+def test_shared_points_and_points_of_each_row_agree(name):
+    stage, u = framed(BENDS[name]), torch.rand(3, BENDS[name].dims, dtype=double)
+    points = lattice((8, 12))
+    torch.testing.assert_close(stage.pull(points, u), stage.pull(points.expand(3, -1, -1, -1), u))
+    torch.testing.assert_close(stage.pull(points, u), torch.cat([stage.pull(points, row[None]) for row in u]))
+
+
+@every_bend
+def test_far_points_stay_finite(name):
+    stage = framed(BENDS[name])
+    far = torch.tensor([[-1e6, 3.0], [1e6, 1e6], [1e3, -1e3], [0.0, 0.0]])[None, None]
+    u = torch.cat([edges(stage, torch.float32), torch.rand(20, stage.dims)]).requires_grad_()
+    points = far.expand(len(u), -1, -1, -1).clone().requires_grad_()
+    pulled = stage.pull(points, u)
+    (pulled / UNSEEN).sum().backward()
+    assert pulled.isfinite().all() and u.grad.isfinite().all() and points.grad.isfinite().all()
+
+
+# --- All of them at once
+
+
+def test_all_stages_fuse_into_one_sample_of_the_composed_pulls(photo):
+    stages = [Crop(), *BENDS.values(), Viewpoint(20, 20, 10), Lens(-0.1), Flip(), Perspective(0.1), Affine(10)]
+    pipeline = Compose(stages, antialias=False)
+    u = torch.rand(2, pipeline.dims, dtype=double)
+    views = pipeline(torch.cat([photo, photo.flip(-1)]), u)
+    assert pipeline.resamples() == 1
+    points, seen = lattice(), torch.ones(2, 80, 120, dtype=torch.bool)
+    for stage, part in reversed(list(zip(stages, u.split([s.dims for s in stages], -1), strict=True))):
+        points = framed(stage).pull(points, part)  # an output point meets the last stage first
+        seen &= points.abs().amax(-1) < UNSEEN
+    assert 0.3 < seen.double().mean() < 1
+    for row, image in enumerate((photo, photo.flip(-1))):
+        x, y = points[row].unbind(-1)
+        where = np.stack([y.numpy() * 40 + 39.5, x.numpy() * 40 + 59.5])
+        oracle = map_coordinates(image[0, 0].numpy(), where, order=1, mode="grid-constant", cval=0.5)
+        oracle[~seen[row].numpy()] = 0.5
+        np.testing.assert_allclose(views[row, 0], oracle, rtol=0, atol=1e-10)
+
+
+# --- Lens
+
+
+@pytest.mark.parametrize("k", [(0.3, 0.0), (-0.15, 0.0), (0.2, -0.03), (-0.1, 0.1)], ids=str)
+def test_lens_is_opencvs_distortion(k):
+    stage = Lens(*((v, v) for v in k))
+    camera = np.array([[40, 0, 59.5], [0, 40, 39.5], [0, 0, 1.0]])
+    maps = cv2.initUndistortRectifyMap(camera, np.array([*k, 0, 0]), None, camera, (120, 80), cv2.CV_32FC1)
+    oracle = (torch.tensor(np.stack(maps, -1), dtype=double) - torch.tensor([59.5, 39.5])) / 40
+    pulled = stage.pull(lattice(), torch.rand(1, 2, dtype=double))[0]
+    seen = pulled[..., 0] < UNSEEN
+    assert seen.double().mean() > 0.6
+    torch.testing.assert_close(pulled[seen], oracle[seen], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("k", list(itertools.product([-1, -0.4, -0.1, 0, 0.2, 1], repeat=2)), ids=str)
+def test_a_lens_sees_up_to_the_first_fold(k):
+    radius = torch.linspace(0, 10, 10001, dtype=double)
+    grows = 1 + 3 * k[0] * radius**2 + 5 * k[1] * radius**4 > 0
+    before = grows.long().cumprod(0).bool()
+    points = torch.stack([radius, torch.zeros_like(radius)], -1)[None, None]
+    seen = Lens((k[0], k[0]), (k[1], k[1])).pull(points, torch.rand(1, 2, dtype=double))[0, 0, :, 0] < UNSEEN
+    assert (seen != before).sum() <= 1
+
+
+def test_positive_coefficients_are_a_barrel():
+    edge = torch.tensor([[[[1.0, 0.0], [1.0, 1.0]]]], dtype=double)
+    looks = Lens((0.1, 0.1)).pull(edge, torch.rand(1, 2, dtype=double))[0, 0]
+    # The corner looks further out than the side's middle: in the view the side bulges outwards.
+    assert looks[1, 0] > looks[0, 0] == pytest.approx(1.1)
+
+
+# --- Cylinder
+
+
+def label_on_a_bottle(arc, turn, tilt, distance, half_width):
+    """Points of a label in the output plane and whether they are seen, by rotation matrices and projection."""
+    radius = half_width / math.radians(arc / 2)
+    x, y = np.meshgrid(np.linspace(-half_width, half_width, 61), np.linspace(-1.2, 1.2, 21))
+    angle = x / radius + math.radians(turn)
+    points = np.stack([radius * np.sin(angle), y, radius * (1 - np.cos(angle))], -1)
+    normals = np.stack([np.sin(angle), np.zeros_like(angle), -np.cos(angle)], -1)
+    lean = cv2.Rodrigues(np.array([-math.radians(tilt), 0, 0]))[0]  # the top (y < 0) goes away (z > 0)
+    points, normals = points @ lean.T, normals @ lean.T
+    to_camera = np.array([0, 0, -distance]) - points
+    facing = (normals * to_camera).sum(-1) / np.linalg.norm(to_camera, axis=-1)
+    seen_at = points[..., :2] * distance / (points[..., 2:] + distance)
+    return np.stack([x, y], -1), seen_at, facing
+
+
+@pytest.mark.parametrize(
+    "pose",
+    [(90, 0, 0, 4), (180, 60, 0, 3), (40, -20, 25, 4), (340, 100, -30, 6), (1e-3, 0, 40, 2), (170, 0, 60, 1.5)],
+    ids=str,
+)
+@pytest.mark.parametrize("size", [(80, 120), (90, 60)], ids=str)
+def test_points_projected_from_a_bottle_are_pulled_back(pose, size):
+    stage = framed(Cylinder(*((v, v) for v in pose)), size)
+    label, seen_at, facing = label_on_a_bottle(*pose, size[1] / min(size))
+    pulled = stage.pull(torch.tensor(seen_at)[None], torch.rand(1, 4, dtype=double))[0].numpy()
+    front = facing > 0.1
+    assert front.mean() > 0.2
+    np.testing.assert_allclose(pulled[front], label[front], rtol=0, atol=1e-9)
+    back = facing < -0.1  # what the bottle hides is not what is seen at its place
+    assert (np.abs(pulled[back] - label[back]).max(-1) > 0.05).all()
+
+
+@pytest.mark.parametrize("tilt", [0, 40, -60])
+def test_rays_that_miss_the_bottle_see_nothing(tilt):
+    arc, distance = 200, 3
+    points = lattice((120, 80))
+    stage = framed(Cylinder((arc, arc), 0, (tilt, tilt), distance), (120, 80))
+    unseen = stage.pull(points, torch.rand(1, 4, dtype=double))[0, ..., 0].numpy() == UNSEEN
+    radius, lean = 1 / math.radians(arc / 2), cv2.Rodrigues(np.array([-math.radians(tilt), 0, 0]))[0]
+    rays = np.concatenate([points[0].numpy(), np.full((120, 80, 1), distance)], -1)
+    axis, start = lean @ [0, 1, 0], np.array([0, 0, -distance]) - lean @ [0, 0, radius]
+    across = np.cross(rays, axis)
+    gap = np.abs((across * start).sum(-1)) / np.linalg.norm(across, axis=-1)  # from the axis to the ray
+    assert unseen[gap > radius].all() and not unseen[gap < 0.99 * radius].any()
+    assert 0.1 < unseen.mean() < 0.9
+
+
+def test_a_bottle_flattens_out_smoothly():
+    u = torch.tensor([[1e-3, 0, 0, 0], [0.0, 0, 0, 0]], dtype=double, requires_grad=True)
+    stage, points = Cylinder((0, 1e-2)), lattice()
+    pulled = stage.pull(points, u)
+    torch.testing.assert_close(pulled[1], points[0], rtol=0, atol=0)
+    torch.testing.assert_close(pulled[0], points[0], rtol=0, atol=1e-6)
+    (grad,) = torch.autograd.grad(pulled[..., 0].mul(points[..., 0]).sum((1, 2)).sum(), u)
+    torch.testing.assert_close(grad[0], grad[1], rtol=1e-3, atol=1e-9)  # the same slope at 0 as close to it
+    assert grad[1, 0] > 0
+
+
+# --- ThinPlate
+
+
+@pytest.mark.parametrize("grid", [2, 3, 5])
+def test_cloth_is_scipys_thin_plate_spline(grid):
+    stage = ThinPlate(0.15, grid)
+    u = torch.rand(2, stage.dims, dtype=double)
+    at = np.stack(np.meshgrid(np.linspace(-1, 1, grid), np.linspace(-1, 1, grid)), -1).reshape(-1, 2)
+    points = lattice((20, 30))
+    pulled = stage.pull(points, u)
+    for row in range(2):
+        moved = stage.values(u)[row].reshape(-1, 2).numpy()
+        oracle = RBFInterpolator(at, moved, kernel="thin_plate_spline", degree=1)(points.reshape(-1, 2).numpy())
+        np.testing.assert_allclose((pulled[row] - points[0]).reshape(-1, 2), oracle, rtol=0, atol=1e-10)
+        exact = stage.pull(torch.tensor(at)[None, None], u[row : row + 1])[0, 0]
+        np.testing.assert_allclose(exact, at + moved, rtol=0, atol=1e-12)
+
+
+def test_cloth_works_after_inference_mode(photo):
+    stage = ThinPlate(0.1234)
+    with torch.inference_mode():
+        stage(photo, torch.rand(1, stage.dims, dtype=double))
+    u = torch.rand(1, stage.dims, dtype=double, requires_grad=True)
+    stage(photo, u).sum().backward()
+    assert (u.grad != 0).all()
+
+
+# --- RollingShutter
+
+
+def test_each_row_is_read_at_its_own_time(photo):
+    stage = RollingShutter((0.2, 0.2), (0.05, 0.05), (1.5, 1.5))
+    u = torch.tensor([[0.5, 0.5, 0.5, 0.7]], dtype=double)
+    view = Compose([stage], antialias=False)(photo, u)[0, 0].numpy()
+    for row in range(80):
+        time = (row + 0.5) / 80
+        right = 80 * (0.2 * (time - 0.5) + 0.05 * math.sin(2 * math.pi * (1.5 * time + 0.7)))
+        oracle = map_coordinates(
+            photo[0, 0, row].numpy(), [np.arange(120) - right], order=1, mode="grid-constant", cval=0.5
+        )
+        np.testing.assert_allclose(view[row], oracle, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Lens(k1=1.1), "`k1`"),
+        (lambda: Lens(k2=(0.2, 0.1)), "`k2`"),
+        (lambda: Cylinder(arc=(-10, 10)), "`arc`"),
+        (lambda: Cylinder(arc=361), "`arc`"),
+        (lambda: Cylinder(arc=90, turn=10), r"`turn` must lie within half of the smallest arc, \[-0, 0\]"),
+        (lambda: Cylinder(arc=(20, 90), turn=10.1), "`turn`"),
+        (lambda: Cylinder(tilt=61), "`tilt`"),
+        (lambda: Cylinder(distance=0.9), "`distance`"),
+        (lambda: ThinPlate(0.5), r"`jitter` must lie in \[0, 0.5\)"),
+        (lambda: ThinPlate(math.nan), "`jitter`"),
+        (lambda: ThinPlate(grid=1), "`grid`"),
+        (lambda: ThinPlate(grid=3.0), "`grid`"),
+        (lambda: RollingShutter(pan=1.1), "`pan`"),
+        (lambda: RollingShutter(wobble=(-0.1, 0.1)), "`wobble`"),
+        (lambda: RollingShutter(cycles=(0, 21)), "`cycles`"),
+    ],
+)
+def test_invalid_ranges_are_refused_by_name(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

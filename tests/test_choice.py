@@ -1,0 +1,216 @@
+"""Stages that choose: the right rows, the right kind, and no trace of what was not chosen."""
+
+import copy
+import dataclasses
+import pickle
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from transforms.base import Compose, Framed, Geometry, Homography, Stage, discrete
+from transforms.bend import Lens, RollingShutter
+from transforms.choice import OneOf, Sometimes
+from transforms.downscale import Downscale
+from transforms.geometry import Affine, Crop, Flip, Perspective
+from transforms.photometric import Brightness, Contrast
+
+double = torch.float64
+TURN, LENS, LIGHT = Affine(30, (0.7, 1.3)), Lens(0.3, 0.1), Brightness(0.3)
+PIPELINE = Compose([Affine(10), Brightness(0.2)])
+# (stage, whether it moves points, whether it is a matrix)
+SOMETIMES = [(TURN, 2), (Crop(), 2), (Flip(), 2), (LENS, 1), (RollingShutter(0.2), 1), (LIGHT, 0), (PIPELINE, 0)]
+ONE_OF = [
+    ([TURN, Crop(), Perspective()], 2),
+    ([TURN, LENS, RollingShutter(0.2)], 1),
+    ([LIGHT, Contrast((0.5, 1.5)), PIPELINE], 0),
+    ([Sometimes(TURN), Sometimes(OneOf([LENS, Crop()]))], 1),
+]
+
+
+@dataclass(frozen=True)
+class Broken(Geometry):
+    """A map that is NaN for every point, with its gradient."""
+
+    dims = 1
+    names = ("nothing (1)",)
+
+    def values(self, u):
+        return u
+
+    def pull(self, points, u):
+        return points * (u[:, :, None, None] - 2).sqrt()
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A pixel stage that keeps count of the rows it is asked for."""
+
+    seen: list
+    dims = 0
+    names = ()
+
+    def values(self, u):
+        return u
+
+    def __call__(self, images, u):
+        self.seen.append(len(images))
+        return 1 - images
+
+
+def point(stage, first):
+    """One row for each choice, off the middle."""
+    return torch.cat([torch.tensor(first, dtype=double)[:, None], torch.rand(len(first), stage.dims - 1).double()], 1)
+
+
+@pytest.fixture
+def photos(photo):
+    return torch.cat([photo, photo.flip(-1), 1 - photo])
+
+
+@pytest.mark.parametrize(
+    ("choice", "kind"), [(Sometimes(s), k) for s, k in SOMETIMES] + [(OneOf(s), k) for s, k in ONE_OF]
+)
+def test_a_choice_is_of_the_kind_of_its_stages(choice, kind):
+    assert isinstance(choice, Stage) and isinstance(choice, Geometry) + isinstance(choice, Homography) == kind
+    assert isinstance(choice, Framed) == (kind > 0)
+    if kind:
+        assert isinstance(choice.framed((80, 120)), Homography) == (kind == 2)
+
+
+@pytest.mark.parametrize("stage", [s for s, _ in SOMETIMES], ids=lambda stage: type(stage).__name__)
+def test_sometimes_is_the_stage_or_nothing(stage, photos):
+    choice = Sometimes(stage, 0.3)
+    u = point(choice, [0.29, 0.31, 0.0])
+    views = choice(photos, u)
+    torch.testing.assert_close(views[::2], stage(photos[::2], u[::2, 1:]), rtol=0, atol=1e-12)
+    torch.testing.assert_close(views[1], photos[1], rtol=0, atol=1e-12)
+    assert not torch.allclose(views[0], photos[0]) or isinstance(stage, Flip)
+    assert choice.values(u)[:, 0].tolist() == [1, 0, 1]
+    torch.testing.assert_close(choice.values(u)[:, 1:], stage.values(u[:, 1:]))
+
+
+@pytest.mark.parametrize(("stages", "kind"), ONE_OF)
+def test_one_of_is_the_stage_that_its_weights_choose(stages, kind, photos):
+    choice = OneOf(stages, [1, 4, 5][-len(stages) :])
+    last = len(stages) == 3
+    u = point(choice, [0.05, 0.3, 0.7] if last else [0.2, 0.6, 0.9])
+    chosen = [0, 1, 2] if last else [0, 1, 1]
+    assert choice.values(u)[:, 0].tolist() == chosen
+    starts = [1 + sum(s.dims for s in stages[:i]) for i in range(len(stages))]
+    for row, i in enumerate(chosen):
+        oracle = stages[i](photos[row : row + 1], u[row : row + 1, starts[i] : starts[i] + stages[i].dims])
+        torch.testing.assert_close(choice(photos, u)[row : row + 1], oracle, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, double], ids=["float32", "float64"])
+def test_weights_are_probabilities(dtype):
+    choice = OneOf([LIGHT, PIPELINE, LIGHT, LIGHT], [1, 0, 2, 1])
+    u = torch.rand(4000, choice.dims, dtype=dtype)
+    shares = choice.values(u)[:, 0].long().bincount(minlength=4) / 4000
+    torch.testing.assert_close(shares, torch.tensor([0.25, 0, 0.5, 0.25]), rtol=0, atol=0.03)
+    assert OneOf([LIGHT, LIGHT], [1, 0]).values(torch.full((1, 3), 1 - 2**-24))[0, 0] == 0
+    never, always = (Sometimes(LIGHT, p).values(torch.tensor([[0.0, 0], [1 - 2**-24, 0]])) for p in (0, 1))
+    assert never[:, 0].tolist() == [0, 0] and always[:, 0].tolist() == [1, 1]
+
+
+def test_choices_among_geometry_fuse_with_their_neighbours(photos):
+    choices = [Sometimes(Crop(), 0.5), OneOf([TURN, LENS]), Sometimes(Perspective())]
+    pipeline = Compose([TURN, *choices, LENS], antialias=False)
+    assert pipeline.resamples() == 1
+    u = torch.rand(3, pipeline.dims, dtype=double)
+    u[:, 5], u[:, 10] = torch.tensor([0.1, 0.9, 0.2]), torch.tensor([0.9, 0.1, 0.2])
+    u[:, 18] = torch.tensor([0.1, 0.1, 0.9])
+    written_out = [
+        (
+            Compose([TURN, Crop(), LENS, Perspective(), LENS], antialias=False),
+            [*range(5), *range(6, 10), *range(16, 18), *range(19, 29)],
+        ),
+        (Compose([TURN, TURN, Perspective(), LENS], antialias=False), [*range(5), *range(11, 16), *range(19, 29)]),
+        (
+            Compose([TURN, Crop(), TURN, LENS], antialias=False),
+            [*range(5), *range(6, 10), *range(11, 16), *range(27, 29)],
+        ),
+    ]
+    views = pipeline(photos, u)
+    for row, (oracle, columns) in enumerate(written_out):
+        torch.testing.assert_close(
+            views[row], oracle(photos[row : row + 1], u[row : row + 1, columns])[0], rtol=0, atol=1e-10
+        )
+
+
+def test_nothing_of_an_unchosen_stage_is_computed(photo):
+    broken = [Sometimes(Broken(), 0.5), OneOf([LENS, Broken()]), OneOf([Broken(), OneOf([TURN, LENS])], [0, 1])]
+    for choice in broken:
+        u = point(choice, [0.9 if isinstance(choice, Sometimes) else 0.4] * 2).requires_grad_()
+        images = photo.repeat(2, 1, 1, 1).requires_grad_()
+        choice(images, u).square().sum().backward()
+        assert images.grad.isfinite().all() and images.grad.any()
+        assert u.grad is None or u.grad.isfinite().all()  # None: no row of this batch is measured
+    seen = []
+    choice = OneOf([Counted(seen), LIGHT])
+    choice(photo.expand(5, -1, -1, -1), point(choice, [0.1, 0.9, 0.2, 0.8, 0.9]))
+    assert seen == [2]
+
+
+def test_gradients_reach_the_coordinates_of_the_chosen_stage_only(photos):
+    choice = OneOf([TURN, LENS])
+    u = point(choice, [0.1, 0.9, 0.2]).requires_grad_()
+    (choice(photos, u) * torch.rand_like(photos)).sum().backward()
+    used = u.grad != 0
+    assert not used[:, 0].any() and not used[1, 1:6].any() and not used[0, 6:].any() and not used[2, 6:].any()
+    assert used[0, [1, 2]].all() and used[1, 6:].all() and used[2, [1, 2]].all()
+
+
+def test_coordinates_are_named_by_the_stage_and_the_discrete_ones_told():
+    choice = OneOf([Flip(), LENS, Sometimes(TURN)])
+    names = ("stage (0 = flip, 1 = lens, 2 = sometimes)", "flip mirrored (0 or 1)", "lens k1 (of r^2)")
+    assert choice.names[:3] == names and choice.names[4] == "sometimes applied (0 or 1)"
+    assert len(set(choice.names)) == choice.dims == 10
+    assert discrete(choice) == (0, 1, 4) and discrete(Compose([LENS, choice])) == (2, 3, 6)
+    assert Compose([Sometimes(LIGHT)]).names == (
+        "sometimes applied (0 or 1)",
+        "sometimes brightness added (of full scale)",
+    )
+
+
+@pytest.mark.parametrize("choice", [Sometimes(TURN, 0.2), Sometimes(LIGHT), OneOf([TURN, LENS]), OneOf([LIGHT], [2])])
+def test_choices_are_values(choice):
+    for twin in (pickle.loads(pickle.dumps(choice)), copy.deepcopy(choice), copy.copy(choice)):
+        assert twin == choice and type(twin) is type(choice) and hash(twin) == hash(choice)
+    assert repr(choice).startswith(type(choice).__name__ + "(stage")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(choice, dataclasses.fields(choice)[0].name, LIGHT)
+    if isinstance(choice, Sometimes):
+        assert dataclasses.replace(choice, p=0.9) == Sometimes(choice.stage, 0.9)
+
+
+def test_a_size_that_only_some_rows_would_have_is_refused(photo):
+    u = torch.tensor([[0.1]])
+    for choice in (Sometimes(Downscale(20)), OneOf([Downscale(20), Downscale(80)])):
+        with pytest.raises(ValueError, match=r"must keep their shape.*Downscale made"):
+            choice(photo, u)
+    same = Sometimes(Downscale((20, 80)))
+    assert same(photo, torch.tensor([[0.1, 0.2]])).shape == photo.shape
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Sometimes("affine"), "`stage` must be a stage"),
+        (lambda: Sometimes({"affine": {}}), "`stage` must be a stage"),
+        (lambda: Sometimes(TURN, 1.5), "`p` must be a probability"),
+        (lambda: Sometimes(TURN, "often"), "`p` must be a probability"),
+        (lambda: OneOf([]), "`stages` must be a list of stages"),
+        (lambda: OneOf(TURN), "`stages` must be a list of stages"),
+        (lambda: OneOf([TURN, "lens"]), "`stages` must be a list of stages"),
+        (lambda: OneOf([TURN, LIGHT]), r"all be geometric or none; Affine is and Brightness is not \(write Compose"),
+        (lambda: OneOf([TURN, LENS], [1]), "`weights`"),
+        (lambda: OneOf([TURN, LENS], [-1, 2]), "`weights`"),
+        (lambda: OneOf([TURN, LENS], [0, 0]), "`weights`"),
+        (lambda: OneOf([TURN, LENS], [1, float("nan")]), "`weights`"),
+    ],
+)
+def test_invalid_choices_are_refused_by_name(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

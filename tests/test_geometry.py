@@ -1,0 +1,229 @@
+"""Homographies: crop, mirror, camera pose and corner jitter, against torchvision, torch.flip and OpenCV."""
+
+import itertools
+import math
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms.v2 import functional as tv
+
+from transforms.base import Compose, Framed, Homography
+from transforms.geometry import Affine, Crop, Flip, Perspective
+from transforms.homography import homography, invert, transform
+from transforms.viewpoint import Viewpoint
+
+double = torch.float64
+LAST = 1 - 2**-24
+SQUARE = torch.tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]], dtype=double)
+WIDE = Viewpoint(yaw=50, pitch=(-20, 40), roll=180, distance=(1.0, 2.0), fov=(10, 70))
+
+
+def corners_of(size):
+    half = torch.tensor([size[1], size[0]], dtype=double) / min(size)
+    return SQUARE * half
+
+
+def window(crop, u, size):
+    """Where the frame's corners look, in the stage frame."""
+    return transform(crop.framed(size).matrix(u), corners_of(size).expand(len(u), -1, -1))[0]
+
+
+def extremes(dims):
+    return torch.tensor(list(itertools.product([0.0, 0.5, LAST], repeat=dims)), dtype=double)
+
+
+def fixed(stage, **values):
+    return stage(**{name: (value, value) for name, value in values.items()})
+
+
+@pytest.mark.parametrize("stage", [Crop(), Flip(), Viewpoint()])
+def test_fuses_by_multiplication(stage):
+    assert isinstance(stage, Homography) and isinstance(stage, Framed) == isinstance(stage, Crop)
+
+
+@pytest.mark.parametrize("stage", [Crop((1, 1), (1, 1)), Flip(0), Viewpoint(fov=(5, 120)), Affine()])
+def test_neutral_ranges_are_the_identity(stage, photo):
+    u = torch.rand(1, stage.dims, dtype=double)
+    torch.testing.assert_close(stage(photo, u), photo, rtol=0, atol=1e-12)
+
+
+# --- Crop
+
+
+@pytest.mark.parametrize("size", [(80, 120), (120, 80), (64, 64), (10, 300)], ids=str)
+@pytest.mark.parametrize("ratio", [(3 / 4, 4 / 3), (1 / 3, 1.0), (0.05, 20), (1.2, 2.0)], ids=str)
+def test_a_crop_stays_inside_the_picture_and_has_the_area_and_aspect_that_it_says(size, ratio):
+    crop = Crop((0.1, min(1.0, 1 / ratio[0])), ratio)
+    u = torch.cat([extremes(4), torch.rand(500, 4, dtype=double)])
+    seen, half = window(crop, u, size), corners_of(size)[2]
+    assert (seen.abs() <= half + 1e-12).all()
+    width, height = (seen[:, 2] - seen[:, 0]).unbind(-1)
+    area, aspect, right, down = crop.values(u).unbind(-1)
+    torch.testing.assert_close(width * height, area * 4 * half.prod())
+    torch.testing.assert_close(width / height, aspect * half[0] / half[1])
+    slack = 2 * half - torch.stack([width, height], -1)
+    torch.testing.assert_close(seen[:, 0] + half, slack * torch.stack([right, down], -1), rtol=0, atol=1e-12)
+    assert (aspect >= ratio[0] * (1 - 1e-9)).all() and (aspect <= ratio[1] * (1 + 1e-9)).all()
+
+
+def test_a_crop_of_whole_pixels_is_torchvisions(photo):
+    top, left, height, width = 10, 42, 40, 48  # of 80 x 120
+    crop = fixed(Crop, scale=height * width / 9600, ratio=(width / 120) / (height / 80))
+    u = torch.tensor([[0.3, 0.3, left / (120 - width), top / (80 - height)]], dtype=double)
+    view = Compose([crop], antialias=False)(photo, u)
+    oracle = tv.resized_crop(photo, top, left, height, width, [80, 120], antialias=False)
+    inner = (..., slice(2, -2), slice(2, -2))  # torchvision's does not know what lies beyond its edge
+    torch.testing.assert_close(view[inner], oracle[inner], rtol=0, atol=1e-10)
+
+
+def test_every_coordinate_of_a_crop_has_a_gradient_everywhere():
+    crop = Crop((0.2, 0.9), (0.5, 2.0))
+    u = (0.999 * torch.rand(200, 4, dtype=double)).requires_grad_()
+    (grad,) = torch.autograd.grad(crop.values(u).sum(), u)
+    assert (grad.abs() > 1e-3).all()
+
+
+# --- Flip
+
+
+@pytest.mark.parametrize(("vertical", "axis"), [(False, -1), (True, -2)])
+def test_flip_is_torch_flip_with_its_probability(photo, vertical, axis):
+    u = torch.tensor([[0.0], [0.29], [0.3], [LAST]], dtype=double)
+    views = Flip(0.3, vertical)(photo.expand(4, -1, -1, -1), u)
+    torch.testing.assert_close(views[:2], photo.flip(axis).expand(2, -1, -1, -1), rtol=0, atol=1e-12)
+    torch.testing.assert_close(views[2:], photo.expand(2, -1, -1, -1), rtol=0, atol=1e-12)
+    assert Flip(0.3).values(u).flatten().tolist() == [1, 1, 0, 0] and Flip.discrete == (0,)
+
+
+# --- Viewpoint
+
+
+def opencv_view(points, yaw, pitch, roll, distance, fov):
+    """Where OpenCV's camera sees points of the print, from the pose as rotation vectors (its y points down too)."""
+    turns = [(0, 0, roll), (-pitch, 0, 0), (0, -yaw, 0)]  # a positive angle about x or y brings right or top nearer
+    pose = np.linalg.multi_dot([cv2.Rodrigues(np.radians(turn))[0] for turn in turns])
+    focal = 1 / math.tan(math.radians(fov) / 2)
+    flat = np.concatenate([points, np.zeros((len(points), 1))], axis=1)
+    camera = np.diag([focal, focal, 1.0])
+    seen, _ = cv2.projectPoints(flat, pose, np.array([0, 0, distance * focal]), camera, None)
+    return torch.tensor(seen[:, 0])
+
+
+def test_viewpoint_is_opencvs_camera():
+    u = torch.cat([extremes(5)[::5], torch.rand(50, 5, dtype=double)])
+    points = torch.cat([SQUARE, 2 * torch.rand(20, 2, dtype=double) - 1])
+    views = invert(WIDE.matrix(u))
+    for row, pose in zip(views, WIDE.values(u).tolist(), strict=True):
+        oracle = opencv_view(points.numpy(), *pose)
+        torch.testing.assert_close(transform(row[None], points[None])[0][0], oracle, rtol=1e-9, atol=1e-9)
+
+
+def test_directions_of_the_camera_pose():
+    def view(**pose):
+        return transform(invert(fixed(Viewpoint, **pose).matrix(torch.rand(1, 5, dtype=double))), SQUARE[None])[0][0]
+
+    yaw, pitch = view(yaw=30), view(pitch=30)
+    assert yaw[1, 1].abs() < 1 < yaw[0, 1].abs()  # right edge away: smaller; left edge near: larger
+    assert pitch[0, 0].abs() < 1 < pitch[3, 0].abs()  # top away, bottom near
+    torch.testing.assert_close(view(roll=90), SQUARE.roll(-1, 0))  # clockwise: top-left comes to top-right
+    torch.testing.assert_close(view(distance=2), SQUARE / 2)
+
+
+def test_roll_and_distance_alone_are_affine(photo):
+    camera = fixed(Viewpoint, roll=20, distance=1.25)
+    u = torch.rand(1, 5, dtype=double)
+    torch.testing.assert_close(camera(photo, u), fixed(Affine, degrees=20, scale=0.8)(photo, u))
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        WIDE,
+        Viewpoint(yaw=(20, 60), pitch=(50, 80), roll=90, distance=(1.5, 2), fov=(20, 80)),
+        Viewpoint(yaw=-70, pitch=(-60, -50), distance=(0.6, 1), fov=(40, 40)),
+    ],
+)
+def test_least_distance_is_where_the_first_corner_reaches_the_camera(stage):
+    grid = torch.cartesian_prod(*[torch.linspace(0, 1, 41, dtype=double)] * 2)
+    u = torch.cat([grid, torch.tensor([[0.5, 0.0, 1.0]], dtype=double).expand(len(grid), 3)], 1)  # near, wide angle
+    depth = transform(invert(stage.matrix(u)), SQUARE.expand(len(u), -1, -1))[1].amin()
+    assert depth > 0
+    # Depth there is 1 - least / distance. Just beyond that, the stage is refused.
+    least = float((1 - depth) * stage.distance[0])
+    with pytest.raises(ValueError, match="`distance` must be above"):
+        Viewpoint(stage.yaw, stage.pitch, stage.roll, (0.99 * least, 2), stage.fov)
+    Viewpoint(stage.yaw, stage.pitch, stage.roll, (1.01 * least, 3), stage.fov)
+
+
+# --- Perspective
+
+
+@pytest.mark.parametrize("jitter", [0.1, 0.3, 0.49])
+def test_no_corner_jitter_makes_a_degenerate_quad(jitter):
+    stage = Perspective(jitter)
+    edges = torch.tensor(list(itertools.product([0.0, LAST], repeat=8)), dtype=double)
+    u = torch.cat([edges, torch.rand(10_000, 8, dtype=double)])
+    seen_at = SQUARE + stage.values(u).unflatten(-1, (4, 2))
+    matrix = homography(seen_at, SQUARE)  # raises on a quad that it would not solve
+    assert matrix.isfinite().all()
+    back = transform(stage.matrix(u), seen_at)[0]
+    torch.testing.assert_close(back, SQUARE.expand_as(back), rtol=0, atol=1e-7)
+
+
+# --- All
+
+
+def test_fused_homographies_are_one_product(photo):
+    pipeline = Compose([Crop(), Flip(), WIDE, Perspective(0.2), Affine(20)], antialias=False)
+    u = torch.rand(1, pipeline.dims, dtype=double)
+    product, at = torch.eye(3, dtype=double), 0
+    for stage in pipeline.stages:
+        framed = stage.framed((80, 120)) if isinstance(stage, Framed) else stage
+        product = product @ framed.matrix(u[:, at : at + stage.dims])
+        at += stage.dims
+    to_pixels = np.array([[40, 0, 59.5], [0, 40, 39.5], [0, 0, 1]])
+    pull = to_pixels @ product[0].numpy() @ np.linalg.inv(to_pixels)
+    image = np.ascontiguousarray(photo[0].permute(1, 2, 0).float().numpy())
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    oracle = cv2.warpPerspective(image, pull, (120, 80), flags=flags, borderValue=(0.5,) * 3)
+    view = pipeline(photo, u)[0].permute(1, 2, 0).numpy()
+    assert np.abs(view - oracle).mean() < 1e-3 and np.abs(view - 0.5).mean() > 0.05
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Crop(scale=(0, 1)), "`scale`"),
+        (lambda: Crop(scale=(0.5, 1.1)), "`scale`"),
+        (lambda: Crop(ratio=(0, 1)), "`ratio`"),
+        (lambda: Crop(scale=(0.5, 0.9), ratio=(1.5, 2)), "`scale` must be at most 0.6667"),
+        (lambda: Crop(scale=(0.5, 0.9), ratio=(0.5, 0.8)), "`scale` must be at most 0.8"),
+        (lambda: Flip(1.1), "`p`"),
+        (lambda: Flip("often"), "`p`"),
+        (lambda: Viewpoint(yaw=90), "`yaw`"),
+        (lambda: Viewpoint(pitch=(0, 90)), "`pitch`"),
+        (lambda: Viewpoint(distance=(0, 1)), "`distance`"),
+        (lambda: Viewpoint(fov=(0, 40)), "`fov`"),
+        (lambda: Viewpoint(fov=(40, 180)), "`fov`"),
+        (lambda: Viewpoint(yaw=60, fov=(40, 120)), "`distance` must be above 1.5"),
+    ],
+)
+def test_invalid_ranges_are_refused_by_name(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, double], ids=["float32", "float64"])
+@pytest.mark.parametrize("border", ["constant", "replicate", "reflect", "reflect101"])
+@pytest.mark.parametrize("stage", [Crop((0.01, 1), (0.1, 10)), WIDE, Flip(), Perspective(0.49)])
+def test_gradients_are_finite_at_the_ends_of_every_range(stage, border, dtype, photo):
+    ends = torch.tensor([0.0, LAST], dtype=dtype).expand(stage.dims, 2)
+    u = torch.cartesian_prod(*ends).reshape(-1, stage.dims)[:64].requires_grad_()
+    images = photo[..., ::4, ::4].to(dtype).repeat(len(u), 1, 1, 1).requires_grad_()
+    views = Compose([stage], border=border)(images, u)
+    views.square().sum().backward()
+    assert views.isfinite().all() and images.grad.isfinite().all()
+    assert (images.grad.flatten(1).norm(dim=1) > 0).all()
+    assert u.grad is None if stage == Flip() else u.grad.isfinite().all()

@@ -1,0 +1,251 @@
+"""Stages that choose among stages. A choice among homographies is a homography, one among maps of points is a map of
+points, and so they fuse; any other is a pixel stage."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transforms.base import Compose, Framed, Geometry, Homography, Stage
+
+#: What a choice does for some rows of its batch: the chosen stage (None: leave the rows alone), the rows (n,), and
+#: the stage's part of `u` for them (n,dims).
+Run = Callable[[Stage | None, Tensor, Tensor], Tensor]
+
+
+class _Choice:
+    """What the choices share: the first coordinate chooses, the others are those of all the stages in turn."""
+
+    def _stages(self) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def _which(self, u: Tensor) -> Tensor:
+        """The chosen stage's number (N,); one past the last is the identity."""
+        raise NotImplementedError
+
+    def _among(self, stages: tuple[Any, ...]) -> Geometry:
+        """The same choice among other stages."""
+        raise NotImplementedError
+
+    @property
+    def dims(self) -> int:
+        return 1 + self._joint().dims
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self._label(), *self._joint().names)
+
+    @property
+    def discrete(self) -> tuple[int, ...]:
+        return (0, *(1 + i for i in self._joint().discrete))
+
+    def _label(self) -> str:
+        raise NotImplementedError
+
+    def values(self, u: Tensor) -> Tensor:
+        """The choice, and what each stage would do where it is chosen."""
+        return torch.cat([self._chosen(u), self._joint().values(u[:, 1:])], dim=-1)
+
+    def _chosen(self, u: Tensor) -> Tensor:
+        return self._which(u)[:, None].to(u.dtype)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        """Run each stage on the rows that choose it. Raises ValueError if one changes the images' shape."""
+
+        def run(stage: Stage | None, rows: Tensor, part: Tensor) -> Tensor:
+            chosen = images.index_select(0, rows)
+            if stage is None:
+                return chosen
+            views = stage(chosen, part)
+            if views.shape != chosen.shape:
+                raise ValueError(
+                    f"a stage that only some rows choose must keep their shape, or the views do not stack; "
+                    f"{type(stage).__name__} made {tuple(views.shape[1:])} of {tuple(chosen.shape[1:])} "
+                    "(write it after the choice, or use Downscale with (low, high = the images' own size))"
+                )
+            return views
+
+        return self._run(u, run)
+
+    def _joint(self) -> Compose:
+        """All stages in turn: their names, values and coordinates are those of a pipeline."""
+        return Compose(self._stages())
+
+    def _run(self, u: Tensor, run: Run) -> Tensor:
+        stages = self._stages()
+        starts = [*itertools.accumulate((stage.dims for stage in stages), initial=1)]
+        which = self._which(u).tolist()
+        done, order = [], []
+        for i, stage in enumerate((*stages, None)):
+            rows = [row for row, chosen in enumerate(which) if chosen == i]
+            if rows:
+                at = torch.tensor(rows, device=u.device)
+                stop = starts[i + 1] if stage is not None else starts[i]
+                done.append(run(stage, at, u.index_select(0, at)[:, starts[i] : stop]))
+                order += rows
+        return torch.cat(done).index_select(0, torch.tensor(order, device=u.device).argsort())
+
+
+class _Points:
+    """What makes a choice among geometric stages one itself; unchosen stages are not even computed."""
+
+    _run: Callable[[Tensor, Run], Tensor]
+    _stages: Callable[[], tuple[Any, ...]]
+    _among: Callable[[tuple[Any, ...]], Geometry]
+
+    def pull(self, points: Tensor, u: Tensor) -> Tensor:
+        """Output points (1|N,h,w,2) -> input points (N,h,w,2)."""
+
+        def run(stage: Stage | None, rows: Tensor, part: Tensor) -> Tensor:
+            here = points if len(points) == 1 else points.index_select(0, rows)
+            return stage.pull(here, part) if isinstance(stage, Geometry) else here.expand(len(rows), -1, -1, -1)
+
+        return self._run(u, run)
+
+    def framed(self, size: tuple[int, int]) -> Geometry:
+        """The choice for a frame of `size` (height, width)."""
+        return self._among(tuple(s.framed(size) if isinstance(s, Framed) else s for s in self._stages()))
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        """One resample with the defaults of `Compose`."""
+        return Compose((self,))(images, u)  # type: ignore[arg-type]
+
+
+class _Matrices(_Points):
+    """What makes a choice among homographies one itself."""
+
+    def matrix(self, u: Tensor) -> Tensor:
+        """(N,dims) -> (N,3,3)."""
+
+        def run(stage: Stage | None, rows: Tensor, part: Tensor) -> Tensor:
+            if isinstance(stage, Homography):
+                return stage.matrix(part)
+            return torch.eye(3, dtype=u.dtype, device=u.device).expand(len(rows), -1, -1)
+
+        return self._run(u, run)
+
+
+def _kind(base: type, stages: Sequence[object]) -> type:
+    """The class of a choice `base` among these stages: what a stage *is* shows in the methods that it has."""
+    if stages and all(isinstance(stage, Homography) for stage in stages):
+        return _mixed(base, _Matrices)
+    if stages and all(isinstance(stage, Geometry) for stage in stages):
+        return _mixed(base, _Points)
+    return base
+
+
+@lru_cache(maxsize=16)
+def _mixed(base: type, kind: type) -> type:
+    # The same name, because pipelines label coordinates by it.
+    return type(base.__name__, (kind, base), {"__module__": base.__module__, "__doc__": base.__doc__})
+
+
+@dataclass(frozen=True)
+class Sometimes(_Choice):
+    """Apply a stage with probability `p`, else leave the image as it is.
+
+    The first coordinate decides (below `p`: applied), the others are the stage's. Of a geometric stage it fuses; of a
+    pixel stage it runs on the chosen rows only.
+
+    Raises:
+        ValueError: `stage` is none, or `p` is no probability; when called, the stage changes the images' size.
+    """
+
+    stage: Stage
+    p: float = 0.5
+
+    def __new__(cls, stage: Stage, *_: object, **__: object) -> Sometimes:
+        made: Sometimes = object.__new__(_kind(Sometimes, (stage,)))
+        return made
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stage, Stage):
+            raise ValueError(f"`stage` must be a stage such as Affine(...); got {self.stage!r}")
+        if not isinstance(self.p, int | float) or not 0 <= self.p <= 1:
+            raise ValueError(f"`p` must be a probability, in [0, 1]; got {self.p!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sometimes, (self.stage, self.p)
+
+    def _stages(self) -> tuple[Stage, ...]:
+        return (self.stage,)
+
+    def _which(self, u: Tensor) -> Tensor:
+        return (u[:, 0] >= self.p).long()
+
+    def _among(self, stages: tuple[Any, ...]) -> Any:
+        return Sometimes(stages[0], self.p)
+
+    def _label(self) -> str:
+        return "applied (0 or 1)"
+
+    def _chosen(self, u: Tensor) -> Tensor:
+        return 1 - super()._chosen(u)
+
+
+@dataclass(frozen=True)
+class OneOf(_Choice):
+    """Apply one of several stages, each with its share of the weights.
+
+    The first coordinate decides, the others are those of all stages in turn (so a coordinate means one thing only,
+    at the price of some that a view does not use). Of geometric stages only, the choice fuses; of pixel stages only,
+    each runs on its rows.
+
+    Args:
+        stages: at least one, all geometric or none.
+        weights: one a stage, at least 0, of any sum; None: equal.
+
+    Raises:
+        ValueError: any of this is not so; when called, a pixel stage changes the images' size.
+    """
+
+    stages: Sequence[Stage]
+    weights: Sequence[float] | None = None
+
+    def __new__(cls, stages: Sequence[Stage], *_: object, **__: object) -> OneOf:
+        made: OneOf = object.__new__(_kind(OneOf, stages if isinstance(stages, Sequence) else ()))
+        return made
+
+    def __post_init__(self) -> None:
+        stages = tuple(self.stages) if isinstance(self.stages, Sequence) else ()
+        if not stages or not all(isinstance(stage, Stage) for stage in stages):
+            raise ValueError(f"`stages` must be a list of stages such as [Affine(...), Flip()]; got {self.stages!r}")
+        kinds = {isinstance(stage, Geometry): type(stage).__name__ for stage in stages}
+        if len(kinds) > 1:
+            raise ValueError(
+                f"`stages` must all be geometric or none; {kinds[True]} is and {kinds[False]} is not "
+                f"(write Compose([{kinds[True]}(...)]), which is a pixel stage)"
+            )
+        weights = tuple(1.0 for _ in stages) if self.weights is None else tuple(map(float, self.weights))
+        if len(weights) != len(stages) or not all(0 <= w < math.inf for w in weights) or not sum(weights):
+            raise ValueError(
+                f"`weights` must be one number a stage, none negative, not all 0; got {self.weights!r} for "
+                f"{len(stages)} stages"
+            )
+        object.__setattr__(self, "stages", stages)
+        object.__setattr__(self, "weights", weights)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OneOf, (self.stages, self.weights)
+
+    def _stages(self) -> tuple[Stage, ...]:
+        return tuple(self.stages)
+
+    def _which(self, u: Tensor) -> Tensor:
+        sums = list(itertools.accumulate(self.weights or ()))
+        inner = torch.tensor([part / sums[-1] for part in sums[:-1]], dtype=u.dtype, device=u.device)
+        return (u[:, :1] >= inner).sum(-1)
+
+    def _among(self, stages: tuple[Any, ...]) -> Any:
+        return OneOf(stages, self.weights)
+
+    def _label(self) -> str:
+        kinds = (f"{i} = {type(stage).__name__.lower()}" for i, stage in enumerate(self.stages))
+        return f"stage ({', '.join(kinds)})"
