@@ -12,17 +12,25 @@ SOURCES = sorted(
 
 #: Each floor may import those before it.
 TRANSFORMS = (
-    ("homography", "resize", "ranges", "draws"),
+    ("surrogate", "homography", "gather", "resize_kernels", "ranges", "draws", "colour"),
+    ("reading", "resize_8bit", "compat_arguments", "light"),
+    ("pyramid", "blur", "sensor", "codec", "illumination", "occlusion"),
     ("sampling",),
-    ("base",),
-    ("geometry", "photometric", "downscale", "compat"),
+    ("base", "resize"),
+    ("compat_opencv", "compat_torchvision"),
+    ("geometry", "viewpoint", "bend", "cylinder", "choice", "photometric", "downscale", "compat"),
     ("registry",),
+    ("auditing", "auditing.coverage", "auditing.minification", "auditing.stationary", "auditing.steps"),
+    ("straight", "auditing.report"),
+    ("auditing.probe",),
+    ("auditing.summary",),
+    ("audit",),
 )
 ATTACKS = (
     ("files", "schema", "metrics", "objectives", "perturbations", "optimisers", "eot", "progress"),
     ("images", "loop", "presets"),
     ("gallery", "evaluation", "encoders.preprocess", "encoders.weights"),
-    ("solver", "encoders.pocket"),
+    ("solver", "encoders.pocket", "pipelines"),
     ("encoders",),
     ("build",),
     ("experiment",),

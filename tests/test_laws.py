@@ -4,7 +4,42 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective
+from transforms import (
+    Affine,
+    Brightness,
+    ChannelGain,
+    Compose,
+    Contrast,
+    Crop,
+    Cutout,
+    Cylinder,
+    Defocus,
+    Downscale,
+    Exposure,
+    Flip,
+    Gain,
+    Gamma,
+    GaussianBlur,
+    Hue,
+    Jpeg,
+    Lens,
+    Moire,
+    MotionBlur,
+    OneOf,
+    Perspective,
+    Quantise,
+    RollingShutter,
+    Saturation,
+    SensorNoise,
+    Shading,
+    Shadow,
+    Sometimes,
+    ThinPlate,
+    Viewpoint,
+    Vignette,
+    Webp,
+    WhiteBalance,
+)
 from transforms.base import Geometry, Stage, discrete
 from transforms.registry import STAGES
 
@@ -14,14 +49,56 @@ double = torch.float64
 EXAMPLES = {
     "affine": [Affine(degrees=30, scale=(0.4, 1.5), shear=(-5, 10), translate=0.1)],
     "perspective": [Perspective(0.3)],
+    "viewpoint": [Viewpoint(yaw=40, pitch=(-10, 30), roll=20, distance=(0.9, 1.5), fov=(20, 60))],
+    "crop": [Crop((0.3, 0.9))],
+    "flip": [Flip(), Flip(vertical=True)],
+    "lens": [Lens(0.2, (0.0, 0.1))],
+    "cylinder": [Cylinder((60, 180), turn=20, tilt=20, distance=(2, 5))],
+    "thin_plate": [ThinPlate(0.15)],
+    "rolling_shutter": [RollingShutter(0.2, (0.02, 0.1), (0.5, 2))],
+    "sometimes": [Sometimes(Affine(30, (0.7, 1.3), 10, 0.1), 0.7), Sometimes(Contrast((0.5, 0.9)), 0.7)],
+    "one_of": [OneOf([Lens(0.2, 0.1), Crop((0.3, 0.9))]), OneOf([Brightness((0.1, 0.2)), Contrast((0.5, 0.9))])],
     "brightness": [Brightness((-0.3, 0.2))],
     "contrast": [Contrast((0.5, 1.8))],
-    "downscale": [Downscale(20), Downscale((10, 30))],
+    "gain": [Gain((0.5, 1.2))],
+    "channel_gain": [ChannelGain((0.7, 1.2), 0.1)],
+    "gamma": [Gamma((0.4, 2.5))],
+    "saturation": [Saturation((0, 1.5))],
+    "hue": [Hue(100)],
+    "exposure": [Exposure((-2, 0.5))],
+    "white_balance": [WhiteBalance(0.5, 0.5)],
+    "vignette": [Vignette((0.1, 0.8))],
+    "shading": [Shading(0.5), Shading(0.5, grid=5)],
+    "shadow": [Shadow((0.2, 0.8))],
+    "moire": [Moire((0.1, 0.4))],
+    "cutout": [Cutout((0.2, 0.5))],
+    "gaussian_blur": [GaussianBlur((0.3, 3))],
+    "defocus": [Defocus((0, 5))],
+    "motion_blur": [MotionBlur((0, 12), 90)],
+    "sensor_noise": [SensorNoise(read=(0.005, 0.02), shot=(0.001, 0.005))],
+    "quantise": [Quantise()],
+    "jpeg": [Jpeg((30, 95)), Jpeg(75, subsampling="4:4:4")],
+    "webp": [Webp((30, 95))],
+    "downscale": [Downscale(20), Downscale((10, 30)), Downscale(20, then_upscale=30)],
 }
 #: Maps of the image that are linear but for the clamp, at any fixed u (with a border value of 0).
-LINEAR = {"affine", "perspective", "downscale"}
+LINEAR = {
+    "gaussian_blur",
+    "defocus",
+    "motion_blur",
+    "affine",
+    "perspective",
+    "downscale",
+    "viewpoint",
+    "crop",
+    "flip",
+    "lens",
+    "cylinder",
+    "thin_plate",
+    "rolling_shutter",
+}
 #: Stages whose gradient is by design another map's than their own forward's (straight-through, a surrogate).
-SURROGATE: set[str] = set()
+SURROGATE = {"quantise", "jpeg", "webp"}
 
 CASES = [
     pytest.param(name, stage, id=f"{name}{i or ''}")

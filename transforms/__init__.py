@@ -6,36 +6,81 @@ clockwise as displayed. A view is a point `u` (N,dims) of the unit cube; its phy
 (`pipeline.describe(u)`).
 """
 
+from transforms.audit import audit
 from transforms.base import Compose, Geometry, Homography, Layer, Scene, Stage, scene_of
-from transforms.compat import perspective, warp_affine, warp_perspective
+from transforms.bend import Lens, RollingShutter, ThinPlate
+from transforms.blur import Defocus, GaussianBlur, MotionBlur
+from transforms.choice import OneOf, Sometimes
+from transforms.codec import Jpeg, Webp, jpeg, webp
+from transforms.compat import affine, perspective, rotate, warp_affine, warp_perspective
+from transforms.cylinder import Cylinder
 from transforms.downscale import Downscale
 from transforms.draws import Draws, Grid, Sobol, Uniform, stream
-from transforms.geometry import Affine, Perspective
+from transforms.geometry import Affine, Crop, Flip, Perspective
 from transforms.homography import homography
-from transforms.photometric import Brightness, Contrast
+from transforms.illumination import Moire, Shading, Shadow, Vignette
+from transforms.light import Exposure, WhiteBalance
+from transforms.occlusion import Cutout
+from transforms.photometric import Brightness, ChannelGain, Contrast, Gain, Gamma, Hue, Saturation
 from transforms.resize import resize
+from transforms.sensor import Quantise, SensorNoise, quantise
+from transforms.viewpoint import Viewpoint
 
 __all__ = [
     "Affine",
     "Brightness",
+    "ChannelGain",
     "Compose",
     "Contrast",
+    "Crop",
+    "Cutout",
+    "Cylinder",
+    "Defocus",
     "Downscale",
     "Draws",
+    "Exposure",
+    "Flip",
+    "Gain",
+    "Gamma",
+    "GaussianBlur",
     "Geometry",
     "Grid",
     "Homography",
+    "Hue",
+    "Jpeg",
     "Layer",
+    "Lens",
+    "Moire",
+    "MotionBlur",
+    "OneOf",
     "Perspective",
+    "Quantise",
+    "RollingShutter",
+    "Saturation",
     "Scene",
+    "SensorNoise",
+    "Shading",
+    "Shadow",
     "Sobol",
+    "Sometimes",
     "Stage",
+    "ThinPlate",
     "Uniform",
+    "Viewpoint",
+    "Vignette",
+    "Webp",
+    "WhiteBalance",
+    "affine",
+    "audit",
     "homography",
+    "jpeg",
     "perspective",
+    "quantise",
     "resize",
+    "rotate",
     "scene_of",
     "stream",
     "warp_affine",
     "warp_perspective",
+    "webp",
 ]

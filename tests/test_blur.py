@@ -1,0 +1,199 @@
+"""Each blur against SciPy with a kernel built apart from it, and against what a blur must keep."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.ndimage
+import torch
+from torch.autograd import gradcheck
+
+from transforms.blur import Defocus, GaussianBlur, MotionBlur, convolve
+
+double = torch.float64
+STAGES = {
+    "gaussian": GaussianBlur((0, 3)),
+    "defocus": Defocus((0, 4)),
+    "motion": MotionBlur((0, 9), 90),
+}
+every_stage = pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
+
+
+def blurred(photo, kernel):
+    """The oracle: SciPy's convolution, channel by channel, with the kernel (k,k), edges repeated."""
+    return np.stack([scipy.ndimage.convolve(channel, kernel, mode="nearest") for channel in photo[0].numpy()])[None]
+
+
+def numpy_kernel(radius, x, y):
+    """The mean over points (x, y) of what bilinear reading takes from each pixel."""
+    at = np.arange(-radius, radius + 1)
+    wx, wy = (np.clip(1 - np.abs(np.ravel(p)[:, None] - at), 0, None) for p in (x, y))
+    return wy.T @ wx / len(wx)
+
+
+def at(stage, **values):
+    """Coordinates that give a stage over (0, high) ranges these values."""
+    bounds = stage._bounds() if isinstance(stage, MotionBlur) else [stage._bounds()]
+    row = [(v - low) / (high - low) for v, (low, high) in zip(values.values(), bounds, strict=True)]
+    return torch.tensor([row], dtype=double)
+
+
+def moments(stage, u, size=25):
+    """Sum, mean (x, y) and covariance of the stage's kernel, from its view of a point of light."""
+    point = torch.zeros(1, 1, size, size, dtype=double)
+    point[..., size // 2, size // 2] = 1
+    k = stage(point, u)[0, 0]
+    x = torch.arange(size, dtype=double) - size // 2
+    mx, my = (k.sum(0) * x).sum(), (k.sum(1) * x).sum()
+    cov = [(k.sum(0) * x * x).sum(), (k.sum(1) * x * x).sum(), (x @ k @ x)]
+    return k.sum(), (mx, my), cov
+
+
+@pytest.mark.parametrize("sigma", [0.4, 1.0, 2.7])
+def test_gaussian_equals_scipy(sigma, photo):
+    view = GaussianBlur((sigma, sigma))(photo, torch.rand(1, 1, dtype=double))
+    oracle = scipy.ndimage.gaussian_filter(photo.numpy(), (0, 0, sigma, sigma), mode="nearest")
+    np.testing.assert_allclose(view.numpy(), oracle, rtol=0, atol=1e-10)
+
+
+def test_gaussian_of_a_range_reaches_as_far_as_its_largest_sigma_needs(photo):
+    stage, sigmas = GaussianBlur((0, 3)), [0.7, 1.5, 3.0]
+    u = torch.tensor([[sigma / 3] for sigma in sigmas], dtype=double)
+    views = stage(photo.expand(3, -1, -1, -1), u)
+    for view, sigma in zip(views, sigmas, strict=True):
+        oracle = scipy.ndimage.gaussian_filter(
+            photo[0].numpy(), (0, sigma, sigma), mode="nearest", radius=(0, 12, 12)
+        )
+        np.testing.assert_allclose(view.numpy(), oracle, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("radius", [0.3, 1.7, 4.0])
+def test_defocus_is_the_mean_over_a_disc(radius, photo):
+    stage = Defocus((0, 4))
+    x, y = np.meshgrid(*[(np.arange(1000) + 0.5) / 500 - 1] * 2)
+    inside = x * x + y * y < 1
+    oracle = blurred(photo, numpy_kernel(4, radius * x[inside], radius * y[inside]))
+    view = stage(photo, at(stage, radius=radius))
+    np.testing.assert_allclose(view.numpy(), oracle, rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize(("length", "angle"), [(9.0, 0.0), (6.3, 30.0), (8.0, -70.0), (0.5, 45.0)])
+def test_motion_is_the_mean_along_a_line(length, angle, photo):
+    stage = MotionBlur((0, 9), 90)
+    along = length * ((np.arange(100_000) + 0.5) / 100_000 - 0.5)
+    turn = math.radians(angle)  # x right and y down: clockwise as displayed
+    oracle = blurred(photo, numpy_kernel(5, along * math.cos(turn), along * math.sin(turn)))
+    view = stage(photo, at(stage, length=length, angle=angle))
+    np.testing.assert_allclose(view.numpy(), oracle, rtol=0, atol=2e-3)
+
+
+def test_a_positive_angle_turns_clockwise_as_displayed():
+    stage = MotionBlur((0, 9), 90)
+    assert moments(stage, at(stage, length=8, angle=30))[2][2] > 0.5, "right goes with down"
+    assert moments(stage, at(stage, length=8, angle=-30))[2][2] < -0.5
+
+
+def test_the_variance_of_a_kernel_is_its_shape_plus_bilinear_reading():
+    disc, line, gauss = STAGES["defocus"], STAGES["motion"], STAGES["gaussian"]
+    for got, want in (
+        (moments(disc, at(disc, radius=3.6))[2][0], 3.6**2 / 4 + 1 / 6),
+        (moments(line, at(line, length=8, angle=0))[2][0], 8**2 / 12 + 1 / 6),
+        (moments(line, at(line, length=8, angle=0))[2][1], 0),
+        (moments(gauss, at(gauss, sigma=2.5))[2][0], 2.5**2),
+    ):
+        assert float(got) == pytest.approx(want, abs=0.06)
+
+
+@every_stage
+def test_kernels_sum_to_one_and_do_not_move_the_picture(stage):
+    for row in torch.rand(8, 1, stage.dims, dtype=double):
+        total, mean, _ = moments(stage, row)
+        assert float(total) == pytest.approx(1, abs=1e-12)
+        assert max(abs(float(m)) for m in mean) < 1e-12
+
+
+@every_stage
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (40, 31)])
+def test_a_constant_picture_stays_constant(stage, size):
+    images = torch.tensor([0.0, 0.37, 1.0])[:, None, None, None].expand(3, 2, *size)
+    torch.testing.assert_close(stage(images, torch.rand(3, stage.dims)), images, rtol=0, atol=2e-7)
+
+
+@every_stage
+@pytest.mark.parametrize("dtype", [torch.float32, double])
+def test_zero_is_the_identity_and_nearly_zero_nearly(stage, dtype, photo):
+    images = photo.to(dtype).requires_grad_()
+    rounding = 4 * torch.finfo(dtype).eps
+    for size in (0.0, 1e-30, 1e-12, 1e-4, 1e-3):
+        u = torch.full((1, stage.dims), size, dtype=dtype, requires_grad=True)
+        view = stage(images, u)
+        torch.testing.assert_close(view, images, rtol=0, atol=rounding + 10 * size)
+        grads = torch.autograd.grad(view.square().sum(), (images, u))
+        assert all(grad.isfinite().all() for grad in grads)
+
+
+@pytest.mark.parametrize("stage", [GaussianBlur(), Defocus(), MotionBlur()], ids=lambda s: type(s).__name__)
+def test_neutral_ranges_are_the_identity(stage, photo):
+    torch.testing.assert_close(stage(photo, torch.rand(1, stage.dims)), photo, rtol=0, atol=1e-12)
+
+
+@every_stage
+def test_gradcheck_in_images_and_every_parameter(stage):
+    images = 0.3 + 0.4 * torch.rand(2, 2, 7, 9, dtype=double)
+    u = 0.2 + 0.6 * torch.rand(2, stage.dims, dtype=double)
+    assert gradcheck(stage, (images.requires_grad_(), u.requires_grad_()))
+
+
+@every_stage
+def test_every_parameter_has_a_gradient_all_over_its_range(stage, photo):
+    n = 32
+    u = (0.1 + 0.9 * torch.rand(n, stage.dims, dtype=double)).requires_grad_()
+    (stage(photo.expand(n, -1, -1, -1), u) * torch.randn_like(photo)).sum().backward()
+    assert (u.grad.abs() > 1e-3).all()
+
+
+def test_a_small_disc_and_a_line_at_zero_degrees_have_a_gradient(photo):
+    for stage, row in ((STAGES["defocus"], [[0.02]]), (STAGES["motion"], [[0.5, 0.5]])):
+        u = torch.tensor(row, dtype=double, requires_grad=True)
+        weights = torch.randn_like(photo)
+        (grad,) = torch.autograd.grad((stage(photo, u) * weights).sum(), u)
+        for i in range(stage.dims):
+            h = torch.zeros_like(u).index_fill_(1, torch.tensor([i]), 1e-5)
+            with torch.no_grad():
+                slope = ((stage(photo, u + h) - stage(photo, u - h)) * weights).sum() / 2e-5
+            assert abs(slope) > 1e-3
+            torch.testing.assert_close(grad[0, i], slope, rtol=1e-3, atol=1e-6)
+
+
+@every_stage
+def test_white_keeps_its_gradient(stage):
+    """Rounding may lift an average past 1; the clamp of that must not stop the gradient."""
+    images = torch.ones(4, 3, 20, 20, requires_grad=True)
+    views = stage(images, torch.rand(4, stage.dims))
+    assert views.max() <= 1
+    views.sum().backward()
+    assert float(images.grad.sum()) == pytest.approx(images.numel(), rel=1e-5)
+    assert (images.grad > 0).all()
+
+
+def test_convolve_takes_a_kernel_larger_than_the_picture():
+    images, kernels = torch.rand(2, 3, 5, 4, dtype=double), torch.rand(2, 13, 13, dtype=double)
+    kernels /= kernels.sum((1, 2), keepdim=True)
+    for image, kernel, view in zip(images, kernels, convolve(images, kernels), strict=True):
+        np.testing.assert_allclose(view[None].numpy(), blurred(image[None], kernel.numpy()), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda: GaussianBlur((-1, 1)), "sigma"),
+        (lambda: GaussianBlur(2), "sigma"),
+        (lambda: Defocus((2, 1)), "radius"),
+        (lambda: Defocus((0, math.inf)), "radius"),
+        (lambda: MotionBlur((-0.1, 1)), "length"),
+        (lambda: MotionBlur((0, 1), (3, math.nan)), "angle"),
+    ],
+)
+def test_invalid_ranges_are_refused_by_name(make, argument):
+    with pytest.raises(ValueError, match=f"`{argument}`"):
+        make()

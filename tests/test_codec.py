@@ -1,0 +1,211 @@
+"""Forward is Pillow to the bit, backward is kornia's; and what the stages make of quality."""
+
+from io import BytesIO
+
+import numpy as np
+import pytest
+import skimage.data
+import torch
+from kornia.enhance import jpeg_codec_differentiable
+from PIL import Image, features
+from torch.autograd import gradcheck
+
+from transforms.codec import Jpeg, Webp, jpeg, webp
+from transforms.surrogate import backward_through, saturate
+
+double = torch.float64
+needs_webp = pytest.mark.skipif(not features.check("webp"), reason="Pillow without WebP")
+CODECS = [pytest.param(jpeg, "JPEG", id="jpeg"), pytest.param(webp, "WEBP", id="webp", marks=needs_webp)]
+every_codec = pytest.mark.parametrize(("function", "format_"), CODECS)
+
+
+def pillow(images, format_, qualities, **options):
+    """The oracle: each picture (C,H,W), rounded to 8 bits, saved and loaded."""
+    views = []
+    for image, quality in zip(images, qualities, strict=True):
+        pixels = (image.double().clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+        picture = Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels)
+        buffer = BytesIO()
+        picture.save(buffer, format_, quality=quality, **options)
+        loaded = np.asarray(Image.open(buffer).convert(picture.mode))
+        views.append(torch.tensor(loaded).reshape(pixels.shape).permute(2, 0, 1))
+    return torch.stack(views)
+
+
+def vjp(function, images, weights):
+    source = images.detach().clone().requires_grad_()
+    return torch.autograd.grad(function(source), source, weights)[0]
+
+
+@every_codec
+@pytest.mark.parametrize("quality", [1, 30, 50, 75, 95, 100])
+@pytest.mark.parametrize("size", [(80, 120), (37, 51), (16, 16), (5, 3), (1, 1)])
+def test_forward_is_pillows_to_the_bit(function, format_, quality, size, photo):
+    images = torch.cat([photo, photo.flip(-1)])[..., : size[0], : size[1]]
+    for channels in (1, 3):
+        view = function(images[:, :channels], quality)
+        oracle = pillow(images[:, :channels], format_, [quality] * 2)
+        assert view.dtype == double and torch.equal(view, oracle.double() / 255)
+
+
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_subsampling_is_the_files(subsampling, photo):
+    view = jpeg(photo, 60, subsampling=subsampling)
+    assert torch.equal(view, pillow(photo, "JPEG", [60], subsampling=subsampling) / torch.tensor(255.0, dtype=double))
+    if subsampling == "4:2:0":
+        assert torch.equal(view, jpeg(photo, 60))
+
+
+@every_codec
+def test_quality_may_differ_from_picture_to_picture(function, format_, photo):
+    images, qualities = photo.expand(3, -1, -1, -1).float(), [20, 60, 90]
+    oracle = pillow(images, format_, qualities).float() / 255
+    for given in (torch.tensor(qualities), torch.tensor(qualities, dtype=double) + 0.3):
+        assert torch.equal(function(images, given), oracle)
+    losses = (oracle - images).abs().mean((1, 2, 3))
+    assert (losses.diff() < 0).all()
+
+
+@every_codec
+@pytest.mark.parametrize("channels", [1, 3])
+def test_gradient_is_kornias_to_the_bit(function, format_, channels, photo):
+    images = torch.cat([photo, 1 - photo, photo.flip(-1)])[:, :channels, :37, :51].float()
+    assert bool((images == images.clamp(0, 1)).all())
+    weights, quality = torch.randn_like(images), torch.tensor([30.0, 75.0, 95.0])
+
+    def surrogate(x):
+        return jpeg_codec_differentiable(x.expand(-1, 3, -1, -1), quality)[:, :channels]
+
+    got, want = (vjp(f, images, weights) for f in (lambda x: function(x, quality), surrogate))
+    assert torch.equal(got, want)
+    assert got.isfinite().all() and (got.flatten(1).norm(dim=1) > 0.1).all()
+
+
+@every_codec
+def test_black_and_white_keep_their_gradient(function, format_):
+    """Saturated pixels are where a clamp would end it; within [0,1] the ends count."""
+    images = (torch.rand(2, 3, 32, 32) > 0.5).float()
+    weights = torch.randn_like(images)
+    got = vjp(lambda x: function(x, 80), images, weights)
+    want = vjp(lambda x: jpeg_codec_differentiable(x, torch.tensor([80.0])), images, weights)
+    assert torch.equal(got, want)
+    assert (got.abs() > 0).float().mean() > 0.99
+    outside = vjp(lambda x: function(x, 80), images * 1.2 - 0.1, weights)
+    assert not outside.any(), "the clamp holds what lies outside"
+
+
+@every_codec
+def test_values_outside_are_clamped_and_dtype_and_layout_do_not_matter(function, format_, photo):
+    images = (photo * 1.4 - 0.2).float()
+    view = function(images, 75)
+    assert torch.equal(view, function(images.clamp(0, 1), 75))
+    assert torch.equal(view, function(images.to(memory_format=torch.channels_last), 75))
+    for dtype in (torch.float16, torch.bfloat16, double):
+        given = images.to(dtype)
+        oracle = function(given.to(torch.promote_types(dtype, torch.float32)), 75).to(dtype)
+        view = function(given, 75)
+        assert view.dtype == dtype and torch.equal(view, oracle)
+
+
+@every_codec
+def test_without_gradients_the_surrogate_is_not_run(function, format_, photo, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("kornia was called")
+
+    monkeypatch.setattr("kornia.enhance.jpeg_codec_differentiable", refuse)
+    images = photo.float().requires_grad_()
+    with torch.no_grad():
+        view = function(images, 50)
+    assert not view.requires_grad
+    assert torch.equal(function(images.detach(), 50), view)
+    tracked = function(images, 50)  # nor in the forward pass of a graph
+    assert torch.equal(tracked, view)
+    with pytest.raises(AssertionError, match="kornia"):
+        tracked.sum().backward()
+
+
+def test_backward_through_takes_the_surrogates_derivative_at_the_images():
+    x = torch.randn(10, dtype=double, requires_grad=True)
+    out = backward_through(x, torch.sign, torch.sin)
+    assert torch.equal(out, x.sign())
+    (pulled,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(pulled, x.cos())
+
+
+def test_surrogate_is_kornias_and_near_the_real_one():
+    crop = skimage.data.astronaut()[:256, 128:384]
+    photo = torch.tensor(crop).permute(2, 0, 1)[None].float() / 255
+    for quality, bound in ((30, 0.0075), (50, 0.0065), (75, 0.0055), (95, 0.0045)):
+        view = jpeg(photo, quality, codec="surrogate")
+        oracle = jpeg_codec_differentiable(photo, torch.tensor([float(quality)])).clamp(0, 1)
+        assert torch.equal(view, oracle)
+        assert (view - jpeg(photo, quality)).abs().mean() < bound
+
+
+def test_surrogate_is_differentiable_in_images_and_quality():
+    images = (0.3 + 0.4 * torch.rand(2, 1, 16, 16, dtype=double)).requires_grad_()
+    quality = torch.tensor([40.3, 80.2], dtype=double, requires_grad=True)
+    assert gradcheck(lambda x, q: jpeg(x, q, codec="surrogate"), (images, quality), fast_mode=True, eps=1e-7)
+
+
+@pytest.mark.parametrize("make", [Jpeg, pytest.param(Webp, marks=needs_webp)])
+def test_stage_draws_whole_qualities(make, photo):
+    stage, u = make((30, 33)), torch.tensor([[0.0], [0.26], [0.5], [1 - 2**-24]])
+    assert stage.values(u)[:, 0].tolist() == [30, 31, 32, 33]
+    assert stage.dims == 1 and stage.discrete == (0,)
+    images = photo.expand(4, -1, -1, -1).float()
+    function = {Jpeg: jpeg, Webp: webp}[make]
+    assert torch.equal(stage(images, u), function(images, torch.tensor([30, 31, 32, 33])))
+    fixed = make((50, 50))
+    assert fixed == make(50) and fixed.dims == 0 and fixed.names == () and fixed.discrete == ()
+    assert torch.equal(fixed(images, torch.zeros(4, 0)), function(images, 50))
+
+
+@pytest.mark.parametrize("stage", [Jpeg((30, 95)), Jpeg((30, 95), codec="surrogate")], ids=["real", "surrogate"])
+def test_stage_hands_its_choices_to_the_function(stage, photo):
+    u = torch.tensor([[0.3]])
+    want = jpeg(photo, float(stage.values(u)), codec=stage.codec)
+    assert torch.equal(stage(photo, u), want)
+    assert torch.equal(Jpeg(70, subsampling="4:4:4")(photo, u[:, :0]), jpeg(photo, 70, subsampling="4:4:4"))
+
+
+def test_no_pictures_are_no_pictures():
+    for codec in ("real", "surrogate"):
+        assert jpeg(torch.zeros(0, 3, 8, 8), 75, codec=codec).shape == (0, 3, 8, 8)
+
+
+def test_saturate_is_the_clamp_with_its_ends():
+    x = torch.tensor([-1.0, 0.0, 0.5, 1.0, 2.0], requires_grad=True)
+    out = saturate(x)
+    assert torch.equal(out, x.clamp(0, 1))
+    assert torch.autograd.grad(out.sum(), x)[0].tolist() == [0, 1, 1, 1, 0]
+
+
+def test_webp_that_is_missing_is_said(monkeypatch):
+    monkeypatch.setattr(features, "check", lambda name: False)
+    for attempt in (lambda: webp(torch.zeros(1, 3, 8, 8)), lambda: Webp(50)):
+        with pytest.raises(RuntimeError, match="without WebP"):
+            attempt()
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda: Jpeg(0), "quality"),
+        (lambda: Jpeg((80, 30)), "quality"),
+        (lambda: Jpeg((30, 101)), "quality"),
+        (lambda: Jpeg(75.5), "quality"),
+        (lambda: Jpeg(75, subsampling="4:1:1"), "subsampling"),
+        (lambda: Jpeg(75, subsampling="4:4:4", codec="surrogate"), "subsampling"),
+        (lambda: Jpeg(75, codec="best"), "codec"),
+        (lambda: jpeg(torch.zeros(2, 3, 8, 8), 0), "quality"),
+        (lambda: jpeg(torch.zeros(2, 3, 8, 8), float("nan")), "quality"),
+        (lambda: jpeg(torch.zeros(2, 3, 8, 8), torch.tensor([1, 2, 3])), "quality"),
+        (lambda: jpeg(torch.zeros(2, 4, 8, 8)), "images"),
+        (lambda: jpeg(torch.zeros(3, 8, 8)), "images"),
+        (lambda: jpeg(torch.zeros(1, 3, 8, 8, dtype=torch.uint8)), "images"),
+    ],
+)
+def test_invalid_arguments_are_refused_by_name(make, argument):
+    with pytest.raises(ValueError, match=f"`{argument}`"):
+        make()

@@ -1,0 +1,205 @@
+"""Stages in display values, against torchvision, colorsys and arithmetic, with gradients where colour has kinks."""
+
+import colorsys
+import math
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import functional as tv
+
+from transforms import Brightness, ChannelGain, Contrast, Cutout, Gain, Gamma, Hue, Saturation
+from transforms.colour import rotate_hue
+from transforms.photometric import GAMMA_TOE
+
+double = torch.float64
+STAGES = [
+    Brightness(0.2),
+    Contrast((0.5, 1.5)),
+    Gain((0.5, 2)),
+    ChannelGain((0.7, 1.3), 0.15),
+    Gamma((0.4, 2.5)),
+    Saturation((0, 2)),
+    Hue(180),
+    Cutout((0.2, 0.4)),
+]
+NEUTRAL = [Brightness(), Contrast(), Gain(), ChannelGain(), Gamma(), Saturation(), Hue(), Cutout()]
+every_stage = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: type(stage).__name__)
+
+
+def fixed(stage):
+    """A point of the cube for a stage whose ranges are single values."""
+    return torch.rand(1, stage.dims, dtype=double)
+
+
+@pytest.fixture
+def kinks():
+    """Every colour of {0, 1/4, 1/2, 1}^3, among them greys, black, white and ties: (1,3,8,8) float64."""
+    levels = torch.tensor([0, 0.25, 0.5, 1], dtype=double)
+    return torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 8, 8)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, 1.0, 2.0])
+def test_gain_is_torchvisions_brightness(photo, factor):
+    stage = Gain((factor, factor))
+    torch.testing.assert_close(stage(photo, fixed(stage)), tv.adjust_brightness(photo, factor), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.3, 1.0, 2.5])
+def test_saturation_is_torchvisions(photo, factor):
+    stage = Saturation((factor, factor))
+    torch.testing.assert_close(stage(photo, fixed(stage)), tv.adjust_saturation(photo, factor), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("gamma", [0.2, 0.45, 1.0, 2.2, 5.0])
+def test_gamma_is_torchvisions_on_8_bit_values(photo, gamma):
+    stage = Gamma((gamma, gamma))
+    assert photo.min() < 2 / 255  # the toe is put to the test
+    torch.testing.assert_close(stage(photo, fixed(stage)), tv.adjust_gamma(photo, gamma), rtol=0, atol=1e-12)
+
+
+def test_gamma_is_a_chord_below_its_toe():
+    x = torch.linspace(0, GAMMA_TOE, 9, dtype=double).reshape(1, 1, 1, 9).requires_grad_()
+    for gamma in (0.3, 3.0):
+        stage = Gamma((gamma, gamma))
+        view = stage(x, fixed(stage))
+        torch.testing.assert_close(view, x / GAMMA_TOE * GAMMA_TOE**gamma)
+        (slope,) = torch.autograd.grad(view[..., :-1].sum(), x)
+        torch.testing.assert_close(slope[..., :-1], torch.full((1, 1, 1, 8), GAMMA_TOE ** (gamma - 1), dtype=double))
+
+
+@pytest.mark.parametrize("degrees", [-180, -133, -60, 0, 17, 60, 120, 179.5])
+def test_hue_is_torchvisions_and_colorsyss(photo, kinks, degrees):
+    stage = Hue((degrees, degrees))
+    for images in (photo, kinks):
+        view = stage(images, fixed(stage))
+        # torchvision works in float32 whatever it is given.
+        torch.testing.assert_close(view, tv.adjust_hue(images.float(), degrees / 360).double(), rtol=0, atol=2e-6)
+        for before, after in zip(images[0].flatten(1).T[::7], view[0].flatten(1).T[::7], strict=True):
+            hue, saturation, value = colorsys.rgb_to_hsv(*before.tolist())
+            oracle = colorsys.hsv_to_rgb((hue + degrees / 360) % 1, saturation, value)
+            np.testing.assert_allclose(after.numpy(), oracle, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("degrees", [-120.0, 120.0])
+def test_hue_of_a_third_of_a_turn_permutes_channels_and_their_gradients(kinks, degrees):
+    images, v = kinks.requires_grad_(), torch.randn_like(kinks)
+    view = rotate_hue(images, torch.tensor([degrees], dtype=double))
+    oracle = images.roll(1 if degrees > 0 else -1, dims=1)
+    torch.testing.assert_close(view, oracle, rtol=0, atol=1e-12)
+    (pulled,) = torch.autograd.grad(view, images, v)
+    grey = (images.amax(1) == images.amin(1))[0]
+    expected = v.roll(-1 if degrees > 0 else 1, dims=1)
+    torch.testing.assert_close(pulled[..., grey], expected[..., grey], rtol=0, atol=1e-12)
+
+
+def test_gradient_of_hue_at_grey_is_the_mean_of_those_around_it():
+    """The cone has no derivative at its tip; a rotation stands for all of those about it."""
+    degrees, step = 40.0, 1e-6
+    turn = torch.linspace(0, 2 * math.pi, 361, dtype=double)[:-1]
+    across = torch.tensor([[1, -1, 0], [0.5, 0.5, -1]], dtype=double)
+    across = across / across.norm(dim=1, keepdim=True)
+    around = (0.5 + step * torch.stack([turn.cos(), turn.sin()], -1) @ across).reshape(-1, 3, 1, 1)
+
+    def jacobian(images):
+        angle = torch.full((len(images),), degrees, dtype=double)
+        images = images.clone().requires_grad_()
+        rows = [torch.autograd.grad(rotate_hue(images, angle)[:, i].sum(), images)[0] for i in range(3)]
+        return torch.stack(rows, 1)[..., 0, 0].mean(0)
+
+    grey = jacobian(torch.full((1, 3, 1, 1), 0.5, dtype=double))
+    torch.testing.assert_close(grey, jacobian(around), rtol=0, atol=0.05)
+    torch.testing.assert_close(grey @ grey.T, torch.eye(3, dtype=double), rtol=0, atol=1e-12)
+
+
+def test_channel_gain_multiplies_and_adds_channel_by_channel(photo):
+    stage = ChannelGain((0.7, 1.3), (-0.15, 0.1))
+    u = torch.rand(1, 6, dtype=double)
+    gain, offset = 0.7 + 0.6 * u[0, :3].numpy(), -0.15 + 0.25 * u[0, 3:].numpy()
+    oracle = np.clip(photo[0].permute(1, 2, 0).numpy() * gain + offset, 0, 1)
+    np.testing.assert_allclose(stage(photo, u)[0].permute(1, 2, 0).numpy(), oracle, rtol=0, atol=1e-12)
+    grey = photo[:, :1]
+    expected = (grey * gain.mean() + offset.mean()).clamp(0, 1)
+    torch.testing.assert_close(stage(grey, u), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [(0.4, 0.4), (1.0, 1.0)])
+def test_cutout_covers_its_area_inside_the_picture(size):
+    images = torch.rand(64, 1, 30, 41, dtype=double)
+    stage = Cutout(size, value=0.25)
+    cover = (stage(images, torch.rand(64, 3)) - images) / (0.25 - images)
+    side = size[0] * 30
+    torch.testing.assert_close(cover.sum((1, 2, 3)), torch.full((64,), side**2, dtype=double), rtol=1e-5, atol=0)
+    assert cover.min() >= -1e-5 and cover.max() <= 1 + 1e-5
+    assert ((cover > 1e-6).any(2).sum(-1) <= side + 2).all() and ((cover > 1e-6).any(3).sum(-1) <= side + 2).all()
+
+
+def test_cutout_lies_where_it_says():
+    images = torch.zeros(1, 3, 20, 30, dtype=double)
+    expected = images.clone()
+    expected[..., 3:13, 10:20] = 0.5  # 3 of 10 free rows, 10 of 20 free columns
+    view = Cutout((0.5, 0.5))(images, torch.tensor([[0.9, 0.5, 0.3]], dtype=double))
+    torch.testing.assert_close(view, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("stage", NEUTRAL, ids=lambda stage: type(stage).__name__)
+def test_neutral_ranges_are_the_identity(stage, photo, kinks):
+    for images in (photo, kinks, photo[:, :1], photo.float(), photo.bfloat16()):
+        bound = 1e-12 if images.dtype == double else 1e-7
+        torch.testing.assert_close(stage(images, torch.rand(1, stage.dims)), images, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("stage", NEUTRAL, ids=lambda stage: type(stage).__name__)
+def test_neutral_ranges_pass_every_gradient_on(stage, kinks):
+    images, v = kinks.requires_grad_(), torch.randn_like(kinks)
+    (pulled,) = torch.autograd.grad(stage(images, torch.rand(1, stage.dims)), images, v)
+    torch.testing.assert_close(pulled, v, rtol=0, atol=1e-12)
+
+
+@every_stage
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_gradients_are_finite_at_every_kink(stage, dtype, kinks):
+    tiny = torch.tensor([1e-30, 1e-40]).to(dtype)  # chroma so small that its square underflows
+    images = kinks.to(dtype).expand(4, -1, -1, -1).clone()
+    images[:, 0, 0, :2] += tiny
+    images = images.requires_grad_()
+    u = torch.rand(4, stage.dims).requires_grad_()
+    view = stage(images, u)
+    view.float().sum().backward()
+    assert view.dtype == dtype and view.isfinite().all()
+    assert images.grad.isfinite().all() and u.grad.isfinite().all()
+    # No gradient dies at a grey, black or tied pixel, but under a cover or a clamp.
+    if isinstance(stage, Hue):
+        assert (images.grad.float().abs().sum(1) > 0).all()
+
+
+@pytest.mark.parametrize("stage", [Saturation((0, 2)), Hue(90)], ids=lambda stage: type(stage).__name__)
+def test_grey_pictures_have_no_colour_to_change(stage, photo):
+    grey = photo[:, 1:2]
+    assert torch.equal(stage(grey, torch.rand(1, 1)), grey)
+
+
+@pytest.mark.parametrize("stage", [Saturation(), Hue(), ChannelGain()], ids=lambda stage: type(stage).__name__)
+@pytest.mark.parametrize("channels", [2, 4])
+def test_other_numbers_of_channels_are_refused(stage, channels):
+    with pytest.raises(ValueError, match="1 channel"):
+        stage(torch.rand(1, channels, 4, 4), torch.rand(1, stage.dims))
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda: Gain((-0.1, 1)), "factor"),
+        (lambda: Gamma((0, 1)), "gamma"),
+        (lambda: Gamma((1, 50)), "gamma"),
+        (lambda: Saturation((-1, 1)), "factor"),
+        (lambda: Hue(361), "degrees"),
+        (lambda: ChannelGain((-1, 1)), "gain"),
+        (lambda: ChannelGain(offset=1.5), "offset"),
+        (lambda: Cutout((0.2, 1.1)), "size"),
+        (lambda: Cutout(value=2), "value"),
+    ],
+)
+def test_invalid_ranges_are_refused_by_name(make, argument):
+    with pytest.raises(ValueError, match=f"`{argument}`"):
+        make()

@@ -1,0 +1,178 @@
+"""The noise has the variance it says, and is a function of the draw alone; 8 bits are the file's 8 bits."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.autograd import gradcheck
+
+from transforms import Compose, Sobol, Uniform
+from transforms.geometry import Affine
+from transforms.sensor import Quantise, SensorNoise, quantise, straight_through, white_noise
+
+double = torch.float64
+NOISE = SensorNoise(read=(0.0, 0.02), shot=(0.0, 0.004))
+SHAPE = (3, 16, 20)
+
+
+def added(stage, u, value=0.5, shape=SHAPE):
+    """What the stage adds to flat grey."""
+    return stage(torch.full((len(u), *shape), value), u) - value
+
+
+@pytest.mark.parametrize("draws", [Sobol(), Uniform()], ids=lambda d: type(d).__name__)
+def test_noise_is_a_function_of_seed_step_and_view(draws):
+    fields = {}
+    for seed in (0, 1):
+        for step in range(3):
+            u = draws(8, 3, seed=seed, step=step)
+            whole = added(NOISE, u)
+            torch.manual_seed(seed + 10 * step)  # the global generator has no say
+            order = torch.randperm(8)
+            assert torch.equal(added(NOISE, u[order]), whole[order]), "position in the batch"
+            chunks = [added(NOISE, part) for part in draws(8, 3, seed=seed, step=step).split(3)]
+            assert torch.equal(torch.cat(chunks), whole), "chunk and call order"
+            fields |= {(seed, step, view): field for view, field in enumerate(whole)}
+    keys = list(fields)
+    alike = [(a, b) for i, a in enumerate(keys) for b in keys[:i] if torch.equal(fields[a], fields[b])]
+    assert not alike
+
+
+def test_float32_and_float64_of_the_same_number_give_the_same_noise(photo):
+    u = torch.rand(4, 3)
+    images = photo.expand(4, -1, -1, -1)
+    assert torch.equal(white_noise(u[:, 2], SHAPE), white_noise(u[:, 2].double(), SHAPE))
+    torch.testing.assert_close(NOISE(images, u), NOISE(images, u.double()), rtol=0, atol=1e-8)
+    torch.testing.assert_close(NOISE(images.float(), u).double(), NOISE(images, u), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, double])
+def test_all_bits_of_the_seed_count(dtype):
+    near = torch.tensor([0.5, 1e-6, 0.999], dtype=dtype)
+    seeds = torch.cat([near, torch.nextafter(near, torch.ones_like(near))])
+    fields = white_noise(seeds, SHAPE).flatten(1)
+    alike = (fields @ fields.mT / fields.shape[1]).fill_diagonal_(0)
+    assert alike.abs().max() < 6 / math.sqrt(fields.shape[1])
+
+
+def test_noise_does_not_touch_the_global_generator():
+    before = torch.random.get_rng_state()
+    NOISE(torch.zeros(2, *SHAPE), torch.tensor([[0.1, 0.2, 0.3]] * 2))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("level", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize(("read", "shot"), [(0.02, 0.0), (0.0, 0.002), (0.01, 0.001)])
+def test_mean_and_variance_at_a_grey_level(level, read, shot):
+    stage = SensorNoise((read, read), (shot, shot))
+    noise = added(stage, torch.rand(16, 3), level, (3, 64, 64)).double()
+    n, variance = noise.numel(), shot * level + read**2
+    assert abs(float(noise.mean())) < 5 * math.sqrt(variance / n)
+    assert float(noise.var()) == pytest.approx(variance, rel=5 * math.sqrt(2 / n))
+    kurtosis = float((noise**4).mean()) / variance**2
+    assert kurtosis == pytest.approx(3, abs=5 * math.sqrt(96 / n)), "normal"
+
+
+def test_noise_is_white():
+    e = white_noise(torch.rand(16), (3, 64, 64)).double()
+    pairs = {
+        "right": (e[..., 1:], e[..., :-1]),
+        "down": (e[..., 1:, :], e[..., :-1, :]),
+        "diagonal": (e[..., 1:, 1:], e[..., :-1, :-1]),
+        "channel": (e[:, 1:], e[:, :-1]),
+        "view": (e[1:], e[:-1]),
+    }
+    for name, (a, b) in pairs.items():
+        assert abs(float((a * b).mean())) < 5 / math.sqrt(a.numel()), name
+    power = torch.fft.fft2(e).abs().square().mean((0, 1)) / 64**2
+    assert float(power.max()) < 1 + 6 / math.sqrt(48) and float(power.min()) > 1 - 6 / math.sqrt(48)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, double])
+def test_black_has_a_finite_gradient(dtype):
+    stage = SensorNoise((0, 0.02), (0, 0.004))
+    images = torch.zeros(2, *SHAPE, dtype=dtype, requires_grad=True)
+    u = torch.tensor([[0.0, 0.0, 0.3], [0.0, 0.5, 0.6]], dtype=dtype, requires_grad=True)
+    view = stage(images, u)
+    assert not view[0].any(), "neither read nor shot noise: black stays black"
+    grads = torch.autograd.grad((view * torch.rand_like(view)).sum(), (images, u))
+    assert all(grad.isfinite().all() for grad in grads)
+    assert grads[0][1].std() > 0.1, "through the deviation: each pixel by its own noise"
+
+
+def test_gradient_in_images_and_levels_passes_the_deviation():
+    images = (0.4 + 0.2 * torch.rand(2, 1, 5, 6, dtype=double)).requires_grad_()
+    levels = (0.2 + 0.6 * torch.rand(2, 2, dtype=double)).requires_grad_()
+    seeds = torch.rand(2, 1, dtype=double)
+    assert gradcheck(lambda x, part: NOISE(x, torch.cat([part, seeds], 1)), (images, levels))
+    shot = SensorNoise(shot=(0.004, 0.004))
+    view = shot(images, torch.cat([levels, seeds], 1))
+    e = white_noise(seeds[:, 0], (1, 5, 6)).double()
+    (pulled,) = torch.autograd.grad(view.sum(), images)
+    torch.testing.assert_close(pulled, 1 + e * 0.004 / (2 * (0.004 * images).sqrt()), rtol=1e-10, atol=0)
+
+
+def test_neutral_noise_is_the_identity_and_a_grid_or_pipeline_keeps_its_names(photo):
+    torch.testing.assert_close(SensorNoise()(photo, torch.rand(1, 3)), photo, rtol=0, atol=0)
+    pipeline = Compose([Affine(degrees=10), NOISE, Quantise()])
+    assert pipeline.discrete == (7,) and pipeline.names[-1] == "sensornoise noise (seed)"
+    assert NOISE.values(torch.rand(5, 3)).shape == (5, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, double])
+def test_quantise_rounds_as_a_png_does(dtype, photo):
+    images = (photo + 0.3 * torch.randn_like(photo)).to(dtype)
+    file = (images.clamp(0, 1) * 255).round().to(torch.uint8)[0].permute(1, 2, 0).numpy()
+    loaded = np.asarray(Image.fromarray(file))
+    view = quantise(images)
+    assert torch.equal(view, torch.tensor(loaded).permute(2, 0, 1)[None].to(dtype) / 255)
+    assert torch.equal(view, Quantise()(images, torch.zeros(1, 0)))
+    assert torch.equal(quantise(view), view), "a file saved again is the same file"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_quantise_in_half_precision_is_the_nearest_level(dtype):
+    x = torch.rand(1000).to(dtype)
+    assert torch.equal(quantise(x), ((x.float() * 255).round() / 255).to(dtype))
+
+
+@pytest.mark.parametrize("bits", [1, 3, 8, 12])
+def test_quantise_has_two_to_the_bits_levels(bits):
+    x = torch.linspace(-0.1, 1.1, 20_000, dtype=double)
+    view = quantise(x, bits)
+    assert len(view.unique()) == 2**bits
+    assert (view - x.clamp(0, 1)).abs().max() <= 0.5 / (2**bits - 1) + 1e-12
+
+
+def test_gradient_of_quantise_is_that_of_the_clamp():
+    x = torch.tensor([-0.1, 0.0, 0.3, 0.5, 1.0, 1.2], requires_grad=True)
+    weights = torch.randn(6)
+    (pulled,) = torch.autograd.grad((quantise(x) * weights).sum(), x)
+    assert torch.equal(pulled, weights * torch.tensor([0, 1, 1, 1, 1, 0])), "an end is within [0,1]"
+
+
+def test_straight_through_is_the_real_forward_and_the_surrogate_backward():
+    x = torch.randn(50, requires_grad=True)
+    out = straight_through(1e6 * x.sign(), x.tanh())
+    assert torch.equal(out, 1e6 * x.sign())
+    (pulled,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(pulled, 1 - x.tanh() ** 2)
+    with pytest.raises(ValueError, match="`surrogate`"):
+        straight_through(x, x.double())
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda: SensorNoise(read=(-0.1, 0)), "read"),
+        (lambda: SensorNoise(shot=(0, 2)), "shot"),
+        (lambda: SensorNoise(shot=0.1), "shot"),
+        (lambda: Quantise(0), "bits"),
+        (lambda: quantise(torch.rand(2), 8.0), "bits"),
+    ],
+)
+def test_invalid_arguments_are_refused_by_name(make, argument):
+    with pytest.raises(ValueError, match=f"`{argument}`"):
+        make()

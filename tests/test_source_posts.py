@@ -1,0 +1,210 @@
+"""The five web posts that asked for this: each failure as posted, with the library it names, and then without it."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import torchvision.transforms.functional as tvf
+
+from attacks import load_encoder
+from transforms import Affine, Compose, audit, perspective, warp_affine
+from transforms.sampling import sample
+from transforms.straight import dense
+
+double = torch.float64
+STOPPED = "ignore:To copy construct", "ignore:Converting a tensor with requires_grad"
+
+
+def gradient(loss, leaf):
+    return torch.autograd.grad(loss, leaf)[0]
+
+
+def cosine(a, b):
+    return float(F.cosine_similarity(a.flatten(), b.flatten(), dim=0))
+
+
+# --- 1. "transforms.functional": torchvision's perspective drops the gradient to its corners. ---
+
+
+@pytest.fixture
+def corners():
+    """The post's own order of the corners, and its sizes; the picture of the fixture is smaller."""
+    start = torch.tensor([[0.0, 0], [0, 80], [120, 0], [120, 80]], dtype=double, requires_grad=True)
+    end = torch.tensor([[0.0, 0], [0, 71], [107, 0], [107, 71]], dtype=double, requires_grad=True)
+    return start, end
+
+
+@pytest.mark.filterwarnings(*STOPPED)
+def test_torchvision_drops_the_gradient_to_the_corners_and_ours_does_not(photo, corners):
+    theirs = tvf.perspective(photo, *corners)
+    assert not theirs.requires_grad
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        (theirs**3).sum().backward()
+    ours = perspective(photo, *corners)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
+    (ours**3).sum().backward()
+    for points in corners:
+        assert points.grad.isfinite().all() and (points.grad.abs().amax(-1) > 0).all()
+
+
+@pytest.mark.filterwarnings(*STOPPED)
+def test_the_audit_says_which_tensor_gets_none_and_that_the_picture_gets_its_own(photo, corners):
+    named = dict(zip(("start", "end"), corners, strict=True))
+    theirs = audit(lambda images: tvf.perspective(images, *corners), photo, draws=2, parameters=named)
+    assert theirs.parameters == {"start": None, "end": None}
+    assert [w for w in theirs.warnings if "receives no gradient" in w] == [
+        "`start` receives no gradient",
+        "`end` receives no gradient",
+    ]
+    assert theirs.first_dead is None and theirs.coverage > 0.99  # the picture's gradient was never lost
+    ours = audit(lambda images: perspective(images, *corners), photo, draws=2, parameters=named)
+    assert all(norm > 0 for norm in ours.parameters.values())
+
+
+# --- 2. "Can you affine warp a tensor while preserving gradient flow?" ---
+
+MATRIX = [[1.0, 0, 10], [0, 1, 20]]
+
+
+def posted_warp(tensor, M=MATRIX, hack=False):
+    """The post's `tensor_warp_affine` on (H,W,C), and its answer's "detach hack"."""
+    height, width = tensor.shape[:2]
+    full = torch.cat([torch.tensor(M), torch.tensor([[0.0, 0, 1]])])
+    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    places = torch.stack([x.flatten(), y.flatten(), torch.ones_like(x).flatten()]).float()
+    src_x, src_y = torch.inverse(full)[:2] @ places
+    x0, y0 = src_x.long(), src_y.long()
+    x0, x1 = x0.clamp(0, width - 1), (x0 + 1).clamp(0, width - 1)
+    y0, y1 = y0.clamp(0, height - 1), (y0 + 1).clamp(0, height - 1)
+    dx, dy = src_x - x0.float(), src_y - y0.float()
+    weights = [(1 - dx) * (1 - dy), dx * (1 - dy), (1 - dx) * dy, dx * dy]
+    flat = tensor.reshape(height * width, -1)
+    pixels = [flat[index] for index in (y0 * width + x0, y0 * width + x1, y1 * width + x0, y1 * width + x1)]
+    taps = [w[:, None] * p for w, p in zip(weights, pixels, strict=True)]
+    if hack:
+        taps = [t.detach() + p - p.detach() for t, p in zip(taps, pixels, strict=True)]
+    return torch.stack(taps).sum(0).reshape(tensor.shape)
+
+
+@pytest.fixture
+def noise():
+    torch.manual_seed(42)
+    return torch.rand(64, 64, 3, requires_grad=True)
+
+
+def batch(tensor):
+    return tensor.permute(2, 0, 1)[None]
+
+
+def channels_last(function):
+    return lambda images: batch(function(images[0].permute(1, 2, 0)))
+
+
+def test_the_posted_warp_reaches_the_posted_number_of_pixels(noise):
+    got = gradient(posted_warp(noise).mean(), noise)
+    assert (got != 0).sum() == 7128 and (got != 0).any(-1).sum() == 2376
+    assert round(float((got != 0).double().mean()), 4) == 0.5801  # a share; the post prints "percent"
+    hacked = gradient(posted_warp(noise, hack=True).mean(), noise)
+    assert (hacked != 0).sum() == 7425
+
+
+def test_the_dense_hack_has_seven_times_the_mass_and_points_elsewhere(noise):
+    true = gradient(warp_affine(batch(noise), torch.tensor(MATRIX), (64, 64)).mean(), noise)
+    plain, hacked = (gradient(posted_warp(noise, hack=flag).mean(), noise) for flag in (False, True))
+    assert float(hacked.sum() / true.sum()) == pytest.approx(6.9, abs=0.01)
+    assert cosine(hacked, true) == pytest.approx(0.30, abs=0.005)
+    # Nor is the warp itself OpenCV's: its border repeats the first pixel, which outweighs 231 others.
+    assert cosine(plain, true) == pytest.approx(0.29, abs=0.005)
+    assert float(plain[0, 0].sum() * 64 * 64) == pytest.approx(231, abs=0.1)
+    x, y = torch.meshgrid(torch.arange(64.0), torch.arange(64.0), indexing="xy")
+    views = dense(batch(noise), torch.stack([x - 10, y - 20], dim=-1)[None])
+    torch.testing.assert_close(views, batch(posted_warp(noise)), rtol=0, atol=1e-4)
+    torch.testing.assert_close(gradient(views.mean(), noise), hacked)
+
+
+def test_the_audit_sees_the_coverage_and_the_hack(noise):
+    plain = audit(channels_last(posted_warp), batch(noise), draws=1, straight_through=True)
+    assert plain.first_dead is None
+    assert plain.coverage == pytest.approx(0.5801, abs=1e-4)
+    assert plain.effective_coverage < 0.8 * plain.coverage  # the count alone misleads
+    assert plain.stages[0].slope == pytest.approx(1, abs=0.01)
+    tricked, mass = plain.stages[0].straight
+    assert tricked < 0.6 and mass > 3.9
+    hacked = audit(channels_last(lambda t: posted_warp(t, hack=True)), batch(noise), draws=1)
+    assert hacked.coverage == pytest.approx(7425 / 3 / 64**2, abs=1e-4)
+    assert hacked.stages[0].slope < 0.5 and any("straight-through" in text for text in hacked.warnings)
+
+
+def test_the_all_zero_gradient_is_the_loss_at_delta_zero_and_not_the_warp(noise):
+    encoder = load_encoder()
+    image = batch(noise).detach().requires_grad_()
+    anchor = encoder(channels_last(posted_warp)(image)).detach()
+    loss = (encoder(channels_last(posted_warp)(image)) - anchor).square().sum()
+    assert not gradient(loss, image).any()  # "a Non-None gradient tensor of all 0s"
+    for pipeline in (channels_last(posted_warp), Compose([Affine(degrees=20, translate=0.2)])):
+        report = audit(pipeline, image, encoder, draws=2)
+        assert report.stationary is True and report.first_dead is None
+        assert "random start of at least 1/255 is needed; the warp is fine" in str(report)
+
+
+def test_views_in_expectation_reach_every_pixel(noise):
+    report = audit(Compose([Affine(translate=0.2)]), batch(noise))
+    assert report.coverage == 1 and report.view_coverage[1] < 1 and report.effective_coverage > 0.9
+
+
+# --- 3. "How does grid_sample differentiate the grid?" ---
+
+
+def fold(x, n, border):
+    """The post's ComputeLocation, in pixels: where a coordinate reads, and the derivative of that."""
+    if border == "replicate":
+        return np.clip(x, 0, n - 1), ((x > 0) & (x < n - 1)).astype(float)
+    if border == "constant":
+        return x, np.ones_like(x)
+    low, span = (0.0, n - 1.0) if border == "reflect101" else (-0.5, float(n))
+    turns = np.floor((x - low) / span)
+    rest = (x - low) - turns * span
+    back = turns % 2 == 1
+    place, slope = low + np.where(back, span - rest, rest), np.where(back, -1.0, 1.0)
+    return np.clip(place, 0, n - 1), slope * ((place > 0) & (place < n - 1))
+
+
+def posted_gradient(image, points, out, border, value):
+    """gx += ((ne - nw) * s + (se - sw) * n) * gOut, and gy likewise; taps outside read the border value."""
+    height, width = image.shape[1:]
+    (x, gx), (y, gy) = fold(points[..., 0], width, border), fold(points[..., 1], height, border)
+    west, north = np.floor(x).astype(int), np.floor(y).astype(int)
+
+    def tap(row, column):
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        return np.where(inside, image[:, row.clip(0, height - 1), column.clip(0, width - 1)], value)
+
+    nw, ne, sw, se = (tap(north + i, west + j) for i in (0, 1) for j in (0, 1))
+    e, s = x - west, y - north  # the weights of the eastern and the southern taps
+    right = (((ne - nw) * (1 - s) + (se - sw) * s) * out).sum(0) * gx
+    down = (((sw - nw) * (1 - e) + (se - ne) * e) * out).sum(0) * gy
+    return np.stack([right, down], axis=-1)
+
+
+@pytest.mark.parametrize("border", ["constant", "replicate", "reflect", "reflect101"])
+def test_the_gradient_to_the_points_is_the_posted_formula(photo, border):
+    image = photo[..., :16, :24]
+    points = (torch.rand(1, 20, 20, 2, dtype=double) * 3 - 1) * torch.tensor([24.0, 16.0])  # a third of it inside
+    points.requires_grad_()
+    value = 0.3 if border == "constant" else 0.0
+    views = sample(image, points, border=border, value=value)
+    out = torch.randn_like(views)
+    oracle = posted_gradient(image[0].numpy(), points[0].detach().numpy(), out[0].numpy(), border, value)
+    got = torch.autograd.grad(views, points, out)[0][0].numpy()
+    np.testing.assert_allclose(got, oracle, rtol=0, atol=1e-9)
+    assert (np.abs(oracle) > 0).mean() > (0.05 if border in ("constant", "replicate") else 0.5)
+
+
+def test_a_nearest_read_has_no_gradient_to_its_points_and_the_audit_names_what_dies(photo):
+    grid = (torch.rand(1, 9, 9, 2, dtype=double) * 2 - 1).requires_grad_()
+    assert not gradient(F.grid_sample(photo, grid, "nearest", align_corners=False).square().sum(), grid).any()
+    turn = Affine(degrees=20, scale=(0.8, 1.2))
+    dead = audit(Compose([turn], kernel="nearest", antialias=False), photo, draws=4)
+    assert dead.stages[0].dead_coordinates == ("affine angle (deg)", "affine scale (x)")  # the rest is fixed
+    assert dead.first_dead is None  # the picture itself is read
+    assert not audit(Compose([turn]), photo, draws=4).stages[0].dead_coordinates

@@ -1,0 +1,1 @@
+"""The instruments of `transforms.audit`, one idea a file."""

@@ -1,0 +1,64 @@
+"""Which pixels of the picture a pipeline listens to: all of them, or the few that a nearest read picks?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+#: Random cotangents a view; several, because the taps of one could cancel.
+COTANGENTS = 2
+
+
+def sensitivity(image: Tensor, view: Any, seed: int) -> Tensor:
+    """(H,W): the root mean square gradient of each pixel of `image` (1,C,H,W) over random cotangents of `view`, which
+    carries the graph: for a linear pipeline, the norm of the pixel's column of its matrix. Zeros without a graph, and
+    for what is no tensor.
+
+    The cotangents are signs with a little jitter: equal in weight, so that an identity is exactly even, and never
+    cancelling exactly.
+    """
+    total = torch.zeros(image.shape[2:], dtype=torch.float64)
+    if not (isinstance(view, Tensor) and view.requires_grad):
+        return total
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(COTANGENTS):
+        signs = 2.0 * torch.randint(2, view.shape, generator=generator) - 1
+        cotangent = (signs * (1 + 0.05 * torch.rand(view.shape, generator=generator))).to(view)
+        try:
+            (gradient,) = torch.autograd.grad(view, image, cotangent, retain_graph=True, allow_unused=True)
+        except Exception:  # a stranger's backward; the step that raises is named by its probe
+            return torch.zeros_like(total)
+        if gradient is not None:
+            total += gradient[0].detach().cpu().double().nan_to_num(0, 0, 0).square().sum(0)
+    return (total / COTANGENTS).sqrt()
+
+
+def together(maps: Sequence[Tensor]) -> Tensor:
+    """The root mean square of sensitivities (H,W)."""
+    return torch.stack(list(maps)).square().mean(0).sqrt()
+
+
+def covered(weights: Tensor) -> float:
+    """Share of pixels that receive any gradient."""
+    return float((weights > 0).double().mean())
+
+
+def effective(weights: Tensor) -> float:
+    """The participation ratio (sum w)^2 / (N sum w^2) of pixels: 1 if all weigh the same, k/N if k alone count."""
+    squares = weights.square().sum()
+    return float(weights.sum().square() / (weights.numel() * squares)) if squares > 0 else 0.0
+
+
+def save_picture(path: str | Path, weights: Tensor) -> None:
+    """Write a PNG of the sensitivity in grey, brightest where it is largest; pixels that get nothing are red."""
+    from PIL import Image
+
+    grey = (weights / weights.max().clamp(min=1e-30)).sqrt().mul(255).round().to(torch.uint8)
+    colour = grey[..., None].expand(-1, -1, 3).clone()
+    colour[weights == 0] = torch.tensor([220, 30, 30], dtype=torch.uint8, device=colour.device)
+    Image.fromarray(np.ascontiguousarray(colour.cpu().numpy())).save(path, format="PNG")

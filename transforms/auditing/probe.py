@@ -1,0 +1,190 @@
+"""One step of a pipeline, looked at by itself: does a gradient that reaches its output leave it at its input?
+
+The step gets a fresh leaf, so a step that cuts the graph before it hides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from transforms.auditing.minification import Warp, warp_of
+from transforms.auditing.steps import Outcome, Step, floating, in_words, run
+from transforms.straight import compare
+
+#: Lengths of the step for the numeric slope, of full scale. The first is far above float32's rounding and far below a
+#: picture's range; the second, taken where the first disagrees, is above the steps of 8 bits, which rounding with a
+#: straight-through gradient follows.
+_STEPS = (1e-3, 4 / 255)
+#: A numeric slope this near to the claimed one (relative) is it.
+SLOPE = 0.2
+#: A view that changes by less than this does not depend on a coordinate, which then owes no gradient.
+_UNMOVED = 1e-6
+
+
+class Probe(NamedTuple):
+    """What one draw showed. `gain` is |gradient in| / |gradient out| for a random cotangent; `zeros`, the share of
+    exact zeros in the gradient; `bad`, NaN and inf (forward, backward); `slope`, the numeric slope along the
+    gradient's sign over the one that the gradient claims (None: not measured); `moved` (dims,), |d/du|; `silent`, the
+    coordinates that measure, change the view, and have a gradient of exactly zero; `extra`, the norm of the gradient
+    to each further tensor (None: not in the graph); `same`, whether the run returned what it had returned before."""
+
+    reason: str | None
+    gain: float
+    zeros: float
+    bad: tuple[int, int]
+    slope: float | None
+    moved: Tensor
+    silent: tuple[int, ...]
+    extra: tuple[float | None, ...]
+    kinds: tuple[str, str]
+    shape: tuple[int, ...]
+    resamples: int
+    warp: Warp | None
+    straight: tuple[float, float] | None
+    same: bool
+
+
+def probe(
+    step: Step, value: Any, after: Any, u: Tensor, seed: int, further: Sequence[Tensor] = (), *, trick: bool = False
+) -> Probe:
+    """Run `step` on a fresh leaf made of `value` and pull a cotangent of norm 1 back.
+
+    Args:
+        value, after: what the step received and returned in the pipeline; `same` tells whether it did so again.
+        u: (1,dims), our stages' point.
+        seed: of the step's own randomness; the cotangent's is derived from it.
+        further: leaves, besides the images, that ought to receive a gradient.
+        trick: also compare the straight-through gradient (see `transforms.straight`), if the step is a warp.
+    """
+    leaf = floating(value, unit=step.stage is not None).requires_grad_()
+    row = u.detach().clone().requires_grad_()
+    outcome = run(step, leaf, row, seed, raw=value)
+    out = floating(outcome.result)
+    generator = torch.Generator().manual_seed(seed ^ 0x5EED)
+    cotangent = torch.randn(out.shape, generator=generator, dtype=torch.float64)
+    cotangent = (cotangent / cotangent.norm()).to(out)
+    leaves = [leaf, row, *further]
+    grads, reason = _pull(outcome, leaves, cotangent)
+    first = torch.zeros_like(leaf) if grads[0] is None else grads[0]
+    result = outcome.result
+    forward = 0
+    if isinstance(result, Tensor) and result.is_floating_point():
+        forward = int((~result.isfinite()).sum())
+    moved = torch.zeros(step.dims) if grads[1] is None else grads[1][0].abs().cpu()
+    backward = int((~first.isfinite()).sum() + (~moved.isfinite()).sum())
+    if reason is None:
+        reason = _values(first, forward, backward)
+    warp = _warp(step, leaf, value, u, seed)
+    straight = None
+    if trick and warp is not None and reason is None:
+        straight = compare(leaf, outcome.result, warp, cotangent)
+    return Probe(
+        reason=reason,
+        gain=float(first.nan_to_num(0, 0, 0).cpu().double().norm()),
+        zeros=float((first == 0).double().mean()),
+        bad=(forward, backward),
+        slope=_slope(step, leaf, row, seed, first, cotangent) if reason is None else None,
+        moved=moved,
+        silent=_silent(step, leaf, row, seed, out, moved),
+        extra=tuple(None if g is None else float(g.norm()) for g in grads[2:]),
+        kinds=(_kind(value), _kind(result)),
+        shape=tuple(out.shape[1:]),
+        resamples=(step.stage.resamples() if step.stage is not None else 0) or outcome.resamples,
+        warp=warp,
+        straight=straight,
+        same=_kind(value) != str(leaf.dtype).removeprefix("torch.") or _same(out, floating(after)),
+    )
+
+
+def _pull(outcome: Outcome, leaves: list[Tensor], cotangent: Tensor) -> tuple[list[Tensor | None], str | None]:
+    """The gradients, None where there is none, and why the images have none."""
+    nothing: list[Tensor | None] = [None] * len(leaves)
+    result = outcome.result
+    if outcome.refusal is not None:
+        return nothing, f"takes no tensor that requires a gradient: {in_words(outcome.refusal)}"
+    if not isinstance(result, Tensor):
+        return nothing, f"returns a {_kind(result)}: a conversion through numpy has no graph"
+    if not result.is_floating_point():
+        return nothing, f"returns {_kind(result)}: an integer cast has no graph"
+    if not result.requires_grad:
+        why = "a conversion through numpy or `torch.tensor(...)`, a `.detach()`, or `no_grad`"
+        return nothing, f"returns a tensor without a graph: {why}"
+    try:
+        grads = torch.autograd.grad(result, leaves, cotangent, allow_unused=True, retain_graph=True)
+    except Exception as error:  # a stranger's backward may raise anything
+        return nothing, f"backward fails ({in_words(error)})"
+    unused = "returns a tensor whose graph does not reach its input: a `.detach()` or a copy of the data on the way"
+    return list(grads), unused if grads[0] is None else None
+
+
+def _values(gradient: Tensor, forward: int, backward: int) -> str | None:
+    if forward:
+        return f"NaN or inf forward ({forward} values)"
+    if backward:
+        return f"NaN or inf in backward ({backward} values)"
+    if not bool(gradient.any()):
+        return "gradient exactly zero everywhere: rounding, thresholding or an integer cast"
+    return None
+
+
+def _slope(step: Step, leaf: Tensor, u: Tensor, seed: int, gradient: Tensor, cotangent: Tensor) -> float | None:
+    """The slope along sign(gradient) by central difference, over |gradient|_1, which it claims to be."""
+    if leaf.dtype not in (torch.float32, torch.float64):
+        return None
+    claimed = float(gradient.cpu().double().abs().sum())
+    found: list[float] = []
+    for length in _STEPS:
+        ends = []
+        for move in (length, -length):
+            with torch.no_grad():
+                result = run(step, leaf + move * gradient.sign(), u, seed).result
+            if not isinstance(result, Tensor) or result.shape != cotangent.shape:
+                return None
+            ends.append(float((result.cpu().double() * cotangent.cpu().double()).sum()))
+        found.append((ends[0] - ends[1]) / (2 * length) / claimed)
+        if abs(found[-1] - 1) <= SLOPE:
+            return found[-1]
+    return min(found, key=lambda slope: abs(slope - 1))
+
+
+def _silent(step: Step, leaf: Tensor, u: Tensor, seed: int, out: Tensor, moved: Tensor) -> tuple[int, ...]:
+    found = []
+    for i in range(step.dims):
+        if moved[i] != 0 or (step.stage is not None and i in step.stage.discrete):
+            continue
+        other = u.detach().clone()
+        other[0, i] = (other[0, i] + 0.37) % 1
+        with torch.no_grad():
+            result = run(step, leaf, other, seed).result
+        if result.shape != out.shape or float((result - out).abs().max()) > _UNMOVED:
+            found.append(i)
+    return tuple(found)
+
+
+def _warp(step: Step, leaf: Tensor, value: Any, u: Tensor, seed: int) -> Warp | None:
+    if leaf.dim() != 4 or leaf.shape[1] != 3 or not isinstance(value, Tensor) or not value.is_floating_point():
+        return None
+
+    def call(images: Tensor) -> Tensor | None:
+        result = run(step, images, u, seed).result
+        return result if isinstance(result, Tensor) else None
+
+    try:
+        return warp_of(call, (leaf.shape[2], leaf.shape[3]), leaf.detach())
+    except ValueError:  # it fails on a ramp, though it took the picture: then it is no warp
+        return None
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return str(value.dtype).removeprefix("torch.")
+    kind = type(value)
+    return "PIL image" if kind.__module__.startswith("PIL.") else f"{kind.__module__}.{kind.__name__}"

@@ -1,0 +1,55 @@
+"""Zero gradient at delta = 0: a broken warp, or a loss at its minimum?
+
+A loss that compares an embedding with the embedding of the unperturbed picture under the same view is at its extremum
+there: its gradient is exactly zero however sound the pipeline is. One sign step of 1/255 tells the two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+#: Below this share of the gradient at 1/255, the gradient at 0 is rounding noise.
+NOISE = 1e-4
+#: Loss -> its definition, from features and anchor (N,D).
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "1 - cosine": lambda features, anchor: 1 - F.cosine_similarity(features, anchor, dim=1),
+    "squared distance": lambda features, anchor: (features - anchor).square().sum(1),
+}
+
+
+def norms(
+    embed: Callable[[Tensor, int], Tensor], image: Tensor, draws: int, seed: int
+) -> dict[str, tuple[float, float]]:
+    """Loss -> mean gradient norm at delta = 0 and at a random sign of 1/255. `embed(image, draw)` gives the features
+    (1,D) of the draw's view of `image` (1,3,H,W)."""
+    generator = torch.Generator().manual_seed(seed)
+    found: dict[str, list[list[float]]] = {name: [[], []] for name in LOSSES}
+    for draw in range(draws):
+        signs = 2.0 * torch.randint(2, image.shape, generator=generator) - 1
+        with torch.no_grad():
+            anchor = embed(image, draw).detach().flatten(1)
+        for place, start in enumerate((image, image + signs.to(image) / 255)):
+            for name, loss in LOSSES.items():
+                leaf = start.detach().clone().requires_grad_()
+                value = loss(embed(leaf, draw).flatten(1), anchor).sum()
+                found[name][place].append(_norm(value, leaf))
+    return {name: (sum(a) / draws, sum(b) / draws) for name, (a, b) in found.items()}
+
+
+def _norm(value: Tensor, leaf: Tensor) -> float:
+    if not value.requires_grad:
+        return 0.0
+    try:
+        (gradient,) = torch.autograd.grad(value, leaf, allow_unused=True)
+    except Exception:  # a stranger's backward; the step that raises is named by its probe
+        return 0.0
+    return 0.0 if gradient is None else float(gradient.cpu().double().norm())
+
+
+def is_stationary(found: dict[str, tuple[float, float]]) -> bool:
+    """Whether every loss is flat at 0 (exactly, or but for rounding) and has a sound gradient at 1/255."""
+    return all(0 < near < float("inf") and at <= NOISE * near for at, near in found.values())

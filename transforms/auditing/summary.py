@@ -1,0 +1,99 @@
+"""From the probes of single draws to one report a stage, and to warnings that say what to mend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from transforms.auditing.minification import SPACING
+from transforms.auditing.probe import SLOPE, Probe
+from transforms.auditing.report import StageReport
+from transforms.auditing.stationary import is_stationary
+from transforms.auditing.steps import Step
+
+
+def summarise(step: Step, found: Sequence[Probe], flows: Sequence[Sequence[float]]) -> StageReport:
+    """One stage over all draws: means of what is a size, the largest of what is a danger. `flows` holds, for each
+    draw, the chain's gradient norm before and behind the stage."""
+    reasons = [one.reason for one in found if one.reason is not None]
+    warps = [one.warp for one in found if one.warp is not None]
+    if 2 * len(warps) <= len(found):  # colours that a few draws leave alone are no warp
+        warps = []
+    slopes = [one.slope for one in found if one.slope is not None]
+    straight = [one.straight for one in found if one.straight is not None and warps]
+    dead = None
+    if reasons:
+        often = f" (in {len(reasons)} of {len(found)} draws)" if len(reasons) < len(found) else ""
+        dead = reasons[0] + often
+    moved = torch.stack([one.moved for one in found]).amax(0)
+    silent = {i for one in found for i in one.silent if not moved[i] > 0}
+    return StageReport(
+        name=step.name,
+        dead=dead,
+        dead_draws=len(reasons),
+        gain=_mean([one.gain for one in found]),
+        chain_out=_mean([flow[1] for flow in flows]),
+        chain_in=_mean([flow[0] for flow in flows]),
+        zeros=_mean([one.zeros for one in found]),
+        bad=(sum(one.bad[0] for one in found), sum(one.bad[1] for one in found)),
+        slope=_mean(slopes) if slopes else None,
+        kinds=found[0].kinds,
+        shape=found[0].shape,
+        resamples=max(one.resamples for one in found),
+        stretch=max(warp.stretch for warp in warps) if warps else None,
+        noise=max((warp.noise for warp in warps if warp.stretch > SPACING), default=1.0) if warps else None,
+        dead_coordinates=tuple(step.stage.names[i] for i in sorted(silent)) if step.stage is not None else (),
+        straight=(_mean([c for c, _ in straight]), _mean([m for _, m in straight])) if straight else None,
+        repeats=all(one.same for one in found),
+    )
+
+
+def warnings(
+    stages: Sequence[StageReport],
+    weights: Tensor,
+    flat: dict[str, tuple[float, float]],
+    reached: dict[str, float | None],
+    draws: int,
+) -> tuple[str, ...]:
+    """What to mend, most urgent first; `weights` (H,W) is the sensitivity over all draws."""
+    said = [f"{stage.name}: {stage.dead}" for stage in stages if stage.dead]
+    if not said and not bool(weights.any()):
+        said.append(
+            "every stage passes a gradient by itself, but nothing passes them all: one drops what another reads"
+        )
+    for stage in stages:
+        if stage.dead_coordinates:
+            said.append(f"{stage.name}: no gradient to {', '.join(stage.dead_coordinates)}")
+        if stage.slope is not None and abs(stage.slope - 1) > SLOPE:
+            said.append(
+                f"{stage.name}: its gradient is not that of its values (it moves {stage.slope:.2f} of what the "
+                "gradient claims): a straight-through estimate, or a wrong backward"
+            )
+        if stage.aliases:
+            said.append(
+                f"{stage.name}: shrinks {stage.stretch:.2f}-fold without an antialias filter; noise passes "
+                f"{stage.noise:.1f} times what the result can hold, and pixels between the samples get no gradient"
+            )
+        if not stage.repeats:
+            said.append(f"{stage.name}: two calls with the same seeds differ; it has a generator of its own")
+    resamples = sum(stage.resamples for stage in stages if stage.stretch is not None)
+    if resamples > 1:
+        said.append(f"pixels are interpolated {resamples} times in a row; a fused warp blurs once")
+    share = float((weights == 0).double().mean())
+    if 0 < share < 1:
+        said.append(f"{share:.2%} of the pixels never receive a gradient in {draws} draws (dead zones)")
+    if flat and is_stationary(flat):
+        said.append("untargeted losses are flat at delta = 0: start at random, at least 1/255")
+    said.extend(f"`{name}` receives no gradient" for name, norm in reached.items() if not norm)
+    return tuple(said)
+
+
+def longest(norms: Sequence[float | None]) -> float | None:
+    """The largest norm; None where there never was a gradient."""
+    return max((norm for norm in norms if norm is not None), default=None)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
