@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +15,8 @@ from attacks.loop import Objective, Optimiser, Perturbation
 from attacks.objectives import Away, Toward
 from attacks.optimisers import PGD, SGD
 from attacks.perturbations import L2, Linf
-from transforms import Compose, Draws, Grid, Sobol, Stage, Uniform, stream
-from transforms.registry import STAGES
+from attacks.pipelines import pipeline
+from transforms import Compose, Draws, Grid, Sobol, Uniform, stream
 
 DRAWS: dict[str, type] = {"sobol": Sobol, "uniform": Uniform, "grid": Grid}
 
@@ -52,7 +50,7 @@ def build(run: schema.Run) -> Parts:
     ):
         if value < least:
             raise ValueError(f"`{name}` must be at least {least}; got {value}")
-    perturbation, optimiser, transforms = perturb(run.perturbation), optimise(run.optimiser), views(run.transforms)
+    perturbation, optimiser, transforms = perturb(run.perturbation), optimise(run.optimiser), pipeline(run.transforms)
     where = device(run.engine.device)
     encoder = load_encoder(run.encoder.name, weights=run.encoder.weights, device=str(where))
     queries, pictures = data(run.data)
@@ -87,28 +85,6 @@ def optimise(node: schema.PGD | schema.SGD) -> Optimiser:
     if isinstance(node, schema.SGD):
         return SGD(node.lr, node.momentum, node.schedule)  # type: ignore[arg-type]
     return PGD(node.rel_step_size, node.momentum, node.schedule)  # type: ignore[arg-type]
-
-
-def views(node: schema.Views) -> Compose:
-    """The pipeline that a configuration names."""
-    stages = [stage(name, arguments or {}) for name, arguments in node.stages.items()]
-    return Compose(stages, node.kernel, node.border, node.value, node.antialias)  # type: ignore[arg-type]
-
-
-def stage(name: str, arguments: dict[str, Any]) -> Stage:
-    """One stage. Raises ValueError naming the stage's place in the configuration."""
-    path = f"transforms.stages.{name}"
-    if name not in STAGES:
-        raise ValueError(f"`{path}` is unknown: stages are {', '.join(STAGES)}")
-    known = [field.name for field in dataclasses.fields(STAGES[name])]
-    for key in arguments:
-        if key not in known:
-            raise ValueError(f"unknown key `{path}.{key}`: known here are {', '.join(known)}")
-    try:
-        made: Stage = STAGES[name](**{k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items()})
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"`{path}`: {error}") from None
-    return made
 
 
 def device(name: str) -> torch.device:

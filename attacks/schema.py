@@ -64,8 +64,9 @@ class Views:
     stages: dict[str, Any] = field(default_factory=dict)  # stage -> its arguments, in order
     kernel: str = "bilinear"
     border: str = "constant"
-    value: float = 0.5
+    value: Any = 0.5  # of a constant border: a number, or one for each channel
     antialias: bool = True
+    deterministic: bool = False  # the same bits on CUDA too, several times slower
 
 
 @dataclass

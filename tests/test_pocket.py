@@ -5,7 +5,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from attacks import EOT, PGD, Away, Linf, bank, evaluate, interval, load_encoder, solve
-from attacks.build import views
+from attacks.pipelines import pipeline
 from attacks.encoders import POCKET_WEIGHTS
 from attacks.gallery import HELD_OUT, tiles
 from attacks.run import CONFIGS, register
@@ -16,7 +16,7 @@ from attacks.schema import validate
 def setting():
     register()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS)):
-        camera = views(validate(compose("run", overrides=["config=quickstart"])).transforms)
+        camera = pipeline(validate(compose("run", overrides=["config=quickstart"])).transforms)
     encoder, everything = load_encoder("pocket"), tiles(128)
     rows = [i for i, name in enumerate(everything.names) if name.split("-")[0] in HELD_OUT]
     gallery = encoder(everything.images)

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from hydra import compose, initialize_config_dir
 
-from attacks.build import views
 from attacks.gallery import HELD_OUT, photographs
+from attacks.pipelines import pipeline
 from attacks.run import CONFIGS, register
 from attacks.schema import validate
 
@@ -67,6 +67,6 @@ def test_its_camera_is_that_of_the_quickstart():
     register()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS)):
         node = validate(compose("run", overrides=["config=quickstart"])).transforms
-    assert views(node).names == CAMERA.names
+    assert pipeline(node).names == CAMERA.names
     u = torch.rand(5, CAMERA.dims)
-    assert torch.equal(views(node).values(u), CAMERA.values(u))
+    assert torch.equal(pipeline(node).values(u), CAMERA.values(u))

@@ -1,0 +1,90 @@
+"""Audit a pipeline from the command line: where does the gradient die, and which pixels never get any?
+
+    python scripts/audit.py --transforms camera
+    python scripts/audit.py --callable torchvision.transforms.functional:equalize --image mine.png --out found
+
+`--transforms` names a preset of `configs/transforms`, or a YAML file like them. `--callable module:attribute` imports
+code, from the command line only: a configuration never does. `--out DIR` gets `audit.txt` and `dead_zones.png`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import attacks
+from attacks import load_encoder
+from attacks.files import write_text
+from attacks.images import load_image
+from attacks.pipelines import preset
+from transforms import audit, resize
+
+PHOTO = Path(attacks.__file__).parent / "data" / "photos" / "astronaut.png"
+
+
+def stranger(place: str) -> Any:
+    """The object `module:attribute`. Raises ValueError where there is none, whatever its import raised."""
+    module, _, attribute = place.partition(":")
+    if not (module and attribute):
+        raise ValueError(f"`--callable` must be module:attribute; got {place!r}")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # a stranger's module may raise anything
+        raise ValueError(f"`--callable {place}` cannot be imported ({type(error).__name__}: {error})") from None
+    finally:
+        sys.path.remove(str(Path.cwd()))
+    return found
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--transforms", metavar="NAME", help="a preset of configs/transforms, or a YAML file")
+    source.add_argument("--callable", metavar="MODULE:ATTRIBUTE", help="a transform of your own")
+    parser.add_argument("--image", type=Path, default=PHOTO, help="a picture file (default: a bundled photograph)")
+    parser.add_argument("--side", type=int, help="reduce the picture's shorter side to this many pixels first")
+    parser.add_argument("--encoder", choices=["pocket"], help="also look for a loss that is flat at delta = 0")
+    parser.add_argument("--draws", type=int, default=16, help="number of views (default: 16)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--straight-through", action="store_true", help="measure the dense-gradient trick")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write audit.txt and dead_zones.png there")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the audit. Returns the exit status: 0, or 1 after one line that says what to mend."""
+    given = parsed(arguments)
+    try:
+        pipeline = preset(given.transforms) if given.transforms else stranger(given.callable)
+        image, notes = load_image(given.image)
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+        if given.side is not None:
+            image = resize(image[None], given.side, "pil_bicubic")[0].clamp(0, 1)
+        report = audit(
+            pipeline,
+            image,
+            load_encoder(given.encoder) if given.encoder else None,
+            draws=given.draws,
+            seed=given.seed,
+            straight_through=given.straight_through,
+        )
+        print(report)
+        if given.out is not None:
+            given.out.mkdir(parents=True, exist_ok=True)
+            write_text(given.out / "audit.txt", f"{report}\n")
+            report.save_dead_zones(given.out / "dead_zones.png")
+    except (ValueError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
