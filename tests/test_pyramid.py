@@ -81,10 +81,11 @@ def test_is_nearer_to_an_ideal_camera_than_no_antialiasing(photographs, times, s
             (warp_by_matrix(images, matrix, (out, out), antialias=flag) - goal).square().mean()
             for flag in (True, False)
         ]
-        assert error[0] < share * error[1]
+        mild = times * math.sqrt((1 + squeeze**-2) / 2) < 1.3  # hardly filtered
+        assert error[0] <= (1.0 if mild else share) * error[1]
 
 
-@pytest.mark.parametrize("times", [0.2, 1.0, 1.18])
+@pytest.mark.parametrize("times", [0.2, 1.0, 1.22])
 def test_a_view_that_hardly_shrinks_is_read_once_and_unchanged(photographs, times):
     matrix = reduction(times, 0.4)
     plain, antialiased = (warp_by_matrix(photographs, matrix, (40, 40), antialias=flag) for flag in (False, True))

@@ -21,9 +21,9 @@ Border = Literal["constant", "replicate", "reflect", "reflect101"]
 Value = float | tuple[float, ...] | Tensor  # a number, (C,) or (N,C)
 
 KERNELS = ("nearest", "bilinear", "bicubic")
-#: Views of one image are read together, so many at a time: fewer copies of its gradient to fill and to add up
-#: (9 % to 50 % of the time, the larger the image), and still a group for every core. Fixed, because the order of a
-#: sum is in its bits.
+#: Views of an image larger than themselves are read together, so many at a time: fewer copies of its gradient to fill
+#: and to add up (half the time, for an image of four times the side), and still a group for every core. A fixed
+#: number, because the order of a sum is in its bits.
 TOGETHER = 4
 
 _PADDING = {"constant": "zeros", "replicate": "border", "reflect": "reflection", "reflect101": "reflection"}
@@ -77,7 +77,8 @@ def read(
         height, width = images.shape[2:]
         grid = grid * grid.new_tensor([width / max(width - 1, 1), height / max(height - 1, 1)])
     views, height = len(grid) // len(images), grid.shape[1]
-    together = next(k for k in range(TOGETHER, 0, -1) if views % k == 0)
+    large = images.shape[2] * images.shape[3] >= 2 * height * grid.shape[2]
+    together = next(k for k in range(TOGETHER, 0, -1) if views % k == 0) if large else 1
     if together > 1:  # stacked below one another, they are one tall view
         grid = grid.reshape(-1, together * height, *grid.shape[2:])
     images = copies(images, views // together)
