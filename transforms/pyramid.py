@@ -1,19 +1,21 @@
-"""Antialiasing: where a map shrinks, it reads a smaller copy of the image.
+"""Antialiasing: where a map shrinks, each pixel is the mean of 2 x 2 samples, of a smaller copy of the image.
 
-Each level of the pyramid is the mean of 2 x 2 pixels of the level before (Williams 1983), built once for all views of
-an image. An output pixel that is s source pixels wide reads level log2(s), blended from the two levels around it.
+The copies are a pyramid: each is the mean of 2 x 2 pixels of the one before (Williams 1983), built once for all views
+of an image. An output pixel that is s source pixels wide is at level log2(s), blended from the two levels around it.
+Level 0 is one sample of the image, level k is 2 x 2 samples of the copy reduced by 2^(k-1), whose pixels are half as
+wide as the output's. One sample of the copy reduced by 2^k would cost a quarter, and blur five times as much.
 
-Two choices were made by the error against an ideal camera, which averages over the pixel's area (`python
-scripts/benchmark.py antialias`). s is the root mean square of the map's two singular values: the larger one, which is
-common, blurs an oblique view more than no antialiasing at all would alias it. And the blend with the next level begins
-at a reduction by 1.23, since a bilinear tap covers two pixels by itself: on photographs that is nearer to the ideal
-than a blend from the start, on white noise a little farther, and a view that hardly shrinks costs one read.
+s is the root mean square of the map's two singular values: the larger one, which is common, blurs an oblique view
+more than no antialiasing at all would alias it. And the blend with the next level begins at a reduction by 1.23: a
+bilinear tap covers two pixels by itself, and a view that hardly shrinks costs one read. Both, and the samples, were
+chosen by the error against an ideal camera, which averages over the pixel's area, and by time
+(`python scripts/benchmark.py antialias`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -28,8 +30,8 @@ Pull = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
 
 #: The Jacobian is taken at the nodes of a lattice with so many cells along each axis, and interpolated.
 CELLS = 16
-#: How far towards the next level the blend with it begins.
-BLEND = 0.3
+#: How far towards the next level the blend with it begins, and ends.
+BLEND = (0.3, 0.8)
 #: Levels this near to a whole number are taken for it, so that one level serves.
 SNAP = 1e-3
 
@@ -43,7 +45,7 @@ def levels(pull: Pull, size: tuple[int, int], source: tuple[int, int], border: B
     jacobian = torch.cat([pull(x + 1, y)[0] - here, pull(x, y + 1)[0] - here], dim=-1)
     energy = jacobian.clamp(-1e6, 1e6).square().sum(-1)  # the sum of the squared singular values
     level = (energy / 2).clamp(1, 4 ** top(source)).log2() / 2
-    level = level.detach().floor() + ((level.frac() - BLEND) / (1 - BLEND)).clamp(min=0)
+    level = level.detach().floor() + ((level.frac() - BLEND[0]) / (BLEND[1] - BLEND[0])).clamp(0, 1)
     if w is not None:
         seen = w > HORIZON
         level = torch.where(seen, level, _grown(torch.where(seen, level.detach(), -1.0)) + 1)
@@ -64,6 +66,7 @@ def top(source: tuple[int, int]) -> int:
 def read_levels(
     images: Tensor,
     grid: Tensor,
+    finer: Callable[[], Tensor],
     level: Tensor,
     *,
     kernel: Kernel,
@@ -71,18 +74,26 @@ def read_levels(
     deterministic: bool = False,
 ) -> Tensor:
     """As `transforms.reading.read`, each place from the levels of the pyramid around `level` (N,k,l), a lattice over
-    the view. Views that need no level above 0 come out as `read` gives them."""
+    the view. `finer()` is the grid of 2 x 2 places in each pixel, (N,2h,2w,2). Views that need no level above 0 come
+    out as `read` gives them."""
     low, high = (each.tolist() for each in torch.aminmax(level.detach().flatten(1), dim=1))
     views = list(zip(low, high, strict=True))
     needed = [k for k in range(math.ceil(max(high)) + 1) if any(_uses(each, k) for each in views)]
     # Where most views read one and the same level, it is read for all of them, and the others are mended.
     common = next((k for k in needed if 2 * views.count((k, k)) >= len(views)), None)
-    total = images.new_zeros(())
-    for k, texture, share in sorted(_pyramid(images, border, needed), key=lambda each: each[0] != common):
-        places, mirror = _within(grid, share, border, images) if k else (grid, border)
-        options = {"kernel": kernel, "border": mirror, "deterministic": deterministic}
-        if k == common:
-            total = read(texture, places, **options)  # type: ignore[arg-type]
+    textures = _pyramid(images, border, max(needed[-1] - 1, 0))
+    fine = finer() if needed[-1] else grid
+
+    def read_level(k: int, rows: Tensor | None = None, shared: bool = True) -> Tensor:
+        texture, share = textures[max(k - 1, 0)]
+        places = (fine if k else grid) if rows is None else (fine if k else grid).index_select(0, rows)
+        places, mirror = _within(places, share, border, images) if k > 1 else (places, border)
+        own = texture if shared or rows is None else texture.index_select(0, rows)
+        found = read(own, places, kernel=kernel, border=mirror, deterministic=deterministic)
+        return F.avg_pool2d(found, 2) if k else found
+
+    total = images.new_zeros(()) if common is None else read_level(common)
+    for k in needed:
         used = [each != (k, k) if k == common else _uses(each, k) for each in views]
         rows, shared = _rows(used, len(images), grid)
         if not len(rows):
@@ -91,11 +102,10 @@ def read_levels(
             level.index_select(0, rows)[:, None], grid.shape[1:3], mode="bilinear", align_corners=True
         )
         weight = (1 - (full - k).abs()).clamp(min=0) - int(k == common)
-        own = texture if shared else texture.index_select(0, rows)
-        part = read(own, places.index_select(0, rows), **options) * weight  # type: ignore[arg-type]
         if len(rows) == len(grid):
-            total = total + part
+            total = total + read_level(k) * weight
         else:
+            part = read_level(k, rows, shared) * weight
             total = total if total.dim() else part.new_zeros(len(grid), *part.shape[1:])
             total.index_add_(0, rows, part)
     return total
@@ -115,16 +125,15 @@ def _rows(used: list[bool], images: int, grid: Tensor) -> tuple[Tensor, bool]:
     return rows, views > 1 or images == 1
 
 
-def _pyramid(images: Tensor, border: Border, needed: list[int]) -> Iterator[tuple[int, Tensor, tuple[float, float]]]:
-    """The needed levels: (level, texture, the share (x, y) of the texture's sides that the image takes)."""
+def _pyramid(images: Tensor, border: Border, most: int) -> list[tuple[Tensor, tuple[float, float]]]:
+    """The textures up to one of 2**-most the size, and the share (x, y) of each one's sides that the image takes."""
     height, width = images.shape[2:]
-    texture = images
-    for k in range(max(needed) + 1):
-        if k:
-            texture = F.avg_pool2d(_even(texture, border), 2)
+    textures, texture = [(images, (1.0, 1.0))], images
+    for k in range(1, most + 1):
+        texture = F.avg_pool2d(_even(texture, border), 2)
         h, w = texture.shape[2:]
-        if k in needed:
-            yield k, texture, (width / (w * 2**k), height / (h * 2**k))
+        textures.append((texture, (width / (w * 2**k), height / (h * 2**k))))
+    return textures
 
 
 def _even(images: Tensor, border: Border) -> Tensor:

@@ -6,6 +6,8 @@ turns maps into views: border value, horizon, antialiasing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -48,13 +50,29 @@ def warp(
     like = torch.empty(0, dtype=work, device=images.device)
     y, x = (2 * torch.arange(n, dtype=like.dtype, device=like.device) + 1 for n in size)
     points, w = pull(x, y)
-    grid = _grid(points, images)
-    grid = grid if w is None else grid.clamp(-FAR, FAR)
+    grid = _grid(points, images, w)
     fill = border_value(value, images) if border == "constant" or w is not None else None
     level = levels(pull, size, (images.shape[2], images.shape[3]), border, like) if antialias else None
-    if len(grid) < len(images):  # one map for all
-        grid, level = copies(grid, len(images)), None if level is None else copies(level, len(images))
-    return _read(images, grid, w, fill, level, kernel, border, deterministic)
+    times = len(images) if len(grid) < len(images) else 1  # one map for all
+    grid = copies(grid, times)
+
+    def finer() -> Tensor:
+        y, x = (torch.arange(2 * n, dtype=like.dtype, device=like.device) + 0.5 for n in size)
+        points, ahead = pull(x, y)
+        fine = _grid(points, images, ahead)
+        if ahead is not None:  # a sample beyond the horizon gives way to its pixel's centre
+            centre = grid[: len(fine)].repeat_interleave(2, 1).repeat_interleave(2, 2)
+            fine = torch.where((ahead > HORIZON)[..., None], fine, centre)
+        return copies(fine, times)
+
+    def views(pixels: Tensor) -> Tensor:
+        if level is None:
+            return read(pixels, grid, kernel=kernel, border=border, deterministic=deterministic)
+        return read_levels(
+            pixels, grid, finer, copies(level, times), kernel=kernel, border=border, deterministic=deterministic
+        )
+
+    return _filled(views, images, w, fill, border, len(grid))
 
 
 def warp_by_matrix(images: Tensor, matrix: Tensor, size: tuple[int, int], **options: object) -> Tensor:
@@ -80,37 +98,39 @@ def sample(
     check_names(kernel, border)
     points = points.to(torch.promote_types(images.dtype, points.dtype))
     w = None if seen is None else seen.to(points.dtype)
-    grid = _grid(2 * points + 1, images).clamp(-FAR, FAR)
-    return _read(images, grid, w, border_value(value, images), None, kernel, border, deterministic)
+    grid = _grid(2 * points + 1, images, points)
+
+    def views(pixels: Tensor) -> Tensor:
+        return read(pixels, grid, kernel=kernel, border=border, deterministic=deterministic)
+
+    return _filled(views, images, w, border_value(value, images), border, len(grid))
 
 
-def _grid(points: Tensor, images: Tensor) -> Tensor:
-    """From the half-pixel frame to the grid frame."""
+def _grid(points: Tensor, images: Tensor, far: Tensor | None) -> Tensor:
+    """From the half-pixel frame to the grid frame; unless `far` is None, some points may be far away."""
     size = torch.tensor([images.shape[3], images.shape[2]], dtype=points.dtype, device=points.device)
-    return (points / size).sub_(1)
+    grid = (points / size).sub_(1)
+    return grid if far is None else grid.clamp(-FAR, FAR)
 
 
-def _read(
+def _filled(
+    read_views: Callable[[Tensor], Tensor],
     images: Tensor,
-    grid: Tensor,
     w: Tensor | None,
     fill: Tensor | None,
-    level: Tensor | None,
-    kernel: Kernel,
     border: Border,
-    deterministic: bool,
+    views: int,
 ) -> Tensor:
-    images, dtype, beyond = images.to(grid.dtype), images.dtype, images.new_zeros((), dtype=grid.dtype)
+    """What `read_views` finds in the images, with `fill` beyond a constant border and beyond the horizon."""
+    work = torch.promote_types(images.dtype, torch.float32) if w is None else w.dtype
+    images, dtype, beyond = images.to(work), images.dtype, images.new_zeros((), dtype=work)
     if fill is not None:
-        beyond = fill.to(grid.dtype)
+        beyond = fill.to(work)
         images = images - beyond if border == "constant" else images
-        beyond = copies(beyond, len(grid) // len(beyond)) if beyond.dim() else beyond  # one for each view
-    if level is None:
-        views = read(images, grid, kernel=kernel, border=border, deterministic=deterministic)
-    else:
-        views = read_levels(images, grid, level, kernel=kernel, border=border, deterministic=deterministic)
+        beyond = copies(beyond, views // len(beyond)) if beyond.dim() else beyond  # one for each view
+    found = read_views(images)
     if fill is not None and border == "constant":
-        views = views + beyond
+        found = found + beyond
     if w is not None:
-        views = torch.where((w > HORIZON)[:, None], views, beyond)
-    return views.to(dtype)
+        found = torch.where((w > HORIZON)[:, None], found, beyond)
+    return found.to(dtype)
