@@ -12,7 +12,7 @@ SOURCES = sorted(
 
 #: Each floor may import those before it.
 TRANSFORMS = (
-    ("surrogate", "homography", "gather", "resize_kernels", "ranges", "draws", "colour"),
+    ("surrogate", "homography", "gather", "scene", "resize_kernels", "ranges", "draws", "colour"),
     ("reading", "resize_8bit", "compat_arguments", "light"),
     ("pyramid", "blur", "sensor", "codec", "illumination", "occlusion"),
     ("sampling",),

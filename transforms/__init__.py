@@ -7,7 +7,7 @@ clockwise as displayed. A view is a point `u` (N,dims) of the unit cube; its phy
 """
 
 from transforms.audit import audit
-from transforms.base import Compose, Geometry, Homography, Layer, Scene, Stage, scene_of
+from transforms.base import Compose, Geometry, Homography, Stage
 from transforms.bend import Lens, RollingShutter, ThinPlate
 from transforms.blur import Defocus, GaussianBlur, MotionBlur
 from transforms.choice import OneOf, Sometimes
@@ -23,6 +23,7 @@ from transforms.light import Exposure, WhiteBalance
 from transforms.occlusion import Cutout
 from transforms.photometric import Brightness, ChannelGain, Contrast, Gain, Gamma, Hue, Saturation
 from transforms.resize import resize
+from transforms.scene import Layer, Scene, scene_of
 from transforms.sensor import Quantise, SensorNoise, quantise
 from transforms.viewpoint import Viewpoint
 

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,28 +19,12 @@ from torch import Tensor
 from transforms.homography import half_pixels, invert, lattice, transform, wide_dtype
 from transforms.reading import Border, Kernel, Value, check_names, copies
 from transforms.sampling import warp
+from transforms.scene import Scene, checked, scene_of, size_of
 from transforms.surrogate import saturate
 
 #: A geometric stage returns a point with this coordinate for an output point that sees nothing of its input (past the
 #: edge of a label, beyond the fold of a lens): the view shows the border value there, and no gradient flows.
 UNSEEN = 1e6
-
-
-class Layer(NamedTuple):
-    """One picture in a scene: `pixels` (N,C,h,w); `alpha` (N,1,h,w) in [0,1] or None for opaque;
-    `pull` (N,3,3) or (1,3,3), stage frame of the scene -> stage frame of the layer."""
-
-    pixels: Tensor
-    alpha: Tensor | None
-    pull: Tensor
-
-
-class Scene(NamedTuple):
-    """Layers, bottom first, seen in a frame of `size` (height, width). The bottom one is opaque (its alpha is None).
-    Plain images are a scene of one layer."""
-
-    layers: tuple[Layer, ...]
-    size: tuple[int, int]
 
 
 @runtime_checkable
@@ -110,12 +94,6 @@ def discrete(stage: Stage) -> tuple[int, ...]:
     return tuple(getattr(stage, "discrete", ()))
 
 
-def scene_of(images: Tensor) -> Scene:
-    """A scene of one opaque layer."""
-    eye = torch.eye(3, dtype=images.dtype, device=images.device)[None]
-    return Scene((Layer(images, None, eye),), _size(images))
-
-
 @dataclass(frozen=True)
 class Compose:
     """Stages in order; runs of geometric stages become one resample.
@@ -151,7 +129,7 @@ class Compose:
         object.__setattr__(self, "names", tuple(self._names()))
 
     def __call__(self, images: Tensor | Scene, u: Tensor) -> Tensor:
-        scene = images if isinstance(images, Scene) else scene_of(_checked(images))
+        scene = images if isinstance(images, Scene) else scene_of(checked(images))
         self._check(scene, u)
         pending: list[tuple[Geometry, Tensor]] = []
         for stage, part in zip(self.stages, self._split(u), strict=True):
@@ -199,7 +177,7 @@ class Compose:
         if scene.layers[0].alpha is not None:
             raise ValueError("the bottom layer of a scene must be opaque: give it alpha None")
         for layer in scene.layers:
-            _checked(layer.pixels)
+            checked(layer.pixels)
         if u.dim() != 2 or u.shape[1] != self.dims or len(u) % max(n, 1) or bool(n) != bool(len(u)):
             raise ValueError(
                 f"`u` must hold rows of {self.dims} coordinates, one (or the same number) for each of {n} images; "
@@ -209,7 +187,7 @@ class Compose:
     def _render(self, scene: Scene, chain: list[tuple[Geometry, Tensor]], views: int) -> Tensor:
         """Sample each layer once, straight into the views, and composite bottom-up."""
         base, *rest = scene.layers
-        placed = _size(base.pixels) != scene.size or not bool((base.pull == torch.eye(3).to(base.pull)).all())
+        placed = size_of(base.pixels) != scene.size or not bool((base.pull == torch.eye(3).to(base.pull)).all())
         if not (chain or rest or placed):
             return copies(base.pixels, views // len(base.pixels))
         view = self._sample(base.pixels, base.pull, scene.size, chain, self.border, self.value, views)
@@ -234,7 +212,7 @@ class Compose:
     ) -> Tensor:
         work = torch.promote_types(pixels.dtype, torch.float32)  # points in half precision would be pixels off
         place = copies(place, views // len(place)).to(wide_dtype(pixels))
-        into, out = (half_pixels(s, place) for s in (_size(pixels), size))
+        into, out = (half_pixels(s, place) for s in (size_of(pixels), size))
         links = _fuse([(stage, u.to(place)) for stage, u in chain], invert(out)[None], into @ place, work)
         first, *others = links
         assert isinstance(first, Tensor)
@@ -261,19 +239,6 @@ class Compose:
             deterministic=self.deterministic,
         )
         return view if self.kernel in ("nearest", "bilinear") else saturate(view)  # cubics overshoot
-
-
-def _checked(images: Tensor) -> Tensor:
-    if images.dim() != 4 or not images.is_floating_point():
-        raise ValueError(
-            f"`images` must be floating (N,C,H,W) in [0,1]; got {images.dtype} of shape {tuple(images.shape)} "
-            "(use .permute(0, 3, 1, 2) / 255 for 8-bit channels-last)"
-        )
-    return images
-
-
-def _size(images: Tensor) -> tuple[int, int]:
-    return images.shape[2], images.shape[3]
 
 
 Link = Tensor | Callable[[Tensor], Tensor]  # a homography, or any other map of points
