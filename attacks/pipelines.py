@@ -22,8 +22,10 @@ CONFIGS = Path(configs.__file__).parent
 def pipeline(node: schema.Views) -> Compose:
     """The pipeline that a configuration names. Raises ValueError with the place of what is wrong."""
     value = tuple(node.value) if isinstance(node.value, list) else node.value
-    if not isinstance(value, int | float | tuple) or (isinstance(value, tuple) and not all(map(_number, value))):
-        raise ValueError(f"`transforms.value` must be a number, or a list of one for each channel; got {value!r}")
+    if not all(map(_shade, value if isinstance(value, tuple) else (value,))) or value == ():
+        raise ValueError(
+            f"`transforms.value` must be a number in [0, 1], or a list of one for each channel; got {value!r}"
+        )
     made = stages(node.stages, "transforms.stages")
     return Compose(made, node.kernel, node.border, value, node.antialias, node.deterministic)  # type: ignore[arg-type]
 
@@ -32,7 +34,8 @@ def stages(node: Any, path: str) -> list[Stage]:
     """{name: its arguments, ...} as stages, in order. A name used twice gets a number: affine, affine2."""
     if not isinstance(node, dict):
         raise ValueError(f"`{path}` must map the names of stages to their arguments; got {node!r}")
-    return [_stage(str(name), arguments or {}, f"{path}.{name}") for name, arguments in node.items()]
+    given = {str(name): {} if arguments is None else arguments for name, arguments in node.items()}
+    return [_stage(name, arguments, f"{path}.{name}") for name, arguments in given.items()]
 
 
 def _stage(label: str, arguments: Any, path: str) -> Stage:
@@ -90,5 +93,5 @@ def _merged(path: Path) -> Any:
     return OmegaConf.merge(*(_merged(base) for base in bases), node)
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, int | float)
+def _shade(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= 1

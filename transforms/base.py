@@ -173,12 +173,18 @@ class Compose:
         return u.split([stage.dims for stage in self.stages], dim=-1) if self.stages else ()
 
     def _check(self, scene: Scene, u: Tensor) -> None:
-        n = max(len(layer.pixels) for layer in scene.layers)
+        n = len(scene.layers[0].pixels)
         if scene.layers[0].alpha is not None:
             raise ValueError("the bottom layer of a scene must be opaque: give it alpha None")
         for layer in scene.layers:
-            checked(layer.pixels)
-        if u.dim() != 2 or u.shape[1] != self.dims or len(u) % max(n, 1) or bool(n) != bool(len(u)):
+            if len(checked(layer.pixels)) not in (1, n) or len(layer.pull) not in (1, n):
+                raise ValueError(
+                    f"a layer must hold one row, or one for each of the {n} pictures of the bottom layer; got "
+                    f"{len(layer.pixels)} of pixels and {len(layer.pull)} of pull"
+                )
+        if not n:
+            raise ValueError("`images` must hold at least one image; got none")
+        if u.dim() != 2 or u.shape[1] != self.dims or len(u) % n or not len(u):
             raise ValueError(
                 f"`u` must hold rows of {self.dims} coordinates, one (or the same number) for each of {n} images; "
                 f"got shape {tuple(u.shape)} (u = Sobol()({n}, pipeline.dims, seed=0, step=0))"
@@ -187,7 +193,8 @@ class Compose:
     def _render(self, scene: Scene, chain: list[tuple[Geometry, Tensor]], views: int) -> Tensor:
         """Sample each layer once, straight into the views, and composite bottom-up."""
         base, *rest = scene.layers
-        placed = size_of(base.pixels) != scene.size or not bool((base.pull == torch.eye(3).to(base.pull)).all())
+        moved = base.pull.requires_grad or not bool((base.pull == torch.eye(3).to(base.pull)).all())
+        placed = moved or size_of(base.pixels) != scene.size
         if not (chain or rest or placed):
             return copies(base.pixels, views // len(base.pixels))
         view = self._sample(base.pixels, base.pull, scene.size, chain, self.border, self.value, views)

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from transforms.base import Geometry, hide
-from transforms.ranges import Range, pair, spread, symmetric
+from transforms.ranges import Range, Ranged, pair, spread, symmetric
 
 #: Points further out than this many half sides see nothing through a lens: its polynomial would leave float32.
 FAR = 100.0
 
 
 @dataclass(frozen=True)
-class Lens(Geometry):
+class Lens(Ranged, Geometry):
     """Radial distortion (Brown 1966, as in OpenCV): an output point at radius r looks at r (1 + k1 r^2 + k2 r^4).
 
     r = 1 at half the shorter side, so k1 = 0.1 moves that point by 10 %. Positive coefficients are barrel distortion
@@ -35,12 +35,6 @@ class Lens(Geometry):
 
     dims: ClassVar[int] = 2
     names: ClassVar[tuple[str, ...]] = ("k1 (of r^2)", "k2 (of r^4)")
-
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        return torch.stack([spread(u[:, i], bounds) for i, bounds in enumerate(self._bounds())], dim=-1)
 
     def _bounds(self) -> tuple[Range, ...]:
         return (
@@ -64,7 +58,7 @@ def _fold(k1: Tensor, k2: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class RollingShutter(Geometry):
+class RollingShutter(Ranged, Geometry):
     """Read each row at its own time, top to bottom, while the camera moves sideways. At time t (0 at the frame's top
     edge, 1 at its bottom edge) the row stands to the right by pan (t - 1/2) + wobble sin(2 pi (cycles t + phase)).
 
@@ -88,12 +82,6 @@ class RollingShutter(Geometry):
         "vibration (cycles a frame)",
         "phase (deg)",
     )
-
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        return torch.stack([spread(u[:, i], bounds) for i, bounds in enumerate(self._bounds())], dim=-1)
 
     def _bounds(self) -> tuple[Range, ...]:
         return (

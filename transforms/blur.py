@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transforms.ranges import Range, pair, spread, symmetric
+from transforms.ranges import Range, Ranged, pair, symmetric
 from transforms.surrogate import straight_through
 
 #: Gaussian kernels end at this many standard deviations, as SciPy's do.
@@ -25,7 +25,7 @@ TRUNCATE = 4.0
 
 
 @dataclass(frozen=True)
-class GaussianBlur:
+class GaussianBlur(Ranged):
     """Convolve with a sampled Gaussian, as `scipy.ndimage.gaussian_filter(mode="nearest")` does.
 
     Args:
@@ -39,18 +39,12 @@ class GaussianBlur:
     dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("sigma (px)",)
 
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        return spread(u, self._bounds())
-
-    def _bounds(self) -> Range:
-        return pair(self.sigma, "sigma", low=0)
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(self.sigma, "sigma", low=0),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         work = images.to(torch.promote_types(images.dtype, torch.float32))
-        radius = int(TRUNCATE * self._bounds()[1] + 0.5)
+        radius = int(TRUNCATE * self._bounds()[0][1] + 0.5)
         weights = gaussian(self.values(u)[:, 0].to(work), radius).repeat_interleave(images.shape[1], 0)
         # One group a channel of a view. Measured beside a matrix an axis and a Fourier transform: the fastest.
         planes = _replicate(work, radius).flatten(0, 1)[None]
@@ -60,7 +54,7 @@ class GaussianBlur:
 
 
 @dataclass(frozen=True)
-class Defocus:
+class Defocus(Ranged):
     """Convolve with a disc, the image of a point that is out of focus.
 
     The average over the disc of the picture read bilinearly: its edge is antialiased, and a disc smaller than a
@@ -76,23 +70,17 @@ class Defocus:
     dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("radius (px)",)
 
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        return spread(u, self._bounds())
-
-    def _bounds(self) -> Range:
-        return pair(self.radius, "radius", low=0)
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(self.radius, "radius", low=0),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        most = math.ceil(self._bounds()[1])
+        most = math.ceil(self._bounds()[0][1])
         points, weights = _disc(most, u)
         return _blur(images, self.values(u)[:, 0, None, None] * points, weights, most)
 
 
 @dataclass(frozen=True)
-class MotionBlur:
+class MotionBlur(Ranged):
     """Convolve with a line segment centred on the pixel: the camera moves evenly while the shutter is open.
 
     The average along the segment of the picture read bilinearly; see `Defocus`.
@@ -108,12 +96,6 @@ class MotionBlur:
 
     dims: ClassVar[int] = 2
     names: ClassVar[tuple[str, ...]] = ("length (px)", "angle (deg)")
-
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        return torch.stack([spread(u[:, i], bounds) for i, bounds in enumerate(self._bounds())], dim=-1)
 
     def _bounds(self) -> tuple[Range, Range]:
         return pair(self.length, "length", low=0), symmetric(self.angle, "angle")

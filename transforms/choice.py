@@ -178,7 +178,8 @@ class Sometimes(_Choice):
         return (self.stage,)
 
     def _which(self, u: Tensor) -> Tensor:
-        return (u[:, 0] >= self.p).long()
+        # Half precision rounds a coordinate up to 1, and p = 1 is always.
+        return ((u[:, 0] >= self.p) & (self.p < 1)).long()
 
     def _among(self, stages: tuple[Any, ...]) -> Any:
         return Sometimes(stages[0], self.p)
@@ -223,7 +224,7 @@ class OneOf(_Choice):
                 f"`stages` must all be geometric or none; {kinds[True]} is and {kinds[False]} is not "
                 f"(write Compose([{kinds[True]}(...)]), which is a pixel stage)"
             )
-        weights = tuple(1.0 for _ in stages) if self.weights is None else tuple(map(float, self.weights))
+        weights = tuple(1.0 for _ in stages) if self.weights is None else _numbers(self.weights)
         if len(weights) != len(stages) or not all(0 <= w < math.inf for w in weights) or not sum(weights):
             raise ValueError(
                 f"`weights` must be one number a stage, none negative, not all 0; got {self.weights!r} for "
@@ -249,3 +250,9 @@ class OneOf(_Choice):
     def _label(self) -> str:
         kinds = (f"{i} = {type(stage).__name__.lower()}" for i, stage in enumerate(self.stages))
         return f"stage ({', '.join(kinds)})"
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    """Numbers of a list; none of anything else, such as of a string, whose digits would pass for numbers."""
+    numbers = isinstance(values, Sequence) and all(isinstance(value, int | float) for value in values)
+    return tuple(map(float, values)) if numbers else ()

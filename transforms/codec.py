@@ -43,6 +43,10 @@ def jpeg(
     Returns:
         Values k/255 in the dtype and on the device of `images` (codec="real").
 
+    The stand-in's gradient is weak: its smooth rounding has slope 3 (x - round x)^2, a quarter on average and zero
+    where a coefficient is whole. On a photograph it has 0.13 to 0.20 of the norm of what comes in; on a picture of
+    one value, whose coefficients are all whole, almost none. A picture of a few flat colours needs a random start.
+
     Raises:
         ValueError: other channels, a quality out of range, an unknown name, or codec="surrogate" with a subsampling
             that it does not know.

@@ -9,6 +9,9 @@ from transforms.compat_arguments import Numbers, align, check_images, tensor_of
 from transforms.homography import invert
 from transforms.sampling import Border, Kernel, Value, warp_by_matrix
 
+#: A map that looks farther than this, in pixels, is singular: float32 could not hold its derivatives.
+FARTHEST = 1e20
+
 
 def warp_affine(
     images: Tensor,
@@ -71,10 +74,20 @@ def warp_perspective(
     if matrix.shape[-2:] != (3, 3) or matrix.dim() not in (2, 3):
         raise ValueError(f"`H` must be (3,3) or (N,3,3); got {tuple(matrix.shape)}")
     images, matrix = align(images, matrix.reshape(-1, 3, 3), "H")
+    matrix = matrix / _power_of_two(matrix.abs().amax((-2, -1)))  # the same map, whatever its scale
     det = torch.linalg.det(matrix.detach())
-    singular = (det == 0) | ~det.isfinite()
+    pull = invert(matrix)
+    # The horizon is a share of the largest w in the view.
+    pull = pull / _power_of_two((pull[:, 2].abs() * pull.new_tensor([size[1], size[0], 1])).sum(-1))
+    singular = (det == 0) | ~(pull.detach().abs().amax((-2, -1)) < FARTHEST)
     if bool(singular.any()):
         row = int(singular.nonzero()[0, 0])
-        raise ValueError(f"the matrix must be invertible; row {row} has determinant {float(det[row])}")
-    pull = invert(matrix)
+        raise ValueError(
+            f"the matrix must be invertible; row {row} has determinant {float(det[row])} (largest entry scaled to 1)"
+        )
     return warp_by_matrix(images, pull, size, kernel=kernel, border=border, value=value, antialias=antialias)
+
+
+def _power_of_two(size: Tensor) -> Tensor:
+    """(N,) -> the power of two just above each, (N,1,1): a division by it rounds nothing, so whole shifts stay."""
+    return torch.ldexp(torch.ones_like(size), torch.frexp(size.detach()).exponent)[:, None, None]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from transforms.base import Geometry, hide
-from transforms.ranges import Range, pair, spread, symmetric
+from transforms.ranges import Range, Ranged, pair, symmetric
 
 #: Rays that pass the bottle's side closer than this are hidden: there the derivative of the hit point grows without
 #: bound. As a share of the squared distance to the outline, so 0.05 % of the bottle's half width.
@@ -18,7 +18,7 @@ GRAZING = 1e-3
 
 
 @dataclass(frozen=True)
-class Cylinder(Geometry):
+class Cylinder(Ranged, Geometry):
     """Show the picture as the label of a bottle, seen by a pinhole camera that looks at the label's middle.
 
     The middle of the front stays at its place and scale. Past the outline of the bottle, and past the label's edges,
@@ -52,9 +52,6 @@ class Cylinder(Geometry):
                 f"`turn` must lie within half of the smallest arc, [{-arc[0] / 2:g}, {arc[0] / 2:g}], or the label "
                 f"may turn out of sight; got {turn} with arc {arc} (raise the lower end of `arc`)"
             )
-
-    def values(self, u: Tensor) -> Tensor:
-        return torch.stack([spread(u[:, i], bounds) for i, bounds in enumerate(self._bounds())], dim=-1)
 
     def _bounds(self) -> tuple[Range, ...]:
         arc = (0.0, self.arc) if isinstance(self.arc, int | float) else self.arc

@@ -8,6 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from transforms.colour import widened
 from transforms.resize import axes, check_kernel, resize, target_size
 from transforms.surrogate import saturate
 
@@ -36,6 +37,8 @@ class Downscale:
 
     def __post_init__(self) -> None:
         check_kernel(self.kernel)
+        if not isinstance(self.eight_bit, bool):
+            raise ValueError(f"`eight_bit` must be true or false; got {self.eight_bit!r}")
         bounds = self.size if isinstance(self.size, tuple) else (self.size,)
         whole = all(type(side) is int and side >= 1 for side in bounds)
         if not whole or len(bounds) not in (1, 2) or bounds[0] > bounds[-1]:
@@ -78,10 +81,11 @@ class Downscale:
         final = target_size(size, up)
         if self.eight_bit:
             return self._in_8bit(images, {side: target_size(size, side) for side in set(sides)}, sides, final)
-        like = (images.dtype, images.device)
+        wide = widened(images)
+        like = (wide.dtype, images.device)
         both = {side: _down_and_up(size, target_size(size, side), final, self.kernel, *like) for side in set(sides)}
         rows, columns = (torch.stack(matrices) for matrices in zip(*(both[side] for side in sides), strict=True))
-        return saturate(rows[:, None] @ images @ columns[:, None].mT)
+        return saturate(rows[:, None] @ wide @ columns[:, None].mT).to(images.dtype)
 
     def _in_8bit(
         self, images: Tensor, smalls: dict[int, tuple[int, int]], sides: list[int], final: tuple[int, int]

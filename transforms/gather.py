@@ -17,9 +17,11 @@ _REACH = {"nearest": (0,), "bilinear": (0, 1)}
 
 
 def keys_parameter(kernel: str) -> float | None:
-    """The a of "keys(a)", Keys' cubic convolution (1981); -0.75 for "bicubic"; None for any other name."""
-    found = re.fullmatch(r"keys\((-?\d*\.?\d+)\)", kernel)
-    return float(found[1]) if found else -0.75 if kernel == "bicubic" else None
+    """The a of "keys(a)", Keys' cubic convolution (1981), in [-2, 0]; -0.75 for "bicubic"; None for other names."""
+    found = re.fullmatch(r"keys\((-?\d+(?:\.\d+)?)\)", kernel)
+    if found is None or not -2 <= float(found[1]) <= 0:
+        return -0.75 if kernel == "bicubic" else None
+    return float(found[1])
 
 
 def read_taps(images: Tensor, grid: Tensor, kernel: str, border: str) -> Tensor:

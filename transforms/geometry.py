@@ -15,11 +15,11 @@ from torch import Tensor
 
 from transforms.base import Homography
 from transforms.homography import quad_to_quad, rotate, scale, shear, shift
-from transforms.ranges import Range, pair, spread, symmetric
+from transforms.ranges import Range, Ranged, pair, spread, symmetric
 
 
 @dataclass(frozen=True)
-class Affine(Homography):
+class Affine(Ranged, Homography):
     """Rotate, magnify, shear and shift the picture about its centre, as torchvision's RandomAffine does, in this
     order: shear, scale, rotate, shift.
 
@@ -43,12 +43,6 @@ class Affine(Homography):
         "shift right (of shorter side)",
         "shift down (of shorter side)",
     )
-
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        return torch.stack([spread(u[:, i], bounds) for i, bounds in enumerate(self._bounds())], dim=-1)
 
     def _bounds(self) -> tuple[Range, ...]:
         shift_by = symmetric(self.translate, "translate")
@@ -188,6 +182,8 @@ class Flip(Homography):
     def __post_init__(self) -> None:
         if not isinstance(self.p, int | float) or not 0 <= self.p <= 1:
             raise ValueError(f"`p` must be a probability, in [0, 1]; got {self.p!r}")
+        if not isinstance(self.vertical, bool):
+            raise ValueError(f"`vertical` must be true or false; got {self.vertical!r}")
 
     def values(self, u: Tensor) -> Tensor:
         return (u < self.p).to(u.dtype)

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from transforms.colour import is_grey, widened
 from transforms.light import MOST_STOPS, relight
-from transforms.ranges import Range, pair, spread, symmetric
+from transforms.ranges import Range, Ranged, pair, spread, symmetric
 
 
 @dataclass(frozen=True)
-class Vignette:
+class Vignette(Ranged):
     """Light falls off towards the corners as 1 / (1 + s r^2)^2, the cos^4 law of a simple lens, about the centre.
 
     `strength`: the share of light lost in the very corners, within [0, 0.99].
@@ -30,14 +30,8 @@ class Vignette:
     dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("lost in the corners (of light)",)
 
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        return spread(u, self._bounds())
-
-    def _bounds(self) -> Range:
-        return pair(self.strength, "strength", low=0, high=0.99)
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(self.strength, "strength", low=0, high=0.99),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         like = widened(images)
@@ -91,7 +85,7 @@ class Shading:
 
 
 @dataclass(frozen=True)
-class Shadow:
+class Shadow(Ranged):
     """A straight shadow with a soft edge lies over one side of the picture.
 
     Args:
@@ -117,12 +111,6 @@ class Shadow:
         "softness (of shorter side)",
     )
 
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        return torch.stack([spread(u[:, i], bounds) for i, bounds in enumerate(self._bounds())], dim=-1)
-
     def _bounds(self) -> tuple[Range, ...]:
         return (
             pair(self.darkness, "darkness", low=0, high=1),
@@ -139,7 +127,7 @@ class Shadow:
 
 
 @dataclass(frozen=True)
-class Moire:
+class Moire(Ranged):
     """Coloured fringes, as when a camera's colour filters sample a screen's stripes of red, green and blue: light is
     multiplied by 1 + strength cos(2 pi (d / period + phase)), where d runs along `angle`.
 
@@ -169,12 +157,6 @@ class Moire:
         "angle (deg)",
         "phase (periods)",
     )
-
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        return torch.stack([spread(u[:, i], bounds) for i, bounds in enumerate(self._bounds())], dim=-1)
 
     def _bounds(self) -> tuple[Range, ...]:
         return (

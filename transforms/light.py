@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from transforms.colour import is_grey, to_linear, to_srgb, widened
-from transforms.ranges import Range, pair, spread, symmetric
+from transforms.ranges import Range, Ranged, pair, symmetric
 from transforms.surrogate import saturate
 
 #: Gains in stops lie within this: 2^16 times the light is beyond any sensor's range.
@@ -25,7 +25,7 @@ def relight(images: Tensor, gain: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Exposure:
+class Exposure(Ranged):
     """Expose longer or shorter: light times 2^stops. `stops`: a number x means (-x, x)."""
 
     stops: float | Range = (0.0, 0.0)
@@ -33,21 +33,15 @@ class Exposure:
     dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("exposure (stops)",)
 
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        return spread(u, self._bounds())
-
-    def _bounds(self) -> Range:
-        return pair(symmetric(self.stops, "stops"), "stops", low=-MOST_STOPS, high=MOST_STOPS)
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(symmetric(self.stops, "stops"), "stops", low=-MOST_STOPS, high=MOST_STOPS),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         return relight(images, self.values(u).exp2()[:, :, None, None])
 
 
 @dataclass(frozen=True)
-class WhiteBalance:
+class WhiteBalance(Ranged):
     """A light of another colour, or a camera that takes it for one: gains on red and blue against green (von Kries,
     in linear sRGB; a camera does it in its sensor's own primaries).
 
@@ -62,12 +56,6 @@ class WhiteBalance:
 
     dims: ClassVar[int] = 2
     names: ClassVar[tuple[str, ...]] = ("red gain (stops)", "blue gain (stops)")
-
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        return torch.stack([spread(u[:, i], bounds) for i, bounds in enumerate(self._bounds())], dim=-1)
 
     def _bounds(self) -> tuple[Range, ...]:
         given = (("red", self.red), ("blue", self.blue))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from transforms.colour import is_grey, luma, rotate_hue, widened
-from transforms.ranges import Range, pair, spread, symmetric
+from transforms.ranges import Range, Ranged, pair, spread, symmetric
 from transforms.surrogate import saturate
 
 #: Below this value, about half a step of 8 bits, `Gamma` is a straight line.
@@ -21,7 +21,7 @@ GAMMA_TOE = 1 / 512
 
 
 @dataclass(frozen=True)
-class Brightness:
+class Brightness(Ranged):
     """Add a constant to every value, then clamp. `amount`: a number x means (-x, x)."""
 
     amount: float | Range = (0.0, 0.0)
@@ -29,14 +29,8 @@ class Brightness:
     dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("added (of full scale)",)
 
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        return spread(u, self._bounds())
-
-    def _bounds(self) -> Range:
-        return pair(symmetric(self.amount, "amount"), "amount", low=-1, high=1)
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(symmetric(self.amount, "amount"), "amount", low=-1, high=1),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         wide = widened(images)
@@ -67,7 +61,7 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class Gain:
+class Gain(Ranged):
     """Multiply every value by a factor, then clamp, as torchvision's adjust_brightness: a dimmer or brighter picture
     in display values (for light itself see `transforms.light.Exposure`)."""
 
@@ -76,14 +70,8 @@ class Gain:
     dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("factor (x)",)
 
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        return spread(u, self._bounds())
-
-    def _bounds(self) -> Range:
-        return pair(self.factor, "factor", low=0)
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(self.factor, "factor", low=0),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         wide = widened(images)
@@ -132,7 +120,7 @@ class ChannelGain:
 
 
 @dataclass(frozen=True)
-class Gamma:
+class Gamma(Ranged):
     """Raise values to a power, as torchvision's adjust_gamma: above 1 darkens the middle, below 1 lightens it.
 
     Below `GAMMA_TOE` the curve is the chord from 0, because there a power below 1 has a derivative that grows without
@@ -144,14 +132,8 @@ class Gamma:
     dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("gamma (exponent)",)
 
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        return spread(u, self._bounds())
-
-    def _bounds(self) -> Range:
-        return pair(self.gamma, "gamma", low=0.05, high=20)
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(self.gamma, "gamma", low=0.05, high=20),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         wide = widened(images)
@@ -160,7 +142,7 @@ class Gamma:
 
 
 @dataclass(frozen=True)
-class Saturation:
+class Saturation(Ranged):
     """Blend with the picture's luma, then clamp, as torchvision's adjust_saturation: 0 is grey, 1 the picture.
 
     Pictures of one channel stay as they are; any number of channels but 1 or 3 raises ValueError.
@@ -171,14 +153,8 @@ class Saturation:
     dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("factor (x)",)
 
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        return spread(u, self._bounds())
-
-    def _bounds(self) -> Range:
-        return pair(self.factor, "factor", low=0)
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(self.factor, "factor", low=0),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         if is_grey(images):
@@ -189,7 +165,7 @@ class Saturation:
 
 
 @dataclass(frozen=True)
-class Hue:
+class Hue(Ranged):
     """Turn the hue in HSV, from red towards green, as torchvision's adjust_hue with a factor of degrees / 360.
 
     `degrees`: a number x means (-x, x). No clamp is needed: value and saturation stay. For the gradient where hue has
@@ -202,14 +178,8 @@ class Hue:
     dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("hue (deg)",)
 
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        return spread(u, self._bounds())
-
-    def _bounds(self) -> Range:
-        return pair(symmetric(self.degrees, "degrees"), "degrees", low=-360, high=360)
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(symmetric(self.degrees, "degrees"), "degrees", low=-360, high=360),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         if is_grey(images):

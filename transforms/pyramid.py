@@ -40,14 +40,17 @@ def levels(pull: Pull, size: tuple[int, int], source: tuple[int, int], border: B
     """The pyramid's level for each node of a lattice over the output, (N,k,l) >= 0, and some level of the same view
     where nothing but a constant border is near. Differentiable in whatever the map depends on."""
     y, x = (torch.linspace(1, 2 * n - 1, min(n, CELLS + 1), dtype=like.dtype, device=like.device) for n in size)
-    here, w = pull(x, y)
     # A step of half a pixel, one unit: near enough for a derivative, far enough for float32.
-    jacobian = torch.cat([pull(x + 1, y)[0] - here, pull(x, y + 1)[0] - here], dim=-1)
-    energy = jacobian.clamp(-1e6, 1e6).square().sum(-1)  # the sum of the squared singular values
+    (here, w), (right, w_right), (down, w_down) = pull(x, y), pull(x + 1, y), pull(x, y + 1)
+    jacobian = torch.cat([right - here, down - here], dim=-1)
+    energy = (
+        jacobian.nan_to_num(nan=0.0).clamp(-1e6, 1e6).square().sum(-1)
+    )  # of the singular values' squares, the sum
     level = (energy / 2).clamp(1, 4 ** top(source)).log2() / 2
     level = level.detach().floor() + ((level.frac() - BLEND[0]) / (BLEND[1] - BLEND[0])).clamp(0, 1)
-    if w is not None:
-        seen = w > HORIZON
+    ahead = [each.detach() > HORIZON for each in (w, w_right, w_down) if each is not None]
+    if ahead:  # a step over the edge of what is seen is no derivative: the neighbours' level stands for it
+        seen = torch.stack(ahead).all(0)
         level = torch.where(seen, level, _grown(torch.where(seen, level.detach(), -1.0)) + 1)
     if border == "constant":
         near = _near(here.detach(), level.detach(), source)

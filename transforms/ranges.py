@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 Range = tuple[float, float]
@@ -19,6 +21,8 @@ def symmetric(value: float | Range, name: str) -> Range:
 def pair(value: Range, name: str, low: float = -math.inf, high: float = math.inf) -> Range:
     """`value` as (low, high) floats, checked: two finite numbers in order, within [low, high]."""
     try:
+        if isinstance(value, str | Mapping):  # "15" would be 1 to 5, and a mapping its keys
+            raise TypeError
         first, last = (float(v) for v in value)
     except (TypeError, ValueError):
         raise ValueError(f"`{name}` must be a pair of numbers (low, high); got {value!r}") from None
@@ -32,3 +36,18 @@ def pair(value: Range, name: str, low: float = -math.inf, high: float = math.inf
 def spread(u: Tensor, bounds: Range) -> Tensor:
     """[0,1) -> bounds, linearly."""
     return bounds[0] + (bounds[1] - bounds[0]) * u
+
+
+class Ranged:
+    """A stage each of whose coordinates is spread evenly over a range of its own."""
+
+    def _bounds(self) -> tuple[Range, ...]:
+        """The checked ranges, one a coordinate. Raises ValueError with a field's name."""
+        raise NotImplementedError
+
+    def __post_init__(self) -> None:
+        self._bounds()
+
+    def values(self, u: Tensor) -> Tensor:
+        """(N,dims) in [0,1) -> (N,dims) physical values."""
+        return torch.stack([spread(u[:, i], bounds) for i, bounds in enumerate(self._bounds())], dim=-1)

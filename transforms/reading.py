@@ -31,8 +31,8 @@ _PADDING = {"constant": "zeros", "replicate": "border", "reflect": "reflection",
 
 def check_names(kernel: str, border: str) -> None:
     """Raise ValueError on a kernel or a border that does not exist."""
-    if kernel not in KERNELS and keys_parameter(kernel) is None:
-        raise ValueError(f"`kernel` must be one of {', '.join(KERNELS)}, keys(a); got {kernel!r}")
+    if kernel not in KERNELS and (not isinstance(kernel, str) or keys_parameter(kernel) is None):
+        raise ValueError(f"`kernel` must be one of {', '.join(KERNELS)}, keys(a) with a in [-2, 0]; got {kernel!r}")
     if border not in get_args(Border):
         raise ValueError(f"`border` must be one of {', '.join(get_args(Border))}; got {border!r}")
 
@@ -45,7 +45,10 @@ def border_value(value: Value, images: Tensor) -> Tensor | None:
     if not isinstance(value, Tensor):
         if isinstance(value, int | float) and value == 0:
             return None
-        value = torch.as_tensor(value, dtype=images.dtype, device=images.device)
+        value = torch.as_tensor(value, dtype=images.dtype)
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"`value` must be finite; got {value.tolist()}")
+        value = value.to(images.device)
     if value.dim() == 0:
         return value
     n, c = images.shape[:2]

@@ -18,6 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from transforms.colour import widened
 from transforms.resize_8bit import resize_levels
 from transforms.resize_kernels import NAMES, check_kernel, weights
 from transforms.surrogate import straight_through
@@ -48,9 +49,11 @@ def resize(
     """
     before = (images.shape[2], images.shape[3])
     after = target_size(before, size)
-    rows, columns = axes(before, after, kernel, images)
     if not eight_bit:
-        return rows @ images @ columns.mT
+        wide = widened(images)  # half-precision weights would not add up to 1
+        rows, columns = axes(before, after, kernel, wide)
+        return (rows @ wide @ columns.mT).to(images.dtype)
+    rows, columns = axes(before, after, kernel, images)
     exact = resize_levels(_levels(images), after, kernel)
     result = _shares(exact.levels, images)
     if not torch.is_grad_enabled():

@@ -110,7 +110,8 @@ def _grid(points: Tensor, images: Tensor, far: Tensor | None) -> Tensor:
     """From the half-pixel frame to the grid frame; unless `far` is None, some points may be far away."""
     size = torch.tensor([images.shape[3], images.shape[2]], dtype=points.dtype, device=points.device)
     grid = (points / size).sub_(1)
-    return grid if far is None else grid.clamp(-FAR, FAR)
+    # A place that is no number is far away: grid_sample would make an index of it.
+    return grid if far is None else grid.nan_to_num(nan=FAR).clamp(-FAR, FAR)
 
 
 def _filled(

@@ -11,6 +11,9 @@ from torch.autograd.function import once_differentiable
 
 Map = Callable[[Tensor], Tensor]
 
+#: How many units of rounding beyond [0,1] a sum of weights that add up to 1 may leave (2e-6 in float32).
+ROUNDING = 16
+
 
 def straight_through(real: Tensor, surrogate: Tensor) -> Tensor:
     """`real`, bit for bit; its gradient goes to `surrogate` as if that had been returned (Bengio et al. 2013).
@@ -37,13 +40,16 @@ def backward_through(images: Tensor, real: Map, surrogate: Map) -> Tensor:
 
 
 def saturate(values: Tensor) -> Tensor:
-    """Clamp to [0,1], with derivative 1 on the ends as well as between them.
+    """Clamp to [0,1], with derivative 1 on the ends as well as between them, and where only rounding leaves [0,1].
 
     At its bounds `torch.clamp` has derivative 1 or 0 by version (0 in torch 2.15), and a picture of 8 bits is full of
-    exact zeros and ones.
+    exact zeros and ones. The mean of a white region is 1 but for rounding, and so `ROUNDING` beyond counts as 1.
     """
-    clamped = values.detach().clamp(0, 1)
-    return torch.where(values == clamped, values, clamped)
+    plain = values.detach()
+    clamped = plain.clamp(0, 1)
+    excess = plain - clamped
+    wide = torch.promote_types(values.dtype, torch.float32)
+    return torch.where(excess.abs() <= ROUNDING * torch.finfo(wide).eps, values - excess, clamped)
 
 
 class _StraightThrough(torch.autograd.Function):

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from transforms.base import Homography
 from transforms.homography import invert
-from transforms.ranges import Range, pair, spread, symmetric
+from transforms.ranges import Range, Ranged, pair, symmetric
 
 
 @dataclass(frozen=True)
-class Viewpoint(Homography):
+class Viewpoint(Ranged, Homography):
     """See the picture as a flat print through a pinhole camera that looks at its centre from elsewhere.
 
     The print turns by yaw, then pitch, then roll, about its centre, `distance` before the camera; all zero, at
@@ -59,9 +59,6 @@ class Viewpoint(Homography):
                 f"`distance` must be above {least:.4g}, or a corner falls behind the camera at some yaw in {yaw}, "
                 f"pitch in {pitch} and fov in {fov}; got {distance} (go further away, or narrow one of these)"
             )
-
-    def values(self, u: Tensor) -> Tensor:
-        return torch.stack([spread(u[:, i], bounds) for i, bounds in enumerate(self._bounds())], dim=-1)
 
     def _bounds(self) -> tuple[Range, ...]:
         return (

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from transforms.auditing.minification import Warp, warp_of
 from transforms.auditing.steps import Outcome, Step, floating, in_words, run
-from transforms.straight import compare
+from transforms.auditing.trick import compare
 
 #: Lengths of the step for the numeric slope, of full scale. The first is far above float32's rounding and far below a
 #: picture's range; the second, taken where the first disagrees, is above the steps of 8 bits, which rounding with a

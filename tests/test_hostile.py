@@ -1,0 +1,258 @@
+"""Maps, values and arguments that nobody means to give: no NaN, no silence, and an error that names what is wrong."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attacks import schema
+from attacks.pipelines import pipeline, stages
+from transforms import (
+    Affine,
+    Brightness,
+    Compose,
+    Contrast,
+    Cylinder,
+    Downscale,
+    Hue,
+    Lens,
+    OneOf,
+    Sometimes,
+    homography,
+    perspective,
+    warp_perspective,
+)
+from transforms.registry import STAGES
+from transforms.sampling import warp_by_matrix
+
+double = torch.float64
+HEIGHT, WIDTH, ROWS, VALUE = 12, 16, 500, 0.25
+BORDERS = ["constant", "replicate", "reflect", "reflect101"]
+SETTINGS = list(itertools.product(BORDERS, [False, True], [torch.float32, double]))
+
+
+def invertible():
+    """(500,3,3), pixel frame: mild, huge and tiny scales, a horizon across the picture, all of it behind the camera,
+    and mirrored ones, 100 each; times a positive number, which changes no map."""
+    part = ROWS // 5
+    mild = torch.eye(3, dtype=double) + 0.2 * torch.randn(5, part, 3, 3, dtype=double)
+    mild[:, :, 2, :2] *= 0.01
+    mild[..., 2, 2] = 1
+    mild[1] = torch.diag_embed(10 ** torch.empty(part, 3, dtype=double).uniform_(-6, 6)) @ mild[1]
+    mild[2, :, 2, :2] = torch.randn(part, 2, dtype=double)
+    mild[3] *= -1
+    mild[4, :, :2, 0] *= -1
+    return mild.flatten(0, 1) * 10 ** torch.empty(ROWS, 1, 1, dtype=double).uniform_(-3, 3)
+
+
+def degenerate():
+    """As `invertible`, each fifth row of them spoiled: rank 2, rank 1, nothing at all, and nearly singular."""
+    matrix = invertible()
+    matrix[0::20, 1] = 2 * matrix[0::20, 0]
+    matrix[5::20, 1:] = matrix[5::20, :1]
+    matrix[10::20] = 0
+    matrix[15::20, 1] = matrix[15::20, 0] * (1 + 1e-12)
+    return matrix
+
+
+def warped(warp, matrix, border, antialias, dtype):
+    images = torch.rand(ROWS, 1, HEIGHT, WIDTH, dtype=dtype, requires_grad=True)
+    matrix = matrix.to(dtype).requires_grad_()
+    views = warp(images, matrix, (HEIGHT, WIDTH), border=border, value=VALUE, antialias=antialias)
+    gradients = torch.autograd.grad((views * torch.randn_like(views)).sum(), (images, matrix))
+    return images.detach(), views.detach(), gradients
+
+
+@pytest.mark.parametrize(("border", "antialias", "dtype"), SETTINGS)
+@pytest.mark.parametrize(
+    ("warp", "matrices"),
+    [(warp_by_matrix, degenerate), (warp_perspective, invertible)],
+    ids=["warp_by_matrix", "warp_perspective"],
+)
+def test_no_homography_makes_a_nan_or_a_value_out_of_range(warp, matrices, border, antialias, dtype):
+    # 32 cases of 500 homographies: 16 000.
+    images, views, gradients = warped(warp, matrices(), border, antialias, dtype)
+    assert views.isfinite().all()
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    low, high = images.flatten(1).aminmax(dim=1)
+    slack = 1e-5
+    assert (views.flatten(1).amin(1) >= low.clamp(max=VALUE) - slack).all()
+    assert (views.flatten(1).amax(1) <= high.clamp(min=VALUE) + slack).all()
+
+
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("border", BORDERS)
+def test_a_map_that_is_no_number_makes_no_nan_and_harms_no_neighbour(border, bad, antialias):
+    for row, column in itertools.product(range(3), repeat=2):
+        matrix = torch.eye(3).repeat(2, 1, 1)
+        matrix[1, row, column] = bad
+        images = torch.rand(2, 1, HEIGHT, WIDTH, requires_grad=True)
+        matrix.requires_grad_()
+        views = warp_by_matrix(images, matrix, (HEIGHT, WIDTH), border=border, value=VALUE, antialias=antialias)
+        gradients = torch.autograd.grad(views.square().sum(), (images, matrix))
+        assert views.isfinite().all() and gradients[0].isfinite().all() and gradients[1][0].isfinite().all()
+        torch.testing.assert_close(views[0], images[0].detach(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 0.0, 1e-60])
+def test_warp_perspective_refuses_what_has_no_inverse(bad):
+    matrix = torch.eye(3, dtype=double).repeat(3, 1, 1)
+    matrix[2, 1, 1] = bad
+    with pytest.raises(ValueError, match="invertible; row 2"):
+        warp_perspective(torch.rand(3, 1, 4, 4), matrix, (4, 4), border="replicate")
+
+
+@pytest.mark.parametrize("times", [1e-60, 1e-9, 1e6, 1e9, 1e60])
+def test_the_scale_of_a_homography_means_nothing(photo, times):
+    matrix = torch.tensor([[1.1, 0.2, -3.0], [-0.1, 0.9, 5.0], [1e-3, -2e-3, 1.0]], dtype=double)
+    expected = warp_perspective(photo, matrix, (80, 120))
+    torch.testing.assert_close(warp_perspective(photo, times * matrix, (80, 120)), expected, rtol=0, atol=1e-9)
+    assert expected.std() > 0.1
+
+
+@pytest.mark.parametrize(
+    "stage", [Cylinder((150, 180), turn=20, tilt=20, distance=(1.5, 3)), Lens((-0.6, -0.3))], ids=["cylinder", "lens"]
+)
+def test_antialias_does_not_blur_beside_the_edge_of_what_is_seen(stage, photo):
+    u = torch.rand(32, stage.dims, dtype=double)
+    fine = photo.repeat_interleave(4, -1).repeat_interleave(4, -2)
+    oracle = F.avg_pool2d(Compose([stage], antialias=False)(fine, u), 4)
+
+    def worst(antialias):
+        error = (Compose([stage], antialias=antialias)(photo, u) - oracle).abs().mean(1, keepdim=True)
+        return F.avg_pool2d(error, 9, 1).max()
+
+    assert worst(True) < 1.6 * worst(False)
+
+
+SQUARE = [[0.0, 0.0], [9.0, 0.0], [9.0, 9.0], [0.0, 9.0]]
+DEGENERATE = {
+    "collinear": [[0, 0], [4, 4], [9, 9], [0, 9]],
+    "repeated": [[0, 0], [0, 0], [9, 9], [0, 9]],
+    "bow-tie": [[0, 0], [9, 9], [9, 0], [0, 9]],
+    "NaN": [[0, 0], [9, torch.nan], [9, 9], [0, 9]],
+    "infinite": [[0, 0], [9, torch.inf], [9, 9], [0, 9]],
+    "point": [[3, 3]] * 4,
+}
+
+
+@pytest.mark.parametrize("bad", DEGENERATE)
+def test_a_degenerate_quad_is_refused_by_list_and_row(bad):
+    good = torch.tensor([SQUARE] * 3)
+    spoiled = good.clone()
+    spoiled[1] = torch.tensor(DEGENERATE[bad])
+    # A bow-tie is degenerate only beside a quad that is none: the second list is blamed.
+    for quads, name in (((good, spoiled), "dst"), ((spoiled, good), "dst" if bad == "bow-tie" else "src")):
+        with pytest.raises(ValueError, match=f"`{name}` is a degenerate quad: row 1"):
+            homography(*quads)
+        with pytest.raises(ValueError, match=f"`{name}` is a degenerate quad: row 1"):
+            perspective(torch.rand(3, 1, 12, 12), *quads)
+
+
+def test_perspective_takes_lists_tensors_and_lists_of_tensors_with_their_gradient(photo):
+    corners = [[2.0, 3.0], [110.0, 1.0], [118.0, 77.0], [5.0, 70.0]]
+    start = [[0, 0], [120, 0], [120, 80], [0, 80]]
+    expected = perspective(photo, start, corners)
+    whole = torch.tensor(corners, dtype=double, requires_grad=True)
+    points = [torch.tensor(corner, dtype=double, requires_grad=True) for corner in corners]
+    numbers = [[torch.tensor(number, dtype=double, requires_grad=True) for number in corner] for corner in corners]
+    gradients = []
+    for end, leaves in ((whole, [whole]), (points, points), (numbers, list(itertools.chain(*numbers)))):
+        view = perspective(photo, start, end)
+        assert torch.equal(view, expected)
+        gradients.append(torch.cat([g.flatten() for g in torch.autograd.grad(view.square().sum(), leaves)]))
+    assert (gradients[0].abs() > 1e-3).all()
+    assert torch.equal(gradients[0], gradients[1]) and torch.equal(gradients[0], gradients[2])
+
+
+WHITE, BLACK = torch.ones(2, 3, 40, 60), torch.zeros(2, 3, 40, 60)
+#: What leaves a flat picture as it is: the gradient of the sum over the view is then 1 a pixel of it.
+KEEPS = {
+    "bicubic": Compose([Affine(30)], kernel="bicubic", border="replicate"),
+    "bicubic, antialias": Compose([Affine(30, (0.3, 0.5))], kernel="bicubic", border="replicate"),
+    "keys": Compose([Affine(30)], kernel="keys(-0.5)", border="replicate"),
+    "bilinear, then a clamp": Compose([Affine(30), Brightness()], border="replicate"),
+    "blend with a border": Compose([Affine(30, (2, 3)), Brightness()], kernel="bicubic", value=0.3),
+    **{f"downscale {kernel}": Downscale(17, kernel) for kernel in ("pil_bicubic", "pil_lanczos", "cv2_cubic")},
+    "downscale range": Downscale((10, 30)),
+    "downscale and up": Downscale(17, then_upscale=33),
+}
+NEUTRAL = {
+    name: make()
+    for name, make in STAGES.items()
+    if name not in {"sometimes", "one_of", "downscale", "jpeg", "webp", "crop", "flip", "perspective", "thin_plate"}
+} | {
+    "crop": STAGES["crop"]((1, 1), (1, 1)),
+    "flip": STAGES["flip"](0),
+    "perspective": STAGES["perspective"](0),
+    "thin_plate": STAGES["thin_plate"](0),
+    "sometimes": Sometimes(Hue(), 0.5),
+    "one_of": OneOf([Contrast(), Brightness()]),
+    "downscale": Downscale(40),
+}
+
+
+@pytest.mark.parametrize("picture", [WHITE, BLACK], ids=["white", "black"])
+@pytest.mark.parametrize("name", KEEPS)
+def test_rounding_beyond_black_or_white_does_not_stop_the_gradient(name, picture):
+    images = picture.clone().requires_grad_()
+    u = torch.rand(2, KEEPS[name].dims)
+    views = KEEPS[name](images, u)
+    (gradient,) = torch.autograd.grad(views.sum(), images)
+    torch.testing.assert_close(gradient.sum() / views.numel(), torch.tensor(1.0), rtol=0, atol=1e-3)
+    assert views.min() >= 0 and views.max() <= 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, double])
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_a_neutral_stage_passes_the_gradient_at_exact_0_and_1(name, dtype):
+    images = (torch.rand(4, 3, 40, 60) > 0.5).to(dtype).requires_grad_()
+    stage = NEUTRAL[name]
+    views = stage(images, torch.rand(4, stage.dims))
+    torch.testing.assert_close(views, images, rtol=0, atol=1e-5 if dtype in (torch.float32, double) else 1e-2)
+    cotangent = (1 + torch.rand(views.shape)).to(dtype)
+    (gradient,) = torch.autograd.grad(views, images, cotangent)
+    # Light goes through a power and its inverse; blurs through a Fourier transform.
+    rtol = 1e-3 if dtype in (torch.float32, double) else 2e-2
+    torch.testing.assert_close(gradient, cotangent, rtol=rtol, atol=1e-3)
+
+
+def test_every_stage_that_can_be_neutral_is_held_to_it():
+    assert set(NEUTRAL) == set(STAGES) - {"jpeg", "webp"}  # no quality of a file is neutral
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_p_1_is_always_even_where_a_coordinate_rounds_up_to_1(dtype, photo):
+    grey = Sometimes(Contrast((0, 0)), 1.0)(photo, torch.tensor([[1 - 2**-24, 0.5]]).to(dtype))
+    assert (grey == 0.5).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Affine(degrees="15"),  # was 1 to 5 degrees
+        lambda: Brightness("01"),
+        lambda: Affine(scale={1: 2, 2: 3}),
+        lambda: OneOf([Hue(), Contrast()], "12"),
+        lambda: OneOf([Hue(), Contrast()], 3),
+        lambda: OneOf([Hue(), Contrast()], ["a", "b"]),
+    ],
+)
+def test_the_characters_of_a_string_are_no_range(make):
+    with pytest.raises(ValueError, match=r"`(degrees|amount|scale|weights)` must be"):
+        make()
+
+
+@pytest.mark.parametrize("nothing", [0, False, [], ""])
+def test_a_stage_without_arguments_is_null_or_a_mapping(nothing):
+    with pytest.raises(ValueError, match=r"`a.affine` must map arguments to values"):
+        stages({"affine": nothing}, "a")
+    assert stages({"affine": None}, "a") == stages({"affine": {}}, "a") == [Affine()]
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -3, [], [0.5, torch.nan, 0.5], "grey", None, [[1]]])
+def test_a_border_value_in_a_configuration_is_a_shade(value):
+    with pytest.raises(ValueError, match=r"`transforms.value`"):
+        pipeline(schema.Views(name="x", value=value))
