@@ -18,10 +18,11 @@ from torch import Tensor
 DEGENERATE = 1e-3
 
 
-def _matrix(rows: list[list[Tensor | float]], like: Tensor) -> Tensor:
-    """Stack scalars and (N,) tensors into (N,3,3)."""
-    one = torch.ones_like(like)
-    return torch.stack([torch.stack([one * entry for entry in row], -1) for row in rows], -2)
+def _matrix(rows: list[list[Tensor | int]], like: Tensor) -> Tensor:
+    """Stack whole numbers and (N,) tensors into (N,3,3)."""
+    plain = {value: torch.full_like(like, value) for value in {e for row in rows for e in row if isinstance(e, int)}}
+    flat = [plain[entry] if isinstance(entry, int) else entry for row in rows for entry in row]
+    return torch.stack(flat, dim=-1).reshape(-1, 3, 3)  # one kernel: these are many and small
 
 
 def shift(x: Tensor, y: Tensor) -> Tensor:
@@ -104,7 +105,7 @@ def lattice(matrix: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None
     least = along[:, 2].detach().amin(-1) + down[:, 2].detach().amin(-1)
     most = (along[:, :2].detach().abs().amax(-1) + down[:, :2].detach().abs().amax(-1)).amax(-1)
     if bool(((least > HORIZON) & (most < NEAR * least)).all()):
-        return (points / w[:, None]).permute(0, 2, 3, 1), None
+        return points.div_(w[:, None]).permute(0, 2, 3, 1), None
     safe = torch.where(w > HORIZON, w, 1.0)
     return (points / safe[:, None]).permute(0, 2, 3, 1), w
 

@@ -8,11 +8,13 @@ more.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+import math
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from transforms.gather import keys_parameter, read_taps
 
@@ -21,9 +23,8 @@ Border = Literal["constant", "replicate", "reflect", "reflect101"]
 Value = float | tuple[float, ...] | Tensor  # a number, (C,) or (N,C)
 
 KERNELS = ("nearest", "bilinear", "bicubic")
-#: Views of an image larger than themselves are read together, so many at a time: fewer copies of its gradient to fill
-#: and to add up (half the time, for an image of four times the side), and still a group for every core. A fixed
-#: number, because the order of a sum is in its bits.
+#: So many views of an image share one copy of its gradient (half the time, for an image of four times the side), or
+#: so many copies are added up at a time, in the cache. A fixed number, because the order of a sum is in its bits.
 TOGETHER = 4
 
 _PADDING = {"constant": "zeros", "replicate": "border", "reflect": "reflection", "reflect101": "reflection"}
@@ -45,10 +46,9 @@ def border_value(value: Value, images: Tensor) -> Tensor | None:
     if not isinstance(value, Tensor):
         if isinstance(value, int | float) and value == 0:
             return None
-        value = torch.as_tensor(value, dtype=images.dtype)
-        if not bool(value.isfinite().all()):
-            raise ValueError(f"`value` must be finite; got {value.tolist()}")
-        value = value.to(images.device)
+        if not all(map(math.isfinite, value if isinstance(value, tuple | list) else (value,))):
+            raise ValueError(f"`value` must be finite; got {value}")
+        value = torch.as_tensor(value, dtype=images.dtype, device=images.device)
     if value.dim() == 0:
         return value
     n, c = images.shape[:2]
@@ -81,9 +81,44 @@ def read(
         grid = grid * grid.new_tensor([width / max(width - 1, 1), height / max(height - 1, 1)])
     views, height = len(grid) // len(images), grid.shape[1]
     large = images.shape[2] * images.shape[3] >= 2 * height * grid.shape[2]
-    together = next(k for k in range(TOGETHER, 0, -1) if views % k == 0) if large else 1
+    if len(images) == 1 and not large and grid.device.type == "cpu":
+        found: Tensor = _ViewsOfOne.apply(images, grid, *_codes(kernel, border), aligned)
+        return found
+    together = next(k for k in range(TOGETHER, 0, -1) if views % k == 0)
     if together > 1:  # stacked below one another, they are one tall view
         grid = grid.reshape(-1, together * height, *grid.shape[2:])
     images = copies(images, views // together)
     found = F.grid_sample(images, grid, kernel, _PADDING[border], align_corners=aligned)
     return found.unflatten(2, (together, height)).transpose(1, 2).flatten(0, 1) if together > 1 else found
+
+
+def _codes(kernel: Kernel, border: Border) -> tuple[int, int]:
+    """ATen's numbers for `grid_sample`'s modes."""
+    padding = {"zeros": 0, "border": 1, "reflection": 2}[_PADDING[border]]
+    return {"bilinear": 0, "nearest": 1, "bicubic": 2}[kernel], padding
+
+
+class _ViewsOfOne(torch.autograd.Function):
+    """`grid_sample` of one image at many grids. Its own backward pass would fill and add up a gradient the size of
+    the image for every view, through memory; here a few at a time, in the cache."""
+
+    @staticmethod
+    def forward(ctx: Any, image: Tensor, grid: Tensor, kernel: int, padding: int, aligned: bool) -> Tensor:
+        ctx.save_for_backward(image, grid)
+        ctx.options = (kernel, padding, aligned)
+        return torch.grid_sampler_2d(image.expand(len(grid), -1, -1, -1), grid, kernel, padding, aligned)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+        image, grid = ctx.saved_tensors
+        wanted = list(ctx.needs_input_grad[:2])
+        total = torch.zeros_like(image)
+        parts = []
+        for views, places in zip(grad.split(TOGETHER), grid.split(TOGETHER), strict=True):
+            source = image.expand(len(views), -1, -1, -1)
+            pixels, part = torch.ops.aten.grid_sampler_2d_backward(views, source, places, *ctx.options, wanted)
+            parts.append(part)
+            if wanted[0]:
+                total += pixels.sum(0, keepdim=True)
+        return total if wanted[0] else None, torch.cat(parts) if wanted[1] else None, None, None, None

@@ -109,7 +109,7 @@ def sample(
 def _grid(points: Tensor, images: Tensor, far: Tensor | None) -> Tensor:
     """From the half-pixel frame to the grid frame; unless `far` is None, some points may be far away."""
     size = torch.tensor([images.shape[3], images.shape[2]], dtype=points.dtype, device=points.device)
-    grid = (points / size).sub_(1)
+    grid = torch.addcdiv(points.new_full((), -1.0), points, size)  # points / size - 1 in one pass
     # A place that is no number is far away: grid_sample would make an index of it.
     return grid if far is None else grid.nan_to_num(nan=FAR).clamp(-FAR, FAR)
 
@@ -131,7 +131,7 @@ def _filled(
         beyond = copies(beyond, views // len(beyond)) if beyond.dim() else beyond  # one for each view
     found = read_views(images)
     if fill is not None and border == "constant":
-        found = found + beyond
+        found = found.add_(beyond)  # fresh from reading, and the largest tensor there is
     if w is not None:
         found = torch.where((w > HORIZON)[:, None], found, beyond)
     return found.to(dtype)
