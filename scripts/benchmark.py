@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -33,12 +34,14 @@ Contestants = dict[str, Callable[[], object]]
 
 
 def compare(contestants: Contestants, rounds: int) -> dict[str, float]:
-    """The median seconds of each, over rounds in which all take turns; the first round is not counted."""
+    """The median seconds of each, over rounds in which all take turns; the first round is not counted. Who goes first
+    changes from round to round: a contestant inherits the memory that the one before it has freed."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(rounds + 1):
-        for name, run in contestants.items():
+    names = list(contestants)
+    for i in range(rounds + 1):
+        for name in random.Random(i).sample(names, len(names)):
             began = time.perf_counter()
-            run()
+            contestants[name]()
             times[name].append(time.perf_counter() - began)
     return {name: statistics.median(seconds[1:]) for name, seconds in times.items()}
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from transforms.base import Homography
-from transforms.homography import quad_to_quad, rotate, scale, shear, shift
+from transforms.homography import matrix_of, quad_to_quad, scale, shift
 from transforms.ranges import Range, Ranged, pair, spread, symmetric
 
 
@@ -56,10 +56,11 @@ class Affine(Ranged, Homography):
 
     def matrix(self, u: Tensor) -> Tensor:
         angle, magnify, slant, right, down = self.values(u).unbind(-1)
-        radians = math.pi / 180
-        # Built as the inverse of shift @ rotate @ scale @ shear, so no inversion is needed.
-        undo = scale(1 / magnify, 1 / magnify) @ rotate(-angle * radians) @ shift(-2 * right, -2 * down)
-        return shear(-slant * radians) @ undo
+        # The inverse of shift @ rotate @ scale @ shear, multiplied out: seven matrices are many small kernels.
+        angle, lean = torch.deg2rad(angle), torch.deg2rad(slant).tan()
+        c, s = angle.cos() / magnify, angle.sin() / magnify
+        a, b, x, y = c + lean * s, s - lean * c, -2 * right, -2 * down
+        return matrix_of([[a, b, a * x + b * y], [-s, c, c * y - s * x], [0, 0, 1]], angle)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 DEGENERATE = 1e-3
 
 
-def _matrix(rows: list[list[Tensor | int]], like: Tensor) -> Tensor:
+def matrix_of(rows: list[list[Tensor | int]], like: Tensor) -> Tensor:
     """Stack whole numbers and (N,) tensors into (N,3,3)."""
     plain = {value: torch.full_like(like, value) for value in {e for row in rows for e in row if isinstance(e, int)}}
     flat = [plain[entry] if isinstance(entry, int) else entry for row in rows for entry in row]
@@ -27,23 +27,23 @@ def _matrix(rows: list[list[Tensor | int]], like: Tensor) -> Tensor:
 
 def shift(x: Tensor, y: Tensor) -> Tensor:
     """Translation by (x, y), each (N,) -> (N,3,3)."""
-    return _matrix([[1, 0, x], [0, 1, y], [0, 0, 1]], x)
+    return matrix_of([[1, 0, x], [0, 1, y], [0, 0, 1]], x)
 
 
 def scale(x: Tensor, y: Tensor) -> Tensor:
     """Magnification by (x, y) about the origin, each (N,) -> (N,3,3)."""
-    return _matrix([[x, 0, 0], [0, y, 0], [0, 0, 1]], x)
+    return matrix_of([[x, 0, 0], [0, y, 0], [0, 0, 1]], x)
 
 
 def rotate(angle: Tensor) -> Tensor:
     """Rotation by `angle` radians (N,), clockwise as displayed because y points down -> (N,3,3)."""
     c, s = angle.cos(), angle.sin()
-    return _matrix([[c, -s, 0], [s, c, 0], [0, 0, 1]], angle)
+    return matrix_of([[c, -s, 0], [s, c, 0], [0, 0, 1]], angle)
 
 
 def shear(angle: Tensor) -> Tensor:
     """Horizontal shear by `angle` radians (N,): x += tan(angle) * y -> (N,3,3)."""
-    return _matrix([[1, angle.tan(), 0], [0, 1, 0], [0, 0, 1]], angle)
+    return matrix_of([[1, angle.tan(), 0], [0, 1, 0], [0, 0, 1]], angle)
 
 
 def invert(matrix: Tensor) -> Tensor:

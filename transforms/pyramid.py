@@ -24,8 +24,8 @@ from torch import Tensor
 from transforms.homography import HORIZON
 from transforms.reading import Border, Kernel, read
 
-#: From the output's half-pixel coordinates x (w,), y (h,) to the source's, (N,h,w,2), and their w (N,h,w) or None
-#: (all are before the camera, and none is far away).
+#: From the output's half-pixel coordinates x (w,), y (h,) to the source's, (N,h,w,2), which the caller may overwrite,
+#: and their w (N,h,w) or None (all are before the camera, and none is far away).
 Pull = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
 
 #: The Jacobian is taken at the nodes of a lattice with so many cells along each axis, and interpolated.
@@ -36,9 +36,9 @@ BLEND = (0.3, 0.8)
 SNAP = 1e-3
 
 
-def levels(pull: Pull, size: tuple[int, int], source: tuple[int, int], border: Border, like: Tensor) -> Tensor:
+def levels(pull: Pull, size: tuple[int, int], source: tuple[int, int], border: Border, like: Tensor) -> Tensor | None:
     """The pyramid's level for each node of a lattice over the output, (N,k,l) >= 0, and some level of the same view
-    where nothing but a constant border is near. Differentiable in whatever the map depends on."""
+    where nothing but a constant border is near. Differentiable in whatever the map depends on. None: 0 everywhere."""
     y, x = (torch.linspace(1, 2 * n - 1, min(n, CELLS + 1), dtype=like.dtype, device=like.device) for n in size)
     # A step of half a pixel, one unit: near enough for a derivative, far enough for float32.
     (here, w), (right, w_right), (down, w_down) = pull(x, y), pull(x + 1, y), pull(x, y + 1)
@@ -46,6 +46,8 @@ def levels(pull: Pull, size: tuple[int, int], source: tuple[int, int], border: B
     energy = (
         jacobian.nan_to_num(nan=0.0).clamp(-1e6, 1e6).square().sum(-1)
     )  # of the singular values' squares, the sum
+    if not bool((energy > 2 * 4 ** BLEND[0]).any()):
+        return None
     level = (energy / 2).clamp(1, 4 ** top(source)).log2() / 2
     level = level.detach().floor() + ((level.frac() - BLEND[0]) / (BLEND[1] - BLEND[0])).clamp(0, 1)
     ahead = [each.detach() > HORIZON for each in (w, w_right, w_down) if each is not None]

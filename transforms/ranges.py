@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 Range = tuple[float, float]
@@ -50,4 +49,5 @@ class Ranged:
 
     def values(self, u: Tensor) -> Tensor:
         """(N,dims) in [0,1) -> (N,dims) physical values."""
-        return torch.stack([spread(u[:, i], bounds) for i, bounds in enumerate(self._bounds())], dim=-1)
+        low, high = u.new_tensor(self._bounds()).unbind(-1)
+        return low + (high - low) * u

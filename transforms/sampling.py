@@ -68,9 +68,8 @@ def warp(
     def views(pixels: Tensor) -> Tensor:
         if level is None:
             return read(pixels, grid, kernel=kernel, border=border, deterministic=deterministic)
-        return read_levels(
-            pixels, grid, finer, copies(level, times), kernel=kernel, border=border, deterministic=deterministic
-        )
+        each = copies(level, times)
+        return read_levels(pixels, grid, finer, each, kernel=kernel, border=border, deterministic=deterministic)
 
     return _filled(views, images, w, fill, border, len(grid))
 
@@ -109,7 +108,8 @@ def sample(
 def _grid(points: Tensor, images: Tensor, far: Tensor | None) -> Tensor:
     """From the half-pixel frame to the grid frame; unless `far` is None, some points may be far away."""
     size = torch.tensor([images.shape[3], images.shape[2]], dtype=points.dtype, device=points.device)
-    grid = torch.addcdiv(points.new_full((), -1.0), points, size)  # points / size - 1 in one pass
+    # In place where no graph holds them: these are the largest tensors but the views. Contiguous is read fastest.
+    grid = (points / size if points.requires_grad else points.div_(size)).sub_(1).contiguous()
     # A place that is no number is far away: grid_sample would make an index of it.
     return grid if far is None else grid.nan_to_num(nan=FAR).clamp(-FAR, FAR)
 
