@@ -1,6 +1,7 @@
 """Train the pocket encoder: which picture is this a view of?
 
     python scripts/train_pocket.py OUT.safetensors
+    python scripts/train_pocket.py --judge attacks/data/pocket.safetensors
 
 Contrastive (InfoNCE) between a picture and a camera view of it, the toolkit's own transforms as augmentation. The
 pictures are crops of the bundled photographs that are not held out, recoloured, and pictures drawn at random
@@ -92,7 +93,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--judge", action="store_true", help="train nothing, print the figures of the file OUT")
     options = parser.parse_args()
+    if options.judge:
+        print(report(load_encoder("pocket", weights=options.out)))
+        return
     torch.use_deterministic_algorithms(True)
     encoder, start = untrained(options.seed).train(), time.perf_counter()
     optimiser = torch.optim.AdamW(encoder.parameters(), weight_decay=1e-2)

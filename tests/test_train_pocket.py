@@ -37,6 +37,15 @@ def test_the_same_command_gives_the_same_file_and_the_loss_falls(tmp_path):
     assert last < first
 
 
+def test_the_page_quotes_the_figures_of_the_shipped_file():
+    command = [sys.executable, "scripts/train_pocket.py", "--judge", "attacks/data/pocket.safetensors"]
+    said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment()).stdout
+    page = (ROOT / "docs/pocket-encoder.md").read_text()
+    quoted = page[page.index(said.splitlines()[0]) :].split("```")[0]
+    ours, theirs = (torch.tensor([float(n) for n in re.findall(r"\d+\.\d+", text)]) for text in (said, quoted))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0.01)  # another processor rounds otherwise
+
+
 def test_held_out_photographs_are_never_cut():
     from pocket_pictures import Crops
 

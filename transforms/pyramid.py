@@ -43,9 +43,7 @@ def levels(pull: Pull, size: tuple[int, int], source: tuple[int, int], border: B
     # A step of half a pixel, one unit: near enough for a derivative, far enough for float32.
     (here, w), (right, w_right), (down, w_down) = pull(x, y), pull(x + 1, y), pull(x, y + 1)
     jacobian = torch.cat([right - here, down - here], dim=-1)
-    energy = (
-        jacobian.nan_to_num(nan=0.0).clamp(-1e6, 1e6).square().sum(-1)
-    )  # of the singular values' squares, the sum
+    energy = jacobian.nan_to_num(nan=0.0).clamp(-1e6, 1e6).square().sum(-1)  # the singular values' squares, added
     if not bool((energy > 2 * 4 ** BLEND[0]).any()):
         return None
     level = (energy / 2).clamp(1, 4 ** top(source)).log2() / 2
@@ -143,12 +141,13 @@ def _pyramid(images: Tensor, border: Border, most: int) -> list[tuple[Tensor, tu
 
 def _even(images: Tensor, border: Border) -> Tensor:
     """Sides of odd length get one more pixel, of what the border shows there."""
-    h, w = images.shape[2:]
-    pad = [0, w % 2, 0, h % 2]
-    if not any(pad):
-        return images
-    mirrored = border == "reflect101" and min(h, w) > 1
-    return F.pad(images, pad, mode={"constant": "constant"}.get(border, "reflect" if mirrored else "replicate"))
+    for dim in (2, 3):
+        n = images.shape[dim]
+        if n % 2:
+            beside = images.narrow(dim, n - 2 if border == "reflect101" and n > 1 else n - 1, 1)
+            # Not F.pad, whose gradient CUDA adds up in no fixed order.
+            images = torch.cat([images, torch.zeros_like(beside) if border == "constant" else beside], dim)
+    return images
 
 
 def _within(grid: Tensor, scale: tuple[float, float], border: Border, images: Tensor) -> tuple[Tensor, Border]:
