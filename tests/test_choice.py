@@ -188,7 +188,7 @@ def test_choices_are_values(choice):
 def test_a_size_that_only_some_rows_would_have_is_refused(photo):
     u = torch.tensor([[0.1]])
     for choice in (Sometimes(Downscale(20)), OneOf([Downscale(20), Downscale(80)])):
-        with pytest.raises(ValueError, match=r"must keep their shape.*Downscale made"):
+        with pytest.raises(ValueError, match=r"must have one shape.*Downscale makes"):
             choice(photo, u)
     same = Sometimes(Downscale((20, 80)))
     assert same(photo, torch.tensor([[0.1, 0.2]])).shape == photo.shape
@@ -214,3 +214,26 @@ def test_a_size_that_only_some_rows_would_have_is_refused(photo):
 def test_invalid_choices_are_refused_by_name(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("side", [40, 80, 96])
+def test_stages_that_all_make_one_size_may_be_chosen_among(photo, side):
+    choice = OneOf([Downscale((20, 64), "pil_bicubic"), Downscale((20, 64), "cv2_area")])
+    images = photo[..., :side, :side].expand(6, -1, -1, -1)
+    u = torch.rand(6, choice.dims)
+    u[:, 0] = torch.tensor([0.1, 0.9, 0.2, 0.8, 0.3, 0.7])
+    views = choice(images, u)
+    final = 64
+    assert views.shape == (6, 3, final, final * images.shape[3] // images.shape[2])
+    alone = Downscale((20, 64), "cv2_area")(images[1::2], u[1::2, 2:])
+    torch.testing.assert_close(views[1::2], alone)
+
+
+def test_sizes_of_two_chosen_stages_must_agree(photo):
+    choice = OneOf([Downscale(20), Downscale(30)])
+    with pytest.raises(ValueError, match=r"Downscale makes \(3, 20, 30\), Downscale \(3, 30, 45\)"):
+        choice(photo.expand(2, -1, -1, -1), torch.tensor([[0.1], [0.9]]))
+
+
+def test_equal_stages_are_told_apart_by_number():
+    assert OneOf([Brightness(), Brightness()]).names[0] == "stage (0 = brightness1, 1 = brightness2)"

@@ -5,10 +5,11 @@ import inspect
 from pathlib import Path
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from attacks import build, schema
+from attacks import build, pipelines, schema
 from attacks.optimisers import PGD, SGD
 from attacks.run import CONFIGS, register
 
@@ -94,3 +95,16 @@ def test_no_source_runs_code_named_by_a_file():
     for path in root.rglob("*.py"):
         text = path.read_text().replace(".eval(", "").replace("pickles are never read", "")
         assert not [word for word in banned if word in text], path
+
+
+@pytest.mark.parametrize("name", GROUPS["transforms"])
+@pytest.mark.parametrize("size", [(96, 96), (150, 110)], ids=str)
+def test_every_preset_makes_views_of_pictures_of_any_size_with_a_gradient(name, size):
+    camera = pipelines.preset(name)
+    images = torch.rand(2, 3, *size).requires_grad_()
+    views = camera(images, torch.rand(8, camera.dims))
+    assert views.shape[:2] == (8, 3)
+    assert views.isfinite().all() and views.min() >= 0 and views.max() <= 1
+    (views * torch.randn_like(views)).sum().backward()
+    assert images.grad.isfinite().all()
+    assert (images.grad.flatten(1).norm(dim=1) > 1e-3).all()

@@ -162,12 +162,16 @@ class Compose:
         kinds = [isinstance(stage, Geometry) for stage in self.stages]
         return sum(now and not before for before, now in zip([False, *kinds], kinds, strict=False))
 
-    def _names(self) -> list[str]:
+    @property
+    def labels(self) -> list[str]:
+        """What the stages are called in `names`: their kind, numbered where there are several of it."""
         kinds = [type(stage).__name__.lower() for stage in self.stages]
-        labels = [
-            kind if kinds.count(kind) == 1 else f"{kind}{kinds[: i + 1].count(kind)}" for i, kind in enumerate(kinds)
-        ]
-        return [f"{label} {name}" for label, stage in zip(labels, self.stages, strict=True) for name in stage.names]
+        count = [kinds[: i + 1].count(kind) for i, kind in enumerate(kinds)]
+        return [kind if kinds.count(kind) == 1 else f"{kind}{n}" for kind, n in zip(kinds, count, strict=True)]
+
+    def _names(self) -> list[str]:
+        stages = zip(self.labels, self.stages, strict=True)
+        return [f"{label} {name}" for label, stage in stages for name in stage.names]
 
     def _split(self, u: Tensor) -> tuple[Tensor, ...]:
         return u.split([stage.dims for stage in self.stages], dim=-1) if self.stages else ()

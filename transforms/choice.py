@@ -57,22 +57,32 @@ class _Choice:
         return self._which(u)[:, None].to(u.dtype)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        """Run each stage on the rows that choose it. Raises ValueError if one changes the images' shape."""
+        """Run each stage on the rows that choose it. Raises ValueError if its outcomes differ in shape."""
+        outcomes, shapes = [*self._outcomes()], dict[torch.Size, str]()
 
         def run(stage: Stage | None, rows: Tensor, part: Tensor) -> Tensor:
             chosen = images.index_select(0, rows)
-            if stage is None:
-                return chosen
-            views = stage(chosen, part)
-            if views.shape != chosen.shape:
+            views = chosen if stage is None else stage(chosen, part)
+            shapes.setdefault(views.shape[1:], "the identity" if stage is None else type(stage).__name__)
+            if len(shapes) > 1:
+                (one, first), (other, second) = ((name, tuple(shape)) for shape, name in shapes.items())
                 raise ValueError(
-                    f"a stage that only some rows choose must keep their shape, or the views do not stack; "
-                    f"{type(stage).__name__} made {tuple(views.shape[1:])} of {tuple(chosen.shape[1:])} "
-                    "(write it after the choice, or use Downscale with (low, high = the images' own size))"
+                    f"all outcomes of a choice must have one shape, or the views do not stack; {one} makes {first}, "
+                    f"{other} {second} (write it after the choice, or let each Downscale end at the same size)"
                 )
+            outcomes.remove(stage)
             return views
 
-        return self._run(u, run)
+        views = self._run(u, run)
+        if views.shape[1:] != images.shape[1:]:  # what no row of this batch chose must fit the next batch
+            with torch.no_grad():
+                for stage in tuple(outcomes):
+                    run(stage, torch.zeros(1, dtype=torch.long, device=u.device), u.new_full((1, _dims(stage)), 0.5))
+        return views
+
+    def _outcomes(self) -> tuple[Any, ...]:
+        """What may be chosen; None is the identity."""
+        return self._stages()
 
     def _joint(self) -> Compose:
         """All stages in turn: their names, values and coordinates are those of a pipeline."""
@@ -184,6 +194,9 @@ class Sometimes(_Choice):
     def _among(self, stages: tuple[Any, ...]) -> Any:
         return Sometimes(stages[0], self.p)
 
+    def _outcomes(self) -> tuple[Any, ...]:
+        return (self.stage, None)
+
     def _label(self) -> str:
         return "applied (0 or 1)"
 
@@ -204,7 +217,7 @@ class OneOf(_Choice):
         weights: one a stage, at least 0, of any sum; None: equal.
 
     Raises:
-        ValueError: any of this is not so; when called, a pixel stage changes the images' size.
+        ValueError: any of this is not so; when called, two pixel stages make views of different sizes.
     """
 
     stages: Sequence[Stage]
@@ -248,8 +261,12 @@ class OneOf(_Choice):
         return OneOf(stages, self.weights)
 
     def _label(self) -> str:
-        kinds = (f"{i} = {type(stage).__name__.lower()}" for i, stage in enumerate(self.stages))
+        kinds = (f"{i} = {label}" for i, label in enumerate(self._joint().labels))
         return f"stage ({', '.join(kinds)})"
+
+
+def _dims(stage: Stage | None) -> int:
+    return 0 if stage is None else stage.dims
 
 
 def _numbers(values: Any) -> tuple[float, ...]:
