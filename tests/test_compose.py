@@ -10,12 +10,18 @@ import torch
 from scipy.ndimage import map_coordinates
 
 from transforms import Affine, Brightness, Compose, Contrast, Downscale, Geometry, Perspective
-from transforms.homography import frame, invert, transform
+from transforms.homography import invert, transform
 from transforms.sampling import warp, warp_by_matrix
 
 double = torch.float64
 TURN = Affine(degrees=20, scale=(0.6, 1.3), shear=8, translate=0.1)
 TILT = Perspective(0.2)
+
+
+def frame(size, like):
+    """From the stage frame to the pixel frame of an image of `size` (height, width)."""
+    (height, width), half = size, min(size) / 2
+    return like.new_tensor([[half, 0, (width - 1) / 2], [0, half, (height - 1) / 2], [0, 0, 1]])
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,18 @@ import torch
 import torch.nn.functional as F
 
 from transforms import Affine, Brightness, Compose, Layer, Perspective, Scene, scene_of
-from transforms.homography import frame, invert
+from transforms.homography import invert
 
 STAGES = (Affine(degrees=(25, 25), scale=(0.5, 1.2), translate=0.1), Perspective(0.2))
 EYE = torch.eye(3, dtype=torch.float64)[None]
 SIZE = (80, 120)
 TOP, LEFT = 30, 40  # where the patch lies in the scene
+
+
+def frame(size, like):
+    """From the stage frame to the pixel frame of an image of `size` (height, width)."""
+    (height, width), half = size, min(size) / 2
+    return like.new_tensor([[half, 0, (width - 1) / 2], [0, half, (height - 1) / 2], [0, 0, 1]])
 
 
 @pytest.fixture

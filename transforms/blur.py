@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transforms.colour import widened
 from transforms.ranges import Range, Ranged, pair, symmetric
 from transforms.surrogate import straight_through
 
@@ -43,7 +44,7 @@ class GaussianBlur(Ranged):
         return (pair(self.sigma, "sigma", low=0),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        work = images.to(torch.promote_types(images.dtype, torch.float32))
+        work = widened(images)
         radius = int(TRUNCATE * self._bounds()[0][1] + 0.5)
         weights = gaussian(self.values(u)[:, 0].to(work), radius).repeat_interleave(images.shape[1], 0)
         # One group a channel of a view. Measured beside a matrix an axis and a Fourier transform: the fastest.
@@ -142,7 +143,7 @@ def convolve(images: Tensor, kernels: Tensor) -> Tensor:
 
 
 def _blur(images: Tensor, points: Tensor, weights: Tensor, radius: int) -> Tensor:
-    work = images.to(torch.promote_types(images.dtype, torch.float32))
+    work = widened(images)
     return _finish(convolve(work, kernel_of_points(points.to(work), weights.to(work), radius)), images)
 
 

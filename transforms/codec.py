@@ -17,6 +17,7 @@ import torch
 from PIL import Image, features
 from torch import Tensor
 
+from transforms.ranges import spread_whole
 from transforms.surrogate import backward_through, saturate
 
 Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
@@ -97,10 +98,7 @@ class _Coded:
         return tuple(range(self.dims))  # whole numbers
 
     def values(self, u: Tensor) -> Tensor:
-        if isinstance(self.quality, int):
-            return u
-        low, high = self.quality
-        return (low + torch.floor(u * (high - low + 1))).clamp(max=high)
+        return u if isinstance(self.quality, int) else spread_whole(u, self.quality)
 
     def _strength(self, u: Tensor) -> int | Tensor:
         return self.quality if isinstance(self.quality, int) else self.values(u)[:, 0]

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from transforms.compat_arguments import Numbers, align, check_images, tensor_of
 from transforms.homography import invert
-from transforms.sampling import Border, Kernel, Value, warp_by_matrix
+from transforms.reading import Border, Kernel, Value
+from transforms.sampling import warp_by_matrix
 
 #: A map that looks farther than this, in pixels, is singular: float32 could not hold its derivatives.
 FARTHEST = 1e20

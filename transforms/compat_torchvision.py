@@ -18,9 +18,10 @@ from transforms.homography import edges_to_centres, homography, invert, shift
 from transforms.homography import rotate as rotation
 from transforms.homography import scale as magnification
 from transforms.homography import shear as slant
+from transforms.reading import Kernel, Value, border_value
 from transforms.resize import resize as resize_by_name
 from transforms.resize import target_size
-from transforms.sampling import Kernel, Value, border_value, warp_by_matrix
+from transforms.sampling import warp_by_matrix
 
 Fill = Value | Sequence[float] | None
 

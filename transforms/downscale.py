@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from transforms.colour import widened
+from transforms.ranges import spread_whole
 from transforms.resize import axes, check_kernel, resize, target_size
 from transforms.surrogate import saturate
 
@@ -64,10 +65,7 @@ class Downscale:
         return tuple(range(self.dims))  # whole pixels
 
     def values(self, u: Tensor) -> Tensor:
-        if isinstance(self.size, int):
-            return u
-        low, high = self.size
-        return (low + torch.floor(u * (high - low + 1))).clamp(max=high)
+        return u if isinstance(self.size, int) else spread_whole(u, self.size)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         if isinstance(self.size, int):

@@ -59,13 +59,6 @@ def wide_dtype(like: Tensor) -> torch.dtype:
     return torch.float32 if like.device.type == "mps" else torch.float64
 
 
-def frame(size: tuple[int, int], like: Tensor) -> Tensor:
-    """The (3,3) matrix from the stage frame to the pixel frame of an image of `size` (height, width)."""
-    (height, width), half = size, min(size) / 2
-    rows = [[half, 0, (width - 1) / 2], [0, half, (height - 1) / 2], [0, 0, 1]]
-    return torch.tensor(rows, dtype=like.dtype, device=like.device)
-
-
 def half_pixels(size: tuple[int, int], like: Tensor) -> Tensor:
     """The (3,3) matrix from the stage frame to the half-pixel frame of an image of `size` (height, width)."""
     (height, width), side = size, min(size)

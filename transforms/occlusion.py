@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from transforms.colour import widened
-from transforms.ranges import Range, pair, spread
+from transforms.ranges import Range, Ranged, pair
 from transforms.surrogate import saturate
 
 
 @dataclass(frozen=True)
-class Cutout:
+class Cutout(Ranged):
     """Cover a square at a random place with one value (DeVries & Taylor 2017; T-SEA, Huang et al. 2023, cuts 0.4).
 
     Args:
@@ -36,15 +36,12 @@ class Cutout:
     )
 
     def __post_init__(self) -> None:
-        self._bounds()
+        super().__post_init__()
         if not isinstance(self.value, int | float) or not 0 <= self.value <= 1:
             raise ValueError(f"`value` must be a number in [0, 1]; got {self.value!r}")
 
-    def values(self, u: Tensor) -> Tensor:
-        return torch.cat([spread(u[:, :1], self._bounds()), u[:, 1:]], dim=-1)
-
-    def _bounds(self) -> Range:
-        return pair(self.size, "size", low=0, high=1)
+    def _bounds(self) -> tuple[Range, ...]:
+        return pair(self.size, "size", low=0, high=1), (0.0, 1.0), (0.0, 1.0)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         wide = widened(images)

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from transforms.colour import is_grey, luma, rotate_hue, widened
-from transforms.ranges import Range, Ranged, pair, spread, symmetric
+from transforms.ranges import Range, Ranged, pair, symmetric
 from transforms.surrogate import saturate
 
 #: Below this value, about half a step of 8 bits, `Gamma` is a straight line.
@@ -38,7 +37,7 @@ class Brightness(Ranged):
 
 
 @dataclass(frozen=True)
-class Contrast:
+class Contrast(Ranged):
     """Stretch values about mid-grey by a factor, then clamp.
 
     About 0.5 and not the picture's mean (torchvision's choice), so that the map does not depend on the content.
@@ -49,11 +48,8 @@ class Contrast:
     dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("factor (x)",)
 
-    def __post_init__(self) -> None:
-        pair(self.factor, "factor", low=0)
-
-    def values(self, u: Tensor) -> Tensor:
-        return spread(u, pair(self.factor, "factor", low=0))
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(self.factor, "factor", low=0),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         wide = widened(images)
@@ -79,7 +75,7 @@ class Gain(Ranged):
 
 
 @dataclass(frozen=True)
-class ChannelGain:
+class ChannelGain(Ranged):
     """Multiply each channel by its own gain and add its own offset, then clamp: how a printer or a screen renders
     colour (the print error of Athalye et al. 2018, "Synthesizing Robust Adversarial Examples").
 
@@ -99,16 +95,9 @@ class ChannelGain:
         f"{channel} {what}" for what in ("gain (x)", "added (of full scale)") for channel in ("red", "green", "blue")
     )
 
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        gain, offset = self._bounds()
-        return torch.cat([spread(u[:, :3], gain), spread(u[:, 3:], offset)], dim=-1)
-
-    def _bounds(self) -> tuple[Range, Range]:
+    def _bounds(self) -> tuple[Range, ...]:
         offset = pair(symmetric(self.offset, "offset"), "offset", low=-1, high=1)
-        return pair(self.gain, "gain", low=0), offset
+        return (pair(self.gain, "gain", low=0),) * 3 + (offset,) * 3
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         wide = widened(images)

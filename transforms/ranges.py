@@ -37,6 +37,12 @@ def spread(u: Tensor, bounds: Range) -> Tensor:
     return bounds[0] + (bounds[1] - bounds[0]) * u
 
 
+def spread_whole(u: Tensor, bounds: tuple[int, int]) -> Tensor:
+    """[0,1) -> the whole numbers low..high, both included and equally likely."""
+    low, high = bounds
+    return (low + (u * (high - low + 1)).floor()).clamp(max=high)
+
+
 class Ranged:
     """A stage each of whose coordinates is spread evenly over a range of its own."""
 

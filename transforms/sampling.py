@@ -15,8 +15,6 @@ from transforms.homography import HORIZON, invert, lattice, pixels_to_halves, wi
 from transforms.pyramid import Pull, levels, read_levels
 from transforms.reading import Border, Kernel, Value, border_value, check_names, copies, read
 
-__all__ = ["Border", "Kernel", "Pull", "Value", "border_value", "check_names", "sample", "warp", "warp_by_matrix"]
-
 #: Places farther out than this see the border as well; beyond, grid_sample makes a NaN of an infinite coordinate.
 FAR = 1e4
 

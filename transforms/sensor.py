@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from transforms.colour import widened
 from transforms.draws import stream
-from transforms.ranges import Range, pair, spread
+from transforms.ranges import Range, Ranged, pair
 from transforms.surrogate import saturate, straight_through
 
 #: Below this deviation, a quarter of an 8-bit level, its derivative in the variance is held where it would run to
@@ -18,7 +19,7 @@ FLOOR = 1e-3
 
 
 @dataclass(frozen=True)
-class SensorNoise:
+class SensorNoise(Ranged):
     """Add Poisson-Gaussian noise (Foi et al. 2008): at a value x its mean is 0 and its variance shot * x + read^2,
     independent from pixel to pixel and channel to channel. Then clamp, as a sensor saturates.
 
@@ -41,18 +42,11 @@ class SensorNoise:
     names: ClassVar[tuple[str, ...]] = ("read noise (of full scale)", "shot noise (of full scale)", "noise (seed)")
     discrete: ClassVar[tuple[int, ...]] = (2,)
 
-    def __post_init__(self) -> None:
-        self._bounds()
-
-    def values(self, u: Tensor) -> Tensor:
-        read, shot = (spread(u[:, i], bounds) for i, bounds in enumerate(self._bounds()))
-        return torch.stack([read, shot, u[:, 2]], dim=-1)
-
-    def _bounds(self) -> tuple[Range, Range]:
-        return pair(self.read, "read", low=0, high=1), pair(self.shot, "shot", low=0, high=1)
+    def _bounds(self) -> tuple[Range, ...]:
+        return pair(self.read, "read", low=0, high=1), pair(self.shot, "shot", low=0, high=1), (0.0, 1.0)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        work = images.to(torch.promote_types(images.dtype, torch.float32))
+        work = widened(images)
         read, shot = (value[:, None, None, None].to(work) for value in self.values(u)[:, :2].unbind(-1))
         deviation = _root(shot * saturate(work) + read.square())
         field = white_noise(u[:, 2], (images.shape[1], images.shape[2], images.shape[3]))
@@ -94,7 +88,7 @@ def quantise(images: Tensor, bits: int = 8) -> Tensor:
     """
     _check_bits(bits)
     # Half precision cannot tell 255 x from its neighbours, so a level would be missed.
-    work = saturate(images.to(torch.promote_types(images.dtype, torch.float32)))
+    work = saturate(widened(images))
     most = 2**bits - 1
     return straight_through((work.detach() * most).round() / most, work).to(images.dtype)
 

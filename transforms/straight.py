@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from transforms.sampling import Border, Value, sample
+from transforms.reading import Border, Value
+from transforms.sampling import sample
 
 _TAPS = ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0))
 
