@@ -115,7 +115,8 @@ def test_kernels_sum_to_one_and_do_not_move_the_picture(stage):
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (40, 31)])
 def test_a_constant_picture_stays_constant(stage, size):
     images = torch.tensor([0.0, 0.37, 1.0])[:, None, None, None].expand(3, 2, *size)
-    torch.testing.assert_close(stage(images, torch.rand(3, stage.dims)), images, rtol=0, atol=2e-7)
+    # Ten taps or so, each product and sum rounded: 4.2e-7 is the most over 200 draws of any stage here.
+    torch.testing.assert_close(stage(images, torch.rand(3, stage.dims)), images, rtol=0, atol=6e-7)
 
 
 @every_stage

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from scipy.stats import qmc
 
-from transforms import Grid, Sobol, Uniform, stream
+from transforms import Antithetic, Fixed, Grid, Latin, Sobol, Uniform, stream
 
-RANDOM = [Sobol(), Uniform()]
+FRESH = [Sobol(), Uniform(), Antithetic(), Latin()]  # other points at every step
+RANDOM = [*FRESH, Fixed()]
 DRAWS = [*RANDOM, Grid()]
 
 
@@ -17,6 +19,13 @@ def name(draws):
 
 every_draw = pytest.mark.parametrize("draws", DRAWS, ids=name)
 random_draws = pytest.mark.parametrize("draws", RANDOM, ids=name)
+fresh_draws = pytest.mark.parametrize("draws", FRESH, ids=name)
+
+
+def spread(draws, f, n, dims):
+    """The standard deviation, over seeds, of the mean of f over one step's points."""
+    points = torch.stack([draws(n, dims, seed=seed) for seed in range(64)]).double()
+    return f(points).mean(1).std()
 
 
 @every_draw
@@ -44,7 +53,7 @@ def test_the_global_generator_is_left_alone(draws):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@random_draws
+@fresh_draws
 def test_other_seeds_and_steps_give_other_points(draws):
     calls = [(seed, step) for seed in range(8) for step in range(8)]
     points = torch.cat([draws(4, 3, seed=seed, step=step) for seed, step in calls])
@@ -86,19 +95,113 @@ def test_sobol_is_more_even_than_uniform():
         assert discrepancy(Sobol(), seed) < discrepancy(Uniform(), seed) / 4
 
 
-def test_sobol_integrates_a_smooth_function_better_than_uniform():
-    def error(draws):
-        points = torch.stack([draws(128, 5, seed=seed) for seed in range(32)]).double()
-        return torch.sin(points.sum(-1)).mean(1).std()
+@pytest.mark.parametrize(("draws", "factor"), [(Sobol(), 10), (Fixed(), 10), (Antithetic(), 1.5), (Latin(), 1.5)])
+def test_a_smooth_function_is_integrated_better_than_by_uniform(draws, factor):
+    def smooth(points):
+        return torch.sin(points.sum(-1))
 
-    assert error(Sobol()) < error(Uniform()) / 10
+    assert spread(draws, smooth, 128, 5) < spread(Uniform(), smooth, 128, 5) / factor
 
 
 @random_draws
-def test_points_have_no_bias(draws):
-    points = torch.cat([draws(1, 3, seed=seed) for seed in range(1000)]).double()
-    assert (points.mean(0) - 0.5).abs().max() < 4 * (1 / 12 / 1000) ** 0.5
-    assert np.abs(np.corrcoef(points.T.numpy()) - np.eye(3)).max() < 4 / 1000**0.5
+@pytest.mark.parametrize("n", [1, 4, 5])
+def test_no_point_of_a_step_has_a_bias(draws, n):
+    points = torch.stack([draws(n, 3, seed=seed) for seed in range(1000)]).double()
+    assert ((points.mean(0) - 0.5).abs() < 4 * (1 / 12 / 1000) ** 0.5).all()
+    assert ((points.square().mean(0) - 1 / 3).abs() < 4 * (4 / 45 / 1000) ** 0.5).all()
+    for i in range(n):
+        assert np.abs(np.corrcoef(points[:, i].T.numpy()) - np.eye(3)).max() < 4 / 1000**0.5
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 64])
+def test_antithetic_points_come_with_their_mirrors(n):
+    for step in range(20):
+        points = Antithetic()(n, 5, seed=3, step=step).double()
+        first, mirror = points[0 : n - n % 2 : 2], points[1::2]
+        assert len(first) == len(mirror) == n // 2
+        assert torch.equal(mirror, 1 - first)
+
+
+@pytest.mark.parametrize("edge", [0, -1])
+def test_antithetic_mirrors_stay_below_one_at_the_ends_of_the_generator(edge, monkeypatch):
+    def randint(high, shape, generator):
+        return torch.full(shape, edge % high)
+
+    monkeypatch.setattr("transforms.draws.torch.randint", randint)
+    first, mirror = Antithetic()(2, 1, seed=0).flatten().tolist()
+    assert min(first, mirror) >= 0 and max(first, mirror) < 1 and mirror == 1 - first
+
+
+def test_antithetic_points_are_otherwise_independent_and_uniform():
+    points = Antithetic()(40000, 2, seed=1)[::2].double().numpy()
+    for column in points.T:
+        assert stats.kstest(column, "uniform").pvalue > 1e-3
+        assert abs(np.corrcoef(column[1:], column[:-1])[0, 1]) < 4 / 20000**0.5
+
+
+def test_antithetic_points_cancel_what_is_odd():
+    def odd(points):
+        return ((points - 0.5) ** 3).sum(-1) + (points - 0.5).prod(-1)
+
+    assert spread(Uniform(), odd, 16, 3) > 1e-3
+    assert spread(Antithetic(), odd, 16, 3) == 0
+
+
+def exactly_one_in_each_stratum(points):
+    n, dims = points.shape
+    strata = (points.double() * n).floor()  # exact: 24 bits times less than 29
+    return torch.equal(strata.sort(0).values, torch.arange(n).double()[:, None].expand(n, dims))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 10, 100, 12345, 2**17 - 1])
+def test_latin_puts_one_point_in_each_stratum(n):
+    assert all(exactly_one_in_each_stratum(Latin()(n, 3, seed=2, step=step)) for step in range(4))
+
+
+@pytest.mark.parametrize("jitter", [0.0, 1 - 2**-53])
+@pytest.mark.parametrize("n", [3, 10, 49, 12345, 10**6])
+def test_latin_keeps_to_its_strata_where_rounding_would_leave_them(n, jitter, monkeypatch):
+    uniform, calls = torch.rand, []
+
+    def rand(*shape, **options):
+        calls.append(shape)
+        return uniform(*shape, **options) if len(calls) == 1 else torch.full(shape, jitter, dtype=torch.float64)
+
+    monkeypatch.setattr("transforms.draws.torch.rand", rand)
+    assert exactly_one_in_each_stratum(Latin()(n, 1, seed=0))
+    assert len(calls) == 2
+
+
+def test_latin_orders_the_strata_of_each_coordinate_at_random_and_apart():
+    counts = np.zeros((6, 6))
+    rank = {(0, 1, 2): 0, (0, 2, 1): 1, (1, 0, 2): 2, (1, 2, 0): 3, (2, 0, 1): 4, (2, 1, 0): 5}
+    for seed in range(1800):
+        x, y = (Latin()(3, 2, seed=seed).T * 3).long().tolist()
+        counts[rank[tuple(x)], rank[tuple(y)]] += 1
+    assert stats.chisquare(counts.ravel()).pvalue > 1e-3
+
+
+def test_latin_places_its_points_anywhere_in_a_stratum():
+    places = (Latin()(4000, 2, seed=4).double() * 4000) % 1
+    for column in places.T.numpy():
+        assert stats.kstest(column, "uniform").pvalue > 1e-3
+    assert abs(np.corrcoef(places.T.numpy())[0, 1]) < 4 / 4000**0.5
+
+
+def test_latin_integrates_what_is_additive_far_better_than_uniform():
+    def additive(points):
+        return torch.exp(points[..., 0]) + points[..., 1].square() - torch.sin(5 * points[..., 2])
+
+    for n in (8, 64):
+        assert spread(Latin(), additive, n, 3) < spread(Uniform(), additive, n, 3) / (n / 4)
+
+
+def test_fixed_points_are_a_bank_that_the_seed_alone_chooses():
+    banks = [Fixed()(8, 4, seed=seed) for seed in range(20)]
+    for seed, bank in enumerate(banks):
+        assert all(torch.equal(Fixed()(8, 4, seed=seed, step=step), bank) for step in (0, 1, 7, 10**6))
+        assert torch.equal(bank, Sobol()(8, 4, seed=seed))
+    assert len(torch.cat(banks).unique(dim=0)) == 160
 
 
 def test_grid_is_the_midpoints_of_equal_cells():

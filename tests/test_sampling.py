@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from transforms import warp_affine, warp_perspective
 from transforms.homography import invert
+from transforms.reading import read
 from transforms.sampling import sample
 
 BORDERS = ["constant", "replicate", "reflect", "reflect101"]
@@ -173,3 +174,34 @@ def test_an_image_of_one_pixel_is_that_pixel_everywhere(border):
     torch.testing.assert_close(views, torch.full((1, 1, 4, 5), 0.3))
     views.sum().backward()
     assert points.grad.isfinite().all()
+
+
+@borders
+@kernels
+@pytest.mark.parametrize(("images", "views"), [(1, 9), (2, 5), (3, 2), (5, 1)])
+def test_several_views_of_several_images_are_those_of_each_alone(border, kernel, images, views):
+    pictures, weights = torch.rand(images, 3, 20, 24), torch.randn(images * views, 3, 20, 24)
+    grid = F.affine_grid(torch.eye(2, 3) + torch.randn(images * views, 2, 3) / 4, [images * views, 3, 20, 24], False)
+
+    def together(source, places):
+        return read(source, places, kernel=kernel, border=border)
+
+    def alone(source, places):
+        return torch.cat(
+            [together(one, some) for one, some in zip(source.split(1), places.split(views), strict=True)]
+        )
+
+    def oracle(source, places):
+        size = 1 if border != "reflect101" else torch.tensor([24 / 23, 20 / 19])
+        padding = {"constant": "zeros", "replicate": "border"}.get(border, "reflection")
+        options = {"padding_mode": padding, "align_corners": border == "reflect101"}
+        return F.grid_sample(source.repeat_interleave(views, 0), places * size, kernel, **options)
+
+    found = []
+    for way in (together, alone, oracle):
+        source, places = pictures.clone().requires_grad_(), grid.clone().requires_grad_()
+        out = way(source, places)
+        found.append((out.detach(), *torch.autograd.grad((out * weights).sum(), (source, places))))
+    for ours, same, near in zip(*found, strict=True):
+        assert torch.equal(ours, same)
+        torch.testing.assert_close(ours, near, rtol=1e-5, atol=1e-4)

@@ -15,7 +15,7 @@ from transforms.codec import Jpeg, Webp, jpeg, webp
 from transforms.compat import affine, perspective, rotate, warp_affine, warp_perspective
 from transforms.cylinder import Cylinder
 from transforms.downscale import Downscale
-from transforms.draws import Draws, Grid, Sobol, Uniform, stream
+from transforms.draws import Antithetic, Draws, Fixed, Grid, Latin, Sobol, Uniform, stream
 from transforms.geometry import Affine, Crop, Flip, Perspective
 from transforms.homography import homography
 from transforms.illumination import Moire, Shading, Shadow, Vignette
@@ -29,6 +29,7 @@ from transforms.viewpoint import Viewpoint
 
 __all__ = [
     "Affine",
+    "Antithetic",
     "Brightness",
     "ChannelGain",
     "Compose",
@@ -40,6 +41,7 @@ __all__ = [
     "Downscale",
     "Draws",
     "Exposure",
+    "Fixed",
     "Flip",
     "Gain",
     "Gamma",
@@ -49,6 +51,7 @@ __all__ = [
     "Homography",
     "Hue",
     "Jpeg",
+    "Latin",
     "Layer",
     "Lens",
     "Moire",

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from transforms.reading import Border, Kernel, Value, check_names, copies
 from transforms.sampling import warp
 from transforms.scene import Scene, checked, scene_of, size_of
 from transforms.surrogate import saturate
+from transforms.tone import Tone, tone_of, toned
 
 #: A geometric stage returns a point with this coordinate for an output point that sees nothing of its input (past the
 #: edge of a label, beyond the fold of a lens): the view shows the border value there, and no gradient flows.
@@ -72,6 +73,14 @@ class Homography(Geometry, Protocol):
 
 
 @runtime_checkable
+class Linear(Stage, Protocol):
+    """A pixel stage that is one line for all values of a view, clamped to [0,1], so that it fuses."""
+
+    def line(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """(N,dims) -> gain >= 0 and offset, each (N,1,1,1): the stage is x -> clamp(gain x + offset, 0, 1)."""
+
+
+@runtime_checkable
 class Framed(Protocol):
     """What a geometric stage adds if it depends on the shape of the frame, not only on its shorter side."""
 
@@ -96,7 +105,7 @@ def discrete(stage: Stage) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Compose:
-    """Stages in order; runs of geometric stages become one resample.
+    """Stages in order; runs of geometric stages become one resample, and runs of `Linear` ones one line.
 
     Args:
         stages: any `Stage`s. Write geometry first: a pixel stage between two geometric ones costs a resample.
@@ -118,6 +127,7 @@ class Compose:
     deterministic: bool = False
     dims: int = field(init=False, repr=False)
     names: tuple[str, ...] = field(init=False, repr=False)
+    _kinds: tuple[tuple[bool, bool], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_names(self.kernel, self.border)
@@ -127,19 +137,28 @@ class Compose:
         object.__setattr__(self, "stages", tuple(self.stages))
         object.__setattr__(self, "dims", sum(stage.dims for stage in self.stages))
         object.__setattr__(self, "names", tuple(self._names()))
+        # Here, because a protocol looks up every one of its names each time it is asked.
+        kinds = ((isinstance(stage, Geometry), isinstance(stage, Linear)) for stage in self.stages)
+        object.__setattr__(self, "_kinds", tuple(kinds))
 
     def __call__(self, images: Tensor | Scene, u: Tensor) -> Tensor:
         scene = images if isinstance(images, Scene) else scene_of(checked(images))
         self._check(scene, u)
         pending: list[tuple[Geometry, Tensor]] = []
-        for stage, part in zip(self.stages, self._split(u), strict=True):
-            if isinstance(stage, Geometry):
-                framed = stage.framed(scene.size) if isinstance(stage, Framed) else stage
-                pending.append((framed, part))
+        tone: Tone | None = None
+        for (moves, fuses), stage, part in zip(self._kinds, self.stages, self._split(u), strict=True):
+            if fuses and not part.requires_grad:
+                line = cast(Linear, stage).line(part)
+                tone = tone_of(*line) if tone is None else tone.then(*line)
                 continue
-            scene = scene_of(stage(self._render(scene, pending, len(u)), part))
-            pending = []
-        return self._render(scene, pending, len(u))
+            if tone is not None or not moves:
+                scene, pending, tone = scene_of(self._render(scene, pending, tone, len(u))), [], None
+            if moves:
+                framed = getattr(stage, "framed", None)
+                pending.append((cast(Geometry, stage) if framed is None else framed(scene.size), part))
+            else:
+                scene = scene_of(stage(scene.layers[0].pixels, part))
+        return self._render(scene, pending, tone, len(u))
 
     def values(self, u: Tensor) -> Tensor:
         """(N,dims) in [0,1) -> (N,dims) physical values, in the order and units of `names`."""
@@ -159,7 +178,7 @@ class Compose:
 
     def resamples(self) -> int:
         """How many times the geometry touches pixels: 1 for any number of neighbouring geometric stages."""
-        kinds = [isinstance(stage, Geometry) for stage in self.stages]
+        kinds = [moves for moves, _ in self._kinds]
         return sum(now and not before for before, now in zip([False, *kinds], kinds, strict=False))
 
     @property
@@ -194,14 +213,16 @@ class Compose:
                 f"got shape {tuple(u.shape)} (u = Sobol()({n}, pipeline.dims, seed=0, step=0))"
             )
 
-    def _render(self, scene: Scene, chain: list[tuple[Geometry, Tensor]], views: int) -> Tensor:
-        """Sample each layer once, straight into the views, and composite bottom-up."""
+    def _render(self, scene: Scene, chain: list[tuple[Geometry, Tensor]], tone: Tone | None, views: int) -> Tensor:
+        """Sample each layer once, straight into the views, and composite bottom-up; then the tone."""
         base, *rest = scene.layers
         moved = base.pull.requires_grad or not bool((base.pull == torch.eye(3).to(base.pull)).all())
         placed = moved or size_of(base.pixels) != scene.size
         if not (chain or rest or placed):
-            return copies(base.pixels, views // len(base.pixels))
-        view = self._sample(base.pixels, base.pull, scene.size, chain, self.border, self.value, views)
+            view = copies(base.pixels, views // len(base.pixels))
+            return view if tone is None else toned(view, tone)
+        own = None if rest else tone
+        view = self._sample(base.pixels, base.pull, scene.size, chain, self.border, self.value, views, own)
         for layer in rest:
             alpha = torch.ones_like(layer.pixels[:, :1]) if layer.alpha is None else layer.alpha
             # Premultiplied: colour and coverage go through the same filter, so edges do not darken and a black
@@ -209,7 +230,7 @@ class Compose:
             ink = torch.cat([layer.pixels * alpha, alpha], dim=1)
             over = self._sample(ink, layer.pull, scene.size, chain, "constant", 0.0, views)
             view = over[:, :-1] + (1 - over[:, -1:]) * view
-        return view
+        return toned(view, tone) if rest and tone is not None else view
 
     def _sample(
         self,
@@ -220,6 +241,7 @@ class Compose:
         border: Border,
         value: Value,
         views: int,
+        tone: Tone | None = None,
     ) -> Tensor:
         work = torch.promote_types(pixels.dtype, torch.float32)  # points in half precision would be pixels off
         place = copies(place, views // len(place)).to(wide_dtype(pixels))
@@ -239,6 +261,7 @@ class Compose:
                 w = ahead if w is None else torch.minimum(w, ahead)
             return points, w
 
+        overshoots = self.kernel not in ("nearest", "bilinear")  # and so it is clamped before the tone
         view = warp(
             pixels,
             pull,
@@ -248,8 +271,10 @@ class Compose:
             value=value,
             antialias=self.antialias,
             deterministic=self.deterministic,
+            tone=None if overshoots else tone,
         )
-        return view if self.kernel in ("nearest", "bilinear") else saturate(view)  # cubics overshoot
+        view = saturate(view) if overshoots else view
+        return toned(view, tone) if overshoots and tone is not None else view
 
 
 Link = Tensor | Callable[[Tensor], Tensor]  # a homography, or any other map of points
@@ -259,7 +284,8 @@ def _fuse(chain: list[tuple[Geometry, Tensor]], first: Tensor, last: Tensor, wor
     """The maps that a point passes from the view's pixels to the source's; neighbouring matrices multiplied."""
     maps: list[Link] = [first]
     for stage, u in reversed(chain):  # the last stage is the first that an output point meets
-        maps.append(stage.matrix(u) if isinstance(stage, Homography) else partial(_bend, stage, u.to(work)))
+        matrix = getattr(stage, "matrix", None)  # a `Homography`
+        maps.append(partial(_bend, stage, u.to(work)) if matrix is None else matrix(u))
     links: list[Link] = []
     for link in [*maps, last]:
         if links and isinstance(link, Tensor) and isinstance(links[-1], Tensor):

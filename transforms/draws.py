@@ -45,8 +45,52 @@ class Uniform:
     """Independent uniform points, from a generator seeded by (seed, step)."""
 
     def __call__(self, n: int, dims: int, *, seed: int, step: int = 0) -> Tensor:
-        generator = torch.Generator().manual_seed(stream(seed, "uniform", step))
-        return torch.rand(n, dims, generator=generator)
+        return torch.rand(n, dims, generator=_generator(seed, "uniform", step))
+
+
+@dataclass(frozen=True)
+class Antithetic:
+    """Independent uniform points and their mirror images, u0, 1 - u0, u1, 1 - u1, ... (Hammersley & Morton 1956).
+
+    What is odd about the centre of the cube cancels within a pair, exactly. An odd n leaves the last point alone.
+    """
+
+    def __call__(self, n: int, dims: int, *, seed: int, step: int = 0) -> Tensor:
+        # Odd multiples of 2**-24: their mirrors are odd multiples too, exact in float32, and neither reaches 0 or 1.
+        draws = torch.randint(2**23, (-(-n // 2), dims), generator=_generator(seed, "antithetic", step))
+        points = (2 * draws + 1).to(torch.float32) * 2**-24
+        return torch.stack([points, 1 - points], dim=1).flatten(0, 1)[:n]
+
+
+@dataclass(frozen=True)
+class Latin:
+    """Latin hypercube (McKay, Beckman & Conover 1979): along each coordinate, every one of n equal strata holds one
+    point, somewhere in it; the order of the strata is random, and independent of that along other coordinates.
+
+    A sum of functions of one coordinate each has a far smaller variance than over independent points (Stein 1987).
+    Steps are independent of each other.
+    """
+
+    def __call__(self, n: int, dims: int, *, seed: int, step: int = 0) -> Tensor:
+        generator = _generator(seed, "latin", step)
+        strata = torch.rand(n, dims, generator=generator, dtype=torch.float64).argsort(0)
+        exact = (strata + torch.rand(n, dims, generator=generator, dtype=torch.float64)) / n
+        points = exact.to(torch.float32)
+        found = (points.double() * n).floor()  # this product is exact
+        # Rounding may have crossed the edge of a stratum.
+        points = torch.where(found > strata, points.nextafter(torch.tensor(0.0)), points)
+        return torch.where(found < strata, points.nextafter(torch.tensor(1.0)), points)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The same points at every step, those of the first step of `Sobol`: a bank of views that is never drawn anew.
+
+    An attack then minimises one fixed function without noise, and may fit the bank rather than the distribution.
+    """
+
+    def __call__(self, n: int, dims: int, *, seed: int, step: int = 0) -> Tensor:  # noqa: ARG002
+        return Sobol()(n, dims, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -61,6 +105,10 @@ class Grid:
             )
         axis = (torch.arange(k) + 0.5) / k
         return torch.cartesian_prod(*[axis] * dims).reshape(n, dims) if dims else torch.zeros(n, 0)
+
+
+def _generator(seed: int, name: str, step: int) -> torch.Generator:
+    return torch.Generator().manual_seed(stream(seed, name, step))
 
 
 def _below_one(points: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from transforms.colour import is_grey, luma, rotate_hue, widened
@@ -31,9 +32,12 @@ class Brightness(Ranged):
     def _bounds(self) -> tuple[Range, ...]:
         return (pair(symmetric(self.amount, "amount"), "amount", low=-1, high=1),)
 
+    def line(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        added = self.values(u)[:, :, None, None]
+        return torch.ones_like(added), added
+
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        wide = widened(images)
-        return saturate(wide + self.values(u)[:, :, None, None].to(wide)).to(images.dtype)
+        return _along(images, *self.line(u))
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,12 @@ class Contrast(Ranged):
     def _bounds(self) -> tuple[Range, ...]:
         return (pair(self.factor, "factor", low=0),)
 
+    def line(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        factor = self.values(u)[:, :, None, None]
+        return factor, 0.5 - 0.5 * factor
+
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        wide = widened(images)
-        return saturate(0.5 + (wide - 0.5) * self.values(u)[:, :, None, None].to(wide)).to(images.dtype)
+        return _along(images, *self.line(u))
 
 
 @dataclass(frozen=True)
@@ -69,9 +76,12 @@ class Gain(Ranged):
     def _bounds(self) -> tuple[Range, ...]:
         return (pair(self.factor, "factor", low=0),)
 
+    def line(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        factor = self.values(u)[:, :, None, None]
+        return factor, torch.zeros_like(factor)
+
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        wide = widened(images)
-        return saturate(wide * self.values(u)[:, :, None, None].to(wide)).to(images.dtype)
+        return _along(images, *self.line(u))
 
 
 @dataclass(frozen=True)
@@ -100,12 +110,11 @@ class ChannelGain(Ranged):
         return (pair(self.gain, "gain", low=0),) * 3 + (offset,) * 3
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        wide = widened(images)
-        values = self.values(u).to(wide)[:, :, None, None]
+        values = self.values(u)[:, :, None, None]
         gain, offset = values[:, :3], values[:, 3:]
         if is_grey(images):
             gain, offset = gain.mean(1, keepdim=True), offset.mean(1, keepdim=True)
-        return saturate(wide * gain + offset).to(images.dtype)
+        return _along(images, gain, offset)
 
 
 @dataclass(frozen=True)
@@ -175,3 +184,8 @@ class Hue(Ranged):
             return images
         wide = widened(images)
         return rotate_hue(wide, self.values(u)[:, 0].to(wide)).to(images.dtype)
+
+
+def _along(images: Tensor, gain: Tensor, offset: Tensor) -> Tensor:
+    wide = widened(images)
+    return saturate(wide * gain.to(wide) + offset.to(wide)).to(images.dtype)

@@ -41,16 +41,18 @@ def levels(pull: Pull, size: tuple[int, int], source: tuple[int, int], border: B
     where nothing but a constant border is near. Differentiable in whatever the map depends on. None: 0 everywhere."""
     y, x = (torch.linspace(1, 2 * n - 1, min(n, CELLS + 1), dtype=like.dtype, device=like.device) for n in size)
     # A step of half a pixel, one unit: near enough for a derivative, far enough for float32.
-    (here, w), (right, w_right), (down, w_down) = pull(x, y), pull(x + 1, y), pull(x, y + 1)
+    rows, columns = len(y), len(x)
+    points, w = pull(torch.cat([x, x + 1]), torch.cat([y, y + 1]))  # all in one, for these are many small kernels
+    here, right, down = points[:, :rows, :columns], points[:, :rows, columns:], points[:, rows:, :columns]
     jacobian = torch.cat([right - here, down - here], dim=-1)
     energy = jacobian.nan_to_num(nan=0.0).clamp(-1e6, 1e6).square().sum(-1)  # the singular values' squares, added
     if not bool((energy > 2 * 4 ** BLEND[0]).any()):
         return None
     level = (energy / 2).clamp(1, 4 ** top(source)).log2() / 2
     level = level.detach().floor() + ((level.frac() - BLEND[0]) / (BLEND[1] - BLEND[0])).clamp(0, 1)
-    ahead = [each.detach() > HORIZON for each in (w, w_right, w_down) if each is not None]
-    if ahead:  # a step over the edge of what is seen is no derivative: the neighbours' level stands for it
-        seen = torch.stack(ahead).all(0)
+    if w is not None:  # a step over the edge of what is seen is no derivative: the neighbours' level stands for it
+        ahead = w.detach() > HORIZON
+        seen = ahead[:, :rows, :columns] & ahead[:, :rows, columns:] & ahead[:, rows:, :columns]
         level = torch.where(seen, level, _grown(torch.where(seen, level.detach(), -1.0)) + 1)
     if border == "constant":
         near = _near(here.detach(), level.detach(), source)

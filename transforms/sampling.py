@@ -14,6 +14,7 @@ from torch import Tensor
 from transforms.homography import HORIZON, invert, lattice, pixels_to_halves, wide_dtype
 from transforms.pyramid import Pull, levels, read_levels
 from transforms.reading import Border, Kernel, Value, border_value, check_names, copies, read
+from transforms.tone import Tone, toned
 
 #: Places farther out than this see the border as well; beyond, grid_sample makes a NaN of an infinite coordinate.
 FAR = 1e4
@@ -29,6 +30,7 @@ def warp(
     value: Value = 0.0,
     antialias: bool = False,
     deterministic: bool = False,
+    tone: Tone | None = None,
 ) -> Tensor:  # (N,C,*size)
     """Resample through the map `pull` (see `transforms.pyramid.Pull`), which gives N = k B views: the first k are of
     the first image. Where w is not positive the result is `value`, and no gradient flows.
@@ -42,6 +44,8 @@ def warp(
 
     `deterministic` reads tap by tap, several times slower: on CUDA, where `grid_sample` adds up its gradient in no
     fixed order, the same call then gives the same bits. On a CPU either way does.
+
+    `tone` is applied to the views, border and all.
     """
     check_names(kernel, border)
     work = torch.promote_types(images.dtype, torch.float32)  # never half: its grid is pixels off
@@ -63,13 +67,14 @@ def warp(
             fine = torch.where((ahead > HORIZON)[..., None], fine, centre)
         return copies(fine, times)
 
-    def views(pixels: Tensor) -> Tensor:
+    def views(pixels: Tensor, own: Tone | None) -> Tensor:
         if level is None:
-            return read(pixels, grid, kernel=kernel, border=border, deterministic=deterministic)
+            return read(pixels, grid, kernel=kernel, border=border, deterministic=deterministic, tone=own)
         each = copies(level, times)
-        return read_levels(pixels, grid, finer, each, kernel=kernel, border=border, deterministic=deterministic)
+        found = read_levels(pixels, grid, finer, each, kernel=kernel, border=border, deterministic=deterministic)
+        return found if own is None else toned(found, own)
 
-    return _filled(views, images, w, fill, border, len(grid))
+    return _filled(views, images, w, fill, border, len(grid), tone)
 
 
 def warp_by_matrix(images: Tensor, matrix: Tensor, size: tuple[int, int], **options: object) -> Tensor:
@@ -97,7 +102,7 @@ def sample(
     w = None if seen is None else seen.to(points.dtype)
     grid = _grid(2 * points + 1, images, points)
 
-    def views(pixels: Tensor) -> Tensor:
+    def views(pixels: Tensor, _: Tone | None) -> Tensor:
         return read(pixels, grid, kernel=kernel, border=border, deterministic=deterministic)
 
     return _filled(views, images, w, border_value(value, images), border, len(grid))
@@ -106,30 +111,36 @@ def sample(
 def _grid(points: Tensor, images: Tensor, far: Tensor | None) -> Tensor:
     """From the half-pixel frame to the grid frame; unless `far` is None, some points may be far away."""
     size = torch.tensor([images.shape[3], images.shape[2]], dtype=points.dtype, device=points.device)
-    # In place where no graph holds them: these are the largest tensors but the views. Contiguous is read fastest.
-    grid = (points / size if points.requires_grad else points.div_(size)).sub_(1).contiguous()
+    # In place where no graph holds them: these are the largest tensors but the views.
+    grid = (points / size if points.requires_grad else points.div_(size)).sub_(1)
     # A place that is no number is far away: grid_sample would make an index of it.
     return grid if far is None else grid.nan_to_num(nan=FAR).clamp(-FAR, FAR)
 
 
 def _filled(
-    read_views: Callable[[Tensor], Tensor],
+    read_views: Callable[[Tensor, Tone | None], Tensor],
     images: Tensor,
     w: Tensor | None,
     fill: Tensor | None,
     border: Border,
     views: int,
+    tone: Tone | None = None,
 ) -> Tensor:
-    """What `read_views` finds in the images, with `fill` beyond a constant border and beyond the horizon."""
+    """What `read_views` finds in the images, with `fill` beyond a constant border and beyond the horizon, and then
+    the tone."""
     work = torch.promote_types(images.dtype, torch.float32) if w is None else w.dtype
     images, dtype, beyond = images.to(work), images.dtype, images.new_zeros((), dtype=work)
+    tone = None if tone is None else tone.to(work)
     if fill is not None:
         beyond = fill.to(work)
         images = images - beyond if border == "constant" else images
         beyond = copies(beyond, views // len(beyond)) if beyond.dim() else beyond  # one for each view
-    found = read_views(images)
-    if fill is not None and border == "constant":
+    raised = fill is not None and border == "constant"
+    if tone is not None and w is None and not beyond.requires_grad:  # all in one
+        return read_views(images, tone.shifted(beyond) if raised else tone).to(dtype)
+    found = read_views(images, None)
+    if raised:
         found = found.add_(beyond)  # fresh from reading, and the largest tensor there is
     if w is not None:
         found = torch.where((w > HORIZON)[:, None], found, beyond)
-    return found.to(dtype)
+    return (found if tone is None else toned(found, tone)).to(dtype)

@@ -45,11 +45,29 @@ def saturate(values: Tensor) -> Tensor:
     At its bounds `torch.clamp` has derivative 1 or 0 by version (0 in torch 2.15), and a picture of 8 bits is full of
     exact zeros and ones. The mean of a white region is 1 but for rounding, and so `ROUNDING` beyond counts as 1.
     """
-    plain = values.detach()
-    clamped = plain.clamp(0, 1)
-    excess = plain - clamped
-    wide = torch.promote_types(values.dtype, torch.float32)
-    return torch.where(excess.abs() <= ROUNDING * torch.finfo(wide).eps, values - excess, clamped)
+    return _Saturate.apply(values)  # type: ignore[no-any-return]
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """The distance from a bound that counts as rounding in this dtype (which half precision shares with single)."""
+    return ROUNDING * torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+
+
+class _Saturate(torch.autograd.Function):
+    """The backward pass is one kernel, itself differentiable."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        ctx.save_for_backward(values)
+        return values.clamp(0, 1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (values,) = ctx.saved_tensors
+        # The kernel's bounds are outside: the next numbers beyond the tolerance.
+        far, eps = tolerance(values.dtype), tolerance(values.dtype) / ROUNDING
+        low, high = -far * (1 + eps), 1 + far + eps
+        return torch.ops.aten.hardtanh_backward(grad, values, low, high)  # type: ignore[no-any-return]
 
 
 class _StraightThrough(torch.autograd.Function):

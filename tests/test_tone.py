@@ -1,0 +1,91 @@
+"""A run of brightness and contrast stages is one line between two bounds, whatever is in front of it."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from transforms import Affine, Brightness, Compose, Contrast, Gain, Layer, Scene, Viewpoint, scene_of
+from transforms.surrogate import ROUNDING, saturate
+from transforms.tone import tone_of, toned
+
+double = torch.float64
+
+LINES = [Contrast((0.5, 1.8)), Brightness((-0.4, 0.4)), Gain((0.5, 1.6)), Brightness((-0.3, 0.3)), Contrast((0, 1.5))]
+
+
+@pytest.mark.parametrize("kernel", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize(
+    ("geometry", "border"),
+    [
+        ([], "constant"),
+        ([Affine(20, (1, 1.3), translate=0.2)], "constant"),
+        ([Affine(20, (1, 1.3), translate=0.2)], "replicate"),
+        ([Affine(20, (0.3, 0.5))], "constant"),  # through the pyramid
+        ([Viewpoint(yaw=(70, 80), distance=(2, 3), fov=(90, 100))], "constant"),  # with a horizon
+    ],
+)
+@pytest.mark.parametrize(("images", "views"), [(1, 6), (3, 2), (2, 1)])
+def test_fused_lines_are_the_stages_one_by_one(geometry, border, kernel, images, views):
+    n, value = images * views, torch.tensor([0.1, 0.6, 0.9], dtype=double)
+    pictures = (1.4 * torch.rand(images, 3, 20, 24, dtype=double) - 0.2).clamp(0, 1)  # many exact zeros, ones
+    options = {"kernel": kernel, "border": border, "value": value}
+    fused, moved = Compose([*geometry, *LINES], **options), Compose(geometry, **options)
+    u = torch.rand(n, fused.dims, dtype=double)
+    weights = torch.randn(n, 3, 20, 24, dtype=double)
+
+    def one_by_one(source):
+        view = moved(source, u[:, : moved.dims])
+        for stage, part in zip(LINES, u[:, moved.dims :].split(1, 1), strict=True):
+            view = stage(view, part)
+        return view
+
+    found = []
+    for pipeline in (lambda source: fused(source, u), one_by_one):
+        source = pictures.clone().requires_grad_()
+        view = pipeline(source)
+        found.append((view.detach(), *torch.autograd.grad((view * weights).sum(), source)))
+    view, gradient = found[0]
+    assert (view == view.amax((1, 2, 3), keepdim=True)).sum() > 2 * n and gradient.any()  # some are at a bound
+    for ours, oracle in zip(*found, strict=True):
+        torch.testing.assert_close(ours, oracle, rtol=0, atol=1e-12)
+
+
+def test_fused_lines_have_the_gradient_of_their_parameters(photo):
+    pipeline = Compose([Affine(20), Brightness(0.2), Contrast((0.8, 1.2))])
+    u = (0.25 + 0.5 * torch.rand(2, pipeline.dims, dtype=double)).requires_grad_()
+    small = 0.3 + 0.4 * photo[..., :12, :12]
+    assert gradcheck(lambda at: pipeline(small, at), (u,), fast_mode=True)
+
+
+def test_a_line_over_a_patch_is_the_line_over_the_picture_of_both(photo):
+    scene = scene_of(photo)
+    scene = Scene(
+        (*scene.layers, Layer(torch.rand(1, 3, 9, 9).to(double), None, torch.eye(3).to(double)[None])), scene.size
+    )
+    pipeline, u = Compose([Affine(20), Contrast((0.2, 1.8))]), torch.rand(3, 6, dtype=double)
+    oracle = pipeline.stages[1](Compose(pipeline.stages[:1])(scene, u[:, :5]), u[:, 5:])
+    torch.testing.assert_close(pipeline(scene, u), oracle, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, double])
+def test_at_a_bound_and_by_rounding_beyond_it_a_gradient_passes(dtype):
+    eps = torch.finfo(dtype).eps
+    near = torch.tensor([-ROUNDING * eps, 0, 0.5, 1, 1 + ROUNDING * eps], dtype=dtype)
+    far = torch.tensor([-1, -(ROUNDING + 1) * eps, 1 + (ROUNDING + 2) * eps, 2], dtype=dtype)
+    one = torch.ones(1, 1, 1, 1, dtype=dtype)
+    for clamp in (saturate, lambda x: toned(x, tone_of(one, 0 * one))):
+        x = torch.cat([near, far])[None, None, None].requires_grad_()
+        out = clamp(x)
+        assert torch.equal(out, x.clamp(0, 1))
+        assert torch.autograd.grad(out.sum(), x)[0].flatten().tolist() == [1] * len(near) + [0] * len(far)
+
+
+def test_saturate_can_be_differentiated_twice():
+    x = torch.tensor([-0.5, 0.2, 0.9, 1.7], dtype=double, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda at: saturate(at).pow(3), (x,))
+
+
+def test_half_precision_is_toned_in_single(photo):
+    pipeline, u = Compose(LINES), torch.rand(1, len(LINES))
+    half = photo.to(torch.float16)
+    assert torch.equal(pipeline(half, u), pipeline(half.float(), u).to(torch.float16))
