@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attacks.adaptive import Adaptive
     from attacks.encoders import load_encoder
-    from attacks.eot import EOT, Estimate
+    from attacks.eot import EOT
+    from attacks.estimate import Estimate
     from attacks.evaluation import bank, evaluate
     from attacks.loop import Step, attack
     from attacks.metrics import interval
     from attacks.objectives import Away, Toward
     from attacks.optimisers import PGD, SGD
-    from attacks.perturbations import L2, Linf
+    from attacks.perturbations import L2, Linf, Universal
+    from attacks.risk import CVaR, Mean, SoftMax, WorstOf
     from attacks.solver import Best, solve
 
 _HOME = {
@@ -27,7 +30,8 @@ _HOME = {
     "Step": "loop",
     "load_encoder": "encoders",
     "EOT": "eot",
-    "Estimate": "eot",
+    "Estimate": "estimate",
+    "Adaptive": "adaptive",
     "bank": "evaluation",
     "evaluate": "evaluation",
     "interval": "metrics",
@@ -37,6 +41,11 @@ _HOME = {
     "SGD": "optimisers",
     "L2": "perturbations",
     "Linf": "perturbations",
+    "Universal": "perturbations",
+    "CVaR": "risk",
+    "Mean": "risk",
+    "SoftMax": "risk",
+    "WorstOf": "risk",
     "Best": "solver",
     "solve": "solver",
 }
@@ -45,12 +54,18 @@ __all__ = [
     "L2",
     "PGD",
     "SGD",
+    "Adaptive",
     "Away",
     "Best",
+    "CVaR",
     "Estimate",
     "Linf",
+    "Mean",
+    "SoftMax",
     "Step",
     "Toward",
+    "Universal",
+    "WorstOf",
     "attack",
     "bank",
     "evaluate",

@@ -8,17 +8,26 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from attacks import gallery, schema
+from attacks import gallery, risk, schema
+from attacks.adaptive import Adaptive
+from attacks.distributed import local_rank
 from attacks.encoders import POCKET_WEIGHTS, load_encoder
 from attacks.gallery import Pictures
-from attacks.loop import Objective, Optimiser, Perturbation
 from attacks.objectives import Away, Toward
 from attacks.optimisers import PGD, SGD
-from attacks.perturbations import L2, Linf
+from attacks.parts import Objective, Optimiser, Perturbation
+from attacks.perturbations import L2, Linf, Universal
 from attacks.pipelines import pipeline
-from transforms import Compose, Draws, Grid, Sobol, Uniform, stream
+from transforms import Antithetic, Compose, Draws, Fixed, Grid, Latin, Sobol, Uniform, stream
 
-DRAWS: dict[str, type] = {"sobol": Sobol, "uniform": Uniform, "grid": Grid}
+DRAWS: dict[str, type] = {
+    "sobol": Sobol,
+    "uniform": Uniform,
+    "antithetic": Antithetic,
+    "latin": Latin,
+    "fixed": Fixed,
+    "grid": Grid,
+}
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,8 @@ class Parts:
     optimiser: Optimiser
     transforms: Compose
     draws: Draws
+    risk: risk.Risk
+    adaptive: Adaptive | None
     queries: Pictures
     gallery: Pictures
     truth: Tensor
@@ -46,10 +57,10 @@ def build(run: schema.Run) -> Parts:
         ("attack.steps", run.attack.steps, 1),
         ("attack.views", run.attack.views, 1),
         ("evaluate.views", run.evaluate.views, 2),
-        ("engine.chunk", run.engine.chunk, 1),
     ):
         if value < least:
             raise ValueError(f"`{name}` must be at least {least}; got {value}")
+    wish, adaptive = tail(run.risk, run.attack.views), more_views(run.attack)
     perturbation, optimiser, transforms = perturb(run.perturbation), optimise(run.optimiser), pipeline(run.transforms)
     where = device(run.engine.device)
     encoder = load_encoder(run.encoder.name, weights=run.encoder.weights, device=str(where))
@@ -66,6 +77,8 @@ def build(run: schema.Run) -> Parts:
         optimiser=optimiser,
         transforms=transforms,
         draws=DRAWS[run.draws.name](),
+        risk=wish,
+        adaptive=adaptive,
         queries=queries,
         gallery=pictures,
         truth=truth,
@@ -77,7 +90,35 @@ def build(run: schema.Run) -> Parts:
 def perturb(node: schema.Linf | schema.L2) -> Perturbation:
     """The perturbation that a configuration names."""
     eps = schema.fraction(node.eps, "perturbation.eps")
-    return L2(eps) if isinstance(node, schema.L2) else Linf(eps)
+    own = L2(eps) if isinstance(node, schema.L2) else Linf(eps)
+    return Universal(own) if node.shared else own
+
+
+def tail(node: schema.Mean | schema.CVaR | schema.WorstOf | schema.SoftMax, views: int) -> risk.Risk:
+    """The risk that a configuration names, taken of `views` views."""
+    if isinstance(node, schema.WorstOf):
+        found = risk.WorstOf(node.k)
+        if views % found.multiple:
+            raise ValueError(f"`attack.views` must be a multiple of risk.k = {found.k}; got {views}")
+        return found
+    if isinstance(node, schema.CVaR):
+        return risk.CVaR(node.alpha)
+    return risk.SoftMax(node.temperature) if isinstance(node, schema.SoftMax) else risk.Mean()
+
+
+def more_views(node: schema.Attack) -> Adaptive | None:
+    """When to take more views than asked for, if ever."""
+    planned = node.steps * node.views
+    if node.budget is not None and node.budget < planned:
+        raise ValueError(f"`attack.budget` must be at least steps x views = {planned}; got {node.budget}")
+    if node.cosine is None:
+        return None
+    if node.budget is None:
+        raise ValueError(
+            f"`attack.cosine` needs `attack.budget`, the most encoder passes for each picture (above {planned}, those "
+            "of all steps)"
+        )
+    return Adaptive(node.cosine, node.patience)
 
 
 def optimise(node: schema.PGD | schema.SGD) -> Optimiser:
@@ -88,9 +129,12 @@ def optimise(node: schema.PGD | schema.SGD) -> Optimiser:
 
 
 def device(name: str) -> torch.device:
-    """ "auto" is CUDA where there is one. Raises ValueError for a device that is not there."""
+    """ "auto" is CUDA where there is one; of several processes on one machine each takes its own. Raises ValueError
+    for a device that is not there."""
+    if name in ("auto", "cuda") and torch.cuda.is_available():
+        return torch.device("cuda", local_rank())
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cpu")
     try:
         return torch.zeros(0, device=name).device
     except (RuntimeError, AssertionError) as error:

@@ -1,37 +1,30 @@
 """Expectation over transformation: the mean loss over views, and its gradient, in constant memory.
 
 Athalye et al. 2018: minimise E_t[loss(encoder(t(x)))]. The *loss* is averaged, never the features; the gradient is
-accumulated pass by pass, so memory does not grow with the number of views.
+accumulated pass by pass, so memory does not grow with the number of views. How the views are cut into passes, how
+many pictures there are, and how many processes share the work shows in the last digits only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from attacks.distributed import ALONE, World
+from attacks.engine import Overflow
+from attacks.estimate import Estimate, signal_to_noise
+from attacks.passes import Pass, blocks, group_size, passes, within_memory
+from attacks.risk import Mean, Risk
 from transforms import Compose, Draws, Scene, Sobol
+from transforms.homography import wide_dtype
 
-#: A gradient's noise is estimated from this many partial means, where there are enough views.
-PASSES = 4
-
-
-class Estimate(NamedTuple):
-    """Per image: `mean` loss (N,), its standard error (N,), `snr` of the gradient (N,), and the gradient of the
-    mean, shaped like delta.
-
-    `snr` is ||E g||^2 / E||g - E g||^2 of the n-view mean g, both estimated from partial means and bias-corrected,
-    at least 0; NaN when there is a single view. The standard errors are those of independent draws, an upper bound
-    for Sobol points.
-    """
-
-    mean: Tensor
-    stderr: Tensor
-    snr: Tensor
-    grad: Tensor
+#: (delta rows (R,...), picture of each row (R,)) -> the scene of those R attacked pictures.
+MakeScene = Callable[[Tensor, Tensor], Scene]
+#: (views (R,C,h,w), picture of each view (R,)) -> losses (R,).
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -43,13 +36,16 @@ class EOT:
         draws: where the views' coordinates come from.
         n: views per image and step. Every image of a batch is seen from the same n views (common random numbers),
             so an image's gradient does not depend on its neighbours in the batch.
-        chunk: most views held in memory at once, over all images.
+        chunk: most views held in memory at once, over all images; halved where memory runs out.
+        risk: how the losses of an image's views become the one number to minimise: their mean, or their tail
+            (`CVaR`, `WorstOf`, `SoftMax`). A tail costs a second forward pass, of the views that count.
     """
 
     transforms: Compose = field(default_factory=Compose)
     draws: Draws = field(default_factory=Sobol)
     n: int = 8
     chunk: int = 32
+    risk: Risk = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
         for name in ("n", "chunk"):
@@ -57,53 +53,178 @@ class EOT:
             if type(value) is not int or value < 1:
                 raise ValueError(f"`{name}` must be a whole number of views, at least 1; got {value!r}")
 
-    def points(self, seed: int, step: int, like: Tensor) -> Tensor:
-        """The coordinates (n, dims) of one step's views."""
-        return self.draws(self.n, self.transforms.dims, seed=seed, step=step).to(like)
+    def points(self, seed: int, step: int, like: Tensor, *, times: int = 1) -> Tensor:
+        """The coordinates (times * n, dims) of one step's views: blocks step, step + 1, ... of n points each."""
+        dims = self.transforms.dims
+        parts = [self.draws(self.n, dims, seed=seed, step=step + i) for i in range(times)]
+        return torch.cat(parts).to(like)
 
     def estimate(
         self,
         delta: Tensor,
-        scene: Callable[[Tensor, slice], Scene],
-        loss: Callable[[Tensor, Tensor], Tensor],
+        scene: MakeScene,
+        loss: Loss,
         u: Tensor,
+        *,
+        count: int | None = None,
+        world: World = ALONE,
     ) -> Estimate:
-        """The mean loss over the views `u` (n,dims) of each image, and its gradient with respect to `delta`.
+        """The mean loss over the views `u` (n,dims) of each image, and the gradient of the risk with respect to
+        `delta`, the same on every process of `world`.
 
         Args:
-            delta: (N,...), one perturbation per image.
-            scene: (delta of some images, which images) -> their scene.
-            loss: (views (R,C,h,w), image index of each view (R,)) -> losses (R,).
+            delta: (N,...), one perturbation per image; or (1,...), shared by `count` images: its gradient is that of
+                the mean over the images.
+            scene: (rows of delta, which image each belongs to) -> their scene.
+            loss: (views, which image each shows) -> losses.
             u: the views' coordinates.
+            count: how many images share a single delta; the length of `delta` otherwise.
+            world: the processes that share the work: each must call with the same arguments.
         """
-        count, n = len(delta), len(u)
-        grad = torch.zeros_like(delta)
-        total, squares, passes_energy = (delta.new_zeros(count, dtype=torch.float64) for _ in range(3))
-        groups = 0
-        for images, views in self._passes(count, n):
-            leaf = delta[images].detach().requires_grad_()
-            index = torch.arange(images.start, images.stop, device=delta.device)
-            pixels = view(self.transforms, scene(leaf, images), u[views])
-            losses = loss(pixels, index.repeat_interleave(views.stop - views.start)).reshape(len(leaf), -1)
-            part = _gradient(losses.sum(), leaf)
-            grad[images] += part / n
-            total[images] += losses.detach().sum(1).double()
-            squares[images] += losses.detach().double().square().sum(1)
-            passes_energy[images] += part.flatten(1).double().square().sum(1) / losses.shape[1]
-            groups += images.start == 0
-        mean = total / n
-        stderr = ((squares / n - mean.square()).clamp(min=0) / max(n - 1, 1)).sqrt()
-        snr = _snr(grad, passes_energy, n, groups)
-        return Estimate(mean.to(delta.dtype), stderr.to(delta.dtype), snr.to(delta.dtype), grad)
+        count = len(delta) if count is None else count
+        return _Step(self, delta, scene, loss, u, count, world).estimate()
 
-    def _passes(self, count: int, n: int) -> Iterator[tuple[slice, slice]]:
-        """(images, views) of each forward pass: at most `chunk` rows, and the views in several groups, so that the
-        gradient's noise can be estimated for free."""
-        images = min(count, self.chunk)
-        views = max(1, min(self.chunk // images, -(-n // PASSES)))
-        for i in range(0, count, images):
-            for j in range(0, n, views):
-                yield slice(i, min(i + images, count)), slice(j, min(j + views, n))
+
+class _Step:
+    """The work of one estimate: what it was asked, and what it has found so far."""
+
+    def __init__(
+        self, eot: EOT, delta: Tensor, scene: MakeScene, loss: Loss, u: Tensor, count: int, world: World
+    ) -> None:
+        self.eot, self.scene, self.loss, self.u, self.world = eot, scene, loss, u, world
+        self.delta, self.count, self.n = delta.detach(), count, len(u)
+        self.shared, self.wide, self.chunk = len(delta) < count, wide_dtype(delta), eot.chunk
+        self.by_views = len(u) >= world.size  # each process takes some of the views, or some of the images
+        self.views = list(world.share(self.n)) if self.by_views else list(range(self.n))
+        self.size = group_size(self.n)
+        self.losses = delta.new_zeros(count, self.n, dtype=self.wide)
+
+    def estimate(self) -> Estimate:
+        weights = None
+        if not self.eot.risk.uniform:  # who counts is known when all losses are
+            for images in self._blocks():
+                self._look(images)
+            self.world.sum(self.losses)
+            weights = self.eot.risk.weights(self.losses) * self.n
+        grad = torch.zeros_like(self.delta, dtype=self.wide)
+        energy = grad.new_zeros(len(grad))
+        for rows, partial in self._partials(weights):
+            grad[rows], energy[rows] = self._together(partial)
+        if not self.by_views and not self.shared:
+            self.world.sum(grad, energy)
+        if weights is None:
+            self.world.sum(self.losses)
+        mean, n = self.losses.mean(1), self.n
+        stderr = (self.losses.var(1, correction=1) / n).sqrt() if n > 1 else torch.zeros_like(mean)
+        groups = -(-n // self.size)
+        snr = signal_to_noise(grad, energy, n * (self.count if self.shared else 1), groups)
+        dtype = self.delta.dtype
+        return Estimate(mean.to(dtype), stderr.to(dtype), snr.to(dtype), grad.to(dtype), n, self.chunk)
+
+    def _blocks(self) -> Iterator[range]:
+        """The images, some at a time: as many as leave each pass all their views."""
+        width = -(-self.n // self.world.size) if self.by_views else self.n
+        most = max(1, self.eot.chunk // width)
+        if self.by_views:
+            yield from blocks(self.count, most)
+            return
+        # Never one alone if there are two: a single row goes through other kernels, and rounds differently.
+        parts = blocks(self.count, min(most, max(2, -(-self.count // self.world.size))))
+        yield from (parts[i] for i in self.world.share(len(parts)))
+
+    def _partials(self, weights: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
+        """Rows of delta, and the sums of their gradients by group of views (rows,groups,...), over all processes."""
+        groups = -(-self.n // self.size)
+        whole = self.delta.new_zeros(1, groups, *self.delta.shape[1:], dtype=self.wide) if self.shared else None
+        for images in self._blocks():
+            partial = whole
+            if partial is None:
+                partial = self.delta.new_zeros(len(images), groups, *self.delta.shape[1:], dtype=self.wide)
+            self._learn(images, partial, weights)
+            if whole is None:
+                if self.by_views:
+                    self.world.sum(partial)
+                yield slice(images.start, images.stop), partial
+        if whole is not None:
+            self.world.sum(whole)
+            yield slice(0, 1), whole
+
+    def _learn(self, images: range, partial: Tensor, weights: Tensor | None) -> None:
+        """Add the gradients of a block of images, group by group, to `partial`."""
+        for part, views in self._chosen(images, weights):
+            for each in passes(part, views, self.n, self.chunk):
+                for done, (losses, grad) in within_memory(lambda p: self._pass(p, weights), each):
+                    self._noted(done, each, losses)
+                    rows = (
+                        slice(0, 1)
+                        if self.shared
+                        else slice(done.images.start - images.start, done.images.stop - images.start)
+                    )
+                    which = [group[0] // self.size for group in done.groups]
+                    partial[rows, which] += grad.to(self.wide)
+
+    def _chosen(self, images: range, weights: Tensor | None) -> Iterator[tuple[range, Sequence[int]]]:
+        """Images with the views of theirs that count."""
+        if weights is None:
+            yield images, self.views
+            return
+        for i in images:
+            counts = weights[i].tolist()
+            yield range(i, i + 1), [j for j in self.views if counts[j] > 0]
+
+    def _look(self, images: range) -> None:
+        """Fill in the losses of a block of images, without gradients."""
+        for each in passes(images, self.views, self.n, self.chunk):
+            for done, losses in within_memory(self._forward, each):
+                self._noted(done, each, losses)
+
+    @torch.no_grad()
+    def _forward(self, part: Pass) -> Tensor:
+        rows = slice(None) if self.shared else slice(part.images.start, part.images.stop)
+        return self._losses(part, self.delta[rows, None].expand(-1, len(part.groups), *self.delta.shape[1:]))
+
+    def _pass(self, part: Pass, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The losses (images,groups,views) of a pass, and the gradient (rows of delta,groups,...) of their sum."""
+        rows = slice(None) if self.shared else slice(part.images.start, part.images.stop)
+        leaf = self.delta[rows, None].expand(-1, len(part.groups), *self.delta.shape[1:]).detach().requires_grad_()
+        while True:
+            losses = self._losses(part, leaf)
+            goal = losses if weights is None else losses * self._places(weights, part).to(losses)
+            try:
+                return losses.detach(), _gradient(goal.sum(), leaf)
+            except Overflow:  # the loss scale has been halved meanwhile
+                continue
+
+    def _losses(self, part: Pass, leaf: Tensor) -> Tensor:
+        """One forward pass: (images,groups,views)."""
+        images, groups, length = len(part.images), len(part.groups), len(part.groups[0])
+        index = torch.arange(part.images.start, part.images.stop, device=leaf.device).repeat_interleave(groups)
+        rows = leaf.expand(images, *leaf.shape[1:]).flatten(0, 1)
+        views = torch.tensor(part.groups, device=self.u.device).flatten()
+        pixels = self.eot.transforms(self.scene(rows, index), self.u[views].repeat(images, 1))
+        return self.loss(pixels, index.repeat_interleave(length)).reshape(images, groups, length)
+
+    def _noted(self, done: Pass, asked: Pass, losses: Tensor) -> None:
+        """Keep the losses, and how much did fit."""
+        self._places(self.losses, done, losses)
+        if done.rows < asked.rows:
+            self.chunk = min(self.chunk, max(1, asked.rows // 2))
+
+    @staticmethod
+    def _places(table: Tensor, part: Pass, fill: Tensor | None = None) -> Tensor:
+        """The entries (images,groups,views) of a table (N,n) that belong to a pass; first set to `fill`, if given."""
+        rows = torch.tensor(part.images, device=table.device)[:, None, None]
+        columns = torch.tensor(part.groups, device=table.device)
+        if fill is not None:
+            table[rows, columns] = fill.to(table)
+        return table[rows, columns]
+
+    def _together(self, partial: Tensor) -> tuple[Tensor, Tensor]:
+        """From the groups' sums to the mean gradient, and sum_k m_k ||g_k||^2 over the groups' means g_k."""
+        images = self.count if self.shared else 1
+        sizes = [min(self.size, self.n - k * self.size) * images for k in range(partial.shape[1])]
+        energy = partial.flatten(2).square().sum(2) / partial.new_tensor(sizes)
+        return partial.sum(1) / (self.n * images), energy.sum(1)
 
 
 def view(transforms: Compose, scene: Scene, u: Tensor) -> Tensor:
@@ -117,12 +238,3 @@ def _gradient(loss: Tensor, leaf: Tensor) -> Tensor:
         return torch.zeros_like(leaf)
     (gradient,) = torch.autograd.grad(loss, leaf, allow_unused=True)
     return torch.zeros_like(leaf) if gradient is None else gradient
-
-
-def _snr(grad: Tensor, energy: Tensor, n: int, groups: int) -> Tensor:
-    """From sum_k m_k ||g_k||^2 over the partial means g_k of m_k views, whose weighted mean is `grad`."""
-    if groups < 2:
-        return torch.full_like(energy, torch.nan)
-    size = grad.flatten(1).double().square().sum(1)
-    noise = ((energy - n * size) / (groups - 1) / n).clamp(min=torch.finfo(torch.float64).tiny)
-    return ((size - noise) / noise).clamp(min=0)

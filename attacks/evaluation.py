@@ -6,14 +6,16 @@ draws never coincide with them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attacks.distributed import ALONE, World
 from attacks.eot import view
-from attacks.loop import Encoder, Objective
+from attacks.parts import Encoder, Objective
 from transforms import Compose, Sobol, scene_of, stream
 
 
@@ -23,19 +25,34 @@ class Bank(NamedTuple):
     transforms: Compose
     u: Tensor
 
-    def losses(self, images: Tensor, anchor: Tensor, encoder: Encoder, objective: Objective, chunk: int) -> Tensor:
-        """The mean loss of each picture over the bank: (N,C,H,W), (N,D) -> (N,)."""
-        found = self.features(images, encoder, chunk)
-        losses = objective(found.flatten(0, 1), anchor.repeat_interleave(len(self.u), dim=0))
-        return losses.reshape(len(images), -1).mean(1)
+    def losses(
+        self,
+        images: Tensor,
+        anchor: Tensor,
+        encoder: Encoder,
+        objective: Objective,
+        chunk: int,
+        world: World = ALONE,
+    ) -> Tensor:
+        """The loss of each picture from each view: (N,C,H,W), (N,D) -> (N,V)."""
+        mine, losses = list(world.share(len(self.u))), images.new_zeros(len(images), len(self.u))
+        if mine:
+            found = self.features(images, encoder, chunk, mine)
+            part = objective(found.flatten(0, 1), anchor.repeat_interleave(len(mine), dim=0))
+            losses[:, mine] = part.reshape(len(images), -1).to(losses)
+        world.sum(losses)
+        return losses
 
     @torch.no_grad()
-    def features(self, images: Tensor, encoder: Encoder, chunk: int) -> Tensor:
-        """Embeddings of each picture from each view: (N,C,H,W) -> (N,V,D), at most `chunk` views at a time."""
+    def features(
+        self, images: Tensor, encoder: Encoder, chunk: int, only: Sequence[int] | slice = slice(None)
+    ) -> Tensor:
+        """Embeddings of each picture from each view (or from some of them): (N,C,H,W) -> (N,V,D), at most `chunk`
+        views at a time."""
         rows = []
         for image in images:
             scene = scene_of(image[None])
-            parts = [encoder(view(self.transforms, scene, u)) for u in self.u.split(chunk)]
+            parts = [encoder(view(self.transforms, scene, u)) for u in self.u[only].split(chunk)]
             rows.append(torch.cat(parts))
         return torch.stack(rows)
 
@@ -54,7 +71,14 @@ def bank(transforms: Compose, views: int, *, seed: int, purpose: str) -> Bank:
 
 
 def evaluate(
-    images: Tensor, clean: Tensor, gallery: Tensor, *, encoder: Encoder, bank: Bank, chunk: int = 64
+    images: Tensor,
+    clean: Tensor,
+    gallery: Tensor,
+    *,
+    encoder: Encoder,
+    bank: Bank,
+    chunk: int = 64,
+    world: World = ALONE,
 ) -> Scores:
     """Score pictures on a bank.
 
@@ -62,8 +86,14 @@ def evaluate(
         images: (N,3,H,W) in [0,1], as read back from their files.
         clean: (N,D) embeddings of the untouched pictures, seen directly.
         gallery: (G,D) embeddings of the pictures that a view could be taken for.
+        world: the processes that share the views; each gets all the scores.
     """
-    gallery = F.normalize(gallery, dim=1)
-    found = F.normalize(bank.features(images, encoder, chunk), dim=2)
-    cosine = (found * F.normalize(clean, dim=1)[:, None]).sum(2)
-    return Scores(cosine, (found @ gallery.T).argmax(2))
+    gallery, mine = F.normalize(gallery, dim=1), list(world.share(len(bank.u)))
+    cosine = images.new_zeros(len(images), len(bank.u))
+    nearest = torch.zeros_like(cosine, dtype=torch.long)
+    if mine:
+        found = F.normalize(bank.features(images, encoder, chunk, mine), dim=2)
+        cosine[:, mine] = (found * F.normalize(clean, dim=1)[:, None]).sum(2).to(cosine)
+        nearest[:, mine] = (found @ gallery.T).argmax(2)
+    world.sum(cosine, nearest)
+    return Scores(cosine, nearest)

@@ -8,17 +8,22 @@ from typing import Any
 
 import torch
 
-from attacks.build import build
-from attacks.experiment import experiment
+from attacks.build import Parts, build
+from attacks.distributed import join
+from attacks.engine import describe
+from attacks.experiment import Outcome, experiment
 from attacks.files import write_json
 from attacks.report.figures import contact_sheet
 from attacks.report.page import write_report
 from attacks.results import manifest, metrics, table, warnings
 from attacks.schema import Run
+from attacks.tuning import decide
 
 
 def job(run: Run, out: Path, preset: str, overrides: list[str]) -> dict[str, Any]:
     """Run an experiment, write the run directory, and print the four arms and the report's path.
+
+    Of several processes (torchrun) every one calls this; the first one writes and prints.
 
     Returns the content of metrics.json. Raises ValueError, OSError or FloatingPointError for what a person can mend.
     """
@@ -26,12 +31,21 @@ def job(run: Run, out: Path, preset: str, overrides: list[str]) -> dict[str, Any
         torch.set_num_threads(run.engine.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     parts = build(run)
-    for note in parts.queries.notes:
-        print(f"note: {note}", file=sys.stderr)
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "manifest.json", manifest(run, parts, preset, overrides))
-    outcome = experiment(run, parts, out)
+    world = join()
+    choice = decide(run, parts, world)
+    if world.first:
+        for note in (*parts.queries.notes, *describe(choice)):
+            print(f"note: {note}", file=sys.stderr)
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / "manifest.json", manifest(run, parts, preset, overrides, choice, world))
+    outcome = experiment(run, parts, choice.decision, world, out)
     content = metrics(run, parts, outcome, preset)
+    if world.first:
+        _report(out, content, parts, outcome)
+    return content
+
+
+def _report(out: Path, content: dict[str, Any], parts: Parts, outcome: Outcome) -> None:
     write_json(out / "metrics.json", content)
     contact_sheet(out / "views.png", parts, outcome)
     write_report(out, content, outcome, warnings(content))
@@ -39,4 +53,3 @@ def job(run: Run, out: Path, preset: str, overrides: list[str]) -> dict[str, Any
     for warning in warnings(content):
         print(f"warning: {warning}")
     print(f"report: {out / 'report.html'}")
-    return content

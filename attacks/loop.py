@@ -1,6 +1,4 @@
-"""The toolkit on one screen: the parts of an attack, as protocols, and the loop.
-
-    attack = encoder + objective + perturbation + optimiser + EOT
+"""The loop of every attack.
 
 The loop is a generator: the caller's iteration is the callback. Progress, checkpoints and early stopping live in
 the caller.
@@ -8,78 +6,34 @@ the caller.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
+from collections.abc import Generator
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from attacks.eot import EOT, Estimate
+from attacks.adaptive import Adaptive, Views
+from attacks.distributed import ALONE, World
+from attacks.eot import EOT
+from attacks.estimate import Estimate
+from attacks.parts import Encoder, Objective, Optimiser, Perturbation
 from transforms import Scene, stream
 
 STEPS = 100
 
-Encoder = Callable[[Tensor], Tensor]  # (N,C,H,W) in [0,1] -> (N,D)
-
-
-class Objective(Protocol):
-    """What the attacker wants; lower is better."""
-
-    @property
-    def stationary_at_anchor(self) -> bool:
-        """Whether the gradient vanishes where features equal the anchor."""
-
-    def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
-        """(N,D), (N,D) -> (N,)."""
-
-
-class Perturbation(Protocol):
-    """What may be changed: a start, the way into a scene, and the set that delta must stay in."""
-
-    @property
-    def eps(self) -> float:
-        """The radius of the set, in its own norm."""
-
-    @property
-    def random_start(self) -> bool:
-        """Whether `start` draws at random, or is zero."""
-
-    def start(self, images: Tensor, generator: torch.Generator) -> Tensor: ...
-    def noise(self, images: Tensor, generator: torch.Generator) -> Tensor: ...
-    def scene(self, images: Tensor, delta: Tensor) -> Scene: ...
-    def steepest(self, grad: Tensor) -> Tensor: ...
-    def project(self, delta: Tensor, images: Tensor) -> Tensor: ...
-    def norm(self, delta: Tensor) -> Tensor: ...
-    def quantise(self, delta: Tensor, images: Tensor) -> Tensor: ...
-
-
-class Optimiser(Protocol):
-    """Gradient in, move out."""
-
-    def init(self, delta: Tensor, *, eps: float, steps: int) -> Any: ...
-    def step(self, grad: Tensor, state: Any, steepest: Callable[[Tensor], Tensor]) -> tuple[Tensor, Any]: ...
-
-
-class Setup(TypedDict):
-    """The parts of an attack, as keyword arguments of `attack` and of those that run it."""
-
-    encoder: Encoder
-    objective: Objective
-    perturbation: Perturbation
-    optimiser: Optimiser
-    eot: EOT
-    steps: NotRequired[int]
-    seed: NotRequired[int]
-
 
 class Step(NamedTuple):
     """After step `index`: the perturbation as it stands now, the estimate that led there (it belongs to the
-    perturbation *before* the step), and the encoder passes (forward and backward of one view) spent so far."""
+    perturbation *before* the step), the encoder passes (forward and backward of one view) spent so far, which images
+    took part (N,), and whether no step can follow. Of an image that took no part, the estimate is its last."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     delta: Tensor
     estimate: Estimate
     evals: int
+    active: Tensor
+    last: bool
 
 
 def attack(
@@ -93,15 +47,24 @@ def attack(
     eot: EOT,
     steps: int = STEPS,
     seed: int = 0,
-) -> Iterator[Step]:
-    """Optimise one perturbation per image over the expected views; yields after every step.
+    budget: int | Tensor | None = None,
+    adaptive: Adaptive | None = None,
+    world: World = ALONE,
+) -> Generator[Step, Tensor | None, None]:
+    """Optimise one perturbation per image, or one for all, over the expected views; yields after every step.
+
+    An image leaves the batch when its budget is spent, or when the caller says that it is solved: `send` a mask
+    (N,) of solved images to the generator, which answers with the next step. Its delta then stays as it is.
 
     Args:
         images: (N,3,H,W) in [0,1].
         anchor: (N,D) embeddings to move away from, or toward.
         encoder: images to embeddings, in evaluation mode; its preprocessing belongs to it.
-        steps: gradient steps; each costs N * eot.n encoder passes.
+        steps: gradient steps; each costs eot.n encoder passes for each image.
         seed: of the start and of the views. The same seed gives the same bits on the same machine.
+        budget: the most encoder passes to spend on each image, or on each of them (N,); None for no limit.
+        adaptive: whether and when to raise the number of views; needs a budget.
+        world: the processes that share the work; every one of them yields the same steps.
 
     Raises:
         ValueError: wrong shapes or ranges, an encoder in training mode, a start where the gradient is zero, or a
@@ -109,23 +72,91 @@ def attack(
         FloatingPointError: a loss or gradient that is not finite, with the step.
     """
     _check(images, anchor, encoder, objective, perturbation, steps)
+    left = _budget(budget, len(images), steps, eot.n, adaptive)
+    if adaptive is not None and torch.equal(eot.points(seed, 0, images), eot.points(seed, 1, images)):
+        raise ValueError(
+            f"`adaptive` needs draws that are new in every step; {type(eot.draws).__name__} repeats its points"
+        )
     delta = perturbation.start(images, torch.Generator().manual_seed(stream(seed, "start")))
     state = optimiser.init(delta, eps=perturbation.eps, steps=steps)
-    views = stream(seed, "attack")
-
-    def scene(part: Tensor, rows: slice) -> Scene:
-        return perturbation.scene(images[rows], part)
-
-    def loss(pixels: Tensor, rows: Tensor) -> Tensor:
-        return objective(encoder(pixels), anchor[rows])
+    views, drawn, evals, size = stream(seed, "attack"), 0, 0, Views()
+    solved, estimate = torch.zeros(len(images), dtype=torch.bool), None
 
     for index in range(steps):
-        estimate = eot.estimate(delta, scene, loss, eot.points(views, index, images))
+        n = size.times * eot.n
+        active = ~solved & (left >= n)
+        rows = active.nonzero()[:, 0].to(images.device)
+        if not len(rows):
+            return
+        u = eot.points(views, drawn, images, times=size.times)
+        found = _estimate(delta, images, anchor, rows, encoder, objective, perturbation, eot, u, world)
+        estimate = found if estimate is None else _merged(estimate, found, rows, perturbation.shared)
         _watch(estimate, index)
+        eot = replace(eot, chunk=world.least(found.chunk))
         move, state = optimiser.step(estimate.grad, state, perturbation.steepest)
-        # Added to the picture first, as every published PGD does, so that ours equals theirs to the last bit.
-        delta = perturbation.project(((images + delta) + move) - images, images)
-        yield Step(index, delta, estimate, evals=(index + 1) * eot.n * len(images))
+        if perturbation.shared:
+            delta = perturbation.project(delta + move, images)
+        else:
+            # Added to the picture first, as every published PGD does, so that ours equals theirs to the last bit.
+            moved = perturbation.project(((images + delta) + move) - images, images)
+            delta = torch.where(active.to(delta.device)[:, None, None, None], moved, delta)
+        drawn, evals = drawn + size.times, evals + n * len(rows)
+        left = left - n * active
+        remaining = steps - index - 1
+        if adaptive is not None:
+            size = adaptive.next(size, found, base=eot.n, steps=remaining, budget=int(left[active].min()))
+        last = not remaining or not bool((~solved & (left >= size.times * eot.n)).any())
+        said = yield Step(index, delta, estimate, evals, active, last)
+        if said is not None:
+            solved |= said.cpu()
+
+
+def _estimate(
+    delta: Tensor,
+    images: Tensor,
+    anchor: Tensor,
+    rows: Tensor,
+    encoder: Encoder,
+    objective: Objective,
+    perturbation: Perturbation,
+    eot: EOT,
+    u: Tensor,
+    world: World,
+) -> Estimate:
+    """The estimate for some of the images."""
+
+    def scene(part: Tensor, which: Tensor) -> Scene:
+        return perturbation.scene(images[rows[which]], part)
+
+    def loss(pixels: Tensor, which: Tensor) -> Tensor:
+        return objective(encoder(pixels), anchor[rows[which]])
+
+    part = delta if perturbation.shared else delta[rows]
+    return eot.estimate(part, scene, loss, u, count=len(rows), world=world)
+
+
+def _merged(before: Estimate, now: Estimate, rows: Tensor, shared: bool) -> Estimate:
+    """What is known of all images, from what a step has learned of some; those that have left have no gradient."""
+    if len(rows) == len(before.mean):
+        return now
+    old = before._replace(grad=torch.zeros_like(before.grad))
+    names = ("mean", "stderr") if shared else ("mean", "stderr", "snr", "grad")
+    return now._replace(**{name: getattr(old, name).index_copy(0, rows, getattr(now, name)) for name in names})
+
+
+def _budget(budget: int | Tensor | None, images: int, steps: int, n: int, adaptive: Adaptive | None) -> Tensor:
+    """The encoder passes that each image may have (N,), on the CPU."""
+    if budget is None:
+        if adaptive is not None:
+            raise ValueError("`adaptive` needs a `budget`: how many encoder passes each image may have at most")
+        budget = steps * n
+    left = torch.as_tensor(budget, device="cpu")
+    if left.is_floating_point() or left.shape not in ((), (images,)) or bool((left < n).any()):
+        raise ValueError(
+            f"`budget` must be a whole number of encoder passes, for all or for each of {images} images, and at "
+            f"least {n}, those of one step; got {budget}"
+        )
+    return left.expand(images).clone()
 
 
 def _check(

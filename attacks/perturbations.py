@@ -1,6 +1,6 @@
-"""Perturbations of whole pictures, each with the set that it must stay in. One delta per image; no norm ever spans
-a batch. A perturbation lives in the picture's own resolution and in [0,1] units, never in an encoder's normalised
-space.
+"""Perturbations of whole pictures, each with the set that it must stay in: one delta per image, or one for all. No
+norm ever spans a batch. A perturbation lives in the picture's own resolution and in [0,1] units, never in an
+encoder's normalised space.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from transforms import Scene, scene_of
+from transforms.surrogate import saturate
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Linf:
     With `random_start` false the attack starts at zero; an untargeted embedding loss has no gradient there.
     """
 
+    shared: ClassVar[bool] = False
     eps: float
     random_start: bool = True
 
@@ -33,11 +36,19 @@ class Linf:
         """(N,C,H,W) -> the first delta: uniform in the box (Madry et al. 2018), or zero."""
         if not self.random_start:
             return torch.zeros_like(images)
-        return self.project(self.eps * (2 * _uniform(images, generator) - 1), images)
+        return _into_box(self.within(images, generator), images)
 
     def noise(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """The strongest random perturbation of the same budget: every value moves by +-eps."""
-        return self.project(self.eps * (_uniform(images, generator) - 0.5).sign(), images)
+        return _into_box(self.extreme(images, generator), images)
+
+    def within(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A random point of the ball, shaped like `like`: where an attack starts, but for the box."""
+        return self.ball(self.eps * (2 * _uniform(like, generator) - 1))
+
+    def extreme(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A random corner of the ball, shaped like `like`: the noise, but for the box."""
+        return self.ball(self.eps * (_uniform(like, generator) - 0.5).sign())
 
     def scene(self, images: Tensor, delta: Tensor) -> Scene:
         """The attacked pictures as a scene of one layer."""
@@ -49,7 +60,11 @@ class Linf:
 
     def project(self, delta: Tensor, images: Tensor) -> Tensor:
         """The nearest delta in the set."""
-        return _into_box(delta.clamp(-self.eps, self.eps), images)
+        return _into_box(self.ball(delta), images)
+
+    def ball(self, delta: Tensor) -> Tensor:
+        """The nearest delta in the ball, whatever the picture."""
+        return delta.clamp(-self.eps, self.eps)
 
     def norm(self, delta: Tensor) -> Tensor:
         """(N,C,H,W) -> (N,)."""
@@ -64,6 +79,7 @@ class Linf:
 class L2:
     """The Euclidean norm of each picture's delta, over all its values in [0,1] units, is at most `eps`."""
 
+    shared: ClassVar[bool] = False
     eps: float
     random_start: bool = True
 
@@ -77,8 +93,16 @@ class L2:
 
     def noise(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """A random direction at the full radius."""
-        gauss = torch.randn(images.shape, generator=generator, dtype=images.dtype).to(images.device)
-        return self.project(self.eps * self.steepest(gauss), images)
+        return _into_box(self.extreme(images, generator), images)
+
+    def within(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A random point of the ball, shaped like `like`: where an attack starts, but for the box."""
+        return self.extreme(like, generator) / 2
+
+    def extreme(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A random point of the sphere, shaped like `like`: the noise, but for the box."""
+        gauss = torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
+        return self.ball(self.eps * self.steepest(gauss))
 
     def scene(self, images: Tensor, delta: Tensor) -> Scene:
         """The attacked pictures as a scene of one layer."""
@@ -91,9 +115,13 @@ class L2:
 
     def project(self, delta: Tensor, images: Tensor) -> Tensor:
         """Scale into the ball, then clamp into the box, which only shortens: a point of the set."""
+        return _into_box(self.ball(delta), images)
+
+    def ball(self, delta: Tensor) -> Tensor:
+        """The nearest delta in the ball, whatever the picture."""
         norm = self.norm(delta)
         factor = torch.where(norm > self.eps, self.eps / norm, 1.0)  # never enlarges
-        return _into_box(delta * factor[:, None, None, None], images)
+        return delta * factor[:, None, None, None]
 
     def norm(self, delta: Tensor) -> Tensor:
         """(N,C,H,W) -> (N,)."""
@@ -102,6 +130,57 @@ class L2:
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
         """The delta that an 8-bit file of images + delta will hold, still within `eps` (see `_quantise`)."""
         return _quantise(delta, images, self.norm, self.eps)
+
+
+@dataclass(frozen=True)
+class Universal:
+    """One delta (1,C,H,W) for all images (Moosavi-Dezfooli et al. 2017), in the ball of `inner`.
+
+    No box holds the delta, because every image has its own; each attacked picture is clamped to [0,1] instead.
+    """
+
+    shared: ClassVar[bool] = True
+    inner: Linf | L2
+
+    @property
+    def eps(self) -> float:
+        """The radius of the ball, in the norm of `inner`."""
+        return self.inner.eps
+
+    @property
+    def random_start(self) -> bool:
+        """Whether `start` draws at random, or is zero."""
+        return self.inner.random_start
+
+    def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """(N,C,H,W) -> the first delta (1,C,H,W): that of `inner` without its box, or zero."""
+        return self.inner.within(images[:1], generator) if self.random_start else torch.zeros_like(images[:1])
+
+    def noise(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """(N,C,H,W) -> the strongest random perturbation of the same budget, (1,C,H,W)."""
+        return self.inner.extreme(images[:1], generator)
+
+    def scene(self, images: Tensor, delta: Tensor) -> Scene:
+        """The attacked pictures; `delta` is (1,C,H,W), or has a row for each of them. A value pushed out of [0,1] has
+        no gradient there, one that lies on a bound has."""
+        return scene_of(saturate(images + delta))
+
+    def steepest(self, grad: Tensor) -> Tensor:
+        """The step of norm 1 with the largest inner product with `grad`."""
+        return self.inner.steepest(grad)
+
+    def project(self, delta: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
+        """The nearest delta in the ball."""
+        return self.inner.ball(delta)
+
+    def norm(self, delta: Tensor) -> Tensor:
+        """(N,C,H,W) -> (N,)."""
+        return self.inner.norm(delta)
+
+    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+        """The delta (N,C,H,W) that the 8-bit file of each attacked picture will hold, within `eps` and the box: no
+        longer one for all, where a picture is clamped, or where rounding had to be kept within `eps`."""
+        return self.inner.quantise(delta.expand_as(images), images)
 
 
 def _uniform(images: Tensor, generator: torch.Generator) -> Tensor:

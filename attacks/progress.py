@@ -14,13 +14,16 @@ LINES = 10
 
 
 class Progress:
-    """A named count of steps; a context manager."""
+    """A named count of steps; a context manager. One that is not `shown` is silent."""
 
-    def __init__(self, name: str, total: int) -> None:
+    def __init__(self, name: str, total: int, *, shown: bool = True) -> None:
+        self.shown = shown
         self.name, self.total, self.done, self.began = name, total, 0, time.perf_counter()
         columns, lines = shutil.get_terminal_size()  # 80x24 for a terminal without a size: tqdm would print nothing
         shape = {"ncols": columns, "nrows": lines}
-        self.bar = tqdm(total=total, desc=f"{name:<14}", file=sys.stderr, **shape) if sys.stderr.isatty() else None
+        self.bar = (
+            tqdm(total=total, desc=f"{name:<14}", file=sys.stderr, **shape) if shown and sys.stderr.isatty() else None
+        )
 
     def __enter__(self) -> Progress:
         return self
@@ -38,7 +41,7 @@ class Progress:
         if self.bar is not None:
             self.bar.set_postfix(words, refresh=False)
             self.bar.update()
-        elif self.done * LINES // self.total > (self.done - 1) * LINES // self.total:
+        elif self.shown and self.done * LINES // self.total > (self.done - 1) * LINES // self.total:
             seconds = time.perf_counter() - self.began
             said = "".join(f"  {name} {value}" for name, value in words.items())
             print(f"{self.name}: {self.done}/{self.total}  {seconds:.1f} s{said}", file=sys.stderr, flush=True)

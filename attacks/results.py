@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from attacks.build import Parts
+from attacks.distributed import World
+from attacks.engine import Choice
 from attacks.experiment import Outcome
 from attacks.files import sha256
 from attacks.metrics import Interval, interval
@@ -59,8 +61,11 @@ def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, 
     }
 
 
-def manifest(run: Run, parts: Parts, preset: str, overrides: list[str]) -> dict[str, Any]:
-    """What it takes to reproduce the run."""
+def manifest(
+    run: Run, parts: Parts, preset: str, overrides: list[str], choice: Choice, world: World
+) -> dict[str, Any]:
+    """What it takes to reproduce the run. `engine.settings` are words for the command line that repeat its decision
+    instead of measuring again."""
     return {
         "schema": SCHEMA,
         "preset": preset,
@@ -68,6 +73,12 @@ def manifest(run: Run, parts: Parts, preset: str, overrides: list[str]) -> dict[
         "seed": run.seed,
         "device": torch.cuda.get_device_name(parts.device) if parts.device.type == "cuda" else str(parts.device),
         "threads": torch.get_num_threads(),
+        "processes": world.size,
+        "engine": {
+            "decision": choice.decision.to_dict(),
+            "settings": choice.decision.settings(),
+            "measurements": [measurement.to_dict() for measurement in choice.measurements],
+        },
         "encoder": {"name": run.encoder.name, "sha256": sha256(parts.weights)},
         "git": _revision(),
         "python": platform.python_version(),

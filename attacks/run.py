@@ -1,12 +1,16 @@
 """The command line: `python -m attacks.run config=NAME`. The only file that knows Hydra.
 
 Torch is imported inside the run, so that `--help`, a typo and a refused file answer at once.
+
+Under torchrun every process composes the same configuration. Only the first one has a run directory: the others get a
+folder of their own that is gone when they end, so no two of them make, name or write the same one.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -60,12 +64,9 @@ def cli() -> None:
     os.environ[ALL] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        register()
-        sys.argv[1:] = [_stored(argument) for argument in sys.argv[1:]]
-        if {"--help", "-h"} & set(sys.argv[1:]) and not any(a.startswith("config=") for a in sys.argv[1:]):
-            sys.argv.append("config=quickstart")  # help shows a whole configuration, so it needs one
-        _refuse_config_dirs(sys.argv[1:])
-        main()
+        with tempfile.TemporaryDirectory() as scratch:
+            sys.argv += _follower(scratch) if RANK else []
+            _run()
     except (CompactHydraException, OmegaConfBaseException, *USER_ERRORS) as error:
         if _all_asked():
             raise
@@ -77,6 +78,23 @@ def cli() -> None:
         os.environ["HYDRA_FULL_ERROR"] = os.environ.pop(ALL)
 
 
+def _run() -> None:
+    register()
+    sys.argv[1:] = [_stored(argument) for argument in sys.argv[1:]]
+    if {"--help", "-h"} & set(sys.argv[1:]) and not any(a.startswith("config=") for a in sys.argv[1:]):
+        sys.argv.append("config=quickstart")  # help shows a whole configuration, so it needs one
+    _refuse_config_dirs(sys.argv[1:])
+    main()
+
+
+def _follower(scratch: str) -> list[str]:
+    """What a process other than the first is told: to leave nothing behind."""
+    folders = [f"hydra.{mode}.dir={scratch}" for mode in ("run", "sweep")]
+    return [*folders, "hydra.output_subdir=null", "hydra/job_logging=disabled", "hydra/hydra_logging=disabled"]
+
+
+#: The number of this process among those of torchrun.
+RANK = int(os.environ.get("RANK", "0"))
 ALL = "VIEWPROOF_FULL_ERROR"
 
 
@@ -86,7 +104,7 @@ def _all_asked() -> bool:
 
 
 def _fail(error: BaseException) -> NoReturn:
-    print(f"error: {_one_line(error)}", file=sys.stderr)
+    print(f"{f'process {RANK}: ' if RANK else ''}error: {_one_line(error)}", file=sys.stderr)
     sys.exit(1)
 
 

@@ -34,12 +34,14 @@ class Toward:
 class Linf:
     name: str = "linf"
     eps: str = MISSING  # a number or a fraction of full scale: 8/255
+    shared: bool = False  # one perturbation for all pictures
 
 
 @dataclass
 class L2:
     name: str = "l2"
     eps: str = MISSING
+    shared: bool = False
 
 
 @dataclass
@@ -75,6 +77,29 @@ class Draws:
 
 
 @dataclass
+class Mean:
+    name: str = "mean"
+
+
+@dataclass
+class CVaR:
+    name: str = "cvar"
+    alpha: float = MISSING  # the share of views, the worst for the attacker, that is averaged
+
+
+@dataclass
+class WorstOf:
+    name: str = "worst_of"
+    k: int = MISSING
+
+
+@dataclass
+class SoftMax:
+    name: str = "softmax"
+    temperature: float = MISSING
+
+
+@dataclass
 class Bundled:
     name: str = "bundled"
     photos: list[str] = MISSING
@@ -93,16 +118,27 @@ class Folder:
 
 @dataclass
 class Engine:
-    name: str = "auto"
+    name: str = MISSING
     device: str = "auto"
-    chunk: int = MISSING
     threads: int | None = None
+    reuse: str | None = None  # a run directory or manifest.json whose decision is taken over
+    layout: str = MISSING  # auto, contiguous, channels_last
+    precision: str = MISSING  # auto, float32, mixed, bfloat16, float16
+    fold: Any = MISSING  # auto, true, false: batch norms folded into what is before them
+    compile: Any = MISSING  # auto, true, false
+    chunk: Any = MISSING  # auto, or the most views in memory at once
 
 
 @dataclass
 class Attack:
     steps: int = MISSING
     views: int = MISSING  # per step and picture
+    stop: float | None = None  # cosine on held-out views at which a picture counts as solved and leaves the batch
+    budget: int | None = None  # encoder passes for each picture at most; null: steps x views
+    cosine: float | None = (
+        None  # raise the views when the gradient's cosine to the true one stays below; needs a budget
+    )
+    patience: int = 5  # for so many steps
 
 
 @dataclass
@@ -123,6 +159,7 @@ class Run:
     optimiser: Any = MISSING
     transforms: Any = MISSING
     draws: Any = MISSING
+    risk: Any = MISSING
     data: Any = MISSING
     engine: Any = MISSING
 
@@ -133,9 +170,10 @@ CHOICES: dict[str, dict[str, type]] = {
     "objective": {"away": Away, "toward": Toward},
     "perturbation": {"linf": Linf, "l2": L2},
     "optimiser": {"pgd": PGD, "sgd": SGD},
-    "draws": {"sobol": Draws, "uniform": Draws, "grid": Draws},
+    "draws": dict.fromkeys(("sobol", "uniform", "antithetic", "latin", "fixed", "grid"), Draws),
+    "risk": {"mean": Mean, "cvar": CVaR, "worst_of": WorstOf, "softmax": SoftMax},
     "data": {"bundled": Bundled, "folder": Folder},
-    "engine": {"auto": Engine},
+    "engine": {"auto": Engine, "fixed": Engine},
 }
 #: Groups whose files share one schema, whatever their name.
 OPEN: dict[str, type] = {"transforms": Views}

@@ -11,8 +11,11 @@ from typing import NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from attacks.evaluation import bank
-from attacks.loop import STEPS, Setup, Step, attack
+from attacks.distributed import ALONE
+from attacks.evaluation import Bank, bank
+from attacks.loop import STEPS, Step, attack
+from attacks.parts import Perturbation, Setup
+from transforms import Compose
 
 #: Views of the bank that chooses the best iterate.
 VIEWS = 64
@@ -21,8 +24,8 @@ LOOKS = 10
 
 
 class Best(NamedTuple):
-    """The best perturbation so far of each picture, its mean loss on the bank (N,), the step that it comes from
-    (N,), and the last comparison's loss (N,)."""
+    """The best perturbation so far (of each picture, or the one that all share), the loss of each picture under it on
+    the bank (N,), the step that it comes from (N,), and the last comparison's loss (N,)."""
 
     delta: Tensor
     loss: Tensor
@@ -30,32 +33,77 @@ class Best(NamedTuple):
     latest: Tensor
 
 
-def solve(images: Tensor, anchor: Tensor, **setup: Unpack[Setup]) -> Best:
-    """Run `attack` to its end; arguments and errors as there."""
+def solve(images: Tensor, anchor: Tensor, *, stop: float | None = None, **setup: Unpack[Setup]) -> Best:
+    """Run `attack` to its end; arguments and errors as there, and `stop` as in `watch`."""
     best = None
-    for _, found in watch(images, anchor, **setup):
+    for _, found in watch(images, anchor, stop=stop, **setup):
         best = found
     assert best is not None  # the last step is always compared
     return best
 
 
-def watch(images: Tensor, anchor: Tensor, **setup: Unpack[Setup]) -> Iterator[tuple[Step, Best | None]]:
-    """The steps of `attack`, each with the best iterate so far (None until the first comparison)."""
+def watch(
+    images: Tensor, anchor: Tensor, *, stop: float | None = None, **setup: Unpack[Setup]
+) -> Iterator[tuple[Step, Best | None]]:
+    """The steps of `attack`, each with the best iterate so far (None until the first comparison).
+
+    A picture whose loss on the bank is `stop` or less is solved and leaves the batch.
+    """
     eot, steps = setup["eot"], setup.setdefault("steps", STEPS)
-    views = bank(eot.transforms, VIEWS if eot.transforms.dims else 1, seed=setup.get("seed", 0), purpose="select")
+    views = bank(eot.transforms, _size(setup), seed=setup.get("seed", 0), purpose="select")
     views = views._replace(u=views.u.to(images))
-    every, best = max(1, steps // LOOKS), None
-    for step in attack(images, anchor, **setup):
-        if (step.index + 1) % every == 0 or step.index + 1 == steps:
-            loss = views.losses(images + step.delta, anchor, setup["encoder"], setup["objective"], eot.chunk)
-            best = _better(best, Best(step.delta, loss, torch.full_like(loss, step.index, dtype=torch.long), loss))
+    every, best, shared = max(1, steps // LOOKS), None, setup["perturbation"].shared
+    running, solved = attack(images, anchor, **setup), None
+    while True:
+        try:
+            step = running.send(solved)
+        except StopIteration:
+            return
+        solved = None
+        if (step.index + 1) % every == 0 or step.last:
+            best = _better(best, _look(step, best, views, images, anchor, setup), shared)
+            solved = None if stop is None else best.loss <= stop
         yield step, best
 
 
-def _better(best: Best | None, now: Best) -> Best:
-    """Picture by picture, the one with the lower loss."""
+def pictures(perturbation: Perturbation, images: Tensor, delta: Tensor) -> Tensor:
+    """The attacked pictures themselves, seen directly: (N,C,H,W)."""
+    return Compose()(perturbation.scene(images, delta), images.new_zeros(len(images), 0))
+
+
+def _size(setup: Setup) -> int:
+    """Views of the bank: as many as the risk can be taken of."""
+    eot = setup["eot"]
+    multiple = eot.risk.multiple
+    return max(multiple, VIEWS // multiple * multiple) if eot.transforms.dims else multiple
+
+
+def _look(step: Step, best: Best | None, views: Bank, images: Tensor, anchor: Tensor, setup: Setup) -> Best:
+    """The current iterate on the bank; a picture that took no part in the step is as it was."""
+    shared = setup["perturbation"].shared
+    rows = slice(None) if best is None or shared else step.active.nonzero()[:, 0].to(images.device)
+    delta = step.delta if shared else step.delta[rows]
+    seen = pictures(setup["perturbation"], images[rows], delta)
+    losses = views.losses(
+        seen,
+        anchor[rows],
+        setup["encoder"],
+        setup["objective"],
+        step.estimate.chunk,
+        setup.get("world", ALONE),
+    )
+    loss = setup["eot"].risk.value(losses).to(losses)
+    if best is not None:
+        latest = best.latest.clone()
+        latest[rows] = loss
+        loss = latest
+    return Best(step.delta, loss, torch.full_like(loss, step.index, dtype=torch.long), loss)
+
+
+def _better(best: Best | None, now: Best, shared: bool) -> Best:
+    """Picture by picture, the one with the lower loss; of a shared perturbation, the one with the lower mean."""
     if best is None:
         return now
-    better = now.loss < best.loss
-    delta = torch.where(better[:, None, None, None], now.delta, best.delta)
+    better = (now.loss.mean() < best.loss.mean()).expand_as(now.loss) if shared else now.loss < best.loss
+    delta = torch.where(better[: len(now.delta), None, None, None], now.delta, best.delta)
     return Best(delta, torch.where(better, now.loss, best.loss), torch.where(better, now.step, best.step), now.loss)

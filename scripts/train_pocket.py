@@ -23,7 +23,7 @@ from torch import Tensor
 from attacks import Linf, bank, evaluate, interval, load_encoder
 from attacks.encoders import untrained
 from attacks.gallery import HELD_OUT, tiles
-from attacks.loop import Encoder
+from attacks.parts import Encoder
 from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective, Uniform, resize
 
 #: A little wider than the camera of `config=quickstart`.

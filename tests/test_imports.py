@@ -13,6 +13,7 @@ SOURCES = sorted(
 #: Each floor may import those before it.
 TRANSFORMS = (
     ("surrogate", "homography", "gather", "scene", "resize_kernels", "ranges", "draws", "colour"),
+    ("tone",),
     ("reading", "resize_8bit", "compat_arguments", "light"),
     ("pyramid", "blur", "sensor", "codec", "illumination", "occlusion"),
     ("sampling",),
@@ -27,12 +28,22 @@ TRANSFORMS = (
     ("audit",),
 )
 ATTACKS = (
-    ("files", "schema", "metrics", "objectives", "perturbations", "optimisers", "eot", "progress"),
+    ("files", "schema", "metrics", "objectives", "perturbations", "optimisers", "risk", "distributed", "passes"),
+    ("engine.decision", "engine.memory", "engine.fold", "engine.mixed", "engine.precision"),
+    ("engine.prepare", "engine.records"),
+    ("engine.rounding", "engine.bench"),
+    ("engine.search",),
+    ("engine.measure",),
+    ("engine",),
+    ("estimate", "progress"),
+    ("adaptive", "eot"),
+    ("parts",),
     ("images", "loop", "presets"),
     ("gallery", "evaluation", "encoders.preprocess", "encoders.weights"),
     ("solver", "encoders.pocket", "pipelines"),
     ("encoders",),
     ("build",),
+    ("arms", "tuning"),
     ("experiment",),
     ("results", "report.figures"),
     ("report.page",),

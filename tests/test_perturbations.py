@@ -82,6 +82,19 @@ def test_project_leaves_a_feasible_point_alone(name, value, share):
     torch.testing.assert_close(make(name).project(delta, images), delta, rtol=0, atol=1e-15)
 
 
+@every_set
+@given(seeds, scales)
+@few
+def test_ball_is_the_nearest_point_of_the_ball_and_knows_no_box(name, value, scale):
+    delta = random_like(pictures(dtype=double), value, scale)
+    once = make(name).ball(delta)
+    assert (make(name).norm(once) <= EPS[name] * (1 + 1e-12)).all()
+    torch.testing.assert_close(make(name).ball(once), once, rtol=1e-15, atol=0)
+    shorter = delta * (EPS[name] / delta.flatten(1).norm(dim=1)).clamp(max=1)[:, None, None, None]
+    wanted = delta.clamp(-EPS[name], EPS[name]) if name == "linf" else shorter
+    torch.testing.assert_close(once, wanted, rtol=1e-12, atol=0)
+
+
 def test_linf_projects_to_the_nearest_point():
     images = pictures(dtype=double)
     delta, linf = random_like(images, 1, 0.1), make("linf")

@@ -26,7 +26,7 @@ def problem():
 def losses(images, anchor, parts, delta, transforms=SEEN):
     """On the solver's own views."""
     views = bank(transforms, VIEWS if transforms.dims else 1, seed=parts["seed"], purpose="select")
-    return views.losses(images + delta, anchor, parts["encoder"], parts["objective"], chunk=7)
+    return views.losses(images + delta, anchor, parts["encoder"], parts["objective"], chunk=7).mean(1)
 
 
 def test_best_is_never_worse_than_the_last_iterate(problem):

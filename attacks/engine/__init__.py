@@ -1,0 +1,24 @@
+"""How an encoder is run: its layout, precision, folding, compilation and chunk, chosen by measurement."""
+
+from __future__ import annotations
+
+from attacks.engine.decision import Decision
+from attacks.engine.fold import foldable
+from attacks.engine.measure import choose
+from attacks.engine.memory import free_memory
+from attacks.engine.precision import Overflow
+from attacks.engine.prepare import prepare
+from attacks.engine.records import Choice, Measurement, Trial, describe
+
+__all__ = [
+    "Choice",
+    "Decision",
+    "Measurement",
+    "Overflow",
+    "Trial",
+    "choose",
+    "describe",
+    "foldable",
+    "free_memory",
+    "prepare",
+]

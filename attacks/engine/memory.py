@@ -1,0 +1,110 @@
+"""How much memory is free, and how much a view holds between its forward and its backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+#: Of what is free, a chunk may use this share: workspaces and other programs need some too.
+SHARE = 0.5
+
+
+def free_memory(device: torch.device, root: Path = Path("/")) -> int | None:
+    """Bytes that `device` has free; on Linux no more than the control group allows. None where nobody can say.
+
+    `root` is where /proc and /sys are mounted.
+    """
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
+    if device.type != "cpu":
+        return None
+    known = [free for free in (_available(root), *_groups(root)) if free is not None]
+    return min(known, default=None)
+
+
+def _available(root: Path) -> int | None:
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0][1]) * 1024 if found else None
+
+
+def _groups(root: Path) -> Iterator[int | None]:
+    """What each control group above this process leaves, version 2 and version 1."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base, limit, used, cache = "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            base, limit, used = "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+            cache = "total_inactive_file"
+        else:
+            continue
+        here = Path(path.lstrip("/"))
+        for group in (here, *here.parents):
+            folder = root / base / group
+            yield _left(folder / limit, folder / used, folder / "memory.stat", cache)
+
+
+def _left(limit: Path, used: Path, stat: Path, cache: str) -> int | None:
+    try:
+        most, now = limit.read_text().strip(), int(used.read_text())
+        lines = [line.split() for line in stat.read_text().splitlines()]
+    except (OSError, ValueError):
+        return None
+    reclaimable = sum(int(line[1]) for line in lines if line[0] == cache)
+    return None if most == "max" else max(0, int(most) - now + reclaimable)
+
+
+class Held:
+    """Bytes that autograd holds of the pass with the most: weights not counted, and no storage twice."""
+
+    def __init__(self) -> None:
+        self.most = self._now = 0
+        self._seen: set[int] = set()
+
+    def begin(self) -> None:
+        """A new pass."""
+        self._now = 0
+        self._seen.clear()
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """Count a tensor that autograd saves."""
+        storage = tensor.untyped_storage()
+        whole = tensor if tensor._base is None else tensor._base  # a linear layer saves its weight transposed
+        if not isinstance(whole, nn.Parameter) and storage.data_ptr() not in self._seen:
+            self._seen.add(storage.data_ptr())
+            self._now += storage.nbytes()
+            self.most = max(self.most, self._now)
+        return tensor
+
+
+@contextmanager
+def watch(device: torch.device) -> Iterator[Held]:
+    """Count what the passes inside hold at most; on CUDA that is the peak of the allocator."""
+    held = Held()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        yield held
+        held.most = torch.cuda.max_memory_allocated(device) - before
+        return
+    with torch.autograd.graph.saved_tensors_hooks(held.add, lambda tensor: tensor):
+        yield held
+
+
+def most_rows(device: torch.device, held: float) -> int | None:
+    """Rows that a pass may have if each holds `held` bytes, at least 1; None where free memory is unknown."""
+    free = free_memory(device)
+    return None if free is None else max(1, int(SHARE * free / max(held, 1)))

@@ -1,0 +1,88 @@
+"""An encoder as a decision wants it run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from attacks.engine.decision import Decision
+from attacks.engine.fold import fold
+from attacks.engine.mixed import make_mixed
+from attacks.engine.precision import LossScale, half_pass, make_low
+
+Encoder = Callable[[Tensor], Tensor]  # (N,3,H,W) in [0,1] -> (N,D)
+
+HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def prepare(encoder: Encoder, decision: Decision) -> Encoder:
+    """The encoder, run as `decision` says: (N,3,H,W) in [0,1] -> (N,D) in the dtype of the images.
+
+    The encoder given is never changed: a module is copied, its weights frozen. With the settings of `Decision()`
+    (any chunk) it is returned itself. A callable that is no module can have another layout and autocast, no more.
+
+    Raises:
+        ValueError: a setting that needs a module, a precision for which there is no layer, or an encoder in training
+            mode.
+    """
+    if decision == Decision(chunk=decision.chunk):
+        return encoder
+    if isinstance(encoder, nn.Module):
+        if encoder.training:
+            raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
+        return _Prepared(_module(encoder, decision), decision)
+    for name, wanted in (
+        ("precision=mixed", decision.precision == "mixed"),
+        ("fold=true", decision.fold),
+        ("compile=true", decision.compile),
+    ):
+        if wanted:
+            raise ValueError(f"`engine.{name}` needs an encoder that is an nn.Module; got a {type(encoder).__name__}")
+    return _Prepared(encoder, decision)
+
+
+def _module(encoder: nn.Module, decision: Decision) -> nn.Module:
+    module = copy.deepcopy(encoder).requires_grad_(False)
+    if decision.fold:
+        fold(module)
+    if decision.layout == "channels_last":
+        module = module.to(memory_format=torch.channels_last)
+    lowered = 1
+    if decision.precision == "mixed":
+        lowered = make_mixed(module)
+    elif decision.precision in HALVES:
+        lowered = make_low(module, HALVES[decision.precision])
+    if not lowered:
+        raise ValueError(
+            f"`engine.precision={decision.precision}` finds no layer in {type(encoder).__name__} to work on "
+            "(nn.Conv2d, nn.Linear); use engine.precision=float32"
+        )
+    return torch.compile(module, dynamic=False) if decision.compile else module  # type: ignore[return-value]
+
+
+class _Prepared:
+    """Images in, embeddings out, in the decision's layout and precision."""
+
+    def __init__(self, run: Encoder, decision: Decision) -> None:
+        self.run, self.decision = run, decision
+        self.scale = LossScale()
+
+    def __call__(self, images: Tensor) -> Tensor:
+        dtype, precision = images.dtype, self.decision.precision
+        if self.decision.layout == "channels_last":
+            images = images.contiguous(memory_format=torch.channels_last)
+        if precision not in HALVES:
+            return self.run(images)
+        scaled = precision == "float16"
+        features = self._half(self.scale.enter(images) if scaled else images, HALVES[precision]).to(dtype)
+        return self.scale.leave(features) if scaled else features
+
+    def _half(self, images: Tensor, dtype: torch.dtype) -> Tensor:
+        if isinstance(self.run, nn.Module):
+            return half_pass(self.run, images, dtype)
+        # Where the layers of a plain callable begin, nobody can tell.
+        with torch.autocast(images.device.type, dtype, cache_enabled=False):
+            return self.run(images.float())

@@ -1,0 +1,102 @@
+"""Which pictures and which views go through the encoder together.
+
+Views are counted in *groups*: the differences between their partial gradients tell how noisy the whole gradient is.
+The groups follow from the number of views alone, so neither the size of a pass nor the number of processes shows in
+an estimate.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+import torch
+
+#: At least so many groups, where there are as many views; fewer than twice as many.
+GROUPS = 4
+
+Group = tuple[int, ...]  # indices of views
+Found = TypeVar("Found")
+
+
+class Pass(NamedTuple):
+    """One forward and backward pass: pictures `images`, each seen from the views of `groups`, all of one length."""
+
+    images: range
+    groups: tuple[Group, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many views go through the encoder."""
+        return len(self.images) * len(self.groups) * len(self.groups[0])
+
+    def halves(self) -> tuple[Pass, Pass]:
+        """Two smaller passes: fewer groups, or fewer views of each, or fewer pictures."""
+        if len(self.groups) > 1:
+            k = len(self.groups) // 2
+            return self._replace(groups=self.groups[:k]), self._replace(groups=self.groups[k:])
+        if len(self.groups[0]) > 1:
+            k = len(self.groups[0]) // 2
+            return self._replace(groups=(self.groups[0][:k],)), self._replace(groups=(self.groups[0][k:],))
+        k = len(self.images) // 2
+        return self._replace(images=self.images[:k]), self._replace(images=self.images[k:])
+
+
+def group_size(n: int) -> int:
+    """How many of n views each group holds; the last group holds what is left."""
+    return max(1, n // GROUPS)
+
+
+def blocks(count: int, most: int) -> list[range]:
+    """`count` pictures in as few blocks of at most `most` as there can be, evenly."""
+    return _even(range(count), most)
+
+
+def passes(images: range, views: Sequence[int], n: int, room: int) -> Iterator[Pass]:
+    """The passes over `images`, at most `room` rows each, in which every picture is seen from each of `views`, some
+    of the n views of a step."""
+    size, room = group_size(n), max(1, room // len(images))
+    groups: dict[int, list[int]] = {}
+    for view in views:
+        groups.setdefault(view // size, []).append(view)
+    by_length: dict[int, list[Group]] = {}
+    for group in groups.values():
+        by_length.setdefault(len(group), []).append(tuple(group))
+    for length, equal in by_length.items():
+        if length <= room:
+            yield from (Pass(images, tuple(together)) for together in _even(equal, room // length))
+        else:
+            yield from (Pass(images, (part,)) for group in equal for part in _even(group, room))
+
+
+def within_memory(run: Callable[[Pass], Found], whole: Pass) -> Iterator[tuple[Pass, Found]]:
+    """Run a pass; where it does not fit into memory, its halves, and so on."""
+    try:
+        found = run(whole)
+    except RuntimeError as error:  # torch.OutOfMemoryError is one
+        if not out_of_memory(error) or whole.rows == 1:
+            raise
+    else:
+        yield whole, found
+        return
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    for half in whole.halves():
+        yield from within_memory(run, half)
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether an error says that memory ran out: CUDA has a class of its own for it, other devices only words."""
+    words = ("out of memory", "can't allocate memory")
+    return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in words)
+
+
+Several = TypeVar("Several", bound=Sequence[object])
+
+
+def _even(items: Several, most: int) -> list[Several]:
+    """Consecutive parts of at most `most`, as few as there can be and as equal as there can be."""
+    count = -(-len(items) // most)
+    edges = [round(i * len(items) / count) for i in range(count + 1)]
+    return [items[a:b] for a, b in itertools.pairwise(edges)]  # type: ignore[misc]

@@ -1,0 +1,84 @@
+"""How the encoder will be run: as asked, as an earlier run decided, or as measured on this run's own first step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attacks.build import Parts
+from attacks.distributed import World
+from attacks.engine import Choice, Decision, Measurement, Trial, choose
+from attacks.eot import EOT
+from attacks.parts import Encoder
+from attacks.schema import Run
+from transforms import Scene, stream
+
+#: About so many views are measured at once, on a CPU and on CUDA.
+ROWS = (32, 256)
+#: What the engine decides.
+CHOICES = ("layout", "precision", "fold", "compile", "chunk")
+
+
+def decide(run: Run, parts: Parts, world: World) -> Choice:
+    """The engine's decision for a run, the same on every process of `world`: the first one measures.
+
+    Raises ValueError or FileNotFoundError for a setting that is none.
+    """
+    wanted = {name: getattr(run.engine, name) for name in CHOICES}
+    try:
+        given = Decision(**{name: value for name, value in wanted.items() if value != "auto"})
+    except ValueError as error:
+        raise ValueError(f"`engine.{str(error).removeprefix('`')}") from None
+    if run.engine.reuse is not None:
+        return Choice(earlier(run.engine.reuse), ())
+    if "auto" not in wanted.values():
+        return Choice(given, ())
+    choice = _measured(run, parts, wanted) if world.first else None
+    found = None if choice is None else [choice.decision.to_dict(), [m.to_dict() for m in choice.measurements]]
+    decision, measurements = world.agree(found)
+    return Choice(Decision.from_dict(decision), tuple(Measurement(**m) for m in measurements))
+
+
+def earlier(path: str) -> Decision:
+    """The decision that a run directory, or its manifest.json, holds."""
+    file = Path(path) / "manifest.json" if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"`engine.reuse` must be a run directory or its manifest.json; found none at {path!r}"
+        )
+    try:
+        found: dict[str, Any] = json.loads(file.read_text())["engine"]["decision"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"`engine.reuse`: {file} holds no engine decision; is it a manifest.json?") from None
+    return Decision.from_dict(found)
+
+
+def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:
+    """Measure on the first step of the attack itself: its first pictures, its views, its start."""
+    views, count = run.attack.views, len(parts.queries)
+    some = min(count, max(1, ROWS[parts.device.type == "cuda"] // views))
+    images = parts.queries.images[:some].to(parts.device)
+    delta = parts.perturbation.start(images, torch.Generator().manual_seed(stream(run.seed, "start")))
+    eot = EOT(parts.transforms, parts.draws, n=views, risk=parts.risk)
+    u = eot.points(stream(run.seed, "attack"), 0, images)
+    with torch.no_grad():
+        goal = images if parts.goal is None else parts.gallery.images[parts.goal[:some]].to(images)
+        anchor = parts.encoder(goal)
+
+    def scene(part: Tensor, which: Tensor) -> Scene:
+        return parts.perturbation.scene(images[which], part)
+
+    def trial(encoder: Encoder, chunk: int) -> Trial:
+        def loss(pixels: Tensor, which: Tensor) -> Tensor:
+            return parts.objective(encoder(pixels), anchor[which])
+
+        found = replace(eot, chunk=chunk).estimate(delta, scene, loss, u, count=some)
+        return Trial(found.grad, found.snr)
+
+    total = 2 * count * run.attack.steps * views  # both optimised arms
+    return choose(parts.encoder, trial, wanted, rows=some * views, total_views=total, device=parts.device)

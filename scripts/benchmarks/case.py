@@ -1,0 +1,97 @@
+"""One picture, its views, and an encoder: what every contestant of a comparison gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+import torchvision
+from torch import Tensor, nn
+
+from attacks import EOT, load_encoder
+from attacks.estimate import Estimate
+from benchmarks.timing import photograph
+from transforms import Affine, Brightness, Compose, Contrast, Perspective, Sobol, scene_of
+
+PIPELINE = Compose(
+    [Affine(degrees=20, scale=(0.9, 1.3), translate=0.1), Perspective(0.1), Brightness(0.1), Contrast((0.8, 1.2))]
+)
+ENCODERS = ("pocket", "resnet18", "resnet50")
+SIZE = 224
+
+
+class Normalised(nn.Module):
+    """An encoder of images in [0,1] that subtracts ImageNet's mean and divides by its deviation first."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406])[:, None, None])
+        self.register_buffer("std", torch.tensor([0.229, 0.224, 0.225])[:, None, None])
+
+    def forward(self, images: Tensor) -> Tensor:
+        embedding: Tensor = self.encoder((images - self.mean) / self.std)
+        return embedding
+
+
+def encoder(arch: str) -> nn.Module:
+    """(N,3,H,W) in [0,1] -> (N,D), in evaluation mode, its weights as they come: each requires a gradient. All but
+    the pocket encoder have random weights, the same each time: speed does not depend on their values."""
+    if arch == "pocket":
+        return load_encoder().requires_grad_(True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = torchvision.models.get_model(arch, weights=None)
+    network.fc = nn.Identity()
+    return Normalised(network).eval()
+
+
+@dataclass(frozen=True)
+class Case:
+    """The question that all contestants answer: the gradient, with respect to `image`, of the mean cosine similarity
+    between the embeddings of its views and its own.
+
+    Args:
+        image: (1,3,S,S) in [0,1].
+        u: (V,dims), the views' coordinates in `PIPELINE`.
+        frozen: the encoder, its weights frozen.
+        ordinary: the same encoder with weights that require a gradient, as a network comes from its library.
+        anchor: (1,D), the embedding of `image`.
+    """
+
+    image: Tensor
+    u: Tensor
+    frozen: nn.Module
+    ordinary: nn.Module
+    anchor: Tensor
+
+    @property
+    def device(self) -> str:
+        return str(self.image.device)
+
+    def loss(self, encode: Callable[[Tensor], Tensor], views: Tensor) -> Tensor:
+        """(N,3,S,S) -> (N,), the cosine similarities; lower is better for the attacker."""
+        return F.cosine_similarity(encode(views), self.anchor, dim=1)
+
+    def estimate(self, eot: EOT, encode: Callable[[Tensor], Tensor], delta: Tensor, u: Tensor) -> Estimate:
+        """What EOT finds at `image + delta` from the views `u`."""
+        return eot.estimate(
+            delta,
+            lambda part, _: scene_of(self.image + part),
+            lambda views, _: self.loss(encode, views),
+            u,
+        )
+
+
+def case(arch: str, views: int, device: str = "cpu", size: int = SIZE) -> Case:
+    """A photograph, `views` points of a Sobol sequence, and an encoder by name."""
+    image = photograph(size).to(device)
+    frozen, ordinary = encoder(arch).requires_grad_(False).to(device), encoder(arch).to(device)
+    u = Sobol()(views, PIPELINE.dims, seed=0).to(device)
+    with torch.no_grad():
+        return Case(image, u, frozen, ordinary, frozen(image))

@@ -1,0 +1,123 @@
+"""The gradient of one EOT step: this project's engine, the encoder alone, a loop written by hand, and the peers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from attacks import EOT
+from attacks.engine import Choice, Decision, Trial, choose, describe, prepare
+from benchmarks.case import PIPELINE, Case, case
+from benchmarks.memory import MIB, in_fresh_process, peak
+from benchmarks.peers import PEERS, Contestant, installed
+from benchmarks.table import Row, Table
+from benchmarks.timing import compare
+
+BARE, FLOAT32, AUTO = "bare encoder", "ours, float32", "ours, auto"
+#: Steps times pictures of the attack that `auto` prepares for: enough to repay all measuring.
+STEPS = 100 * 100
+RATIOS = {"/ bare": BARE, "/ float32": FLOAT32, "/ auto": AUTO}
+
+
+def run(
+    rounds: int, archs: Sequence[str] = ("resnet18", "resnet50"), views: int = 16, device: str = "cpu"
+) -> list[Table]:
+    """Two tables an encoder: milliseconds per view, and the peak memory of a step in a fresh process."""
+    return [table for arch in archs for table in compared(arch, rounds, views, device)]
+
+
+def compared(arch: str, rounds: int, views: int, device: str) -> tuple[Table, Table]:
+    """Time and memory of each contestant on one encoder; peers that are missing are named as such."""
+    question = case(arch, views, device)
+    choice = decide(question)
+    decision = choice.decision
+    makers = contestants(question, decision)
+    seconds = compare({name: make() for name, make in makers.items()}, rounds, device)
+    times = {name: 1e3 * s / views for name, s in seconds.items()}
+    chosen = json.dumps(decision.to_dict())
+    where = ("--arch", arch, "--device", device, "--views", str(views), "--decision", chosen)
+    peaks = {name: in_fresh_process("engine", *where, "--one", name) / MIB for name in makers}
+    what = f"{arch}, {views} views of {question.image.shape[-1]}x{question.image.shape[-1]}, {device}"
+    title = f"Gradient of one step: {what}, {torch.get_num_threads()} threads, {rounds} rounds"
+    return (
+        Table(
+            title,
+            {"ms per view": ".2f"} | dict.fromkeys(RATIOS, ".2f"),
+            _rows(times),
+            "bars",
+            (describe(choice)[-1],),
+        ),
+        Table(
+            f"Peak memory of it, above that before it: {what}",
+            {"MiB": ".0f"} | dict.fromkeys(RATIOS, ".2f"),
+            _rows(peaks),
+            "bars",
+        ),
+    )
+
+
+def one(name: str, arch: str, views: int, device: str, decision: str) -> int:
+    """The peak bytes of a contestant's first step in this process; of its second, if the first is compiled."""
+    settings = Decision.from_dict(json.loads(decision))
+    step = contestants(case(arch, views, device), settings)[name]()
+    if settings.compile:
+        step()
+    return peak(step, device)
+
+
+def contestants(question: Case, decision: Decision) -> dict[str, Callable[[], Contestant]]:
+    """Name -> how it is made ready, in the order of the table; only peers that are there."""
+    peers = {name: make for name, (module, make) in PEERS.items() if installed(module)}
+    return {
+        BARE: lambda: bare(question, decision),
+        FLOAT32: lambda: ours(question, dataclasses.replace(decision, precision="float32")),
+        AUTO: lambda: ours(question, decision),
+        **{name: (lambda make=make: make(question)) for name, make in peers.items()},  # type: ignore[misc]
+    }
+
+
+def bare(question: Case, decision: Decision) -> Contestant:
+    """The encoder as the engine runs it, forward and backward, on views that are there already: no EOT is faster."""
+    encode = prepare(question.frozen, decision)
+    with torch.no_grad():
+        views = PIPELINE(question.image, question.u)
+
+    def run() -> Tensor:
+        parts = [part.detach().requires_grad_() for part in views.split(decision.chunk)]
+        return torch.cat([torch.autograd.grad(question.loss(encode, part).sum(), part)[0] for part in parts])
+
+    return run
+
+
+def ours(question: Case, decision: Decision) -> Contestant:
+    """`EOT.estimate`, the encoder run as decided."""
+    encode, delta = prepare(question.frozen, decision), torch.zeros_like(question.image)
+    eot = EOT(PIPELINE, n=len(question.u), chunk=decision.chunk)
+    return lambda: question.estimate(eot, encode, delta, question.u).grad
+
+
+def decide(question: Case) -> Choice:
+    """What `engine: auto` chooses for this encoder and these views, before `STEPS` such steps. On a CPU it may not
+    compile, which would take minutes of every contestant's fresh process."""
+    delta, n = torch.zeros_like(question.image), len(question.u)
+
+    def trial(encode: Callable[[Tensor], Tensor], chunk: int) -> Trial:
+        found = question.estimate(EOT(PIPELINE, n=n, chunk=chunk), encode, delta, question.u)
+        return Trial(found.grad, found.snr)
+
+    device = question.image.device
+    wanted: dict[str, object] = {"compile": "auto" if device.type == "cuda" else False}
+    return choose(question.frozen, trial, wanted, rows=n, total_views=STEPS * n, device=device)
+
+
+def _rows(found: dict[str, float]) -> dict[str, Row]:
+    """Each figure with its ratios; peers that are not there in their place."""
+    rows: dict[str, Row] = {
+        name: (value, *(value / found[base] if found[base] else None for base in RATIOS.values()))
+        for name, value in found.items()
+    }
+    return rows | {name: "not installed" for name in PEERS if name not in found}

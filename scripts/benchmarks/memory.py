@@ -1,0 +1,109 @@
+"""Memory and time against the number of views: the first should not grow, the second in proportion."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from attacks import EOT
+from benchmarks.case import PIPELINE, Case, case
+from benchmarks.table import Table
+from benchmarks.timing import compare
+
+VIEWS = tuple(2**k for k in range(3, 11))
+CHUNK = 8
+MIB = 2**20
+SCRIPT = Path(__file__).parents[1] / "benchmark.py"
+
+
+def run(
+    rounds: int, archs: Sequence[str] = ("pocket",), device: str = "cpu", views: Sequence[int] = VIEWS
+) -> list[Table]:
+    """Peak memory of one step in a fresh process for each number of views, seconds of one step, and a straight line
+    through them."""
+    columns = [str(n) for n in views]
+    peaks, seconds, lines = {}, {}, {}
+    for arch in archs:
+        peaks[arch] = tuple(
+            in_fresh_process("memory", "--arch", arch, "--device", device, "--one", str(n)) / MIB for n in views
+        )
+        whole = case(arch, max(views), device)
+        times = compare({str(n): step(whole, n) for n in views}, rounds, device)
+        seconds[arch] = tuple(times[column] for column in columns)
+        fixed, each = straight_line(views, seconds[arch])
+        lines[arch] = (1e3 * each, fixed / (fixed + each * views[0]))
+    what = f"of one step by number of views, {CHUNK} at a time, on {device}"
+    share = f"fixed part of {views[0]} views"
+    return [
+        Table(f"Peak memory {what} (MiB above that before it)", dict.fromkeys(columns, ".1f"), peaks, "lines"),
+        Table(f"Seconds {what}", dict.fromkeys(columns, ".3f"), seconds, "lines"),
+        Table("The straight line through the seconds", {"ms per view": ".3f", share: ".1%"}, lines),
+    ]
+
+
+def one(arch: str, device: str, views: int) -> int:
+    """The peak bytes of the first step that this process makes."""
+    return peak(step(case(arch, views, device), views), device)
+
+
+def step(question: Case, views: int) -> Callable[[], Tensor]:
+    """The estimate of the gradient from the first so many views."""
+    eot, delta = EOT(PIPELINE, n=views, chunk=CHUNK), torch.zeros_like(question.image)
+    return lambda: question.estimate(eot, question.frozen, delta, question.u[:views]).grad
+
+
+def straight_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+    """The a and b that minimise the mean square of (y - a - b x) / y: noise of a time grows with the time."""
+    at, found = (torch.tensor(values, dtype=torch.float64) for values in (x, y))
+    a, b = torch.linalg.lstsq(torch.stack([1 / found, at / found], -1), torch.ones_like(found)).solution.tolist()
+    return a, b
+
+
+def peak(work: Callable[[], object], device: str) -> int:
+    """Bytes that `work` needs at its worst, beyond what was held before: of the device, or of the process. What an
+    allocator keeps for later use is seen as held, so ask before any other work, in a fresh process."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        work()
+        return torch.cuda.max_memory_allocated(device) - before
+    gc.collect()
+    with suppress(OSError, AttributeError):  # glibc: what the start has freed goes back to the system
+        ctypes.CDLL(None).malloc_trim(0)
+    with suppress(OSError):  # Linux: the peak of the start is forgotten
+        Path("/proc/self/clear_refs").write_text("5")
+    before = _high_water()
+    work()
+    return _high_water() - before
+
+
+def _high_water() -> int:
+    """The most bytes that the process has held. `ru_maxrss` comes second: it begins with the peak of the parent."""
+    try:
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    except OSError:
+        found = None
+    if found:
+        return 1024 * int(found.group(1))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def in_fresh_process(*arguments: str) -> int:
+    """The number that `scripts/benchmark.py` prints last, with these arguments and this process's threads."""
+    command = [sys.executable, str(SCRIPT), *arguments, "--threads", str(torch.get_num_threads())]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"`{' '.join(arguments)}` failed in its own process:\n{done.stderr}")
+    return int(done.stdout.split()[-1])

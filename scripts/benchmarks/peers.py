@@ -1,0 +1,158 @@
+"""The same gradient by other means: a loop written by hand with kornia, and three attack libraries.
+
+Each is used as its documentation tells, and gets what its user would have: an encoder with weights as they come. The
+libraries transform one view at a time, with the same code as ours. Those that insist on labels get logits whose
+cross-entropy has the gradient of the cosine. They are optional: this is the only module that imports them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import kornia.enhance
+import kornia.geometry.transform as warps
+import torch
+from torch import Tensor, nn
+
+from benchmarks.case import PIPELINE, Case
+
+#: The gradient of the mean cosine (1,3,S,S), or that times a positive number, or its sign times one.
+Contestant = Callable[[], Tensor]
+EPS, STEP = 8 / 255, 2 / 255
+
+
+def kornia_views(image: Tensor, u: Tensor) -> Tensor:
+    """The views by kornia: a warp for the affine map, another for the perspective, brightness, contrast."""
+    views, size = image.expand(len(u), -1, -1, -1), image.shape[-1]
+    values = PIPELINE.values(u)
+    angle, zoom, move = values[:, 0], values[:, 1:2], values[:, 3:5] * size
+    corner, added, factor = values[:, 5:13], values[:, 13], values[:, 14]
+    frame: dict[str, Any] = {"padding_mode": "fill", "fill_value": torch.full((3,), 0.5, device=image.device)}
+    centre = torch.full_like(move, (size - 1) / 2)
+    matrix = warps.get_rotation_matrix2d(centre, -angle, zoom.expand(-1, 2))
+    matrix = torch.cat([matrix[..., :2], matrix[..., 2:] + move[..., None]], -1)
+    views = warps.warp_affine(views, matrix, (size, size), **frame)
+    square = torch.tensor([[0.0, 0.0], [1, 0], [1, 1], [0, 1]], device=image.device).expand(len(u), -1, -1)
+    ends = square + corner.unflatten(-1, (4, 2)) / 2
+    matrix = warps.get_perspective_transform(square * size - 0.5, ends * size - 0.5)
+    views = warps.warp_perspective(views, matrix, (size, size), align_corners=True, **frame)
+    views = kornia.enhance.adjust_brightness(views, added)
+    return (0.5 + (views - 0.5) * factor[:, None, None, None]).clamp(0, 1)
+
+
+def kornia_loop(case: Case) -> Contestant:
+    """What one writes by hand: a batch of views by kornia, one graph, `loss.backward()`."""
+
+    def run() -> Tensor:
+        case.ordinary.zero_grad()
+        leaf = case.image.clone().requires_grad_()
+        case.loss(case.ordinary, kornia_views(leaf, case.u)).mean().backward()
+        assert leaf.grad is not None
+        return leaf.grad
+
+    return run
+
+
+class NextView(nn.Module):
+    """Shows its input (1,3,S,S) from the next of the case's views at each call, over and over, where a user would
+    draw a view at random."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.u, self.calls = case.u, itertools.count()
+
+    def forward(self, image: Tensor) -> Tensor:
+        row = next(self.calls) % len(self.u)
+        return PIPELINE(image, self.u[row : row + 1])
+
+
+class LogProbabilities(nn.Module):
+    """Two classes: the cross-entropy of the first is exactly 2 - cosine, so raising it lowers the cosine."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.case, self.encoder = case, case.ordinary
+
+    def forward(self, views: Tensor) -> Tensor:
+        entropy = 2 - self.case.loss(self.encoder, views)
+        return torch.stack([-entropy, (-torch.expm1(-entropy)).log()], dim=1)
+
+
+class Linear(LogProbabilities):
+    """Two classes, for a library that averages the *logits* of the views: with (cosine, 0) that is the mean cosine,
+    of which the cross-entropy of the first class is a falling function."""
+
+    def forward(self, views: Tensor) -> Tensor:
+        cosine = self.case.loss(self.encoder, views)
+        return torch.stack([cosine, torch.zeros_like(cosine)], dim=1)
+
+
+def art(case: Case) -> Contestant:
+    """Adversarial Robustness Toolbox: an EoT preprocessor of its own kind before a `PyTorchClassifier`."""
+    estimators = importlib.import_module("art.estimators.classification")
+    base: Any = importlib.import_module("art.preprocessing.expectation_over_transformation.pytorch").EoTPyTorch
+    show = NextView(case)
+
+    def transform(_: Any, x: Tensor, y: Tensor, **__: Any) -> tuple[Tensor, Tensor]:
+        return show(x), y
+
+    views = type("Views", (base,), {"_transform": transform})(nb_samples=len(case.u), clip_values=(0.0, 1.0))
+    classifier = estimators.PyTorchClassifier(
+        LogProbabilities(case),
+        nn.CrossEntropyLoss(),
+        input_shape=tuple(case.image.shape[1:]),
+        nb_classes=2,
+        clip_values=(0.0, 1.0),
+        preprocessing_defences=[views],
+        device_type="cpu" if case.device == "cpu" else "gpu",
+    )
+    label = torch.tensor([[1.0, 0.0]], device=case.device)
+
+    def run() -> Tensor:
+        rising: Tensor = classifier.loss_gradient(case.image, label)
+        return -rising
+
+    return run
+
+
+def torchattacks(case: Case) -> Contestant:
+    """One step of its EOTPGD, the views drawn inside the model."""
+    library = importlib.import_module("torchattacks")
+    model = nn.Sequential(NextView(case), LogProbabilities(case)).eval()
+    attack = library.EOTPGD(model, eps=EPS, alpha=STEP, steps=1, eot_iter=len(case.u), random_start=False)
+    label = torch.tensor([0], device=case.device)
+    return lambda: case.image - attack(case.image, label)
+
+
+def foolbox(case: Case) -> Contestant:
+    """One step of its LinfPGD through `ExpectationOverTransformationWrapper`, the views drawn inside the model.
+
+    `run` is the attack without the check of success that a call adds: another forward pass of all views.
+    """
+    library = importlib.import_module("foolbox")
+    inner = library.PyTorchModel(nn.Sequential(NextView(case), Linear(case)).eval(), (0, 1), device=case.device)
+    model = library.models.ExpectationOverTransformationWrapper(inner, n_steps=len(case.u))
+    attack = library.attacks.LinfPGD(abs_stepsize=STEP, steps=1, random_start=False)
+    goal = library.Misclassification(torch.tensor([0], device=case.device))
+    return lambda: case.image - attack.run(model, case.image, goal, epsilon=EPS)
+
+
+#: Name -> (the module it needs, how it is made).
+PEERS: dict[str, tuple[str, Callable[[Case], Contestant]]] = {
+    "kornia, one graph": ("kornia", kornia_loop),
+    "ART": ("art", art),
+    "torchattacks": ("torchattacks", torchattacks),
+    "Foolbox": ("foolbox", foolbox),
+}
+
+
+def installed(module: str) -> bool:
+    """Whether a peer can be imported; one whose own requirements do not fit counts as missing."""
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,53 @@
+"""A stopwatch for a noisy machine: contestants take turns, and medians are compared."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import skimage.data
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Contestants = Mapping[str, Callable[[], object]]
+
+
+def compare(contestants: Contestants, rounds: int, device: str = "cpu") -> dict[str, float]:
+    """The median seconds of each, over rounds in which all take turns; the first round is not counted. Who goes first
+    changes from round to round: a contestant inherits the memory that the one before it has freed."""
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    names = list(contestants)
+    for i in range(rounds + 1):
+        for name in random.Random(i).sample(names, len(names)):
+            wait(device)
+            began = time.perf_counter()
+            contestants[name]()
+            wait(device)
+            times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(seconds[1:]) for name, seconds in times.items()}
+
+
+def wait(device: str) -> None:
+    """Until the device has done what it was given: a GPU works on while Python goes on."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def photograph(size: int) -> Tensor:
+    """A square photograph, (1,3,size,size) in [0,1]."""
+    image = torch.tensor(skimage.data.astronaut(), dtype=torch.float32).permute(2, 0, 1)[None] / 255
+    return F.interpolate(image, (size, size), mode="bilinear", antialias=True)
+
+
+def there_and_back(image: Tensor, views: Callable[[Tensor], Tensor]) -> Callable[[], None]:
+    """The forward and the backward pass, down to the gradient of the one image."""
+
+    def run() -> None:
+        leaf = image.clone().requires_grad_()
+        found = views(leaf)
+        found.backward(torch.ones_like(found))
+
+    return run

@@ -1,0 +1,129 @@
+"""Many pictures at once: budgets of their own, leaving the batch, and one perturbation for all."""
+
+import pytest
+import torch
+from torch import nn
+
+from attacks import EOT, L2, PGD, Linf, Toward, attack, bank, solve
+from attacks.perturbations import Universal
+from attacks.risk import CVaR, WorstOf
+from attacks.solver import VIEWS, watch
+from transforms import Affine, Brightness, Compose
+
+SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
+double = torch.float64
+
+
+@pytest.fixture
+def problem():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(120, 6)).to(double).eval()
+    images = torch.rand(4, 3, 12, 14, dtype=double)
+    parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "seed": 5, "steps": 20}
+    return images, torch.randn(4, 6, dtype=double), parts | {"optimiser": PGD(), "eot": EOT(SEEN, n=4, chunk=7)}
+
+
+def run(images, anchor, parts, solved=None):
+    """All steps; `solved` maps a step's index to the pictures that are solved after it."""
+    going, steps, said = attack(images, anchor, **parts), [], None
+    while True:
+        try:
+            steps.append(going.send(said))
+        except StopIteration:
+            return steps
+        said = None
+        if solved and steps[-1].index in solved:
+            said = torch.tensor([i in solved[steps[-1].index] for i in range(len(images))])
+
+
+def test_a_solved_picture_leaves_and_the_others_do_not_notice(problem):
+    images, anchor, parts = problem
+    plain, left = run(images, anchor, parts), run(images, anchor, parts, {4: [1], 9: [0, 3]})
+    assert [step.active.tolist() for step in left[4:6]] == [[True] * 4, [True, False, True, True]]
+    for i, until in enumerate((9, 4, 19, 9)):
+        for a, b in zip(plain[: until + 1], left, strict=False):
+            torch.testing.assert_close(a.delta[i], b.delta[i], rtol=0, atol=1e-12)
+        assert all(torch.equal(step.delta[i], left[until].delta[i]) for step in left[until:])
+        assert left[-1].estimate.mean[i] == left[until].estimate.mean[i]
+    assert left[-1].evals == 4 * (10 + 5 + 20 + 10)
+    assert plain[-1].evals == 4 * 80
+
+
+def test_the_attack_ends_when_all_are_solved(problem):
+    images, anchor, parts = problem
+    assert len(run(images, anchor, parts, {3: [0, 1], 6: [2, 3]})) == 7
+
+
+def test_each_picture_has_its_own_budget(problem):
+    images, anchor, parts = problem
+    seen = []
+
+    def counted(pixels):
+        seen.append(len(pixels))
+        return parts["encoder"](pixels)
+
+    budget = torch.tensor([4, 11, 40, 10**6])
+    steps = run(images, anchor, parts | {"budget": budget, "encoder": counted})
+    took = torch.stack([step.active for step in steps]).sum(0)
+    assert took.tolist() == [1, 2, 10, 20]
+    assert sum(seen) == steps[-1].evals == 4 * 33
+    assert [step.last for step in steps] == [False] * 19 + [True]
+    alone = run(images[[2]], anchor[[2]], parts | {"budget": 40, "perturbation": Linf(0.1, random_start=False)})
+    assert len(alone) == 10
+    assert [step.last for step in alone] == [False] * 9 + [True]
+
+
+@pytest.mark.parametrize("budget", [3, 0, 2.5, torch.tensor([8, 8]), torch.tensor([8, 8, 8, 3])])
+def test_a_budget_must_pay_for_a_step(problem, budget):
+    images, anchor, parts = problem
+    with pytest.raises(ValueError, match="`budget` must be a whole number"):
+        next(attack(images, anchor, **parts | {"budget": budget}))
+
+
+def test_solve_stops_at_a_loss_on_the_bank(problem):
+    images, anchor, parts = problem
+    best = solve(images, anchor, **parts)
+    stop = float(best.loss.sort().values[1:3].mean())  # two of four get there
+    *_, (step, early) = watch(images, anchor, stop=stop, **parts)
+    assert ((early.loss <= stop) == (best.loss <= stop)).all()
+    assert (early.loss <= stop).sum() == 2
+    assert step.evals < 4 * 80
+    torch.testing.assert_close(early.loss[early.loss > stop], best.loss[best.loss > stop], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("risk", [CVaR(0.25), WorstOf(24)])
+def test_the_best_iterate_is_best_by_the_risk(problem, risk):
+    images, anchor, parts = problem
+    eot = EOT(SEEN, n=24, risk=risk)
+    best = solve(images, anchor, **parts | {"eot": eot})
+    views = bank(SEEN, 48 if isinstance(risk, WorstOf) else VIEWS, seed=5, purpose="select")
+    views = views._replace(u=views.u.to(images))
+    losses = views.losses(images + best.delta, anchor, parts["encoder"], parts["objective"], 64)
+    torch.testing.assert_close(best.loss, risk.value(losses))
+
+
+@pytest.mark.parametrize("inner", [Linf(0.1), L2(1.0)], ids=["linf", "l2"])
+def test_one_perturbation_for_all_beats_noise_on_every_picture(problem, inner):
+    images, anchor, parts = problem
+    perturbation = Universal(inner)
+    one = anchor[:1].expand(4, -1)
+    best = solve(images, one, **parts | {"perturbation": perturbation})
+    assert best.delta.shape == (1, 3, 12, 14)
+    assert (perturbation.norm(best.delta) <= inner.eps * (1 + 1e-9)).all()
+    noise = perturbation.noise(images, torch.Generator().manual_seed(1))
+    views = bank(SEEN, VIEWS, seed=5, purpose="select")
+    views = views._replace(u=views.u.to(images))
+    seen = (images + noise).clamp(0, 1)
+    before = views.losses(seen, one, parts["encoder"], parts["objective"], 64).mean(1)
+    assert (best.loss < before).all()
+
+
+def test_a_common_perturbation_follows_the_mean_gradient(problem):
+    # Plain PGD by hand, on the mean over pictures and views.
+    images, anchor, parts = problem
+    parts |= {"perturbation": Universal(Linf(0.1, random_start=False)), "optimiser": PGD(0.25, 0.0, "constant")}
+    first = run(images, anchor, parts | {"steps": 1})[0]
+    own = attack(images, anchor, **parts | {"perturbation": Linf(0.1, random_start=False), "steps": 1})
+    mean = next(own).estimate.grad.mean(0, keepdim=True)
+    torch.testing.assert_close(first.estimate.grad, mean, rtol=1e-10, atol=1e-12)
+    assert torch.equal(first.delta, -0.025 * mean.sign())

@@ -1,0 +1,131 @@
+"""Several processes: real ones, started by torchrun, against one alone."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from attacks.distributed import ALONE, join
+
+ROOT = Path(__file__).parents[1]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+LAWS = """
+import json, sys, torch
+from attacks.distributed import join
+values = torch.rand(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.5
+found = {}
+for turn in range(2):  # a sweep joins again
+    world = join()
+    mine = values.clone() * 0
+    mine[list(world.share(1000))] = values[list(world.share(1000))]
+    many = (values * 10 ** (3 * world.rank)).float()
+    count = torch.tensor(world.rank)
+    across = torch.full((2, 3), float(world.rank)).T
+    world.sum(mine, many, count, across)
+    found = {
+        "rank": world.rank, "size": world.size, "first": world.first,
+        "whole": bool(torch.equal(mine, values)), "count": int(count), "across": across.tolist(),
+        "bits": hash(tuple(many.tolist())), "least": world.least(7 - world.rank),
+        "agreed": world.agree({"from": world.rank, "none": None}),
+        "sent": world.broadcast(torch.arange(3) + 10 * world.rank).tolist(),
+    }
+open(f"{sys.argv[1]}/{found['rank']}.json", "w").write(json.dumps(found))
+"""
+
+
+def torchrun(size, arguments, folder, check=True):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    return subprocess.run(
+        [*command, *arguments],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=check,
+        timeout=300,
+    )
+
+
+def test_a_process_alone_has_nothing_to_wait_for(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    world = join()
+    assert world == ALONE
+    values = torch.arange(5.0)
+    world.sum(values)
+    assert torch.equal(world.broadcast(values), torch.arange(5.0))
+    assert (world.first, list(world.share(3)), world.least(4), world.agree("a")) == (True, [0, 1, 2], 4, "a")
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_processes_find_the_same(size, tmp_path):
+    (tmp_path / "laws.py").write_text(LAWS)
+    torchrun(size, ["laws.py", str(tmp_path)], tmp_path)
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(size)]
+    for rank, each in enumerate(found):
+        assert (each["rank"], each["size"], each["first"]) == (rank, size, rank == 0)
+        assert each["whole"]
+        total = sum(range(size))
+        assert each["count"] == total
+        assert each["across"] == [[total] * 2] * 3
+        assert each["least"] == 7 - size + 1
+        assert each["agreed"] == {"from": 0, "none": None}
+        assert each["sent"] == [0 + 0, 1, 2]
+    assert len({each["bits"] for each in found}) == 1
+
+
+QUICK = ["config=smoke", "attack.views=8", "attack.steps=4", "evaluate.views=16"]
+
+
+def run_of(folder):
+    with (folder / "steps.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    return lines, json.loads((folder / "metrics.json").read_text())
+
+
+def test_two_processes_take_the_steps_of_one(tmp_path):
+    # The larger comparison, with four processes too, is `slow`.
+    compare([1, 2], tmp_path, QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", [[], ["risk=cvar"], ["perturbation.shared=true"], ["optimiser=sgd"]], ids=str)
+def test_any_number_of_processes_takes_the_same_steps(tmp_path, extra):
+    compare([1, 2, 4], tmp_path, [*QUICK, "data.count=3", "attack.steps=12", *extra])
+
+
+def compare(sizes, folder, arguments):
+    runs = {}
+    for size in sizes:
+        where = folder / str(size)
+        where.mkdir()
+        said = torchrun(size, ["-m", "attacks.run", *arguments], where)
+        (run,) = where.glob("outputs/*/*")
+        assert [p.name for p in where.iterdir()] == ["outputs"]
+        assert len(list(where.glob("outputs/*"))) == 1
+        assert said.stdout.count("report: ") == 1
+        assert said.stderr.count("eot: 4/") <= 2  # one process speaks (`no_eot` and `eot`)
+        assert json.loads((run / "manifest.json").read_text())["processes"] == size
+        runs[size] = run_of(run)
+    alone, metrics = runs[1]
+    for size, (lines, found) in runs.items():
+        assert [line["evals"] for line in lines] == [line["evals"] for line in alone]
+        for now, then in zip(lines, alone, strict=True):
+            assert float(now["cosine"]) == pytest.approx(float(then["cosine"]), rel=1e-5), now
+        for arm, row in found["arms"].items():
+            for name in ("cosine", "recall_at_1", "success"):
+                assert row[name]["mean"] == pytest.approx(metrics["arms"][arm][name]["mean"], abs=1e-3), (arm, name)
+        again = (size - 1) * metrics["gallery"]  # every process embeds the gallery
+        assert found["cost"]["forward"] == metrics["cost"]["forward"] + again
+        assert found["cost"]["backward"] == metrics["cost"]["backward"]
+
+
+def test_an_error_is_told_by_the_process_that_meets_it(tmp_path):
+    said = torchrun(2, ["-m", "attacks.run", "config=smoke", "attack.steps=0"], tmp_path, check=False)
+    assert said.returncode != 0
+    assert "error: `attack.steps` must be at least 1" in said.stderr
+    assert not list(tmp_path.glob("outputs/*/*/metrics.json"))

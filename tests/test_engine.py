@@ -1,0 +1,268 @@
+"""An engine changes how an encoder runs, not what it computes."""
+
+import copy
+import json
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from attacks.encoders import load_encoder
+from attacks.engine import Decision, Overflow, prepare
+
+
+def dressed(module):
+    """Random weights and running statistics that are not those of a fresh batch norm."""
+    for m in module.modules():
+        if isinstance(m, nn.modules.batchnorm._BatchNorm):
+            m.running_mean.normal_(0, 0.2)
+            m.running_var.uniform_(0.5, 2)
+            m.weight.data.uniform_(0.5, 1.5)
+            m.bias.data.normal_(0, 0.2)
+    return module.eval().requires_grad_(False)
+
+
+def resnet():
+    return dressed(torchvision.models.resnet18(num_classes=32))
+
+
+def pulled(encoder, images):
+    """(embeddings, gradient of a fixed loss)."""
+    leaf = images.clone().requires_grad_()
+    features = encoder(leaf)
+    weights = torch.linspace(-1, 1, features[0].numel(), dtype=features.dtype).view_as(features[0])
+    (gradient,) = torch.autograd.grad((features * weights).sum(), leaf)
+    return features.detach(), gradient
+
+
+def off(a, b):
+    return float((a - b).norm() / b.norm())
+
+
+def test_decision_round_trip():
+    decision = Decision("channels_last", "bfloat16", fold=True, chunk=8)
+    assert Decision.from_dict(json.loads(json.dumps(decision.to_dict()))) == decision
+    words = dict(word.removeprefix("engine.").split("=") for word in decision.settings())
+    wanted = {"layout": "channels_last", "precision": "bfloat16", "fold": "true", "compile": "false", "chunk": "8"}
+    assert words == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("layout", "NHWC"), ("precision", "fp8"), ("fold", 1), ("compile", "no"), ("chunk", 0), ("chunk", True)],
+)
+def test_decision_refuses(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        Decision.from_dict({name: value})
+
+
+def test_decision_refuses_an_unknown_name():
+    with pytest.raises(ValueError, match="`speed`"):
+        Decision.from_dict({"speed": "high"})
+
+
+def test_the_default_is_the_encoder_itself():
+    encoder = load_encoder()
+    assert prepare(encoder, Decision(chunk=3)) is encoder
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed", "bfloat16", "float16"])
+def test_the_encoder_given_is_never_changed(precision):
+    encoder = resnet()
+    encoder.conv1.weight.requires_grad_()
+    before = {name: t.clone() for name, t in encoder.state_dict().items()}
+    kinds = [type(m) for m in encoder.modules()]
+    pulled(prepare(encoder, Decision("channels_last", precision, fold=True)), torch.rand(1, 3, 32, 32))
+    after = encoder.state_dict()
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        assert torch.equal(tensor, after[name])
+        assert tensor.dtype == after[name].dtype
+        assert tensor.stride() == after[name].stride()
+    assert [type(m) for m in encoder.modules()] == kinds
+    assert not any(m.training or m._forward_pre_hooks for m in encoder.modules())
+    assert encoder.conv1.weight.requires_grad
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_channels_last_is_the_same_map():
+    encoder, images = resnet().double(), torch.rand(2, 3, 64, 64, dtype=torch.float64)
+    prepared = prepare(encoder, Decision("channels_last"))
+    assert prepared.run.conv1.weight.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(pulled(prepared, images), pulled(encoder, images), rtol=1e-9, atol=1e-12)
+    encoder, images = encoder.float(), images.float()
+    torch.testing.assert_close(
+        prepare(encoder, Decision("channels_last"))(images), encoder(images), rtol=1e-5, atol=1e-5
+    )
+
+
+def convolution(**settings):
+    return nn.Conv2d(4, 6, **{"kernel_size": 3, **settings})
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        convolution(stride=2, padding=1),
+        convolution(dilation=2, padding=(2, 0), bias=False),
+        convolution(groups=2, padding="valid"),
+        convolution(padding="same", dilation=3),
+        convolution(kernel_size=(3, 5), padding="same"),
+        nn.Linear(9, 7),
+        nn.Linear(9, 7, bias=False),
+    ],
+    ids=str,
+)
+def test_mixed_rounds_the_backward_pass_alone(layer, layout):
+    layer = nn.Sequential(layer).eval().requires_grad_(False)
+    mixed = prepare(layer, Decision(layout, "mixed"))
+    images = torch.rand(2, 4, 9, 9)
+    exact, rounded = pulled(layer, images), pulled(mixed, images)
+    with torch.no_grad():
+        unrecorded = mixed(images)
+    plain = prepare(layer, Decision(layout))(images)
+    assert torch.equal(rounded[0], plain)
+    assert torch.equal(unrecorded, plain)
+    assert 0 < off(rounded[1], exact[1]) < 0.01
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+def test_mixed_with_an_even_kernel():
+    layer = nn.Sequential(convolution(kernel_size=4, padding="same")).requires_grad_(False).eval()
+    images = torch.rand(2, 4, 9, 9)
+    exact, rounded = (pulled(prepare(layer, Decision(precision=p)), images) for p in ("float32", "mixed"))
+    assert torch.equal(rounded[0], exact[0])
+    assert 0 < off(rounded[1], exact[1]) < 0.01
+
+
+def test_mixed_leaves_other_paddings_alone():
+    layer = nn.Sequential(convolution(padding=1, padding_mode="reflect"), nn.Flatten(), nn.Linear(486, 3)).eval()
+    images = torch.rand(1, 4, 9, 9)
+    mixed = prepare(layer, Decision(precision="mixed"))
+    assert type(mixed.run[0]) is nn.Conv2d
+    assert torch.equal(pulled(mixed, images)[0], pulled(layer, images)[0])
+
+
+def test_rounding_the_backward_pass_harms_less():
+    encoder, images = load_encoder(), torch.rand(4, 3, 128, 128)
+    exact = pulled(encoder, images)
+    mixed, low, half = (pulled(prepare(encoder, Decision(precision=p)), images) for p in LOWER)
+    assert torch.equal(mixed[0], exact[0])
+    assert 0 < off(mixed[1], exact[1]) < 0.01
+    for features, gradient in (low, half):
+        assert features.dtype == gradient.dtype == torch.float32
+        assert 0 < off(features, exact[0]) < 0.02
+        assert off(mixed[1], exact[1]) < off(gradient, exact[1]) < 0.15
+
+
+LOWER = ("mixed", "bfloat16", "float16")
+
+
+@pytest.mark.parametrize("precision", LOWER)
+def test_images_of_double_precision_stay_so(precision):
+    encoder, images = load_encoder(), torch.rand(1, 3, 96, 96, dtype=torch.float64)
+    encoder = encoder.double() if precision == "mixed" else encoder
+    features, gradient = pulled(prepare(encoder, Decision(precision=precision)), images)
+    assert features.dtype == gradient.dtype == torch.float64
+
+
+def test_the_preprocessing_is_not_rounded():
+    seen = []
+
+    class Watched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x):
+            x = torch.ones(4, 4) @ x  # autocast would round a product
+            seen.append(x.dtype)
+            x = self.head(x)
+            seen.append(x.dtype)
+            seen.append((torch.ones(4, 4) @ x).dtype)
+            return x.flatten(1)
+
+    prepare(Watched().eval(), Decision(precision="bfloat16"))(torch.rand(1, 3, 4, 4))
+    assert seen == [torch.float32, torch.bfloat16, torch.bfloat16]
+
+
+def test_an_overflow_is_told_and_mended():
+    layer = nn.Sequential(nn.Flatten(), nn.Linear(12, 2)).eval().requires_grad_(False)
+    prepared = prepare(layer, Decision(precision="float16"))
+    leaf, overflows = torch.rand(1, 3, 2, 2).requires_grad_(), 0
+    while True:
+        try:
+            (gradient,) = torch.autograd.grad(20 * prepared(leaf).sum(), leaf)  # 20 * 2^14 is beyond float16
+            break
+        except Overflow:
+            overflows += 1
+    assert overflows == 3  # 20 * 2^11 is the first below 65504
+    assert off(gradient.flatten(), 20 * layer[1].weight.sum(0)) < 2e-3
+
+
+def test_a_gradient_that_no_scale_mends_is_passed_on():
+    layer = nn.Sequential(nn.Flatten(), nn.Linear(12, 2)).eval()
+    prepared = prepare(layer, Decision(precision="float16"))
+    leaf = torch.rand(1, 3, 2, 2).requires_grad_()
+    for _ in range(14):
+        with pytest.raises(Overflow):
+            torch.autograd.grad(torch.nan * prepared(leaf).sum(), leaf)
+    (gradient,) = torch.autograd.grad(torch.nan * prepared(leaf).sum(), leaf)
+    assert gradient.isnan().all()
+
+
+@pytest.mark.parametrize("setting", [{"fold": True}, {"compile": True}, {"precision": "mixed"}])
+def test_a_plain_callable_cannot_have_everything(setting):
+    with pytest.raises(ValueError, match=f"engine.{next(iter(setting))}=.* needs an encoder that is an nn.Module"):
+        prepare(lambda images: images.flatten(1), Decision(**setting))
+
+
+def test_a_plain_callable_has_layout_and_autocast():
+    weight, seen = torch.rand(2, 12), []
+
+    def encoder(images):
+        seen.append(images.is_contiguous(memory_format=torch.channels_last))
+        return images.flatten(1) @ weight.T
+
+    images = torch.rand(1, 3, 2, 2)
+    features = prepare(encoder, Decision("channels_last", "bfloat16"))(images)
+    assert seen == [True]
+    assert features.dtype == torch.float32
+    assert 0 < off(features, encoder(images)) < 0.01
+
+
+def test_an_encoder_without_layers_has_no_lower_precision():
+    with pytest.raises(ValueError, match="finds no layer"):
+        prepare(nn.Flatten().eval(), Decision(precision="bfloat16"))
+
+
+def test_training_mode_is_refused():
+    with pytest.raises(ValueError, match="training mode"):
+        prepare(resnet().train(), Decision(fold=True))
+
+
+def test_compile_gets_the_prepared_module(monkeypatch):
+    asked = {}
+
+    def compiler(module, **arguments):
+        asked.update(arguments, module=module)
+        return module
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    encoder, images = load_encoder(), torch.rand(1, 3, 96, 96)
+    features = prepare(encoder, Decision(fold=True, compile=True))(images)
+    assert asked.pop("module") is not encoder
+    assert asked == {"dynamic": False}
+    torch.testing.assert_close(features, encoder(images), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
+@pytest.mark.parametrize("precision", ["float32", *LOWER])
+def test_a_graph_compiler_can_follow(precision):
+    encoder, images = load_encoder(), torch.rand(2, 3, 96, 96)
+    prepared = prepare(encoder, Decision("channels_last", precision, fold=True))
+    eager = pulled(copy.deepcopy(prepared), images)
+    prepared.run = torch.compile(prepared.run, dynamic=False, backend="eager")
+    torch.testing.assert_close(pulled(prepared, images), eager)

@@ -1,0 +1,106 @@
+"""A batch norm is folded where that changes nothing."""
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from attacks.encoders import load_encoder
+from attacks.engine import Decision, foldable, prepare
+
+
+class Conv2dThrice(nn.Module):
+    """A convolution that feeds a batch norm alone, one that feeds two consumers, and one that is called twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, bias=False), nn.Conv2d(8, 8, 1)
+        self.na, self.nb, self.nc = nn.BatchNorm2d(8), nn.BatchNorm2d(8), nn.BatchNorm2d(8)
+        self.head, self.nh = nn.Linear(8, 5), nn.BatchNorm1d(5)
+
+    def forward(self, x):
+        x = self.na(self.a(x)).relu()
+        y = self.b(x)
+        y = self.nb(y) + y
+        y = self.nc(self.c(self.c(y)))
+        return self.nh(self.head(y.mean((2, 3))))
+
+
+def dressed(module):
+    """Random weights and running statistics that are not those of a fresh batch norm."""
+    for m in module.modules():
+        if isinstance(m, nn.modules.batchnorm._BatchNorm):
+            m.running_mean.normal_(0, 0.2)
+            m.running_var.uniform_(0.5, 2)
+            m.weight.data.uniform_(0.5, 1.5)
+            m.bias.data.normal_(0, 0.2)
+    return module.eval().requires_grad_(False)
+
+
+def resnet():
+    return dressed(torchvision.models.resnet18(num_classes=32))
+
+
+def pulled(encoder, images):
+    """(embeddings, gradient of a fixed loss)."""
+    leaf = images.clone().requires_grad_()
+    features = encoder(leaf)
+    weights = torch.linspace(-1, 1, features[0].numel(), dtype=features.dtype).view_as(features[0])
+    (gradient,) = torch.autograd.grad((features * weights).sum(), leaf)
+    return features.detach(), gradient
+
+
+@pytest.mark.parametrize(("make", "count", "size"), [(resnet, 20, 64), (load_encoder, 10, 128)])
+def test_folding_is_exact_in_double_precision(make, count, size):
+    encoder = make().double()
+    assert foldable(encoder) == count
+    images = torch.rand(2, 3, size, size, dtype=torch.float64)
+    folded = prepare(encoder, Decision(fold=True))
+    for mine, exact in zip(pulled(folded, images), pulled(encoder, images), strict=True):
+        assert mine.dtype == torch.float64
+        torch.testing.assert_close(mine, exact, rtol=1e-9, atol=1e-12)
+    norms = [m for m in folded.run.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert not norms
+
+
+def test_only_what_feeds_nothing_else_is_folded():
+    encoder = dressed(Conv2dThrice()).double()
+    assert foldable(encoder) == 2  # a, and the linear head
+    folded = prepare(encoder, Decision(fold=True))
+    assert isinstance(folded.run.nb, nn.BatchNorm2d)
+    assert isinstance(folded.run.nc, nn.BatchNorm2d)
+    images = torch.rand(2, 3, 16, 16, dtype=torch.float64)
+    torch.testing.assert_close(pulled(folded, images), pulled(encoder, images))
+
+
+class Untraceable(nn.Module):
+    """Control flow that depends on values."""
+
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+def test_shared_layers_are_not_folded_where_tracing_fails():
+    conv = nn.Conv2d(3, 3, 1)
+    parts = [conv, nn.BatchNorm2d(3), conv, nn.BatchNorm2d(3), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)]
+    encoder = dressed(nn.Sequential(Untraceable(), *parts)).double()
+    assert foldable(encoder) == 1
+    images = torch.rand(2, 3, 4, 4, dtype=torch.float64)
+    torch.testing.assert_close(prepare(encoder, Decision(fold=True))(images), encoder(images))
+
+
+def test_shared_hooked_and_training_layers_are_not_folded():
+    conv, norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+    assert foldable(nn.Sequential(conv, norm, nn.ReLU(), conv, norm).eval()) == 0
+    assert foldable(nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))) == 0
+    hooked = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)).eval()
+    assert foldable(hooked) == 1
+    hooked[0].register_forward_hook(lambda *_: None)
+    assert foldable(hooked) == 0
+
+
+def test_a_norm_of_another_axis_is_not_silently_dropped():
+    encoder = dressed(nn.Sequential(nn.Flatten(2), nn.Linear(16, 3), nn.BatchNorm1d(3)))
+    encoder(torch.rand(1, 3, 4, 4))  # normalises the three channels, not the three outputs
+    with pytest.raises(ValueError, match=r"engine\.fold=false"):
+        prepare(encoder, Decision(fold=True))(torch.rand(1, 3, 4, 4))

@@ -1,0 +1,289 @@
+"""The choice of an engine, by trials whose costs and errors are known, on a clock that only trials move."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from attacks.engine import Decision, Overflow, Trial, choose, describe
+
+CPU = torch.device("cpu")
+VIEWS = 64  # of one trial
+LONG = 100_000  # views of a run that leaves time for everything but a compilation
+PRECISIONS = ("mixed", "bfloat16", "float16")
+
+
+class World:
+    """An encoder's costs (ms for each view), its gradient's errors, and whatever goes wrong, by decision.
+
+    The gradient of float32 has norm 2 and, at snr 3, a sampling noise of 1: 2 / sqrt(1 + 3).
+    """
+
+    def __init__(
+        self, monkeypatch, *, snr=3.0, cost=lambda d: 10.0, error=lambda d: 0.0, embedding=None, before=None
+    ):
+        self.snr, self.cost, self.error, self.embedding = snr, cost, error, embedding or (lambda d: 0.0)
+        self.before = before or (lambda d: None)
+        self.seconds, self.trials, self.tried = 0.0, 0, []
+        self.encoder = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).eval()
+        monkeypatch.setattr("attacks.engine.bench.prepare", self.prepare)
+
+    def prepare(self, _, decision):
+        self.before(decision)
+        self.tried.append(decision)
+        self.now = decision
+
+        def encoder(images):
+            self.now = decision
+            return images.flatten(1) + self.embedding(decision)
+
+        return encoder
+
+    def trial(self, encoder, chunk):
+        for done in range(0, VIEWS, chunk):
+            encoder(torch.ones(min(chunk, VIEWS - done), 3, 1, 1))
+        assert chunk == self.now.chunk
+        self.trials += 1
+        self.seconds += VIEWS * self.cost(self.now) / 1e3
+        return Trial(torch.tensor([[2.0, self.error(self.now)]]), torch.tensor([self.snr]))
+
+    def choose(self, total_views=LONG, rows=VIEWS, **wanted):
+        arguments = {"rows": rows, "total_views": total_views, "device": CPU, "clock": lambda: self.seconds}
+        return choose(self.encoder, self.trial, wanted, **arguments)
+
+
+def verdict(choice, name):
+    (found,) = [m for m in choice.measurements if m.name == name]
+    return found
+
+
+def speeds(**factors):
+    """A cost in which each setting that is on has its own factor, and chunks of 16 are best."""
+
+    def cost(decision):
+        used = {decision.layout, decision.precision}
+        used |= {name for name in ("fold", "compile") if getattr(decision, name)}
+        chunk = 1 + 0.1 * abs(math.log2(decision.chunk / 16))
+        return 10.0 * chunk * math.prod(factors.get(name, 1.0) for name in used)
+
+    return cost
+
+
+def test_takes_what_is_faster_and_leaves_what_is_not(monkeypatch):
+    cost = speeds(channels_last=0.7, fold=1.1, mixed=0.8, bfloat16=0.5, float16=2.0)
+    world = World(monkeypatch, cost=cost, error=lambda d: {"mixed": 0.01, "bfloat16": 0.1}.get(d.precision, 0.0))
+    choice = world.choose(10**6, compile=False)
+    assert choice.decision == Decision("channels_last", "bfloat16", chunk=16)
+    taken = [m.name for m in choice.measurements if m.taken]
+    assert taken == ["start", "channels_last", "mixed", "bfloat16", "chunk 16"]
+    assert verdict(choice, "chunk 32").why.startswith("refused: 1.100 of the time")
+    bfloat16 = verdict(choice, "bfloat16")
+    assert bfloat16.ms == pytest.approx(10 * 1.1 * 0.7 * 0.5)
+    assert (bfloat16.rounding, bfloat16.noise, bfloat16.ratio) == pytest.approx((0.1, 1.0, 0.1))
+    assert bfloat16.cosine == pytest.approx(2 / math.hypot(2, 0.1))
+
+
+def test_goes_down_to_smaller_chunks(monkeypatch):
+    world = World(monkeypatch, cost=lambda d: float(d.chunk))
+    assert world.choose(10**6, compile=False).decision == Decision(chunk=1)
+
+
+def test_three_percent_is_the_least_gain(monkeypatch):
+    for factor, wanted in ((0.98, "contiguous"), (0.96, "channels_last")):
+        world = World(monkeypatch, cost=speeds(channels_last=factor))
+        assert world.choose(chunk=16).decision.layout == wanted
+
+
+@pytest.mark.parametrize(("error", "taken"), [(0.14, True), (0.16, False)])
+def test_a_precision_must_round_less_than_the_noise(monkeypatch, error, taken):
+    world = World(monkeypatch, cost=speeds(bfloat16=0.5), error=lambda d: error * (d.precision == "bfloat16"))
+    choice = world.choose()
+    assert (choice.decision.precision == "bfloat16") == taken
+    found = verdict(choice, "bfloat16")
+    assert found.taken == taken
+    assert found.ratio == pytest.approx(error)
+    assert found.ms is not None  # what it would have gained is on record
+
+
+@pytest.mark.parametrize("snr", [math.nan, math.inf])
+def test_without_a_known_noise_no_precision_is_lowered(monkeypatch, snr):
+    world = World(monkeypatch, snr=snr, cost=speeds(bfloat16=0.1, mixed=0.1, float16=0.1), error=lambda d: 1e-9)
+    choice = world.choose(chunk=16)
+    assert choice.decision.precision == "float32"
+    if math.isnan(snr):
+        assert {d.precision for d in world.tried} == {"float32"}
+        assert all("one view" in verdict(choice, name).why for name in PRECISIONS)
+
+
+def test_what_a_person_asks_for_is_kept(monkeypatch):
+    # Slow, noisy, and yet asked for.
+    cost = speeds(channels_last=0.5, bfloat16=3.0)
+    world = World(monkeypatch, cost=cost, error=lambda d: float(d.precision == "bfloat16"))
+    asked = {"precision": "bfloat16", "fold": True, "chunk": 4, "compile": False}
+    choice = world.choose(layout="auto", **asked)
+    assert choice.decision == Decision(layout="channels_last", **asked)
+    assert {(d.precision, d.fold, d.compile) for d in world.tried[1:]} == {("bfloat16", True, False)}
+    assert choice.measurements[0].ratio == pytest.approx(1.0)
+
+
+def test_nothing_is_measured_when_all_is_said(monkeypatch):
+    world = World(monkeypatch)
+    asked = Decision("channels_last", "mixed", fold=True, chunk=7)
+    assert world.choose(**asked.to_dict()) == (asked, ())
+    assert world.trials == 0
+
+
+@pytest.mark.parametrize("total_views", [100, 2_000, 5_000, 10_000, 20_000, 40_000])
+def test_measuring_takes_a_twentieth_of_the_run(monkeypatch, total_views):
+    world = World(monkeypatch)  # nothing is faster, and so all is tried
+    world.choose(total_views)
+    # A first trial and its round say how long the run is; a run too short to be tuned has paid for these two.
+    assert world.seconds <= max(0.05 * total_views * 0.010, 2 * VIEWS * 0.010)
+
+
+@pytest.mark.parametrize("total_views", [100, 2_000, 5_000, 10_000, 20_000, 40_000, 10**6])
+def test_measuring_repays_itself(monkeypatch, total_views):
+    world = World(monkeypatch, cost=speeds(channels_last=0.5, mixed=0.9))
+    choice = world.choose(total_views)
+    run = total_views * choice.measurements[0].ms / 1e3 if choice.measurements[0].ms else 0
+    assert world.seconds <= max(0.05 * run, 2 * VIEWS * 0.011)
+    if total_views <= 2_000:
+        assert choice.decision == Decision(chunk=8)
+    if total_views == 10**6:
+        assert choice.decision == Decision("channels_last", "mixed", chunk=16)
+
+
+def test_says_why_it_did_not_measure(monkeypatch):
+    world = World(monkeypatch)
+    (short,) = world.choose(1_500).measurements
+    assert "too short to be tuned" in short.why
+    late = World(monkeypatch, before=lambda d: setattr(late, "seconds", late.seconds + 5))  # a slow first pass
+    (short,) = late.choose(1_500).measurements
+    assert short.why == "a run of 15.0 s is too short to be tuned"
+    (tiny,) = world.choose(VIEWS).measurements
+    assert "over 5% of the run" in tiny.why
+    assert "over 5% of the run" in world.choose(5_000).measurements[-1].why
+
+
+@pytest.mark.parametrize("where", [{"layout": "channels_last"}, {"precision": "mixed"}, {"chunk": 16}])
+def test_what_raises_is_refused(monkeypatch, where):
+    def before(decision):
+        if where.items() <= decision.to_dict().items():
+            raise RuntimeError("no such kernel\nand a long story")
+
+    world = World(monkeypatch, cost=speeds(channels_last=0.5, mixed=0.5), before=before)
+    choice = world.choose()
+    assert not where.items() <= choice.decision.to_dict().items()
+    assert "refused: no such kernel" in [m.why for m in choice.measurements]
+
+
+def test_a_run_that_cannot_be_measured_is_left_to_speak_for_itself(monkeypatch):
+    def before(_):
+        raise ValueError("the gradient is exactly zero")
+
+    choice = World(monkeypatch, before=before).choose()
+    assert choice.decision == Decision(chunk=8)
+    assert choice.measurements[0].why == "not measured: the gradient is exactly zero"
+    world = World(monkeypatch)
+    silent = choose(world.encoder, lambda e, c: None, {}, rows=1, total_views=LONG, device=CPU, clock=lambda: 0.0)
+    assert "never called it" in silent.measurements[0].why
+
+
+def test_a_wrong_fold_is_caught(monkeypatch):
+    world = World(monkeypatch, cost=speeds(fold=0.5), embedding=lambda d: 0.01 * d.fold)
+    choice = world.choose()
+    assert not choice.decision.fold
+    assert "embeddings differ" in verdict(choice, "fold").why
+
+
+@pytest.mark.parametrize("error", [0.3, math.nan, math.inf])
+def test_a_wrong_gradient_is_caught(monkeypatch, error):
+    world = World(monkeypatch, cost=speeds(channels_last=0.5), error=lambda d: error * (d.layout == "channels_last"))
+    choice = world.choose()
+    assert choice.decision.layout == "contiguous"
+    assert "gradient" in verdict(choice, "channels_last").why
+
+
+def test_an_encoder_without_batch_norm_is_not_folded(monkeypatch):
+    world = World(monkeypatch)
+    world.encoder = nn.Conv2d(3, 3, 1).eval()
+    assert "no batch norm" in verdict(world.choose(), "fold").why
+    assert not any(d.fold for d in world.tried)
+
+
+def test_a_chunk_must_fit_in_memory(monkeypatch):
+    world = World(monkeypatch, cost=lambda d: 10 / d.chunk)
+    assert world.choose(10**6).decision.chunk == VIEWS
+    monkeypatch.setattr("attacks.engine.measure.most_rows", lambda *_: 20)
+    choice = world.choose(10**6)
+    assert choice.decision.chunk == 16
+    assert verdict(choice, "chunk 32").why == "refused: memory holds 20 views"
+    monkeypatch.setattr("attacks.engine.measure.most_rows", lambda *_: 3)
+    assert world.choose(10**6).decision.chunk == 3
+    monkeypatch.setattr("attacks.engine.measure.most_rows", lambda *_: None)
+    assert world.choose(10**6).decision.chunk == 8
+
+
+def test_the_first_chunk_shrinks_until_it_fits(monkeypatch):
+    def before(decision):
+        if decision.chunk > 2:
+            raise RuntimeError("out of memory")
+
+    assert World(monkeypatch, before=before).choose().decision.chunk == 2
+
+
+@pytest.mark.parametrize(
+    ("total_views", "seconds", "compiled"),
+    [(50_000, 1.0, False), (100_000, 200.0, True), (100_000, 600.0, False)],
+    ids=["short run", "repaid", "not repaid"],
+)
+def test_a_compilation_must_repay_itself(monkeypatch, total_views, seconds, compiled):
+    # At 10 ms a view and half of it compiled, 100 000 views take 1000 s and save 500.
+    def before(decision):
+        world.seconds += seconds * decision.compile
+
+    world = World(monkeypatch, cost=speeds(compile=0.5), before=before)
+    choice = world.choose(total_views, chunk=16)
+    assert choice.decision.compile == compiled
+    assert verdict(choice, "compile").taken == compiled
+
+
+def test_an_overflow_is_tried_again(monkeypatch):
+    world, left = World(monkeypatch, cost=speeds(float16=0.5)), [3]
+    plain = world.trial
+
+    def trial(encoder, chunk):
+        answer = plain(encoder, chunk)
+        if world.now.precision == "float16" and left[0]:
+            left[0] -= 1
+            raise Overflow("too large")
+        return answer
+
+    world.trial = trial
+    assert world.choose().decision.precision == "float16"
+    assert left == [0]
+
+
+def test_unknown_and_impossible_settings_are_told(monkeypatch):
+    world = World(monkeypatch)
+    with pytest.raises(ValueError, match=r"`engine\.speed` is no setting"):
+        world.choose(speed="high")
+    with pytest.raises(ValueError, match="`layout` must be one of"):
+        world.choose(layout="NHWC")
+    world.encoder = lambda images: images.flatten(1)
+    with pytest.raises(ValueError, match="fold=true"):
+        world.choose(fold=True)
+
+
+def test_the_record_is_plain_and_readable(monkeypatch):
+    world = World(monkeypatch, cost=speeds(bfloat16=0.5), error=lambda d: 0.5 * (d.precision == "bfloat16"))
+    choice = world.choose()
+    json.dumps([m.to_dict() for m in choice.measurements], allow_nan=False)
+    lines = describe(choice)
+    assert len(lines) == len(choice.measurements) + 1
+    (line,) = [line for line in lines if line.startswith("- bfloat16")]
+    assert "rounding 0.5" in line
+    assert "noise 1" in line
+    assert lines[-1] == "engine: " + " ".join(choice.decision.settings())

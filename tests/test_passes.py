@@ -1,0 +1,83 @@
+"""How views are cut into passes: every view once, no pass too large, no group torn from its kind."""
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attacks.passes import GROUPS, Pass, blocks, group_size, passes, within_memory
+
+counts = st.integers(1, 40)
+
+
+@given(count=counts, most=counts)
+def test_blocks_are_even_and_as_few_as_can_be(count, most):
+    found = blocks(count, most)
+    assert [i for block in found for i in block] == list(range(count))
+    sizes = [len(block) for block in found]
+    assert max(sizes) <= most
+    assert max(sizes) - min(sizes) <= 1
+    assert len(found) == -(-count // most)
+
+
+@given(n=st.integers(1, 300))
+def test_there_are_four_to_seven_groups(n):
+    groups = -(-n // group_size(n))
+    assert groups == n if n < GROUPS else GROUPS <= groups < 2 * GROUPS
+
+
+@given(first=st.integers(0, 9), count=st.integers(1, 7), n=st.integers(1, 40), room=counts, data=st.data())
+def test_every_view_of_every_picture_once(first, count, n, room, data):
+    views = sorted(data.draw(st.sets(st.integers(0, n - 1))))  # one process's, or those that count
+    images, found = range(first, first + count), []
+    for each in passes(images, views, n, room):
+        assert each.images == images
+        assert each.rows <= max(room, count)  # a pass holds whole pictures
+        assert len({len(group) for group in each.groups}) == 1
+        for group in each.groups:
+            assert len({view // group_size(n) for view in group}) == 1
+        assert len({group[0] // group_size(n) for group in each.groups}) == len(each.groups)
+        found += [view for group in each.groups for view in group]
+    assert sorted(found) == views
+
+
+def seen(part):
+    return Counter((i, v) for i in part.images for group in part.groups for v in group)
+
+
+@given(images=st.integers(1, 6), groups=st.integers(1, 5), length=st.integers(1, 6), fits=st.integers(1, 40))
+def test_what_does_not_fit_is_halved_until_it_does(images, groups, length, fits):
+    whole = Pass(range(images), tuple(tuple(range(g * length, (g + 1) * length)) for g in range(groups)))
+
+    def run(part):
+        if part.rows > fits:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return part.rows
+
+    done = list(within_memory(run, whole))
+    assert sum((seen(part) for part, _ in done), Counter()) == seen(whole)
+    assert all(rows == part.rows <= fits for part, rows in done)
+    assert len(done) == 1 or whole.rows > fits
+
+
+@pytest.mark.parametrize("words", ["out of memory", "DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"])
+def test_a_single_view_that_does_not_fit_is_an_error(words):
+    def run(part):
+        raise RuntimeError(words)
+
+    with pytest.raises(RuntimeError, match=words):
+        list(within_memory(run, Pass(range(2), ((0, 1),))))
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory():
+    tried = []
+
+    def run(part):
+        tried.append(part)
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="mat1"):
+        list(within_memory(run, Pass(range(2), ((0, 1),))))
+    assert len(tried) == 1

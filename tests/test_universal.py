@@ -1,0 +1,133 @@
+"""Laws of a perturbation that all images share."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attacks.perturbations import L2, Linf, Universal
+
+SETS = {"linf": Linf, "l2": L2}
+EPS = {"linf": 8 / 255, "l2": 0.7}
+
+every_set = pytest.mark.parametrize("name", SETS)
+double = torch.float64
+few = settings(max_examples=40, deadline=None, derandomize=True)
+seeds = st.integers(0, 2**31)
+
+
+def make(name, **arguments):
+    return SETS[name](**{"eps": EPS[name], **arguments})
+
+
+def seed(value=0):
+    return torch.Generator().manual_seed(value)
+
+
+def pictures(value=0, count=4, dtype=torch.float32):
+    """8-bit pictures: the first black, the last white, the others random."""
+    images = torch.randint(0, 256, (count, 3, 9, 12), generator=seed(value)).to(dtype) / 255
+    images[0], images[-1] = 0, 1
+    return images
+
+
+def random_like(images, value, scale):
+    return scale * torch.randn(images.shape, generator=seed(value), dtype=images.dtype)
+
+
+def backward(f, delta):
+    leaf = delta.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(f(leaf), leaf)
+    return grad
+
+
+@every_set
+@pytest.mark.parametrize("method", ["start", "noise"])
+def test_a_universal_point_is_that_of_the_inner_set_without_a_box(name, method):
+    # In the middle of the range the box does not bind. The first of `pictures` is black: there it would.
+    grey, universal = torch.full((1, 3, 9, 12), 0.5), Universal(make(name))
+    found = getattr(universal, method)(pictures(), seed(3))
+    torch.testing.assert_close(found, getattr(make(name), method)(grey, seed(3)), rtol=0, atol=1e-7)
+    assert (universal.norm(found) <= EPS[name] * (1 + 1e-6)).all()
+    assert method == "start" or universal.norm(found).item() == pytest.approx(EPS[name], rel=1e-6)
+
+
+@every_set
+@given(seeds, st.floats(-6, 6).map(lambda power: 10.0**power))
+@few
+def test_project_is_the_ball_of_the_inner_set_whatever_the_pictures(name, value, scale):
+    images, universal = pictures(value, dtype=double), Universal(make(name))
+    delta = random_like(images[:1], value, scale)
+    once = universal.project(delta, images)
+    assert torch.equal(once, make(name).ball(delta))
+    assert (universal.norm(once) <= EPS[name] * (1 + 1e-12)).all()
+    torch.testing.assert_close(universal.project(once, images), once, rtol=1e-15, atol=0)
+
+
+@every_set
+def test_universal_takes_the_rest_from_the_inner_set(name):
+    inner, delta = make(name, random_start=False), random_like(pictures(), 1, 0.1)
+    universal = Universal(inner)
+    assert (universal.eps, universal.random_start) == (EPS[name], False)
+    start = universal.start(pictures(), seed())
+    assert start.shape == (1, 3, 9, 12) and not start.any()
+    assert torch.equal(universal.steepest(delta), inner.steepest(delta))
+    assert torch.equal(universal.norm(delta), inner.norm(delta))
+    assert universal.shared and not inner.shared
+
+
+@every_set
+def test_a_universal_scene_is_the_clamped_sum(name):
+    images, universal = pictures(), Universal(make(name))
+    delta = universal.noise(images, seed())
+    assert not ((images + delta).clamp(0, 1) == images + delta).all()  # else the clamp would not show
+    for rows in (delta, delta.expand_as(images)):
+        (layer,) = universal.scene(images, rows).layers
+        assert torch.equal(layer.pixels, (images + delta).clamp(0, 1))
+
+
+@every_set
+def test_the_gradient_of_a_universal_delta_is_the_sum_over_the_images(name):
+    images, universal = pictures(dtype=double), Universal(make(name))
+    delta, waves = universal.noise(images, seed()), random_like(images, 5, 3.0)
+
+    def loss(delta, rows):
+        return (universal.scene(images[rows], delta).layers[0].pixels * waves[rows]).sin().sum()
+
+    single = sum(backward(lambda d, i=i: loss(d, [i]), delta) for i in range(4))
+    torch.testing.assert_close(backward(lambda d: loss(d, slice(None)), delta), single, rtol=1e-12, atol=1e-14)
+    rows = backward(lambda d: loss(d, slice(None)), delta.expand_as(images))
+    torch.testing.assert_close(rows.sum(0, keepdim=True), single, rtol=1e-12, atol=1e-14)
+
+
+def test_the_gradient_of_a_universal_delta_passes_on_the_bounds_and_not_beyond():
+    images = torch.tensor([0.0, 1.0, 0.5, 0.0, 1.0])[None, None, None]
+    delta = torch.tensor([0.0, 0.0, 0.01, -0.01, 0.01])[None, None, None]
+    grad = backward(lambda d: Universal(Linf(0.1)).scene(images, d).layers[0].pixels.sum(), delta)
+    assert grad.flatten().tolist() == [1, 1, 1, 0, 0]
+
+
+@every_set
+@pytest.mark.parametrize("factor", [1.0, 0.93, 0.06])
+@given(value=seeds)
+@few
+def test_quantised_universal_pictures_are_files_within_eps(name, factor, value):
+    images, universal = pictures(value), Universal(make(name, eps=factor * EPS[name]))
+    delta = universal.noise(images, seed(value))
+    found = universal.quantise(delta, images)
+    assert found.shape == images.shape
+    assert torch.equal(universal.quantise(delta.expand_as(images), images), found)
+    levels = (images + found) * 255
+    torch.testing.assert_close(levels, levels.round(), rtol=0, atol=1e-4)
+    exact = (levels.round().double() - (images * 255).round().double()) / 255
+    assert (universal.norm(exact) <= universal.eps * (1 + 2e-5)).all()
+    assert 0 <= levels.min() <= levels.max() <= 255
+
+
+@every_set
+def test_quantising_moves_what_a_universal_scene_shows_by_half_a_level(name):
+    # A start, at half the radius or so: nothing has to be shrunk.
+    images, universal = pictures(), Universal(make(name))
+    delta = universal.start(images, seed()) / 2
+    shown = universal.scene(images, delta).layers[0].pixels
+    assert (images + universal.quantise(delta, images) - shown).abs().max() <= 0.5 / 255 + 1e-6
