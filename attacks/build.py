@@ -115,8 +115,8 @@ def more_views(node: schema.Attack) -> Adaptive | None:
         return None
     if node.budget is None:
         raise ValueError(
-            f"`attack.cosine` needs `attack.budget`, the most encoder passes for each picture (above {planned}, those "
-            "of all steps)"
+            "`attack.cosine` needs `attack.budget`, the most encoder passes for each picture (above "
+            f"{planned}, those of all steps)"
         )
     return Adaptive(node.cosine, node.patience)
 

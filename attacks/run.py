@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
+import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -46,10 +48,13 @@ def main(config: DictConfig) -> None:
         from attacks.job import job
 
         job(run, Path(settings.runtime.output_dir), settings.runtime.choices["config"], list(settings.overrides.task))
-    except USER_ERRORS as error:
-        if settings.mode is RunMode.RUN and not _all_asked():
+    except Exception as error:
+        mendable = isinstance(error, USER_ERRORS)
+        if PROCESSES > 1:
+            _end(error)
+        if mendable and settings.mode is RunMode.RUN and not _all_asked():
             _fail(error)  # leaves here: handed on, Hydra would add a line of its own
-        if settings.mode is RunMode.MULTIRUN:  # the sweep goes on; Hydra raises this again at its end
+        if mendable and settings.mode is RunMode.MULTIRUN:  # the sweep goes on; Hydra raises this again at its end
             print(f"error: {_one_line(error)}", file=sys.stderr, flush=True)
         raise
 
@@ -65,7 +70,8 @@ def cli() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            sys.argv += _follower(scratch) if RANK else []
+            if RANK:
+                sys.argv[1:] = _follower(sys.argv[1:], scratch)
             _run()
     except (CompactHydraException, OmegaConfBaseException, *USER_ERRORS) as error:
         if _all_asked():
@@ -87,14 +93,23 @@ def _run() -> None:
     main()
 
 
-def _follower(scratch: str) -> list[str]:
-    """What a process other than the first is told: to leave nothing behind."""
-    folders = [f"hydra.{mode}.dir={scratch}" for mode in ("run", "sweep")]
-    return [*folders, "hydra.output_subdir=null", "hydra/job_logging=disabled", "hydra/hydra_logging=disabled"]
+def _follower(arguments: list[str], scratch: str) -> list[str]:
+    """The command line of a process other than the first: the same run, but it leaves nothing behind."""
+    ours = {f"hydra.{mode}.dir": scratch for mode in ("run", "sweep")}
+    ours |= {"hydra.sweep.subdir": ".", "hydra.output_subdir": "null"}
+    ours |= {f"hydra/{log}": "disabled" for log in ("job_logging", "hydra_logging")}
+    kept = [argument for argument in arguments if argument.partition("=")[0] not in ours]
+    # Beside the other overrides, for Hydra takes none that a flag such as -m parts from them.
+    at = max((i for i, argument in enumerate(kept, 1) if "=" in argument and argument[0] != "-"), default=len(kept))
+    return [*kept[:at], *(f"{key}={value}" for key, value in ours.items()), *kept[at:]]
 
 
-#: The number of this process among those of torchrun.
-RANK = int(os.environ.get("RANK", "0"))
+#: How many processes torchrun has started, and the number of this one.
+PROCESSES = int(os.environ.get("WORLD_SIZE", "1"))
+RANK = int(os.environ.get("RANK", "0")) if PROCESSES > 1 else 0
+#: Seconds for which a process other than the first keeps an error to itself. Mostly the first one meets it too, or
+#: has caused it, and torchrun then ends the others before they say it again.
+PAUSE = 5.0
 ALL = "VIEWPROOF_FULL_ERROR"
 
 
@@ -103,7 +118,23 @@ def _all_asked() -> bool:
     return os.environ.get(ALL) == "1"
 
 
+def _end(error: Exception) -> NoReturn:
+    """End this one of several processes, and with it the run, in a sweep as well: going on to the next job by itself,
+    it would take what the others send in this job for an answer in that one."""
+    if isinstance(error, USER_ERRORS) and not _all_asked():
+        _fail(error)
+    _give_way()
+    traceback.print_exception(error)
+    sys.exit(1)
+
+
+def _give_way() -> None:
+    if RANK:
+        time.sleep(PAUSE)
+
+
 def _fail(error: BaseException) -> NoReturn:
+    _give_way()
     print(f"{f'process {RANK}: ' if RANK else ''}error: {_one_line(error)}", file=sys.stderr)
     sys.exit(1)
 

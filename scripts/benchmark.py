@@ -4,6 +4,7 @@
     python scripts/benchmark.py antialias      # ways to shrink: error against an ideal camera, and time
     python scripts/benchmark.py engine         # the gradient of an EOT step: this engine, a loop by hand, the peers
     python scripts/benchmark.py memory         # memory and time of a step against the number of views
+    python scripts/benchmark.py precision      # whether a lower precision weakens the attack, picture by picture
     python scripts/benchmark.py estimator      # how near a few views come to the expected gradient, by sampler
 
 Contestants take turns, round by round, and medians are compared: a noisy machine disturbs all of them alike. With
@@ -17,8 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from benchmarks import antialias, engine, estimator, machine, memory, transforms
-from benchmarks.case import ENCODERS
+from benchmarks import antialias, engine, estimator, machine, memory, precision, transforms
+from benchmarks.case import ENCODERS, SIZE
 from benchmarks.table import Table, save
 
 
@@ -50,6 +51,10 @@ def parser() -> argparse.ArgumentParser:
     command = add("memory", "memory and time of a step against the number of views", rounds=5)
     on_device(command, ("pocket",))
     command.add_argument("--views", type=positive, nargs="+", default=memory.VIEWS, help="numbers to try")
+    command = add("precision", "strength of the attack in each precision, paired by picture")
+    on_device(command, ("resnet18",))
+    command.add_argument("--pictures", type=positive, default=30, help="%(default)s")
+    command.add_argument("--size", type=positive, default=SIZE, help="of a picture; %(default)s")
     command = add("estimator", "cosine and squared error of the gradient by sampler and number of views")
     on_device(command)
     command.add_argument("--reference", type=positive, default=estimator.REFERENCE, help="views; %(default)s")
@@ -70,6 +75,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[Table]]] = {
     "antialias": lambda given: antialias.run(given.rounds),
     "engine": lambda given: engine.run(given.rounds, given.arch, given.views, given.device),
     "memory": lambda given: memory.run(given.rounds, given.arch, given.device, given.views),
+    "precision": lambda given: precision.run(given.pictures, given.arch, given.device, given.size),
     "estimator": lambda given: estimator.run(given.rounds, given.reference, given.device),
 }
 

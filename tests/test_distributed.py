@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from attacks.distributed import ALONE, join
+from attacks.run import cli
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -127,5 +128,61 @@ def compare(sizes, folder, arguments):
 def test_an_error_is_told_by_the_process_that_meets_it(tmp_path):
     said = torchrun(2, ["-m", "attacks.run", "config=smoke", "attack.steps=0"], tmp_path, check=False)
     assert said.returncode != 0
-    assert "error: `attack.steps` must be at least 1" in said.stderr
+    assert said.stderr.count("error: `attack.steps` must be at least 1") == 1
     assert not list(tmp_path.glob("outputs/*/*/metrics.json"))
+
+
+def call(monkeypatch, *arguments):
+    """The command line in this process; returns the exit code."""
+    monkeypatch.setattr(sys, "argv", ["viewproof", *arguments])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    with pytest.raises(SystemExit) as stop:
+        cli()
+    return stop.value.code
+
+
+@pytest.fixture
+def follower(monkeypatch):
+    """This process as the second of two; what it is told to do is what torchrun's would be told."""
+    for name, value in {"PROCESSES": 2, "RANK": 1, "PAUSE": 0.0}.items():
+        monkeypatch.setattr(f"attacks.run.{name}", value)
+
+
+@pytest.mark.parametrize("given", [[], ["hydra/job_logging=none", "hydra.output_subdir=mine"]], ids=str)
+@pytest.mark.parametrize("flags", [[[], []], [["-m"], []], [[], ["-m"]]], ids=str)
+def test_another_process_writes_nothing_and_names_itself(monkeypatch, capsys, tmp_path, follower, given, flags):
+    monkeypatch.chdir(tmp_path)
+    before, after = flags
+    folders = [f"hydra.{mode}.dir={tmp_path}/theirs" for mode in ("run", "sweep")]
+    assert call(monkeypatch, *before, "config=smoke", "attack.steps=0", *given, *folders, *after) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("process 1: error: `attack.steps` must be at least 1")
+    assert said.err.count("\n") == 1 and not said.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_of_several_processes_none_goes_on_in_a_sweep_alone(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("attacks.run.PROCESSES", 2)
+    folder = f"hydra.sweep.dir={tmp_path}"
+    assert call(monkeypatch, "-m", "config=smoke", "attack.steps=0,-1", folder) == 1
+    assert capsys.readouterr().err.count("error: ") == 1
+    assert (tmp_path / "0").exists() and not (tmp_path / "1").exists()
+
+
+@pytest.mark.parametrize("mode", [[], ["-m"]], ids=str)
+def test_a_fault_of_ours_ends_one_of_several_processes_with_its_traceback(monkeypatch, capsys, tmp_path, mode):
+    def fault(config):
+        raise RuntimeError("not the person's")
+
+    monkeypatch.setattr("attacks.run.PROCESSES", 2)
+    monkeypatch.setattr("attacks.schema.validate", fault)
+    folders = [f"hydra.{mode}.dir={tmp_path}" for mode in ("run", "sweep")]
+    assert call(monkeypatch, *mode, "config=smoke", "seed=1,2" if mode else "seed=1", *folders) == 1
+    said = capsys.readouterr().err
+    assert said.count("Traceback") == said.count("RuntimeError: not the person's") == 1
+
+
+def test_a_number_without_others_is_no_other_process(tmp_path):
+    text = "import attacks.run as run; assert (run.PROCESSES, run.RANK) == (1, 0)"
+    environment = {k: v for k, v in os.environ.items() if k != "WORLD_SIZE"} | {"RANK": "1"}
+    subprocess.run([sys.executable, "-c", text], cwd=ROOT, env=environment, check=True)

@@ -81,7 +81,7 @@ def test_takes_what_is_faster_and_leaves_what_is_not(monkeypatch):
     assert verdict(choice, "chunk 32").why.startswith("refused: 1.100 of the time")
     bfloat16 = verdict(choice, "bfloat16")
     assert bfloat16.ms == pytest.approx(10 * 1.1 * 0.7 * 0.5)
-    assert (bfloat16.rounding, bfloat16.noise, bfloat16.ratio) == pytest.approx((0.1, 1.0, 0.1))
+    assert (bfloat16.rounding, bfloat16.noise, bfloat16.ratio) == pytest.approx((0.1, 1.0, 0.01))
     assert bfloat16.cosine == pytest.approx(2 / math.hypot(2, 0.1))
 
 
@@ -96,14 +96,17 @@ def test_three_percent_is_the_least_gain(monkeypatch):
         assert world.choose(chunk=16).decision.layout == wanted
 
 
-@pytest.mark.parametrize(("error", "taken"), [(0.14, True), (0.16, False)])
+@pytest.mark.parametrize(
+    ("error", "taken"),
+    [(0.38, True), (0.39, False)],  # 0.387 squared is 0.15
+)
 def test_a_precision_must_round_less_than_the_noise(monkeypatch, error, taken):
     world = World(monkeypatch, cost=speeds(bfloat16=0.5), error=lambda d: error * (d.precision == "bfloat16"))
     choice = world.choose()
     assert (choice.decision.precision == "bfloat16") == taken
     found = verdict(choice, "bfloat16")
     assert found.taken == taken
-    assert found.ratio == pytest.approx(error)
+    assert found.ratio == pytest.approx(error**2)
     assert found.ms is not None  # what it would have gained is on record
 
 

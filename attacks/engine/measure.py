@@ -43,9 +43,10 @@ def choose(
     """Search greedily: layout, fold, precision, chunk, compile; each against the best before it.
 
     A candidate is taken if it is at least 3 % faster (medians of interleaved rounds) and the same: embeddings within
-    1e-3 of float32, and the gradient within float32's own uncertainty or `limit` of the sampling noise. A lower
-    precision must keep its rounding error below `limit` of the sampling noise. Measuring ends when going on would
-    take over 5 % of the run, a run below 20 s is not tuned, and a candidate that raises is one refused.
+    1e-3 of float32, and the gradient within float32's own uncertainty. A lower precision must keep the power of its
+    rounding error, ||g - g_float32||^2, below `limit` of that of the sampling noise, E||g - E g||^2. Measuring ends
+    when going on would take over 5 % of the run, a run below 20 s is not tuned, and a candidate that raises is one
+    refused.
 
     Args:
         encoder: in evaluation mode; never changed.
@@ -55,7 +56,7 @@ def choose(
         rows: most views a pass of the trial can have.
         total_views: encoder evaluations of the whole run.
         device: where the encoder is.
-        limit: most rounding error of a precision, as a share of the sampling noise.
+        limit: most rounding error of a precision, as a share of the sampling noise's power.
         clock: seconds.
 
     Raises:

@@ -29,7 +29,7 @@ class Measurement:
         ms: milliseconds for each view, forward and backward; the median of its rounds.
         rounding: the error of its gradient against float32, root mean square over images of the L2 norm.
         noise: the sampling noise of the step in the same unit.
-        ratio: rounding / noise.
+        ratio: (rounding / noise)^2, what the rounding adds to the noise's power.
         cosine: of its gradient with that of float32, the mean over images.
         taken: whether it became the best.
         why: the verdict in words.
@@ -71,4 +71,5 @@ def _figures(m: Measurement) -> Iterator[str]:
         yield f"{m.ms:.3g} ms/view"
     if m.rounding is not None:
         noise = "unknown" if m.noise is None else f"{m.noise:.2g}"
-        yield f"rounding {m.rounding:.2g}, noise {noise}" + ("" if m.ratio is None else f" (ratio {m.ratio:.2g})")
+        share = "" if m.ratio is None else f" ({m.ratio:.1%} of its power)"
+        yield f"rounding {m.rounding:.2g}, sampling noise {noise}{share}"

@@ -22,10 +22,11 @@ class Rounding(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """error / noise; None where the noise is unknown."""
+        """error^2 / noise^2: how much the rounding adds to E||g - E g||^2, the noise as every signal-to-noise ratio
+        here counts it. A ratio of 0.15 costs what 13 % fewer views would. None where the noise is unknown."""
         if self.noise is None:
             return None
-        return self.error / self.noise if self.noise else math.inf
+        return (self.error / self.noise) ** 2 if self.noise else math.inf
 
 
 def compare(grad: Tensor, reference: Trial) -> Rounding:

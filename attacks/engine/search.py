@@ -33,7 +33,7 @@ class Search:
         best: the best so far.
         total_views: encoder evaluations of the whole run.
         began: the time when measuring began.
-        limit: most rounding error, as a share of the sampling noise, of a precision that nobody asked for.
+        limit: most rounding error of a precision that nobody asked for, as a share of the sampling noise's power.
         asked: whether a person asked for the precision.
     """
 
@@ -120,7 +120,7 @@ class Search:
             if not away <= (SAME_EMBEDDING if one.probe.device.type == "cpu" else SAME_EMBEDDING_CUDA):
                 return f"refused: its embeddings differ from float32 by {away:.1e}"
         if one.decision.precision == self.best.decision.precision:
-            least = max(SAME_GRADIENT * r.size, self.limit * (r.noise or 0.0))
+            least = SAME_GRADIENT * r.size
             if r.error > 1.5 * self.rounding(self.best).error + least:
                 return f"refused: its gradient differs from float32 by {r.error / r.size:.1e}"
         return None
@@ -138,7 +138,9 @@ class Search:
         if ratio is None:
             return "refused: with one view the sampling noise is unknown"
         if ratio >= self.limit:
-            return f"refused: its rounding is {ratio:.2g} of the sampling noise, the limit is {self.limit:g}"
+            return (
+                f"refused: its rounding has {ratio:.0%} of the sampling noise's power, the limit is {self.limit:.0%}"
+            )
         return None
 
     def _slower(self, one: Contestant) -> str | None:

@@ -66,7 +66,7 @@ def save(tables: Sequence[Table], name: str, folder: Path, machine: Mapping[str,
     figure = Figure(figsize=(8, 0.5 + 3.2 * len(drawn)), dpi=110)
     for table, axis in zip(drawn, figure.subplots(len(drawn), squeeze=False).flat, strict=True):
         (_bars if table.chart == "bars" else _lines)(axis, table)
-        axis.set_title("\n".join([table.title, *table.notes]), fontsize=8)
+        axis.set_title("\n".join([table.title, *table.notes[-1:]]), fontsize=8)
         axis.tick_params(labelsize=8)
     figure.tight_layout()
     figure.savefig(folder / f"{name}.png", metadata={"Software": None})

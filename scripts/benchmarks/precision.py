@@ -1,0 +1,59 @@
+"""Does a lower precision weaken the attack? The same attack in each, judged alike, picture by picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from attacks import EOT, PGD, Away, Linf, bank, evaluate, interval, solve
+from attacks.engine import Decision, prepare
+from attacks.gallery import tiles
+from benchmarks.case import PIPELINE, SIZE, encoder
+from benchmarks.table import Row, Table
+
+PRECISIONS = ("float32", "mixed", "bfloat16")
+#: Views of a step, steps, and held-out views.
+VIEWS, STEPS, UNSEEN = 16, 10, 64
+
+
+def run(pictures: int, archs: Sequence[str], device: str = "cpu", size: int = SIZE) -> list[Table]:
+    """A table an encoder: the mean cosine of `pictures` attacked tiles to their clean embeddings over held-out views,
+    and the paired difference to float32, with 95 % intervals over pictures."""
+    return [compared(arch, pictures, device, size) for arch in archs]
+
+
+def compared(arch: str, pictures: int, device: str, size: int) -> Table:
+    """One encoder in every precision, all else alike: start, views, steps; always judged in float32."""
+    network = encoder(arch).requires_grad_(False).to(device)
+    images = tiles(size).spread(pictures).images.to(device)
+    with torch.no_grad():
+        clean = torch.cat([network(image[None]) for image in images])
+    unseen, budget = bank(PIPELINE, UNSEEN, seed=0, purpose="evaluate"), Linf(8 / 255)
+    unseen = unseen._replace(u=unseen.u.to(images))
+    found = {}
+    for precision in PRECISIONS:
+        fast = prepare(network, Decision("channels_last", precision, fold=True, chunk=8))  # type: ignore[arg-type]
+        best = solve(
+            images,
+            clean,
+            encoder=fast,
+            objective=Away(),
+            perturbation=budget,
+            optimiser=PGD(),
+            eot=EOT(PIPELINE, n=VIEWS, chunk=8),
+            steps=STEPS,
+        )
+        attacked = images + budget.quantise(best.delta, images)
+        judge = prepare(network, Decision("channels_last", fold=True, chunk=8))
+        found[precision] = evaluate(attacked, clean, clean, encoder=judge, bank=unseen, chunk=8).cosine.cpu()
+    rows: dict[str, Row] = {}
+    for precision, cosine in found.items():
+        difference = interval(cosine - found["float32"])
+        rows[precision] = (float(cosine.mean()), *difference)
+    return Table(
+        f"Strength by precision: {arch}, {len(images)} pictures, {STEPS} steps of {VIEWS} views at 8/255, {device}",
+        {"cosine": ".4f", "- float32": "+.4f", "low": "+.4f", "high": "+.4f"},
+        rows,
+        "bars",
+    )

@@ -1,0 +1,101 @@
+"""The engine's decision: as asked, as measured, as an earlier run wrote it down."""
+
+import json
+import sys
+
+import pytest
+
+from attacks import run as program
+from attacks.engine import Decision, measure
+from attacks.tuning import earlier
+
+SHORT = ["config=smoke", "attack.steps=2", "evaluate.views=4", "data.count=2"]
+
+
+@pytest.fixture
+def job(monkeypatch, tmp_path):
+    """Run a configuration; gives its exit status and its directory."""
+
+    def start(name, *arguments):
+        folder = tmp_path / name
+        monkeypatch.setattr(sys, "argv", ["run", *SHORT, *arguments, f"hydra.run.dir={folder}"])
+        try:
+            program.cli()
+        except SystemExit as leaving:
+            return leaving.code, folder
+        return 0, folder
+
+    return start
+
+
+def engine(folder):
+    return json.loads((folder / "manifest.json").read_text())["engine"]
+
+
+def figures(folder):
+    return json.loads((folder / "metrics.json").read_text())["arms"]
+
+
+def test_fixed_settings_are_kept_and_nothing_is_measured(job):
+    code, folder = job("a", "engine.layout=channels_last", "engine.fold=true", "engine.chunk=3")
+    assert code == 0
+    assert engine(folder)["decision"] == Decision("channels_last", fold=True, chunk=3).to_dict()
+    assert engine(folder)["measurements"] == []
+
+
+def test_a_short_run_is_not_worth_measuring(job):
+    code, folder = job("a", "engine=auto")
+    assert code == 0
+    (only,) = engine(folder)["measurements"]
+    assert "not measured" in only["why"] or "too short" in only["why"]
+    assert engine(folder)["decision"]["precision"] == "float32"
+
+
+def test_what_is_measured_is_written_down_and_can_be_given_back(job, monkeypatch, capsys):
+    monkeypatch.setattr(measure, "SHORT", 0.0)
+    monkeypatch.setattr("attacks.engine.search.BUDGET", 1e9)
+    monkeypatch.setattr("attacks.engine.measure.BUDGET", 1e9)
+    code, measured = job("a", "engine=auto", "engine.compile=false")
+    assert code == 0
+    found = engine(measured)
+    names = {m["name"] for m in found["measurements"]}
+    assert {"start", "channels_last", "fold", "mixed", "bfloat16", "float16"} <= names
+    for m in found["measurements"]:
+        assert m["why"]
+        if m["taken"] and m["settings"]["precision"] != "float32":
+            assert m["rounding"] ** 2 < 0.15 * m["noise"] ** 2
+    said = capsys.readouterr().err
+    assert "rounding" in said and "sampling noise" in said
+    assert f"note: engine: {' '.join(found['settings'])}" in said
+    monkeypatch.setattr(measure, "choose", None)  # nothing is measured again
+    again = {"words": found["settings"], "run": [f"engine.reuse={measured}"]}
+    for name, words in again.items():
+        code, repeated = job(name, "engine=auto", *words)
+        assert code == 0
+        assert engine(repeated)["decision"] == found["decision"]
+        assert figures(repeated) == figures(measured)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("chunk=0", "at least 1"),
+        ("chunk=many", "at least 1"),
+        ("precision=int8", "float32, mixed, bfloat16, float16"),
+        ("layout=nhwc", "contiguous, channels_last"),
+        ("fold=perhaps", "true or false"),
+        ("reuse=nowhere", "must be a run directory"),
+    ],
+)
+def test_refuses(job, capsys, setting, words):
+    code, _ = job("a", f"engine.{setting}")
+    said = capsys.readouterr().err
+    assert code == 1
+    assert f"`engine.{setting.partition('=')[0]}`" in said and words in said
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"engine": 3}', '{"engine": {"decision": {"speed": 9}}}'])
+def test_refuses_a_manifest_without_a_decision(tmp_path, content):
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(ValueError, match="engine"):
+        earlier(str(tmp_path))
