@@ -10,7 +10,7 @@ import torch
 
 from attacks.build import Parts, build
 from attacks.distributed import join
-from attacks.engine import describe
+from attacks.engine import describe, keep_freed_memory
 from attacks.experiment import Outcome, experiment
 from attacks.files import write_json
 from attacks.report.figures import contact_sheet
@@ -30,6 +30,7 @@ def job(run: Run, out: Path, preset: str, overrides: list[str]) -> dict[str, Any
     if run.engine.threads is not None:
         torch.set_num_threads(run.engine.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    keep_freed_memory()
     parts = build(run)
     world = join()
     choice = decide(run, parts, world)

@@ -29,7 +29,7 @@ TRANSFORMS = (
 )
 ATTACKS = (
     ("files", "schema", "metrics", "objectives", "perturbations", "optimisers", "risk", "distributed", "passes"),
-    ("engine.decision", "engine.memory", "engine.fold", "engine.mixed", "engine.precision"),
+    ("engine.allocator", "engine.decision", "engine.memory", "engine.fold", "engine.mixed", "engine.precision"),
     ("engine.prepare", "engine.records"),
     ("engine.rounding", "engine.bench"),
     ("engine.search",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attacks.engine.allocator import keep_freed_memory
 from attacks.engine.decision import Decision
 from attacks.engine.fold import foldable
 from attacks.engine.measure import choose
@@ -20,5 +21,6 @@ __all__ = [
     "describe",
     "foldable",
     "free_memory",
+    "keep_freed_memory",
     "prepare",
 ]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks import EOT
-from attacks.engine import Choice, Decision, Trial, choose, describe, prepare
+from attacks.engine import Choice, Decision, Trial, choose, describe, keep_freed_memory, prepare
 from benchmarks.case import PIPELINE, Case, case
 from benchmarks.memory import MIB, in_fresh_process, peak
 from benchmarks.peers import PEERS, Contestant, installed
@@ -35,10 +35,12 @@ def run(
 def compared(arch: str, rounds: int, views: int, device: str) -> tuple[Table, Table]:
     """Time and memory of each contestant on one encoder; peers that are missing are named as such."""
     question = case(arch, views, device)
+    keep_freed_memory()
     choice = decide(question)
     decision = choice.decision
     makers = contestants(question, decision)
-    seconds = compare({name: make() for name, make in makers.items()}, rounds, device)
+    seconds = compare({name: make() for name, make in makers.items()}, rounds, device, warm=True)
+    keep_freed_memory(False)
     times = {name: 1e3 * s / views for name, s in seconds.items()}
     chosen = json.dumps(decision.to_dict())
     where = ("--arch", arch, "--device", device, "--views", str(views), "--decision", chosen)
@@ -75,13 +77,24 @@ def contestants(question: Case, decision: Decision) -> dict[str, Callable[[], Co
     """Name -> how it is made ready, in the order of the table; only peers that are there."""
     peers = {name: make for name, (module, make) in PEERS.items() if installed(module)}
     full = dataclasses.replace(decision, precision="float32")
-    return {
+    makers = {
         BARE: lambda: bare(question, decision),
         BARE32: lambda: bare(question, full),
         FLOAT32: lambda: ours(question, full),
         AUTO: lambda: ours(question, decision),
         **{name: (lambda make=make: make(question)) for name, make in peers.items()},  # type: ignore[misc]
     }
+    return {name: (lambda name=name, make=make: _allocating(name, make())) for name, make in makers.items()}  # type: ignore[misc]
+
+
+def _allocating(name: str, step: Contestant) -> Contestant:
+    """A run of ours keeps freed memory; a peer has what glibc adapts itself to."""
+
+    def run() -> Tensor:
+        keep_freed_memory(name not in PEERS)
+        return step()
+
+    return run
 
 
 def bare(question: Case, decision: Decision) -> Contestant:

@@ -15,13 +15,16 @@ from torch import Tensor
 Contestants = Mapping[str, Callable[[], object]]
 
 
-def compare(contestants: Contestants, rounds: int, device: str = "cpu") -> dict[str, float]:
+def compare(contestants: Contestants, rounds: int, device: str = "cpu", *, warm: bool = False) -> dict[str, float]:
     """The median seconds of each, over rounds in which all take turns; the first round is not counted. Who goes first
-    changes from round to round: a contestant inherits the memory that the one before it has freed."""
+    changes from round to round: a contestant inherits the memory that the one before it has freed. `warm` gives each
+    a run off the clock at the beginning of its turn, for what a long run does again and again."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
     names = list(contestants)
     for i in range(rounds + 1):
         for name in random.Random(i).sample(names, len(names)):
+            if warm:
+                contestants[name]()
             wait(device)
             began = time.perf_counter()
             contestants[name]()
