@@ -132,6 +132,11 @@ def device(name: str) -> torch.device:
     """ "auto" is CUDA where there is one; of several processes on one machine each takes its own. Raises ValueError
     for a device that is not there."""
     if name in ("auto", "cuda") and torch.cuda.is_available():
+        if local_rank() >= torch.cuda.device_count():
+            raise ValueError(
+                f"`engine.device={name}` needs a GPU for each process of this machine; it has "
+                f"{torch.cuda.device_count()} (torchrun --nproc-per-node, or engine.device=cpu)"
+            )
         return torch.device("cuda", local_rank())
     if name == "auto":
         return torch.device("cpu")

@@ -86,7 +86,7 @@ def join() -> World:
         return ALONE
     if not dist.is_initialized():
         # Tensors on a GPU go by NCCL; counts, decisions and pictures are on the CPU.
-        cuda = torch.cuda.is_available()
+        cuda = local_rank() < torch.cuda.device_count()
         if cuda:
             torch.cuda.set_device(local_rank())
         dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)

@@ -14,7 +14,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 import benchmark
-from benchmarks import antialias, engine, estimator, machine, memory, peers, transforms
+from benchmarks import antialias, engine, estimator, machine, memory, peers, precision, transforms
 from benchmarks.case import PIPELINE, Case
 from benchmarks.table import Table, save
 from benchmarks.timing import compare, photograph
@@ -233,6 +233,21 @@ def test_estimator_says_when_its_reference_is_too_small():
     assert all("VOID" in str(table) for table in tables)
     assert all(len(row) == 1 for table in tables for row in table.rows.values())
     assert estimator.verdict(0.998, 8192)[0].startswith("two references")
+
+
+def test_precisions_attack_alike_and_are_judged_in_float32(monkeypatch):
+    seen = []
+    for name in ("STEPS", "VIEWS", "UNSEEN"):
+        monkeypatch.setattr(precision, name, 4)
+    judged = precision.evaluate
+    monkeypatch.setattr(precision, "evaluate", lambda *a, **k: seen.append(k["encoder"]) or judged(*a, **k))
+    (table,) = precision.run(2, ["pocket"], size=96)
+    assert table.rows["float32"][1:] == (0, 0, 0)
+    assert {encoder.decision.precision for encoder in seen} == {"float32"}
+    for row in table.rows.values():
+        assert row[2] <= row[1] <= row[3]
+        assert abs(row[1]) < 0.05
+    assert table.rows["bfloat16"][0] != table.rows["float32"][0]  # it did run in another precision
 
 
 def test_what_is_printed_is_what_is_written(tmp_path):

@@ -88,11 +88,6 @@ def run_of(folder):
     return lines, json.loads((folder / "metrics.json").read_text())
 
 
-def test_two_processes_take_the_steps_of_one(tmp_path):
-    # The larger comparison, with four processes too, is `slow`.
-    compare([1, 2], tmp_path, QUICK)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", [[], ["risk=cvar"], ["perturbation.shared=true"], ["optimiser=sgd"]], ids=str)
 def test_any_number_of_processes_takes_the_same_steps(tmp_path, extra):

@@ -1,7 +1,7 @@
 """Memory that a step frees stays with the process for the next step.
 
-glibc hands large blocks back to the system as soon as they are free, and every step then pays for fresh, zeroed pages:
-a third of its time for a ResNet-18 in bfloat16 on two cores.
+glibc hands large blocks back to the system as soon as they are free, and every step then pays for fresh, zeroed
+pages: 16.4 and 14.3 ms a view instead of 11.5 and 10.5 for a ResNet-18 in bfloat16 on two cores, 8 and 16 at a time.
 """
 
 from __future__ import annotations
@@ -27,4 +27,5 @@ def keep_freed_memory(keep: bool = True) -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    return all([mallopt(name, value) == 1 for name, value in (KEEP if keep else ADAPTED).items()])
+    done = [mallopt(name, value) == 1 for name, value in (KEEP if keep else ADAPTED).items()]
+    return all(done)

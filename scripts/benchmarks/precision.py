@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from attacks import EOT, PGD, Away, Linf, bank, evaluate, interval, solve
+from attacks import EOT, PGD, Away, Linf, attack, bank, evaluate, interval
 from attacks.engine import Decision, prepare
 from attacks.gallery import tiles
 from benchmarks.case import PIPELINE, SIZE, encoder
@@ -34,7 +34,7 @@ def compared(arch: str, pictures: int, device: str, size: int) -> Table:
     found = {}
     for precision in PRECISIONS:
         fast = prepare(network, Decision("channels_last", precision, fold=True, chunk=8))  # type: ignore[arg-type]
-        best = solve(
+        *_, last = attack(
             images,
             clean,
             encoder=fast,
@@ -44,7 +44,7 @@ def compared(arch: str, pictures: int, device: str, size: int) -> Table:
             eot=EOT(PIPELINE, n=VIEWS, chunk=8),
             steps=STEPS,
         )
-        attacked = images + budget.quantise(best.delta, images)
+        attacked = images + budget.quantise(last.delta, images)
         judge = prepare(network, Decision("channels_last", fold=True, chunk=8))
         found[precision] = evaluate(attacked, clean, clean, encoder=judge, bank=unseen, chunk=8).cosine.cpu()
     rows: dict[str, Row] = {}
