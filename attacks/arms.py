@@ -22,7 +22,8 @@ from transforms import Compose, stream
 
 class Trace(NamedTuple):
     """One line of `steps.csv`. `held_out` is the mean cosine on the fixed bank that chooses the best iterate, as of
-    the last comparison, or None before the first; `views` of each picture, and `pictures` that took part."""
+    the last comparison (of the risk, if that is not the mean), or None before the first; `views` of each picture, and
+    `pictures` that took part."""
 
     arm: str
     step: int
@@ -59,15 +60,15 @@ class Setting:
     chunk: int
 
 
-def optimise(arm: str, setting: Setting, images: Tensor, anchor: Tensor) -> tuple[Best, list[Trace]]:
-    """One optimised arm, with its progress shown. Without EOT the plain picture is looked at as often as all views
-    are with it."""
+def optimise(arm: str, setting: Setting, images: Tensor, anchor: Tensor, spent: int = 0) -> tuple[Best, list[Trace]]:
+    """One optimised arm, with its progress shown. Without EOT each plain picture is looked at `spent` times, as often
+    as all views were with it."""
     run, parts = setting.run, setting.parts
     eot = EOT(parts.transforms, parts.draws, n=run.attack.views, chunk=setting.chunk, risk=parts.risk)
     steps, adaptive, stop = run.attack.steps, parts.adaptive, run.attack.stop
     sign = 1 if parts.goal is None else -1  # a targeted loss is minus the cosine
     if arm == "no_eot":
-        eot, steps = replace(eot, transforms=Compose(), n=1, risk=Mean()), run.attack.budget or steps * eot.n
+        eot, steps = replace(eot, transforms=Compose(), n=1, risk=Mean()), spent
         adaptive = stop = None
     best, lines = None, []
     with Progress(arm, steps, shown=setting.world.first) as progress:
@@ -82,7 +83,7 @@ def optimise(arm: str, setting: Setting, images: Tensor, anchor: Tensor) -> tupl
             eot=eot,
             steps=steps,
             seed=stream(run.seed, arm),
-            budget=run.attack.budget,
+            budget=None if adaptive is None else run.attack.budget,
             adaptive=adaptive,
             world=setting.world,
         ):

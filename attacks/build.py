@@ -109,11 +109,13 @@ def tail(node: schema.Mean | schema.CVaR | schema.WorstOf | schema.SoftMax, view
 def more_views(node: schema.Attack) -> Adaptive | None:
     """When to take more views than asked for, if ever."""
     planned = node.steps * node.views
-    if node.budget is not None and node.budget < planned:
-        raise ValueError(f"`attack.budget` must be at least steps x views = {planned}; got {node.budget}")
+    if node.stop is not None and not -1 < node.stop < 1:
+        raise ValueError(f"`attack.stop` is a cosine, between -1 and 1; got {node.stop}")
     if node.cosine is None:
+        if node.budget is not None:
+            raise ValueError("`attack.budget` pays for more views where `attack.cosine` asks for them; give it too")
         return None
-    if node.budget is None:
+    if node.budget is None or node.budget <= planned:
         raise ValueError(
             "`attack.cosine` needs `attack.budget`, the most encoder passes for each picture (above "
             f"{planned}, those of all steps)"

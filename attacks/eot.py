@@ -128,7 +128,7 @@ class _Step:
         if self.by_views:
             yield from blocks(self.count, most)
             return
-        # Never one alone if there are two: a single row goes through other kernels, and rounds differently.
+        # In twos at least, as far as they go: a single row takes other kernels, and rounds differently.
         parts = blocks(self.count, min(most, max(2, -(-self.count // self.world.size))))
         yield from (parts[i] for i in self.world.share(len(parts)))
 
@@ -154,18 +154,17 @@ class _Step:
         for part, views in self._chosen(images, weights):
             for each in passes(part, views, self.n, self.chunk):
                 for done, (losses, grad) in within_memory(lambda p: self._pass(p, weights), each):
-                    self._noted(done, each, losses)
-                    rows = (
-                        slice(0, 1)
-                        if self.shared
-                        else slice(done.images.start - images.start, done.images.stop - images.start)
-                    )
+                    self._fitted(done, each)
+                    if weights is None:  # else they are known, and the same on every process
+                        self._places(self.losses, done, losses)
+                    first = 0 if self.shared else done.images.start - images.start
+                    rows = slice(first, first + (1 if self.shared else len(done.images)))
                     which = [group[0] // self.size for group in done.groups]
                     partial[rows, which] += grad.to(self.wide)
 
     def _chosen(self, images: range, weights: Tensor | None) -> Iterator[tuple[range, Sequence[int]]]:
         """Images with the views of theirs that count."""
-        if weights is None:
+        if weights is None or bool((weights[images.start : images.stop] > 0).all()):
             yield images, self.views
             return
         for i in images:
@@ -176,7 +175,8 @@ class _Step:
         """Fill in the losses of a block of images, without gradients."""
         for each in passes(images, self.views, self.n, self.chunk):
             for done, losses in within_memory(self._forward, each):
-                self._noted(done, each, losses)
+                self._fitted(done, each)
+                self._places(self.losses, done, losses)
 
     @torch.no_grad()
     def _forward(self, part: Pass) -> Tensor:
@@ -204,9 +204,8 @@ class _Step:
         pixels = self.eot.transforms(self.scene(rows, index), self.u[views].repeat(images, 1))
         return self.loss(pixels, index.repeat_interleave(length)).reshape(images, groups, length)
 
-    def _noted(self, done: Pass, asked: Pass, losses: Tensor) -> None:
-        """Keep the losses, and how much did fit."""
-        self._places(self.losses, done, losses)
+    def _fitted(self, done: Pass, asked: Pass) -> None:
+        """Remember where memory ran out."""
         if done.rows < asked.rows:
             self.chunk = min(self.chunk, max(1, asked.rows // 2))
 

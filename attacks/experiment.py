@@ -58,15 +58,17 @@ def experiment(run: Run, parts: Parts, decision: Decision, world: World, out: Pa
     judge = encoder if exact else Counted(prepare(parts.encoder, replace(decision, precision="float32")))
     setting = Setting(run, parts, world, encoder, judge, decision.chunk)
     images = parts.queries.images.to(parts.device)
-    gallery = _embed(judge, parts.gallery.images, parts.device, decision.chunk)
+    gallery = _embed(judge.encoder, parts.gallery.images, parts.device, decision.chunk)
+    judge.forward += len(gallery) * world.first  # every process does it, for the same answer
     own = gallery[parts.truth]
     anchor = own if parts.goal is None else gallery[parts.goal]
 
     noise = parts.perturbation.noise(images, torch.Generator().manual_seed(stream(run.seed, "noise")))
-    deltas, trace = {"clean": torch.zeros_like(noise), "noise": noise}, list[Trace]()
-    for arm in ("no_eot", "eot"):
-        best, lines = optimise(arm, setting, images, anchor)
-        deltas[arm], trace = best.delta, trace + lines
+    deltas = {"clean": torch.zeros_like(noise), "noise": noise}
+    best, eot = optimise("eot", setting, images, anchor)
+    deltas["eot"] = best.delta
+    best, no_eot = optimise("no_eot", setting, images, anchor, spent=-(-eot[-1].evals // len(images)))
+    deltas["no_eot"], trace = best.delta, no_eot + eot
 
     saved = {arm: parts.perturbation.quantise(delta, images) for arm, delta in deltas.items()}
     names = file_names(parts.queries.names)

@@ -28,6 +28,8 @@ def job(run: Run, out: Path, preset: str, overrides: list[str]) -> dict[str, Any
     Returns the content of metrics.json. Raises ValueError, OSError or FloatingPointError for what a person can mend.
     """
     if run.engine.threads is not None:
+        if run.engine.threads < 1:
+            raise ValueError(f"`engine.threads` must be at least 1; got {run.engine.threads}")
         torch.set_num_threads(run.engine.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     keep_freed_memory()

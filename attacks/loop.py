@@ -20,6 +20,9 @@ from attacks.estimate import Estimate
 from attacks.parts import Encoder, Objective, Optimiser, Perturbation
 from transforms import Scene, stream
 
+#: A gradient that is zero for so many steps running has died.
+DEAD = 5
+
 STEPS = 100
 
 
@@ -68,7 +71,7 @@ def attack(
 
     Raises:
         ValueError: wrong shapes or ranges, an encoder in training mode, a start where the gradient is zero, or a
-            gradient that is zero in the first step.
+            gradient that is zero in the first step, or in five steps running.
         FloatingPointError: a loss or gradient that is not finite, with the step.
     """
     _check(images, anchor, encoder, objective, perturbation, steps)
@@ -81,6 +84,7 @@ def attack(
     state = optimiser.init(delta, eps=perturbation.eps, steps=steps)
     views, drawn, evals, size = stream(seed, "attack"), 0, 0, Views()
     solved, estimate = torch.zeros(len(images), dtype=torch.bool), None
+    silent = torch.zeros(len(delta), dtype=torch.long, device=delta.device)
 
     for index in range(steps):
         n = size.times * eot.n
@@ -91,7 +95,7 @@ def attack(
         u = eot.points(views, drawn, images, times=size.times)
         found = _estimate(delta, images, anchor, rows, encoder, objective, perturbation, eot, u, world)
         estimate = found if estimate is None else _merged(estimate, found, rows, perturbation.shared)
-        _watch(estimate, index)
+        silent = _watch(estimate, index, active.to(delta.device), silent)
         eot = replace(eot, chunk=world.least(found.chunk))
         move, state = optimiser.step(estimate.grad, state, perturbation.steepest)
         if perturbation.shared:
@@ -180,15 +184,19 @@ def _check(
         )
 
 
-def _watch(estimate: Estimate, index: int) -> None:
-    """A gradient must not die in silence."""
+def _watch(estimate: Estimate, index: int, active: Tensor, silent: Tensor) -> Tensor:
+    """A gradient must not die in silence: for how many steps running that of each delta has been zero."""
     energy = estimate.grad.flatten(1).abs().amax(1)
-    if not bool(estimate.mean.isfinite().all() & energy.isfinite().all()):
-        rows = (~(estimate.mean.isfinite() & energy.isfinite())).nonzero()[:, 0].tolist()
+    finite = estimate.mean.isfinite() & energy.isfinite()
+    if not bool(finite.all()):
+        rows = (~finite).nonzero()[:, 0].tolist()
         raise FloatingPointError(f"step {index}: the loss or its gradient is not finite for image(s) {rows}")
-    if index == 0 and bool((energy == 0).any()):
-        rows = (energy == 0).nonzero()[:, 0].tolist()
+    silent = torch.where((energy == 0) & (active if len(active) == len(energy) else active.any()), silent + 1, 0)
+    dead = silent >= (1 if index == 0 else DEAD)
+    if bool(dead.any()):
+        rows = dead.nonzero()[:, 0].tolist()
         raise ValueError(
             f"the gradient is exactly zero for image(s) {rows}: a stage or the encoder cuts the graph "
-            "(uint8, .numpy(), no_grad), or no view shows the picture"
+            f"(uint8, .numpy(), no_grad), or no view shows the picture (step {index})"
         )
+    return silent

@@ -45,6 +45,11 @@ def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, 
             "eps": parts.perturbation.eps,
             "steps": run.attack.steps,
             "views_per_step": run.attack.views,
+            "risk": run.risk.name,
+            "shared": run.perturbation.shared,
+            "stop": run.attack.stop,
+            "budget": run.attack.budget,
+            "cosine": run.attack.cosine,
         },
         "queries": list(parts.queries.names),
         "gallery": len(parts.gallery),
@@ -101,16 +106,17 @@ def warnings(content: dict[str, Any]) -> list[str]:
     """What a reader must know before believing the numbers."""
     said = []
     arms = content["arms"]
-    if arms["eot"]["budget_used"] < 0.5:
+    goal = content["threat"]["objective"]
+    measure, sign = ("cosine", 1) if goal == "away" else ("success", -1)
+    if sign * (arms["eot"][measure]["mean"] - arms["noise"][measure]["mean"]) > -0.02:
         said.append(
-            f"the perturbation uses {arms['eot']['budget_used']:.0%} of its budget: the steps are too short, "
-            "so the encoder looks more robust than it is (raise optimiser.lr or rel_step_size)"
+            "the attack does hardly more than random noise of the same budget: before you call the encoder robust, "
+            "see whether its steps are too short or too few (optimiser.lr or rel_step_size, attack.steps)"
         )
     if len(content["queries"]) < 5:
         said.append(f"{len(content['queries'])} picture(s): the intervals say little about other pictures")
     if arms["clean"]["recall_at_1"]["mean"] < 0.8:
         said.append("the encoder fails on clean views already, so a low recall is no merit of the attack")
-    goal = content["threat"]["objective"]
     if goal == "away" and arms["eot"]["cosine"]["mean"] > arms["no_eot"]["cosine"]["mean"]:
         said.append(
             "EOT is weaker than the attack without it: too few steps or views, do not read this as robustness"

@@ -133,8 +133,8 @@ class Engine:
 class Attack:
     steps: int = MISSING
     views: int = MISSING  # per step and picture
-    stop: float | None = None  # cosine on held-out views at which a picture counts as solved and leaves the batch
-    budget: int | None = None  # encoder passes for each picture at most; null: steps x views
+    stop: float | None = None  # on held-out views; a picture that gets there leaves
+    budget: int | None = None  # with `cosine`: encoder passes for each picture at most
     cosine: float | None = (
         None  # raise the views when the gradient's cosine to the true one stays below; needs a budget
     )

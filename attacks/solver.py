@@ -47,22 +47,27 @@ def watch(
 ) -> Iterator[tuple[Step, Best | None]]:
     """The steps of `attack`, each with the best iterate so far (None until the first comparison).
 
-    A picture whose loss on the bank is `stop` or less is solved and leaves the batch.
+    A picture whose loss on the bank is `stop` or less is solved and leaves the batch; where all share one delta, they
+    leave together, when one delta solves all.
     """
     eot, steps = setup["eot"], setup.setdefault("steps", STEPS)
     views = bank(eot.transforms, _size(setup), seed=setup.get("seed", 0), purpose="select")
     views = views._replace(u=views.u.to(images))
     every, best, shared = max(1, steps // LOOKS), None, setup["perturbation"].shared
     running, solved = attack(images, anchor, **setup), None
+    moved = torch.zeros(len(images), dtype=torch.bool)
     while True:
         try:
             step = running.send(solved)
         except StopIteration:
             return
-        solved = None
+        solved, moved = None, moved | step.active
         if (step.index + 1) % every == 0 or step.last:
-            best = _better(best, _look(step, best, views, images, anchor, setup), shared)
-            solved = None if stop is None else best.loss <= stop
+            best = _better(best, _look(step, best, moved, views, images, anchor, setup), shared)
+            if stop is not None:
+                solved = best.loss <= stop
+                solved = solved.all().expand_as(solved) if shared else solved
+            moved = torch.zeros_like(moved)
         yield step, best
 
 
@@ -78,10 +83,12 @@ def _size(setup: Setup) -> int:
     return max(multiple, VIEWS // multiple * multiple) if eot.transforms.dims else multiple
 
 
-def _look(step: Step, best: Best | None, views: Bank, images: Tensor, anchor: Tensor, setup: Setup) -> Best:
-    """The current iterate on the bank; a picture that took no part in the step is as it was."""
+def _look(
+    step: Step, best: Best | None, moved: Tensor, views: Bank, images: Tensor, anchor: Tensor, setup: Setup
+) -> Best:
+    """The current iterate on the bank; a picture that has not `moved` since the last look is as it was."""
     shared = setup["perturbation"].shared
-    rows = slice(None) if best is None or shared else step.active.nonzero()[:, 0].to(images.device)
+    rows = slice(None) if best is None or shared else moved.nonzero()[:, 0].to(images.device)
     delta = step.delta if shared else step.delta[rows]
     seen = pictures(setup["perturbation"], images[rows], delta)
     losses = views.losses(

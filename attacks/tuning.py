@@ -35,7 +35,10 @@ def decide(run: Run, parts: Parts, world: World) -> Choice:
     except ValueError as error:
         raise ValueError(f"`engine.{str(error).removeprefix('`')}") from None
     if run.engine.reuse is not None:
-        return Choice(earlier(run.engine.reuse), ())
+        decision = earlier(run.engine.reuse)
+        if run.engine.name == "auto" and any(wanted[k] not in ("auto", v) for k, v in decision.to_dict().items()):
+            raise ValueError("`engine.reuse` takes a whole decision over; give no other engine setting beside it")
+        return Choice(decision, ())
     if "auto" not in wanted.values():
         return Choice(given, ())
     choice = _measured(run, parts, wanted) if world.first else None
@@ -52,10 +55,9 @@ def earlier(path: str) -> Decision:
             f"`engine.reuse` must be a run directory or its manifest.json; found none at {path!r}"
         )
     try:
-        found: dict[str, Any] = json.loads(file.read_text())["engine"]["decision"]
+        return Decision.from_dict(dict(json.loads(file.read_text())["engine"]["decision"]))
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"`engine.reuse`: {file} holds no engine decision; is it a manifest.json?") from None
-    return Decision.from_dict(found)
 
 
 def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:

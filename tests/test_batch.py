@@ -91,6 +91,32 @@ def test_solve_stops_at_a_loss_on_the_bank(problem):
     torch.testing.assert_close(early.loss[early.loss > stop], best.loss[best.loss > stop], rtol=0, atol=1e-10)
 
 
+def test_a_common_perturbation_is_solved_when_it_solves_all(problem):
+    images, anchor, parts = problem
+    parts |= {"perturbation": Universal(Linf(0.1)), "steps": 40}
+    one = anchor[:1].expand(4, -1)
+    best = solve(images, one, **parts)
+    stop = float(best.loss.max()) + 0.02  # the whole run gets there, with every picture
+    *_, (step, early) = watch(images, one, stop=stop, **parts)
+    assert (early.loss <= stop).all()
+    assert step.evals < 4 * 160
+    assert step.active.all()  # none was dropped before
+    *_, (step, late) = watch(images, one, stop=float(best.loss.max()) - 0.02, **parts)
+    assert step.evals == 4 * 160
+    torch.testing.assert_close(late.loss, best.loss)
+
+
+def test_the_last_iterate_of_a_spent_budget_is_compared(problem):
+    images, anchor, parts = problem
+    parts |= {"steps": 40, "perturbation": Linf(0.1, random_start=False)}
+    found = solve(images, anchor, **parts | {"budget": torch.tensor([4 * 7, 4 * 40, 4 * 40, 4 * 40])})
+    last = run(images, anchor, parts)[6].delta[:1]
+    views = bank(SEEN, VIEWS, seed=5, purpose="select")
+    views = views._replace(u=views.u.to(images))
+    loss = views.losses(images[:1] + last, anchor[:1], parts["encoder"], parts["objective"], 64).mean()
+    assert found.loss[0] <= loss + 1e-12
+
+
 @pytest.mark.parametrize("risk", [CVaR(0.25), WorstOf(24)])
 def test_the_best_iterate_is_best_by_the_risk(problem, risk):
     images, anchor, parts = problem
@@ -127,3 +153,22 @@ def test_a_common_perturbation_follows_the_mean_gradient(problem):
     mean = next(own).estimate.grad.mean(0, keepdim=True)
     torch.testing.assert_close(first.estimate.grad, mean, rtol=1e-10, atol=1e-12)
     assert torch.equal(first.delta, -0.025 * mean.sign())
+
+
+class Cut(nn.Module):
+    """An encoder whose graph is cut after some calls."""
+
+    def __init__(self, net, calls):
+        super().__init__()
+        self.net, self.calls = net, calls
+
+    def forward(self, pixels):
+        self.calls -= 1
+        return self.net(pixels if self.calls >= 0 else pixels.detach())
+
+
+def test_a_gradient_that_dies_on_the_way_is_an_error(problem):
+    images, anchor, parts = problem
+    parts |= {"eot": EOT(SEEN, n=1), "encoder": Cut(parts["encoder"], 3).eval()}
+    with pytest.raises(ValueError, match=r"exactly zero for image\(s\) \[0, 1, 2, 3\].*step 7"):
+        run(images, anchor, parts)

@@ -135,6 +135,14 @@ def test_processes_do_not_matter(size, n, risk, shared):
         close(found, alone)
 
 
+@pytest.mark.parametrize("risk", RISKS, ids=lambda risk: type(risk).__name__)
+def test_all_processes_hold_the_same_bits(risk):
+    u, eot = coordinates(12, torch.float32), EOT(VIEWS, chunk=5, risk=risk)
+    first, *others = together(3, lambda world: Setting(torch.float32).estimate(eot, u, world))
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(first[:4], other[:4], strict=True))
+
+
 def test_each_process_takes_its_part_only():
     def work(world):
         setting = Setting()

@@ -99,3 +99,36 @@ def test_refuses_a_manifest_without_a_decision(tmp_path, content):
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(ValueError, match="engine"):
         earlier(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["attack.stop=2"], "`attack.stop` is a cosine"),
+        (["attack.budget=64"], "`attack.cosine` asks for them"),
+        (["attack.cosine=0.9"], "`attack.cosine` needs `attack.budget`"),
+        (["attack.cosine=0.9", "attack.budget=4"], "above 4"),
+        (["risk=worst_of", "risk.k=3"], "`attack.views` must be a multiple of risk.k = 3"),
+        (["engine.threads=0"], "`engine.threads` must be at least 1"),
+    ],
+)
+def test_refuses_what_would_do_nothing_or_mislead(job, capsys, settings, words):
+    code, _ = job("a", *settings)
+    assert code == 1 and words in capsys.readouterr().err
+
+
+def test_a_weak_attack_is_told_as_such(job, capsys):
+    code, _ = job("a", "optimiser.rel_step_size=1e-6")
+    assert code == 0
+    assert "hardly more than random noise" in capsys.readouterr().out
+    code, _ = job("b", "attack.steps=8")
+    assert code == 0
+    assert "hardly more than random noise" not in capsys.readouterr().out
+
+
+def test_without_eot_as_many_gradients_are_spent(job):
+    for name, words in {"a": [], "b": ["attack.stop=0.9", "attack.steps=20"], "c": ["risk=cvar"]}.items():
+        _, folder = job(name, *words)
+        lines = [line.split(",") for line in (folder / "steps.csv").read_text().splitlines()[1:]]
+        spent = {arm: int([line for line in lines if line[0] == arm][-1][-1]) for arm in ("no_eot", "eot")}
+        assert spent["eot"] <= spent["no_eot"] < spent["eot"] + 2  # two pictures, rounded up

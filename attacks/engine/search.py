@@ -101,11 +101,16 @@ class Search:
         return self.bench.now() - self.began
 
     def _race(self, one: Contestant, rounds: int) -> None:
+        before = list(self.best.times)
         self.best.times.clear()
-        for _ in range(rounds):
-            self.bench.round([self.best, one])
-            if one.seconds > HOPELESS * self.best.seconds:
-                return
+        try:
+            for _ in range(rounds):
+                self.bench.round([self.best, one])
+                if one.seconds > HOPELESS * self.best.seconds:
+                    return
+        except Exception:
+            self.best.times[:] = before
+            raise
 
     def _differs(self, one: Contestant) -> str | None:
         """Why it does not compute the same, but for the rounding of a lower precision."""
