@@ -178,7 +178,7 @@ def test_engine_compares_each_with_each(monkeypatch, capsys):
     monkeypatch.setattr(engine, "decide", lambda question: engine.Choice(DECISION, ()))  # measured elsewhere
     time, room = engine.run(rounds=1, archs=["pocket"], views=2)
     for table in (time, room):
-        assert list(table.rows) == [engine.BARE, engine.FLOAT32, engine.AUTO, *kornia, "absent"]
+        assert list(table.rows) == [engine.BARE, engine.BARE32, engine.FLOAT32, engine.AUTO, *kornia, "absent"]
         assert table.rows["absent"] == "not installed" in str(table)
         for row in list(table.rows.values())[:-1]:
             for i, base in enumerate(engine.RATIOS.values(), 1):
