@@ -17,6 +17,7 @@ from attacks.progress import Progress
 from attacks.risk import Mean
 from attacks.schema import Run
 from attacks.solver import Best, watch
+from attacks.trees import Tree
 from transforms import Compose, stream
 
 
@@ -42,7 +43,7 @@ class Counted:
     def __init__(self, encoder: Encoder) -> None:
         self.encoder, self.forward, self.backward = encoder, 0, 0
 
-    def __call__(self, images: Tensor) -> Tensor:
+    def __call__(self, images: Tensor) -> Tree:
         self.forward += len(images)
         self.backward += len(images) * images.requires_grad
         return self.encoder(images)

@@ -23,8 +23,10 @@ from transforms.homography import wide_dtype
 
 #: (delta rows (R,...), picture of each row (R,)) -> the scene of those R attacked pictures.
 MakeScene = Callable[[Tensor, Tensor], Scene]
-#: (views (R,C,h,w), picture of each view (R,)) -> losses (R,).
-Loss = Callable[[Tensor, Tensor], Tensor]
+#: (views (R,C,h,w), picture of each view (R,)) -> losses (R,); with a twin, its views (R,C,h,w) come third.
+Loss = Callable[..., Tensor]
+#: Which image each row shows (R,) -> the scene of those R images, as they are without a perturbation.
+MakeTwin = Callable[[Tensor], Scene]
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class EOT:
         *,
         count: int | None = None,
         world: World = ALONE,
+        twin: MakeTwin | None = None,
     ) -> Estimate:
         """The mean loss over the views `u` (n,dims) of each image, and the gradient of the risk with respect to
         `delta`, the same on every process of `world`.
@@ -80,18 +83,27 @@ class EOT:
             u: the views' coordinates.
             count: how many images share a single delta; the length of `delta` otherwise.
             world: the processes that share the work: each must call with the same arguments.
+            twin: what `loss` wants to see from the same views, without a gradient.
         """
         count = len(delta) if count is None else count
-        return _Step(self, delta, scene, loss, u, count, world).estimate()
+        return _Step(self, delta, scene, loss, u, count, world, twin).estimate()
 
 
 class _Step:
     """The work of one estimate: what it was asked, and what it has found so far."""
 
     def __init__(
-        self, eot: EOT, delta: Tensor, scene: MakeScene, loss: Loss, u: Tensor, count: int, world: World
+        self,
+        eot: EOT,
+        delta: Tensor,
+        scene: MakeScene,
+        loss: Loss,
+        u: Tensor,
+        count: int,
+        world: World,
+        twin: MakeTwin | None,
     ) -> None:
-        self.eot, self.scene, self.loss, self.u, self.world = eot, scene, loss, u, world
+        self.eot, self.scene, self.loss, self.u, self.world, self.twin = eot, scene, loss, u, world, twin
         self.delta, self.count, self.n = delta.detach(), count, len(u)
         self.shared, self.wide, self.chunk = len(delta) < count, wide_dtype(delta), eot.chunk
         self.by_views = len(u) >= world.size  # each process takes some of the views, or some of the images
@@ -119,7 +131,8 @@ class _Step:
         groups = -(-n // self.size)
         snr = signal_to_noise(grad, energy, n * (self.count if self.shared else 1), groups)
         dtype = self.delta.dtype
-        return Estimate(mean.to(dtype), stderr.to(dtype), snr.to(dtype), grad.to(dtype), n, self.chunk)
+        value = self.eot.risk.value(self.losses).to(dtype)
+        return Estimate(mean.to(dtype), stderr.to(dtype), snr.to(dtype), grad.to(dtype), n, self.chunk, value)
 
     def _blocks(self) -> Iterator[range]:
         """The images, some at a time: as many as leave each pass all their views."""
@@ -201,8 +214,12 @@ class _Step:
         index = torch.arange(part.images.start, part.images.stop, device=leaf.device).repeat_interleave(groups)
         rows = leaf.expand(images, *leaf.shape[1:]).flatten(0, 1)
         views = torch.tensor(part.groups, device=self.u.device).flatten()
-        pixels = self.eot.transforms(self.scene(rows, index), self.u[views].repeat(images, 1))
-        return self.loss(pixels, index.repeat_interleave(length)).reshape(images, groups, length)
+        u, which = self.u[views].repeat(images, 1), index.repeat_interleave(length)
+        seen = [self.eot.transforms(self.scene(rows, index), u)]
+        if self.twin is not None:
+            with torch.no_grad():
+                seen.append(self.eot.transforms(self.twin(index), u))
+        return self.loss(seen[0], which, *seen[1:]).reshape(images, groups, length)
 
     def _fitted(self, done: Pass, asked: Pass) -> None:
         """Remember where memory ran out."""

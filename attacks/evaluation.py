@@ -16,6 +16,7 @@ from torch import Tensor
 from attacks.distributed import ALONE, World
 from attacks.eot import view
 from attacks.parts import Encoder, Objective
+from attacks.trees import Tree, take
 from transforms import Compose, Sobol, scene_of, stream
 
 
@@ -25,21 +26,32 @@ class Bank(NamedTuple):
     transforms: Compose
     u: Tensor
 
+    @torch.no_grad()
     def losses(
         self,
         images: Tensor,
-        anchor: Tensor,
+        anchor: Tree,
         encoder: Encoder,
         objective: Objective,
         chunk: int,
         world: World = ALONE,
+        *,
+        untouched: Tensor | None = None,
     ) -> Tensor:
-        """The loss of each picture from each view: (N,C,H,W), (N,D) -> (N,V)."""
+        """The loss of each picture from each view, at most `chunk` views at a time: (N,C,H,W), (N,...) -> (N,V). A
+        paired objective needs the `untouched` pictures (N,C,H,W) too."""
+        paired = getattr(objective, "paired", False)
         mine, losses = list(world.share(len(self.u))), images.new_zeros(len(images), len(self.u))
-        if mine:
-            found = self.features(images, encoder, chunk, mine)
-            part = objective(found.flatten(0, 1), anchor.repeat_interleave(len(mine), dim=0))
-            losses[:, mine] = part.reshape(len(images), -1).to(losses)
+        for i, picture in enumerate(images):
+            for places in torch.tensor(mine, device=images.device).split(chunk):
+                u = self.u[places]
+                if paired:
+                    assert untouched is not None
+                    beside = encoder(view(self.transforms, scene_of(untouched[i, None]), u))
+                else:
+                    beside = take(anchor, torch.full_like(places, i))
+                found = encoder(view(self.transforms, scene_of(picture[None]), u))
+                losses[i, places] = objective(found, beside).to(losses)
         world.sum(losses)
         return losses
 

@@ -17,8 +17,11 @@ from attacks.adaptive import Adaptive, Views
 from attacks.distributed import ALONE, World
 from attacks.eot import EOT
 from attacks.estimate import Estimate
-from attacks.parts import Encoder, Objective, Optimiser, Perturbation
-from transforms import Scene, stream
+from attacks.ground import Ground
+from attacks.parts import Encoder, Objective, Optimiser, Penalty, Perturbation
+from attacks.penalties import penalised
+from attacks.trees import Tree, length, take
+from transforms import Scene, scene_of, stream
 
 #: A gradient that is zero for so many steps running has died.
 DEAD = 5
@@ -41,7 +44,7 @@ class Step(NamedTuple):
 
 def attack(
     images: Tensor,
-    anchor: Tensor,
+    anchor: Tree,
     *,
     encoder: Encoder,
     objective: Objective,
@@ -53,6 +56,7 @@ def attack(
     budget: int | Tensor | None = None,
     adaptive: Adaptive | None = None,
     world: World = ALONE,
+    penalty: Penalty | None = None,
 ) -> Generator[Step, Tensor | None, None]:
     """Optimise one perturbation per image, or one for all, over the expected views; yields after every step.
 
@@ -61,13 +65,15 @@ def attack(
 
     Args:
         images: (N,3,H,W) in [0,1].
-        anchor: (N,D) embeddings to move away from, or toward.
+        anchor: what the objective compares with, a row for each picture: (N,D) embeddings to move away from, or
+            toward; (N,) labels; or several of these, as the objective says.
         encoder: images to embeddings, in evaluation mode; its preprocessing belongs to it.
         steps: gradient steps; each costs eot.n encoder passes for each image.
         seed: of the start and of the views. The same seed gives the same bits on the same machine.
         budget: the most encoder passes to spend on each image, or on each of them (N,); None for no limit.
         adaptive: whether and when to raise the number of views; needs a budget.
         world: the processes that share the work; every one of them yields the same steps.
+        penalty: a price on the look of the perturbation; its value and gradient are added to the risk's.
 
     Raises:
         ValueError: wrong shapes or ranges, an encoder in training mode, a start where the gradient is zero, or a
@@ -81,7 +87,11 @@ def attack(
             f"`adaptive` needs draws that are new in every step; {type(eot.draws).__name__} repeats its points"
         )
     delta = perturbation.start(images, torch.Generator().manual_seed(stream(seed, "start")))
-    state = optimiser.init(delta, eps=perturbation.eps, steps=steps)
+    state = optimiser.init(delta, reach=perturbation.reach, steps=steps)
+    ground = Ground(
+        lambda grad, length, at: perturbation.descend(grad, length, at, images),
+        lambda at, by: perturbation.move(at, by, images),
+    )
     views, drawn, evals, size = stream(seed, "attack"), 0, 0, Views()
     solved, estimate = torch.zeros(len(images), dtype=torch.bool), None
     silent = torch.zeros(len(delta), dtype=torch.long, device=delta.device)
@@ -97,13 +107,10 @@ def attack(
         estimate = found if estimate is None else _merged(estimate, found, rows, perturbation.shared)
         silent = _watch(estimate, index, active.to(delta.device), silent)
         eot = replace(eot, chunk=world.least(found.chunk))
-        move, state = optimiser.step(estimate.grad, state, perturbation.steepest)
-        if perturbation.shared:
-            delta = perturbation.project(delta + move, images)
-        else:
-            # Added to the picture first, as every published PGD does, so that ours equals theirs to the last bit.
-            moved = perturbation.project(((images + delta) + move) - images, images)
-            delta = torch.where(active.to(delta.device)[:, None, None, None], moved, delta)
+        priced = estimate if penalty is None else penalised(estimate, penalty, perturbation.scene, delta, images)
+        moved, state = optimiser.step(delta, priced, state, ground)
+        takes_part = active if len(delta) == len(images) else active.any()[None]
+        delta = torch.where(takes_part.to(delta.device)[:, None, None, None], moved, delta)
         drawn, evals = drawn + size.times, evals + n * len(rows)
         left = left - n * active
         remaining = steps - index - 1
@@ -118,7 +125,7 @@ def attack(
 def _estimate(
     delta: Tensor,
     images: Tensor,
-    anchor: Tensor,
+    anchor: Tree,
     rows: Tensor,
     encoder: Encoder,
     objective: Objective,
@@ -132,11 +139,19 @@ def _estimate(
     def scene(part: Tensor, which: Tensor) -> Scene:
         return perturbation.scene(images[rows[which]], part)
 
-    def loss(pixels: Tensor, which: Tensor) -> Tensor:
-        return objective(encoder(pixels), anchor[rows[which]])
+    def loss(pixels: Tensor, which: Tensor, untouched: Tensor | None = None) -> Tensor:
+        if untouched is None:
+            return objective(encoder(pixels), take(anchor, rows[which]))
+        with torch.no_grad():
+            beside = encoder(untouched)
+        return objective(encoder(pixels), beside)
+
+    def twin(which: Tensor) -> Scene:
+        return scene_of(images[rows[which]])
 
     part = delta if perturbation.shared else delta[rows]
-    return eot.estimate(part, scene, loss, u, count=len(rows), world=world)
+    paired = twin if getattr(objective, "paired", False) else None
+    return eot.estimate(part, scene, loss, u, count=len(rows), world=world, twin=paired)
 
 
 def _merged(before: Estimate, now: Estimate, rows: Tensor, shared: bool) -> Estimate:
@@ -144,7 +159,7 @@ def _merged(before: Estimate, now: Estimate, rows: Tensor, shared: bool) -> Esti
     if len(rows) == len(before.mean):
         return now
     old = before._replace(grad=torch.zeros_like(before.grad))
-    names = ("mean", "stderr") if shared else ("mean", "stderr", "snr", "grad")
+    names = ("mean", "stderr", "value") if shared else ("mean", "stderr", "value", "snr", "grad")
     return now._replace(**{name: getattr(old, name).index_copy(0, rows, getattr(now, name)) for name in names})
 
 
@@ -164,15 +179,15 @@ def _budget(budget: int | Tensor | None, images: int, steps: int, n: int, adapti
 
 
 def _check(
-    images: Tensor, anchor: Tensor, encoder: Encoder, objective: Objective, perturbation: Perturbation, steps: int
+    images: Tensor, anchor: Tree, encoder: Encoder, objective: Objective, perturbation: Perturbation, steps: int
 ) -> None:
     if images.dim() != 4 or not images.is_floating_point():
         raise ValueError(f"`images` must be floating (N,3,H,W); got {images.dtype} of shape {tuple(images.shape)}")
     low, high = float(images.min()), float(images.max())
     if not (low >= 0 and high <= 1):  # so written, NaN is out of range too
         raise ValueError(f"`images` must lie in [0, 1]; got {low:g} to {high:g} (divide 8-bit values by 255)")
-    if len(anchor) != len(images):
-        raise ValueError(f"`anchor` must hold one embedding per image; got {len(anchor)} for {len(images)} images")
+    if length(anchor) != len(images):
+        raise ValueError(f"`anchor` must hold one row per image; got {length(anchor)} for {len(images)} images")
     if steps < 1:
         raise ValueError(f"`steps` must be at least 1; got {steps}")
     if isinstance(encoder, nn.Module) and encoder.training:

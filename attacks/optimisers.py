@@ -1,26 +1,27 @@
-"""How a gradient becomes a step. An optimiser is a pair of pure functions; its state is a value of its own."""
+"""How an estimate becomes a step. An optimiser is a pair of pure functions; its state is a value of its own."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
+from attacks.estimate import Estimate
+from attacks.ground import Ground
+
 Schedule = Literal["constant", "cosine"]
-Steepest = Callable[[Tensor], Tensor]
 
 
 class State(NamedTuple):
-    """`momentum` (like delta), the number of steps done and planned, and the radius that steps are measured in."""
+    """`momentum` (like delta), the number of steps done and planned, and the length that steps are measured in."""
 
     momentum: Tensor
     step: int
     steps: int
-    eps: float
+    reach: float
 
 
 @dataclass(frozen=True)
@@ -42,16 +43,18 @@ class PGD:
     def __post_init__(self) -> None:
         _check("rel_step_size", self.rel_step_size, self.momentum, self.schedule)
 
-    def init(self, delta: Tensor, *, eps: float, steps: int) -> State:
+    def init(self, delta: Tensor, *, reach: float, steps: int) -> State:
         """The state before the first of `steps` steps."""
-        return State(torch.zeros_like(delta), 0, steps, eps)
+        return State(torch.zeros_like(delta), 0, steps, reach)
 
-    def step(self, grad: Tensor, state: State, steepest: Steepest) -> tuple[Tensor, State]:
-        """The move to add to delta, and the next state."""
+    def step(self, delta: Tensor, found: Estimate, state: State, ground: Ground) -> tuple[Tensor, State]:
+        """The next delta and state."""
+        grad = found.grad
         share = grad.flatten(1).abs().sum(1).clamp(min=torch.finfo(grad.dtype).tiny)
         momentum = self.momentum * state.momentum + grad / share[:, None, None, None]
-        size = self.rel_step_size * state.eps * _decay(self.schedule, state)
-        return -size * steepest(momentum), state._replace(momentum=momentum, step=state.step + 1)
+        size = self.rel_step_size * state.reach * _decay(self.schedule, state)
+        after = ground.go(delta, ground.descend(momentum, size, delta))
+        return after, state._replace(momentum=momentum, step=state.step + 1)
 
 
 @dataclass(frozen=True)
@@ -72,15 +75,15 @@ class SGD:
     def __post_init__(self) -> None:
         _check("lr", self.lr, self.momentum, self.schedule)
 
-    def init(self, delta: Tensor, *, eps: float, steps: int) -> State:
+    def init(self, delta: Tensor, *, reach: float, steps: int) -> State:
         """The state before the first of `steps` steps."""
-        return State(torch.zeros_like(delta), 0, steps, eps)
+        return State(torch.zeros_like(delta), 0, steps, reach)
 
-    def step(self, grad: Tensor, state: State, steepest: Steepest) -> tuple[Tensor, State]:  # noqa: ARG002
-        """The move to add to delta, and the next state."""
-        momentum = self.momentum * state.momentum + grad
-        size = self.lr * _decay(self.schedule, state)
-        return -size * momentum, state._replace(momentum=momentum, step=state.step + 1)
+    def step(self, delta: Tensor, found: Estimate, state: State, ground: Ground) -> tuple[Tensor, State]:
+        """The next delta and state."""
+        momentum = self.momentum * state.momentum + found.grad
+        after = ground.go(delta, -self.lr * _decay(self.schedule, state) * momentum)
+        return after, state._replace(momentum=momentum, step=state.step + 1)
 
 
 def _decay(schedule: Schedule, state: State) -> float:

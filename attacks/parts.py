@@ -14,20 +14,34 @@ from torch import Tensor
 from attacks.adaptive import Adaptive
 from attacks.distributed import World
 from attacks.eot import EOT
+from attacks.estimate import Estimate
+from attacks.ground import Ground
+from attacks.trees import Tree
 from transforms import Scene
 
-Encoder = Callable[[Tensor], Tensor]  # (N,C,H,W) in [0,1] -> (N,D)
+Encoder = Callable[[Tensor], Tree]  # (N,C,H,W) in [0,1] -> (N,D), or several of them
 
 
 class Objective(Protocol):
-    """What the attacker wants; lower is better."""
+    """What the attacker wants; lower is better.
+
+    An objective with `paired` true gets, as anchor, the features of the same views of the untouched pictures.
+    """
 
     @property
     def stationary_at_anchor(self) -> bool:
         """Whether the gradient vanishes where features equal the anchor."""
 
-    def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
-        """(N,D), (N,D) -> (N,)."""
+    def __call__(self, features: Tree, anchor: Tree) -> Tensor:
+        """The encoder's features of N views, and what each is compared with (embeddings (N,D), labels (N,), ...)
+        -> losses (N,)."""
+
+
+class Penalty(Protocol):
+    """A price on how the perturbation looks, added to the loss of every picture."""
+
+    def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:
+        """The delta itself, the attacked pictures seen directly (N,C,H,W), the untouched ones (N,C,H,W) -> (N,)."""
 
 
 class Perturbation(Protocol):
@@ -36,6 +50,10 @@ class Perturbation(Protocol):
     @property
     def eps(self) -> float:
         """The radius of the set, in its own norm."""
+
+    @property
+    def reach(self) -> float:
+        """The length that an optimiser's steps are shares of, in the unit of `descend`."""
 
     @property
     def random_start(self) -> bool:
@@ -48,17 +66,17 @@ class Perturbation(Protocol):
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor: ...
     def noise(self, images: Tensor, generator: torch.Generator) -> Tensor: ...
     def scene(self, images: Tensor, delta: Tensor) -> Scene: ...
-    def steepest(self, grad: Tensor) -> Tensor: ...
-    def project(self, delta: Tensor, images: Tensor) -> Tensor: ...
+    def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor) -> Tensor: ...
+    def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor: ...
     def norm(self, delta: Tensor) -> Tensor: ...
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor: ...
 
 
 class Optimiser(Protocol):
-    """Gradient in, move out."""
+    """From where delta is, and what was learned there, to the next delta. A pure function: its state is a value."""
 
-    def init(self, delta: Tensor, *, eps: float, steps: int) -> Any: ...
-    def step(self, grad: Tensor, state: Any, steepest: Callable[[Tensor], Tensor]) -> tuple[Tensor, Any]: ...
+    def init(self, delta: Tensor, *, reach: float, steps: int) -> Any: ...
+    def step(self, delta: Tensor, found: Estimate, state: Any, ground: Ground) -> tuple[Tensor, Any]: ...
 
 
 class Setup(TypedDict):
@@ -74,3 +92,4 @@ class Setup(TypedDict):
     budget: NotRequired[int | Tensor | None]
     adaptive: NotRequired[Adaptive | None]
     world: NotRequired[World]
+    penalty: NotRequired[Penalty | None]

@@ -17,14 +17,46 @@ from transforms import Scene, scene_of
 from transforms.surrogate import saturate
 
 
+class _Additive:
+    """What every perturbation that is added to a picture has in common."""
+
+    shared: ClassVar[bool] = False
+    eps: float
+
+    @property
+    def reach(self) -> float:
+        """The length that an optimiser's steps are shares of: eps."""
+        return self.eps
+
+    def scene(self, images: Tensor, delta: Tensor) -> Scene:
+        """The attacked pictures as a scene of one layer."""
+        return scene_of(images + delta)
+
+    def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
+        """The move of norm `length` (one number, or one for each delta) that lowers the loss most, to first order."""
+        if isinstance(length, Tensor):
+            length = length[:, None, None, None]
+        return -length * self.steepest(grad)
+
+    def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
+        """delta + by, projected. Added to the picture first, as every published PGD does, so that ours equals theirs
+        to the last bit."""
+        return self.project(((images + delta) + by) - images, images)
+
+    def steepest(self, grad: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def project(self, delta: Tensor, images: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Linf:
+class Linf(_Additive):
     """No value changes by more than `eps` (0..1 scale; write 8/255), and the picture stays in [0,1].
 
     With `random_start` false the attack starts at zero; an untargeted embedding loss has no gradient there.
     """
 
-    shared: ClassVar[bool] = False
     eps: float
     random_start: bool = True
 
@@ -50,10 +82,6 @@ class Linf:
         """A random corner of the ball, shaped like `like`: the noise, but for the box."""
         return self.ball(self.eps * (_uniform(like, generator) - 0.5).sign())
 
-    def scene(self, images: Tensor, delta: Tensor) -> Scene:
-        """The attacked pictures as a scene of one layer."""
-        return scene_of(images + delta)
-
     def steepest(self, grad: Tensor) -> Tensor:
         """The step of L-inf norm 1 with the largest inner product with `grad`."""
         return grad.sign()
@@ -76,10 +104,9 @@ class Linf:
 
 
 @dataclass(frozen=True)
-class L2:
+class L2(_Additive):
     """The Euclidean norm of each picture's delta, over all its values in [0,1] units, is at most `eps`."""
 
-    shared: ClassVar[bool] = False
     eps: float
     random_start: bool = True
 
@@ -103,10 +130,6 @@ class L2:
         """A random point of the sphere, shaped like `like`: the noise, but for the box."""
         gauss = torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
         return self.ball(self.eps * self.steepest(gauss))
-
-    def scene(self, images: Tensor, delta: Tensor) -> Scene:
-        """The attacked pictures as a scene of one layer."""
-        return scene_of(images + delta)
 
     def steepest(self, grad: Tensor) -> Tensor:
         """The step of L2 norm 1 with the largest inner product with `grad`; zero where `grad` is zero."""
@@ -165,9 +188,22 @@ class Universal:
         no gradient there, one that lies on a bound has."""
         return scene_of(saturate(images + delta))
 
+    @property
+    def reach(self) -> float:
+        """That of `inner`."""
+        return self.inner.reach
+
     def steepest(self, grad: Tensor) -> Tensor:
         """The step of norm 1 with the largest inner product with `grad`."""
         return self.inner.steepest(grad)
+
+    def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor) -> Tensor:
+        """The move of norm `length` that lowers the loss the most, to first order."""
+        return self.inner.descend(grad, length, delta, images)
+
+    def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
+        """delta + by, projected."""
+        return self.project(delta + by, images)
 
     def project(self, delta: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
         """The nearest delta in the ball."""

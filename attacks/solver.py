@@ -15,7 +15,8 @@ from attacks.distributed import ALONE
 from attacks.evaluation import Bank, bank
 from attacks.loop import STEPS, Step, attack
 from attacks.parts import Perturbation, Setup
-from transforms import Compose
+from attacks.penalties import seen
+from attacks.trees import Tree, take
 
 #: Views of the bank that chooses the best iterate.
 VIEWS = 64
@@ -33,7 +34,7 @@ class Best(NamedTuple):
     latest: Tensor
 
 
-def solve(images: Tensor, anchor: Tensor, *, stop: float | None = None, **setup: Unpack[Setup]) -> Best:
+def solve(images: Tensor, anchor: Tree, *, stop: float | None = None, **setup: Unpack[Setup]) -> Best:
     """Run `attack` to its end; arguments and errors as there, and `stop` as in `watch`."""
     best = None
     for _, found in watch(images, anchor, stop=stop, **setup):
@@ -43,7 +44,7 @@ def solve(images: Tensor, anchor: Tensor, *, stop: float | None = None, **setup:
 
 
 def watch(
-    images: Tensor, anchor: Tensor, *, stop: float | None = None, **setup: Unpack[Setup]
+    images: Tensor, anchor: Tree, *, stop: float | None = None, **setup: Unpack[Setup]
 ) -> Iterator[tuple[Step, Best | None]]:
     """The steps of `attack`, each with the best iterate so far (None until the first comparison).
 
@@ -73,7 +74,7 @@ def watch(
 
 def pictures(perturbation: Perturbation, images: Tensor, delta: Tensor) -> Tensor:
     """The attacked pictures themselves, seen directly: (N,C,H,W)."""
-    return Compose()(perturbation.scene(images, delta), images.new_zeros(len(images), 0))
+    return seen(perturbation.scene(images, delta))
 
 
 def _size(setup: Setup) -> int:
@@ -84,22 +85,26 @@ def _size(setup: Setup) -> int:
 
 
 def _look(
-    step: Step, best: Best | None, moved: Tensor, views: Bank, images: Tensor, anchor: Tensor, setup: Setup
+    step: Step, best: Best | None, moved: Tensor, views: Bank, images: Tensor, anchor: Tree, setup: Setup
 ) -> Best:
     """The current iterate on the bank; a picture that has not `moved` since the last look is as it was."""
     shared = setup["perturbation"].shared
-    rows = slice(None) if best is None or shared else moved.nonzero()[:, 0].to(images.device)
+    rows = torch.arange(len(images)) if best is None or shared else moved.nonzero()[:, 0]
+    rows = rows.to(images.device)
     delta = step.delta if shared else step.delta[rows]
-    seen = pictures(setup["perturbation"], images[rows], delta)
+    attacked = pictures(setup["perturbation"], images[rows], delta)
     losses = views.losses(
-        seen,
-        anchor[rows],
+        attacked,
+        take(anchor, rows),
         setup["encoder"],
         setup["objective"],
         step.estimate.chunk,
         setup.get("world", ALONE),
+        untouched=images[rows],
     )
-    loss = setup["eot"].risk.value(losses).to(losses)
+    loss, penalty = setup["eot"].risk.value(losses).to(losses), setup.get("penalty")
+    if penalty is not None:
+        loss = loss + penalty(delta, attacked, images[rows])
     if best is not None:
         latest = best.latest.clone()
         latest[rows] = loss

@@ -16,7 +16,7 @@ SEEN = Compose([Affine(degrees=90, translate=0.3), Brightness(0.2)])
 
 def estimate(*snr):
     some = torch.zeros(len(snr))
-    return Estimate(some, some, torch.tensor(snr), some, 8, 8)
+    return Estimate(some, some, torch.tensor(snr), some, 8, 8, some)
 
 
 def test_doubles_after_patience_and_counts_anew():

@@ -28,7 +28,7 @@ TRANSFORMS = (
     ("audit",),
 )
 ATTACKS = (
-    ("files", "schema", "metrics", "objectives", "perturbations", "optimisers", "risk", "distributed", "passes"),
+    ("files", "schema", "metrics", "objectives", "perturbations", "risk", "distributed", "passes", "trees", "ground"),
     ("engine.allocator", "engine.decision", "engine.memory", "engine.fold", "engine.mixed", "engine.precision"),
     ("engine.prepare", "engine.records"),
     ("engine.rounding", "engine.bench"),
@@ -36,7 +36,7 @@ ATTACKS = (
     ("engine.measure",),
     ("engine",),
     ("estimate", "progress"),
-    ("adaptive", "eot"),
+    ("adaptive", "eot", "optimisers", "penalties"),
     ("parts",),
     ("images", "loop", "presets"),
     ("gallery", "evaluation", "encoders.preprocess", "encoders.weights"),

@@ -205,7 +205,7 @@ def test_refuses_parts_that_cannot_work(parts, message):
         (torch.full((3, 3, 12, 14), math.nan), "`images`"),
         (torch.zeros(3, 3, 12, 14, dtype=torch.uint8), "floating"),
         (torch.rand(3, 12, 14), "floating"),
-        (torch.rand(2, 3, 12, 14), "one embedding per image; got 3 for 2"),
+        (torch.rand(2, 3, 12, 14), "one row per image; got 3 for 2"),
     ],
     ids=["8 bits", "negative", "nan", "uint8", "three axes", "two for three"],
 )

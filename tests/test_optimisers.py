@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attacks import L2, PGD, SGD, Linf
+from attacks.estimate import Estimate
+from attacks.ground import Ground
 
 SETS = [Linf(8 / 255), L2(4.0)]
 every_set = pytest.mark.parametrize("perturbation", SETS, ids=["linf", "l2"])
@@ -19,13 +21,24 @@ def gradients(steps=6, count=3):
 
 
 def moves(optimiser, grads, perturbation, eps=None):
-    """The moves along a fixed sequence of gradients, as a stack."""
-    state = optimiser.init(torch.zeros_like(grads[0]), eps=eps or perturbation.eps, steps=len(grads))
+    """The moves along a fixed sequence of gradients, where nothing bounds them, as a stack."""
+    origin = torch.zeros_like(grads[0])
+    state = optimiser.init(origin, reach=eps or perturbation.eps, steps=len(grads))
     found = []
     for grad in grads:
-        move, state = optimiser.step(grad, state, perturbation.steepest)
+        move, state = optimiser.step(origin, estimate(grad), state, open_ground(perturbation))
         found.append(move)
     return torch.stack(found)
+
+
+def open_ground(perturbation):
+    """The perturbation's steps without its set."""
+    return Ground(lambda grad, length, at: perturbation.descend(grad, length, at, at), torch.add)
+
+
+def estimate(grad):
+    some = torch.zeros(len(grad), dtype=grad.dtype)
+    return Estimate(some, some, some, grad, 8, 8, some)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
@@ -115,9 +128,10 @@ def test_cosine_decays_from_full_to_nearly_nothing(make):
 def test_a_step_leaves_the_state_alone(optimiser):
     # Pure functions: from one state, the same step twice.
     grads = gradients()
-    _, state = optimiser.step(grads[0], optimiser.init(grads[0], eps=0.1, steps=9), SETS[0].steepest)
-    first, _ = optimiser.step(grads[1], state, SETS[0].steepest)
-    again, _ = optimiser.step(grads[1], state, SETS[0].steepest)
+    origin, ground = torch.zeros_like(grads[0]), open_ground(SETS[0])
+    _, state = optimiser.step(origin, estimate(grads[0]), optimiser.init(origin, reach=0.1, steps=9), ground)
+    first, _ = optimiser.step(origin, estimate(grads[1]), state, ground)
+    again, _ = optimiser.step(origin, estimate(grads[1]), state, ground)
     assert torch.equal(first, again)
 
 

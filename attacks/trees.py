@@ -1,0 +1,37 @@
+"""What an objective compares may be one tensor or several: a mapping by layer, a tuple by encoder. Every tensor has a
+row for each picture or view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+#: A tensor (N,...), or a tuple or mapping of trees.
+Tree = Any
+
+
+def take(tree: Tree, rows: Tensor) -> Tree:
+    """The `rows` of every tensor: a tree of the same shape."""
+    if isinstance(tree, Tensor):
+        return tree[rows.to(tree.device)]
+    if isinstance(tree, Mapping):
+        return {name: take(part, rows) for name, part in tree.items()}
+    return tuple(take(part, rows) for part in tree)
+
+
+def length(tree: Tree) -> int:
+    """The number of rows, the same in every tensor. Raises ValueError where they differ, or where there is none."""
+    counts = {len(leaf) for leaf in leaves(tree)}
+    if len(counts) != 1:
+        raise ValueError(f"every part must have the same number of rows; got {sorted(counts) or 'no part'}")
+    return counts.pop()
+
+
+def leaves(tree: Tree) -> list[Tensor]:
+    """The tensors, in order."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    parts = tree.values() if isinstance(tree, Mapping) else tree
+    return [leaf for part in parts for leaf in leaves(part)]
