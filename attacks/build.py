@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from attacks import gallery, risk, schema
+from attacks import choices, gallery, risk, schema
 from attacks.adaptive import Adaptive
 from attacks.distributed import local_rank
 from attacks.encoders import POCKET_WEIGHTS, load_encoder
@@ -67,7 +67,7 @@ def build(run: schema.Run) -> Parts:
     queries, pictures = data(run.data)
     truth = torch.tensor([pictures.names.index(name) for name in queries.names])
     goal = None
-    if isinstance(run.objective, schema.Toward):
+    if isinstance(run.objective, choices.Toward):
         pictures, goal = target(run.objective.target, pictures, truth, run.seed)
     return Parts(
         encoder=encoder,
@@ -87,26 +87,26 @@ def build(run: schema.Run) -> Parts:
     )
 
 
-def perturb(node: schema.Linf | schema.L2) -> Perturbation:
+def perturb(node: choices.Linf | choices.L2) -> Perturbation:
     """The perturbation that a configuration names."""
     eps = schema.fraction(node.eps, "perturbation.eps")
-    own = L2(eps) if isinstance(node, schema.L2) else Linf(eps)
+    own = L2(eps) if isinstance(node, choices.L2) else Linf(eps)
     return Universal(own) if node.shared else own
 
 
-def tail(node: schema.Mean | schema.CVaR | schema.WorstOf | schema.SoftMax, views: int) -> risk.Risk:
+def tail(node: choices.Mean | choices.CVaR | choices.WorstOf | choices.SoftMax, views: int) -> risk.Risk:
     """The risk that a configuration names, taken of `views` views."""
-    if isinstance(node, schema.WorstOf):
+    if isinstance(node, choices.WorstOf):
         found = risk.WorstOf(node.k)
         if views % found.multiple:
             raise ValueError(f"`attack.views` must be a multiple of risk.k = {found.k}; got {views}")
         return found
-    if isinstance(node, schema.CVaR):
+    if isinstance(node, choices.CVaR):
         return risk.CVaR(node.alpha)
-    return risk.SoftMax(node.temperature) if isinstance(node, schema.SoftMax) else risk.Mean()
+    return risk.SoftMax(node.temperature) if isinstance(node, choices.SoftMax) else risk.Mean()
 
 
-def more_views(node: schema.Attack) -> Adaptive | None:
+def more_views(node: choices.Single) -> Adaptive | None:
     """When to take more views than asked for, if ever."""
     planned = node.steps * node.views
     if node.stop is not None and not -1 < node.stop < 1:
@@ -123,9 +123,9 @@ def more_views(node: schema.Attack) -> Adaptive | None:
     return Adaptive(node.cosine, node.patience)
 
 
-def optimise(node: schema.PGD | schema.SGD) -> Optimiser:
+def optimise(node: choices.PGD | choices.SGD) -> Optimiser:
     """The optimiser that a configuration names."""
-    if isinstance(node, schema.SGD):
+    if isinstance(node, choices.SGD):
         return SGD(node.lr, node.momentum, node.schedule)  # type: ignore[arg-type]
     return PGD(node.rel_step_size, node.momentum, node.schedule)  # type: ignore[arg-type]
 
@@ -151,11 +151,11 @@ def device(name: str) -> torch.device:
         ) from None
 
 
-def data(node: schema.Bundled | schema.Folder) -> tuple[Pictures, Pictures]:
+def data(node: choices.Bundled | choices.Folder) -> tuple[Pictures, Pictures]:
     """(queries, gallery); every query is in the gallery."""
     if node.size < 8:
         raise ValueError(f"`data.size` must be at least 8 pixels; got {node.size}")
-    if isinstance(node, schema.Bundled):
+    if isinstance(node, choices.Bundled):
         queries, pictures = gallery.tiles(node.size, node.photos), gallery.tiles(node.size)
         return queries.spread(node.count), pictures
     queries = gallery.folder(node.path, node.size).spread(node.count)

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import configs
-from attacks import schema
+from attacks import choices
 from attacks.presets import is_path, read
 from transforms import Compose, Stage
 from transforms.registry import STAGES
@@ -19,7 +19,7 @@ from transforms.registry import STAGES
 CONFIGS = Path(configs.__file__).parent
 
 
-def pipeline(node: schema.Views) -> Compose:
+def pipeline(node: choices.Views) -> Compose:
     """The pipeline that a configuration names. Raises ValueError with the place of what is wrong."""
     value = tuple(node.value) if isinstance(node.value, list) else node.value
     if not all(map(_shade, value if isinstance(value, tuple) else (value,))) or value == ():
@@ -79,7 +79,7 @@ def preset(name: str) -> Compose:
             raise ValueError(f"`transforms` must be one of {', '.join(known)}, or a YAML file; got {name!r}")
     path = Path(name) if is_path(name) else CONFIGS / "transforms" / f"{name}.yaml"
     try:
-        made: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema.Views), _merged(path)))
+        made: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(choices.Views), _merged(path)))
     except OmegaConfBaseException as error:
         raise ValueError(f"preset `{path}`: {str(error).splitlines()[0]}") from None
     return pipeline(made)

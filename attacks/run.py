@@ -25,6 +25,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from attacks import presets, schema
+from attacks.choices import CHOICES, Views
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
@@ -33,10 +34,10 @@ def register() -> None:
     """Make the schemas known to Hydra, in a group of their own so that they are no choices."""
     store = ConfigStore.instance()
     store.store(group="schema", name="run", node=schema.Run)
-    for group, choices in schema.CHOICES.items():
+    for group, choices in CHOICES.items():
         for name, node in choices.items():
             store.store(group=f"schema/{group}", name=name, node=node)
-    store.store(group="schema/transforms", name="views", node=schema.Views)
+    store.store(group="schema/transforms", name="views", node=Views)
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="run")

@@ -189,7 +189,7 @@ def test_engine_compares_each_with_each(monkeypatch, capsys):
 
 def test_memory_asks_for_each_number_of_views(monkeypatch, capsys):
     monkeypatch.setattr(memory, "in_fresh_process", by_main(monkeypatch, capsys))
-    peaks, seconds, line = memory.run(rounds=1, views=(2, 4))
+    peaks, tensors, seconds, line = memory.run(rounds=1, views=(2, 4))
     assert list(peaks.columns) == list(seconds.columns) == ["2", "4"]
     a, b = seconds.rows["pocket"]
     each, share = line.rows["pocket"]  # two points lie on their line
@@ -207,6 +207,22 @@ def test_peak_is_of_the_work_alone():
     held = torch.ones(100, memory.MIB // 4)
     found = memory.peak(lambda: torch.ones(64, memory.MIB // 4).sum(), "cpu")
     assert 62 <= found / memory.MIB <= 70 and len(held)
+
+
+def test_the_tensors_peak_is_counted_to_the_byte():
+    def work():
+        first = torch.ones(3 * memory.MIB, dtype=torch.uint8)
+        del first
+        both = torch.ones(2 * memory.MIB, dtype=torch.uint8), torch.ones(2 * memory.MIB, dtype=torch.uint8)
+        return both[0]
+
+    assert memory.tensor_peak(work, "cpu") == 4 * memory.MIB
+
+
+def test_more_views_need_no_more_tensors():
+    whole = memory.case("pocket", 64, "cpu")
+    few, many = (memory.tensor_peak(memory.step(whole, n), "cpu") for n in (8, 64))
+    assert many <= 1.03 * few
 
 
 def test_estimator_measures_a_known_covariance(monkeypatch):

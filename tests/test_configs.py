@@ -10,13 +10,14 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from attacks import build, pipelines, schema
+from attacks.choices import CHOICES, OPEN
 from attacks.optimisers import PGD, SGD
 from attacks.run import CONFIGS, register
 
 GROUPS = {
     folder.name: sorted(p.stem for p in folder.glob("*.yaml")) for folder in CONFIGS.iterdir() if folder.is_dir()
 }
-CHOICES = [(group, name) for group, names in GROUPS.items() for name in names if group != "config"]
+EVERY = [(group, name) for group, names in GROUPS.items() for name in names if group != "config"]
 
 
 def composed(*overrides):
@@ -37,18 +38,18 @@ def test_every_preset_validates_and_builds(preset):
     assert parts.goal is None or not bool((parts.goal == parts.truth).any())
 
 
-@pytest.mark.parametrize(("group", "name"), CHOICES)
+@pytest.mark.parametrize(("group", "name"), EVERY)
 def test_every_choice_is_typed_by_its_schema(group, name):
     path = ["data.path=x"] if name == "folder" else []
     node = composed("config=smoke", f"{group}={name}", *path)[group]
     assert node.name == name
-    expected = schema.OPEN.get(group) or schema.CHOICES[group][name]
+    expected = OPEN.get(group) or CHOICES[group][name]
     assert OmegaConf.get_type(node) is expected
 
 
 def test_every_schema_is_a_choice_and_every_choice_a_schema():
-    for group, choices in schema.CHOICES.items():
-        assert sorted(choices) == GROUPS[group]
+    for group, names in CHOICES.items():
+        assert sorted(names) == GROUPS[group]
 
 
 @pytest.mark.parametrize(("group", "name", "part"), [("optimiser", "pgd", PGD), ("optimiser", "sgd", SGD)])

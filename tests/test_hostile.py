@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import schema
+from attacks.choices import Views
 from attacks.pipelines import pipeline, stages
 from transforms import (
     Affine,
@@ -255,4 +255,4 @@ def test_a_stage_without_arguments_is_null_or_a_mapping(nothing):
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -3, [], [0.5, torch.nan, 0.5], "grey", None, [[1]]])
 def test_a_border_value_in_a_configuration_is_a_shade(value):
     with pytest.raises(ValueError, match=r"`transforms.value`"):
-        pipeline(schema.Views(name="x", value=value))
+        pipeline(Views(name="x", value=value))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -30,15 +31,16 @@ SCRIPT = Path(__file__).parents[1] / "benchmark.py"
 def run(
     rounds: int, archs: Sequence[str] = ("pocket",), device: str = "cpu", views: Sequence[int] = VIEWS
 ) -> list[Table]:
-    """Peak memory of one step in a fresh process for each number of views, seconds of one step, and a straight line
-    through them."""
+    """Peak memory of one step in a fresh process for each number of views, that of its tensors, seconds of one step,
+    and a straight line through them."""
     columns = [str(n) for n in views]
-    peaks, seconds, lines = {}, {}, {}
+    peaks, tensors, seconds, lines = {}, {}, {}, {}
     for arch in archs:
         peaks[arch] = tuple(
             in_fresh_process("memory", "--arch", arch, "--device", device, "--one", str(n)) / MIB for n in views
         )
         whole = case(arch, max(views), device)
+        tensors[arch] = tuple(tensor_peak(step(whole, n), device) / MIB for n in views)
         times = compare({str(n): step(whole, n) for n in views}, rounds, device)
         seconds[arch] = tuple(times[column] for column in columns)
         fixed, each = straight_line(views, seconds[arch])
@@ -47,6 +49,7 @@ def run(
     share = f"fixed part of {views[0]} views"
     return [
         Table(f"Peak memory {what} (MiB above that before it)", dict.fromkeys(columns, ".1f"), peaks, "lines"),
+        Table(f"Peak of the tensors {what} (MiB)", dict.fromkeys(columns, ".1f"), tensors, "lines"),
         Table(f"Seconds {what}", dict.fromkeys(columns, ".3f"), seconds, "lines"),
         Table("The straight line through the seconds", {"ms per view": ".3f", share: ".1%"}, lines),
     ]
@@ -86,6 +89,18 @@ def peak(work: Callable[[], object], device: str) -> int:
     before = _high_water()
     work()
     return _high_water() - before
+
+
+def tensor_peak(work: Callable[[], object], device: str) -> int:
+    """Bytes of the tensors that live at once during `work`, at most: what the step itself needs, whatever the
+    allocator keeps or loses between its blocks."""
+    if torch.device(device).type == "cuda":
+        return peak(work, device)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else the profiler writes of the GPUs that it misses
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        work()
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    return int(max(accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))))
 
 
 def _high_water() -> int:
