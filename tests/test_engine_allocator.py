@@ -12,7 +12,7 @@ PROGRAM = """
 import resource, sys, torch
 from attacks.engine import keep_freed_memory
 torch.set_num_threads(1)
-for keep in (True, False):
+for keep in (False, True):
     assert keep_freed_memory(keep)
     faults = []
     for _ in range(4):
@@ -25,11 +25,12 @@ for keep in (True, False):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
-def test_freed_memory_stays_until_told_otherwise():
+def test_freed_memory_stays_when_told_to():
+    # In this order: what the heap holds by then may be below a block that lives on, and can't be given back.
     said = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    kept, given_back = map(int, said.split())
+    given_back, kept = map(int, said.split())
     assert kept < 100 < given_back / 2
 
 
