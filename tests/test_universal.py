@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attacks.perturbations import L2, Linf, Universal
+from attacks.perturbations import L0, L1, L2, Linf, Universal
 
-SETS = {"linf": Linf, "l2": L2}
-EPS = {"linf": 8 / 255, "l2": 0.7}
+SETS = {"linf": Linf, "l2": L2, "l1": L1, "l0": L0}
+EPS = {"linf": 8 / 255, "l2": 0.7, "l1": 3.0, "l0": 5}
 
 every_set = pytest.mark.parametrize("name", SETS)
 double = torch.float64
@@ -16,8 +16,9 @@ few = settings(max_examples=40, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31)
 
 
-def make(name, **arguments):
-    return SETS[name](**{"eps": EPS[name], **arguments})
+def make(name, factor=1.0, **arguments):
+    eps = EPS[name] * factor
+    return SETS[name](max(1, round(eps)) if name == "l0" else eps, **arguments)
 
 
 def seed(value=0):
@@ -41,7 +42,7 @@ def backward(f, delta):
     return grad
 
 
-@every_set
+@pytest.mark.parametrize("name", ["linf", "l2"])
 @pytest.mark.parametrize("method", ["start", "noise"])
 def test_a_universal_point_is_that_of_the_inner_set_without_a_box(name, method):
     # In the middle of the range the box does not bind. The first of `pictures` is black: there it would.
@@ -50,6 +51,25 @@ def test_a_universal_point_is_that_of_the_inner_set_without_a_box(name, method):
     torch.testing.assert_close(found, getattr(make(name), method)(grey, seed(3)), rtol=0, atol=1e-7)
     assert (universal.norm(found) <= EPS[name] * (1 + 1e-6)).all()
     assert method == "start" or universal.norm(found).item() == pytest.approx(EPS[name], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["l1", "l0"])
+def test_a_sparse_universal_point_takes_values_from_end_to_end(name):
+    # No picture can show a change by more than 1; a black or white one shows half of them all.
+    universal = Universal(make(name))
+    start, noise = universal.start(pictures(), seed(3)), universal.noise(pictures(), seed(3))
+    assert universal.norm(noise).item() == pytest.approx(EPS[name], rel=1e-6)
+    assert set(noise.unique().tolist()) <= {-1.0, 0.0, 1.0}
+    torch.testing.assert_close(start, noise / 2, rtol=0, atol=0)
+
+
+@every_set
+def test_a_universal_step_knows_no_picture(name):
+    universal, delta = Universal(make(name)), torch.zeros(1, 3, 9, 12)
+    for grad in (torch.ones_like(delta), -torch.ones_like(delta)):  # the first of `pictures` is black, the last white
+        step = universal.descend(grad, 0.5, delta, pictures())
+        assert torch.equal(step, universal.descend(grad, 0.5, delta, 1 - pictures()))
+        assert (step * grad).sum() < 0
 
 
 @every_set
@@ -61,7 +81,7 @@ def test_project_is_the_ball_of_the_inner_set_whatever_the_pictures(name, value,
     once = universal.project(delta, images)
     assert torch.equal(once, make(name).ball(delta))
     assert (universal.norm(once) <= EPS[name] * (1 + 1e-12)).all()
-    torch.testing.assert_close(universal.project(once, images), once, rtol=1e-15, atol=0)
+    torch.testing.assert_close(universal.project(once, images), once, rtol=1e-15, atol=1e-15)
 
 
 @every_set
@@ -112,7 +132,7 @@ def test_the_gradient_of_a_universal_delta_passes_on_the_bounds_and_not_beyond()
 @given(value=seeds)
 @few
 def test_quantised_universal_pictures_are_files_within_eps(name, factor, value):
-    images, universal = pictures(value), Universal(make(name, eps=factor * EPS[name]))
+    images, universal = pictures(value), Universal(make(name, factor))
     delta = universal.noise(images, seed(value))
     found = universal.quantise(delta, images)
     assert found.shape == images.shape

@@ -1,0 +1,190 @@
+"""The sets that a perturbation of a whole picture must stay in, and the dense norm balls, each within the box of
+pictures, [0,1]. No norm ever spans a batch. A perturbation lives in the picture's own resolution and in [0,1] units,
+never in an encoder's normalised space.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from transforms import Scene, scene_of
+
+
+class Ball:
+    """A set that holds one delta (N,C,H,W) for each picture; the delta is added to it.
+
+    Where a method takes pictures or None, None stands for no box: the ball that many pictures share. No value can
+    change by more than 1, whatever the picture.
+    """
+
+    shared: ClassVar[bool] = False
+    eps: float
+    random_start: bool
+
+    @property
+    def reach(self) -> float:
+        """The length that an optimiser's steps are shares of: eps."""
+        return self.eps
+
+    def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """(N,C,H,W) -> the first delta: a random point inside, or zero."""
+        return self.inside(self.draw(images, generator), images) if self.random_start else torch.zeros_like(images)
+
+    def noise(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """The strongest random perturbation of the same budget."""
+        return self.farthest(self.draw(images, generator), images)
+
+    def within(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A random point of the ball, shaped like `like`: where an attack starts, but for the box."""
+        return self.inside(self.draw(like, generator), None)
+
+    def extreme(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A random point at the ball's edge, shaped like `like`: the noise, but for the box."""
+        return self.farthest(self.draw(like, generator), None)
+
+    def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A random direction, shaped like `like`: the same on every device."""
+        return torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
+
+    def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
+        """The point of the set where `direction` leads."""
+        edge = self.ball(self.eps * self.steepest(direction))
+        return edge if images is None else into_box(edge, images)
+
+    def inside(self, direction: Tensor, images: Tensor | None) -> Tensor:
+        """Half the way to `farthest`: a start that can still go anywhere."""
+        return self.farthest(direction, images) / 2
+
+    def shown(self, delta: Tensor) -> Tensor:
+        """The delta as a picture gets it: itself. The gradient that comes back may be filtered on its way."""
+        return delta
+
+    def restrict(self, delta: Tensor) -> Tensor:
+        """The nearest delta of the subspace that all moves lie in: here there is none."""
+        return delta
+
+    def scene(self, images: Tensor, delta: Tensor) -> Scene:
+        """The attacked pictures as a scene of one layer."""
+        return scene_of(images + self.shown(delta))
+
+    def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor | None) -> Tensor:  # noqa: ARG002
+        """The move of norm `length` (one number, or one for each delta) that lowers the loss most, to first order."""
+        return -(each(length) if isinstance(length, Tensor) else length) * self.steepest(grad)
+
+    def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
+        """delta + by, projected. Added to the picture first, as every published PGD does, so that ours equals theirs
+        to the last bit."""
+        return self.project(((images + delta) + by) - images, images)
+
+    def steepest(self, grad: Tensor) -> Tensor:
+        """The step of norm 1 with the largest inner product with `grad`; zero where `grad` is zero."""
+        raise NotImplementedError
+
+    def project(self, delta: Tensor, images: Tensor) -> Tensor:
+        """A point of the set, which leaves a point of the set alone and is no farther from any other."""
+        return into_box(self.ball(delta), images)
+
+    def ball(self, delta: Tensor) -> Tensor:
+        """The nearest delta in the ball, whatever the picture."""
+        raise NotImplementedError
+
+    def norm(self, delta: Tensor) -> Tensor:
+        """(N,C,H,W) -> (N,)."""
+        raise NotImplementedError
+
+    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+        """The delta that an 8-bit file of images + delta will hold, still within `eps`.
+
+        images + delta is rounded to multiples of 1/255, and delta is shrunk where that would carry it out. `images`
+        must be multiples of 1/255 themselves (they came from 8-bit files).
+        """
+        rounded = to_levels(delta, images)
+        for percent in range(99, -1, -1):
+            outside = self.norm(rounded) > self.eps * (1 + 1e-5)  # float32's own rounding is no excess
+            if not bool(outside.any()):
+                break
+            rounded = torch.where(each(outside), to_levels(delta * (percent / 100), images), rounded)
+        return rounded
+
+
+@dataclass(frozen=True)
+class Linf(Ball):
+    """No value changes by more than `eps` (0..1 scale; write 8/255), and the picture stays in [0,1].
+
+    With `random_start` false the attack starts at zero; an untargeted embedding loss has no gradient there.
+    """
+
+    eps: float
+    random_start: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.eps <= 1:
+            raise ValueError(f"`eps` must lie in (0, 1], got {self.eps:g}; did you mean {self.eps:g}/255?")
+
+    def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """Uniform in -0.5..0.5, on the CPU first, so that every device starts at the same point."""
+        return torch.rand(like.shape, generator=generator, dtype=like.dtype).to(like.device) - 0.5
+
+    def inside(self, direction: Tensor, images: Tensor | None) -> Tensor:
+        """For a direction of `draw`, a uniform point (Madry et al. 2018)."""
+        point = self.ball(self.eps * (2 * direction))
+        return point if images is None else into_box(point, images)
+
+    def steepest(self, grad: Tensor) -> Tensor:
+        """The step of L-inf norm 1 with the largest inner product with `grad`."""
+        return grad.sign()
+
+    def ball(self, delta: Tensor) -> Tensor:
+        """The nearest delta in the ball, whatever the picture."""
+        return delta.clamp(-self.eps, self.eps)
+
+    def norm(self, delta: Tensor) -> Tensor:
+        """(N,C,H,W) -> (N,)."""
+        return delta.flatten(1).abs().amax(1)
+
+
+@dataclass(frozen=True)
+class L2(Ball):
+    """The Euclidean norm of each picture's delta, over all its values in [0,1] units, is at most `eps`."""
+
+    eps: float
+    random_start: bool = True
+
+    def __post_init__(self) -> None:
+        if not (self.eps > 0 and math.isfinite(self.eps)):
+            raise ValueError(f"`eps` must be a positive number, got {self.eps:g} (4 is common at 128x128)")
+
+    def steepest(self, grad: Tensor) -> Tensor:
+        """The step of L2 norm 1 with the largest inner product with `grad`; zero where `grad` is zero."""
+        norm = self.norm(grad)
+        return grad / each(torch.where(norm > 0, norm, 1.0))
+
+    def ball(self, delta: Tensor) -> Tensor:
+        """The nearest delta in the ball, whatever the picture. `project` then clamps into the box, which only
+        shortens."""
+        norm = self.norm(delta)
+        return delta * each(torch.where(norm > self.eps, self.eps / norm, 1.0))  # never enlarges
+
+    def norm(self, delta: Tensor) -> Tensor:
+        """(N,C,H,W) -> (N,)."""
+        return delta.flatten(1).square().sum(1).sqrt()
+
+
+def into_box(delta: Tensor, images: Tensor) -> Tensor:
+    """The nearest delta with which the picture stays in [0,1]."""
+    return (images + delta).clamp(0, 1) - images
+
+
+def each(value: Tensor) -> Tensor:
+    """(N,) or a number, to be multiplied with (N,C,H,W)."""
+    return value[:, None, None, None] if value.dim() else value
+
+
+def to_levels(delta: Tensor, images: Tensor) -> Tensor:
+    """The delta that rounds the picture to 8 bits."""
+    return ((images + delta).clamp(0, 1) * 255).round() / 255 - images

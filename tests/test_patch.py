@@ -1,0 +1,196 @@
+"""A patch lies where its quad says, is one texture for all, and is optimised through the views."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import EOT, PGD, Away, attack, bank, load_encoder, solve
+from attacks.eot import view
+from attacks.gallery import tiles
+from attacks.patch import CENTRE, Patch
+from attacks.pipelines import preset
+from attacks.solver import pictures
+from transforms import Affine, Compose, Perspective
+
+double = torch.float64
+#: On the whole pixels 4..12 across and 2..8 down of a picture of 12 x 16.
+QUAD = ((4 / 16, 2 / 12), (12 / 16, 2 / 12), (12 / 16, 8 / 12), (4 / 16, 8 / 12))
+
+
+def seed(value=0):
+    return torch.Generator().manual_seed(value)
+
+
+def images(count=2, height=12, width=16):
+    return torch.rand(count, 3, height, width, generator=seed(), dtype=double)
+
+
+def texture(height=6, width=8):
+    return torch.rand(1, 3, height, width, generator=seed(1), dtype=double)
+
+
+def pasted(base, patch):
+    picture = base.clone()
+    picture[..., 2:8, 4:12] = patch
+    return picture
+
+
+def test_a_texture_as_fine_as_the_picture_is_pasted():
+    found = pictures(Patch((6, 8), QUAD), images(), texture())
+    torch.testing.assert_close(found, pasted(images(), texture()), rtol=0, atol=1e-12)
+
+
+def test_a_finer_texture_is_reduced_and_a_coarser_one_enlarged_in_the_view():
+    found = pictures(Patch((12, 16), QUAD), images(), texture(12, 16))
+    torch.testing.assert_close(found, pasted(images(), F.avg_pool2d(texture(12, 16), 2)), rtol=0, atol=1e-12)
+    coarse = pictures(Patch((1, 1), QUAD), images(), texture(1, 1))
+    inner = coarse[..., 4:6, 7:9]  # away from the edge of a texel, which is soft
+    torch.testing.assert_close(inner, texture(1, 1).expand_as(inner), rtol=0, atol=0.25)
+
+
+@pytest.mark.parametrize(
+    ("turn", "move"),
+    [
+        (lambda q: (q[1], q[0], q[3], q[2]), lambda t: t.flip(-1)),
+        (lambda q: (q[3], q[2], q[1], q[0]), lambda t: t.flip(-2)),
+        (lambda q: (q[2], q[3], q[0], q[1]), lambda t: t.flip(-1, -2)),
+    ],
+)
+def test_corners_are_those_of_the_texture_in_order(turn, move):
+    found = pictures(Patch((6, 8), turn(QUAD)), images(), texture())
+    torch.testing.assert_close(found, pasted(images(), move(texture())), rtol=0, atol=1e-12)
+
+
+def test_a_quad_in_perspective_has_its_corners_where_it_says():
+    quad = ((0.1, 0.2), (0.8, 0.1), (0.9, 0.9), (0.3, 0.7))
+    base = torch.zeros(1, 3, 200, 300, dtype=double)
+    shown = pictures(Patch((40, 40), quad), base, torch.ones(1, 3, 40, 40, dtype=double))[0, 0] > 0.5
+    y, x = torch.meshgrid(torch.arange(200) + 0.5, torch.arange(300) + 0.5, indexing="ij")
+    inside = torch.ones(200, 300, dtype=torch.bool)
+    for (x0, y0), (x1, y1) in zip(quad, quad[1:] + quad[:1], strict=True):
+        inside &= (x1 - x0) * 300 * (y - y0 * 200) - (y1 - y0) * 200 * (x - x0 * 300) >= 0
+    assert (shown != inside).sum() < 0.003 * inside.sum()
+
+
+def test_an_ellipse_is_round_and_leaves_the_corners_alone():
+    base = torch.zeros(1, 3, 64, 64, dtype=double)
+    found = pictures(Patch((32, 32), shape="ellipse"), base, torch.ones(1, 3, 32, 32, dtype=double))
+    assert float(found[0, 0].sum()) == pytest.approx(torch.pi / 4 * 32 * 32, rel=2e-3)
+    assert not found[..., 16, 16].any()
+    assert (found[..., 31, 31] == 1).all()
+    torch.testing.assert_close(found, found.flip(-1), rtol=0, atol=1e-12)
+    torch.testing.assert_close(found, found.mT, rtol=0, atol=1e-12)
+
+
+def test_rows_of_delta_are_pictures_of_their_own():
+    patch, views = Patch((6, 8), QUAD, shape="ellipse"), Compose([Affine(degrees=30)])
+    u = torch.rand(2, views.dims, generator=seed(), dtype=double)
+    rows = texture().expand(2, -1, -1, -1)
+    torch.testing.assert_close(
+        views(patch.scene(images(), texture()), u), views(patch.scene(images(), rows), u), rtol=0, atol=1e-12
+    )
+
+
+def test_start_noise_and_file():
+    patch, given = Patch((6, 8)), texture()
+    assert torch.equal(patch.start(images(), seed()), torch.full((1, 3, 6, 8), 0.5, dtype=double))
+    noise = Patch((6, 8), start_from="noise")
+    first, again, other = (noise.start(images(), seed(value)) for value in (1, 1, 2))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert 0 <= first.min() < 0.2 < 0.8 < first.max() <= 1
+    assert torch.equal(Patch((6, 8), start_from=given[0]).start(images(), seed()), given)
+    assert set(patch.noise(images(), seed()).unique().tolist()) == {0.0, 1.0}
+    saved = patch.quantise(given, images())
+    torch.testing.assert_close(saved * 255, (saved * 255).round(), rtol=0, atol=1e-9)
+    assert (saved - given).abs().max() <= 0.5 / 255 + 1e-9
+
+
+def test_moves_stay_in_the_box_and_steepest_attains_the_dual_norm():
+    patch, grad = Patch((6, 8)), torch.randn(1, 3, 6, 8, generator=seed(), dtype=double)
+    by = patch.descend(grad, torch.tensor([0.7], dtype=double), texture(), images())
+    assert torch.equal(by, -0.7 * grad.sign())
+    found = patch.move(texture(), by, images())
+    assert 0 == found.min() < found.max() == 1
+    assert torch.equal(patch.project(found, images()), found)
+    torch.testing.assert_close((patch.steepest(grad) * grad).sum(), grad.abs().sum())
+    assert patch.norm(found).item() <= patch.eps
+
+
+class Dot:
+    """A loss that is linear in the features."""
+
+    stationary_at_anchor = False
+
+    def __call__(self, features, anchor):
+        return (features * anchor).sum(1)
+
+
+@pytest.mark.parametrize("shape", ["rectangle", "ellipse"])
+def test_pgd_finds_the_optimum_of_a_linear_loss_through_views(shape):
+    # Compositing is linear in the texture, and so is the mean over fixed views.
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 16, 6)).to(double).eval()
+    patch, anchor = Patch((6, 8), QUAD, shape=shape), torch.randn(2, 6, dtype=double)
+
+    class Fixed:
+        def __call__(self, n, dims, *, seed, step=0):
+            return torch.rand(n, dims, generator=torch.Generator().manual_seed(7))
+
+    eot = EOT(Compose([Affine(degrees=30, scale=(0.7, 1.3)), Perspective(0.2)]), Fixed(), n=4)
+    leaf, u = texture().requires_grad_(), eot.points(0, 0, images())
+    losses = net(view(eot.transforms, patch.scene(images(), leaf), u)) * anchor.repeat_interleave(4, 0)
+    (c,) = torch.autograd.grad(losses.sum() / 8, leaf)
+    parts = {"encoder": net, "objective": Dot(), "perturbation": patch, "optimiser": PGD(), "eot": eot}
+    *_, last = attack(images(), anchor, steps=60, **parts)
+    best = torch.where(c > 0, 0.0, 1.0)
+    # Every texel has a gradient, but for the corner ones of an ellipse.
+    assert (c == 0).any(1).sum() == (0 if shape == "rectangle" else 4)
+    gained, most = (c * (last.delta - 0.5)).sum(), (c * (best - 0.5)).sum()
+    assert 0.999 <= gained / most <= 1 + 1e-9
+    torch.testing.assert_close(last.estimate.grad, c, rtol=1e-9, atol=1e-12)
+
+
+def test_a_patch_is_optimised_through_camera_views():
+    encoder, photos, views = load_encoder(), tiles(96).images[::80][:2], preset("camera")
+    with torch.no_grad():
+        anchor = encoder(photos)
+    patch = Patch((24, 24), CENTRE)
+    parts = {"encoder": encoder, "objective": Away(), "perturbation": patch, "optimiser": PGD()}
+    best = solve(photos, anchor, eot=EOT(views, n=4), steps=30, **parts)
+    assert best.delta.shape == (1, 3, 24, 24)
+    held_out = bank(views, 32, seed=9, purpose="evaluate")
+    textures = {
+        "ours": patch.quantise(best.delta, photos),
+        "noise": patch.noise(photos, seed()),
+        "grey": patch.start(photos, seed()),
+    }
+    cosine = {}
+    for name, each in textures.items():
+        losses = held_out.losses(pictures(patch, photos, each), anchor, encoder, Away(), 32)
+        cosine[name] = float(losses.mean())
+    assert cosine["ours"] < min(cosine["noise"], cosine["grey"]) - 0.1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": (0, 8)}, "`size` must be"),
+        ({"size": (6.0, 8)}, "`size` must be"),
+        ({"size": (6, 8), "shape": "star"}, "`shape` must be one of"),
+        ({"size": (6, 8), "start_from": "white"}, "`start_from` must be one of"),
+        ({"size": (6, 8), "start_from": torch.rand(3, 8, 6)}, "as large as `size`"),
+        ({"size": (6, 8), "start_from": 255 * torch.rand(3, 6, 8)}, "`start_from` must be an image"),
+        ({"size": (6, 8), "quad": ((0, 0), (64, 0), (64, 64), (0, 64))}, "not pixels"),
+        ({"size": (6, 8), "quad": ((0, 0), (0.5, 0.5), (1, 1), (0, 1))}, "degenerate"),
+        ({"size": (6, 8), "quad": ((0, 0), (1, 1), (0, 1))}, "four corners"),
+    ],
+)
+def test_a_patch_that_is_none_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Patch(**arguments)
+
+
+def test_a_texture_of_other_channels_is_refused():
+    with pytest.raises(ValueError, match="as many channels as the pictures, 3; got 1"):
+        Patch((6, 8), start_from=torch.rand(1, 6, 8)).start(images(), seed())

@@ -1,0 +1,188 @@
+"""Masks and grey perturbations: where delta may be, and that nothing else changes."""
+
+import pytest
+import torch
+from torch import nn
+
+from attacks import EOT, PGD, SGD, Toward, attack
+from attacks.perturbations import L0, L1, L2, Linf, Universal
+from attacks.regions import Grey, Masked, filtered
+from attacks.spectral import LowFrequency
+from transforms import Affine, Compose
+
+SIZE = (12, 14)
+BALLS = {"linf": Linf(0.1), "l2": L2(0.7), "l1": L1(5.0), "l0": L0(6)}
+every_ball = pytest.mark.parametrize("inner", BALLS.values(), ids=BALLS)
+double = torch.float64
+
+
+def seed(value=0):
+    return torch.Generator().manual_seed(value)
+
+
+def mask(rows=1, value=0):
+    return (torch.rand(rows, 1, *SIZE, generator=seed(value)) < 0.3).float()
+
+
+def pictures():
+    return torch.randint(0, 256, (3, 3, *SIZE), generator=seed()).to(double) / 255
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(120, 6)]
+    return nn.Sequential(*layers).to(double).eval()
+
+
+def run(net, perturbation, optimiser=None, steps=8, **parts):
+    anchor = torch.randn(3, 6, generator=seed(4), dtype=double)
+    setup = {"encoder": net, "objective": Toward(), "eot": EOT(Compose([Affine(degrees=20)]), n=4)} | parts
+    return [
+        *attack(pictures(), anchor, perturbation=perturbation, optimiser=optimiser or PGD(), steps=steps, **setup)
+    ]
+
+
+@every_ball
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("optimiser", [PGD(), SGD(10.0)], ids=["pgd", "sgd"])
+def test_an_attack_stays_within_the_mask_and_gains(net, inner, rows, optimiser):
+    masked = Masked(inner, mask(rows))
+    steps = run(net, masked, optimiser)
+    for step in steps:
+        assert not (step.delta * (1 - mask(rows))).any()
+        assert (masked.norm(step.delta) <= masked.eps * (1 + 1e-12)).all()
+    assert steps[-1].estimate.mean.mean() < steps[0].estimate.mean.mean() - 1e-3
+
+
+@every_ball
+def test_a_mask_of_ones_is_no_mask_bit_for_bit(net, inner):
+    plain, masked = run(net, inner)[-1], run(net, Masked(inner, torch.ones(1, 1, *SIZE)))[-1]
+    assert torch.equal(plain.delta, masked.delta)
+
+
+@every_ball
+def test_random_points_spend_the_budget_within_the_mask(inner):
+    images = torch.full((3, 3, *SIZE), 0.5, dtype=double)
+    masked = Masked(inner, mask(3))
+    for delta in (masked.noise(images, seed()), masked.start(images, seed())):
+        assert not (delta * (1 - mask(3))).any()
+    wanted = torch.full((3,), float(inner.eps), dtype=double)
+    torch.testing.assert_close(masked.norm(masked.noise(images, seed())), wanted, rtol=1e-12, atol=0)
+
+
+@every_ball
+def test_the_projection_is_that_of_the_masked_pixels_alone(inner):
+    # All masked pixels as a picture of their own.
+    images, delta = pictures(), 3 * torch.randn(3, 3, *SIZE, generator=seed(1), dtype=double)
+    chosen = mask()[0, 0].bool()
+    found = Masked(inner, mask()).project(delta, images)
+    alone = inner.project(delta[:, :, chosen][:, :, None], images[:, :, chosen][:, :, None])
+    torch.testing.assert_close(found[:, :, chosen][:, :, None], alone, rtol=0, atol=1e-14)
+
+
+def test_each_picture_has_its_own_mask(net):
+    masks, inner = mask(3), Linf(0.1)
+    together = Masked(inner, masks)
+    images, delta = pictures(), torch.randn(3, 3, *SIZE, generator=seed(1), dtype=double)
+    alone = [Masked(inner, masks[[i]]).project(delta[[i]], images[[i]]) for i in range(3)]
+    assert torch.equal(together.project(delta, images), torch.cat(alone))
+    # Without momentum, what is outside the mask of the gradient leaves no trace at all.
+    plain = PGD(0.2, momentum=0.0)
+    same = mask().expand(3, -1, -1, -1)
+    one, three = (run(net, Masked(inner, m), plain)[-1].delta for m in (mask(), same))
+    assert torch.equal(one, three)
+
+
+def test_the_estimate_is_that_of_the_region(net):
+    step = run(net, Masked(Linf(0.1), mask()), steps=1)[0]
+    assert not (step.estimate.grad * (1 - mask())).any()
+    assert (step.estimate.grad * mask()).any()
+
+
+def test_a_region_that_no_view_shows_is_reported(net):
+    corner = torch.zeros(1, 1, *SIZE)
+    corner[..., -1, -1] = 1  # the convolution's stride never reaches it
+    with pytest.raises(ValueError, match="exactly zero"):
+        run(net, Masked(Linf(0.1), corner), eot=EOT(n=1))
+
+
+@every_ball
+@pytest.mark.parametrize("wrap", [lambda b: Masked(b, mask()), Grey], ids=["masked", "grey"])
+def test_a_universal_delta_may_be_wrapped_inside(net, inner, wrap):
+    universal = Universal(wrap(inner))
+    steps = run(net, universal)
+    for step in steps:
+        assert step.delta.shape == (1, 3, *SIZE)
+        torch.testing.assert_close(universal.inner.restrict(step.delta), step.delta, rtol=0, atol=1e-14)
+        assert (universal.norm(step.delta) <= inner.eps * (1 + 1e-12)).all()
+    assert steps[-1].estimate.mean.mean() < steps[0].estimate.mean.mean() - 1e-3
+    saved = universal.quantise(steps[-1].delta, pictures())
+    assert (universal.norm(saved) <= inner.eps * (1 + 2e-5)).all()
+
+
+@every_ball
+def test_grey_is_the_same_in_all_channels(net, inner):
+    for step in run(net, Grey(inner)):
+        assert torch.equal(step.delta[:, :1].expand_as(step.delta), step.delta)
+
+
+def test_grey_is_the_nearest_grey_point_of_the_box():
+    images, delta = pictures(), torch.randn(3, 3, *SIZE, generator=seed(1), dtype=double)
+    low = (-images).amax(1, keepdim=True).clamp(min=-0.1)
+    high = (1 - images).amin(1, keepdim=True).clamp(max=0.1)
+    wanted = delta.mean(1, keepdim=True).clamp(low, high).expand_as(delta)
+    torch.testing.assert_close(Grey(Linf(0.1)).project(delta, images), wanted, rtol=0, atol=1e-15)
+
+
+def test_wraps_nest(net):
+    both = Masked(Grey(LowFrequency(L2(0.7), 5)), mask())
+    for step in run(net, both):
+        assert not (step.delta * (1 - mask())).any()
+        torch.testing.assert_close(step.delta[:, :1].expand_as(step.delta), step.delta, rtol=0, atol=1e-15)
+        assert (both.norm(step.delta) <= 0.7 * (1 + 1e-12)).all()
+
+
+def test_moves_pass_through_every_restriction():
+    images = torch.full((3, 3, *SIZE), 0.5, dtype=double)
+    wild = torch.randn(3, 3, *SIZE, generator=seed(1), dtype=double) / 100
+    band = LowFrequency(L2(5.0), 5)
+    nested, shared = Grey(band), Universal(Grey(band))
+    wanted = band.restrict(wild.mean(1, keepdim=True).expand_as(wild))
+    assert (wanted - wild).abs().max() > 0.01
+    torch.testing.assert_close(nested.move(wild, 0 * wild, images), wanted, rtol=0, atol=1e-15)
+    torch.testing.assert_close(shared.move(wild[:1], 0 * wild[:1], images), wanted[:1], rtol=0, atol=1e-15)
+
+
+def test_filtered_changes_the_gradient_and_nothing_else():
+    delta, matrix = torch.randn(2, 5, 5, dtype=double).requires_grad_(), torch.randn(5, 5, dtype=double)
+    found = filtered(delta, lambda grad: (matrix + matrix.T) @ grad)
+    assert torch.equal(found, delta)
+    weight = torch.randn(2, 5, 5, dtype=double)
+    (grad,) = torch.autograd.grad((found * weight).sum(), delta)
+    torch.testing.assert_close(grad, (matrix + matrix.T) @ weight)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (torch.ones(*SIZE), r"`mask` must be \(1,1,H,W\)"),
+        (torch.ones(1, 3, *SIZE), r"`mask` must be \(1,1,H,W\)"),
+        (torch.full((1, 1, *SIZE), 0.5), "zeros and ones"),
+        (torch.zeros(1, 1, *SIZE), "row 0"),
+    ],
+)
+def test_a_mask_that_is_none_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        Masked(Linf(0.1), given)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, *SIZE), (1, 1, 12, 13)])
+def test_a_mask_that_does_not_fit_is_refused(net, shape):
+    with pytest.raises(ValueError, match="a row for each picture"):
+        run(net, Masked(Linf(0.1), torch.ones(shape)))
+
+
+def test_a_mask_for_each_picture_cannot_be_shared(net):
+    with pytest.raises(ValueError, match="a row for each picture"):
+        run(net, Universal(Masked(Linf(0.1), mask(3))))

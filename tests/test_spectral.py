@@ -1,0 +1,220 @@
+"""Low-frequency perturbations and smoothed gradients, against SciPy and torchattacks."""
+
+import numpy as np
+import pytest
+import scipy.fft
+import scipy.ndimage
+import scipy.optimize
+import scipy.stats
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import EOT, PGD, Toward, attack
+from attacks.perturbations import L0, L1, L2, Linf, Universal
+from attacks.pipelines import preset
+from attacks.regions import Grey, Masked
+from attacks.spectral import LowFrequency, Smoothed, dct_matrix
+from transforms import Latin, stream
+
+double = torch.float64
+BALLS = {"linf": Linf(0.1), "l2": L2(0.7)}
+every_ball = pytest.mark.parametrize("inner", BALLS.values(), ids=BALLS)
+
+
+def seed(value=0):
+    return torch.Generator().manual_seed(value)
+
+
+def random(*shape, value=0):
+    return torch.randn(shape, generator=seed(value), dtype=double)
+
+
+def low(values, keep):
+    """By SciPy: the lowest coefficients, the others zero."""
+    spectrum = scipy.fft.dctn(values.numpy(), axes=(2, 3), norm="ortho")
+    spectrum[:, :, keep:], spectrum[..., keep:] = 0, 0
+    return torch.from_numpy(scipy.fft.idctn(spectrum, axes=(2, 3), norm="ortho"))
+
+
+@pytest.mark.parametrize("side", [1, 2, 7, 32])
+def test_the_matrix_is_the_orthonormal_dct(side):
+    matrix, values = dct_matrix(side), random(side, 3)
+    np.testing.assert_allclose(matrix @ values, scipy.fft.dct(values.numpy(), axis=0, norm="ortho"), atol=1e-13)
+    torch.testing.assert_close(matrix @ matrix.T, torch.eye(side, dtype=double), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("keep", [1, 4, 9, 50])
+def test_restricting_is_scipys_low_pass(keep):
+    delta = random(2, 3, 9, 12)
+    found = LowFrequency(Linf(0.1), keep).restrict(delta)
+    torch.testing.assert_close(found, low(delta, keep), rtol=0, atol=1e-13)
+    torch.testing.assert_close(LowFrequency(Linf(0.1), keep).restrict(found), found, rtol=0, atol=1e-13)
+
+
+@every_ball
+def test_steps_and_random_points_lie_in_the_band(inner):
+    images, grad = torch.full((2, 3, 9, 12), 0.5, dtype=double), random(2, 3, 9, 12)
+    band = LowFrequency(inner, 4)
+    step = band.steepest(grad)
+    points = [step, band.noise(images, seed()), band.start(images, seed())]
+    points.append(band.move(points[-1], band.descend(grad, 0.01, points[-1], images), images))
+    for point in points:
+        torch.testing.assert_close(low(point, 4), point, rtol=0, atol=1e-13)
+    torch.testing.assert_close(band.norm(step), torch.ones(2, dtype=double))
+    assert ((step * grad).sum((1, 2, 3)) > 0).all()
+
+
+def test_the_best_linf_step_of_a_band_is_nearly_found():
+    # The linear program: the largest <grad, v> of v in the band with no value beyond 1.
+    band, gained = LowFrequency(Linf(0.1), 3), []
+    basis = torch.kron(dct_matrix(8)[:3], dct_matrix(8)[:3])  # (9,64)
+    for value in range(5):
+        grad = random(1, 1, 8, 8, value=value)
+        both = np.concatenate([basis.T, -basis.T])
+        cost = -(basis @ grad.flatten()).numpy()
+        most = -scipy.optimize.linprog(cost, A_ub=both, b_ub=np.ones(128), bounds=(None, None)).fun
+        gained.append(float((band.steepest(grad) * grad).sum()) / most)
+    assert min(gained) > 0.6
+    assert max(gained) <= 1 + 1e-9
+
+
+class Net(nn.Module):
+    def __init__(self, dtype=double, classes=6):
+        super().__init__()
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 15 * 15, classes)]
+        self.net = nn.Sequential(*layers).to(dtype)
+        self.eval()
+
+    def forward(self, images):
+        return self.net(images)
+
+
+def run(perturbation, steps=20, optimiser=None, eot=None, net=None):
+    images = torch.randint(0, 256, (3, 3, 32, 32), generator=seed()).to(double) / 255
+    images[0, :, :10], images[1, :, 20:] = 0, 1
+    parts = {"encoder": net or Net(), "objective": Toward(), "eot": eot or EOT(n=1), "optimiser": optimiser or PGD()}
+    return images, [*attack(images, random(3, 6), perturbation=perturbation, steps=steps, **parts)]
+
+
+@every_ball
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_attack_is_feasible_always_and_in_the_band_but_for_what_is_clipped(inner, shared):
+    band = LowFrequency(inner, 6)
+    images, steps = run(Universal(band) if shared else band)
+    for step in steps:
+        assert (inner.norm(step.delta) <= inner.eps * (1 + 1e-12)).all()
+        if not shared:
+            assert (images + step.delta).min() >= 0
+            assert (images + step.delta).max() <= 1
+    delta = steps[-1].delta
+    outside = (delta - low(delta, 6)).square().sum((1, 2, 3)) / delta.square().sum((1, 2, 3))
+    assert (outside < 0.1).all(), outside  # a random sign pattern has 0.96
+    if shared and isinstance(inner, L2):
+        assert (outside < 1e-20).all()  # nothing is clipped
+    assert steps[-1].estimate.mean.mean() < steps[0].estimate.mean.mean() - 1e-3
+
+
+def test_a_masked_band_is_a_band_cut_out_and_not_cut_again():
+    mask = torch.zeros(1, 1, 32, 32)
+    mask[..., 8:20, 5:25] = 1
+    chosen = mask[0, 0].bool()
+    images, delta = torch.full((1, 3, 32, 32), 0.5, dtype=double), torch.zeros(1, 3, 32, 32, dtype=double)
+    masked = Masked(LowFrequency(L2(50.0), 4), mask)  # so wide that nothing is clipped
+    for i in range(8):
+        by = masked.descend(random(1, 3, 32, 32, value=i), 0.02, delta, images)
+        delta = masked.move(delta, by, images)
+    basis = torch.kron(dct_matrix(32)[:4], dct_matrix(32)[:4]).view(16, 32, 32)[:, chosen]
+    pattern = delta[0][:, chosen]
+    torch.testing.assert_close(pattern @ torch.linalg.pinv(basis) @ basis, pattern, rtol=0, atol=1e-12)
+    assert pattern.abs().max() > 1e-3
+    torch.testing.assert_close(masked.move(delta, 0 * delta, images), delta, rtol=0, atol=1e-15)
+    assert not (delta * (1 - mask)).any()
+
+
+def test_the_kernel_is_that_of_the_published_code():
+    kernel = scipy.stats.norm.pdf(np.linspace(-3, 3, 15))
+    kernel = np.outer(kernel, kernel) / kernel.sum() ** 2
+    grad = random(2, 3, 20, 31)
+    wanted = scipy.ndimage.convolve(grad.numpy(), kernel[None, None], mode="constant")
+    np.testing.assert_allclose(Smoothed(Linf(0.1), 7 / 3).smooth(grad), wanted, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("sigma", [0.3, 7 / 3, 20.0])
+def test_smoothing_is_its_own_adjoint(sigma):
+    a, b, smooth = random(1, 2, 9, 12), random(1, 2, 9, 12, value=1), Smoothed(Linf(0.1), sigma).smooth
+    torch.testing.assert_close((smooth(a) * b).sum(), (a * smooth(b)).sum())
+
+
+def test_smoothing_changes_the_gradient_and_nothing_else():
+    optimiser = PGD(rel_step_size=0.2)
+    images, (plain,) = run(Linf(0.1), steps=1, optimiser=optimiser)
+    _, (smoothed,) = run(Smoothed(Linf(0.1), 2.0), steps=1, optimiser=optimiser)
+    assert torch.equal(plain.estimate.mean, smoothed.estimate.mean)
+    wanted = Smoothed(Linf(0.1), 2.0).smooth(plain.estimate.grad)
+    torch.testing.assert_close(smoothed.estimate.grad, wanted, rtol=0, atol=1e-15)
+    start = Linf(0.1).start(images, seed(stream(0, "start")))
+    assert torch.equal(smoothed.delta, Linf(0.1).move(start, -0.2 * 0.1 * wanted.sign(), images))
+
+
+class Untargeted:
+    """Minus the cross-entropy; the anchor holds one-hot labels."""
+
+    stationary_at_anchor = False
+
+    def __call__(self, features, anchor):
+        return -F.cross_entropy(features, anchor.argmax(1), reduction="none")
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore")  # theirs, not ours
+@pytest.mark.parametrize("decay", [0.0, 1.0])
+def test_ti_is_that_of_torchattacks(decay):
+    module = pytest.importorskip("torchattacks", exc_type=ImportError)
+    net = Net(torch.float32)
+    images = torch.randint(0, 256, (8, 3, 32, 32), generator=seed()).float() / 255
+    labels = torch.randint(0, 6, (8,), generator=seed())
+    theirs = module.TIFGSM(net, 8 / 255, 2 / 255, 10, decay, diversity_prob=0.0)(images, labels)
+    parts = {"encoder": net, "objective": Untargeted(), "eot": EOT(n=1), "steps": 10}
+    optimiser = PGD(0.25, momentum=0.9999999 if decay else 0.0, schedule="constant")
+    perturbation = Smoothed(Linf(8 / 255, random_start=False), 7 / 3)
+    *_, last = attack(images, F.one_hot(labels, 6).float(), optimiser=optimiser, perturbation=perturbation, **parts)
+    differ = ((images + last.delta - theirs).abs() > 1e-6).float().mean()
+    assert differ < 1e-3  # a gradient of nearly zero may take either sign
+
+
+def test_scale_copies_are_halvings_each_seen_once_a_step():
+    # SI: x / 2^i for i = 0..4, each in every step where draws are stratified.
+    views, images = preset("si"), torch.rand(1, 3, 8, 8, generator=seed(), dtype=double)
+    u = Latin()(5, views.dims, seed=1, step=3).to(double)
+    seen = sorted(float((view / images[0]).mean()) for view in views(images, u))
+    assert seen == pytest.approx([1 / 16, 1 / 8, 1 / 4, 1 / 2, 1])
+
+
+def test_input_diversity_shrinks_pads_with_black_or_leaves_alone():
+    views, images = preset("di"), torch.ones(1, 3, 60, 60, dtype=double)
+    seen = views(images, torch.rand(400, views.dims, generator=seed(), dtype=double))
+    share = seen.mean((1, 2, 3))
+    assert 0.4 < (share == 1).double().mean() < 0.6  # with probability 0.5 untouched
+    assert share.min() > 0.9**2 - 0.03
+    corners = seen[:, 0, [0, 0, -1, -1], [0, -1, 0, -1]]
+    assert (corners.amin(1)[share < 0.95] < 0.05).all()
+
+
+@pytest.mark.parametrize("inner", [L1(3.0), L0(5), Grey(L1(3.0))])
+def test_a_sparse_set_has_no_band(inner):
+    with pytest.raises(ValueError, match="is not sparse"):
+        LowFrequency(inner, 4)
+
+
+@pytest.mark.parametrize("keep", [0, -1, 2.5])
+def test_keep_is_a_whole_number(keep):
+    with pytest.raises(ValueError, match="`keep` must be a whole number"):
+        LowFrequency(Linf(0.1), keep)
+
+
+@pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan")])
+def test_sigma_is_positive(sigma):
+    with pytest.raises(ValueError, match="`sigma` must be a positive number"):
+        Smoothed(Linf(0.1), sigma)
