@@ -72,20 +72,22 @@ class EOT:
         world: World = ALONE,
         twin: MakeTwin | None = None,
     ) -> Estimate:
-        """The mean loss over the views `u` (n,dims) of each image, and the gradient of the risk with respect to
-        `delta`, the same on every process of `world`.
+        """The mean loss over the views `u` of each image, and the gradient of the risk with respect to `delta`, the
+        same on every process of `world`.
 
         Args:
             delta: (N,...), one perturbation per image; or (1,...), shared by `count` images: its gradient is that of
                 the mean over the images.
             scene: (rows of delta, which image each belongs to) -> their scene.
             loss: (views, which image each shows) -> losses.
-            u: the views' coordinates.
+            u: the views' coordinates: (n,dims), common to all images, or (count,n,dims), those of each image.
             count: how many images share a single delta; the length of `delta` otherwise.
             world: the processes that share the work: each must call with the same arguments.
             twin: what `loss` wants to see from the same views, without a gradient.
         """
         count = len(delta) if count is None else count
+        if u.dim() == 3 and len(u) != count:
+            raise ValueError(f"`u` must hold the views of each of {count} images; got those of {len(u)}")
         return _Step(self, delta, scene, loss, u, count, world, twin).estimate()
 
 
@@ -104,9 +106,9 @@ class _Step:
         twin: MakeTwin | None,
     ) -> None:
         self.eot, self.scene, self.loss, self.u, self.world, self.twin = eot, scene, loss, u, world, twin
-        self.delta, self.count, self.n = delta.detach(), count, len(u)
+        self.delta, self.count, self.n = delta.detach(), count, u.shape[-2]
         self.shared, self.wide, self.chunk = len(delta) < count, wide_dtype(delta), eot.chunk
-        self.by_views = len(u) >= world.size  # each process takes some of the views, or some of the images
+        self.by_views = self.n >= world.size  # each process takes some of the views, or some of the images
         self.views = list(world.share(self.n)) if self.by_views else list(range(self.n))
         self.size = group_size(self.n)
         self.losses = delta.new_zeros(count, self.n, dtype=self.wide)
@@ -214,7 +216,11 @@ class _Step:
         index = torch.arange(part.images.start, part.images.stop, device=leaf.device).repeat_interleave(groups)
         rows = leaf.expand(images, *leaf.shape[1:]).flatten(0, 1)
         views = torch.tensor(part.groups, device=self.u.device).flatten()
-        u, which = self.u[views].repeat(images, 1), index.repeat_interleave(length)
+        if self.u.dim() == 3:
+            u = self.u[part.images.start : part.images.stop, views].flatten(0, 1)
+        else:
+            u = self.u[views].repeat(images, 1)
+        which = index.repeat_interleave(length)
         seen = [self.eot.transforms(self.scene(rows, index), u)]
         if self.twin is not None:
             with torch.no_grad():

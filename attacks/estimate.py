@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -47,3 +48,32 @@ def signal_to_noise(grad: Tensor, energy: Tensor, n: int, groups: int) -> Tensor
     size = grad.flatten(1).square().sum(1)
     noise = ((energy - n * size) / (groups - 1) / n).clamp(min=torch.finfo(energy.dtype).tiny)
     return ((size - noise) / noise).clamp(min=0)
+
+
+def combined(estimates: Sequence[Estimate]) -> Estimate:
+    """One estimate from those of the members, made from the same views: mean losses, and the mean of the gradients,
+    each first divided by its L1 norm (of each delta), then times the mean of those norms. So it points where all have
+    the same say, and is as long as a gradient of the mean loss, for optimisers and penalties to whom length matters.
+
+    Members share their views, and how their errors hang together is unknown: `stderr` is at most the mean of theirs,
+    which is what is given; the noise of the gradient is at most the sum of theirs, and `snr` is a lower bound.
+    A member with a gradient of zero has no say.
+    """
+    if len(estimates) == 1:
+        return estimates[0]
+    first = estimates[0]
+    flat = torch.stack([found.grad.flatten(1) for found in estimates])  # (K,N,P)
+    norm = flat.abs().sum(2)
+    share = torch.where(norm > 0, norm.mean(0) / norm, 0.0) / len(estimates)
+    grad = (flat * share[:, :, None]).sum(0)
+    power = flat.square().sum(2) / (1 + torch.stack([found.snr for found in estimates]))  # each one's noise
+    noise = (share * power.sqrt()).sum(0).square().clamp(min=torch.finfo(grad.dtype).tiny)
+    return Estimate(
+        mean=torch.stack([found.mean for found in estimates]).mean(0),
+        stderr=torch.stack([found.stderr for found in estimates]).mean(0),
+        snr=((grad.square().sum(1) - noise) / noise).clamp(min=0),
+        grad=grad.view_as(first.grad),
+        views=first.views,
+        chunk=min(found.chunk for found in estimates),
+        value=torch.stack([found.value for found in estimates]).mean(0),
+    )

@@ -43,7 +43,7 @@ class Bank(NamedTuple):
         paired = getattr(objective, "paired", False)
         mine, losses = list(world.share(len(self.u))), images.new_zeros(len(images), len(self.u))
         for i, picture in enumerate(images):
-            for places in torch.tensor(mine, device=images.device).split(chunk):
+            for places in torch.tensor(mine, dtype=torch.long, device=images.device).split(chunk) if mine else ():
                 u = self.u[places]
                 if paired:
                     assert untouched is not None
@@ -75,6 +75,12 @@ class Scores(NamedTuple):
 
     cosine: Tensor
     nearest: Tensor
+
+
+@torch.no_grad()
+def embed(images: Tensor, encoder: Encoder, device: torch.device, chunk: int = 64) -> Tensor:
+    """The embeddings of pictures seen directly: (N,C,H,W) -> (N,D) on `device`."""
+    return torch.cat([encoder(part.to(device)) for part in images.split(chunk)])
 
 
 def bank(transforms: Compose, views: int, *, seed: int, purpose: str) -> Bank:

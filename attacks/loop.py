@@ -6,8 +6,9 @@ the caller.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,9 +17,9 @@ from torch import Tensor, nn
 from attacks.adaptive import Adaptive, Views
 from attacks.distributed import ALONE, World
 from attacks.eot import EOT
-from attacks.estimate import Estimate
+from attacks.estimate import Estimate, combined
 from attacks.ground import Ground
-from attacks.parts import Encoder, Objective, Optimiser, Penalty, Perturbation
+from attacks.parts import Encoder, Inner, Look, Objective, Optimiser, Penalty, Perturbation
 from attacks.penalties import penalised
 from attacks.trees import Tree, length, take
 from transforms import Scene, scene_of, stream
@@ -57,6 +58,7 @@ def attack(
     adaptive: Adaptive | None = None,
     world: World = ALONE,
     penalty: Penalty | None = None,
+    adversary: Inner | None = None,
 ) -> Generator[Step, Tensor | None, None]:
     """Optimise one perturbation per image, or one for all, over the expected views; yields after every step.
 
@@ -74,14 +76,19 @@ def attack(
         adaptive: whether and when to raise the number of views; needs a budget.
         world: the processes that share the work; every one of them yields the same steps.
         penalty: a price on the look of the perturbation; its value and gradient are added to the risk's.
+        adversary: chooses the `eot.n` views of each step, picture by picture, to the attacker's harm (see
+            `attacks.worst.Adversary`); what it spends on that counts as encoder passes. Not with `adaptive`.
 
     Raises:
         ValueError: wrong shapes or ranges, an encoder in training mode, a start where the gradient is zero, or a
             gradient that is zero in the first step, or in five steps running.
         FloatingPointError: a loss or gradient that is not finite, with the step.
     """
-    _check(images, anchor, encoder, objective, perturbation, steps)
-    left = _budget(budget, len(images), steps, eot.n, adaptive)
+    checked(images, anchor, encoder, objective, perturbation, steps)
+    if adversary is not None and adaptive is not None:
+        raise ValueError("`adaptive` trusts random views, and `adversary` chooses them: leave one of them out")
+    extra = 0 if adversary is None else adversary.cost(eot.n)
+    left = budgeted(budget, len(images), steps, eot.n + extra, adaptive)
     if adaptive is not None and torch.equal(eot.points(seed, 0, images), eot.points(seed, 1, images)):
         raise ValueError(
             f"`adaptive` needs draws that are new in every step; {type(eot.draws).__name__} repeats its points"
@@ -98,25 +105,28 @@ def attack(
 
     for index in range(steps):
         n = size.times * eot.n
-        active = ~solved & (left >= n)
+        active = ~solved & (left >= n + extra)
         rows = active.nonzero()[:, 0].to(images.device)
         if not len(rows):
             return
-        u = eot.points(views, drawn, images, times=size.times)
+        u: Tensor | Callable[[Look], Tensor] = eot.points(views, drawn, images, times=size.times)
+        if adversary is not None:
+            choose, count = adversary.views, len(rows)
+            u = partial(choose, eot=eot, n=n, like=images, count=count, seed=views, step=drawn, world=world)
         found = _estimate(delta, images, anchor, rows, encoder, objective, perturbation, eot, u, world)
-        estimate = found if estimate is None else _merged(estimate, found, rows, perturbation.shared)
+        estimate = found if estimate is None else merged(estimate, found, rows, perturbation.shared)
         silent = _watch(estimate, index, active.to(delta.device), silent)
         eot = replace(eot, chunk=world.least(found.chunk))
         priced = estimate if penalty is None else penalised(estimate, penalty, perturbation.scene, delta, images)
         moved, state = optimiser.step(delta, priced, state, ground)
         takes_part = active if len(delta) == len(images) else active.any()[None]
         delta = torch.where(takes_part.to(delta.device)[:, None, None, None], moved, delta)
-        drawn, evals = drawn + size.times, evals + n * len(rows)
-        left = left - n * active
+        drawn, evals = drawn + size.times, evals + (n + extra) * len(rows)
+        left = left - (n + extra) * active
         remaining = steps - index - 1
         if adaptive is not None:
             size = adaptive.next(size, found, base=eot.n, steps=remaining, budget=int(left[active].min()))
-        last = not remaining or not bool((~solved & (left >= size.times * eot.n)).any())
+        last = not remaining or not bool((~solved & (left >= size.times * eot.n + extra)).any())
         said = yield Step(index, delta, estimate, evals, active, last)
         if said is not None:
             solved |= said.cpu()
@@ -131,10 +141,11 @@ def _estimate(
     objective: Objective,
     perturbation: Perturbation,
     eot: EOT,
-    u: Tensor,
+    u: Tensor | Callable[[Look], Tensor],
     world: World,
 ) -> Estimate:
-    """The estimate for some of the images."""
+    """The estimate for some of the images, from the views `u` or from those that it chooses; of members that are to
+    be estimated apart, theirs combined."""
 
     def scene(part: Tensor, which: Tensor) -> Scene:
         return perturbation.scene(images[rows[which]], part)
@@ -151,10 +162,29 @@ def _estimate(
 
     part = delta if perturbation.shared else delta[rows]
     paired = twin if getattr(objective, "paired", False) else None
+
+    def look(which: Tensor, at: Tensor) -> Tensor:
+        rows_of = part.expand(len(which), *part.shape[1:]) if perturbation.shared else part[which]
+        each = which.repeat_interleave(len(at) // len(which))
+        seen = [eot.transforms(scene(rows_of, which), at)]
+        if paired is not None:
+            seen.append(eot.transforms(paired(which), at.detach()))
+        return loss(seen[0], each, *seen[1:])
+
+    u = u if isinstance(u, Tensor) else u(look)  # the same views for all members
+    apart = getattr(objective, "apart", None)
+    members = None if apart is None else apart(encoder, anchor)
+    if members is not None:
+        return combined(
+            [
+                _estimate(delta, images, own, rows, run, wish, perturbation, eot, u, world)
+                for run, wish, own in members
+            ]
+        )
     return eot.estimate(part, scene, loss, u, count=len(rows), world=world, twin=paired)
 
 
-def _merged(before: Estimate, now: Estimate, rows: Tensor, shared: bool) -> Estimate:
+def merged(before: Estimate, now: Estimate, rows: Tensor, shared: bool) -> Estimate:
     """What is known of all images, from what a step has learned of some; those that have left have no gradient."""
     if len(rows) == len(before.mean):
         return now
@@ -163,7 +193,7 @@ def _merged(before: Estimate, now: Estimate, rows: Tensor, shared: bool) -> Esti
     return now._replace(**{name: getattr(old, name).index_copy(0, rows, getattr(now, name)) for name in names})
 
 
-def _budget(budget: int | Tensor | None, images: int, steps: int, n: int, adaptive: Adaptive | None) -> Tensor:
+def budgeted(budget: int | Tensor | None, images: int, steps: int, n: int, adaptive: Adaptive | None) -> Tensor:
     """The encoder passes that each image may have (N,), on the CPU."""
     if budget is None:
         if adaptive is not None:
@@ -178,7 +208,7 @@ def _budget(budget: int | Tensor | None, images: int, steps: int, n: int, adapti
     return left.expand(images).clone()
 
 
-def _check(
+def checked(
     images: Tensor, anchor: Tree, encoder: Encoder, objective: Objective, perturbation: Perturbation, steps: int
 ) -> None:
     if images.dim() != 4 or not images.is_floating_point():

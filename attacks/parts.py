@@ -16,10 +16,13 @@ from attacks.distributed import World
 from attacks.eot import EOT
 from attacks.estimate import Estimate
 from attacks.ground import Ground
+from attacks.risk import Risk
 from attacks.trees import Tree
 from transforms import Scene
 
-Encoder = Callable[[Tensor], Tree]  # (N,C,H,W) in [0,1] -> (N,D), or several of them
+#: Pictures (B,), and the coordinates (B*V,dims) of V views of each in turn -> losses (B*V,).
+Look = Callable[[Tensor, Tensor], Tensor]
+Encoder = Callable[..., Tree]  # (N,C,H,W) in [0,1] -> (N,D), or several of them
 
 
 class Objective(Protocol):
@@ -79,13 +82,40 @@ class Optimiser(Protocol):
     def step(self, delta: Tensor, found: Estimate, state: Any, ground: Ground) -> tuple[Tensor, Any]: ...
 
 
+class Proposer(Protocol):
+    """Where a search looks next. A pure function of the step and of the generator, the same for every picture, so
+    that a picture's path does not depend on its neighbours."""
+
+    @property
+    def gradient_free(self) -> bool:
+        """True: `solve` then runs `search`."""
+
+    def direction(self, like: Tensor, *, step: int, steps: int, generator: torch.Generator) -> Tensor:
+        """What to move against, (1,...) for the deltas `like` (N,...)."""
+
+
+class Inner(Protocol):
+    """The inner maximisation of a min-max attack: which views of each picture a step is taken against."""
+
+    def cost(self, n: int) -> int:
+        """The encoder passes for each picture that choosing n views takes."""
+
+    def risk(self, n: int) -> Risk:
+        """What the attack then minimises, as a risk over random views."""
+
+    def views(
+        self, look: Look, eot: EOT, n: int, *, like: Tensor, count: int, seed: int, step: int, world: World
+    ) -> Tensor:
+        """The views (count,n,dims) of a step."""
+
+
 class Setup(TypedDict):
     """The parts of an attack, as keyword arguments of `attack` and of those that run it."""
 
     encoder: Encoder
     objective: Objective
     perturbation: Perturbation
-    optimiser: Optimiser
+    optimiser: Optimiser | Proposer
     eot: EOT
     steps: NotRequired[int]
     seed: NotRequired[int]
@@ -93,3 +123,4 @@ class Setup(TypedDict):
     adaptive: NotRequired[Adaptive | None]
     world: NotRequired[World]
     penalty: NotRequired[Penalty | None]
+    adversary: NotRequired[Inner | None]

@@ -5,7 +5,7 @@ The loss of a step is a noisy draw: the lowest one is luck. Candidates are there
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple, Unpack
 
 import torch
@@ -13,10 +13,13 @@ from torch import Tensor
 
 from attacks.distributed import ALONE
 from attacks.evaluation import Bank, bank
-from attacks.loop import STEPS, Step, attack
+from attacks.loop import STEPS, Step, attack, merged
 from attacks.parts import Perturbation, Setup
 from attacks.penalties import seen
+from attacks.risk import Risk
+from attacks.search import search
 from attacks.trees import Tree, take
+from transforms import stream
 
 #: Views of the bank that chooses the best iterate.
 VIEWS = 64
@@ -34,42 +37,95 @@ class Best(NamedTuple):
     latest: Tensor
 
 
-def solve(images: Tensor, anchor: Tree, *, stop: float | None = None, **setup: Unpack[Setup]) -> Best:
-    """Run `attack` to its end; arguments and errors as there, and `stop` as in `watch`."""
+def solve(
+    images: Tensor, anchor: Tree, *, stop: float | None = None, restarts: int = 1, **setup: Unpack[Setup]
+) -> Best:
+    """Run the attack to its end; arguments and errors as in `attack`, `stop` and `restarts` as in `watch`."""
     best = None
-    for _, found in watch(images, anchor, stop=stop, **setup):
+    for _, found in watch(images, anchor, stop=stop, restarts=restarts, **setup):
         best = found
     assert best is not None  # the last step is always compared
     return best
 
 
 def watch(
-    images: Tensor, anchor: Tree, *, stop: float | None = None, **setup: Unpack[Setup]
+    images: Tensor, anchor: Tree, *, stop: float | None = None, restarts: int = 1, **setup: Unpack[Setup]
 ) -> Iterator[tuple[Step, Best | None]]:
-    """The steps of `attack`, each with the best iterate so far (None until the first comparison).
+    """The steps of `attack` (of `search`, if the optimiser is gradient-free), each with the best iterate so far (None
+    until the first comparison).
 
     A picture whose loss on the bank is `stop` or less is solved and leaves the batch; where all share one delta, they
     leave together, when one delta solves all.
+
+    With `restarts` above 1 the whole run is done so many times, each time from a seed of its own and with all `steps`
+    and the whole `budget`; all are compared on one bank. Steps and encoder passes are counted on. A picture that is
+    solved takes no part in the later runs; they show the best delta for it.
+
+    Raises:
+        ValueError: as `attack`, and for `restarts` below 1.
     """
-    eot, steps = setup["eot"], setup.setdefault("steps", STEPS)
-    views = bank(eot.transforms, _size(setup), seed=setup.get("seed", 0), purpose="select")
-    views = views._replace(u=views.u.to(images))
+    if type(restarts) is not int or restarts < 1:
+        raise ValueError(f"`restarts` must be a whole number of runs, at least 1; got {restarts!r}")
+    steps = setup.setdefault("steps", STEPS)
+    views = selection(setup, images)
     every, best, shared = max(1, steps // LOOKS), None, setup["perturbation"].shared
-    running, solved = attack(images, anchor, **setup), None
-    moved = torch.zeros(len(images), dtype=torch.bool)
-    while True:
-        try:
-            step = running.send(solved)
-        except StopIteration:
+    solved = torch.zeros(len(images), dtype=torch.bool)
+    step: Step | None = None
+    for restart in range(restarts):
+        rows, before = (~solved).nonzero()[:, 0].to(images.device), step
+        if not len(rows):
             return
-        solved, moved = None, moved | step.active
-        if (step.index + 1) % every == 0 or step.last:
-            best = _better(best, _look(step, best, moved, views, images, anchor, setup), shared)
-            if stop is not None:
-                solved = best.loss <= stop
-                solved = solved.all().expand_as(solved) if shared else solved
-            moved = torch.zeros_like(moved)
-        yield step, best
+        running, said = _run(images, anchor, restart, rows, setup), None
+        moved = torch.zeros_like(solved)
+        while True:
+            try:
+                own = running.send(said)
+            except StopIteration:
+                break
+            step = own if before is None or best is None else _joined(own, rows, before, best)
+            said, moved = None, moved | step.active
+            if (own.index + 1) % every == 0 or own.last:
+                best = _better(best, _look(step, best, moved, views, images, anchor, setup), shared)
+                if stop is not None:
+                    solved = (best.loss <= stop).cpu()
+                    solved = solved.all().expand_as(solved) if shared else solved
+                    said = solved[rows.cpu()]
+                moved = torch.zeros_like(moved)
+            yield step._replace(last=step.last and restart == restarts - 1), best
+
+
+def _run(
+    images: Tensor, anchor: Tree, restart: int, rows: Tensor, setup: Setup
+) -> Generator[Step, Tensor | None, None]:
+    """One run on the `rows` that are left: the first one is the run of the setup itself, on all pictures."""
+    run = _kind(setup)
+    if not restart:
+        return run(images, anchor, **setup)
+    budget, part = setup.get("budget"), getattr(setup["perturbation"], "take", None)
+    own = setup.copy()
+    own["seed"] = stream(setup.get("seed", 0), "restart", restart)
+    own["budget"] = budget[rows.to(budget.device)] if isinstance(budget, Tensor) and budget.dim() else budget
+    if part is not None:  # it holds something of each picture
+        own["perturbation"] = part(rows)
+    return run(images[rows], take(anchor, rows), **own)
+
+
+def _kind(setup: Setup) -> Callable[..., Generator[Step, Tensor | None, None]]:
+    """The loop that suits the optimiser."""
+    return search if getattr(setup["optimiser"], "gradient_free", False) else attack
+
+
+def _joined(own: Step, rows: Tensor, before: Step, best: Best) -> Step:
+    """A step of a later run on some `rows`, as a step of all pictures, counted on from the last step `before` it."""
+    shared = len(best.delta) < len(best.loss)
+    return Step(
+        index=before.index + 1 + own.index,
+        delta=own.delta if shared else best.delta.index_copy(0, rows, own.delta),
+        estimate=merged(before.estimate, own.estimate, rows, shared),
+        evals=before.evals + own.evals,
+        active=torch.zeros_like(before.active).index_copy(0, rows.cpu(), own.active),
+        last=own.last,
+    )
 
 
 def pictures(perturbation: Perturbation, images: Tensor, delta: Tensor) -> Tensor:
@@ -80,8 +136,14 @@ def pictures(perturbation: Perturbation, images: Tensor, delta: Tensor) -> Tenso
 def _size(setup: Setup) -> int:
     """Views of the bank: as many as the risk can be taken of."""
     eot = setup["eot"]
-    multiple = eot.risk.multiple
+    multiple = _risk(setup).multiple
     return max(multiple, VIEWS // multiple * multiple) if eot.transforms.dims else multiple
+
+
+def _risk(setup: Setup) -> Risk:
+    """How the losses of a picture's views are judged: as the attack weighs them."""
+    eot, adversary = setup["eot"], setup.get("adversary")
+    return eot.risk if adversary is None else adversary.risk(eot.n)
 
 
 def _look(
@@ -102,7 +164,7 @@ def _look(
         setup.get("world", ALONE),
         untouched=images[rows],
     )
-    loss, penalty = setup["eot"].risk.value(losses).to(losses), setup.get("penalty")
+    loss, penalty = _risk(setup).value(losses).to(losses), setup.get("penalty")
     if penalty is not None:
         loss = loss + penalty(delta, attacked, images[rows])
     if best is not None:
@@ -119,3 +181,29 @@ def _better(best: Best | None, now: Best, shared: bool) -> Best:
     better = (now.loss.mean() < best.loss.mean()).expand_as(now.loss) if shared else now.loss < best.loss
     delta = torch.where(better[: len(now.delta), None, None, None], now.delta, best.delta)
     return Best(delta, torch.where(better, now.loss, best.loss), torch.where(better, now.step, best.step), now.loss)
+
+
+def compare(best: Best | None, found: Best, images: Tensor, anchor: Tree, setup: Setup) -> Best:
+    """The better of two, picture by picture, where `found` comes from an attack with another objective: its loss is
+    taken anew, that of the setup on the setup's bank. `best` has been so compared before."""
+    eot, delta = setup["eot"], found.delta
+    attacked = pictures(setup["perturbation"], images, delta)
+    losses = selection(setup, images).losses(
+        attacked,
+        anchor,
+        setup["encoder"],
+        setup["objective"],
+        eot.chunk,
+        setup.get("world", ALONE),
+        untouched=images,
+    )
+    loss, penalty = eot.risk.value(losses).to(losses), setup.get("penalty")
+    if penalty is not None:
+        loss = loss + penalty(delta, attacked, images)
+    return _better(best, Best(delta, loss, found.step, loss), setup["perturbation"].shared)
+
+
+def selection(setup: Setup, images: Tensor) -> Bank:
+    """The bank of views that chooses among iterates."""
+    views = bank(setup["eot"].transforms, _size(setup), seed=setup.get("seed", 0), purpose="select")
+    return views._replace(u=views.u.to(images))

@@ -3,7 +3,7 @@ row for each picture or view."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -14,11 +14,16 @@ Tree = Any
 
 def take(tree: Tree, rows: Tensor) -> Tree:
     """The `rows` of every tensor: a tree of the same shape."""
+    return mapped(tree, lambda leaf: leaf[rows.to(leaf.device)])
+
+
+def mapped(tree: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
+    """`change` of every tensor: a tree of the same shape."""
     if isinstance(tree, Tensor):
-        return tree[rows.to(tree.device)]
+        return change(tree)
     if isinstance(tree, Mapping):
-        return {name: take(part, rows) for name, part in tree.items()}
-    return tuple(take(part, rows) for part in tree)
+        return {name: mapped(part, change) for name, part in tree.items()}
+    return tuple(mapped(part, change) for part in tree)
 
 
 def length(tree: Tree) -> int:

@@ -9,6 +9,7 @@ from torch import nn
 
 from attacks import EOT
 from attacks.eot import view
+from attacks.risk import CVaR, Mean
 from transforms import Affine, Brightness, Compose, Layer, Perspective, Scene, Uniform, scene_of
 
 VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3), translate=0.1), Perspective(0.2), Brightness(0.1)])
@@ -40,7 +41,11 @@ class Setting:
         def scene(part, rows):
             return scene_of(self.images[kept][rows] + part)
 
-        return eot.estimate(self.delta[only], scene, lambda pixels, rows: self.score(self.net(pixels), kept[rows]), u)
+        def loss(pixels, rows):
+            return self.score(self.net(pixels), kept[rows])
+
+        delta = self.delta[only] if len(self.delta) == 3 else self.delta  # or one for all
+        return eot.estimate(delta, scene, loss, u, count=len(kept))
 
     def features(self, delta, u):
         """(3,V,D) in one graph."""
@@ -192,3 +197,33 @@ def test_dtype_is_that_of_delta(dtype):
 def test_counts_must_be_whole_and_positive(name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be a whole number"):
         EOT(**{name: value})
+
+
+@pytest.mark.parametrize("risk", [Mean(), CVaR(0.4)], ids=["mean", "tail"])
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
+@pytest.mark.parametrize("chunk", [1, 4, 32])
+def test_the_same_views_for_each_picture_are_the_common_ones_bit_for_bit(setting, risk, shared, chunk):
+    u, eot = coordinates(6), EOT(VIEWS, chunk=chunk, risk=risk)
+    setting.delta = setting.delta[: 1 if shared else 3]
+    common, each = setting.estimate(eot, u), setting.estimate(eot, u.expand(3, -1, -1))
+    for a, b in zip(common, each, strict=True):
+        assert a == b if isinstance(a, int) else torch.equal(a, b)
+
+
+@pytest.mark.parametrize("risk", [Mean(), CVaR(0.4)], ids=["mean", "tail"])
+@pytest.mark.parametrize("chunk", [1, 4, 32])
+def test_each_picture_may_have_views_of_its_own(setting, chunk, risk):
+    u, eot = torch.stack([coordinates(6) for _ in range(3)]), EOT(VIEWS, chunk=chunk, risk=risk)
+    together = setting.estimate(eot, u)
+    alone = [setting.estimate(eot, u[i], [i]) for i in range(3)]
+    for name in ("mean", "stderr", "snr", "grad", "value"):
+        close(torch.cat([getattr(e, name) for e in alone]), getattr(together, name))
+    setting.delta = setting.delta[:1]
+    shared = setting.estimate(eot, u)
+    each = [setting.estimate(eot, u[[i]], [i]).grad for i in range(3)]
+    close(shared.grad, torch.stack(each).mean(0))
+
+
+def test_views_of_each_picture_are_as_many_as_the_pictures(setting):
+    with pytest.raises(ValueError, match="`u` must hold the views of each of 3 images; got those of 2"):
+        setting.estimate(EOT(VIEWS), torch.stack([coordinates(4)] * 2))

@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 from attacks import EOT, L2, PGD, Linf, Toward, attack, bank, solve
+from attacks.search import search
 from attacks.solver import LOOKS, VIEWS, watch
+from attacks.square import Square
 from transforms import Affine, Brightness, Compose, Uniform
 
 SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
@@ -98,3 +100,15 @@ def test_a_picture_does_not_feel_its_neighbours(problem):
         alone = solve(images[[i]].double(), anchor[[i]].double(), **parts)
         torch.testing.assert_close(alone.delta, together.delta[[i]], rtol=0, atol=1e-12)
         assert alone.step == together.step[i]
+
+
+def test_solve_searches_if_the_optimiser_is_gradient_free(problem):
+    images, anchor, parts = problem
+    parts["optimiser"] = Square()
+    best = solve(images, anchor, **parts)
+    every = parts["steps"] // LOOKS
+    looks = [step.delta for step in search(images, anchor, **parts) if (step.index + 1) % every == 0]
+    scores = torch.stack([losses(images, anchor, parts, delta) for delta in looks])
+    torch.testing.assert_close(best.loss, scores.amin(0))
+    *_, (step, _) = watch(images, anchor, **parts)
+    assert not step.estimate.grad.any()

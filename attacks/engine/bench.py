@@ -15,6 +15,7 @@ from attacks.engine.memory import Held, watch
 from attacks.engine.precision import SCALE, Overflow
 from attacks.engine.prepare import Encoder, prepare
 from attacks.engine.records import Trial
+from attacks.trees import Tree
 
 Run = Callable[[Encoder, int], Trial]  # (prepared encoder, chunk) -> one step
 
@@ -33,13 +34,13 @@ class Counted:
         self.probe: Tensor | None = None
         self.held = Held()
 
-    def __call__(self, images: Tensor) -> Tensor:
+    def __call__(self, images: Tensor, **which: int) -> Tree:
         self.held.begin()
         self.views += len(images)
         self.largest = max(self.largest, len(images))
         if self.probe is None:
             self.probe = images.detach()[:PROBE].clone()
-        return self.encoder(images)
+        return self.encoder(images, **which)
 
 
 @dataclass

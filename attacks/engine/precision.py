@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.conv import _ConvNd
 
+from attacks.trees import Tree
+
 SCALE = 2.0**14
 
 
@@ -34,11 +36,11 @@ def make_low(module: nn.Module, dtype: torch.dtype) -> int:
     return len(layers)
 
 
-def half_pass(module: nn.Module, images: Tensor, dtype: torch.dtype) -> Tensor:
+def half_pass(module: nn.Module, images: Tensor, dtype: torch.dtype, **which: int) -> Tree:
     """`module(images)` in float32 up to the first layer of `make_low`, and under autocast after it."""
     # Entered disabled, for its dtype, and for putting the state back at the end.
     with torch.autocast(images.device.type, dtype, enabled=False, cache_enabled=False):
-        answer: Tensor = module(images.float())
+        answer: Tree = module(images.float(), **which)
     return answer
 
 

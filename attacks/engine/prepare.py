@@ -12,8 +12,9 @@ from attacks.engine.decision import Decision
 from attacks.engine.fold import fold
 from attacks.engine.mixed import make_mixed
 from attacks.engine.precision import LossScale, half_pass, make_low
+from attacks.trees import Tree, mapped
 
-Encoder = Callable[[Tensor], Tensor]  # (N,3,H,W) in [0,1] -> (N,D)
+Encoder = Callable[..., Tree]  # (N,3,H,W) in [0,1] -> (N,D), or several of them
 
 HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -70,19 +71,20 @@ class _Prepared:
         self.run, self.decision = run, decision
         self.scale = LossScale()
 
-    def __call__(self, images: Tensor) -> Tensor:
+    def __call__(self, images: Tensor, **which: int) -> Tree:
         dtype, precision = images.dtype, self.decision.precision
         if self.decision.layout == "channels_last":
             images = images.contiguous(memory_format=torch.channels_last)
         if precision not in HALVES:
-            return self.run(images)
+            return self.run(images, **which)
         scaled = precision == "float16"
-        features = self._half(self.scale.enter(images) if scaled else images, HALVES[precision]).to(dtype)
-        return self.scale.leave(features) if scaled else features
+        features = self._half(self.scale.enter(images) if scaled else images, HALVES[precision], which)
+        features = mapped(features, lambda leaf: leaf.to(dtype))
+        return mapped(features, self.scale.leave) if scaled else features
 
-    def _half(self, images: Tensor, dtype: torch.dtype) -> Tensor:
+    def _half(self, images: Tensor, dtype: torch.dtype, which: dict[str, int]) -> Tree:
         if isinstance(self.run, nn.Module):
-            return half_pass(self.run, images, dtype)
+            return half_pass(self.run, images, dtype, **which)
         # Where the layers of a plain callable begin, nobody can tell.
         with torch.autocast(images.device.type, dtype, cache_enabled=False):
-            return self.run(images.float())
+            return self.run(images.float(), **which)

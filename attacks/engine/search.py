@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from attacks.engine.bench import Bench, Contestant
 from attacks.engine.records import Measurement
 from attacks.engine.rounding import Rounding, compare
+from attacks.trees import Tree, leaves
 
 #: Share of the run that measuring may take.
 BUDGET = 0.05
@@ -120,7 +122,7 @@ class Search:
         # A compiled graph would be compiled anew for this pass, which has another shape and no gradient.
         if one.decision.precision in ("float32", "mixed") and not one.decision.compile:
             with torch.no_grad():
-                exact, other = (e(self.reference.probe).double() for e in (self.reference.encoder, one.encoder))
+                exact, other = (_row(e(self.reference.probe)) for e in (self.reference.encoder, one.encoder))
             away = float((other - exact).norm() / exact.norm())
             if not away <= (SAME_EMBEDDING if one.probe.device.type == "cpu" else SAME_EMBEDDING_CUDA):
                 return f"refused: its embeddings differ from float32 by {away:.1e}"
@@ -156,3 +158,8 @@ class Search:
 def first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def _row(features: Tree) -> Tensor:
+    """All features of each picture side by side, (N,D) in float64."""
+    return torch.cat([leaf.flatten(1).double() for leaf in leaves(features)], dim=1)

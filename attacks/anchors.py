@@ -1,0 +1,46 @@
+"""What a picture is, when it is never seen but through views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attacks.eot import view
+from attacks.evaluation import Bank
+from attacks.parts import Encoder
+from attacks.trees import Tree, mapped
+from transforms import scene_of
+
+
+@torch.no_grad()
+def mean_embedding(images: Tensor, encoder: Encoder, bank: Bank, chunk: int = 64) -> Tree:
+    """The direction that the views of each picture have in common: (N,C,H,W) -> (N,D) of length 1, or a tree of such.
+
+    Every view's embedding is scaled to length 1 before the mean is taken, and the mean itself after it: of all
+    directions this is the one whose mean cosine to the views is highest (the mean direction of directional
+    statistics, Mardia & Jupp 2000). As the anchor of `Away` it keeps an attack from being paid for what the
+    views do by themselves. For the metric "l2" take the plain mean, `bank.features(...).mean(1)`.
+
+    Args:
+        images: in [0,1].
+        bank: the views, on any device; not those that scores are taken from.
+        chunk: most views held in memory at once.
+    """
+    u, rows = bank.u.to(images), []
+    for image in images:
+        seen = (encoder(view(bank.transforms, scene_of(image[None]), part)) for part in u.split(chunk))
+        sums = [mapped(found, lambda leaf: F.normalize(leaf, dim=-1).sum(0)) for found in seen]
+        rows.append(_joined(sums, lambda leaves: torch.stack(leaves).sum(0)))
+    return mapped(_joined(rows, torch.stack), lambda leaf: F.normalize(leaf, dim=-1))
+
+
+def _joined(trees: list[Tree], how: Callable[[list[Tensor]], Tensor]) -> Tree:
+    """One tree from several of the same shape, tensor by tensor."""
+    if isinstance(trees[0], Tensor):
+        return how(trees)
+    if isinstance(trees[0], Mapping):
+        return {name: _joined([tree[name] for tree in trees], how) for name in trees[0]}
+    return tuple(_joined(list(parts), how) for parts in zip(*trees, strict=True))

@@ -1,0 +1,82 @@
+"""Objectives where the encoder has a classifier head: features are logits (N,K), and the anchor holds labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+#: Keeps equal logits from dividing by zero, as in AutoAttack.
+TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Minus the cross-entropy of the true label; if `targeted`, the cross-entropy of the label that is wanted. The
+    anchor is that label, (N,) whole numbers.
+
+    Where a classifier is very sure, its gradient drowns in rounding; `DLR` does not know that trouble.
+    """
+
+    targeted: bool = False
+    stationary_at_anchor: ClassVar[bool] = False
+
+    def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
+        """(N,K), (N,) -> (N,)."""
+        loss = F.cross_entropy(features, labels(anchor, features), reduction="none")
+        return loss if self.targeted else -loss
+
+
+@dataclass(frozen=True)
+class DLR:
+    """The difference of logits ratio (Croce & Hein 2020), which a shift or a scale of all logits does not change.
+
+    Untargeted (their eq. 6): (z_y - max_{i != y} z_i) / (z_1st - z_3rd); below 0 the label is lost. The anchor is y,
+    (N,) whole numbers. A view whose true label has come third has no gradient: it is at -1 exactly.
+    Targeted (eq. 7): (z_y - z_t) / (z_1st - (z_3rd + z_4th) / 2); the anchor is {"label": y, "target": t}, (N,) each.
+    It is a way to lose the label in the direction of t; that t comes first only a targeted `CrossEntropy` insists on.
+    """
+
+    targeted: bool = False
+    stationary_at_anchor: ClassVar[bool] = False
+
+    def __call__(self, features: Tensor, anchor: Tensor | Mapping[str, Tensor]) -> Tensor:
+        """(N,K), labels -> (N,). Raises ValueError for fewer than 3 classes (targeted: 4)."""
+        least = 4 if self.targeted else 3
+        if features.dim() != 2 or features.shape[1] < least:
+            raise ValueError(
+                f"DLR needs logits (N,K) of at least {least} classes; got shape {tuple(features.shape)}: use "
+                "CrossEntropy for fewer"
+            )
+        top = features.topk(least, dim=1).values
+        if not self.targeted:
+            assert isinstance(anchor, Tensor)
+            gap = own(features, anchor) - others(features, anchor).amax(1)
+            return gap / (top[:, 0] - top[:, 2] + TINY)
+        if not isinstance(anchor, Mapping) or set(anchor) != {"label", "target"}:
+            raise ValueError(
+                "`anchor` of a targeted DLR must be a mapping of label and target, (N,) whole numbers each"
+            )
+        gap = own(features, anchor["label"]) - own(features, anchor["target"])
+        return gap / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + TINY)
+
+
+def own(scores: Tensor, rows: Tensor) -> Tensor:
+    """The score of each one's own column: (N,K), (N,) -> (N,)."""
+    return scores.gather(1, labels(rows, scores)[:, None])[:, 0]
+
+
+def others(scores: Tensor, rows: Tensor) -> Tensor:
+    """The scores with each one's own column at minus infinity: (N,K), (N,) -> (N,K)."""
+    return scores.scatter(1, labels(rows, scores)[:, None], -float("inf"))
+
+
+def labels(anchor: Tensor, scores: Tensor) -> Tensor:
+    """The anchor as whole numbers on the scores' device. Raises ValueError if it is something else."""
+    if not isinstance(anchor, Tensor) or anchor.is_floating_point() or anchor.shape != scores.shape[:1]:
+        found = f"{anchor.dtype} of shape {tuple(anchor.shape)}" if isinstance(anchor, Tensor) else type(anchor)
+        raise ValueError(f"`anchor` must hold a whole number for each of {len(scores)} views, (N,); got {found}")
+    return anchor.to(scores.device).long()

@@ -1,0 +1,65 @@
+"""Directions for a search without gradients: those of the Square attack (Andriushchenko et al. 2020)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+#: The shares of a run after which the window's area is halved (Andriushchenko et al. 2020, section 3.1, as shares of
+#: 10 000 queries; the fourth of them is AutoAttack's).
+HALVINGS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
+#: Values of one window differ by so much, relatively: a set that moves its largest values first then chooses among
+#: them at random, not from left to right.
+UNEVEN = 1e-3
+
+
+@dataclass(frozen=True)
+class Square:
+    """The proposals of the Square attack: first vertical stripes over the whole picture, then square windows at
+    random places, each channel up or down as a whole; the windows shrink as the run goes on.
+
+    The direction is the same for every picture of a batch. It becomes a move by the perturbation's own `descend` and
+    `move`: in the L-inf ball this is the paper's algorithm 2, +-eps within the window; in other sets it is a random
+    search of the same windows.
+
+    Args:
+        p_init: the window's share of the picture's area at first, in (0, 1].
+    """
+
+    p_init: float = 0.8
+    gradient_free: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.p_init <= 1:
+            raise ValueError(f"`p_init` must lie in (0, 1], the window's share of the area; got {self.p_init:g}")
+
+    def direction(self, like: Tensor, *, step: int, steps: int, generator: torch.Generator) -> Tensor:
+        """What to move against in step `step` of `steps`: (1,C,H,W) for `like` (...,C,H,W), zero outside the
+        window."""
+        channels, height, width = like.shape[-3:]
+        size = channels, height, width
+        if step == 0:
+            values = _signs((channels, 1, width), generator).expand(size)
+            window = torch.ones(size)
+        else:
+            side = self.side(height, width, step / steps)
+            top = int(torch.randint(height - side + 1, (), generator=generator))
+            left = int(torch.randint(width - side + 1, (), generator=generator))
+            values = _signs((channels, 1, 1), generator).expand(size)
+            window = torch.zeros(size)
+            window[:, top : top + side, left : left + side] = 1
+        uneven = 1 - UNEVEN * torch.rand(size, generator=generator)
+        return (values * window * uneven)[None].to(like)
+
+    def side(self, height: int, width: int, share: float) -> int:
+        """The window's side in pixels after a `share` in [0,1) of the run."""
+        area = self.p_init / 2 ** sum(share > edge for edge in HALVINGS)
+        return min(max(round(math.sqrt(area * height * width)), 1), height, width)
+
+
+def _signs(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return 2.0 * torch.randint(2, size, generator=generator) - 1

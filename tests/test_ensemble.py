@@ -1,0 +1,285 @@
+"""Several encoders at once: what one alone does, means, normalised gradients, and transfer."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import EOT, PGD, Away, Linf, Toward, attack, bank, load_encoder
+from attacks.arms import Counted
+from attacks.combined import Each
+from attacks.encoders.preprocess import Preprocess
+from attacks.engine.precision import half_pass, make_low
+from attacks.ensemble import Ensemble, Members
+from attacks.estimate import Estimate, combined
+from attacks.gallery import tiles
+from attacks.layers import Layers
+from attacks.objectives import Paired
+from attacks.retrieval import Retrieval
+from attacks.solver import solve
+from attacks.transfer import leave_one_out
+from transforms import Affine, Compose, scene_of
+
+VIEWS = Compose([Affine(degrees=20, scale=(0.8, 1.2))])
+
+
+class Small(nn.Module):
+    """An encoder with a preprocessing of its own, that counts the pictures it sees."""
+
+    def __init__(self, seed, size=12, mean=0.5, scale=1.0):
+        super().__init__()
+        self.preprocess = Preprocess(size, "pil_bilinear", (mean,) * 3, (0.25,) * 3)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.body = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(6))
+            self.body(torch.zeros(1, 3, size, size))
+        self.scale, self.seen = scale, 0
+        self.eval().requires_grad_(False)
+
+    def forward(self, images):
+        self.seen += len(images)
+        return self.scale * self.body(self.preprocess(images))
+
+
+@pytest.fixture
+def images():
+    return tiles(96).spread(3).images[..., :20, :24].contiguous()
+
+
+@pytest.fixture
+def pair():
+    return Small(0), Small(1, size=16, mean=0.4)
+
+
+def final(images, anchor, **parts):
+    plain = {"perturbation": Linf(8 / 255), "optimiser": PGD(), "eot": EOT(VIEWS, n=4, chunk=5), "steps": 4}
+    *_, step = attack(images, anchor, **plain | parts)
+    return step
+
+
+@pytest.mark.parametrize("wrap", [lambda o: o, Paired], ids=["plain", "paired"])
+def test_an_ensemble_of_one_is_its_encoder_bit_for_bit(images, pair, wrap):
+    encoder = pair[0]
+    own = encoder(images)
+    alone = final(images, own, encoder=encoder, objective=wrap(Away()))
+    ours = final(images, (own,), encoder=Ensemble([encoder]), objective=wrap(Members(Away())))
+    assert torch.equal(ours.delta, alone.delta)
+    for name in ("mean", "stderr", "value", "grad", "snr"):
+        assert torch.equal(getattr(ours.estimate, name), getattr(alone.estimate, name))
+
+
+def test_each_member_has_its_own_preprocessing_in_the_graph(images, pair):
+    leaf = images.clone().requires_grad_()
+    features = Ensemble(pair)(leaf)
+    assert all(torch.equal(one, member(images)) for one, member in zip(features, pair, strict=True))
+    (ours,) = torch.autograd.grad(sum(part.square().sum() for part in features), leaf)
+    each = []
+    for member in pair:
+        (grad,) = torch.autograd.grad(member(leaf).square().sum(), leaf)
+        each.append(grad)
+    torch.testing.assert_close(ours, each[0] + each[1])
+    assert torch.equal(Ensemble(pair)(images, only=1), pair[1](images))
+
+
+def test_the_loss_is_the_mean_of_the_members_losses(images, pair):
+    gallery = torch.randn(5, 6)
+    features, anchor = Ensemble(pair)(images), (torch.randn(3, 6), torch.tensor([0, 4, 2]))
+    objective = Members((Toward(), Retrieval(gallery)))
+    wanted = (Toward()(features[0], anchor[0]) + Retrieval(gallery)(features[1], anchor[1])) / 2
+    torch.testing.assert_close(objective(features, anchor), wanted)
+    assert not objective.stationary_at_anchor
+    assert Members(Away()).stationary_at_anchor
+
+
+def test_members_may_have_layers(images, pair):
+    with Layers(pair[0], {"body.0": "mean"}) as layers:
+        encoder, objective = Ensemble([layers, pair[1]]), Members((Each({"body.0": 1.0}, Away()), Away()))
+        own = encoder(images)
+        step = final(images, own, encoder=encoder, objective=objective)
+        with torch.no_grad():
+            assert (objective(encoder(images + step.delta), own) < 0.9999).all()
+
+
+def test_a_members_preprocessing_is_in_full_precision_whatever_came_before(images, pair):
+    make_low(pair[0], torch.bfloat16)
+    make_low(pair[1], torch.bfloat16)
+    together = half_pass(Ensemble(pair), images, torch.bfloat16)
+    for member, found in zip(pair, together, strict=True):
+        assert torch.equal(found, half_pass(member, images, torch.bfloat16))
+
+
+# --- normalised gradients ---
+
+
+def estimates(scales=(1.0, 10.0), snr=(2.0, 5.0), shape=(4, 3, 5, 5)):
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for scale, ratio in zip(scales, snr, strict=True):
+        row = torch.rand(shape[0], dtype=torch.float64, generator=generator)
+        grad = scale * torch.randn(*shape, dtype=torch.float64, generator=generator)
+        found.append(Estimate(row, row + 1, torch.full_like(row, ratio), grad, 8, int(scale) + 3, row + 2))
+    return found
+
+
+def test_the_estimate_of_one_is_itself():
+    (one,) = estimates((1.0,), (2.0,))
+    assert combined([one]) is one
+
+
+def test_gradients_have_the_same_say_and_the_mean_length():
+    found = estimates()
+    norms = [each.grad.flatten(1).abs().sum(1)[:, None, None, None] for each in found]
+    wanted = sum(each.grad / norm for each, norm in zip(found, norms, strict=True)) / 2 * (sum(norms) / 2)
+    ours = combined(found)
+    torch.testing.assert_close(ours.grad, wanted, rtol=1e-12, atol=0)
+    for name in ("mean", "stderr", "value"):
+        torch.testing.assert_close(getattr(ours, name), sum(getattr(each, name) for each in found) / 2)
+    assert (ours.views, ours.chunk) == (8, 4)
+
+
+def test_the_direction_does_not_feel_the_scale_of_a_member():
+    plain, steep = (combined(estimates(scales)) for scales in ((1.0, 1.0), (1.0, 1e4)))
+    cosines = F.cosine_similarity(plain.grad.flatten(1), steep.grad.flatten(1))
+    torch.testing.assert_close(cosines, torch.ones(4, dtype=torch.float64))
+    torch.testing.assert_close(plain.snr, steep.snr)
+
+
+def test_a_member_without_a_gradient_has_no_say():
+    dead, alive = estimates((0.0, 1.0))
+    grad = combined([dead, alive]).grad
+    torch.testing.assert_close(F.normalize(grad.flatten(1)), F.normalize(alive.grad.flatten(1)))
+    assert not combined([dead, dead]).grad.any()
+
+
+def test_the_snr_is_that_of_members_whose_errors_are_one_and_below_it_else():
+    (one,) = estimates((1.0,), (3.0,))
+    torch.testing.assert_close(combined([one, one, one]).snr, one.snr)
+    assert combined([one._replace(snr=torch.full((4,), torch.nan))] * 2).snr.isnan().all()
+    # Two members whose errors are independent: the truth is 2, the bound that knows nothing of it 1/2.
+    signal, generator = torch.ones(1, 1, 1, 400, dtype=torch.float64), torch.Generator().manual_seed(0)
+    drawn = signal + torch.randn(200, 2, 1, 1, 400, dtype=torch.float64, generator=generator)
+    both = [[one._replace(grad=each[None], snr=torch.ones(1)) for each in members] for members in drawn]
+    grads = torch.stack([combined(members).grad for members in both])
+    truth = grads.mean(0).square().sum() / (grads - grads.mean(0)).square().sum((1, 2, 3, 4)).mean()
+    bound = torch.stack([combined(members).snr for members in both]).mean()
+    assert 0.45 < bound < 0.55 < 1.9 < truth
+
+
+@pytest.mark.parametrize("wrap", [lambda o: o, Paired], ids=["plain", "paired"])
+def test_members_apart_are_estimated_with_their_own_encoder_only(images, pair, wrap):
+    encoder = Ensemble(pair)
+    with torch.no_grad():
+        own = tuple(part + 0.1 for part in encoder(images))
+    objective, eot = wrap(Members((Away(), Away("l2")), combine="gradients")), EOT(VIEWS, n=4)
+    u = eot.points(0, 0, images)
+    before = [member.seen for member in pair]
+    found = []
+    for run, wish, anchor in objective.apart(encoder, own):
+        assert getattr(wish, "paired", False) is (wrap is Paired)
+
+        def loss(pixels, which, run=run, wish=wish, anchor=anchor):
+            return wish(run(pixels), anchor[which])
+
+        found.append(eot.estimate(torch.zeros_like(images), lambda d, i: scene_of(images[i] + d), loss, u))
+    assert [member.seen - b for member, b in zip(pair, before, strict=True)] == [12, 12]
+    assert combined(found).grad.flatten(1).abs().sum(1).min() > 0
+    assert wrap(Members(Away())).apart(encoder, own) is None
+
+
+# --- transfer ---
+
+
+def test_the_one_left_out_is_never_asked_and_is_scored_on_the_bank(images):
+    members = [Small(seed) for seed in range(3)]
+    own, asked = tuple(member(images).detach() for member in members), []
+    views = bank(VIEWS, 8, seed=0, purpose="evaluate")
+
+    def solved(*arguments, **setup):
+        before = [member.seen for member in members]
+        best = solve(*arguments, **setup)
+        asked.append([member.seen > b for member, b in zip(members, before, strict=True)])
+        return best
+
+    parts = {"perturbation": Linf(0.3), "optimiser": PGD(), "eot": EOT(VIEWS, n=2), "steps": 5}
+    arms = {"encoder": Ensemble(members), "objective": Members(Away())}
+    found = leave_one_out(images, own, bank=views, solve=solved, **arms, **parts)
+    assert asked == [[False, True, True], [True, False, True], [True, True, False]]
+    assert found.table.shape == (3,)
+    for i, member in enumerate(members):
+        wanted = views.losses(images, own[i], member, Away(), 8).mean(1)
+        torch.testing.assert_close(found.clean[i], wanted)
+    assert (found.attacked <= 1).all()
+    torch.testing.assert_close(found.table, found.clean.mean(1) - found.attacked.mean(1))
+
+
+def test_an_attack_transfers_wholly_to_the_same_encoder_and_less_to_another(images):
+    members = [Small(0), Small(0), Small(5)]
+    own = tuple(member(images).detach() for member in members)
+    parts = {"perturbation": Linf(16 / 255), "optimiser": PGD(), "eot": EOT(n=1), "steps": 20}
+    views = bank(Compose(), 1, seed=0, purpose="evaluate")
+    arms = {"encoder": Ensemble(members), "objective": Members(Away(), combine="losses")}
+    table = leave_one_out(images, own, bank=views, **arms, **parts).table
+    assert table[:2].min() > 1.5 * table[2]
+
+
+def test_an_attack_on_two_encoders_reaches_its_goal_in_both():
+    pictures = tiles(96).images[:2]
+    other = load_encoder()
+    other.preprocess = Preprocess(96, "pil_bicubic", mean=(0.5, 0.5, 0.5), std=(0.3, 0.3, 0.3))
+    encoder = Ensemble([load_encoder(), other])
+    with torch.no_grad():
+        own = encoder(pictures)
+    parts = {"perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(n=1), "steps": 10}
+    delta = solve(pictures, own, encoder=encoder, objective=Members(Away()), **parts).delta
+    with torch.no_grad():
+        found = encoder(pictures + delta)
+    for after, before in zip(found, own, strict=True):
+        assert (F.cosine_similarity(after, before) < 0.6).all()
+
+
+E = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+REFUSED = {
+    "no encoder": (lambda: Ensemble([]), "`encoders` must hold at least one"),
+    "training": (lambda: Ensemble([Small(0), Small(1).train()]), r"`encoders\[1\]` is in training mode"),
+    "combine": (lambda: Members(Away(), "logits"), "`combine` must be one of losses, gradients; got 'logits'"),
+    "no objective": (lambda: Members(()), "`objective`"),
+    "a tensor": (lambda: Members(Away())(E, (E,)), "must be tuples"),
+    "too few": (lambda: Members((Away(), Away()))((E, E), (E,)), "a part for each of 2; got 1"),
+    "one member": (
+        lambda: leave_one_out(E, (E,), encoder=Ensemble([Small(0)]), objective=Members(Away()), bank=None),
+        "two members",
+    ),
+    "anchors": (
+        lambda: leave_one_out(E, (E,), encoder=Ensemble([Small(0)] * 2), objective=Members(Away()), bank=None),
+        "`anchor` must have a part for each of 2",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "named"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_work_is_named(make, named):
+    with pytest.raises(ValueError, match=named):
+        make()
+
+
+@pytest.mark.parametrize("wrap", [lambda o: o, Paired], ids=["plain", "paired"])
+def test_a_steep_member_has_no_more_say_where_gradients_are_combined(images, pair, wrap):
+    # A power of two scales floats exactly; l2, because a cosine would not feel the scale.
+    def first(combine):
+        encoder = Ensemble(pair)
+        parts = {"encoder": Counted(encoder), "objective": wrap(Members(Away("l2"), combine))}
+        return final(images, encoder(images), steps=1, **parts)
+
+    plain, summed = first("gradients"), first("losses")
+    pair[1].scale = 1024.0
+    steep = first("gradients")
+    assert torch.equal(steep.delta, plain.delta)
+    assert not torch.equal(first("losses").delta, summed.delta)
+    torch.testing.assert_close(first("losses").estimate.mean, steep.estimate.mean)
+
+
+def test_combined_gradients_of_one_member_are_its_own(images, pair):
+    own = pair[0](images)
+    alone = final(images, own, encoder=pair[0], objective=Away())
+    ours = final(images, (own,), encoder=Ensemble(pair[:1]), objective=Members(Away(), "gradients"))
+    assert torch.equal(ours.delta, alone.delta)

@@ -1,0 +1,283 @@
+"""Features from inside an encoder, against torchvision's own extraction and against the layers by themselves."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torchvision.models import VisionTransformer, resnet18
+from torchvision.models.feature_extraction import create_feature_extractor
+
+from attacks import EOT, PGD, Away, Linf, Toward, attack, load_encoder, solve
+from attacks.combined import Each, Sum, Term
+from attacks.engine import Decision, prepare
+from attacks.engine.fold import foldable
+from attacks.gallery import tiles
+from attacks.layers import Layers
+
+BLOCK = "encoder.layers.encoder_layer_0"
+
+
+@pytest.fixture(scope="module")
+def resnet():
+    torch.manual_seed(0)
+    return resnet18(weights=None).eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def vit():
+    torch.manual_seed(0)
+    sizes = {"num_layers": 2, "num_heads": 2, "hidden_dim": 16, "mlp_dim": 32}
+    return VisionTransformer(image_size=32, patch_size=8, num_classes=5, **sizes).eval().requires_grad_(False)
+
+
+@pytest.fixture
+def images():
+    return torch.rand(3, 3, 32, 32)
+
+
+def hooks(module):
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in module.modules())
+
+
+def tokens_of(vit, images):
+    """What the first block of a ViT makes of its tokens, step by step."""
+    x = vit._process_input(images)
+    x = torch.cat([vit.class_token.expand(len(x), -1, -1), x], dim=1) + vit.encoder.pos_embedding
+    return vit.encoder.layers[0](x)
+
+
+def test_a_resnets_layers_are_torchvisions(resnet, images):
+    names = {f"layer{i}": f"layer{i}" for i in range(1, 5)}
+    theirs = create_feature_extractor(resnet, names)(images)
+    with Layers(resnet, list(names)) as flat, Layers(resnet, dict.fromkeys(names, "mean")) as mean:
+        found, means = flat(images), mean(images)
+    assert list(found) == [*names, "output"]
+    for name in names:
+        assert torch.equal(found[name], theirs[name].flatten(1))
+        torch.testing.assert_close(means[name], theirs[name].mean((2, 3)), rtol=1e-5, atol=1e-6)
+    assert torch.equal(found["output"], resnet(images))
+
+
+def test_an_answer_is_taken_before_the_next_layer_changes_it_in_place(resnet, images):
+    # torchvision's ReLU writes over what the batch norm before it has answered.
+    plain = resnet.bn1(resnet.conv1(images))
+    assert (plain < 0).any()
+    with Layers(resnet, {"bn1": "flat"}) as flat, Layers(resnet, {"bn1": "tokens"}) as tokens:
+        assert torch.equal(flat(images)["bn1"], plain.flatten(1))
+        assert torch.equal(tokens(images)["bn1"], plain.flatten(2).transpose(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("pool", "wanted"),
+    [
+        ("tokens", lambda x: x),
+        ("cls", lambda x: x[:, 0]),
+        ("mean", lambda x: x.mean(1)),
+        ("flat", lambda x: x.flatten(1)),
+    ],
+)
+def test_a_vits_tokens_are_pooled_by_choice(vit, images, pool, wanted):
+    with Layers(vit, {BLOCK: pool}) as layers:
+        torch.testing.assert_close(layers(images)[BLOCK], wanted(tokens_of(vit, images)))
+
+
+def test_a_layer_that_answers_with_several_tensors_gives_the_first(vit, images):
+    name = f"{BLOCK}.self_attention"
+    block = vit.get_submodule(BLOCK)
+    x = vit._process_input(images)
+    x = block.ln_1(torch.cat([vit.class_token.expand(3, -1, -1), x], dim=1) + vit.encoder.pos_embedding)
+    with Layers(vit, {name: "tokens"}) as layers:
+        torch.testing.assert_close(layers(images)[name], block.self_attention(x, x, x, need_weights=False)[0])
+
+
+def test_gradients_flow_through_a_layer(resnet, images):
+    leaf = images.clone().requires_grad_()
+    with Layers(resnet, {"layer2": "mean"}) as layers:
+        (ours,) = torch.autograd.grad(layers(leaf)["layer2"].square().sum(), leaf)
+    deep = nn.Sequential(resnet.conv1, resnet.bn1, nn.ReLU(), resnet.maxpool, resnet.layer1, resnet.layer2)
+    (theirs,) = torch.autograd.grad(deep(leaf).mean((2, 3)).square().sum(), leaf)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_hooks_are_as_many_as_layers_for_all_steps_and_then_gone(images):
+    encoder, pictures = load_encoder(), tiles(96).images[:2]
+    calls = []
+    encoder.head.register_forward_hook(lambda *_: calls.append(1))
+    before = hooks(encoder)
+    with Layers(encoder, ["stages.2", "stages.5"]) as layers:
+        assert hooks(encoder) == before + 2
+        anchor, calls[:] = layers(pictures), []
+        objective = Each({"stages.2": 1.0, "stages.5": 2.0}, Away())
+        parts = {"perturbation": Linf(8 / 255), "optimiser": PGD(), "eot": EOT(n=1), "steps": 6}
+        for step in attack(pictures, anchor, encoder=layers, objective=objective, **parts):
+            assert hooks(encoder) == before + 2
+            assert len(calls) == step.index + 1  # the encoder runs once for all layers
+    assert hooks(encoder) == before
+    with pytest.raises(ValueError, match="closed"):
+        layers(pictures)
+
+
+def test_hooks_go_when_an_error_comes(resnet):
+    with pytest.raises(RuntimeError, match="channels"), Layers(resnet, ["layer1"]) as layers:
+        layers(torch.rand(2, 5, 32, 32))
+    assert hooks(resnet) == 0
+
+
+def test_nothing_is_kept_between_calls(resnet, images):
+    with Layers(resnet, ["layer1"]) as layers:
+        layers(images)
+        resnet(images)  # by itself, with the hooks on
+        with pytest.raises(RuntimeError):
+            layers(torch.rand(2, 5, 32, 32))
+        assert all(tap.found is None and tap.rows is None for tap in layers._taps)
+
+
+def test_two_sets_of_layers_share_an_encoder(resnet, images):
+    with Layers(resnet, ["layer2"]) as one:
+        with Layers(resnet, {"layer2": "mean"}) as other:
+            assert other(images)["layer2"].shape == (3, 128)
+        assert one(images)["layer2"].shape == (3, 128 * 4 * 4)
+
+
+def test_a_deep_copy_has_hooks_of_its_own(resnet, images):
+    with Layers(resnet, ["layer1", "layer2"]) as layers:
+        twin = copy.deepcopy(layers)
+        wanted = layers(images)
+        with torch.no_grad():
+            twin.encoder.layer2[1].bn2.weight.add_(1)
+        found = twin(images)
+        assert torch.equal(found["layer1"], wanted["layer1"])
+        assert not torch.equal(found["layer2"], wanted["layer2"])
+        twin.close()
+        assert hooks(twin) == 0
+        assert hooks(resnet) == 2
+        assert torch.equal(layers(images)["layer2"], wanted["layer2"])
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [Decision(fold=True), Decision(layout="channels_last"), Decision(fold=True, layout="channels_last")],
+    ids=["fold", "layout", "both"],
+)
+def test_an_engine_runs_layers_as_it_runs_an_encoder(resnet, images, decision):
+    # A batch norm that is asked for its answer must not be folded away.
+    every = foldable(resnet)
+    with Layers(resnet, ["bn1", "layer1", "layer4.1.bn2"]) as layers:
+        assert foldable(layers) == every - 2 > 0
+        wanted, found = layers(images), prepare(layers, decision)(images)
+        for name, features in wanted.items():
+            torch.testing.assert_close(found[name], features, rtol=1e-3, atol=1e-4)
+        assert hooks(resnet) == 3
+
+
+class Sequence(nn.Module):
+    """The tokens of all pictures side by side, (T,N,D), as in CLIP's first code."""
+
+    def __init__(self):
+        super().__init__()
+        self.swap, self.idle = nn.Flatten(2), nn.Identity()
+        self.first = nn.Linear(3, 4)
+
+    def forward(self, images):
+        return self.first(self.swap(images).permute(2, 0, 1)).mean(0)
+
+
+REFUSED = {
+    "unknown": (["layer5"], "no 'layer5'; did you mean layer4, "),
+    "pool": ({"layer1": "max"}, "pool of layer1 must be one of flat, mean, cls, tokens; got 'max'"),
+    "none": ([], "at least one layer"),
+}
+
+
+@pytest.mark.parametrize(("layers", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_work_is_named(resnet, layers, message):
+    with pytest.raises(ValueError, match=message):
+        Layers(resnet, layers)
+    assert hooks(resnet) == 0
+
+
+def test_an_encoder_in_training_mode_is_refused():
+    with pytest.raises(ValueError, match=r"training mode.*\.eval\(\)"):
+        Layers(Sequence(), ["first"])
+
+
+@pytest.mark.parametrize(
+    ("layer", "pool", "message"),
+    [
+        ("first", "flat", r"row for each of 3 images; got shape \(1024, 3, 4\)"),
+        ("idle", "flat", "`idle` took no part"),
+        ("output", "cls", r"no tokens to pool by cls: it gives \(3, 4\)"),
+    ],
+)
+def test_answers_that_are_no_features_are_named(images, layer, pool, message):
+    with Layers(Sequence().eval(), {layer: pool}) as layers, pytest.raises(ValueError, match=message):
+        layers(images)
+
+
+def test_a_convolution_has_no_class_token(resnet, images):
+    with Layers(resnet, {"layer1": "cls"}) as layers, pytest.raises(ValueError, match="no first token"):
+        layers(images)
+
+
+# --- an objective for each layer ---
+
+
+def trees(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(4, d, dtype=torch.float64, generator=generator) for name, d in (("a", 5), ("b", 9))}
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+@pytest.mark.parametrize("kind", [Away, Toward])
+def test_each_is_the_weighted_mean_of_relative_losses(kind, metric):
+    features, anchor = trees(0), trees(1)
+    sign = 1 if kind is Away else -1
+
+    def alone(name):
+        if metric == "cosine":
+            return sign * F.cosine_similarity(features[name], anchor[name])
+        return -sign * (features[name] - anchor[name]).norm(dim=1) / anchor[name].norm(dim=1)
+
+    found = Each({"a": 3.0, "b": 1.0}, kind(metric))(features, anchor)
+    torch.testing.assert_close(found, 0.75 * alone("a") + 0.25 * alone("b"), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+def test_each_does_not_feel_the_scale_of_a_layer(metric):
+    features, anchor, scale = trees(0), trees(1), {"a": 1e3, "b": 1.0}
+    objective = Each({"a": 1.0, "b": 1.0}, Away(metric))
+    larger = ({name: scale[name] * part for name, part in tree.items()} for tree in (features, anchor))
+    torch.testing.assert_close(objective(*larger), objective(features, anchor), rtol=1e-12, atol=0)
+
+
+def test_each_has_a_gradient_that_is_right_and_survives_a_dead_layer():
+    anchor = trees(1) | {"b": torch.zeros(4, 9, dtype=torch.float64)}
+    objective = Each({"a": 1.0, "b": 1.0}, Away("l2"))
+
+    def loss(a, b):
+        return objective({"a": a, "b": b}, anchor)
+
+    assert torch.autograd.gradcheck(loss, [part.requires_grad_() for part in trees(0).values()])
+
+
+def test_a_layer_that_is_missing_is_named():
+    with pytest.raises(ValueError, match="`features` must be a mapping with 'c' in it; got a, b"):
+        Each({"c": 1.0}, Away())(trees(0), trees(1))
+
+
+def test_an_attack_on_layers_reaches_its_goal():
+    encoder, pictures = load_encoder(), tiles(96).images[:2]
+    inside, outside = Each({"stages.2": 1.0, "stages.5": 1.0}, Away("l2")), Each({"output": 1.0}, Away())
+    objective = Sum((Term(1.0, inside), Term(1.0, outside)))
+    with Layers(encoder, {"stages.2": "mean", "stages.5": "flat"}) as layers:
+        with torch.no_grad():
+            own = layers(pictures)
+        parts = {"perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(n=1), "steps": 10}
+        delta = solve(pictures, own, encoder=layers, objective=objective, **parts).delta
+        with torch.no_grad():
+            after = layers(pictures + delta)
+    for name, part in own.items():
+        assert ((after[name] - part).norm(dim=1) > 0.3 * part.norm(dim=1)).all(), name
+    assert (F.cosine_similarity(after["output"], own["output"]) < 0.6).all()

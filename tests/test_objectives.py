@@ -1,0 +1,266 @@
+"""Objectives by law: gradients, signs, invariances, known formulas, and what an attack with each comes to."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import EOT, PGD, Away, Linf, Toward, attack, bank
+from attacks.anchors import mean_embedding
+from attacks.classification import DLR, CrossEntropy
+from attacks.combined import Sum, Term
+from attacks.objectives import Paired
+from attacks.retrieval import InfoNCE, Retrieval, Triplet, Verification
+from transforms import Affine, Compose
+
+double = torch.float64
+N, D, G = 5, 6, 7
+
+
+def noise(*shape, seed=0):
+    return torch.randn(*shape, dtype=double, generator=torch.Generator().manual_seed(seed))
+
+
+FEATURES, OWN, GOAL, GALLERY = noise(N, D, seed=1), noise(N, D, seed=2), noise(N, D, seed=3), noise(G, D, seed=4)
+ROWS, WANTED = torch.tensor([0, 2, 2, 5, 1]), torch.tensor([3, 1, 0, 4, 2])
+LABELS = torch.tensor([3, 1, 4, 4, 1])  # never third, where DLR has no gradient
+
+
+def cosine(a, b):
+    return (a * b).sum(-1) / (a.square().sum(-1) * b.square().sum(-1)).sqrt()
+
+
+def lead(scores, rows):
+    """By how much each row's score is ahead of the best other, in loops."""
+    pairs = zip(scores.tolist(), rows.tolist(), strict=True)
+    return torch.tensor([s[r] - max(v for j, v in enumerate(s) if j != r) for s, r in pairs], dtype=double)
+
+
+def found(features):
+    return cosine(features[:, None], GALLERY)
+
+
+class Case(NamedTuple):
+    """An objective, its anchor, what the attacker measures (lower is better for him), and the features of the
+    untouched picture, where the attack would start."""
+
+    objective: object
+    anchor: object
+    metric: object
+    start: object = OWN
+
+
+CASES = {
+    "away": Case(Away(), OWN, lambda f: cosine(f, OWN)),
+    "away l2": Case(Away("l2"), OWN, lambda f: -(f - OWN).norm(dim=1)),
+    "toward": Case(Toward(), GOAL, lambda f: -cosine(f, GOAL)),
+    "toward l2": Case(Toward("l2"), GOAL, lambda f: (f - GOAL).norm(dim=1)),
+    "paired": Case(Paired(Away()), OWN, lambda f: cosine(f, OWN)),
+    "retrieval": Case(Retrieval(GALLERY), ROWS, lambda f: lead(found(f), ROWS), GALLERY[ROWS]),
+    "retrieval margin": Case(Retrieval(GALLERY, 0.2), ROWS, lambda f: lead(found(f), ROWS), GALLERY[ROWS]),
+    "nce": Case(InfoNCE(GALLERY), ROWS, lambda f: (found(f) / 0.07).softmax(1)[range(N), ROWS], GALLERY[ROWS]),
+    "nce targeted": Case(
+        InfoNCE(GALLERY, 0.2, True), WANTED, lambda f: -(found(f) / 0.2).softmax(1)[range(N), WANTED], GALLERY[ROWS]
+    ),
+    "triplet": Case(Triplet(), {"positive": GOAL, "negative": OWN}, lambda f: cosine(f, OWN) - cosine(f, GOAL)),
+    "triplet margin": Case(
+        Triplet(0.3), {"positive": GOAL, "negative": OWN}, lambda f: cosine(f, OWN) - cosine(f, GOAL)
+    ),
+    "cross entropy": Case(CrossEntropy(), ROWS, lambda f: f.softmax(1)[range(N), ROWS]),
+    "cross entropy targeted": Case(CrossEntropy(True), WANTED, lambda f: -f.softmax(1)[range(N), WANTED]),
+    "dlr": Case(DLR(), LABELS, lambda f: lead(f, LABELS) / (f.sort(1).values[:, -1] - f.sort(1).values[:, -3])),
+    "dlr targeted": Case(
+        DLR(True),
+        {"label": ROWS, "target": WANTED},
+        lambda f: (
+            (f[range(N), ROWS] - f[range(N), WANTED]) / (f.sort(1).values[:, -1] - f.sort(1).values[:, -4:-2].mean(1))
+        ),
+    ),
+    "verification": Case(Verification(0.3), OWN, lambda f: cosine(f, OWN)),
+    "verification impostor": Case(Verification(0.3, same=False), GOAL, lambda f: -cosine(f, GOAL)),
+    "sum": Case(
+        Sum((Term(1.0, Away(), "own"), Term(0.5, Toward(), "goal"))),
+        {"own": OWN, "goal": GOAL},
+        lambda f: cosine(f, OWN) - cosine(f, GOAL) / 2,
+    ),
+    "sum of own": Case(Sum((Term(1.0, Away()), Term(0.0, Toward()), Term(0.1, Away("l2")))), OWN, None),
+}
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def gradient(case, features):
+    leaf = features.clone().requires_grad_()
+    return torch.autograd.grad(case.objective(leaf, case.anchor).sum(), leaf)[0]
+
+
+@every_case
+def test_gradients_are_right(case):
+    assert torch.autograd.gradcheck(lambda f: case.objective(f, case.anchor), FEATURES.clone().requires_grad_())
+
+
+@every_case
+def test_a_step_down_the_gradient_helps_the_attacker_and_no_row_feels_another(case):
+    losses = case.objective(FEATURES, case.anchor)
+    assert losses.shape == (N,)
+    moved = FEATURES.clone()
+    moved[0] -= 1e-4 * gradient(case, FEATURES)[0]
+    after = case.objective(moved, case.anchor)
+    assert after[0] < losses[0]
+    assert torch.equal(after[1:], losses[1:])
+    if case.metric is not None:
+        assert case.metric(moved)[0] < case.metric(FEATURES)[0]
+
+
+@every_case
+def test_the_flag_says_whether_the_gradient_vanishes_at_the_start(case):
+    steepness = gradient(case, case.start).norm(dim=1)
+    assert bool((steepness < 1e-12).all()) is case.objective.stationary_at_anchor
+    assert case.objective.stationary_at_anchor or (steepness > 1e-6).all()
+
+
+COSINES = ["away", "toward", "paired", "retrieval", "retrieval margin", "nce", "triplet", "verification", "sum"]
+PLAIN = ["away", "away l2", "toward", "toward l2", "retrieval", "nce", "triplet", "dlr", "dlr targeted", "sum"]
+
+
+@pytest.mark.parametrize("name", COSINES)
+def test_a_cosine_does_not_feel_the_length_of_an_embedding(name):
+    objective, anchor = CASES[name].objective, CASES[name].anchor
+    if isinstance(anchor, dict):
+        longer = {key: 7 * value for key, value in anchor.items()}
+    else:
+        longer = 7 * anchor if anchor.is_floating_point() else anchor
+    torch.testing.assert_close(objective(3 * FEATURES, longer), objective(FEATURES, anchor), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_loss_is_its_formula(name):
+    case = CASES[name]
+    loss = case.objective(FEATURES, case.anchor)
+    torch.testing.assert_close(loss.exp() if name == "nce" else loss, case.metric(FEATURES), rtol=0, atol=1e-10)
+
+
+def test_away_and_toward_keep_their_bits():
+    a, b = FEATURES.float(), OWN.float()
+    assert torch.equal(Away()(a, b), F.cosine_similarity(a, b, dim=1))
+    assert torch.equal(Toward()(a, b), -F.cosine_similarity(a, b, dim=1))
+
+
+def test_tokens_are_compared_one_by_one():
+    one, other = noise(N, 4, D, seed=5), noise(N, 4, D, seed=6)
+    for objective in (Away(), Away("l2"), Toward()):
+        wanted = torch.stack([objective(one[:, t], other[:, t]) for t in range(4)]).mean(0)
+        torch.testing.assert_close(objective(one, other), wanted, rtol=0, atol=1e-14)
+
+
+# --- hinges ---
+
+
+@pytest.mark.parametrize("name", ["retrieval", "triplet"])
+def test_a_hinge_leaks_one_percent_beyond_its_margin_and_nothing_before(name):
+    plain = CASES[name]
+    gap = plain.objective(FEATURES, plain.anchor)
+    margin = float(-gap.sort().values[:2].mean())  # between the two that are furthest
+    hinge = plain._replace(objective=Retrieval(GALLERY, margin) if name == "retrieval" else Triplet(margin))
+    reached = gap < -margin
+    assert reached.any()
+    assert not reached.all()
+    loss = hinge.objective(FEATURES, hinge.anchor)
+    assert torch.equal(loss <= -margin, gap <= -margin)  # `stop=-margin` means what it says
+    torch.testing.assert_close(loss[~reached], gap[~reached])
+    torch.testing.assert_close(loss[reached], -margin + 0.01 * (gap + margin)[reached])
+    slope = torch.where(reached, 0.01, 1.0)[:, None].double()
+    torch.testing.assert_close(gradient(hinge, FEATURES), slope * gradient(plain, FEATURES))
+
+
+def test_the_triplet_is_torchs_where_its_hinge_does_not_leak():
+    theirs = F.triplet_margin_with_distance_loss(
+        FEATURES, GOAL, OWN, distance_function=lambda a, b: 1 - cosine(a, b), margin=0.3, reduction="none"
+    )
+    ours = Triplet(0.3)(FEATURES, CASES["triplet"].anchor)
+    torch.testing.assert_close((ours + 0.3).clamp(min=0), theirs)
+
+
+def test_a_margin_that_is_reached_everywhere_does_not_end_the_loop_as_a_dead_gradient():
+    # The gallery's row 1 is where every view already is.
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(48, 4)).double().eval()
+    images = torch.rand(2, 3, 4, 4, dtype=double, generator=torch.Generator().manual_seed(0))
+    own = encoder(images).detach()
+    objective = Retrieval(torch.stack([-own[0], own[0] + own[1]]), 0.1)
+    anchor = torch.zeros(2, dtype=torch.long)
+    assert (objective(own, anchor) < -0.1).all()
+    parts = {"encoder": encoder, "perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(n=1)}
+    steps = list(attack(images, anchor, objective=objective, steps=8, **parts))
+    assert len(steps) == 8
+    assert (steps[-1].estimate.mean < steps[0].estimate.mean).all()
+
+
+# --- classifiers ---
+
+
+@pytest.mark.parametrize("targeted", [False, True])
+def test_dlr_does_not_feel_a_shift_or_a_scale_of_the_logits(targeted):
+    case = CASES["dlr targeted" if targeted else "dlr"]
+    moved = case.objective(13 * FEATURES - 5, case.anchor)
+    torch.testing.assert_close(moved, case.objective(FEATURES, case.anchor), rtol=1e-9, atol=0)
+
+
+def test_dlr_has_no_gradient_where_the_label_has_come_third():
+    third = CASES["dlr"]._replace(anchor=FEATURES.sort(1, descending=True).indices[:, 2])
+    torch.testing.assert_close(third.objective(FEATURES, third.anchor), -torch.ones(N, dtype=double))
+    assert gradient(third, FEATURES).abs().max() < 1e-9
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", [torch.float32, double])
+def test_dlr_is_torchattacks_bit_by_bit(dtype):
+    module = pytest.importorskip("torchattacks", exc_type=ImportError)
+    logits, label = noise(200, 10).to(dtype), torch.arange(200) % 10
+    target = (label + 1 + torch.arange(200) % 9) % 10
+    theirs = module.APGD(nn.Identity()).dlr_loss(logits, label)
+    assert torch.equal(DLR()(logits, label), -theirs)
+    theirs = module.APGDT(nn.Identity()).dlr_loss_targeted(logits, label, target)
+    ours = DLR(True)(logits, {"label": label, "target": target})
+    torch.testing.assert_close(ours, -theirs, rtol=4 * torch.finfo(dtype).eps, atol=0)
+
+
+# --- sums ---
+
+
+def test_a_sum_with_weights_one_and_zero_is_its_first_term_bit_for_bit():
+    broken = Term(0.0, DLR(True), "not there")
+    a, b = FEATURES.float(), OWN.float()
+    assert torch.equal(Sum((Term(1.0, Away()), broken))(a, b), Away()(a, b))
+
+
+def test_a_sum_is_linear_in_its_weights():
+    terms = [Term(1.0, Away()), Term(1.0, Toward("l2")), Term(1.0, Verification(0.1))]
+    each = torch.stack([term.objective(FEATURES, OWN) for term in terms])
+    weights = torch.tensor([0.3, 2.0, 1.7], dtype=double)
+    ours = Sum(tuple(t._replace(weight=float(w)) for t, w in zip(terms, weights, strict=True)))(FEATURES, OWN)
+    torch.testing.assert_close(ours, weights @ each, rtol=1e-14, atol=0)
+
+
+# --- anchors over views ---
+
+
+def test_the_mean_embedding_is_the_direction_nearest_to_all_views():
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 9, D)).double().eval()
+    images = torch.rand(3, 3, 8, 9, dtype=double, generator=torch.Generator().manual_seed(0))
+    views = bank(Compose([Affine(degrees=40, scale=(0.5, 1.5))]), 16, seed=0, purpose="anchor")
+    views = views._replace(u=views.u.to(images))
+    seen = views.features(images, encoder, 16)
+    ours = mean_embedding(images, encoder, views, chunk=5)
+
+    def nearness(directions):
+        return cosine(seen, directions[:, None]).mean(1)
+
+    torch.testing.assert_close(ours.norm(dim=1), torch.ones(3, dtype=double))
+    for seed in range(20):
+        assert (nearness(ours + 0.01 * noise(3, D, seed=seed)) < nearness(ours)).all()
+    torch.testing.assert_close(mean_embedding(images, encoder, views), ours, rtol=0, atol=1e-14)
+    both = mean_embedding(images, lambda x: ({"one": encoder(x)}, 2 * encoder(x)), views)
+    torch.testing.assert_close(both[0]["one"], ours, rtol=0, atol=1e-14)
+    torch.testing.assert_close(both[1], ours, rtol=0, atol=1e-14)

@@ -1,0 +1,160 @@
+"""What an attack with each objective comes to, and what objectives refuse."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import EOT, PGD, Away, Linf, Toward, bank, load_encoder, solve
+from attacks.classification import DLR, CrossEntropy
+from attacks.combined import Each, Sum, Term
+from attacks.ensemble import Members
+from attacks.gallery import tiles
+from attacks.objectives import Paired
+from attacks.retrieval import InfoNCE, Retrieval, Triplet, Verification
+from transforms import Affine, Compose
+
+THREE, NEXT = torch.arange(3), torch.tensor([9, 10, 11])
+
+
+class Unit(nn.Module):
+    def forward(self, x):
+        return F.normalize(x, dim=1)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return load_encoder()
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    return tiles(96).spread(24).images
+
+
+@pytest.fixture(scope="module")
+def gallery(encoder, pictures):
+    with torch.no_grad():
+        return encoder(pictures)
+
+
+@pytest.fixture(scope="module")
+def classifier(encoder, gallery):
+    """The gallery as the weights of a head, so that every picture is a class."""
+    head = nn.Linear(*reversed(gallery.shape), bias=False).requires_grad_(False)
+    head.weight.copy_(20 * F.normalize(gallery, dim=1))
+    return nn.Sequential(encoder, Unit(), head).eval()
+
+
+def attacked(pictures, encoder, objective, anchor):
+    parts = {"perturbation": Linf(0.2), "optimiser": PGD(), "eot": EOT(n=1), "steps": 15}
+    return pictures[:3] + solve(pictures[:3], anchor, encoder=encoder, objective=objective, **parts).delta
+
+
+# From a gallery: the objective, its anchor, and the row that each picture should be taken for (None: any other).
+GOALS = {
+    "away": lambda g: (Away(), g[:3], None),
+    "paired": lambda g: (Paired(Away()), g[:3], None),
+    "rejected": lambda g: (Verification(0.3), g[:3], None),
+    "retrieval": lambda g: (Retrieval(g), THREE, None),
+    "retrieval with a margin": lambda g: (Retrieval(g, 0.1), THREE, None),
+    "nce": lambda g: (InfoNCE(g), THREE, None),
+    "cross entropy": lambda g: (CrossEntropy(), THREE, None),
+    "dlr": lambda g: (DLR(), THREE, None),
+    "toward": lambda g: (Toward(), g[NEXT], NEXT),
+    "toward l2": lambda g: (Toward("l2"), g[NEXT], NEXT),
+    "accepted": lambda g: (Verification(0.6, same=False), g[NEXT], NEXT),
+    "nce targeted": lambda g: (InfoNCE(g, targeted=True), NEXT, NEXT),
+    "triplet": lambda g: (Triplet(0.2), {"positive": g[NEXT], "negative": g[:3]}, NEXT),
+    "cross entropy targeted": lambda g: (CrossEntropy(True), NEXT, NEXT),
+    "dlr targeted": lambda g: (DLR(True), {"label": THREE, "target": NEXT}, None),
+    "sum": lambda g: (
+        Sum((Term(1.0, Away(), "own"), Term(1.0, Toward(), "goal"))),
+        {"own": g[:3], "goal": g[NEXT]},
+        NEXT,
+    ),
+}
+
+
+@pytest.mark.parametrize("make", GOALS.values(), ids=GOALS)
+def test_an_attack_reaches_its_goal(pictures, encoder, classifier, gallery, make):
+    objective, anchor, rows = make(gallery)
+    run = classifier if isinstance(objective, CrossEntropy | DLR) else encoder
+    after = attacked(pictures, run, objective, anchor)
+    with torch.no_grad():
+        found = classifier(after).argmax(1)
+    assert (found != THREE).all() if rows is None else torch.equal(found, rows)
+
+
+def test_away_in_l2_goes_further_than_the_embedding_is_long(pictures, encoder, gallery):
+    own = gallery[:3]
+    after = attacked(pictures, encoder, Away("l2"), own)
+    with torch.no_grad():
+        far = encoder(after) - own
+    assert (far.norm(dim=1) > own.norm(dim=1)).all()
+
+
+def test_a_text_is_a_target_like_any_other(pictures, encoder):
+    # A two-tower encoder: words have embeddings where pictures have theirs.
+    def tower(words):
+        generator = torch.Generator().manual_seed(len(words))
+        return F.normalize(torch.randn(128, generator=generator), dim=0)
+
+    prompts = torch.stack([tower(words) for words in ("a photo of a cat", "a drawing of a cat")])
+    anchor = prompts.mean(0).expand(3, -1)
+    found = attacked(pictures, encoder, Toward(), anchor)
+    with torch.no_grad():
+        before, after = (F.cosine_similarity(encoder(images), anchor) for images in (pictures[:3], found))
+    assert (before < 0.2).all()
+    assert (after > before + 0.3).all()
+
+
+def test_paired_anchors_are_the_same_views_of_the_untouched_pictures(pictures, encoder, gallery):
+    # Where nothing is changed the paired cosine is 1 from every view, however far the view is from the picture.
+    images, views = pictures[:3], bank(Compose([Affine(degrees=40)]), 8, seed=0, purpose="test")
+    losses = views.losses(images, gallery[:3], encoder, Paired(Away()), 8, untouched=images)
+    torch.testing.assert_close(losses, torch.ones(3, 8), rtol=0, atol=1e-6)
+    assert views.losses(images, gallery[:3], encoder, Away(), 8).min() < 0.9
+
+
+E, ROWS = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), torch.arange(5)
+REFUSED = {
+    "away metric": (lambda: Away("l3"), "`metric` must be one of cosine, l2; got 'l3'"),
+    "toward metric": (lambda: Toward("euclid"), "`metric`"),
+    "paired toward": (lambda: Paired(Toward()), "`inner`.*leads back"),
+    "paired twice": (lambda: Paired(Paired(Away())), "`inner` must not be Paired"),
+    "gallery of one axis": (lambda: Retrieval(E[0]), "`gallery`"),
+    "gallery of one": (lambda: InfoNCE(E[:1]), "`gallery`.*two"),
+    "retrieval margin": (lambda: Retrieval(E, -0.1), r"`margin`.*\[0, 2\).*-0.1"),
+    "triplet margin": (lambda: Triplet(2.0), "`margin`"),
+    "temperature zero": (lambda: InfoNCE(E, 0.0), "`temperature`"),
+    "temperature nan": (lambda: InfoNCE(E, math.nan), "`temperature`"),
+    "threshold": (lambda: Verification(1.0), "`threshold`.*1.0"),
+    "no term": (lambda: Sum(()), "`terms`"),
+    "no weight": (lambda: Sum((Term(0.0, Away()),)), "`terms`.*above 0"),
+    "negative weight": (lambda: Sum((Term(-1.0, Away()),)), r"terms\[0\].*-1"),
+    "paired term": (lambda: Sum((Term(1.0, Paired(Away())),)), r"`terms\[0\]`.*outside"),
+    "layer weight": (lambda: Each({"a": math.nan}, Away()), "weight of a"),
+    "paired layer": (lambda: Each({"a": 1.0}, Paired(Away())), "outside"),
+    "paired member": (lambda: Members(Paired(Away())), "outside"),
+    "features by layer": (lambda: Away()({"a": E}, E), "`features`.*Each"),
+    "anchor by encoder": (lambda: Away()(E, (E,)), "`anchor`.*Members"),
+    "anchor of labels": (lambda: Away()(E, ROWS), "shaped like the features"),
+    "labels of features": (lambda: Retrieval(E)(E, E), "whole number for each of 5 views"),
+    "too few labels": (lambda: CrossEntropy()(E, ROWS[:4]), "whole number for each of 5 views"),
+    "triplet of a tensor": (lambda: Triplet()(E, E), "`anchor` of Triplet.*Tensor"),
+    "triplet of one": (lambda: Triplet()(E, {"positive": E}), r"\['positive'\]"),
+    "two classes": (lambda: DLR()(E[:, :2], ROWS), "at least 3 classes"),
+    "three classes": (lambda: DLR(True)(E[:, :3], ROWS), "at least 4 classes"),
+    "target alone": (lambda: DLR(True)(E, ROWS), "label and target"),
+    "unknown part": (lambda: Sum((Term(1.0, Away(), "own"),))(E, {"goal": E}), "'own' in it; got goal"),
+    "part of a tensor": (lambda: Sum((Term(1.0, Away(), "own"),))(E, E), "'own' in it; got a Tensor"),
+}
+
+
+@pytest.mark.parametrize(("make", "named"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_work_is_named(make, named):
+    with pytest.raises(ValueError, match=named):
+        make()

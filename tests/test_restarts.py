@@ -1,0 +1,179 @@
+"""Several runs from seeds of their own, compared on one bank."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from attacks import EOT, L2, PGD, Away, Linf, Toward, Universal, attack, bank, solve
+from attacks.search import search
+from attacks.solver import LOOKS, VIEWS, watch
+from attacks.square import Square
+from transforms import Affine, Brightness, Compose, Uniform, stream
+
+SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
+RUNS = {"pgd": (attack, PGD(1.0, 0.0, "constant")), "square": (search, Square())}
+SETS = {"own": Linf(0.1), "shared": Universal(Linf(0.1))}
+every_run = pytest.mark.parametrize("name", RUNS)
+every_set = pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
+
+
+@pytest.fixture
+def problem():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(6)).eval()
+    images = torch.rand(4, 3, 12, 14)
+    net(images)
+    parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "seed": 5, "steps": 10}
+    return images, torch.randn(4, 6), parts | {"optimiser": PGD(), "eot": EOT(SEEN, Uniform(), n=2, chunk=64)}
+
+
+def seeds(parts, restarts):
+    return [parts["seed"], *(stream(parts["seed"], "restart", i) for i in range(1, restarts))]
+
+
+@every_set
+@every_run
+def test_the_best_is_the_minimum_over_separate_runs(problem, name, perturbation):
+    images, anchor, parts = problem
+    run, optimiser = RUNS[name]
+    parts |= {"optimiser": optimiser, "perturbation": perturbation}
+    views, every = bank(SEEN, VIEWS, seed=parts["seed"], purpose="select"), parts["steps"] // LOOKS
+    deltas = [
+        step.delta
+        for seed in seeds(parts, 3)
+        for step in run(images, anchor, **parts | {"seed": seed})
+        if (step.index + 1) % every == 0
+    ]
+    losses = torch.stack(
+        [views.losses(images + delta, anchor, parts["encoder"], Toward(), 64).mean(1) for delta in deltas]
+    )
+    if perturbation.shared:  # clamped to the box, which a sum is not
+        seen = [perturbation.scene(images, delta).layers[0].pixels for delta in deltas]
+        losses = torch.stack([views.losses(each, anchor, parts["encoder"], Toward(), 64).mean(1) for each in seen])
+        losses = losses[losses.mean(1).argmin()][None]
+    best = solve(images, anchor, restarts=3, **parts)
+    torch.testing.assert_close(best.loss, losses.amin(0))
+    assert (best.step < 30).all()
+    for row, step in enumerate(best.step.tolist()):
+        row = 0 if perturbation.shared else row
+        assert torch.equal(best.delta[row], deltas[(step + 1) // every - 1][row])
+
+
+@every_run
+@every_set
+def test_more_runs_are_never_worse(problem, name, perturbation):
+    images, anchor, parts = problem
+    parts |= {"optimiser": RUNS[name][1], "perturbation": perturbation}
+    losses = [solve(images, anchor, restarts=restarts, **parts).loss for restarts in (1, 2, 4)]
+    if perturbation.shared:
+        losses = [loss.mean() for loss in losses]
+    assert (losses[1] <= losses[0]).all()
+    assert (losses[2] <= losses[1]).all()
+    assert (losses[2] < losses[0]).any()
+
+
+@every_run
+@every_set
+def test_one_run_is_the_attack_itself(problem, name, perturbation):
+    images, anchor, parts = problem
+    run, optimiser = RUNS[name]
+    parts |= {"optimiser": optimiser, "perturbation": perturbation}
+    wanted = list(run(images, anchor, **parts))
+    found = [step for step, _ in watch(images, anchor, restarts=1, **parts)]
+    first = [step for step, _ in watch(images, anchor, restarts=2, **parts)][:10]
+    for ours in (found, first):
+        assert len(ours) == len(wanted)
+        for a, b in zip(ours, wanted, strict=True):
+            assert (a.index, a.evals) == (b.index, b.evals)
+            assert torch.equal(a.delta, b.delta)
+            assert torch.equal(a.estimate.mean, b.estimate.mean)
+
+
+@every_run
+@every_set
+def test_steps_and_passes_are_counted_on(problem, name, perturbation):
+    images, anchor, parts = problem
+    parts |= {"optimiser": RUNS[name][1], "perturbation": perturbation}
+    steps = [step for step, _ in watch(images, anchor, restarts=3, **parts)]
+    assert [step.index for step in steps] == list(range(30))
+    assert [step.evals for step in steps] == [8 * (i + 1) for i in range(30)]
+    assert [step.last for step in steps] == [False] * 29 + [True]
+    assert not torch.equal(steps[10].delta, steps[0].delta)  # a start of its own
+
+
+@every_run
+def test_solved_pictures_take_no_part_in_later_runs(problem, name):
+    images, anchor, parts = problem
+    parts |= {"optimiser": RUNS[name][1]}
+    first = solve(images, anchor, **parts).loss
+    stop = float(first.sort().values[1:3].mean())  # two are solved in the first run
+    solved = first <= stop
+    assert solved.tolist().count(True) == 2
+    *looks, (last, best) = list(watch(images, anchor, restarts=3, stop=stop, **parts))
+    later = [(step, found) for step, found in [*looks, (last, best)] if step.index >= 10]
+    assert later
+    for step, found in later:
+        assert not (step.active & solved).any()
+        assert torch.equal(step.delta[solved], found.delta[solved])
+        assert step.estimate.mean.shape == (4,)
+        assert step.delta.shape == images.shape
+    assert (best.loss[solved] <= stop).all()
+    spent = [b.evals - a.evals for (a, _), (b, _) in itertools.pairwise(later)]
+    assert spent == [2 * int(step.active.sum()) for step, _ in later[1:]]
+
+
+def test_solving_all_ends_the_runs(problem):
+    images, anchor, parts = problem
+    steps = [step for step, _ in watch(images, anchor, restarts=5, stop=2.0, **parts)]
+    assert len(steps) == 10 // LOOKS
+
+
+def test_every_run_has_the_whole_budget_of_its_pictures(problem):
+    images, anchor, parts = problem
+    parts |= {"budget": torch.tensor([4, 8, 12, 20])}
+    steps = [step for step, _ in watch(images, anchor, restarts=2, **parts)]
+    assert steps[-1].evals == 88
+    assert torch.stack([step.active for step in steps]).sum(0).tolist() == [4, 8, 12, 20]
+
+
+def test_a_perturbation_may_hold_something_of_each_picture(problem):
+    images, anchor, parts = problem
+
+    class Own(Linf):
+        """An L-inf ball with a mask for each picture."""
+
+        mask = (torch.rand(4, 1, 12, 14, generator=torch.Generator().manual_seed(0)) > 0.5).float()
+
+        def project(self, delta, images):
+            return super().project(delta * self.mask, images)
+
+        def start(self, images, generator):
+            return super().start(images, generator) * self.mask
+
+        def take(self, rows):
+            part = Own(self.eps)
+            object.__setattr__(part, "mask", self.mask[rows])
+            return part
+
+    parts |= {"perturbation": Own(0.1), "eot": EOT(n=1)}
+    first = solve(images, anchor, **parts).loss
+    stop = float(first.sort().values[1:3].mean())
+    best = solve(images, anchor, restarts=3, stop=stop, **parts)
+    assert not (best.delta * (1 - Own.mask)).any()
+    assert (best.loss <= first.clamp(min=stop)).all()
+    assert (best.step >= 10).any()
+
+
+def test_feasible_whatever_run_is_best(problem):
+    images, anchor, parts = problem
+    best = solve(images, anchor, restarts=3, **parts | {"perturbation": L2(1.0), "objective": Away()})
+    assert (L2(1.0).norm(best.delta) <= 1 + 1e-6).all()
+    assert 0 <= (images + best.delta).min() <= (images + best.delta).max() <= 1
+
+
+@pytest.mark.parametrize("restarts", [0, -1, 1.5, True])
+def test_the_number_of_runs_must_be_whole(problem, restarts):
+    images, anchor, parts = problem
+    with pytest.raises(ValueError, match="`restarts` must be a whole number"):
+        solve(images, anchor, restarts=restarts, **parts)

@@ -1,0 +1,299 @@
+"""The search without gradients: what it proposes, what it accepts, and what it leaves alone."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import EOT, L2, PGD, Adaptive, Linf, Toward, Universal, attack
+from attacks.gallery import tiles
+from attacks.search import search
+from attacks.square import HALVINGS, Square
+from transforms import Affine, Brightness, Compose
+
+SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
+SETS = {"linf": Linf(0.1, False), "l2": L2(1.0, False), "universal": Universal(Linf(0.1, False))}
+every_set = pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
+double = torch.float64
+
+
+class Dot:
+    """A loss that is linear in the features."""
+
+    stationary_at_anchor = False
+
+    def __call__(self, features, anchor):
+        return (features * anchor).flatten(1).sum(1)
+
+
+@pytest.fixture
+def problem():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(6)).double().eval()
+    images = torch.rand(3, 3, 12, 14, dtype=double)
+    net(images)
+    parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "optimiser": Square()}
+    return images, torch.randn(3, 6, dtype=double), parts | {"eot": EOT(SEEN, n=4, chunk=3), "steps": 30, "seed": 5}
+
+
+def on_its_views(images, anchor, parts, delta):
+    """The mean loss (N,) on the views that the search decides on: those of the first step of an attack."""
+
+    class Still:
+        """Starts at `delta` and stays there."""
+
+        shared, random_start, eps, reach = parts["perturbation"].shared, True, 1.0, 1.0
+        scene = staticmethod(parts["perturbation"].scene)
+
+        def start(self, images, generator):
+            return delta
+
+        def descend(self, grad, length, at, images):
+            return 0 * grad
+
+        def move(self, at, by, images):
+            return at
+
+    (step,) = attack(images, anchor, **parts | {"perturbation": Still(), "optimiser": PGD(), "steps": 1})
+    return step.estimate.mean
+
+
+@every_set
+def test_the_loss_never_rises_on_the_searchs_own_views(problem, perturbation):
+    images, anchor, parts = problem
+    parts |= {"perturbation": perturbation}
+    steps = list(search(images, anchor, **parts))
+    losses = torch.stack([on_its_views(images, anchor, parts, step.delta) for step in steps])
+    falls = losses.mean(1) if perturbation.shared else losses
+    assert (falls.diff(dim=0) <= 1e-12).all()
+    assert (falls[-1] < falls[0] - 1e-3).all()
+    # An estimate belongs to the delta before its step; in the first step to the one after it.
+    known = torch.stack([step.estimate.value for step in steps])
+    torch.testing.assert_close(known, torch.cat([losses[:1], losses[:-1]]), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "share"), [(Linf, 0.75), (L2, 0.55)])
+def test_comes_near_the_optimum_of_a_linear_loss(kind, share):
+    # The gradient has blocks of 4x4 pixels, so that windows can fit it. The box does not bind.
+    blocks = torch.randn(1, 3, 4, 4, dtype=double, generator=torch.Generator().manual_seed(1))
+    anchor, images = F.interpolate(blocks, scale_factor=4), torch.full((1, 3, 16, 16), 0.5, dtype=double)
+    perturbation = kind(0.1, False)
+    norm = anchor.abs().sum() if kind is Linf else anchor.norm()
+    reached = []
+    for seed in range(2):
+        parts = {"encoder": lambda pixels: pixels, "objective": Dot(), "optimiser": Square(), "eot": EOT(n=1)}
+        *_, last = search(images, anchor, perturbation=perturbation, steps=600, seed=seed, **parts)
+        reached.append(-float((anchor * last.delta).sum() / (0.1 * norm)))
+    assert share <= min(reached) <= max(reached) <= 1 + 1e-9
+
+
+@every_set
+def test_every_step_is_feasible(problem, perturbation):
+    images, anchor, parts = problem
+    images = (images * 1.4 - 0.2).clamp(0, 1)  # some values at the box's walls
+    for step in search(images, anchor, **parts | {"perturbation": perturbation}):
+        assert (perturbation.norm(step.delta) <= perturbation.eps * (1 + 1e-12)).all()
+        seen = perturbation.scene(images, step.delta).layers[0].pixels
+        assert 0 <= seen.min() <= seen.max() <= 1
+
+
+@every_set
+def test_the_seed_fixes_every_bit(problem, perturbation):
+    images, anchor, parts = problem
+    found = []
+    for seed in (1, 1, 2):
+        *_, last = search(images, anchor, **parts | {"perturbation": perturbation, "seed": seed})
+        found.append(last.delta)
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("perturbation", [SETS["linf"], SETS["l2"]], ids=["linf", "l2"])
+def test_a_picture_does_not_feel_its_neighbours(problem, perturbation):
+    images, anchor, parts = problem
+    parts |= {"perturbation": perturbation}
+    *_, together = search(images, anchor, **parts)
+    for i in range(3):
+        *_, alone = search(images[[i]], anchor[[i]], **parts)
+        torch.testing.assert_close(alone.delta, together.delta[[i]], rtol=0, atol=1e-12)
+
+
+def test_passes_are_forward_only_and_counted(problem):
+    images, anchor, parts = problem
+    rows, net = [], parts["encoder"]
+
+    def counted(pixels):
+        assert not torch.is_grad_enabled()
+        rows.append(len(pixels))
+        return net(pixels)
+
+    for step in search(images, anchor, **parts | {"encoder": counted}):
+        assert sum(rows) == step.evals == 12 * (step.index + 1)
+        assert max(rows) <= 3
+        assert not step.estimate.grad.any()
+        assert step.estimate.snr.isnan().all()
+
+
+def test_a_cut_graph_does_not_matter(problem):
+    images, anchor, parts = problem
+    net = parts["encoder"]
+    cut = parts | {"encoder": lambda pixels: net(pixels.detach())}
+    (*_, found), (*_, wanted) = search(images, anchor, **cut), search(images, anchor, **parts)
+    assert torch.equal(found.delta, wanted.delta)
+
+
+def test_a_solved_picture_and_one_without_budget_leave(problem):
+    images, anchor, parts = problem
+    running = search(images, anchor, **parts | {"budget": torch.tensor([200, 200, 20])})
+    steps = [next(running) for _ in range(3)]
+    steps.append(running.send(torch.tensor([True, False, False])))
+    steps += list(running)
+    assert [step.active.tolist() for step in steps[2:6]] == [[1, 1, 1], [0, 1, 1], [0, 1, 1], [0, 1, 0]]
+    assert [step.evals for step in steps[2:6]] == [36, 44, 52, 56]
+    assert torch.equal(steps[-1].delta[[0, 2]], torch.cat([steps[2].delta[[0]], steps[4].delta[[2]]]))
+    assert not torch.equal(steps[-1].delta[1], steps[4].delta[1])
+    assert [step.last for step in steps] == [False] * 29 + [True]
+
+
+def test_a_penalty_counts(problem):
+    images, anchor, parts = problem
+
+    def roughness(delta, pictures, untouched):
+        assert torch.equal(pictures, untouched + delta)
+        return 100 * delta.diff(dim=3).abs().mean((1, 2, 3))
+
+    *_, plain = search(images, anchor, **parts)
+    *_, before, cheap = search(images, anchor, **parts | {"penalty": roughness})
+    prices = [roughness(step.delta, images + step.delta, images) for step in (cheap, plain, before)]
+    assert (prices[0] < 0.9 * prices[1]).all()
+    torch.testing.assert_close(cheap.estimate.value, cheap.estimate.mean + prices[2], rtol=0, atol=1e-12)
+
+
+def test_a_paired_objective_sees_the_same_views(problem):
+    images, anchor, parts = problem
+
+    class Beside(Toward):
+        paired = True
+
+    *_, last = search(images, torch.zeros_like(anchor), **parts | {"objective": Beside(), "perturbation": SETS["l2"]})
+    assert (last.estimate.mean > -1).all()  # not the anchor of zeros, whose cosine is 0
+    assert (last.estimate.mean < -0.5).all()
+
+
+@pytest.mark.parametrize(("height", "width", "p_init"), [(16, 16, 0.8), (9, 30, 1.0), (30, 9, 0.3)])
+def test_windows_are_squares_that_shrink_and_reach_every_pixel(height, width, p_init):
+    square, generator = Square(p_init), torch.Generator().manual_seed(0)
+    like, steps, hit = torch.zeros(1, 3, height, width), 400, torch.zeros(height, width)
+    sides = []
+    for step in range(1, steps):
+        found = square.direction(like, step=step, steps=steps, generator=generator)
+        inside = found[0].abs().amin(0) > 0
+        assert (found.abs().amax(1)[0] > 0).equal(inside)  # all channels alike
+        rows, columns = inside.any(1).nonzero()[:, 0], inside.any(0).nonzero()[:, 0]
+        assert inside.sum() == len(rows) * len(columns) == len(rows) ** 2
+        assert rows[-1] - rows[0] + 1 == len(rows)
+        assert columns[-1] - columns[0] + 1 == len(columns)
+        signs = found[0].sign()[:, inside]
+        assert (signs == signs[:, :1]).all()
+        hit += inside
+        sides.append(len(rows))
+    assert (torch.tensor(sides).diff() <= 0).all()
+    assert hit.any(1).all()
+    assert hit.any(0).all()
+    halved = [p_init / 2 ** sum(step / steps > edge for edge in HALVINGS) for step in range(1, steps)]
+    wanted = [min(height, width, max(1, round(math.sqrt(p * height * width)))) for p in halved]
+    assert sides == wanted
+
+
+def test_in_the_linf_ball_a_proposal_is_the_papers():
+    # Andriushchenko et al. 2020, algorithm 2: +-eps per channel in the window, the old delta elsewhere. Every
+    # proposal is taken here, because each loss is lower than the last.
+    images, falling = 0.3 + 0.4 * torch.rand(2, 3, 12, 14, dtype=double), itertools.count()
+
+    class Falling:
+        stationary_at_anchor = False
+
+        def __call__(self, features, anchor):
+            return torch.full((len(features),), -float(next(falling)), dtype=double)
+
+    parts = {"encoder": lambda x: x.flatten(1), "objective": Falling(), "perturbation": Linf(0.1)}
+    steps = list(search(images, torch.zeros(2, 1), optimiser=Square(), eot=EOT(n=1), steps=60, **parts))
+    first, changes = steps[0].delta, 0
+    torch.testing.assert_close(first, first[:, :, :1].expand_as(first), rtol=0, atol=1e-12)  # stripes
+    for before, after in itertools.pairwise(steps):
+        torch.testing.assert_close(after.delta.abs(), torch.full_like(first, 0.1), rtol=0, atol=1e-12)
+        side = Square().side(12, 14, after.index / 60)
+        for rows in ((after.delta - before.delta).abs() > 1e-9).any(1):
+            if rows.any():
+                down, right = rows.any(1).nonzero()[:, 0], rows.any(0).nonzero()[:, 0]
+                assert max(down[-1] - down[0], right[-1] - right[0]) < side
+                changes += 1
+    assert changes > 60
+
+
+def test_a_delta_that_all_share_is_judged_by_the_mean():
+    # The second picture's loss only rises; the first one's falls by more.
+    images = torch.full((2, 3, 8, 8), 0.5, dtype=double)
+    anchor = torch.ones(2, 192, dtype=double) * torch.tensor([[3.0], [-1.0]])
+    parts = {"encoder": lambda x: x.flatten(1), "objective": Dot(), "perturbation": SETS["universal"]}
+    steps = list(search(images, anchor, optimiser=Square(), eot=EOT(n=1), steps=200, **parts))
+    values = torch.stack([step.estimate.value for step in steps])
+    assert (values.mean(1).diff() <= 1e-12).all()
+    assert values[-1, 1] > values[0, 1]
+    assert values[-1, 0] < values[0, 0]
+    assert (steps[-1].delta < -0.0999).double().mean() > 0.8
+
+
+def test_refusals(problem):
+    images, anchor, parts = problem
+    with pytest.raises(ValueError, match="`adaptive` follows the noise of a gradient"):
+        next(search(images, anchor, **parts | {"adaptive": Adaptive(), "budget": 100}))
+    with pytest.raises(ValueError, match=r"`budget`.*at least 4"):
+        next(search(images, anchor, **parts | {"budget": 3}))
+    with pytest.raises(ValueError, match=r"`p_init` must lie in \(0, 1\]"):
+        Square(8)
+
+    def broken(pixels):
+        return parts["encoder"](pixels) * torch.where(pixels.mean() > images[1].mean() - 9, math.nan, 1.0)
+
+    with pytest.raises(FloatingPointError, match=r"step 0: .*\[0, 1, 2\]"):
+        next(search(images, anchor, **parts | {"encoder": broken}))
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "name", "eps"), [(Linf, "Linf", 8 / 255), (L2, "L2", 1.0)], ids=["linf", "l2"])
+def test_no_weaker_than_torchattacks_at_equal_queries(kind, name, eps):
+    torchattacks = pytest.importorskip("torchattacks", exc_type=ImportError)
+    head = [nn.Conv2d(3, 8, 3, 2), nn.Tanh(), nn.Conv2d(8, 8, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(392, 10)]
+    net, images, queries = nn.Sequential(*head).eval(), tiles(32).images[::40][:16], 150
+    labels, counts = net(images).argmax(1), []
+
+    def entropy(pictures):
+        return F.cross_entropy(net(pictures), labels, reduction="none").detach()
+
+    class Untargeted:
+        stationary_at_anchor = False
+
+        def __call__(self, features, anchor):
+            counts.append(len(features))
+            return -F.cross_entropy(features, anchor, reduction="none")
+
+    ours, theirs, passes = [], [], []
+    net.register_forward_hook(lambda _, given, __: passes.append(len(given[0])))
+    for seed in range(3):
+        parts = {"encoder": net, "objective": Untargeted(), "optimiser": Square(), "eot": EOT(n=1)}
+        *_, last = search(images, labels, perturbation=kind(eps), steps=queries, seed=seed, **parts)
+        ours.append(entropy(images + last.delta))
+        torch.manual_seed(seed)
+        peer = torchattacks.Square(net, norm=name, eps=eps, n_queries=queries - 1, loss="ce", seed=seed)
+        judged = peer.margin_and_loss  # it stops at the first wrong label; both are to spend all queries
+        peer.margin_and_loss = lambda x, y, judged=judged: (torch.ones(len(x)), judged(x, y)[1])
+        passes.clear()
+        found = peer(images, labels)
+        assert sum(passes) >= queries * len(images)  # theirs looks at the clean pictures too
+        theirs.append(entropy(found))
+    assert sum(counts) == 3 * queries * len(images)
+    assert torch.stack(ours).mean() >= torch.stack(theirs).mean()
