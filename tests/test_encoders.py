@@ -118,7 +118,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_an_unknown_encoder_is_named():
-    with pytest.raises(ValueError, match="`encoder` must be one of pocket; got 'clip'"):
+    with pytest.raises(ValueError, match="`encoder` must be one of pocket, phash; got 'clip'"):
         load_encoder("clip")
 
 

@@ -1,0 +1,119 @@
+"""The perceptual hash of PyPI's ImageHash (`imagehash.phash`), with gradients: an encoder without weights.
+
+Hashes of this kind find known pictures in large collections. A bit says whether one of the 64 lowest frequencies of
+the picture, shrunk to 32x32 grey pixels, lies above their median; pictures match where few bits differ.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from transforms import resize
+from transforms.colour import widened
+from transforms.homography import wide_dtype
+from transforms.surrogate import saturate, straight_through
+
+#: The side of the grey picture, and how many frequencies along each axis are kept.
+SIDE, KEPT = 32, 8
+
+#: Pillow's `convert("L")`: the weights of ITU-R BT.601 in 16 bits, and half a level to round.
+_LUMA, _BITS = (19595, 38470, 7471), 16
+
+
+class Phash(nn.Module):
+    """(N,3,H,W) in [0,1], any size -> (N,64): each frequency's distance from the median, row by row (vertical
+    frequency first), the mean first of all. Unit: grey levels (1/255), of a cosine of norm 1 over the 32x32 pixels.
+
+    The sign is the bit (see `bits`), the one that `imagehash.phash` finds in the 8-bit file of the picture: grey and
+    resize round as Pillow does, and the picture itself is rounded first. Their gradient goes straight through the
+    roundings. Where a frequency is as good as equal to the median (pictures of one colour, or their own mirror
+    image, where frequencies are zero together) the last digits of the cosines decide its bit, here and there.
+
+    Has no weights, and is in evaluation mode from the start. Computes in float64 where the device has it; the answer
+    is in the dtype of the images, at least float32.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.dim() != 4 or images.shape[1] != 3:
+            raise ValueError(f"an encoder takes images (N,3,H,W) in [0,1]; got shape {tuple(images.shape)}")
+        grey = grey_of(saturate(widened(images)))
+        small = 255 * resize(grey, (SIDE, SIDE), "pil_lanczos", eight_bit=True).to(wide_dtype(images))
+        levels = straight_through(small.round(), small)  # whole again: 255 * (k/255) is k but for float32's rounding
+        return above_median(levels).to(grey.dtype)
+
+
+def grey_of(images: Tensor) -> Tensor:
+    """RGB (N,3,H,W) in [0,1] -> (N,1,H,W), whole levels over 255: rounded to 8 bits, then Pillow's
+    `convert("L")` in its integers. The gradient is that of the weighted sum."""
+    weights = [share / 2**_BITS for share in _LUMA]
+    weighted = _sum(weights, images)
+    with torch.no_grad():
+        # Whole numbers below 2^24, over 2^16: float32 holds them exactly.
+        whole = (_sum(weights, (255 * images).round()) + 0.5).floor() / 255
+    return straight_through(whole, weighted)
+
+
+def above_median(levels: Tensor) -> Tensor:
+    """(N,1,32,32) in grey levels -> (N,64), as `Phash` returns them; the one step that needs no rounding.
+
+    ImageHash's cosines are not of norm 1: its numbers are these times 64. So those without a change along an axis,
+    which would need 1/sqrt(2) more to be of norm 1, keep their factor here too; the median is taken over all alike.
+    """
+    cosines = _cosines(levels.dtype, levels.device)
+    found = (cosines @ levels @ cosines.mT).flatten(1)
+    middle = found.shape[1] // 2
+    median = found.sort(dim=1).values[:, middle - 1 : middle + 1].mean(1, keepdim=True)
+    return found - median
+
+
+def _sum(weights: list[float], images: Tensor) -> Tensor:
+    red, green, blue = images.unbind(1)
+    return (weights[0] * red + weights[1] * green + weights[2] * blue)[:, None]
+
+
+def bits(features: Tensor) -> Tensor:
+    """(N,64) of `Phash` -> the bits (N,64) bool, in the order of `imagehash.phash(...).hash.flatten()`."""
+    return features > 0
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)  # a matrix first made in inference mode would be barred from autograd for good
+def _cosines(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The first rows of the DCT-II, (8,32)."""
+    place, frequency = torch.arange(SIDE, dtype=torch.float64) + 0.5, torch.arange(KEPT, dtype=torch.float64)
+    rows = (math.pi / SIDE * frequency[:, None] * place).cos() * math.sqrt(2 / SIDE)
+    return rows.to(device, dtype)
+
+
+@dataclass(frozen=True)
+class Bits:
+    """The share of bits that stay, softly: each counts by how far its number lies on the side where the anchor has
+    it, from -1 (far on the other side) through 0 (on the edge) to 1.
+
+    Args:
+        margin: the distance from the edge, in the units of the features (for `Phash` grey levels), where a bit counts
+            by a half. The pull on a bit falls with the square of its distance, and so goes to those that can still
+            change: not to those already changed (a linear loss pulls on), nor to the hopeless (a hinge does).
+    """
+
+    stationary_at_anchor: ClassVar[bool] = False
+    margin: float = 8.0
+
+    def __post_init__(self) -> None:
+        if not (self.margin > 0 and math.isfinite(self.margin)):
+            raise ValueError(f"`margin` must be a positive number, in the features' units; got {self.margin}")
+
+    def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
+        """(N,D) whose signs are bits, (N,D) those of the pictures to move away from -> (N,) in (-1,1)."""
+        kept = torch.where(bits(anchor), features, -features)
+        return (kept / (self.margin + kept.abs())).mean(1)

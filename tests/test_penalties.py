@@ -1,0 +1,298 @@
+"""Prices on the look of a perturbation, against plain formulas and scikit-image; and attacks that pay them."""
+
+import ast
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from skimage.metrics import structural_similarity
+from skimage.restoration import denoise_tv_chambolle
+from torchvision.models import squeezenet1_1
+
+from attacks import EOT, L2, PGD, Away, Linf, Universal, attack, load_encoder, penalties, solve
+from attacks.estimate import Estimate
+from attacks.gallery import tiles
+from attacks.penalties import EDGE, LPIPS, SSIM, Penalties, TotalVariation, penalised, seen, total_variation
+
+double = torch.float64
+PRICES = [TotalVariation(1.0), TotalVariation(1.0, isotropic=False), SSIM(1.0), SSIM(1.0, window=7)]
+every_price = pytest.mark.parametrize("price", PRICES, ids=["tv", "tv aniso", "ssim", "ssim 7"])
+both_ways = pytest.mark.parametrize("isotropic", [True, False])
+
+
+def seed(value=0):
+    return torch.Generator().manual_seed(value)
+
+
+@pytest.fixture
+def pair(photo):
+    """(delta, pictures, images) in float64: three pictures and three patterns of other strengths."""
+    images = torch.cat([photo[..., i : i + 16, i : i + 20] for i in (0, 30, 60)])
+    delta = 0.04 * torch.randn(images.shape, generator=seed(), dtype=double)
+    delta = delta * torch.tensor([1, 0.5, 2], dtype=double)[:, None, None, None]
+    return delta, images + delta, images
+
+
+@both_ways
+def test_total_variation_is_the_plain_formula(isotropic):
+    pattern = torch.randn(2, 3, 5, 7, generator=seed(), dtype=double)
+    wanted = np.zeros(2)
+    for n, c, y, x in np.ndindex(*pattern.shape):
+        right = (pattern[n, c, y, x + 1] - pattern[n, c, y, x]).item() if x < 6 else 0.0
+        below = (pattern[n, c, y + 1, x] - pattern[n, c, y, x]).item() if y < 4 else 0.0
+        wanted[n] += (math.hypot(right, below) if isotropic else abs(right) + abs(below)) / pattern[n].numel()
+    below = torch.tensor(wanted) - total_variation(pattern, isotropic=isotropic)
+    assert (below >= 0).all()  # the smooth root lies below |d|, by its edge at most
+    assert (below <= (1 if isotropic else 2) * EDGE).all()
+    assert (below > EDGE / 100).all()
+
+
+@pytest.mark.parametrize("weight", [0.02, 0.1])
+def test_scikit_images_denoiser_minimises_our_total_variation(photo, weight):
+    # Chambolle's algorithm minimises |u - f|^2 / 2 + weight TV(u), of sums: by our TV, nothing near may be better.
+    noisy = photo[0, 0, :24, :32] + 0.1 * torch.randn(24, 32, generator=seed(), dtype=double)
+    best = torch.tensor(denoise_tv_chambolle(noisy.numpy(), weight=weight, eps=1e-12, max_num_iter=20000))
+
+    def energy(u):
+        price = TotalVariation(weight)(u[None, None] - 0.5, u[None, None], torch.zeros_like(u)[None, None])
+        return ((u - noisy).square().sum() / 2 + price[0] * u.numel()).item()
+
+    least = energy(best)
+    assert least < 0.9 * energy(noisy)
+    for i in range(20):
+        step = torch.randn(best.shape, generator=seed(i), dtype=double)
+        assert energy(best + 0.01 * step) > least
+    for share in (0.9, 0.98, 1.02, 1.1):  # more of the denoising, or less: a wrong weight or scale would like one
+        assert energy(noisy + share * (best - noisy)) > least
+
+
+def test_ssim_is_scikit_images(photo):
+    images = torch.cat([photo[..., :60], photo[..., 60:]])
+    pictures = (images + 0.1 * torch.randn(images.shape, generator=seed(), dtype=double)).clamp(0, 1)
+    settings = {"channel_axis": 0, "gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
+    both = zip(images.numpy(), pictures.numpy(), strict=True)
+    wanted = [structural_similarity(x, y, data_range=1.0, **settings) for x, y in both]
+    found = SSIM(2.0)(pictures - images, pictures, images)
+    torch.testing.assert_close(found, 2 * (1 - torch.tensor(wanted, dtype=double)), rtol=0, atol=1e-9)
+
+
+def test_ssims_window_is_a_gaussian_of_so_many_pixels(pair):
+    delta, pictures, images = pair
+    taps = np.exp(-0.5 * (np.arange(-3, 4) / 1.5) ** 2)
+    weights = np.outer(taps, taps) / taps.sum() ** 2
+    a, b = (np.lib.stride_tricks.sliding_window_view(x.numpy(), (7, 7), (2, 3)) for x in (images, pictures))
+
+    def mean(x):
+        return (weights * x).sum((-2, -1))
+
+    ma, mb = mean(a), mean(b)
+    va, vb, ab = mean(a * a) - ma**2, mean(b * b) - mb**2, mean(a * b) - ma * mb
+    ssim = (2 * ma * mb + 1e-4) * (2 * ab + 9e-4) / ((ma**2 + mb**2 + 1e-4) * (va + vb + 9e-4))
+    found = SSIM(1.0, window=7)(delta, pictures, images)
+    torch.testing.assert_close(found, torch.tensor(1 - ssim.mean((1, 2, 3))), rtol=0, atol=1e-9)
+
+
+@every_price
+def test_gradcheck(price, pair):
+    _, pictures, images = pair
+    small, shift = images[:2, :1, :13, :12], pictures[:2, :1, :13, :12] - images[:2, :1, :13, :12]
+    assert torch.autograd.gradcheck(
+        lambda d: price(d, small + d, small), shift.clone().requires_grad_(), fast_mode=True
+    )
+
+
+@every_price
+def test_no_change_costs_nothing_and_has_a_finite_gradient(price, pair):
+    images = torch.cat([pair[2], torch.zeros_like(pair[2][:1])])  # one black: SSIM's constants alone
+    delta = torch.zeros_like(images).requires_grad_()
+    found = price(delta, images + delta, images)
+    torch.testing.assert_close(found, torch.zeros_like(found), rtol=0, atol=1e-12)
+    found.sum().backward()
+    assert delta.grad.isfinite().all()
+    assert delta.grad.abs().max() < 1e-9
+
+
+@every_price
+def test_any_change_but_a_flat_one_costs_and_more_costs_more(price, pair):
+    delta, _, images = pair
+    costs = torch.stack([price(share * delta, images + share * delta, images) for share in (0.25, 0.5, 1.0)])
+    assert (costs > 0).all()
+    assert (costs.diff(dim=0) > 0).all()
+
+
+@every_price
+def test_weights_scale_and_a_picture_does_not_feel_its_neighbours(price, pair):
+    heavy = type(price)(3.0, *list(vars(price).values())[1:])
+    alone = [heavy(*(x[i : i + 1] for x in pair)) for i in range(3)]
+    torch.testing.assert_close(torch.cat(alone), 3 * price(*pair), rtol=1e-12, atol=0)
+
+
+def test_the_change_is_what_is_seen_and_the_texture_is_not():
+    # Where the picture is clamped, a pattern outside of the box is no change.
+    images, pattern = torch.ones(2, 3, 8, 8), torch.rand(1, 3, 8, 8, generator=seed())
+    pictures = seen(Universal(Linf(1.0)).scene(images, pattern))
+    assert TotalVariation(1.0)(pattern, pictures, images).abs().max() < 1e-6
+    torch.testing.assert_close(
+        TotalVariation(1.0, of="texture")(pattern, pictures, images), total_variation(pattern).expand(2)
+    )
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_texture_has_a_size_of_its_own(rows):
+    images, texture = torch.zeros(4, 3, 30, 20), torch.rand(rows, 3, 6, 5, generator=seed())
+    found = TotalVariation(2.0, of="texture")(texture, images, images)
+    torch.testing.assert_close(found, 2 * total_variation(texture).expand(4))
+
+
+def test_the_sum_is_the_sum(pair):
+    parts = (TotalVariation(1.5), SSIM(0.5, window=7))
+    torch.testing.assert_close(Penalties(parts)(*pair), parts[0](*pair) + parts[1](*pair))
+
+
+@pytest.mark.parametrize("perturbation", [L2(4.0), Universal(L2(4.0))], ids=["own", "shared"])
+def test_penalised_adds_the_price_and_its_gradient(perturbation, pair):
+    _, _, images = pair
+    delta = perturbation.start(images, seed())
+    some = torch.arange(3, dtype=double)
+    found = Estimate(some, some, some, torch.ones_like(delta), 8, 8, some)
+    price = Penalties((TotalVariation(2.0), SSIM(0.5)))
+
+    def prices(at):
+        return price(at, seen(perturbation.scene(images, at)), images)
+
+    priced = penalised(found, price, perturbation.scene, delta, images)
+    torch.testing.assert_close(priced.value, some + prices(delta))
+    torch.testing.assert_close(priced.mean, some)
+    # A finite difference of what is minimised: the sum over pictures, or the mean where all share one delta.
+    way = torch.randn(delta.shape, generator=seed(1), dtype=double)
+    total = torch.mean if perturbation.shared else torch.sum
+    slope = (total(prices(delta + 1e-6 * way)) - total(prices(delta - 1e-6 * way))) / 2e-6
+    torch.testing.assert_close(((priced.grad - 1) * way).sum(), slope, rtol=1e-6, atol=1e-9)
+
+
+@pytest.fixture(scope="module")
+def victims():
+    encoder, images = load_encoder(), tiles(128, ("astronaut", "chelsea", "coffee")).spread(4).images
+    with torch.no_grad():
+        return encoder, images, encoder(images)
+
+
+def parts(victims, perturbation, penalty):
+    chosen = {"objective": Away(), "perturbation": perturbation, "optimiser": PGD(), "eot": EOT(n=1)}
+    return {"encoder": victims[0], "penalty": penalty, **chosen}
+
+
+def judged(victims, penalty, perturbation=Linf(8 / 255)):  # noqa: B008
+    """An attack that pays: mean cosine, total variation and SSIM of its last iterate."""
+    encoder, images, clean = victims
+    *_, last = attack(images, clean, **parts(victims, perturbation, penalty), steps=20)
+    with torch.no_grad():
+        pictures = seen(perturbation.scene(images, last.delta))
+        cosine = torch.cosine_similarity(encoder(pictures), clean).mean().item()
+        ssim = 1 - SSIM(1.0)(last.delta, pictures, images).mean().item()
+        return cosine, total_variation(pictures - images).mean().item(), ssim
+
+
+def test_attacks_that_pay_are_smoother_or_more_alike_and_lose_little(victims):
+    cosine, variation, ssim = judged(victims, None)
+    assert cosine < 0.6
+    smooth, smoother = (judged(victims, TotalVariation(weight)) for weight in (3.0, 10.0))
+    assert smooth[1] < 0.85 * variation
+    assert smooth[0] < cosine + 0.05
+    assert smoother[1] < 0.5 * variation
+    assert smoother[0] < cosine + 0.2
+    alike = judged(victims, SSIM(1.0))
+    assert 1 - alike[2] < 0.5 * (1 - ssim)
+    assert alike[0] < cosine + 0.1
+
+
+def test_a_shared_delta_pays_too(victims):
+    free, paid = (judged(victims, p, Universal(Linf(8 / 255))) for p in (None, TotalVariation(3.0)))
+    assert paid[1] < 0.85 * free[1]
+    assert paid[0] < free[0] + 0.05
+
+
+def test_solve_chooses_by_loss_and_price(victims):
+    encoder, images, clean = (victims[0], *(x[:1] for x in victims[1:]))
+    found = solve(images, clean, **parts(victims, Linf(8 / 255), TotalVariation(1000.0)), steps=5)
+    with torch.no_grad():
+        cosine = torch.cosine_similarity(encoder(images + found.delta), clean)
+    torch.testing.assert_close(found.loss, cosine + 1000 * total_variation(found.delta), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        *((lambda w=w: TotalVariation(w), "`weight` must") for w in (0.0, -1.0, math.nan, math.inf)),
+        *((lambda m=m: m(0.0), "`weight` must") for m in (SSIM, LPIPS)),
+        (lambda: TotalVariation(1.0, of="delta"), "`of` must be one of change, texture"),
+        (lambda: SSIM(1.0, window=10), "`window` must be an odd"),
+        (lambda: SSIM(1.0, window=1), "`window` must be an odd"),
+        (lambda: SSIM(1.0)(*torch.zeros(3, 1, 3, 10, 30)), "`window` must fit into the pictures; got 11 for 30x10"),
+        (lambda: LPIPS(1.0, net="resnet"), "`net` must be one of alex, vgg, squeeze"),
+        (lambda: Penalties(()), "`parts` must"),
+    ],
+)  # fmt: skip
+def test_arguments_out_of_range_are_named(make, named):
+    with pytest.raises(ValueError, match=named):
+        make()
+
+
+def test_lpips_without_its_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lpips", None)
+    with pytest.raises(ImportError, match=r'pip install "viewproof\[lpips\]"'):
+        LPIPS(1.0)
+
+
+@pytest.fixture
+def checkpoints(monkeypatch, tmp_path):
+    """An empty cache of checkpoints, and no memory of networks made before."""
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
+    penalties._distance.cache_clear()
+    yield tmp_path / "checkpoints"
+    penalties._distance.cache_clear()
+
+
+class Stand(torch.nn.Module):
+    """A stand-in for the class of package `lpips`: the squared difference, in its own range [-1,1]."""
+
+    def __init__(self, *, net, verbose):
+        super().__init__()
+
+    def forward(self, first, second, normalize):
+        return ((1 + normalize) * (first - second)).square().mean((1, 2, 3), keepdim=True)
+
+
+def test_lpips_downloads_nothing_and_hands_over_pictures_in_its_range(monkeypatch, checkpoints, pair):
+    monkeypatch.setitem(sys.modules, "lpips", SimpleNamespace(LPIPS=Stand))
+    with pytest.raises(FileNotFoundError, match=r"checkpoints/vgg16-397923af.pth, and nothing is downloaded here"):
+        LPIPS(3.0, "vgg")
+    (checkpoints / "vgg16-397923af.pth").touch()
+    wanted = 3 * 4 * pair[0].square().mean((1, 2, 3))
+    torch.testing.assert_close(LPIPS(3.0, "vgg")(*pair), wanted, rtol=1e-5, atol=1e-8)
+
+
+def test_lpips_itself(checkpoints, victims):
+    # The real package over a network of random weights; skipped where it is not installed.
+    pytest.importorskip("lpips")
+    torch.save(squeezenet1_1(weights=None).state_dict(), checkpoints / "squeezenet1_1-b8a52dc0.pth")
+    price, images = LPIPS(1.0, "squeeze"), victims[1][:2]
+    delta = Linf(8 / 255).noise(images, seed()).requires_grad_()
+    found = price(delta, images + delta, images)
+    assert found.shape == (2,)
+    assert (found > 0).all()
+    found.sum().backward()
+    assert (delta.grad != 0).any(1).float().mean() > 0.9
+    assert price(0 * delta, images, images).abs().max() < 1e-6
+
+
+def test_slow_packages_are_imported_when_they_are_needed():
+    body = ast.parse(Path(penalties.__file__).read_text()).body
+    above = {ast.unparse(n).split()[1].split(".")[0] for n in body if isinstance(n, ast.Import | ast.ImportFrom)}
+    assert {"torch", "attacks"} < above
+    assert not {"kornia", "lpips", "torchvision"} & above

@@ -1,0 +1,203 @@
+"""The differentiable pHash against PyPI's ImageHash, on PNG files."""
+
+import io
+import math
+
+import imagehash
+import pytest
+import scipy.fft
+import torch
+from PIL import Image
+
+from attacks import EOT, PGD, Linf, attack
+from attacks.encoders.phash import KEPT, SIDE, Bits, Phash, above_median, bits, grey_of
+from attacks.gallery import photographs, tiles
+from attacks.images import to_bytes
+from transforms import resize
+
+double = torch.float64
+
+
+def seed(value=0):
+    return torch.Generator().manual_seed(value)
+
+
+def opened(image):
+    """(3,H,W) as a PNG file, read back by Pillow."""
+    file = io.BytesIO()
+    Image.fromarray(to_bytes(image)).save(file, format="PNG")
+    return Image.open(file)
+
+
+def theirs(images):
+    """ImageHash's bits of each picture's file: (N,64) bool."""
+    return torch.stack([torch.from_numpy(imagehash.phash(opened(image)).hash).flatten() for image in images])
+
+
+def flipped(images, others):
+    return (theirs(images) != theirs(others)).sum(1).double()
+
+
+#: Pictures larger and smaller than the grid of the hash, square, high and wide: batches of one size.
+SETS = {
+    "tiles": lambda: [tiles(128).spread(120).images],
+    "small": lambda: [tiles(64).spread(40).images],
+    "as the hash": lambda: [tiles(32).spread(40).images],
+    "tiny": lambda: [tiles(32).spread(40).images[..., 5:24, 9:20]],
+    "photographs": lambda: [photo[None] for photo in photographs().values()],
+    "high": lambda: [photo[None, :, :, : photo.shape[1] // 5] for photo in photographs().values()],
+    "wide": lambda: [photo[None, :, : photo.shape[2] // 5] for photo in photographs().values()],
+    "noise": lambda: [torch.rand(20, 3, 70, 90, generator=seed())],
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_bits_are_imagehashs(name):
+    for images in SETS[name]():
+        wanted = theirs(images)
+        for dtype in (torch.float32, double):
+            assert torch.equal(bits(Phash()(images.to(dtype))), wanted)
+
+
+def test_the_image_is_rounded_as_its_file_is():
+    images = tiles(128).spread(20).images
+    images = (images + 0.02 * torch.randn(images.shape, generator=seed())).clamp(0, 1)
+    assert torch.equal(bits(Phash()(images)), theirs(images))
+
+
+def test_the_answer_does_not_hang_on_the_images_dtype():
+    # Behind the roundings are whole numbers; k/255 in float32 would show in the fifth digit.
+    images = tiles(128).spread(20).images
+    assert torch.equal(Phash()(images), Phash()(images.double()).float())
+
+
+def test_grey_is_pillows():
+    images = torch.rand(2, 3, 200, 300, generator=seed())
+    wanted = torch.stack([torch.tensor(list(opened(image).convert("L").tobytes())) for image in images])
+    assert torch.equal((255 * grey_of(images)).round().flatten(1), wanted.float())
+
+
+def test_the_transform_is_scipys():
+    levels = 255 * torch.rand(3, 1, SIDE, SIDE, generator=seed(), dtype=double)
+    whole = scipy.fft.dctn(levels.numpy(), type=2, axes=(2, 3))[:, 0, :KEPT, :KEPT].reshape(3, -1)
+    found, wanted = above_median(levels), torch.from_numpy(whole) / 64
+    torch.testing.assert_close(found - found[:, :1], wanted - wanted[:, :1], rtol=0, atol=1e-9)
+    assert (found > 0).sum(1).tolist() == [32] * 3  # half of them lie above the median
+
+
+def test_where_frequencies_are_equal_only_their_bits_are_open():
+    # One colour, and a mirror image: ImageHash compares the rounding errors of zeros. Elsewhere the bits are its own.
+    flat = torch.full((1, 3, 64, 64), 0.3)
+    mirrored = tiles(128).images[:20]
+    mirrored = torch.cat([mirrored, mirrored.flip(3)], dim=3)
+    for images, most in ((flat, 64), (mirrored, 33)):
+        found = Phash()(images.double())
+        open_ = found.abs() < 1e-6
+        assert (open_.sum(1) <= most).all()
+        assert ((bits(found) == theirs(images)) | open_).all()
+    assert (~open_).sum(1).min() > 30
+
+
+def soft(images):
+    """The same hash without a rounding, from other parts."""
+    grey = (images * images.new_tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
+    return above_median(255 * resize(grey, (SIDE, SIDE), "pil_lanczos"))
+
+
+def test_gradcheck_of_the_soft_part():
+    levels = 255 * torch.rand(1, 1, SIDE, SIDE, generator=seed(), dtype=double)
+    assert torch.autograd.gradcheck(above_median, levels.requires_grad_(), fast_mode=True)
+    images = 0.2 + 0.6 * torch.rand(1, 3, 9, 40, generator=seed(), dtype=double)
+    assert torch.autograd.gradcheck(soft, images.requires_grad_(), fast_mode=True)
+
+
+def test_the_gradient_is_that_of_the_hash_without_roundings():
+    # Away from the ends of the range: where the 8-bit resize clips an overshoot, the hash has no gradient.
+    images = 0.2 + 0.6 * tiles(128).spread(12).images.double()
+    way = torch.randn(12, 64, generator=seed(), dtype=double)
+    way = way - way.mean(1, keepdim=True)  # which frequency is the median cancels out
+    grads = []
+    for encoder in (Phash(), soft):
+        leaf = images.clone().requires_grad_()
+        grads.append(torch.autograd.grad((way * encoder(leaf)).sum(), leaf)[0])
+    torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-3 * grads[1].abs().max().item())
+
+
+def test_the_gradient_reaches_every_pixel():
+    images = tiles(128).spread(8).images.requires_grad_()
+    Bits()(Phash()(images), torch.randn(8, 64, generator=seed())).sum().backward()
+    assert images.grad.isfinite().all()
+    assert (images.grad != 0).all()
+
+
+def test_a_picture_of_black_and_white_keeps_its_gradient():
+    # On the ends of the range, where a clamp may have none.
+    images = (torch.rand(2, 3, 64, 64, generator=seed()) > 0.5).float().requires_grad_()
+    Phash()(images)[:, ::2].sum().backward()
+    assert (images.grad != 0).float().mean() > 0.99
+
+
+@pytest.mark.parametrize("given", [torch.float16, torch.float32, double])
+def test_the_answer_is_at_least_in_float32(given):
+    found = Phash()(torch.rand(2, 3, 40, 50).to(given))
+    assert found.dtype == (double if given == double else torch.float32)
+
+
+def test_an_encoder_without_weights_ready_for_use():
+    encoder = Phash()
+    assert not encoder.training
+    assert not list(encoder.parameters())
+    assert not encoder.state_dict()
+
+
+@pytest.mark.parametrize("shape", [(3, 64, 64), (1, 1, 64, 64), (1, 4, 64, 64)])
+def test_other_shapes_are_refused(shape):
+    with pytest.raises(ValueError, match=r"takes images \(N,3,H,W\)"):
+        Phash()(torch.rand(shape))
+
+
+def test_bits_gradcheck():
+    features, anchor = 20 * torch.randn(2, 3, 64, generator=seed(), dtype=double)
+    assert torch.autograd.gradcheck(lambda x: Bits()(x, anchor), features.requires_grad_())
+
+
+def test_bits_counts_what_stays():
+    anchor = torch.randn(3, 64, generator=seed())
+    far = 1e6 * anchor.sign()
+    share = torch.tensor([0, 16, 64])
+    far = torch.where(torch.arange(64) < share[:, None], -far, far)
+    torch.testing.assert_close(Bits()(far, anchor), 1 - 2 * share / 64, rtol=0, atol=1e-4)
+    on_edge = Bits(5.0)(5 * anchor.sign(), anchor)
+    torch.testing.assert_close(on_edge, torch.full((3,), 0.5))
+
+
+def test_bits_pulls_most_at_the_edge_and_never_stops():
+    kept = torch.tensor([0.0, 1, 10, 1e4])
+    features = torch.cat([kept, -kept])[None].requires_grad_()
+    Bits()(features, torch.ones(1, 8)).sum().backward()
+    pull = features.grad[0]
+    assert (pull > 0).all()
+    assert (pull[:4].diff() < 0).all()
+    torch.testing.assert_close(pull[:4], pull[4:])
+
+
+@pytest.mark.parametrize("margin", [0.0, -1.0, math.nan, math.inf])
+def test_margin_must_be_positive(margin):
+    with pytest.raises(ValueError, match="`margin` must"):
+        Bits(margin)
+
+
+def test_an_attack_flips_bits_of_imagehash_and_noise_does_not():
+    everything, linf, encoder = tiles(256), Linf(8 / 255), Phash()
+    images = everything.spread(8).images
+    with torch.no_grad():
+        clean = encoder(images)
+    setup = {"encoder": encoder, "objective": Bits(), "perturbation": linf, "optimiser": PGD(), "eot": EOT(n=1)}
+    *_, last = attack(images, clean, **setup, steps=30)
+    found = flipped(images, images + linf.quantise(last.delta, images))
+    assert found.min() >= 8
+    assert found.mean() >= 20
+    # Of all tiles, for on single ones noise flips up to six: half of the bits are set, so they change in twos.
+    images = everything.images
+    noise = flipped(images, images + linf.quantise(linf.noise(images, seed()), images))
+    assert noise.mean() <= 1
