@@ -1,0 +1,194 @@
+"""The active test: what is planted is known in closed form, right attacks find it, and broken ones do not."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import EOT, L2, PGD, SGD, Away, Linf, Toward, Universal
+from attacks.apgd import APGD
+from attacks.gallery import tiles
+from attacks.optimisers import Adam
+from attacks.pipelines import preset
+from attacks.sanity.gap import mean
+from attacks.sanity.planted import COLOURS, SHARE, Planted, Promised, balance, finds_promise, planted_anchor, promise
+from attacks.sanity.questions import QUERIES, active
+from attacks.sanity.trial import Tally, trial
+from attacks.square import Square
+from transforms import Affine, Brightness, Compose
+
+SEEN = Compose([Affine(degrees=20, scale=(0.8, 1.2), translate=0.1), Brightness(0.1)])
+double = torch.float64
+
+
+@pytest.fixture
+def images():
+    """With values at the bounds too."""
+    rough = torch.rand(2, 3, 5, 5, generator=torch.Generator().manual_seed(1))
+    return (1.3 * F.interpolate(rough, (20, 22), mode="bilinear") - 0.1).clamp(0, 1)
+
+
+def net():
+    found = nn.Sequential(nn.Conv2d(3, 8, 5, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(12))
+    found(torch.zeros(1, 3, 20, 22))
+    return found.eval().requires_grad_(False)
+
+
+def verdict(images, optimiser, perturbation, encoder=None, objective=None, transforms=SEEN, steps=20):
+    """Of the active test, as the battery asks it."""
+    encoder = encoder or net()
+    setup = {"encoder": encoder, "objective": objective or Away(), "perturbation": perturbation}
+    setup |= {"optimiser": optimiser, "eot": EOT(transforms, n=4), "steps": steps}
+    test = trial(images, encoder(images), setup, Tally())
+    clean = test.untouched()
+    quick = test.run(optimiser=PGD(), steps=5)
+    return active(test, mean(clean), mean(clean) - mean(quick.losses))
+
+
+# What is planted
+
+
+def raised(images, delta):
+    return (balance(images + delta) - balance(images))[:, 0]
+
+
+def test_the_balance_is_linear_and_reads_no_positions(images):
+    other = torch.rand(images.shape, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(balance(0.3 * images + 0.7 * other), 0.3 * balance(images) + 0.7 * balance(other))
+    torch.testing.assert_close(balance(images.flip(3).transpose(2, 3)), balance(images))
+    assert sum(COLOURS) != 0  # a grey delta has a balance too
+
+
+def test_the_promise_is_the_optimum_of_an_linf_ball_in_the_box(images):
+    images = images.double()
+    weights = torch.tensor(COLOURS, dtype=double)[:, None, None]
+    room = torch.where(weights > 0, 1 - images, images).clamp(max=0.1)
+    wanted = (weights.abs() * room).sum((1, 2, 3)) / images[0, 0].numel()
+    torch.testing.assert_close(raised(images, promise(Linf(0.1), images)), wanted, rtol=1e-9, atol=0)
+
+
+def test_the_promise_is_the_optimum_of_an_l2_ball(images):
+    inside = 0.4 + 0.2 * images.double()  # the box does not bind
+    weights = torch.tensor(COLOURS, dtype=double)
+    wanted = 0.5 * weights.norm() / inside[0, 0].numel() ** 0.5
+    found = raised(inside, promise(L2(0.5), inside))
+    torch.testing.assert_close(found, wanted.expand(2), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("inner", [Linf(0.1), L2(0.5)], ids=["linf", "l2"])
+def test_the_promise_of_a_common_delta_is_common(inner, images):
+    inside = 0.4 + 0.2 * images
+    perturbation = Universal(inner)
+    found = promise(perturbation, inside)
+    assert len(found) == 1
+    assert inner.norm(found) == pytest.approx(inner.eps, rel=1e-5)
+    torch.testing.assert_close(raised(inside, found), raised(inside, promise(inner, inside)))
+
+
+def test_the_balance_survives_the_camera():
+    # Every view shows some of it, most of them the better part, none more than contrast makes of it.
+    pictures, camera = tiles(128).spread(4).images, preset("camera")
+    delta = promise(Linf(8 / 255), pictures)
+    u = torch.rand(32, camera.dims, generator=torch.Generator().manual_seed(3))
+    for picture, change in zip(pictures, delta, strict=True):
+        attacked, untouched = (camera(part[None].expand(32, -1, -1, -1), u) for part in (picture + change, picture))
+        share = (balance(attacked) - balance(untouched)) / raised(picture[None], change[None])
+        assert (share > 0).all()
+        assert share.median() > 0.5
+        assert (share < 1.3).all()
+
+
+def test_the_planted_features_carry_the_encoders_own(images):
+    encoder, objective = net(), Promised(Toward(), 3.0)
+    features, anchor = Planted(encoder)(images), planted_anchor(torch.ones(2, 12), images)
+    assert torch.equal(features[0], encoder(images))
+    wanted = Toward()(encoder(images), torch.ones(2, 12)) - 3 * balance(images)[:, 0]
+    torch.testing.assert_close(objective(features, anchor), wanted)
+    assert not objective.stationary_at_anchor
+    assert Promised(Away(), 1.0).stationary_at_anchor
+    assert not objective.paired
+
+
+def test_the_verdict_is_a_share_of_the_promise():
+    clean, promised = torch.full((2, 4), 1.0), torch.full((2, 4), -9.0)
+    for share in (0.0, 0.5, SHARE - 0.01, SHARE + 0.01, 1.0, 1.1):
+        check = finds_promise(clean, promised, torch.full((2, 4), 1 - 10 * share))
+        assert check.figures["share"] == pytest.approx(share)
+        assert check.verdict == ("passed" if share >= SHARE else "failed")
+    assert finds_promise(clean, clean, clean).verdict == "failed"
+
+
+# Who finds it
+
+
+RIGHT = {
+    "pgd": PGD(),
+    "plain pgd": PGD(0.2, 0.0, "constant"),
+    "adam": Adam(),
+    "apgd": APGD(),
+}
+SETS = {"linf": Linf(0.1), "l2": L2(1.0), "universal": Universal(Linf(0.1))}
+
+
+@pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
+@pytest.mark.parametrize("optimiser", RIGHT.values(), ids=RIGHT)
+def test_every_right_optimiser_finds_it(optimiser, perturbation, images):
+    steps = 60 if isinstance(optimiser, Adam) else 20
+    check = verdict(images, optimiser, perturbation, steps=steps)
+    assert check.verdict == "passed", check
+
+
+def test_sgd_with_a_sensible_rate_finds_it(images):
+    check = verdict(images, SGD(2.0), L2(1.0))
+    assert check.verdict == "passed", check
+
+
+def test_a_search_finds_it_if_it_has_the_queries(images):
+    assert verdict(images, Square(), Linf(0.1), steps=QUERIES - 1).verdict == "skipped"
+    check = verdict(images, Square(), Linf(0.1), steps=QUERIES)
+    assert check.verdict == "passed", check
+
+
+# Who does not
+
+
+@dataclass(frozen=True)
+class Ascent(PGD):
+    def step(self, delta, found, state, ground):
+        return super().step(delta, found._replace(grad=-found.grad), state, ground)
+
+
+@dataclass(frozen=True)
+class Blind(PGD):
+    def step(self, delta, found, state, ground):
+        some = torch.randn(found.grad.shape, generator=torch.Generator().manual_seed(state.step))
+        return super().step(delta, found._replace(grad=some), state, ground)
+
+
+@dataclass(frozen=True)
+class Still(Linf):
+    def move(self, delta, by, images):
+        return torch.zeros_like(delta)
+
+
+WRONG = {
+    "ascent": (Ascent(), Linf(0.1)),
+    "a thousandth of the step": (PGD(0.2e-3), Linf(0.1)),
+    "a thousandth of the rate": (SGD(2e-3), L2(1.0)),
+    "blind": (Blind(), Linf(0.1)),
+    "a projection to zero": (PGD(), Still(0.1)),
+}
+
+
+@pytest.mark.parametrize(("optimiser", "perturbation"), WRONG.values(), ids=WRONG)
+def test_every_wrong_attack_misses_it(optimiser, perturbation, images):
+    check = verdict(images, optimiser, perturbation)
+    assert check.verdict == "failed", check
+
+
+@pytest.mark.parametrize("objective", [Away(), Toward()], ids=["away", "toward"])
+def test_the_goal_does_not_matter(objective, images):
+    assert verdict(images, PGD(), Linf(0.1), objective=objective).verdict == "passed"
+    assert verdict(images, Ascent(), Linf(0.1), objective=objective).verdict == "failed"

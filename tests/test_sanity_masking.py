@@ -1,0 +1,208 @@
+"""Encoders whose gradient was broken on purpose are flagged; an honest one is not."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import EOT, L2, PGD, Away, Linf, load_encoder
+from attacks.encoders.phash import Phash
+from attacks.gallery import HELD_OUT, tiles
+from attacks.pipelines import preset
+from attacks.sanity import Check, examine, table
+from attacks.sanity.battery import MASKING, masking
+from attacks.sanity.differences import slopes
+from attacks.sanity.questions import differences
+from attacks.sanity.trial import Tally, trial
+from transforms import resize
+
+CAMERA = preset("camera")
+
+
+class Quantised(nn.Module):
+    """Rounds what another module gives. No gradient, or that of a function of the person's choice."""
+
+    def __init__(self, step, backward=None):
+        super().__init__()
+        self.step, self.backward = step, backward
+
+    def forward(self, x):
+        rounded = (x / self.step).round() * self.step
+        return rounded if self.backward is None else Surrogate.apply(x, rounded, self.backward)
+
+
+class Surrogate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, value, backward):
+        ctx.backward_ = backward
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.backward_(grad), None, None
+
+
+class Noisy(nn.Module):
+    """Adds noise to the gradient, new noise each time."""
+
+    def forward(self, x):
+        return Surrogate.apply(x, x, lambda grad: grad + 2 * grad.std() * torch.randn(grad.shape, dtype=grad.dtype))
+
+
+class Behind(nn.Module):
+    """The pocket encoder with something before it, or after it."""
+
+    def __init__(self, before=None, after=None):
+        super().__init__()
+        self.encoder = load_encoder()
+        self.before, self.after = before or nn.Identity(), after or nn.Identity()
+        self.eval()
+
+    def forward(self, images):
+        return self.after(self.encoder(self.before(images)))
+
+
+class Detached(nn.Module):
+    """What the encoder knows is detached; a weak branch has a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.weak = load_encoder(), nn.Conv2d(3, 128, 8, 8)
+        self.eval().requires_grad_(False)
+
+    def forward(self, images):
+        small = resize(images, 32, "torch_bilinear")
+        return self.encoder(images).detach() + 0.1 * self.weak(small).mean((2, 3))
+
+
+class Inner(nn.Module):
+    """The pocket encoder with an activation rounded, behind a stand-in gradient that is another one's."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.round = load_encoder(), Quantised(0.1, lambda grad: grad.flip(-1))
+        self.eval()
+
+    def forward(self, images):
+        pocket = self.encoder
+        hidden = self.round(F.relu(pocket.stem(pocket.preprocess(images))))
+        return pocket.head(pocket.stages(hidden).flatten(1))
+
+
+BROKEN = {
+    "quantised output": lambda: Behind(after=Quantised(0.5)),
+    "quantised output, wrong surrogate": lambda: Behind(after=Quantised(0.25, lambda grad: -grad)),
+    "quantised activations, wrong surrogate": Inner,
+    "detached branch": Detached,
+    "gradient noise": lambda: Behind(before=Noisy()),
+}
+HONEST = {
+    "pocket": load_encoder,
+    "eight bits, straight through": lambda: Behind(before=Quantised(1 / 255, lambda grad: grad)),
+    "perceptual hash": Phash,
+}
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    return tiles(128, HELD_OUT).spread(2).images
+
+
+def setup(encoder, seed=0, **changes):
+    found = {"encoder": encoder, "objective": Away(), "perturbation": Linf(8 / 255), "optimiser": PGD()}
+    return found | {"eot": EOT(CAMERA, n=8), "seed": seed} | changes
+
+
+def slope_check(encoder, pictures, module, seed):
+    test = trial(pictures, encoder(pictures), setup(encoder, seed, steps=1), Tally())
+    return differences(test, module)
+
+
+@pytest.mark.parametrize("make", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("wide", [True, False], ids=["float64", "float32"])
+def test_a_broken_gradient_differs_from_the_slope(make, wide, pictures):
+    encoder = make()
+    check = slope_check(encoder, pictures, encoder if wide else None, seed=0)
+    assert check.verdict == "failed", check
+
+
+@pytest.mark.parametrize("make", HONEST.values(), ids=HONEST)
+@pytest.mark.parametrize("wide", [True, False], ids=["float64", "float32"])
+def test_an_honest_gradient_is_the_slope(make, wide, pictures):
+    encoder = make()
+    check = slope_check(encoder, pictures, encoder if wide else None, seed=0)
+    assert check.verdict == "passed", check
+
+
+def test_the_error_is_the_relative_error_of_the_gradient():
+    # A gradient that is too long by a half, of a known linear encoder: (1.5 - 1) / 1.5.
+    class Half(nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor, self.weight = factor, nn.Parameter(torch.randn(3 * 8 * 8, 4))
+
+        def forward(self, images):
+            features = images.flatten(1) @ self.weight
+            return self.factor * features + ((1 - self.factor) * features).detach()
+
+    class Sum:
+        stationary_at_anchor = False
+
+        def __call__(self, features, anchor):
+            return features.sum(1)
+
+    views = torch.rand(3, 3, 8, 8)
+    for factor, error in ((1.0, 0.0), (1.5, 1 / 3), (0.5, 0.5), (-1.0, 2.0)):
+        module = Half(factor).requires_grad_(False)
+        arguments = {"module": module, "count": lambda encoder: encoder, "untouched": views, "seed": 0}
+        check = slopes(views, torch.zeros(3, 4), module, Sum(), **arguments)
+        assert check.figures["error"] == pytest.approx(error, abs=1e-4)
+        assert check.verdict == ("passed" if error <= 0.2 else "failed")
+
+
+def test_the_encoder_is_left_as_it_was(pictures):
+    encoder = load_encoder()
+    before = copy.deepcopy(encoder.state_dict())
+    slope_check(encoder, pictures, encoder, 0)
+    assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
+    assert next(encoder.parameters()).dtype == torch.float32
+
+
+def test_each_sign_alone_is_a_flag():
+    good = [Check(name, "passed", "") for name in MASKING]
+    assert masking(good).verdict == "passed"
+    for i, name in enumerate(MASKING):
+        signs = [*good[:i], Check(name, "failed", ""), *good[i + 1 :], Check("plateau", "failed", "")]
+        check = masking(signs)
+        assert check.verdict == "failed"
+        assert name in check.words
+        assert "plateau" not in check.words
+    assert masking([Check(name, "skipped", "") for name in MASKING]).figures["asked"] == 0
+
+
+def test_an_encoder_without_a_gradient_is_a_failed_check(pictures):
+    encoder = BROKEN["quantised output"]()
+    sanity = examine(pictures, encoder(pictures), **setup(encoder, steps=4))
+    assert [check.name for check in sanity.failed] == ["lowers the loss", "finite differences", "masking"]
+
+
+def test_a_detached_branch_shows_in_more_than_one_way(pictures):
+    encoder = Detached()
+    sanity = examine(pictures, encoder(pictures), views=2, **setup(encoder, steps=10))
+    failed = {check.name for check in sanity.failed}
+    assert {"finite differences", "gradient-free", "masking"} <= failed, table(sanity)
+    assert "active test" not in failed  # the optimiser is not to blame
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("perturbation", [Linf(8 / 255), L2(4.0)], ids=["linf", "l2"])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_honest_encoder_is_never_flagged(perturbation, seed):
+    pictures = tiles(128, HELD_OUT).images[[2 * seed, 2 * seed + 7]]
+    encoder = load_encoder()
+    sanity = examine(pictures, encoder(pictures), **setup(encoder, seed, perturbation=perturbation))
+    assert not sanity.failed, table(sanity)
+    assert sanity.cost["forward"] < 3600
+    assert sanity.cost["backward"] < 1200
