@@ -13,17 +13,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attacks.adaptive import Adaptive
+    from attacks.anchors import mean_embedding
+    from attacks.apgd import APGD
+    from attacks.classification import DLR, CrossEntropy
+    from attacks.combined import Each, Sum, Term
     from attacks.encoders import load_encoder
+    from attacks.ensemble import Ensemble, Members
     from attacks.eot import EOT
     from attacks.estimate import Estimate
     from attacks.evaluation import bank, evaluate
+    from attacks.layers import Layers
     from attacks.loop import Step, attack
     from attacks.metrics import interval
-    from attacks.objectives import Away, Toward
-    from attacks.optimisers import PGD, SGD
-    from attacks.perturbations import L2, Linf, Universal
+    from attacks.objectives import Away, Paired, Toward
+    from attacks.optimisers import PGD, SGD, Adam
+    from attacks.patch import Patch
+    from attacks.penalties import LPIPS, SSIM, Penalties, TotalVariation
+    from attacks.perturbations import L0, L1, L2, Linf, Universal
+    from attacks.regions import Grey, Masked
+    from attacks.retrieval import InfoNCE, Retrieval, Triplet, Verification
     from attacks.risk import CVaR, Mean, SoftMax, WorstOf
+    from attacks.sanity import examine
     from attacks.solver import Best, solve
+    from attacks.spectral import LowFrequency, Smoothed
+    from attacks.square import Square
+    from attacks.transfer import leave_one_out
+    from attacks.worst import Adversary, both_sides, worst_views
 
 _HOME = {
     "attack": "loop",
@@ -48,30 +63,96 @@ _HOME = {
     "WorstOf": "risk",
     "Best": "solver",
     "solve": "solver",
+    "APGD": "apgd",
+    "Adam": "optimisers",
+    "L0": "perturbations",
+    "L1": "perturbations",
+    "Patch": "patch",
+    "Masked": "regions",
+    "Grey": "regions",
+    "LowFrequency": "spectral",
+    "Smoothed": "spectral",
+    "Square": "square",
+    "Paired": "objectives",
+    "Retrieval": "retrieval",
+    "InfoNCE": "retrieval",
+    "Triplet": "retrieval",
+    "Verification": "retrieval",
+    "CrossEntropy": "classification",
+    "DLR": "classification",
+    "Sum": "combined",
+    "Term": "combined",
+    "Each": "combined",
+    "Layers": "layers",
+    "Ensemble": "ensemble",
+    "Members": "ensemble",
+    "leave_one_out": "transfer",
+    "mean_embedding": "anchors",
+    "TotalVariation": "penalties",
+    "SSIM": "penalties",
+    "LPIPS": "penalties",
+    "Penalties": "penalties",
+    "examine": "sanity",
+    "worst_views": "worst",
+    "Adversary": "worst",
+    "both_sides": "worst",
 }
 __all__ = [
+    "APGD",
+    "DLR",
     "EOT",
+    "L0",
+    "L1",
     "L2",
+    "LPIPS",
     "PGD",
     "SGD",
+    "SSIM",
+    "Adam",
     "Adaptive",
+    "Adversary",
     "Away",
     "Best",
     "CVaR",
+    "CrossEntropy",
+    "Each",
+    "Ensemble",
     "Estimate",
+    "Grey",
+    "InfoNCE",
+    "Layers",
     "Linf",
+    "LowFrequency",
+    "Masked",
     "Mean",
+    "Members",
+    "Paired",
+    "Patch",
+    "Penalties",
+    "Retrieval",
+    "Smoothed",
     "SoftMax",
+    "Square",
     "Step",
+    "Sum",
+    "Term",
+    "TotalVariation",
     "Toward",
+    "Triplet",
     "Universal",
+    "Verification",
     "WorstOf",
     "attack",
     "bank",
+    "both_sides",
     "evaluate",
+    "examine",
     "interval",
+    "leave_one_out",
     "load_encoder",
+    "mean_embedding",
     "solve",
+    "worst_views",
 ]
 
 

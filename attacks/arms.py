@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from attacks import choices
+from attacks.aims import Aim, Known, shown_sign
 from attacks.build import Parts
 from attacks.distributed import World
 from attacks.eot import EOT
 from attacks.evaluation import Bank, Scores, evaluate
-from attacks.parts import Encoder
+from attacks.loop import Step
+from attacks.parts import Encoder, Setup
 from attacks.progress import Progress
 from attacks.risk import Mean
+from attacks.sanity import Sanity, examine
 from attacks.schema import Run
 from attacks.solver import Best, watch
-from attacks.trees import Tree
+from attacks.suite import members, suite
+from attacks.trees import Tree, take
+from attacks.worst import Adversary
 from transforms import Compose, stream
 
 
 class Trace(NamedTuple):
-    """One line of `steps.csv`. `held_out` is the mean cosine on the fixed bank that chooses the best iterate, as of
-    the last comparison (of the risk, if that is not the mean), or None before the first; `views` of each picture, and
+    """One line of `steps.csv`. `attack` is the optimiser, or the member of a suite. `objective` is the mean loss (of
+    `toward`, the cosine itself); `held_out` that on the fixed bank that chooses the best iterate, as of the last
+    comparison (of the risk, if that is not the mean), or None before the first; `views` of each picture, and
     `pictures` that took part."""
 
     arm: str
+    attack: str
     step: int
-    cosine: float
+    objective: float
     stderr: float
     snr: float
     held_out: float | None
@@ -43,10 +52,10 @@ class Counted:
     def __init__(self, encoder: Encoder) -> None:
         self.encoder, self.forward, self.backward = encoder, 0, 0
 
-    def __call__(self, images: Tensor) -> Tree:
+    def __call__(self, images: Tensor, **which: int) -> Tree:
         self.forward += len(images)
         self.backward += len(images) * images.requires_grad
-        return self.encoder(images)
+        return self.encoder(images, **which)
 
 
 @dataclass(frozen=True)
@@ -58,41 +67,24 @@ class Setting:
     world: World
     encoder: Counted  # as the engine runs it; it gives the gradients
     judge: Counted  # in full precision; it gives the anchors and the scores
+    aim: Aim
     chunk: int
 
 
-def optimise(arm: str, setting: Setting, images: Tensor, anchor: Tensor, spent: int = 0) -> tuple[Best, list[Trace]]:
+def optimise(arm: str, setting: Setting, known: Known, spent: int = 0) -> tuple[Best, list[Trace]]:
     """One optimised arm, with its progress shown. Without EOT each plain picture is looked at `spent` times, as often
     as all views were with it."""
-    run, parts = setting.run, setting.parts
-    eot = EOT(parts.transforms, parts.draws, n=run.attack.views, chunk=setting.chunk, risk=parts.risk)
-    steps, adaptive, stop = run.attack.steps, parts.adaptive, run.attack.stop
-    sign = 1 if parts.goal is None else -1  # a targeted loss is minus the cosine
-    if arm == "no_eot":
-        eot, steps = replace(eot, transforms=Compose(), n=1, risk=Mean()), spent
-        adaptive = stop = None
-    best, lines = None, []
-    with Progress(arm, steps, shown=setting.world.first) as progress:
-        for step, best in watch(
-            images,
-            anchor,
-            stop=None if stop is None else sign * stop,
-            encoder=setting.encoder,
-            objective=parts.objective,
-            perturbation=parts.perturbation,
-            optimiser=parts.optimiser,
-            eot=eot,
-            steps=steps,
-            seed=stream(run.seed, arm),
-            budget=None if adaptive is None else run.attack.budget,
-            adaptive=adaptive,
-            world=setting.world,
-        ):
-            found, count = step.estimate, len(images)
+    sign, best = shown_sign(setting.run.objective), None
+    lines: list[Trace] = []
+    expected = spent or _expected(setting.run.attack)
+    with Progress(arm, expected, shown=setting.world.first) as progress:
+        for name, step, best in _steps(arm, setting, known, spent):
+            found, count = step.estimate, len(known.images)
             line = Trace(
                 arm=arm,
-                step=step.index,
-                cosine=sign * float(found.mean.mean()),
+                attack=name,
+                step=len(lines),
+                objective=sign * float(found.mean.mean()),
                 stderr=float(found.stderr.square().mean().sqrt()) / count**0.5,
                 snr=float(found.snr.mean()),
                 held_out=None if best is None else sign * float(best.latest.mean()),
@@ -101,9 +93,72 @@ def optimise(arm: str, setting: Setting, images: Tensor, anchor: Tensor, spent: 
                 evals=step.evals,
             )
             lines.append(line)
-            progress.step(loss=sign * line.cosine, held_out_cosine=line.held_out, snr=line.snr)
+            progress.step(loss=sign * line.objective, held_out=line.held_out, snr=line.snr)
     assert best is not None  # the last step is always compared
     return best, lines
+
+
+def check(setting: Setting, known: Known, trace: list[Trace], module: nn.Module) -> Sanity | None:
+    """The sanity checks that the run asks for: of its own attack, on its first pictures."""
+    run, asked = setting.run, setting.run.sanity
+    if not asked.pictures:
+        return None
+    rows = torch.arange(min(asked.pictures, len(known.images)), device=known.images.device)
+    sign = shown_sign(run.objective)
+    looks = [line.held_out for line in trace if line.attack == trace[0].attack][: run.attack.steps]  # of one start
+    setup = _setup("sanity", setting) | {"encoder": setting.encoder.encoder, "steps": asked.steps}
+    return examine(
+        known.images[rows],
+        take(setting.aim.anchor, rows),
+        views=asked.views,
+        planned=run.attack.steps,
+        trace=[None if look is None else sign * look for look in looks],
+        module=module,
+        **setup,
+    )
+
+
+def _steps(arm: str, setting: Setting, known: Known, spent: int) -> Iterator[tuple[str, Step, Best | None]]:
+    """The steps of an arm, each with the name of its attack."""
+    run, parts, attack = setting.run, setting.parts, setting.run.attack
+    setup = _setup(arm, setting)
+    stop, restarts = None, 1
+    if arm == "no_eot":
+        setup["eot"] = replace(setup["eot"], transforms=Compose(), n=1, risk=Mean())
+        setup["steps"] = spent
+    elif isinstance(attack, choices.Suite):
+        yield from suite(known.images, setting.aim, members(known, attack.nearest), **setup)
+        return
+    else:
+        stop = None if attack.stop is None else shown_sign(run.objective) * attack.stop
+        restarts = attack.restarts
+        if attack.adversary is not None:
+            setup |= {"adversary": Adversary(attack.adversary, attack.refine)}
+        if parts.adaptive is not None:
+            setup |= {"adaptive": parts.adaptive, "budget": attack.budget}
+    for step, best in watch(known.images, setting.aim.anchor, stop=stop, restarts=restarts, **setup):
+        yield run.optimiser.name, step, best
+
+
+def _setup(arm: str, setting: Setting) -> Setup:
+    """The parts of an attack."""
+    run, parts = setting.run, setting.parts
+    return {
+        "encoder": setting.encoder,
+        "objective": setting.aim.objective,
+        "perturbation": parts.perturbation,
+        "optimiser": parts.optimiser,
+        "eot": EOT(parts.transforms, parts.draws, n=run.attack.views, chunk=setting.chunk, risk=parts.risk),
+        "steps": run.attack.steps,
+        "seed": stream(run.seed, arm),
+        "world": setting.world,
+        "penalty": parts.penalty,
+    }
+
+
+def _expected(attack: choices.Single | choices.Suite) -> int:
+    """Steps, if nothing ends early."""
+    return attack.steps * (attack.nearest + 3 if isinstance(attack, choices.Suite) else attack.restarts)
 
 
 def judge_arm(arm: str, setting: Setting, pictures: Tensor, own: Tensor, gallery: Tensor, views: Bank) -> Scores:

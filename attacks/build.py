@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attacks import choices, gallery, risk, schema
+from attacks import choices, gallery, penalties, risk, schema
 from attacks.adaptive import Adaptive
+from attacks.apgd import APGD
 from attacks.distributed import local_rank
 from attacks.encoders import POCKET_WEIGHTS, load_encoder
 from attacks.gallery import Pictures
-from attacks.objectives import Away, Toward
-from attacks.optimisers import PGD, SGD
-from attacks.parts import Objective, Optimiser, Perturbation
-from attacks.perturbations import L2, Linf, Universal
+from attacks.kinds import perturb
+from attacks.optimisers import PGD, SGD, Adam
+from attacks.parts import Optimiser, Penalty, Perturbation, Proposer
 from attacks.pipelines import pipeline
+from attacks.square import Square
 from transforms import Antithetic, Compose, Draws, Fixed, Grid, Latin, Sobol, Uniform, stream
 
 DRAWS: dict[str, type] = {
@@ -30,16 +32,19 @@ DRAWS: dict[str, type] = {
 }
 
 
+OPTIMISERS: dict[str, type] = {"pgd": PGD, "sgd": SGD, "adam": Adam, "apgd": APGD, "square": Square}
+
+
 @dataclass(frozen=True)
 class Parts:
     """Everything an experiment is made of. `queries` are attacked, `gallery` is what a view can be taken for, and
     `truth` (N,) is each query's row there; `goal` (N,) is the row that the attacker wants, or None (any other)."""
 
     encoder: nn.Module
-    weights: Path
-    objective: Objective
+    weights: Path | None
     perturbation: Perturbation
-    optimiser: Optimiser
+    optimiser: Optimiser | Proposer
+    penalty: Penalty | None
     transforms: Compose
     draws: Draws
     risk: risk.Risk
@@ -60,21 +65,26 @@ def build(run: schema.Run) -> Parts:
     ):
         if value < least:
             raise ValueError(f"`{name}` must be at least {least}; got {value}")
+    if isinstance(run.attack, choices.Suite) and isinstance(run.objective, choices.Layers):
+        raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
     wish, adaptive = tail(run.risk, run.attack.views), more_views(run.attack)
-    perturbation, optimiser, transforms = perturb(run.perturbation), optimise(run.optimiser), pipeline(run.transforms)
+    optimiser, transforms = optimise(run.optimiser), pipeline(run.transforms)
     where = device(run.engine.device)
-    encoder = load_encoder(run.encoder.name, weights=run.encoder.weights, device=str(where))
+    phash = isinstance(run.encoder, choices.PhashEncoder)
+    weights = None if phash else run.encoder.weights
+    encoder = load_encoder(run.encoder.name, weights=weights, device=str(where))
     queries, pictures = data(run.data)
+    perturbation = perturb(run.perturbation, queries.images)
     truth = torch.tensor([pictures.names.index(name) for name in queries.names])
     goal = None
     if isinstance(run.objective, choices.Toward):
         pictures, goal = target(run.objective.target, pictures, truth, run.seed)
     return Parts(
         encoder=encoder,
-        weights=Path(run.encoder.weights or POCKET_WEIGHTS),
-        objective=Away() if goal is None else Toward(),
+        weights=None if phash else Path(run.encoder.weights or POCKET_WEIGHTS),
         perturbation=perturbation,
         optimiser=optimiser,
+        penalty=price(run.penalty),
         transforms=transforms,
         draws=DRAWS[run.draws.name](),
         risk=wish,
@@ -87,11 +97,16 @@ def build(run: schema.Run) -> Parts:
     )
 
 
-def perturb(node: choices.Linf | choices.L2) -> Perturbation:
-    """The perturbation that a configuration names."""
-    eps = schema.fraction(node.eps, "perturbation.eps")
-    own = L2(eps) if isinstance(node, choices.L2) else Linf(eps)
-    return Universal(own) if node.shared else own
+def price(node: Any) -> Penalty | None:
+    """The penalty that a configuration names."""
+    kinds = {"tv": penalties.TotalVariation, "ssim": penalties.SSIM, "lpips": penalties.LPIPS}
+    if node.name == "none":
+        return None
+    try:
+        found: Penalty = kinds[node.name](**{k: v for k, v in vars(node).items() if k != "name"})
+    except ImportError as error:
+        raise ValueError(f"`penalty={node.name}`: {error}") from None
+    return found
 
 
 def tail(node: choices.Mean | choices.CVaR | choices.WorstOf | choices.SoftMax, views: int) -> risk.Risk:
@@ -106,11 +121,18 @@ def tail(node: choices.Mean | choices.CVaR | choices.WorstOf | choices.SoftMax, 
     return risk.SoftMax(node.temperature) if isinstance(node, choices.SoftMax) else risk.Mean()
 
 
-def more_views(node: choices.Single) -> Adaptive | None:
+def more_views(node: choices.Single | choices.Suite) -> Adaptive | None:
     """When to take more views than asked for, if ever."""
+    if isinstance(node, choices.Suite):
+        return None
     planned = node.steps * node.views
     if node.stop is not None and not -1 < node.stop < 1:
         raise ValueError(f"`attack.stop` is a cosine, between -1 and 1; got {node.stop}")
+    if node.adversary is not None and node.adversary < node.views:
+        raise ValueError(
+            f"`attack.adversary` chooses the views of a step, {node.views}, among at least as many; got "
+            f"{node.adversary}"
+        )
     if node.cosine is None:
         if node.budget is not None:
             raise ValueError("`attack.budget` pays for more views where `attack.cosine` asks for them; give it too")
@@ -123,11 +145,10 @@ def more_views(node: choices.Single) -> Adaptive | None:
     return Adaptive(node.cosine, node.patience)
 
 
-def optimise(node: choices.PGD | choices.SGD) -> Optimiser:
-    """The optimiser that a configuration names."""
-    if isinstance(node, choices.SGD):
-        return SGD(node.lr, node.momentum, node.schedule)  # type: ignore[arg-type]
-    return PGD(node.rel_step_size, node.momentum, node.schedule)  # type: ignore[arg-type]
+def optimise(node: Any) -> Optimiser | Proposer:
+    """The optimiser that a configuration names; each is given what its schema lists."""
+    made: Optimiser | Proposer = OPTIMISERS[node.name](**{k: v for k, v in vars(node).items() if k != "name"})
+    return made
 
 
 def device(name: str) -> torch.device:

@@ -15,28 +15,82 @@ class PocketEncoder:
 
 
 @dataclass
+class PhashEncoder:
+    name: str = "phash"
+
+
+@dataclass
 class Away:
     name: str = "away"
+    metric: str = "cosine"  # or l2
+    anchor: str = "own"  # the untouched picture seen directly; views: its mean over views; paired: in the same view
 
 
 @dataclass
 class Toward:
     name: str = "toward"
     target: str = MISSING  # "another", the name of a gallery picture, or the path of an image
+    metric: str = "cosine"
 
 
 @dataclass
-class Linf:
-    name: str = "linf"
+class Retrieval:
+    name: str = "retrieval"
+    margin: float | None = None  # a view lost by so much hardly counts any more
+
+
+@dataclass
+class InfoNCE:
+    name: str = "infonce"
+    temperature: float = MISSING
+
+
+@dataclass
+class Verification:
+    name: str = "verification"
+    threshold: float = MISSING  # the cosine from which two pictures are said to show the same
+
+
+@dataclass
+class Layers:
+    name: str = "layers"
+    layers: dict[str, str] = MISSING  # module -> flat, mean, cls or tokens
+    weights: dict[str, float] = field(default_factory=dict)  # module -> weight; none for equal ones
+    metric: str = "cosine"
+    anchor: str = "own"
+
+
+@dataclass
+class Bits:
+    name: str = "bits"
+    margin: float = MISSING
+
+
+@dataclass
+class Mixed:
+    name: str = "mixed"
+    away: float = MISSING  # weights
+    retrieval: float = MISSING
+
+
+@dataclass
+class Ball:
+    name: str = MISSING
     eps: str = MISSING  # a number or a fraction of full scale: 8/255
     shared: bool = False  # one perturbation for all pictures
+    mask: str | None = None  # a picture as large as the data: only where it is light may anything change
+    grey: bool = False  # the same change in all channels
+    keep: int | None = None  # only the lowest so many frequencies along each axis
+    smooth: float | None = None  # a Gaussian over the gradient, its standard deviation in pixels (TI)
 
 
 @dataclass
-class L2:
-    name: str = "l2"
-    eps: str = MISSING
-    shared: bool = False
+class Patch:
+    name: str = "patch"
+    size: list[int] = MISSING  # height and width of the texture
+    quad: list[list[float]] = MISSING  # its corners (x, y), as shares of the picture's width and height
+    start: str = MISSING  # grey, noise
+    shape: str = MISSING  # rectangle, ellipse
 
 
 @dataclass
@@ -45,6 +99,7 @@ class PGD:
     rel_step_size: float = MISSING
     momentum: float = MISSING
     schedule: str = MISSING
+    nesterov: bool = False
 
 
 @dataclass
@@ -53,6 +108,30 @@ class SGD:
     lr: float = MISSING
     momentum: float = MISSING
     schedule: str = MISSING
+    nesterov: bool = False
+
+
+@dataclass
+class Adam:
+    name: str = "adam"
+    rel_step_size: float = MISSING
+    beta1: float = MISSING
+    beta2: float = MISSING
+    schedule: str = MISSING
+
+
+@dataclass
+class APGD:
+    name: str = "apgd"
+    rel_step_size: float = MISSING
+    momentum: float = MISSING
+    rho: float = MISSING
+
+
+@dataclass
+class Square:
+    name: str = "square"
+    p_init: float = MISSING
 
 
 @dataclass
@@ -95,6 +174,41 @@ class SoftMax:
 
 
 @dataclass
+class NoPenalty:
+    name: str = "none"
+
+
+@dataclass
+class TotalVariation:
+    name: str = "tv"
+    weight: float = MISSING
+    isotropic: bool = True
+    of: str = "change"  # of what is done to the picture; texture: of a patch itself
+
+
+@dataclass
+class SSIM:
+    name: str = "ssim"
+    weight: float = MISSING
+    window: int = 11
+
+
+@dataclass
+class LPIPS:
+    name: str = "lpips"
+    weight: float = MISSING
+    net: str = "alex"
+
+
+@dataclass
+class Sanity:
+    name: str = MISSING
+    pictures: int = MISSING  # of the run's own; 0 for no checks
+    steps: int = MISSING  # of each short run
+    views: int = MISSING  # of each of their steps, at most
+
+
+@dataclass
 class Bundled:
     name: str = "bundled"
     photos: list[str] = MISSING
@@ -133,17 +247,39 @@ class Single:
     budget: int | None = None  # with `cosine`: encoder passes for each picture at most
     cosine: float | None = None  # of the gradient to the true one: below it, more views; needs a budget
     patience: int = 5  # for so many steps
+    restarts: int = 1  # starts from other random points, the best of all kept
+    adversary: int | None = None  # min-max: of so many views, the `views` worst ones lead each step
+    refine: int = 0  # steps uphill that the worst views take first
+
+
+@dataclass
+class Suite:
+    name: str = "suite"
+    steps: int = MISSING  # of each attack
+    views: int = MISSING
+    nearest: int = MISSING  # how many of the nearest gallery pictures are tried as targets
 
 
 #: group -> choice -> its schema.
 CHOICES: dict[str, dict[str, type]] = {
-    "attack": {"single": Single},
-    "encoder": {"pocket": PocketEncoder},
-    "objective": {"away": Away, "toward": Toward},
-    "perturbation": {"linf": Linf, "l2": L2},
-    "optimiser": {"pgd": PGD, "sgd": SGD},
+    "attack": {"single": Single, "suite": Suite},
+    "encoder": {"pocket": PocketEncoder, "phash": PhashEncoder},
+    "objective": {
+        "away": Away,
+        "toward": Toward,
+        "retrieval": Retrieval,
+        "infonce": InfoNCE,
+        "verification": Verification,
+        "layers": Layers,
+        "mixed": Mixed,
+        "bits": Bits,
+    },
+    "perturbation": {**dict.fromkeys(("linf", "l2", "l1", "l0"), Ball), "patch": Patch},
+    "optimiser": {"pgd": PGD, "sgd": SGD, "adam": Adam, "apgd": APGD, "square": Square},
     "draws": dict.fromkeys(("sobol", "uniform", "antithetic", "latin", "fixed", "grid"), Draws),
     "risk": {"mean": Mean, "cvar": CVaR, "worst_of": WorstOf, "softmax": SoftMax},
+    "penalty": {"none": NoPenalty, "tv": TotalVariation, "ssim": SSIM, "lpips": LPIPS},
+    "sanity": {"short": Sanity, "none": Sanity},
     "data": {"bundled": Bundled, "folder": Folder},
     "engine": {"auto": Engine, "fixed": Engine},
 }

@@ -15,15 +15,19 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from attacks.arms import Counted, Setting, Trace, csv, judge_arm, optimise
+from attacks.aims import Known, aim, watched
+from attacks.arms import Counted, Setting, Trace, check, csv, judge_arm, optimise
 from attacks.build import Parts
 from attacks.distributed import World
 from attacks.engine import Decision, prepare
-from attacks.evaluation import Bank, Scores, bank
+from attacks.evaluation import Bank, Scores, bank, embed
 from attacks.files import atomic, write_text
 from attacks.images import load_image, save_image
-from attacks.parts import Encoder
+from attacks.parts import Perturbation
+from attacks.patch import Patch
+from attacks.sanity import Sanity
 from attacks.schema import Run
+from attacks.solver import pictures
 from transforms import stream
 
 ARMS = ("clean", "noise", "no_eot", "eot")
@@ -47,53 +51,63 @@ class Outcome:
     trace: list[Trace]
     cost: Cost
     bank: Bank
+    sanity: Sanity | None
 
 
 def experiment(run: Run, parts: Parts, decision: Decision, world: World, out: Path) -> Outcome:
     """Run the four arms; write `pictures/`, `adversarial.png`, `perturbation.safetensors`, `steps.csv` to `out` (the
     first process of `world` does)."""
     began = time.perf_counter()
-    encoder = Counted(prepare(parts.encoder, decision))
-    exact = decision.precision == "float32"
-    judge = encoder if exact else Counted(prepare(parts.encoder, replace(decision, precision="float32")))
-    setting = Setting(run, parts, world, encoder, judge, decision.chunk)
+    module, full = watched(parts.encoder, run.objective), replace(decision, precision="float32")
+    encoder = Counted(prepare(module, decision))
+    same = module is parts.encoder and full == decision
+    judge = encoder if same else Counted(prepare(parts.encoder, full))
+    exact = judge if module is parts.encoder else Counted(prepare(module, full))
     images = parts.queries.images.to(parts.device)
-    gallery = _embed(judge.encoder, parts.gallery.images, parts.device, decision.chunk)
+    gallery = embed(parts.gallery.images, judge.encoder, parts.device, decision.chunk)
     judge.forward += len(gallery) * world.first  # every process does it, for the same answer
-    own = gallery[parts.truth]
-    anchor = own if parts.goal is None else gallery[parts.goal]
+    known = Known(images, gallery[parts.truth], gallery, parts.truth, parts.goal)
+    counted = exact if world.first else exact.encoder  # every process does it, for the same answer
+    found_aim = aim(run.objective, known, counted, parts.transforms, run.seed)
+    setting = Setting(run, parts, world, encoder, judge, found_aim, decision.chunk)
 
     noise = parts.perturbation.noise(images, torch.Generator().manual_seed(stream(run.seed, "noise")))
-    deltas = {"clean": torch.zeros_like(noise), "noise": noise}
-    best, eot = optimise("eot", setting, images, anchor)
+    deltas = {"noise": noise}
+    best, eot = optimise("eot", setting, known)
     deltas["eot"] = best.delta
-    best, no_eot = optimise("no_eot", setting, images, anchor, spent=-(-eot[-1].evals // len(images)))
+    best, no_eot = optimise("no_eot", setting, known, spent=-(-eot[-1].evals // len(images)))
     deltas["no_eot"], trace = best.delta, no_eot + eot
+    sanity = check(setting, known, eot, module)
 
     saved = {arm: parts.perturbation.quantise(delta, images) for arm, delta in deltas.items()}
+    written = {"clean": images} | {arm: _written(parts.perturbation, images, delta) for arm, delta in saved.items()}
     names = file_names(parts.queries.names)
-    found = {arm: _through_files(out / "pictures" / arm, names, images + saved[arm], world) for arm in ARMS}
+    found = {arm: _through_files(out / "pictures" / arm, names, written[arm], world) for arm in ARMS}
     views = bank(parts.transforms, run.evaluate.views, seed=run.seed, purpose="evaluate")
     views = views._replace(u=views.u.to(images))
-    scores = {arm: judge_arm(arm, setting, found[arm], own, gallery, views) for arm in ARMS}
+    scores = {arm: judge_arm(arm, setting, found[arm], known.own, gallery, views) for arm in ARMS}
 
     if world.first:
         save_image(out / "adversarial.png", _sheet(found["eot"]))
         with atomic(out / "perturbation.safetensors") as temporary:
-            save_file({arm: delta.cpu().contiguous() for arm, delta in saved.items() if arm != "clean"}, temporary)
+            save_file({arm: delta.cpu().contiguous() for arm, delta in saved.items()}, temporary)
+        if isinstance(parts.perturbation, Patch):
+            save_image(out / "patch.png", saved["eot"][0])
         write_text(out / "steps.csv", csv(trace))
     budget = {arm: parts.perturbation.norm(found[arm].to(images) - images).cpu() for arm in ARMS}
-    seen = {id(each): each for each in (encoder, judge)}.values()
+    seen = {id(each): each for each in (encoder, judge, exact)}.values()
     passes = torch.tensor([[each.forward, each.backward] for each in seen]).sum(0)
     world.sum(passes)
     forward, backward = passes.tolist()
     cost = Cost(forward, backward, time.perf_counter() - began)
-    return Outcome(scores, found, budget, trace, cost, views)
+    return Outcome(scores, found, budget, trace, cost, views, sanity)
 
 
-@torch.no_grad()
-def _embed(encoder: Encoder, images: Tensor, device: torch.device, chunk: int) -> Tensor:
-    return torch.cat([encoder(part.to(device)) for part in images.split(chunk)])
+def _written(perturbation: Perturbation, images: Tensor, delta: Tensor) -> Tensor:
+    """The attacked pictures as their 8-bit files hold them, from a quantised delta."""
+    if not isinstance(perturbation, Patch):
+        return images + delta
+    return (pictures(perturbation, images, delta) * 255).round() / 255
 
 
 def file_names(names: tuple[str, ...]) -> list[str]:

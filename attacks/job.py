@@ -16,6 +16,7 @@ from attacks.files import write_json
 from attacks.report.figures import contact_sheet
 from attacks.report.page import write_report
 from attacks.results import manifest, metrics, table, warnings
+from attacks.sanity import table as sanity_table
 from attacks.schema import Run
 from attacks.tuning import decide
 
@@ -53,6 +54,8 @@ def _report(out: Path, content: dict[str, Any], parts: Parts, outcome: Outcome) 
     contact_sheet(out / "views.png", parts, outcome)
     write_report(out, content, outcome, warnings(content))
     print(table(content))
+    if outcome.sanity is not None:
+        print(sanity_table(outcome.sanity))
     for warning in warnings(content):
         print(f"warning: {warning}")
     print(f"report: {out / 'report.html'}")

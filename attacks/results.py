@@ -31,6 +31,10 @@ def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, 
         success = ~hit if parts.goal is None else scores.nearest == parts.goal[:, None]
         arms[arm] = {
             "cosine": interval(scores.cosine)._asdict(),
+            # Of each picture the view that resists the attacker most.
+            "worst_cosine": interval(
+                scores.cosine.amin(1, True) if parts.goal is not None else scores.cosine.amax(1, True)
+            )._asdict(),
             "recall_at_1": interval(hit.double())._asdict(),
             "success": interval(success.double())._asdict(),
             "budget_used": float(outcome.budget[arm].max() / parts.perturbation.eps),
@@ -41,15 +45,17 @@ def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, 
         "seed": run.seed,
         "threat": {
             "objective": run.objective.name,
+            "targeted": parts.goal is not None,
+            "attack": run.attack.name,
+            "optimiser": run.optimiser.name,
             "norm": run.perturbation.name,
             "eps": parts.perturbation.eps,
             "steps": run.attack.steps,
             "views_per_step": run.attack.views,
             "risk": run.risk.name,
-            "shared": run.perturbation.shared,
-            "stop": run.attack.stop,
-            "budget": run.attack.budget,
-            "cosine": run.attack.cosine,
+            "shared": parts.perturbation.shared,
+            "penalty": run.penalty.name,
+            **{key: value for key, value in vars(run.attack).items() if key not in ("name", "steps", "views")},
         },
         "queries": list(parts.queries.names),
         "gallery": len(parts.gallery),
@@ -63,6 +69,7 @@ def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, 
         else "95 %, bootstrap over views of one picture",
         "arms": arms,
         "cost": outcome.cost._asdict(),
+        "sanity": None if outcome.sanity is None else outcome.sanity.to_dict(),
     }
 
 
@@ -84,7 +91,7 @@ def manifest(
             "settings": choice.decision.settings(),
             "measurements": [measurement.to_dict() for measurement in choice.measurements],
         },
-        "encoder": {"name": run.encoder.name, "sha256": sha256(parts.weights)},
+        "encoder": {"name": run.encoder.name, "sha256": parts.weights and sha256(parts.weights)},
         "git": _revision(),
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -104,10 +111,12 @@ def table(content: dict[str, Any]) -> str:
 
 def warnings(content: dict[str, Any]) -> list[str]:
     """What a reader must know before believing the numbers."""
-    said = []
+    checks = content["sanity"]["checks"] if content["sanity"] else []
+    said = [f"SANITY CHECK FAILED, {c['name']}: {c['words']}" for c in checks if c["verdict"] == "failed"]
     arms = content["arms"]
-    goal = content["threat"]["objective"]
-    measure, sign = ("cosine", 1) if goal == "away" else ("success", -1)
+    # What the attacker is after: low cosines, or views that are taken for something else.
+    away = content["threat"]["objective"] in ("away", "layers", "verification")
+    measure, sign = ("cosine", 1) if away else ("success", -1)
     if sign * (arms["eot"][measure]["mean"] - arms["noise"][measure]["mean"]) > -0.02:
         said.append(
             "the attack does hardly more than random noise of the same budget: before you call the encoder robust, "
@@ -117,7 +126,7 @@ def warnings(content: dict[str, Any]) -> list[str]:
         said.append(f"{len(content['queries'])} picture(s): the intervals say little about other pictures")
     if arms["clean"]["recall_at_1"]["mean"] < 0.8:
         said.append("the encoder fails on clean views already, so a low recall is no merit of the attack")
-    if goal == "away" and arms["eot"]["cosine"]["mean"] > arms["no_eot"]["cosine"]["mean"]:
+    if sign * (arms["eot"][measure]["mean"] - arms["no_eot"][measure]["mean"]) > 0:
         said.append(
             "EOT is weaker than the attack without it: too few steps or views, do not read this as robustness"
         )

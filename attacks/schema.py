@@ -29,6 +29,8 @@ class Run:
     attack: Any = MISSING
     encoder: Any = MISSING
     objective: Any = MISSING
+    penalty: Any = MISSING
+    sanity: Any = MISSING
     perturbation: Any = MISSING
     optimiser: Any = MISSING
     transforms: Any = MISSING

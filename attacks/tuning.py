@@ -10,13 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attacks.aims import Known, aim, wants_gallery, watched
 from attacks.build import Parts
 from attacks.distributed import World
 from attacks.engine import Choice, Decision, Measurement, Trial, choose
 from attacks.eot import EOT
+from attacks.evaluation import embed
 from attacks.parts import Encoder
 from attacks.schema import Run
-from transforms import Scene, stream
+from attacks.trees import take
+from transforms import Scene, scene_of, stream
 
 #: About so many views are measured at once, on a CPU and on CUDA.
 ROWS = (32, 256)
@@ -69,18 +72,24 @@ def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:
     eot = EOT(parts.transforms, parts.draws, n=views, risk=parts.risk)
     u = eot.points(stream(run.seed, "attack"), 0, images)
     with torch.no_grad():
-        goal = images if parts.goal is None else parts.gallery.images[parts.goal[:some]].to(images)
-        anchor = parts.encoder(goal)
+        own = parts.encoder(images)
+        gallery = embed(parts.gallery.images, parts.encoder, parts.device) if wants_gallery(run.objective) else own
+    goal = None if parts.goal is None else parts.goal[:some]
+    known = Known(images, own, gallery, parts.truth[:some], goal)
+    encoder = watched(parts.encoder, run.objective)
+    objective, anchor = aim(run.objective, known, encoder, parts.transforms, run.seed)
 
     def scene(part: Tensor, which: Tensor) -> Scene:
         return parts.perturbation.scene(images[which], part)
 
     def trial(encoder: Encoder, chunk: int) -> Trial:
-        def loss(pixels: Tensor, which: Tensor) -> Tensor:
-            return parts.objective(encoder(pixels), anchor[which])
+        def loss(pixels: Tensor, which: Tensor, untouched: Tensor | None = None) -> Tensor:
+            beside = take(anchor, which) if untouched is None else encoder(untouched)
+            return objective(encoder(pixels), beside)
 
-        found = replace(eot, chunk=chunk).estimate(delta, scene, loss, u, count=some)
+        twin = (lambda which: scene_of(images[which])) if getattr(objective, "paired", False) else None
+        found = replace(eot, chunk=chunk).estimate(delta, scene, loss, u, count=some, twin=twin)
         return Trial(found.grad, found.snr)
 
     total = 2 * count * run.attack.steps * views  # both optimised arms
-    return choose(parts.encoder, trial, wanted, rows=some * views, total_views=total, device=parts.device)
+    return choose(encoder, trial, wanted, rows=some * views, total_views=total, device=parts.device)

@@ -41,7 +41,8 @@ def test_every_preset_validates_and_builds(preset):
 @pytest.mark.parametrize(("group", "name"), EVERY)
 def test_every_choice_is_typed_by_its_schema(group, name):
     path = ["data.path=x"] if name == "folder" else []
-    node = composed("config=smoke", f"{group}={name}", *path)[group]
+    preset = "patch" if name == "patch" else "smoke"  # which sets an eps; a patch has none
+    node = composed(f"config={preset}", f"{group}={name}", *path)[group]
     assert node.name == name
     expected = OPEN.get(group) or CHOICES[group][name]
     assert OmegaConf.get_type(node) is expected
@@ -63,7 +64,7 @@ def test_defaults_in_yaml_equal_the_defaults_in_code(group, name, part):
 def test_the_defaults_are_those_that_the_estimator_study_recommends():
     run = schema.validate(composed("config=quickstart"))
     assert run.attack.views == 8 and run.attack.steps >= 100
-    assert (run.draws.name, run.optimiser.momentum, run.optimiser.schedule) == ("sobol", 0.9, "cosine")
+    assert (run.draws.name, run.optimiser.momentum, run.optimiser.schedule) == ("sobol", 0.75, "cosine")
 
 
 def test_a_plus_key_does_not_slip_past_the_schema():
@@ -94,7 +95,7 @@ def test_no_source_runs_code_named_by_a_file():
     banned = ("hydra.utils", "instantiate(", "pickle", "torch.load(", "yaml.load(", "eval(", "exec(")
     root = Path(inspect.getfile(schema)).parent
     for path in root.rglob("*.py"):
-        text = path.read_text().replace(".eval(", "").replace("bn_eval(", "").replace("pickles are never read", "")
+        text = path.read_text().replace(".eval(", "").replace("Retrieval(", "").replace("bn_eval(", "").replace("pickles are never read", "")
         assert not [word for word in banned if word in text], path
 
 

@@ -111,7 +111,7 @@ def test_the_last_lines_are_the_table_and_the_report(runs):
 def test_progress_without_a_terminal_is_plain_lines(runs):
     _, (said, _) = runs
     assert "\r" not in said.stderr
-    assert re.search(r"^eot: 4/4 .* loss -?\d.* held out cosine -?\d.* snr \d", said.stderr, re.MULTILINE)
+    assert re.search(r"^eot: 4/4 .* loss -?\d.* held out -?\d.* snr \d", said.stderr, re.MULTILINE)
 
 
 def test_the_report_fetches_nothing(runs):
@@ -188,7 +188,7 @@ WRONG = [
     (["config=smoke", "+nonsense=1"], "nonsense", "known here"),
     (["config=smoke", "++optimiser.momentun=1"], "optimiser.momentun", "momentum"),
     (["config=smoke", "optimiser.momentum=2"], "momentum", "[0, 1)"),
-    (["config=smoke", "optimiser.schedule=linear"], "schedule", "cosine"),
+    (["config=smoke", "optimiser.schedule=steps"], "schedule", "cosine"),
     (["config=smoke", "transforms.stages.perspective.jitter=0.7"], "perspective", "[0, 0.5)"),
     (["config=smoke", "transforms.stages.affine.scale=[0,1]"], "affine", "scale"),
     (["config=smoke", "+transforms.stages.affine.turn=3"], "affine.turn", "degrees"),
@@ -215,7 +215,7 @@ WRONG = [
     (["config={}/target.yaml"], "_target_", "refused"),
     (["config={}/hydra.yaml"], "hydra", "refused"),
     (["config={}/secret.yaml"], "oc.env", "refused"),
-    (["config={}/unknown.yaml"], "stepz", "Attack"),
+    (["config={}/unknown.yaml"], "stepz", "Single"),
     (["config={}/list.yaml"], "list.yaml", "mapping"),
     (["config={}/bad.yaml"], "bad.yaml", "not valid YAML"),
     (["config={}/quickstart.yaml"], "quickstart", "rename"),

@@ -18,6 +18,7 @@ from attacks.images import to_bytes
 from transforms import scene_of
 
 NAMES = {"clean": "clean", "noise": "random noise", "no_eot": "attack without EOT", "eot": "attack with EOT"}
+MEASURES = dict.fromkeys(("away", "toward", "layers"), "mean cosine to the anchor")
 COLOURS = {"no_eot": "#c05621", "eot": "#1a56a8"}
 #: Views of the contact sheet, the first of the held-out bank.
 SHOWN = 6
@@ -51,13 +52,15 @@ def contact_sheet(path: str | Path, parts: Parts, outcome: Outcome) -> None:
         figure.savefig(temporary, format="png", metadata={"Software": None})
 
 
-def loss_curve(outcome: Outcome) -> str:
-    """The cosine over gradient evaluations as SVG: each step's estimate, and the fixed bank's as a line."""
+def loss_curve(outcome: Outcome, goal: str) -> str:
+    """What the objective `goal` measures over gradient evaluations as SVG: each step's estimate, and the fixed
+    bank's as a line."""
     figure = Figure(figsize=(7, 3))
     axis = figure.subplots()
     for arm, colour in COLOURS.items():
         lines = [line for line in outcome.trace if line.arm == arm]
-        axis.plot([x.evals for x in lines], [x.cosine for x in lines], color=colour, alpha=0.25, linewidth=1)
+        lines = [line for line in lines if line.attack == lines[0].attack]  # of a suite, the first attack
+        axis.plot([x.evals for x in lines], [x.objective for x in lines], color=colour, alpha=0.25, linewidth=1)
         looked = [x for before, x in zip([None, *lines], lines, strict=False) if _new(before, x)]
         own = "on camera views" if arm == "eot" else "on the picture itself"
         axis.plot(
@@ -68,7 +71,8 @@ def loss_curve(outcome: Outcome) -> str:
             markersize=3,
             label=f"{NAMES[arm]}, {own}",
         )
-    axis.set(xlabel="gradient evaluations (encoder passes, forward and backward)", ylabel="mean cosine to the anchor")
+    axis.set_xlabel("gradient evaluations (encoder passes, forward and backward)")
+    axis.set_ylabel(MEASURES.get(goal, "mean loss (low is strong)"))
     axis.legend(frameon=False, fontsize=8)
     axis.spines[["top", "right"]].set_visible(False)
     text = io.StringIO()

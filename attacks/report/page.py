@@ -24,7 +24,8 @@ def write_report(out: Path, content: dict[str, Any], outcome: Outcome, warnings:
         shown=content["queries"][typical(outcome)],
         views=SHOWN,
         warnings=warnings,
-        curve=Markup(loss_curve(outcome)),  # our own drawing; every string of the run goes through autoescape
+        # our own drawing; every string of the run goes through autoescape
+        curve=Markup(loss_curve(outcome, content["threat"]["objective"])),
         sheet=base64.b64encode((out / "views.png").read_bytes()).decode(),
     )
     write_text(out / "report.html", text)
@@ -33,7 +34,7 @@ def write_report(out: Path, content: dict[str, Any], outcome: Outcome, warnings:
 def verdict(content: dict[str, Any]) -> str:
     """One sentence with the interval that it rests on."""
     eot, plain = content["arms"]["eot"], content["arms"]["no_eot"]
-    if content["threat"]["objective"] == "away":
+    if not content["threat"]["targeted"]:
         return (
             f"Under held-out camera views the encoder recognises an attacked picture {_share(eot['recall_at_1'])}; "
             f"when the attack ignores the views, {_share(plain['recall_at_1'])}."

@@ -1,0 +1,121 @@
+"""What the attacker wants: from a name in a configuration to an objective, and what it compares each picture with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from attacks import choices
+from attacks.anchors import mean_embedding
+from attacks.combined import Each, Sum, Term
+from attacks.encoders.phash import Bits
+from attacks.evaluation import bank
+from attacks.layers import OUTPUT, Layers
+from attacks.objectives import Away, Paired, Toward
+from attacks.parts import Encoder, Objective
+from attacks.retrieval import InfoNCE, Retrieval, Verification
+from attacks.trees import Tree
+from transforms import Compose
+
+Node = (
+    choices.Away
+    | choices.Toward
+    | choices.Retrieval
+    | choices.InfoNCE
+    | choices.Verification
+    | choices.Layers
+    | choices.Mixed
+    | choices.Bits
+)
+#: Views over which an anchor is averaged, of a stream that neither attack nor judgement has.
+VIEWS = 64
+
+
+class Aim(NamedTuple):
+    """An objective, and what it compares each picture with."""
+
+    objective: Objective
+    anchor: Tree
+
+
+class Known(NamedTuple):
+    """What is known of the attacked pictures: the pictures `images` (N,C,H,W), their embeddings `own` (N,D), the
+    gallery's (G,D), each one's row in it (N,), and the row that the attacker wants (N,), or None."""
+
+    images: Tensor
+    own: Tensor
+    gallery: Tensor
+    truth: Tensor
+    goal: Tensor | None
+
+
+def wants_gallery(node: Node) -> bool:
+    """Whether the objective compares with the pictures that a view could be taken for."""
+    return isinstance(node, choices.Retrieval | choices.InfoNCE | choices.Mixed | choices.Toward)
+
+
+def shown_sign(node: Node) -> int:
+    """-1 where what is shown is minus the loss: the cosine to a target, which the attacker raises."""
+    return -1 if isinstance(node, choices.Toward) and node.metric == "cosine" else 1
+
+
+def watched(encoder: nn.Module, node: Node) -> nn.Module:
+    """The encoder as the objective wants it: giving the features of some layers, or as it is."""
+    return Layers(encoder, dict(node.layers)) if isinstance(node, choices.Layers) else encoder  # type: ignore[arg-type]
+
+
+def aim(node: Node, known: Known, encoder: Encoder, transforms: Compose, seed: int) -> Aim:
+    """The objective that a configuration names, and its anchor.
+
+    Args:
+        encoder: as `watched` gives it, in full precision; it makes the anchors that `known` does not hold.
+        transforms: the views, for an anchor that is averaged over them.
+
+    Raises ValueError for a value that an objective does not take.
+    """
+    if isinstance(node, choices.Toward):
+        assert known.goal is not None
+        return Aim(Toward(node.metric), known.gallery[known.goal])  # type: ignore[arg-type]
+    if isinstance(node, choices.Retrieval):
+        return Aim(Retrieval(known.gallery, node.margin), known.truth)
+    if isinstance(node, choices.InfoNCE):
+        return Aim(InfoNCE(known.gallery, node.temperature), known.truth)
+    if isinstance(node, choices.Verification):
+        return Aim(Verification(node.threshold), known.own)
+    if isinstance(node, choices.Mixed):
+        terms = (Term(node.away, Away(), "own"), Term(node.retrieval, Retrieval(known.gallery), "row"))
+        return Aim(Sum(terms), {"own": known.own, "row": known.truth})
+    if isinstance(node, choices.Bits):
+        return Aim(Bits(node.margin), known.own)
+    objective: Objective = Away(node.metric)  # type: ignore[arg-type]
+    if isinstance(node, choices.Layers):
+        objective = Each(node.weights or dict.fromkeys(node.layers, 1.0), objective)
+    return _anchored(node, objective, known, encoder, transforms, seed)
+
+
+def _anchored(
+    node: choices.Away | choices.Layers,
+    objective: Objective,
+    known: Known,
+    encoder: Encoder,
+    transforms: Compose,
+    seed: int,
+) -> Aim:
+    """An objective that leads away from the picture itself, with the picture's own features, as asked for."""
+    if node.anchor == "views":
+        if node.metric != "cosine":
+            raise ValueError("`objective.anchor=views` is a mean direction, for objective.metric=cosine")
+        return Aim(
+            objective, mean_embedding(known.images, encoder, bank(transforms, VIEWS, seed=seed, purpose="anchor"))
+        )
+    if node.anchor not in ("own", "paired"):
+        raise ValueError(f"`objective.anchor` must be one of own, views, paired; got {node.anchor!r}")
+    if isinstance(node, choices.Layers):
+        with torch.no_grad():
+            parts = [encoder(image[None]) for image in known.images]
+        anchor: Tree = {name: torch.cat([part[name] for part in parts]) for name in (*node.layers, OUTPUT)}
+    else:
+        anchor = known.own
+    return Aim(Paired(objective) if node.anchor == "paired" else objective, anchor)

@@ -1,0 +1,53 @@
+"""Perturbations from a configuration: a ball, and what it is held to; or a patch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from attacks import choices, schema
+from attacks.balls import L2, Ball, Linf
+from attacks.images import load_image
+from attacks.parts import Perturbation
+from attacks.patch import Patch
+from attacks.perturbations import Universal
+from attacks.regions import Grey, Masked
+from attacks.sparse import L0, L1
+from attacks.spectral import LowFrequency, Smoothed
+
+
+def perturb(node: choices.Ball | choices.Patch, images: Tensor) -> Perturbation:
+    """The perturbation that a configuration names, for pictures (N,3,H,W). Raises ValueError or FileNotFoundError."""
+    if isinstance(node, choices.Patch):
+        quad = tuple(tuple(map(float, corner)) for corner in node.quad)
+        return Patch(tuple(node.size), quad, node.start, node.shape)  # type: ignore[arg-type]
+    eps = schema.fraction(node.eps, "perturbation.eps")
+    if node.name == "l0":
+        if eps != int(eps):
+            raise ValueError(f"`perturbation.eps` of l0 is a whole number of pixels; got {node.eps}")
+        own: Ball = L0(int(eps))
+    else:
+        own = {"linf": Linf, "l2": L2, "l1": L1}[node.name](eps)
+    if node.grey:
+        own = Grey(own)
+    if node.keep is not None:
+        own = LowFrequency(own, node.keep)
+    if node.mask is not None:
+        own = Masked(own, _mask(node.mask, images))
+    if node.smooth is not None:
+        own = Smoothed(own, node.smooth)
+    return Universal(own) if node.shared else own
+
+
+def _mask(path: str, images: Tensor) -> Tensor:
+    """(1,1,H,W) of zeros and ones: where the picture at `path` is lighter than mid-grey."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"`perturbation.mask` must be a picture; there is none at {path!r}")
+    light = load_image(path)[0].mean(0)
+    if light.shape != images.shape[2:]:
+        raise ValueError(
+            f"`perturbation.mask` must be as large as the attacked pictures, {images.shape[3]}x{images.shape[2]}; "
+            f"{path} is {light.shape[1]}x{light.shape[0]}"
+        )
+    return (light > 0.5).to(images)[None, None]

@@ -1,0 +1,80 @@
+"""Several attacks on the same pictures: of each picture, the one that is worst for the encoder counts.
+
+Where one attack fails another may succeed: a loss is flat, a gradient masked, the way to one impostor barred.
+What is left of an encoder after all of them is nearer to the truth than after the best one (Croce & Hein 2020). The
+members are compared on one bank of views that none of them has drawn, in terms of what the attacker wants; what is
+then judged on further views is one perturbation for each picture, so no maximum of noisy scores is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attacks.aims import Aim, Known
+from attacks.apgd import APGD
+from attacks.loop import Step
+from attacks.objectives import Away, Toward
+from attacks.parts import Objective, Optimiser, Proposer, Setup
+from attacks.retrieval import Retrieval
+from attacks.solver import Best, compare, watch
+from attacks.square import Square
+from attacks.trees import Tree
+
+
+class Member(NamedTuple):
+    """One attack of a suite."""
+
+    name: str
+    objective: Objective
+    anchor: Tree
+    optimiser: Optimiser | Proposer
+
+
+def members(known: Known, nearest: int) -> list[Member]:
+    """The four kinds of attack: away from the own embedding, below the best impostor, toward each of the `nearest`
+    impostors, and without a gradient. All but the last are APGD. Raises ValueError if the gallery has too few."""
+    cosines = F.normalize(known.own, dim=1) @ F.normalize(known.gallery, dim=1).T
+    cosines = cosines.scatter(1, known.truth.to(cosines.device)[:, None], -torch.inf)
+    if not 0 <= nearest < len(known.gallery):
+        raise ValueError(
+            f"`attack.nearest` must lie between 0 and {len(known.gallery) - 1}, the other pictures of the gallery; "
+            f"got {nearest}"
+        )
+    targets = cosines.topk(nearest, dim=1).indices.T
+    return [
+        Member("apgd_cosine", Away(), known.own, APGD()),
+        Member("apgd_hinge", Retrieval(known.gallery), known.truth, APGD()),
+        *(Member(f"apgd_nearest_{i}", Toward(), known.gallery[rows], APGD()) for i, rows in enumerate(targets, 1)),
+        Member("square", Away(), known.own, Square()),
+    ]
+
+
+def suite(
+    images: Tensor, aim: Aim, attacks: Sequence[Member], **setup: Unpack[Setup]
+) -> Iterator[tuple[str, Step, Best | None]]:
+    """The steps of every member, one after the other, each with its name and the best of all that have ended (None
+    until the first has). The last item has the best of all; `Best.step` counts within its member, and `Best.loss` is
+    that of `aim` on the common bank.
+
+    Args:
+        aim: in terms of which the members are compared.
+        setup: as for `watch`; objective and optimiser are those of the members.
+    """
+    best: Best | None = None
+    evals = 0
+    for member in attacks:
+        own = setup | {"objective": member.objective, "optimiser": member.optimiser}
+        last: tuple[Step, Best | None] | None = None
+        for now in watch(images, member.anchor, **own):
+            if last is not None:
+                yield member.name, last[0]._replace(evals=evals + last[0].evals), best
+            last = now
+        assert last is not None and last[1] is not None  # the last step is always compared
+        evals += last[0].evals
+        best = compare(best, last[1], images, aim.anchor, setup | {"objective": aim.objective})
+        yield member.name, last[0]._replace(evals=evals), best

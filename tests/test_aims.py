@@ -1,0 +1,131 @@
+"""From the name of an objective to what the attacker lowers: every choice leads where it says."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attacks import EOT, PGD, Linf, bank, choices, load_encoder, solve
+from attacks.aims import Known, aim, shown_sign, wants_gallery, watched
+from attacks.gallery import tiles
+from attacks.pipelines import pipeline
+from attacks.solver import pictures
+from transforms import Affine, Compose
+
+VIEWS = Compose([Affine(degrees=(-10, 10), scale=(0.9, 1.1))])
+NODES = {
+    "away": choices.Away(),
+    "l2": choices.Away(metric="l2"),
+    "views": choices.Away(anchor="views"),
+    "paired": choices.Away(anchor="paired"),
+    "toward": choices.Toward(target="another"),
+    "retrieval": choices.Retrieval(),
+    "hinge": choices.Retrieval(margin=0.1),
+    "infonce": choices.InfoNCE(temperature=0.07),
+    "verification": choices.Verification(threshold=0.5),
+    "layers": choices.Layers(layers={"stages.2": "flat", "stages.8": "mean"}),
+    "weighted": choices.Layers(
+        layers={"stages.2": "flat", "stages.8": "mean"}, weights={"stages.2": 3, "stages.8": 1}
+    ),
+    "layers paired": choices.Layers(layers={"stages.5": "flat"}, anchor="paired"),
+    "layers views": choices.Layers(layers={"stages.5": "flat"}, anchor="views"),
+    "mixed": choices.Mixed(away=1, retrieval=0.5),
+}
+
+
+@pytest.fixture(scope="module")
+def setting():
+    encoder, shown = load_encoder(), tiles(96)
+    gallery = encoder(shown.images[::8])
+    images = shown.images[::8][:2]
+    return encoder, Known(images, gallery[:2], gallery, torch.tensor([0, 1]), torch.tensor([5, 6]))
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_what_the_attack_lowers_falls_on_views_it_has_not_seen(name, setting):
+    plain, known = setting
+    node = NODES[name]
+    encoder = watched(plain, node)
+    objective, anchor = aim(node, known, encoder, VIEWS, seed=0)
+    perturbation, views = Linf(8 / 255), bank(VIEWS, 16, seed=3, purpose="test")
+    best = solve(
+        known.images,
+        anchor,
+        encoder=encoder,
+        objective=objective,
+        perturbation=perturbation,
+        optimiser=PGD(),
+        eot=EOT(VIEWS, n=4),
+        steps=12,
+    )
+    attacked = pictures(perturbation, known.images, best.delta)
+    before, after = (
+        views.losses(x, anchor, encoder, objective, 16, untouched=known.images).mean(1)
+        for x in (known.images, attacked)
+    )
+    assert (after < before - 0.02).all()
+    if hasattr(encoder, "close"):
+        encoder.close()
+
+
+def test_away_and_toward_are_the_plain_cosines(setting):
+    encoder, known = setting
+    features = torch.randn(2, known.own.shape[1], generator=torch.Generator().manual_seed(0))
+    objective, anchor = aim(NODES["away"], known, encoder, VIEWS, seed=0)
+    assert torch.equal(objective(features, anchor), F.cosine_similarity(features, known.own, dim=1))
+    objective, anchor = aim(NODES["toward"], known, encoder, VIEWS, seed=0)
+    assert torch.equal(objective(features, anchor), -F.cosine_similarity(features, known.gallery[[5, 6]], dim=1))
+
+
+def test_weights_are_those_of_their_layers(setting):
+    plain, known = setting
+    found = {}
+    for name, weights in (
+        ("both", {}),
+        ("first", {"stages.2": 1, "stages.8": 0}),
+        ("second", {"stages.2": 0, "stages.8": 1}),
+    ):
+        node = choices.Layers(layers={"stages.2": "flat", "stages.8": "mean"}, weights=weights)
+        with watched(plain, node) as encoder:
+            objective, anchor = aim(node, known, encoder, VIEWS, seed=0)
+            found[name] = objective(encoder(known.images.flip(0)), anchor)
+    torch.testing.assert_close(found["both"], (found["first"] + found["second"]) / 2)
+
+
+def test_who_wants_the_gallery_and_what_is_shown_with_its_sign():
+    assert {name for name, node in NODES.items() if wants_gallery(node)} == {
+        *("toward", "retrieval", "hinge", "infonce", "mixed")
+    }
+    assert [name for name, node in NODES.items() if shown_sign(node) < 0] == ["toward"]
+    assert shown_sign(choices.Toward(target="another", metric="l2")) == 1
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (choices.Away(anchor="mean"), "`objective.anchor` must be one of own, views, paired"),
+        (choices.Away(metric="l2", anchor="views"), "for objective.metric=cosine"),
+        (choices.Away(metric="l1"), "`metric` must be one of cosine, l2"),
+        (choices.Retrieval(margin=3), "`margin` is a difference of cosines"),
+        (choices.Verification(threshold=2), "`threshold` is a cosine"),
+        (choices.InfoNCE(temperature=0), "`temperature` must be a positive number"),
+    ],
+)
+def test_a_wish_that_is_none_is_named(node, message, setting):
+    encoder, known = setting
+    with pytest.raises(ValueError, match=message):
+        aim(node, known, encoder, VIEWS, seed=0)
+
+
+def test_a_layer_that_is_not_there_is_named(setting):
+    with pytest.raises(ValueError, match=r"'stages.99'; did you mean"):
+        watched(setting[0], choices.Layers(layers={"stages.99": "flat"}))
+
+
+def test_camera_views_do_as_well(setting):
+    encoder, known = setting
+    node = choices.Away(anchor="views")
+    camera = pipeline(choices.Views(name="c", stages={"affine": {"degrees": [-5, 5]}}))
+    _, anchor = aim(node, known, encoder, camera, seed=0)
+    # A mean direction of views lies near the picture's own embedding, and is not it.
+    cosine = F.cosine_similarity(anchor, known.own, dim=1)
+    assert ((cosine > 0.8) & (cosine < 0.9999)).all()
