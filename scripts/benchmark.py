@@ -6,6 +6,7 @@
     python scripts/benchmark.py memory         # memory and time of a step against the number of views
     python scripts/benchmark.py precision      # whether a lower precision weakens the attack, picture by picture
     python scripts/benchmark.py estimator      # how near a few views come to the expected gradient, by sampler
+    python scripts/benchmark.py strength       # how low each attack brings the cosine, gradient for gradient
 
 Contestants take turns, round by round, and medians are compared: a noisy machine disturbs all of them alike. With
 `--out DIR`, the figures and the machine go to DIR/NAME.json and a picture of them to DIR/NAME.png.
@@ -18,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from benchmarks import antialias, engine, estimator, machine, memory, precision, transforms
+from benchmarks import antialias, engine, estimator, machine, memory, precision, strength, transforms
 from benchmarks.case import ENCODERS, SIZE
 from benchmarks.table import Table, save
 
@@ -58,6 +59,15 @@ def parser() -> argparse.ArgumentParser:
     command = add("estimator", "cosine and squared error of the gradient by sampler and number of views")
     on_device(command)
     command.add_argument("--reference", type=positive, default=estimator.REFERENCE, help="views; %(default)s")
+    command = add("strength", "the cosine that each attack reaches with the same number of gradients")
+    on_device(command, ("pocket", "resnet18"))
+    command.add_argument("--pictures", type=positive, default=50, help="%(default)s")
+    command.add_argument("--evals", type=positive, nargs="+", default=(256, 1024), help="gradients of each picture")
+    command.add_argument("--eps", type=positive, nargs="*", default=(4, 8), help="radii in 255ths")
+    command.add_argument("--no-patch", action="store_true", help="leave out the patch")
+    command.add_argument("--held-out", type=positive, default=512, help="views that judge; %(default)s")
+    command.add_argument("--workers", type=positive, default=1, help="processes; the figures do not depend on them")
+    command.set_defaults(threads=1)
     return whole
 
 
@@ -77,6 +87,15 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[Table]]] = {
     "memory": lambda given: memory.run(given.rounds, given.arch, given.device, given.views),
     "precision": lambda given: precision.run(given.pictures, given.arch, given.device, given.size),
     "estimator": lambda given: estimator.run(given.rounds, given.reference, given.device),
+    "strength": lambda given: strength.run(
+        given.arch,
+        given.pictures,
+        given.evals,
+        [*given.eps, *([] if given.no_patch else [None])],
+        given.held_out,
+        given.device,
+        given.workers,
+    ),
 }
 
 

@@ -190,7 +190,7 @@ def test_engine_compares_each_with_each(monkeypatch, capsys):
 def test_memory_asks_for_each_number_of_views(monkeypatch, capsys):
     monkeypatch.setattr(memory, "in_fresh_process", by_main(monkeypatch, capsys))
     peaks, tensors, seconds, line = memory.run(rounds=1, views=(2, 4))
-    assert list(peaks.columns) == list(seconds.columns) == ["2", "4"]
+    assert list(peaks.columns) == list(tensors.columns) == list(seconds.columns) == ["2", "4"]
     a, b = seconds.rows["pocket"]
     each, share = line.rows["pocket"]  # two points lie on their line
     assert each == pytest.approx(1e3 * (b - a) / 2) and share == pytest.approx(1 - (b - a) / a)

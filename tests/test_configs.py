@@ -95,7 +95,9 @@ def test_no_source_runs_code_named_by_a_file():
     banned = ("hydra.utils", "instantiate(", "pickle", "torch.load(", "yaml.load(", "eval(", "exec(")
     root = Path(inspect.getfile(schema)).parent
     for path in root.rglob("*.py"):
-        text = path.read_text().replace(".eval(", "").replace("Retrieval(", "").replace("bn_eval(", "").replace("pickles are never read", "")
+        text = path.read_text()
+        for innocent in (".eval(", "bn_eval(", "Retrieval(", "pickles are never read"):
+            text = text.replace(innocent, "")
         assert not [word for word in banned if word in text], path
 
 

@@ -1,0 +1,161 @@
+"""What every contestant of the comparison of attacks gets: pictures, views, an encoder that counts, and a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attacks import Away, Linf, bank
+from attacks.evaluation import Bank
+from attacks.gallery import tiles
+from attacks.pipelines import preset
+from benchmarks.case import Case, encoder
+from transforms import stream
+
+PIPELINE, SIZE = preset("camera"), 96
+#: Pictures that are attacked together, whatever the number of processes: all of them see the same views.
+GROUP = 5
+#: Pictures that the peers' settings are chosen on; none of them is attacked for the table.
+TUNED = 3
+#: Views of which the mean embedding of an encoder without training is taken.
+CENTRE = 64
+
+Purpose = Literal["evaluate", "tune"]
+
+
+class Counting(nn.Module):
+    """An encoder that counts the views it is shown, and those that a gradient has come back through."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.forwards, self.gradients = encoder, 0, 0
+
+    def forward(self, views: Tensor) -> Tensor:
+        self.forwards += len(views)
+        embedding: Tensor = self.encoder(views)
+        if embedding.requires_grad:
+            embedding.register_hook(self._back)
+        return embedding
+
+    def _back(self, grad: Tensor) -> None:
+        self.gradients += len(grad)
+
+
+class Centred(nn.Module):
+    """An encoder less its mean embedding. With random weights the embeddings of all pictures share one large part
+    (what ReLUs leave is positive), and their cosines stay near 1 whatever is done to a picture; less the mean, a view
+    that has lost its picture has a cosine near 0."""
+
+    mean: Tensor
+
+    def __init__(self, encoder: nn.Module, views: Tensor) -> None:
+        super().__init__()
+        self.encoder = encoder
+        with torch.no_grad():
+            self.register_buffer("mean", encoder(views).mean(0))
+
+    def forward(self, views: Tensor) -> Tensor:
+        embedding: Tensor = self.encoder(views) - self.mean
+        return embedding
+
+
+@lru_cache(maxsize=1)
+def network(arch: str) -> nn.Module:
+    """(N,3,H,W) -> (N,D), frozen: the pocket encoder, or a centred one with random weights."""
+    found = encoder(arch).requires_grad_(False)
+    if arch == "pocket":
+        return found
+    points = bank(PIPELINE, CENTRE, seed=0, purpose="centre").u
+    return Centred(found, PIPELINE(tiles(SIZE).spread(CENTRE).images, points)).eval()
+
+
+@lru_cache(maxsize=2)
+def pictures(count: int, purpose: Purpose) -> Tensor:
+    """`count` tiles (N,3,S,S) to attack for the table, or TUNED others to choose settings on; the former are spread
+    evenly over all tiles, the latter over the gaps between them."""
+    both = tiles(SIZE).spread(2 * count).images
+    if purpose == "evaluate":
+        return both[::2]
+    rows = [2 * (i * count // min(TUNED, count)) + 1 for i in range(min(TUNED, count))]
+    return both[rows]
+
+
+def held_out(purpose: Purpose, views: int) -> Bank:
+    """Views that no attack has seen; settings are chosen on others."""
+    return bank(PIPELINE, views, seed=0, purpose=purpose)
+
+
+@dataclass(frozen=True)
+class Group(Case):
+    """Several pictures (B,3,S,S) that are attacked together within the L-inf ball `eps`: a contestant lowers, for
+    each, the mean cosine of its views to its own embedding, with `evals` gradients of one view each. `u` is not used:
+    a contestant draws its own views of `PIPELINE`, from `seed`."""
+
+    eps: float
+    evals: int
+    seed: int
+
+    def loss(self, encode: Callable[[Tensor], Tensor], views: Tensor) -> Tensor:
+        """(B*V,3,S,S), picture by picture -> the cosines (B*V,); of fewer rows, those of the first."""
+        anchors = self.anchor.repeat_interleave(max(1, len(views) // len(self.anchor)), 0)
+        return F.cosine_similarity(encode(views), anchors[: len(views)])
+
+    @property
+    def counted(self) -> Counting:
+        assert isinstance(self.frozen, Counting)
+        return self.frozen
+
+    def file(self, attacked: Tensor) -> Tensor:
+        """The attacked pictures as their 8-bit files hold them, brought into the ball first."""
+        ball = Linf(self.eps)
+        return self.image + ball.quantise(ball.project(attacked - self.image, self.image), self.image)
+
+    def score(self, attacked: Tensor, views: Bank) -> Tensor:
+        """(B,3,S,S) -> the cosine (B,V) of each view of its file to the untouched picture."""
+        views = views._replace(u=views.u.to(attacked))
+        return views.losses(self.file(attacked), self.anchor, self.counted.encoder, Away(), 64).cpu()
+
+
+def group(arch: str, images: Tensor, eps: float, evals: int, index: int, device: str) -> Group:
+    """The question about some pictures; the same `index`, the same seed."""
+    found, images = network(arch).to(device), images.to(device)
+    counting = Counting(found).eval()
+    with torch.no_grad():
+        anchor = found(images)
+    unused = images.new_zeros(0, PIPELINE.dims)
+    return Group(images, unused, counting, counting, anchor, eps, evals, stream(0, "strength", index))
+
+
+@dataclass
+class Trace:
+    """The pictures as they stand after each of `marks` evaluations of each of them; the last is the attack's end."""
+
+    marks: tuple[int, ...]
+    found: dict[int, Tensor] = field(default_factory=dict)
+
+    def look(self, images: Tensor, done: int, more: int) -> None:
+        """After `done` evaluations these are the pictures, for the next `more`."""
+        self.found |= {mark: images.detach().clone() for mark in self.marks if done <= mark < done + more}
+
+    def end(self, images: Tensor) -> Mapping[int, Tensor]:
+        """All of them, given the last."""
+        return self.found | {self.marks[-1]: images}
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """The global generators of torch and NumPy, which libraries start from, set and then put back."""
+    before = np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        yield
+    np.random.set_state(before)  # noqa: NPY002

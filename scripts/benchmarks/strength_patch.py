@@ -1,0 +1,100 @@
+"""The same comparison for patches: one texture for a group of pictures, in the middle third of each.
+
+ART's `AdversarialPatchPyTorch` moves its patch about by itself; here it lies still (`patch_location`, no rotation) as
+ours does, and the views move, which stand before the encoder as for every library. What is scored is the picture with
+the 8-bit texture pasted in, texel on pixel.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from attacks import EOT, Away, attack
+from attacks.patch import Patch
+from benchmarks.peers import LogProbabilities
+from benchmarks.strength_case import PIPELINE, SIZE, Group, Trace, seeded
+from benchmarks.strength_peers import OURS, Contestant, Found, NewView, Setting, pgd, rule, steps
+
+#: Where the texture lies: from a third of the picture to two thirds.
+SIDE = SIZE // 3
+LOW, HIGH = SIDE / SIZE, 2 * SIDE / SIZE
+QUAD = ((LOW, LOW), (HIGH, LOW), (HIGH, HIGH), (LOW, HIGH))
+
+
+def pasted(images: Tensor, texture: Tensor) -> Tensor:
+    """(B,3,S,S), (1,3,s,s) -> the pictures with the texture, rounded to 8 bits, over their middle."""
+    found = images.clone()
+    found[..., SIDE : 2 * SIDE, SIDE : 2 * SIDE] = (texture.clamp(0, 1) * 255).round() / 255
+    return found
+
+
+def ours(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
+    """This project's loop, the patch a layer of the scene."""
+    *_, last = attack(
+        question.image,
+        question.anchor,
+        encoder=question.counted,
+        objective=Away(),
+        perturbation=Patch((SIDE, SIDE), QUAD),
+        optimiser=pgd(setting),
+        eot=EOT(PIPELINE, n=setting.views),
+        steps=steps(question, setting),
+        seed=question.seed,
+    )
+    return {marks[-1]: pasted(question.image, last.delta)}
+
+
+def art(optimiser: str) -> Callable[[Group, Setting, tuple[int, ...]], Found]:
+    """ART's patch with one of its two optimisers. It shows each picture once a step; for several `views` it is given
+    each picture so often. `step` is its learning rate, in the picture's [0,1]."""
+
+    def run(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
+        trace, images = Trace(marks), question.image
+        estimators = importlib.import_module("art.estimators.classification")
+        evasion = importlib.import_module("art.attacks.evasion.adversarial_patch.adversarial_patch_pytorch")
+        classifier = estimators.PyTorchClassifier(
+            nn.Sequential(NewView(question, trace), LogProbabilities(question)).eval(),
+            nn.CrossEntropyLoss(),
+            input_shape=tuple(images.shape[1:]),
+            nb_classes=2,
+            clip_values=(0.0, 1.0),
+            device_type="cpu" if question.device == "cpu" else "gpu",
+        )
+        repeated = images.repeat_interleave(setting.views, 0).cpu().numpy()
+        made = evasion.AdversarialPatchPyTorch(
+            classifier,
+            rotation_max=0.0,
+            learning_rate=setting.step,
+            max_iter=steps(question, setting),
+            batch_size=len(repeated),
+            patch_shape=(images.shape[1], SIDE, SIDE),
+            patch_location=(SIDE, SIDE),
+            patch_type="square",
+            optimizer=optimiser,
+            targeted=False,
+            verbose=False,
+        )
+        labels = torch.tensor([[1.0, 0.0]]).expand(len(repeated), -1).numpy()
+        with seeded(question.seed):
+            texture, _ = made.generate(repeated, labels, shuffle=False)
+        return trace.end(pasted(images, torch.as_tensor(texture).to(images)[None]))
+
+    return run
+
+
+def grid() -> tuple[Setting, ...]:
+    """Learning rates and numbers of views."""
+    return tuple(itertools.starmap(Setting, itertools.product((0.02, 0.05, 0.1, 0.2), (1, 4))))
+
+
+#: Name -> attack. ART's default learning rate, 5, is that of its signature; so is Adam.
+PATCHES: dict[str, Contestant] = {
+    OURS: Contestant("attacks", ours, lambda _, evals: rule(evals)),
+    "ART, Adam": Contestant("art", art("Adam"), lambda *_: Setting(5.0, 1), grid()),
+    "ART, pgd": Contestant("art", art("pgd"), lambda *_: Setting(5.0, 1), grid()),
+}

@@ -1,0 +1,214 @@
+"""The attacks that are compared: ours, and those of three libraries with the same views and as many gradients.
+
+The libraries get labels whose cross-entropy has the gradient of the cosine (see `peers`), and views drawn at random
+in front of the encoder, as their documentation tells. The check of success that follows is left out. Each
+holds as many views at once as its library lets it: torchattacks and Foolbox one of each picture, ART all of a step.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks import EOT, PGD, Away, Linf, attack
+from attacks.apgd import APGD
+from attacks.parts import Optimiser
+from benchmarks.peers import Linear, LogProbabilities
+from benchmarks.strength_case import PIPELINE, Group, Trace, seeded
+from transforms import Uniform
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a user of a library sets: the `step` as a share of eps, the `views` of a step, and a momentum (ART's
+    `decay`), None for none."""
+
+    step: float
+    views: int
+    momentum: float | None = None
+
+    def __str__(self) -> str:
+        momentum = "" if self.momentum is None else f", momentum {self.momentum:g}"
+        return f"step {self.step:.3g} eps, {self.views} views{momentum}"
+
+
+#: The pictures of a group after each of some numbers of evaluations, of which the last is the attack's end.
+Found = Mapping[int, Tensor]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """An attack: the `module` that it needs, how it is `run`, its documented defaults by (eps, evals), and the
+    settings to choose the best of; ours has one rule, and nothing to choose."""
+
+    module: str
+    run: Callable[[Group, Setting, tuple[int, ...]], Found]
+    default: Callable[[float, int], Setting]
+    grid: tuple[Setting, ...] = ()
+
+
+class NewView(nn.Module):
+    """Shows pictures (B,3,S,S), or as many rows of each, from views drawn anew at each call, and takes note of the
+    pictures. Every picture of a call is shown from the same views."""
+
+    def __init__(self, question: Group, trace: Trace) -> None:
+        super().__init__()
+        self.seed, self.count, self.trace = question.seed, len(question.image), trace
+        self.drawn = self.done = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.requires_grad:  # else it is a question beside the attack
+            views = len(images) // self.count
+            self.trace.look(images[::views], self.done, views)
+            self.done += views
+        return self.draw(images)
+
+    def draw(self, images: Tensor) -> Tensor:
+        """The same, without the note."""
+        views = max(1, len(images) // self.count)
+        u = Uniform()(views, PIPELINE.dims, seed=self.seed, step=self.drawn).to(images)
+        self.drawn += views
+        return PIPELINE(images, u.repeat(len(images) // views, 1))
+
+
+def eotpgd(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
+    """torchattacks' `EOTPGD`."""
+    trace = Trace(marks)
+    model = nn.Sequential(NewView(question, trace), LogProbabilities(question)).eval()
+    made = importlib.import_module("torchattacks").EOTPGD(
+        model,
+        eps=question.eps,
+        alpha=setting.step * question.eps,
+        steps=steps(question, setting),
+        eot_iter=setting.views,
+    )
+    labels = torch.zeros(len(question.image), dtype=torch.long, device=question.device)
+    with seeded(question.seed):
+        return trace.end(made(question.image, labels))
+
+
+def linf_pgd(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
+    """Foolbox's `LinfPGD` through its `ExpectationOverTransformationWrapper`."""
+    trace, library = Trace(marks), importlib.import_module("foolbox")
+    model = nn.Sequential(NewView(question, trace), Linear(question)).eval()
+    inner = library.PyTorchModel(model, (0, 1), device=question.device)
+    wrapped = library.models.ExpectationOverTransformationWrapper(inner, n_steps=setting.views)
+    made = library.attacks.LinfPGD(rel_stepsize=setting.step, steps=steps(question, setting))
+    labels = torch.zeros(len(question.image), dtype=torch.long, device=question.device)
+    with seeded(question.seed):
+        return trace.end(made.run(wrapped, question.image, library.Misclassification(labels), epsilon=question.eps))
+
+
+def art_pgd(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
+    """ART's `ProjectedGradientDescentPyTorch` with an EoT preprocessor of its own kind."""
+    trace, show = Trace(marks), NewView(question, Trace(marks))
+    estimators = importlib.import_module("art.estimators.classification")
+    base: Any = importlib.import_module("art.preprocessing.expectation_over_transformation.pytorch").EoTPyTorch
+
+    class Views(base):  # type: ignore[misc]
+        def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+            trace.look(x, show.drawn // len(x), setting.views)
+            return super().forward(x, y)
+
+        def _transform(self, x: Tensor, y: Tensor | None, **_: Any) -> tuple[Tensor, Tensor | None]:
+            return show.draw(x), y
+
+    classifier = estimators.PyTorchClassifier(
+        LogProbabilities(question),
+        nn.CrossEntropyLoss(),
+        input_shape=tuple(question.image.shape[1:]),
+        nb_classes=2,
+        clip_values=(0.0, 1.0),
+        preprocessing_defences=[Views(nb_samples=setting.views, clip_values=(0.0, 1.0))],
+        device_type="cpu" if question.device == "cpu" else "gpu",
+    )
+    evasion = importlib.import_module(
+        "art.attacks.evasion.projected_gradient_descent.projected_gradient_descent_pytorch"
+    )
+    eps, step = question.eps, setting.step * question.eps
+    made = evasion.ProjectedGradientDescentPyTorch(
+        classifier,
+        eps=eps,
+        eps_step=step,
+        max_iter=steps(question, setting),
+        decay=setting.momentum,
+        verbose=False,
+    )
+    labels = torch.tensor([[1.0, 0.0]], device=question.device).expand(len(question.image), -1)
+    # `generate` is this, batch by batch, and then a check of success that EoT with several pictures breaks.
+    attacked = made._generate_batch(question.image, labels, None, eps, step)
+    return trace.end(torch.as_tensor(attacked, device=question.device))
+
+
+def steps(question: Group, setting: Setting) -> int:
+    """How many the budget allows."""
+    return max(1, question.evals // setting.views)
+
+
+def ours(optimiser: Callable[[Setting], Optimiser]) -> Callable[[Group, Setting, tuple[int, ...]], Found]:
+    """This project's loop with an optimiser; its end alone, because a schedule depends on the number of steps."""
+
+    def run(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
+        *_, last = attack(
+            question.image,
+            question.anchor,
+            encoder=question.counted,
+            objective=Away(),
+            perturbation=Linf(question.eps),
+            optimiser=optimiser(setting),
+            eot=EOT(PIPELINE, n=setting.views),
+            steps=steps(question, setting),
+            seed=question.seed,
+        )
+        return {marks[-1]: question.image + last.delta}
+
+    return run
+
+
+def pgd(setting: Setting) -> PGD:
+    """Ours, with the default schedule."""
+    return PGD(rel_step_size=setting.step, momentum=setting.momentum or 0.0)
+
+
+def apgd(setting: Setting) -> APGD:
+    """Its step is the first; it halves it by itself."""
+    return APGD(rel_step_size=setting.step)
+
+
+def near(share: float) -> int:
+    """The power of two next to a number, at least 1."""
+    return 1 << max(0, round(share).bit_length() - 1)
+
+
+def grid(momentum: float | None, *lengths: float) -> tuple[Setting, ...]:
+    """Lengths of a step, each with some numbers of views."""
+    return tuple(Setting(length, views, momentum) for length in lengths for views in (1, 2, 4, 8))
+
+
+def rule(evals: int) -> Setting:
+    """Ours, for any encoder and eps: the defaults of `PGD`, few views and many steps. Fixed beforehand, not tuned on
+    the pictures in question."""
+    most = 2 if evals <= 256 else 4
+    return Setting(PGD().rel_step_size, min(most, evals & -evals), PGD().momentum)
+
+
+OURS = "ours"
+PLAIN = grid(None, 0.05, 0.1, 0.2)
+#: Name -> attack. The defaults of the libraries are those of their signatures. Of ART, which leaves the number of
+#: views to its user, the default number of steps, 100, is kept as nearly as the evaluations allow.
+CONTESTANTS: dict[str, Contestant] = {
+    OURS: Contestant("attacks", ours(pgd), lambda _, evals: rule(evals)),
+    "ours, APGD": Contestant(
+        "attacks", ours(apgd), lambda _, evals: Setting(APGD().rel_step_size, rule(evals).views)
+    ),
+    "torchattacks": Contestant("torchattacks", eotpgd, lambda eps, _: Setting(2 / 255 / eps, 2), PLAIN),
+    "ART": Contestant(
+        "art", art_pgd, lambda eps, evals: Setting(0.1 / eps, near(evals / 100)), PLAIN + grid(1.0, 0.2, 0.4, 0.8)
+    ),
+    "Foolbox": Contestant("foolbox", linf_pgd, lambda *_: Setting(0.01 / 0.3, 16), PLAIN),
+}
