@@ -54,8 +54,8 @@ def test_what_the_attack_lowers_falls_on_views_it_has_not_seen(name, setting):
         objective=objective,
         perturbation=perturbation,
         optimiser=PGD(),
-        eot=EOT(VIEWS, n=4),
-        steps=12,
+        eot=EOT(VIEWS, n=2),
+        steps=8,
     )
     attacked = pictures(perturbation, known.images, best.delta)
     before, after = (

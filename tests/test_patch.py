@@ -151,6 +151,7 @@ def test_pgd_finds_the_optimum_of_a_linear_loss_through_views(shape):
     torch.testing.assert_close(last.estimate.grad, c, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_patch_is_optimised_through_camera_views():
     encoder, photos, views = load_encoder(), tiles(96).images[::80][:2], preset("camera")
     with torch.no_grad():

@@ -187,6 +187,7 @@ def test_margin_must_be_positive(margin):
         Bits(margin)
 
 
+@pytest.mark.slow
 def test_an_attack_flips_bits_of_imagehash_and_noise_does_not():
     everything, linf, encoder = tiles(256), Linf(8 / 255), Phash()
     images = everything.spread(8).images

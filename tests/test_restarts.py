@@ -60,6 +60,7 @@ def test_the_best_is_the_minimum_over_separate_runs(problem, name, perturbation)
         assert torch.equal(best.delta[row], deltas[(step + 1) // every - 1][row])
 
 
+@pytest.mark.slow
 @every_run
 @every_set
 def test_more_runs_are_never_worse(problem, name, perturbation):

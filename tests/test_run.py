@@ -56,7 +56,8 @@ def test_metrics_hold_four_arms_with_intervals(runs):
     content = json.loads((folder / "metrics.json").read_text())
     assert list(content["arms"]) == ["clean", "noise", "no_eot", "eot"]
     for row in content["arms"].values():
-        for key in ("cosine", "recall_at_1", "success"):
+        assert row["worst_cosine"]["mean"] >= row["cosine"]["mean"]
+        for key in ("cosine", "worst_cosine", "recall_at_1", "success"):
             assert row[key]["low"] <= row[key]["mean"] <= row[key]["high"]
     assert content["gallery"] >= 200 and content["bank"]["views"] == 16
     # 2 pictures x (4 steps x 2 views), in each of the two optimised arms.

@@ -67,6 +67,7 @@ def test_every_choice_runs(group, name, tmp_path, monkeypatch):
     ],
     ids=" ".join,
 )
+@pytest.mark.slow
 def test_every_option_runs_and_stays_in_its_budget(words, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     assert call(monkeypatch, *SHORT, *words, f"hydra.run.dir={folder}") == 0

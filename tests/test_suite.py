@@ -22,7 +22,7 @@ def known():
 
 
 def setup(**changes):
-    parts = {"encoder": load_encoder(), "perturbation": Linf(4 / 255), "eot": EOT(VIEWS, n=4), "steps": 6, "seed": 1}
+    parts = {"encoder": load_encoder(), "perturbation": Linf(4 / 255), "eot": EOT(VIEWS, n=2), "steps": 4, "seed": 1}
     return parts | {"objective": None, "optimiser": None} | changes
 
 
@@ -42,7 +42,7 @@ def test_it_is_the_least_of_its_members_picture_by_picture(known):
         evals += step.evals
     losses = torch.stack(found)
     torch.testing.assert_close(best.loss, losses.amin(0))
-    assert last.last and last.evals == evals == 6 * 3 * 4 * len(attacks)
+    assert last.last and last.evals == evals == 4 * 3 * 2 * len(attacks)
     assert len(losses.argmin(0).unique()) > 1  # else one attack would do
 
 
