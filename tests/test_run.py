@@ -277,8 +277,15 @@ def test_pictures_of_ones_own_are_converted_and_said_so(monkeypatch, capsys, tmp
     assert json.loads((tmp_path / "out/metrics.json").read_text())["queries"] == ["alpha.png", "deep.png"]
 
 
-@pytest.mark.parametrize("preset", ["quickstart", "targeted", "sgd_l2"])
+@pytest.mark.parametrize("preset", ["quickstart", "targeted", "sgd_l2", "suite", "patch"])
 def test_every_preset_runs_when_shortened(monkeypatch, capsys, tmp_path, preset):
-    short = ["attack.steps=3", "attack.views=2", "evaluate.views=4", "data.count=1", f"hydra.run.dir={tmp_path}"]
+    short = [
+        "sanity=none",
+        "attack.steps=3",
+        "attack.views=2",
+        "evaluate.views=4",
+        "data.count=1",
+        f"hydra.run.dir={tmp_path}",
+    ]
     assert call(monkeypatch, f"config={preset}", *short) == 0
     assert (tmp_path / "report.html").exists()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
@@ -29,6 +30,7 @@ def environment():
     return os.environ | {"PYTHONPATH": str(ROOT)}
 
 
+@pytest.mark.slow
 def test_the_same_command_gives_the_same_file_and_the_loss_falls(tmp_path):
     said = train(tmp_path / "a.safetensors", 8)
     assert train(tmp_path / "b.safetensors", 8) == said
