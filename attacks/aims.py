@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from attacks import choices
 from attacks.anchors import mean_embedding
 from attacks.combined import Each, Sum, Term
 from attacks.encoders.phash import Bits
-from attacks.evaluation import bank
-from attacks.layers import OUTPUT, Layers
+from attacks.evaluation import bank, embed
+from attacks.layers import Layers
 from attacks.objectives import Away, Paired, Toward
 from attacks.parts import Encoder, Objective
 from attacks.retrieval import InfoNCE, Retrieval, Verification
@@ -112,10 +111,7 @@ def _anchored(
         )
     if node.anchor not in ("own", "paired"):
         raise ValueError(f"`objective.anchor` must be one of own, views, paired; got {node.anchor!r}")
+    anchor = known.own
     if isinstance(node, choices.Layers):
-        with torch.no_grad():
-            parts = [encoder(image[None]) for image in known.images]
-        anchor: Tree = {name: torch.cat([part[name] for part in parts]) for name in (*node.layers, OUTPUT)}
-    else:
-        anchor = known.own
+        anchor = embed(known.images, encoder, known.images.device, 1)  # features of layers may be large
     return Aim(Paired(objective) if node.anchor == "paired" else objective, anchor)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -11,7 +9,7 @@ from torch import Tensor
 from attacks.eot import view
 from attacks.evaluation import Bank
 from attacks.parts import Encoder
-from attacks.trees import Tree, mapped
+from attacks.trees import Tree, joined, mapped
 from transforms import scene_of
 
 
@@ -33,14 +31,5 @@ def mean_embedding(images: Tensor, encoder: Encoder, bank: Bank, chunk: int = 64
     for image in images:
         seen = (encoder(view(bank.transforms, scene_of(image[None]), part)) for part in u.split(chunk))
         sums = [mapped(found, lambda leaf: F.normalize(leaf, dim=-1).sum(0)) for found in seen]
-        rows.append(_joined(sums, lambda leaves: torch.stack(leaves).sum(0)))
-    return mapped(_joined(rows, torch.stack), lambda leaf: F.normalize(leaf, dim=-1))
-
-
-def _joined(trees: list[Tree], how: Callable[[list[Tensor]], Tensor]) -> Tree:
-    """One tree from several of the same shape, tensor by tensor."""
-    if isinstance(trees[0], Tensor):
-        return how(trees)
-    if isinstance(trees[0], Mapping):
-        return {name: _joined([tree[name] for tree in trees], how) for name in trees[0]}
-    return tuple(_joined(list(parts), how) for parts in zip(*trees, strict=True))
+        rows.append(joined(sums, lambda leaves: torch.stack(leaves).sum(0)))
+    return mapped(joined(rows, torch.stack), lambda leaf: F.normalize(leaf, dim=-1))

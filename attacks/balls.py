@@ -6,6 +6,7 @@ never in an encoder's normalised space.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from transforms import Scene, scene_of
 
 
-class Ball:
+class Ball(ABC):
     """A set that holds one delta (N,C,H,W) for each picture; the delta is added to it.
 
     Where a method takes pictures or None, None stands for no box: the ball that many pictures share. No value can
@@ -81,21 +82,21 @@ class Ball:
         to the last bit."""
         return self.project(((images + delta) + by) - images, images)
 
+    @abstractmethod
     def steepest(self, grad: Tensor) -> Tensor:
         """The step of norm 1 with the largest inner product with `grad`; zero where `grad` is zero."""
-        raise NotImplementedError
 
     def project(self, delta: Tensor, images: Tensor) -> Tensor:
         """A point of the set, which leaves a point of the set alone and is no farther from any other."""
         return into_box(self.ball(delta), images)
 
+    @abstractmethod
     def ball(self, delta: Tensor) -> Tensor:
         """The nearest delta in the ball, whatever the picture."""
-        raise NotImplementedError
 
+    @abstractmethod
     def norm(self, delta: Tensor) -> Tensor:
         """(N,C,H,W) -> (N,)."""
-        raise NotImplementedError
 
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
         """The delta that an 8-bit file of images + delta will hold, still within `eps`.

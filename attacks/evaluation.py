@@ -16,7 +16,7 @@ from torch import Tensor
 from attacks.distributed import ALONE, World
 from attacks.eot import view
 from attacks.parts import Encoder, Objective
-from attacks.trees import Tree, take
+from attacks.trees import Tree, joined, take
 from transforms import Compose, Sobol, scene_of, stream
 
 
@@ -78,9 +78,9 @@ class Scores(NamedTuple):
 
 
 @torch.no_grad()
-def embed(images: Tensor, encoder: Encoder, device: torch.device, chunk: int = 64) -> Tensor:
-    """The embeddings of pictures seen directly: (N,C,H,W) -> (N,D) on `device`."""
-    return torch.cat([encoder(part.to(device)) for part in images.split(chunk)])
+def embed(images: Tensor, encoder: Encoder, device: torch.device, chunk: int = 64) -> Tree:
+    """The embeddings of pictures seen directly: (N,C,H,W) -> (N,D) on `device`, or a tree of such."""
+    return joined([encoder(part.to(device)) for part in images.split(chunk)], torch.cat)
 
 
 def bank(transforms: Compose, views: int, *, seed: int, purpose: str) -> Bank:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from torch import Tensor
@@ -16,6 +17,8 @@ from attacks.regions import Grey, Masked
 from attacks.sparse import L0, L1
 from attacks.spectral import LowFrequency, Smoothed
 
+_BALLS: dict[str, Callable[[float], Ball]] = {"linf": Linf, "l2": L2, "l1": L1}
+
 
 def perturb(node: choices.Ball | choices.Patch, images: Tensor) -> Perturbation:
     """The perturbation that a configuration names, for pictures (N,3,H,W). Raises ValueError or FileNotFoundError."""
@@ -28,7 +31,7 @@ def perturb(node: choices.Ball | choices.Patch, images: Tensor) -> Perturbation:
             raise ValueError(f"`perturbation.eps` of l0 is a whole number of pixels; got {node.eps}")
         own: Ball = L0(int(eps))
     else:
-        own = {"linf": Linf, "l2": L2, "l1": L1}[node.name](eps)
+        own = _BALLS[node.name](eps)
     if node.grey:
         own = Grey(own)
     if node.keep is not None:

@@ -5,7 +5,7 @@ Whether an encoder hides its gradient shows where such a search does better than
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import torch
 from torch import Tensor
@@ -15,11 +15,21 @@ from attacks.distributed import ALONE, World
 from attacks.eot import EOT
 from attacks.estimate import Estimate
 from attacks.evaluation import Bank
-from attacks.loop import STEPS, Step, budgeted, checked
-from attacks.parts import Encoder, Objective, Penalty, Perturbation, Proposer
+from attacks.loop import STEPS, Step, attack, budgeted, checked
+from attacks.parts import Encoder, Objective, Optimiser, Penalty, Perturbation, Proposer
 from attacks.penalties import seen
 from attacks.trees import Tree, take
 from transforms import stream
+
+
+def gradient_free(optimiser: Optimiser | Proposer) -> bool:
+    """Whether it asks for no gradient."""
+    return bool(getattr(optimiser, "gradient_free", False))
+
+
+def loop_of(optimiser: Optimiser | Proposer) -> Callable[..., Generator[Step, Tensor | None, None]]:
+    """The loop that suits the optimiser: `attack`, or `search`."""
+    return search if gradient_free(optimiser) else attack
 
 
 def search(

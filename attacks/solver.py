@@ -5,7 +5,7 @@ The loss of a step is a noisy draw: the lowest one is luck. Candidates are there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple, Unpack
 
 import torch
@@ -13,11 +13,11 @@ from torch import Tensor
 
 from attacks.distributed import ALONE
 from attacks.evaluation import Bank, bank
-from attacks.loop import STEPS, Step, attack, merged
+from attacks.loop import STEPS, Step, merged
 from attacks.parts import Perturbation, Setup
 from attacks.penalties import seen
 from attacks.risk import Risk
-from attacks.search import search
+from attacks.search import loop_of
 from attacks.trees import Tree, take
 from transforms import stream
 
@@ -98,7 +98,7 @@ def _run(
     images: Tensor, anchor: Tree, restart: int, rows: Tensor, setup: Setup
 ) -> Generator[Step, Tensor | None, None]:
     """One run on the `rows` that are left: the first one is the run of the setup itself, on all pictures."""
-    run = _kind(setup)
+    run = loop_of(setup["optimiser"])
     if not restart:
         return run(images, anchor, **setup)
     budget, part = setup.get("budget"), getattr(setup["perturbation"], "take", None)
@@ -108,11 +108,6 @@ def _run(
     if part is not None:  # it holds something of each picture
         own["perturbation"] = part(rows)
     return run(images[rows], take(anchor, rows), **own)
-
-
-def _kind(setup: Setup) -> Callable[..., Generator[Step, Tensor | None, None]]:
-    """The loop that suits the optimiser."""
-    return search if getattr(setup["optimiser"], "gradient_free", False) else attack
 
 
 def _joined(own: Step, rows: Tensor, before: Step, best: Best) -> Step:
@@ -154,24 +149,21 @@ def _look(
     rows = torch.arange(len(images)) if best is None or shared else moved.nonzero()[:, 0]
     rows = rows.to(images.device)
     delta = step.delta if shared else step.delta[rows]
-    attacked = pictures(setup["perturbation"], images[rows], delta)
-    losses = views.losses(
-        attacked,
-        take(anchor, rows),
-        setup["encoder"],
-        setup["objective"],
-        step.estimate.chunk,
-        setup.get("world", ALONE),
-        untouched=images[rows],
-    )
-    loss, penalty = _risk(setup).value(losses).to(losses), setup.get("penalty")
-    if penalty is not None:
-        loss = loss + penalty(delta, attacked, images[rows])
+    loss = _worth(delta, images[rows], take(anchor, rows), views, step.estimate.chunk, setup)
     if best is not None:
         latest = best.latest.clone()
         latest[rows] = loss
         loss = latest
     return Best(step.delta, loss, torch.full_like(loss, step.index, dtype=torch.long), loss)
+
+
+def _worth(delta: Tensor, images: Tensor, anchor: Tree, views: Bank, chunk: int, setup: Setup) -> Tensor:
+    """The loss of each picture on a bank (N,), as the attack weighs it, and what its penalty asks."""
+    attacked = pictures(setup["perturbation"], images, delta)
+    encoder, objective, world = setup["encoder"], setup["objective"], setup.get("world", ALONE)
+    losses = views.losses(attacked, anchor, encoder, objective, chunk, world, untouched=images)
+    loss, penalty = _risk(setup).value(losses).to(losses), setup.get("penalty")
+    return loss if penalty is None else loss + penalty(delta, attacked, images)
 
 
 def _better(best: Best | None, now: Best, shared: bool) -> Best:
@@ -186,21 +178,8 @@ def _better(best: Best | None, now: Best, shared: bool) -> Best:
 def compare(best: Best | None, found: Best, images: Tensor, anchor: Tree, setup: Setup) -> Best:
     """The better of two, picture by picture, where `found` comes from an attack with another objective: its loss is
     taken anew, that of the setup on the setup's bank. `best` has been so compared before."""
-    eot, delta = setup["eot"], found.delta
-    attacked = pictures(setup["perturbation"], images, delta)
-    losses = selection(setup, images).losses(
-        attacked,
-        anchor,
-        setup["encoder"],
-        setup["objective"],
-        eot.chunk,
-        setup.get("world", ALONE),
-        untouched=images,
-    )
-    loss, penalty = eot.risk.value(losses).to(losses), setup.get("penalty")
-    if penalty is not None:
-        loss = loss + penalty(delta, attacked, images)
-    return _better(best, Best(delta, loss, found.step, loss), setup["perturbation"].shared)
+    loss = _worth(found.delta, images, anchor, selection(setup, images), setup["eot"].chunk, setup)
+    return _better(best, Best(found.delta, loss, found.step, loss), setup["perturbation"].shared)
 
 
 def selection(setup: Setup, images: Tensor) -> Bank:

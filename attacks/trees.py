@@ -3,7 +3,7 @@ row for each picture or view."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -24,6 +24,15 @@ def mapped(tree: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
     if isinstance(tree, Mapping):
         return {name: mapped(part, change) for name, part in tree.items()}
     return tuple(mapped(part, change) for part in tree)
+
+
+def joined(trees: Sequence[Tree], how: Callable[[list[Tensor]], Tensor]) -> Tree:
+    """One tree from several of the same shape, tensor by tensor, `how` as `torch.cat` does."""
+    if isinstance(trees[0], Tensor):
+        return how(list(trees))
+    if isinstance(trees[0], Mapping):
+        return {name: joined([tree[name] for tree in trees], how) for name in trees[0]}
+    return tuple(joined(parts, how) for parts in zip(*trees, strict=True))
 
 
 def length(tree: Tree) -> int:

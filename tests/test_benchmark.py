@@ -221,8 +221,8 @@ def test_the_tensors_peak_is_counted_to_the_byte():
 
 def test_more_views_need_no_more_tensors():
     whole = memory.case("pocket", 64, "cpu")
-    few, many = (memory.tensor_peak(memory.step(whole, n), "cpu") for n in (8, 64))
-    assert many <= 1.03 * few
+    few, some, many = (memory.tensor_peak(memory.step(whole, n), "cpu") for n in (8, 32, 64))
+    assert many <= 1.03 * min(few, some)
 
 
 def test_estimator_measures_a_known_covariance(monkeypatch):

@@ -1,7 +1,5 @@
 """The exactness contract: passes, pictures, processes and memory show in the last digits of an estimate only."""
 
-import threading
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,6 +9,7 @@ from attacks import EOT
 from attacks.distributed import World
 from attacks.eot import view
 from attacks.risk import CVaR, Mean, SoftMax, WorstOf
+from tests.fellows import together
 from transforms import Affine, Brightness, Compose, Perspective, scene_of
 
 VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3), translate=0.1), Perspective(0.2), Brightness(0.1)])
@@ -86,37 +85,6 @@ def test_chunks_do_not_matter(dtype, rtol, risk, shared):
         within = rtol / risk.temperature if isinstance(risk, SoftMax) else rtol  # exp(l / tau) magnifies rounding
         assert (found.grad - whole.grad).norm() <= within * whole.grad.norm()
         close(found, whole, rtol if dtype == double else 1e-4)  # snr is a difference of large numbers
-
-
-class Fellow(World):
-    """One of several processes, here a thread."""
-
-    def __init__(self, rank, size, table, barrier):
-        super().__init__(rank, size)
-        object.__setattr__(self, "shared", (table, barrier))
-
-    def sum(self, *tensors):
-        table, barrier = self.shared
-        for tensor in tensors:
-            table[self.rank] = tensor.clone()
-            barrier.wait()
-            total = sum(table[i] for i in range(self.size))
-            barrier.wait()
-            tensor.copy_(total)
-
-
-def together(size, work):
-    """The results of `work(world)` on each of `size` processes."""
-    table, found, barrier = {}, {}, threading.Barrier(size, timeout=60)
-    threads = [
-        threading.Thread(target=lambda i=i: found.__setitem__(i, work(Fellow(i, size, table, barrier))))
-        for i in range(size)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [found[i] for i in range(size)]
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])

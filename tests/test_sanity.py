@@ -5,35 +5,23 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from attacks import L2, PGD, SGD, Linf, Universal
+from attacks import PGD, SGD, Linf
 from attacks.sanity import Check, Sanity, table
 from attacks.sanity.gap import NEGLIGIBLE, gap
 from attacks.sanity.radius import cards, hastened, largest, rescaled, resized
 from attacks.sanity.signal import noise, room
 from attacks.sanity.strength import END, beats_cards, grows, lowers, not_worse, plateau
 from attacks.sanity.surrogate import redrawn
-
-SETS = [Linf(0.1), L2(1.0), Universal(Linf(0.1)), Universal(L2(1.0))]
-ids = ["linf", "l2", "universal-linf", "universal-l2"]
-
-
-def small(seed=0):
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        net = nn.Sequential(nn.Conv2d(3, 8, 5, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(12))
-        net(torch.zeros(1, 3, 20, 22))
-    return net.eval().requires_grad_(False)
+from tests.small import SETS, ids, small, smooth
 
 
 @pytest.fixture
 def images():
-    rough = torch.rand(2, 3, 5, 5, generator=torch.Generator().manual_seed(1))
-    return F.interpolate(rough, (20, 22), mode="bilinear")
+    return smooth()
 
 
 def losses(level, spread=0.05, views=32, seed=0):

@@ -4,28 +4,19 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, L2, PGD, Away, Linf, Toward, Universal, WorstOf, attack
+from attacks.ensemble import Ensemble
 from attacks.optimisers import Adam
 from attacks.sanity import examine, table
 from attacks.sanity.questions import transfer
 from attacks.sanity.surrogate import redrawn
 from attacks.sanity.trial import CANDIDATES, JUDGES, Tally, Trial, trial
+from tests.small import SETS, ids, small, smooth
 from transforms import Affine, Brightness, Compose, stream
 
 SEEN = Compose([Affine(degrees=20, scale=(0.8, 1.2), translate=0.1), Brightness(0.1)])
-SETS = [Linf(0.1), L2(1.0), Universal(Linf(0.1)), Universal(L2(1.0))]
-ids = ["linf", "l2", "universal-linf", "universal-l2"]
-
-
-def small(seed=0):
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        net = nn.Sequential(nn.Conv2d(3, 8, 5, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(12))
-        net(torch.zeros(1, 3, 20, 22))
-    return net.eval().requires_grad_(False)
 
 
 def parts(**changes):
@@ -36,8 +27,7 @@ def parts(**changes):
 
 @pytest.fixture
 def images():
-    rough = torch.rand(2, 3, 5, 5, generator=torch.Generator().manual_seed(1))
-    return F.interpolate(rough, (20, 22), mode="bilinear")
+    return smooth()
 
 
 # Short runs
@@ -83,6 +73,13 @@ def test_a_tally_counts_every_pass(images):
     gradients = 2 * 5 * 4
     assert tally.backward == gradients
     assert tally.forward == gradients + 2 * (16 * len(CANDIDATES) + JUDGES)
+
+
+def test_a_tally_counts_what_an_ensemble_asks_of_one_of_its_encoders(images):
+    both, tally = Ensemble([small(0), small(1)]), Tally()
+    seen = tally.of(both)(images, only=1)
+    torch.testing.assert_close(seen, both(images, only=1), rtol=0, atol=0)
+    assert tally.forward == len(images)
 
 
 @pytest.mark.parametrize("objective", [Away(), Toward()], ids=["away", "toward"])

@@ -1,7 +1,5 @@
 """The worst views: against an exhaustive look, against optima in closed form, and against the risk that they are."""
 
-import threading
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,6 +10,7 @@ from attacks.distributed import World
 from attacks.gallery import tiles
 from attacks.pipelines import preset
 from attacks.worst import Adversary, both_sides, worst_views
+from tests.fellows import together
 from transforms import Affine, Brightness, Compose, scene_of
 
 SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
@@ -105,23 +104,6 @@ def test_a_picture_does_not_feel_its_neighbours_nor_the_chunk(setting):
     assert max(most) == 2
 
 
-class Fellow(World):
-    """One of several processes, here a thread."""
-
-    def __init__(self, rank, size, table, barrier):
-        super().__init__(rank, size)
-        object.__setattr__(self, "common", (table, barrier))
-
-    def sum(self, *tensors):
-        table, barrier = self.common
-        for tensor in tensors:
-            table[self.rank] = tensor.clone()
-            barrier.wait()
-            total = sum(table[i] for i in range(self.size))
-            barrier.wait()
-            tensor.copy_(total)
-
-
 @pytest.mark.parametrize("size", [2, 7])
 def test_processes_share_the_work_and_find_the_same(setting, size):
     # Seven have more hands than there are views to refine, and than the adversary has views.
@@ -137,23 +119,8 @@ def test_processes_share_the_work_and_find_the_same(setting, size):
         return *worst_views(images, anchor, k=8, refine_steps=3, keep=2, world=world, **parts), u
 
     wanted = both(World())
-    table, barrier, found, failed = {}, threading.Barrier(size, timeout=60), {}, []
-
-    def work(rank):
-        try:
-            found[rank] = both(Fellow(rank, size, table, barrier))
-        except BaseException as error:
-            failed.append(error)
-            barrier.abort()
-
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
-    for rank in range(size):
-        for a, b in zip(found[rank], wanted, strict=True):
+    for found in together(size, both):
+        for a, b in zip(found, wanted, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 

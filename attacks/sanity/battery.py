@@ -28,7 +28,8 @@ from attacks.sanity.questions import (
 from attacks.sanity.radius import hastened
 from attacks.sanity.signal import NOISE, ROOM, noise, room
 from attacks.sanity.strength import LOWERS, lowers, plateau
-from attacks.sanity.trial import Tally, Trial, gradient_free, trial
+from attacks.sanity.trial import Tally, Trial, trial
+from attacks.search import gradient_free
 from attacks.trees import Tree
 
 #: Steps of a short run, and the views of each.
@@ -123,7 +124,7 @@ def _checks(test: Trial, module: nn.Module | None, views: int) -> list[Check]:
     checks.append(guarded("more steps", lambda: more_steps(test, main, gain)))
     checks.append(guarded("gradient-free", lambda: without_gradient(test, main, gain)))
     checks.append(guarded("transfer", lambda: transfer(test, main, gain, module)))
-    if gradient_free(test.setup):
+    if gradient_free(test.setup["optimiser"]):
         return [*checks, *(skipped(name, "the optimiser asks for no gradient") for name in FOLLOWED), first]
     checks.append(room(test.setup["perturbation"], test.images, main.start, main.end))
     uniform = test.setup["eot"].risk.uniform

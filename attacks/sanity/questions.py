@@ -16,7 +16,8 @@ from attacks.sanity.planted import WORTH, Planted, Promised, balance, finds_prom
 from attacks.sanity.radius import cards, largest, rescaled, resized
 from attacks.sanity.strength import beats_cards, grows, not_worse
 from attacks.sanity.surrogate import redrawn
-from attacks.sanity.trial import Run, Trial, gradient_free, pictures_of
+from attacks.sanity.trial import Run, Trial, pictures_of
+from attacks.search import gradient_free
 from attacks.square import Square
 from attacks.trees import take
 from transforms import scene_of, stream
@@ -70,7 +71,7 @@ def radii(test: Trial, main: Run, clean: Tensor, gain: float) -> list[Check]:
 
 def one_step(test: Trial, main: Run, gain: float) -> Check:
     """Against one step along the gradient that may go all the way (Goodfellow et al. 2015)."""
-    if gradient_free(test.setup):
+    if gradient_free(test.setup["optimiser"]):
         return skipped("one step", "the optimiser asks for no gradient")
     step = test.run(optimiser=PGD(1.0, 0.0, "constant"), steps=1)
     remedy = "one long step does better, so these steps are wrong: too short, too few, or not downhill"
@@ -89,7 +90,7 @@ def more_steps(test: Trial, main: Run, gain: float) -> Check:
 
 def without_gradient(test: Trial, main: Run, gain: float) -> Check:
     """Against a search with as many encoder passes: where it does better, the gradient is no good."""
-    if gradient_free(test.setup):
+    if gradient_free(test.setup["optimiser"]):
         return skipped("gradient-free", "the attack is itself gradient-free")
     found = test.run(optimiser=Square())
     remedy = "a blind search does better at the same number of encoder passes, so the gradient misleads"
@@ -116,7 +117,7 @@ def transfer(test: Trial, main: Run, gain: float, module: nn.Module | None) -> C
 
 def active(test: Trial, clean: float, gain: float) -> Check:
     """Whether the attack finds what is certain to be there."""
-    if gradient_free(test.setup) and test.setup["steps"] < QUERIES:
+    if gradient_free(test.setup["optimiser"]) and test.setup["steps"] < QUERIES:
         return skipped("active test", f"a search needs {QUERIES} queries to find anything (sanity.steps)")
     perturbation, objective = test.setup["perturbation"], test.setup["objective"]
     origin, best = test.start(), promise(perturbation, test.images)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -11,10 +10,9 @@ from torch import Tensor
 
 from attacks.distributed import ALONE
 from attacks.evaluation import Bank, bank
-from attacks.loop import Step, attack
 from attacks.parts import Encoder, Setup
 from attacks.penalties import seen
-from attacks.search import search
+from attacks.search import loop_of
 from attacks.trees import Tree
 from transforms import stream
 
@@ -44,10 +42,10 @@ class Tally:
     def of(self, encoder: Encoder) -> Encoder:
         """The encoder, counted."""
 
-        def counted(images: Tensor) -> Tree:
+        def counted(images: Tensor, **which: int) -> Tree:
             self.forward += len(images)
             self.backward += len(images) * images.requires_grad
-            return encoder(images)
+            return encoder(images, **which)
 
         return counted
 
@@ -70,7 +68,7 @@ class Trial:
         wanted = [round(share * last) for share in CANDIDATES]
         start = setup["perturbation"].start(self.images, _generator(setup))
         at, kept, ends, noise = start, [], [], []
-        for step in steps_of(self.images, anchor, setup):
+        for step in loop_of(setup["optimiser"])(self.images, anchor, **setup):
             if step.index in (0, last):
                 ends.append((at, step.estimate.grad))
             kept += [step.delta] * wanted.count(step.index)
@@ -138,18 +136,6 @@ def pictures_of(trial: Trial, delta: Tensor, setup: Setup | None = None) -> Tens
     perturbation = (setup or trial.setup)["perturbation"]
     with torch.no_grad():
         return seen(perturbation.scene(trial.images, delta))
-
-
-def steps_of(images: Tensor, anchor: Tree, setup: Setup) -> Generator[Step, Tensor | None, None]:
-    """The loop that suits the optimiser."""
-    loop: Any = search if gradient_free(setup) else attack
-    steps: Generator[Step, Tensor | None, None] = loop(images, anchor, **setup)
-    return steps
-
-
-def gradient_free(setup: Setup) -> bool:
-    """Whether the optimiser asks for no gradient."""
-    return bool(getattr(setup["optimiser"], "gradient_free", False))
 
 
 def _generator(setup: Setup) -> torch.Generator:
