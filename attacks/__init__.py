@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from attacks.spectral import LowFrequency, Smoothed
     from attacks.square import Square
     from attacks.transfer import leave_one_out
+    from attacks.wiener import Wiener
     from attacks.worst import Adversary, both_sides, worst_views
 
 _HOME = {
@@ -64,6 +65,7 @@ _HOME = {
     "Best": "solver",
     "solve": "solver",
     "APGD": "apgd",
+    "Wiener": "wiener",
     "Adam": "optimisers",
     "L0": "perturbations",
     "L1": "perturbations",
@@ -141,6 +143,7 @@ __all__ = [
     "Triplet",
     "Universal",
     "Verification",
+    "Wiener",
     "WorstOf",
     "attack",
     "bank",

@@ -20,6 +20,7 @@ from attacks.optimisers import PGD, SGD, Adam
 from attacks.parts import Optimiser, Penalty, Perturbation, Proposer
 from attacks.pipelines import pipeline
 from attacks.square import Square
+from attacks.wiener import Wiener
 from transforms import Antithetic, Compose, Draws, Fixed, Grid, Latin, Sobol, Uniform, stream
 
 DRAWS: dict[str, type] = {
@@ -32,7 +33,14 @@ DRAWS: dict[str, type] = {
 }
 
 
-OPTIMISERS: dict[str, type] = {"pgd": PGD, "sgd": SGD, "adam": Adam, "apgd": APGD, "square": Square}
+OPTIMISERS: dict[str, type] = {
+    "wiener": Wiener,
+    "pgd": PGD,
+    "sgd": SGD,
+    "adam": Adam,
+    "apgd": APGD,
+    "square": Square,
+}
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,13 @@ class Patch:
 
 
 @dataclass
+class Wiener:
+    name: str = "wiener"
+    rel_step_size: float = MISSING
+    schedule: str = MISSING
+
+
+@dataclass
 class PGD:
     name: str = "pgd"
     rel_step_size: float = MISSING
@@ -275,7 +282,7 @@ CHOICES: dict[str, dict[str, type]] = {
         "bits": Bits,
     },
     "perturbation": {**dict.fromkeys(("linf", "l2", "l1", "l0"), Ball), "patch": Patch},
-    "optimiser": {"pgd": PGD, "sgd": SGD, "adam": Adam, "apgd": APGD, "square": Square},
+    "optimiser": {"wiener": Wiener, "pgd": PGD, "sgd": SGD, "adam": Adam, "apgd": APGD, "square": Square},
     "draws": dict.fromkeys(("sobol", "uniform", "antithetic", "latin", "fixed", "grid"), Draws),
     "risk": {"mean": Mean, "cvar": CVaR, "worst_of": WorstOf, "softmax": SoftMax},
     "penalty": {"none": NoPenalty, "tv": TotalVariation, "ssim": SSIM, "lpips": LPIPS},

@@ -1,6 +1,6 @@
 """How an estimate becomes a step. An optimiser is a pair of pure functions; its state is a value of its own.
 
-APGD, which also looks at the losses, is in `apgd.py`.
+APGD, which also looks at the losses, is in `apgd.py`; the one that filters its gradients in `wiener.py`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PGD:
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        _check("rel_step_size", self.rel_step_size, self.schedule, momentum=self.momentum)
+        check_step("rel_step_size", self.rel_step_size, self.schedule, momentum=self.momentum)
         _check_nesterov(self.nesterov, self.momentum)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> State:
@@ -101,7 +101,7 @@ class SGD:
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        _check("lr", self.lr, self.schedule, momentum=self.momentum)
+        check_step("lr", self.lr, self.schedule, momentum=self.momentum)
         _check_nesterov(self.nesterov, self.momentum)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> State:
@@ -152,7 +152,7 @@ class Adam:
     schedule: Schedule = "cosine"
 
     def __post_init__(self) -> None:
-        _check("rel_step_size", self.rel_step_size, self.schedule, beta1=self.beta1, beta2=self.beta2)
+        check_step("rel_step_size", self.rel_step_size, self.schedule, beta1=self.beta1, beta2=self.beta2)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> Moments:
         """The state before the first of `steps` steps."""
@@ -177,7 +177,8 @@ def decay(schedule: Schedule, step: int, steps: int) -> float:
     return 1 - step / steps if schedule == "linear" else (1 + math.cos(math.pi * step / steps)) / 2
 
 
-def _check(name: str, size: float, schedule: str, **memories: float) -> None:
+def check_step(name: str, size: float, schedule: str, **memories: float) -> None:
+    """Raise ValueError for a length, a schedule, or a share of memory that no optimiser could use."""
     if not (size > 0 and math.isfinite(size)):
         raise ValueError(f"`{name}` must be a positive number; got {size}")
     for memory, share in memories.items():

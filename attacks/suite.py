@@ -24,6 +24,7 @@ from attacks.retrieval import Retrieval
 from attacks.solver import Best, compare, watch
 from attacks.square import Square
 from attacks.trees import Tree
+from attacks.wiener import Wiener
 
 
 class Member(NamedTuple):
@@ -36,8 +37,10 @@ class Member(NamedTuple):
 
 
 def members(known: Known, nearest: int) -> list[Member]:
-    """The four kinds of attack: away from the own embedding, below the best impostor, toward each of the `nearest`
-    impostors, and without a gradient. All but the last are APGD. Raises ValueError if the gallery has too few."""
+    """The kinds of attack: away from the own embedding, below the best impostor, toward each of the `nearest`
+    impostors, and without a gradient. The first is also made with `Wiener`, the strongest single attack under many
+    views, so that no suite is weaker than a single run; the others with a gradient are APGD. Raises ValueError if the
+    gallery has too few."""
     cosines = F.normalize(known.own, dim=1) @ F.normalize(known.gallery, dim=1).T
     cosines = cosines.scatter(1, known.truth.to(cosines.device)[:, None], -torch.inf)
     if not 0 <= nearest < len(known.gallery):
@@ -47,6 +50,7 @@ def members(known: Known, nearest: int) -> list[Member]:
         )
     targets = cosines.topk(nearest, dim=1).indices.T
     return [
+        Member("wiener_cosine", Away(), known.own, Wiener()),
         Member("apgd_cosine", Away(), known.own, APGD()),
         Member("apgd_hinge", Retrieval(known.gallery), known.truth, APGD()),
         *(Member(f"apgd_nearest_{i}", Toward(), known.gallery[rows], APGD()) for i, rows in enumerate(targets, 1)),

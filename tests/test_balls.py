@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import linprog, minimize
 from scipy.stats import kstest
 
-from attacks import EOT, PGD, attack
+from attacks import EOT, PGD, Wiener, attack
 from attacks.balls import L2, Linf
 from attacks.gallery import tiles
 from attacks.projections import onto_l0, onto_l1
@@ -159,15 +159,16 @@ class Dot:
 OPTIMA = [Linf(8 / 255), Linf(0.3), L2(0.5), L2(4.0), L1(0.4), L1(12.0), L1(100.0), L0(1), L0(20), L0(200)]
 
 
-@pytest.mark.parametrize(("steps", "share"), [(100, 0.998), (300, 0.999)])
+@pytest.mark.parametrize(("steps", "share"), [(100, 0.998), pytest.param(300, 0.999, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("optimiser", [Wiener(), PGD()], ids=["wiener", "pgd"])
 @pytest.mark.parametrize("perturbation", OPTIMA, ids=str)
-def test_pgd_finds_the_optimum_of_a_linear_loss_on_photographs(perturbation, steps, share):
+def test_the_optimum_of_a_linear_loss_on_photographs_is_found(perturbation, optimiser, steps, share):
     images = tiles(32).images
     ends = (images == 0).flatten(1).sum(1) + (images == 1).flatten(1).sum(1)
     images = images[ends.topk(4).indices].to(double)  # where the box binds the most
     assert (images == 0).any() and (images == 1).any()
     weight = random(*images.shape)
-    parts = {"encoder": lambda pixels: pixels, "objective": Dot(), "optimiser": PGD(), "eot": EOT(n=1)}
+    parts = {"encoder": lambda pixels: pixels, "objective": Dot(), "optimiser": optimiser, "eot": EOT(n=1)}
     *_, last = attack(images, weight, perturbation=perturbation, steps=steps, **parts)
     ratio = -(weight * last.delta).sum((1, 2, 3)) / best(perturbation, images, weight)
     assert (ratio >= share).all()

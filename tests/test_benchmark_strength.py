@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import attacks.solver
+from attacks.gallery import tiles
 from attacks.patch import Patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
@@ -179,6 +180,13 @@ def test_settings_are_chosen_on_other_pictures_and_views():
     assert not (attacked[:, None] == others[None]).flatten(2).all(2).any()
     one, other = held_out("evaluate", 16).u, held_out("tune", 16).u
     assert not (one[:, None] == other[None]).all(2).any()
+
+
+@pytest.mark.parametrize("purpose", ["evaluate", "tune"])
+def test_no_picture_is_one_that_our_own_defaults_were_chosen_on(purpose):
+    for count in strength_case.CHOSEN:
+        ours = tiles(strength_case.SIZE).spread(count).images
+        assert not (pictures(50, purpose)[:, None] == ours[None]).flatten(2).all(2).any()
 
 
 def test_what_is_scored_is_a_file_within_the_ball():

@@ -10,8 +10,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from attacks import build, pipelines, schema
+from attacks.build import OPTIMISERS
 from attacks.choices import CHOICES, OPEN
-from attacks.optimisers import PGD, SGD
 from attacks.run import CONFIGS, register
 
 GROUPS = {
@@ -53,7 +53,7 @@ def test_every_schema_is_a_choice_and_every_choice_a_schema():
         assert sorted(names) == GROUPS[group]
 
 
-@pytest.mark.parametrize(("group", "name", "part"), [("optimiser", "pgd", PGD), ("optimiser", "sgd", SGD)])
+@pytest.mark.parametrize(("group", "name", "part"), [("optimiser", name, part) for name, part in OPTIMISERS.items()])
 def test_defaults_in_yaml_equal_the_defaults_in_code(group, name, part):
     node = composed("config=smoke", f"{group}={name}")[group]
     for field in dataclasses.fields(part):
@@ -64,7 +64,7 @@ def test_defaults_in_yaml_equal_the_defaults_in_code(group, name, part):
 def test_the_defaults_are_those_that_the_estimator_study_recommends():
     run = schema.validate(composed("config=quickstart"))
     assert run.attack.views == 8 and run.attack.steps >= 100
-    assert (run.draws.name, run.optimiser.momentum, run.optimiser.schedule) == ("sobol", 0.75, "cosine")
+    assert (run.draws.name, run.optimiser.name, run.optimiser.schedule) == ("sobol", "wiener", "cosine")
 
 
 def test_a_plus_key_does_not_slip_past_the_schema():

@@ -12,13 +12,15 @@ from attacks.apgd import APGD
 from attacks.estimate import Estimate
 from attacks.ground import Ground
 from attacks.optimisers import Adam, decay
+from attacks.wiener import Wiener
 
 SETS = [Linf(8 / 255), L2(4.0)]
 every_set = pytest.mark.parametrize("perturbation", SETS, ids=["linf", "l2"])
 double = torch.float64
 SCHEDULES = ["constant", "cosine", "linear"]
-EVERY = [PGD(), PGD(nesterov=True), SGD(1.0), SGD(1.0, nesterov=True), Adam(), APGD()]
-every_optimiser = pytest.mark.parametrize("optimiser", EVERY, ids=["pgd", "nesterov", "sgd", "nag", "adam", "apgd"])
+EVERY = [Wiener(), PGD(), PGD(nesterov=True), SGD(1.0), SGD(1.0, nesterov=True), Adam(), APGD()]
+names = ["wiener", "pgd", "nesterov", "sgd", "nag", "adam", "apgd"]
+every_optimiser = pytest.mark.parametrize("optimiser", EVERY, ids=names)
 
 
 def gradients(steps=6, count=3):
@@ -153,7 +155,7 @@ def test_pgds_nesterov_takes_its_gradients_ahead(perturbation, schedule):
     torch.testing.assert_close(delta, x, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("optimiser", [PGD(), PGD(nesterov=True), Adam(), APGD()], ids=repr)
+@pytest.mark.parametrize("optimiser", [Wiener(), PGD(), PGD(nesterov=True), Adam(), APGD()], ids=repr)
 @every_set
 @given(powers=st.lists(st.integers(-30, 30), min_size=3, max_size=3))
 @settings(max_examples=10, deadline=None, derandomize=True)

@@ -159,7 +159,8 @@ def test_the_steps_of_a_suite_name_their_attack(tmp_path, monkeypatch):
     assert call(monkeypatch, *SHORT, "attack=suite", "attack.nearest=1", f"hydra.run.dir={folder}") == 0
     rows = list(csv.DictReader((folder / "steps.csv").read_text().splitlines()))
     names = [row["attack"] for row in rows if row["arm"] == "eot"]
-    assert names == [name for name in ("apgd_cosine", "apgd_hinge", "apgd_nearest_1", "square") for _ in range(2)]
+    members = ("wiener_cosine", "apgd_cosine", "apgd_hinge", "apgd_nearest_1", "square")
+    assert names == [name for name in members for _ in range(2)]
     # Without EOT, as many evaluations as all members had together.
     evals = {arm: max(int(row["evals"]) for row in rows if row["arm"] == arm) for arm in ("eot", "no_eot")}
-    assert evals["eot"] == evals["no_eot"] == 4 * 2 * 2
+    assert evals["eot"] == evals["no_eot"] == len(members) * 2 * 2

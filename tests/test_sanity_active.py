@@ -17,6 +17,7 @@ from attacks.sanity.planted import COLOURS, SHARE, Planted, Promised, balance, f
 from attacks.sanity.questions import QUERIES, active
 from attacks.sanity.trial import Tally, trial
 from attacks.square import Square
+from attacks.wiener import Wiener
 from transforms import Affine, Brightness, Compose
 
 SEEN = Compose([Affine(degrees=20, scale=(0.8, 1.2), translate=0.1), Brightness(0.1)])
@@ -124,6 +125,7 @@ def test_the_verdict_is_a_share_of_the_promise():
 
 
 RIGHT = {
+    "wiener": Wiener(),
     "pgd": PGD(),
     "plain pgd": PGD(0.2, 0.0, "constant"),
     "adam": Adam(),

@@ -25,6 +25,9 @@ PIPELINE, SIZE = preset("camera"), 96
 GROUP = 5
 #: Pictures that the peers' settings are chosen on; none of them is attacked for the table.
 TUNED = 3
+#: Our own defaults were chosen on tiles spread over the gallery in these numbers, and on banks with another seed.
+#: They have no part in the table.
+CHOSEN, SEED = (6, 10, 16), 1
 #: Views of which the mean embedding of an encoder without training is taken.
 CENTRE = 64
 
@@ -81,7 +84,10 @@ def network(arch: str) -> nn.Module:
 def pictures(count: int, purpose: Purpose) -> Tensor:
     """`count` tiles (N,3,S,S) to attack for the table, or TUNED others to choose settings on; the former are spread
     evenly over all tiles, the latter over the gaps between them."""
-    both = tiles(SIZE).spread(2 * count).images
+    whole = tiles(SIZE)
+    ours = {i * len(whole) // some for some in CHOSEN for i in range(some)}
+    fresh = [i for i in range(len(whole)) if i not in ours]
+    both = whole.images[[fresh[i * len(fresh) // (2 * count)] for i in range(2 * count)]]
     if purpose == "evaluate":
         return both[::2]
     rows = [2 * (i * count // min(TUNED, count)) + 1 for i in range(min(TUNED, count))]
@@ -90,7 +96,7 @@ def pictures(count: int, purpose: Purpose) -> Tensor:
 
 def held_out(purpose: Purpose, views: int) -> Bank:
     """Views that no attack has seen; settings are chosen on others."""
-    return bank(PIPELINE, views, seed=0, purpose=purpose)
+    return bank(PIPELINE, views, seed=SEED, purpose=purpose)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from attacks import EOT, Away, attack
 from attacks.patch import Patch
 from benchmarks.peers import LogProbabilities
 from benchmarks.strength_case import PIPELINE, SIZE, Group, Trace, seeded
-from benchmarks.strength_peers import OURS, Contestant, Found, NewView, Setting, pgd, rule, steps
+from benchmarks.strength_peers import OURS, Contestant, Found, NewView, Setting, rule, steps, wiener
 
 #: Where the texture lies: from a third of the picture to two thirds.
 SIDE = SIZE // 3
@@ -41,7 +41,7 @@ def ours(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
         encoder=question.counted,
         objective=Away(),
         perturbation=Patch((SIDE, SIDE), QUAD),
-        optimiser=pgd(setting),
+        optimiser=wiener(setting),
         eot=EOT(PIPELINE, n=setting.views),
         steps=steps(question, setting),
         seed=question.seed,
