@@ -14,7 +14,7 @@ from attacks.evaluation import bank, embed
 from attacks.layers import Layers
 from attacks.objectives import Away, Paired, Toward
 from attacks.parts import Encoder, Objective
-from attacks.retrieval import InfoNCE, Retrieval, Verification
+from attacks.retrieval import InfoNCE, Retrieval, Triplet, Verification
 from attacks.trees import Tree
 from transforms import Compose
 
@@ -22,6 +22,7 @@ Node = (
     choices.Away
     | choices.Toward
     | choices.Retrieval
+    | choices.Triplet
     | choices.InfoNCE
     | choices.Verification
     | choices.Layers
@@ -52,7 +53,7 @@ class Known(NamedTuple):
 
 def wants_gallery(node: Node) -> bool:
     """Whether the objective compares with the pictures that a view could be taken for."""
-    return isinstance(node, choices.Retrieval | choices.InfoNCE | choices.Mixed | choices.Toward)
+    return isinstance(node, choices.Retrieval | choices.InfoNCE | choices.Mixed | choices.Toward | choices.Triplet)
 
 
 def shown_sign(node: Node) -> int:
@@ -77,6 +78,9 @@ def aim(node: Node, known: Known, encoder: Encoder, transforms: Compose, seed: i
     if isinstance(node, choices.Toward):
         assert known.goal is not None
         return Aim(Toward(node.metric), known.gallery[known.goal])  # type: ignore[arg-type]
+    if isinstance(node, choices.Triplet):
+        assert known.goal is not None
+        return Aim(Triplet(node.margin), {"positive": known.gallery[known.goal], "negative": known.own})
     if isinstance(node, choices.Retrieval):
         return Aim(Retrieval(known.gallery, node.margin), known.truth)
     if isinstance(node, choices.InfoNCE):

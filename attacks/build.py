@@ -85,7 +85,7 @@ def build(run: schema.Run) -> Parts:
     perturbation = perturb(run.perturbation, queries.images)
     truth = torch.tensor([pictures.names.index(name) for name in queries.names])
     goal = None
-    if isinstance(run.objective, choices.Toward):
+    if isinstance(run.objective, choices.Toward | choices.Triplet):
         pictures, goal = target(run.objective.target, pictures, truth, run.seed)
     return Parts(
         encoder=encoder,

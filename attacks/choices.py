@@ -40,6 +40,13 @@ class Retrieval:
 
 
 @dataclass
+class Triplet:
+    name: str = "triplet"
+    target: str = MISSING  # as of toward
+    margin: float | None = None  # a view won by so much hardly counts any more
+
+
+@dataclass
 class InfoNCE:
     name: str = "infonce"
     temperature: float = MISSING
@@ -275,6 +282,7 @@ CHOICES: dict[str, dict[str, type]] = {
         "away": Away,
         "toward": Toward,
         "retrieval": Retrieval,
+        "triplet": Triplet,
         "infonce": InfoNCE,
         "verification": Verification,
         "layers": Layers,

@@ -20,6 +20,7 @@ NODES = {
     "toward": choices.Toward(target="another"),
     "retrieval": choices.Retrieval(),
     "hinge": choices.Retrieval(margin=0.1),
+    "triplet": choices.Triplet(target="another"),
     "infonce": choices.InfoNCE(temperature=0.07),
     "verification": choices.Verification(threshold=0.5),
     "layers": choices.Layers(layers={"stages.2": "flat", "stages.8": "mean"}),
@@ -76,6 +77,15 @@ def test_away_and_toward_are_the_plain_cosines(setting):
     assert torch.equal(objective(features, anchor), -F.cosine_similarity(features, known.gallery[[5, 6]], dim=1))
 
 
+def test_triplet_is_the_picture_itself_against_the_target(setting):
+    encoder, known = setting
+    features = torch.randn(2, known.own.shape[1], generator=torch.Generator().manual_seed(0))
+    objective, anchor = aim(NODES["triplet"], known, encoder, VIEWS, seed=0)
+    own, goal = known.own, known.gallery[known.goal]
+    wanted = F.cosine_similarity(features, own, dim=1) - F.cosine_similarity(features, goal, dim=1)
+    torch.testing.assert_close(objective(features, anchor), wanted)
+
+
 def test_weights_are_those_of_their_layers(setting):
     plain, known = setting
     found = {}
@@ -93,7 +103,7 @@ def test_weights_are_those_of_their_layers(setting):
 
 def test_who_wants_the_gallery_and_what_is_shown_with_its_sign():
     assert {name for name, node in NODES.items() if wants_gallery(node)} == {
-        *("toward", "retrieval", "hinge", "infonce", "mixed")
+        *("toward", "triplet", "retrieval", "hinge", "infonce", "mixed")
     }
     assert [name for name, node in NODES.items() if shown_sign(node) < 0] == ["toward"]
     assert shown_sign(choices.Toward(target="another", metric="l2")) == 1
@@ -106,6 +116,7 @@ def test_who_wants_the_gallery_and_what_is_shown_with_its_sign():
         (choices.Away(metric="l2", anchor="views"), "for objective.metric=cosine"),
         (choices.Away(metric="l1"), "`metric` must be one of cosine, l2"),
         (choices.Retrieval(margin=3), "`margin` is a difference of cosines"),
+        (choices.Triplet(target="another", margin=-1), "`margin` is a difference of cosines"),
         (choices.Verification(threshold=2), "`threshold` is a cosine"),
         (choices.InfoNCE(temperature=0), "`temperature` must be a positive number"),
     ],

@@ -60,7 +60,7 @@ def test_every_choice_runs(group, name, tmp_path, monkeypatch):
         ["perturbation.shared=true", "perturbation.keep=8"],
         ["attack.adversary=4", "attack.refine=1"],
         ["attack.restarts=2"],
-        ["optimiser.nesterov=true"],
+        ["optimiser=pgd", "optimiser.nesterov=true"],
         ["objective.anchor=paired"],
         ["objective.anchor=views"],
         ["transforms=di"],
