@@ -21,7 +21,7 @@ from benchmarks.strength_peers import CONTESTANTS, OURS, Contestant, Setting
 from benchmarks.table import Row, Table
 
 #: The curve: shares of the evaluations, and how many of the held-out views each point is scored on.
-SHARES, CURVE_VIEWS = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 1), 128
+SHARES, CURVE_VIEWS = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 1), 32
 TUNING_VIEWS = 64
 
 
