@@ -274,23 +274,17 @@ class Suite:
     nearest: int = MISSING  # how many of the nearest gallery pictures are tried as targets
 
 
+def _by_name(*choices: Any) -> dict[str, type]:
+    return {choice.name: choice for choice in choices}
+
+
 #: group -> choice -> its schema.
 CHOICES: dict[str, dict[str, type]] = {
     "attack": {"single": Single, "suite": Suite},
     "encoder": {"pocket": PocketEncoder, "phash": PhashEncoder},
-    "objective": {
-        "away": Away,
-        "toward": Toward,
-        "retrieval": Retrieval,
-        "triplet": Triplet,
-        "infonce": InfoNCE,
-        "verification": Verification,
-        "layers": Layers,
-        "mixed": Mixed,
-        "bits": Bits,
-    },
+    "objective": _by_name(Away, Toward, Retrieval, Triplet, InfoNCE, Verification, Layers, Mixed, Bits),
     "perturbation": {**dict.fromkeys(("linf", "l2", "l1", "l0"), Ball), "patch": Patch},
-    "optimiser": {"wiener": Wiener, "pgd": PGD, "sgd": SGD, "adam": Adam, "apgd": APGD, "square": Square},
+    "optimiser": _by_name(Wiener, PGD, SGD, Adam, APGD, Square),
     "draws": dict.fromkeys(("sobol", "uniform", "antithetic", "latin", "fixed", "grid"), Draws),
     "risk": {"mean": Mean, "cvar": CVaR, "worst_of": WorstOf, "softmax": SoftMax},
     "penalty": {"none": NoPenalty, "tv": TotalVariation, "ssim": SSIM, "lpips": LPIPS},

@@ -1,8 +1,17 @@
 """Fixtures shared by all tests."""
 
+import os
+
 import pytest
 import skimage.data
 import torch
+
+
+def pytest_configure(config):
+    """Of several processes each has one core: threads of torch, or of a command that a test starts, would fight."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        torch.set_num_threads(1)
+        os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,7 @@ def test_it_is_small_and_the_gallery_large(setting):
     assert len(gallery) >= 200 and len(rows) >= 30
 
 
+@pytest.mark.slow
 def test_it_knows_clean_and_noisy_views(setting):
     camera, encoder, images, rows, gallery = setting
     unseen = bank(camera, 128, seed=3, purpose="test")

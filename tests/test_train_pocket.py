@@ -39,6 +39,7 @@ def test_the_same_command_gives_the_same_file_and_the_loss_falls(tmp_path):
     assert last < first
 
 
+@pytest.mark.slow
 def test_the_page_quotes_the_figures_of_the_shipped_file():
     command = [sys.executable, "scripts/train_pocket.py", "--judge", "attacks/data/pocket.safetensors"]
     said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment()).stdout
