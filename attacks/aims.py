@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, get_args
 
 from torch import Tensor, nn
 
@@ -11,7 +14,7 @@ from attacks.anchors import mean_embedding
 from attacks.combined import Each, Sum, Term
 from attacks.encoders.phash import Bits
 from attacks.evaluation import bank, embed
-from attacks.layers import Layers
+from attacks.layers import Layers, Pool
 from attacks.objectives import Away, Paired, Toward
 from attacks.parts import Encoder, Objective
 from attacks.retrieval import InfoNCE, Retrieval, Triplet, Verification
@@ -61,9 +64,41 @@ def shown_sign(node: Node) -> int:
     return -1 if isinstance(node, choices.Toward) and node.metric == "cosine" else 1
 
 
-def watched(encoder: nn.Module, node: Node) -> nn.Module:
-    """The encoder as the objective wants it: giving the features of some layers, or as it is."""
-    return Layers(encoder, dict(node.layers)) if isinstance(node, choices.Layers) else encoder  # type: ignore[arg-type]
+@contextmanager
+def watched(encoder: nn.Module, node: Node) -> Iterator[nn.Module]:
+    """The encoder as the objective wants it: giving the features of some layers, until the end of the `with`, or as
+    it is. Raises ValueError for layers that cannot be had."""
+    if not isinstance(node, choices.Layers):
+        yield encoder
+        return
+    pools = {name: pool for name, (pool, _) in _asked(node).items()}
+    try:
+        layers = Layers(encoder, pools)
+    except ValueError as error:
+        raise ValueError(str(error).replace("`layers`", "`objective.layers`", 1)) from None
+    with layers:
+        yield layers
+
+
+def _asked(node: choices.Layers) -> dict[str, tuple[Pool, float]]:
+    """Each layer's pool and weight, from two lists of a configuration."""
+    pools: dict[str, Pool] = {}
+    for text in node.layers:
+        name, _, pool = text.partition(":")
+        if name in pools:
+            raise ValueError(f"`objective.layers` may name a layer once; got {name} twice")
+        if (pool or "flat") not in get_args(Pool):
+            known = ", ".join(get_args(Pool))
+            raise ValueError(f"`objective.layers`: the pool of {name} must be one of {known}; got {pool!r}")
+        pools[name] = pool or "flat"  # type: ignore[assignment]
+    weights = list(node.weights) or [1.0] * len(pools)
+    if len(weights) != len(pools):
+        raise ValueError(
+            f"`objective.weights` must be one number for each of {len(pools)} layers, or none; got {len(weights)}"
+        )
+    if weights and not (all(0 <= weight < math.inf for weight in weights) and any(weights)):
+        raise ValueError(f"`objective.weights` must be numbers from 0 up, not all of them 0; got {weights}")
+    return {name: (pool, weight) for (name, pool), weight in zip(pools.items(), weights, strict=True)}
 
 
 def aim(node: Node, known: Known, encoder: Encoder, transforms: Compose, seed: int) -> Aim:
@@ -94,7 +129,7 @@ def aim(node: Node, known: Known, encoder: Encoder, transforms: Compose, seed: i
         return Aim(Bits(node.margin), known.own)
     objective: Objective = Away(node.metric)  # type: ignore[arg-type]
     if isinstance(node, choices.Layers):
-        objective = Each(node.weights or dict.fromkeys(node.layers, 1.0), objective)
+        objective = Each({name: weight for name, (_, weight) in _asked(node).items()}, objective)
     return _anchored(node, objective, known, encoder, transforms, seed)
 
 

@@ -14,7 +14,7 @@ from attacks.aims import Aim, Known, shown_sign
 from attacks.build import Parts
 from attacks.distributed import World
 from attacks.eot import EOT
-from attacks.evaluation import Bank, Scores, evaluate
+from attacks.evaluation import Bank, Scores, evaluate, signature_of
 from attacks.loop import Step
 from attacks.parts import Encoder, Setup
 from attacks.progress import Progress
@@ -22,7 +22,7 @@ from attacks.risk import Mean
 from attacks.sanity import Sanity, examine
 from attacks.schema import Run
 from attacks.solver import Best, watch
-from attacks.suite import members, suite
+from attacks.suite import Member, members, suite
 from attacks.trees import Tree, take
 from attacks.worst import Adversary
 from transforms import Compose, stream
@@ -76,7 +76,7 @@ def optimise(arm: str, setting: Setting, known: Known, spent: int = 0) -> tuple[
     as all views were with it."""
     sign, best = shown_sign(setting.run.objective), None
     lines: list[Trace] = []
-    expected = spent or _expected(setting.run.attack)
+    expected = spent or _expected(setting, known)
     with Progress(arm, expected, shown=setting.world.first) as progress:
         for name, step, best in _steps(arm, setting, known, spent):
             found, count = step.estimate, len(known.images)
@@ -127,7 +127,7 @@ def _steps(arm: str, setting: Setting, known: Known, spent: int) -> Iterator[tup
         setup["eot"] = replace(setup["eot"], transforms=Compose(), n=1, risk=Mean())
         setup["steps"] = spent
     elif isinstance(attack, choices.Suite):
-        yield from suite(known.images, setting.aim, members(known, attack.nearest), **setup)
+        yield from suite(known.images, setting.aim, _members(setting, known, attack), **setup)
         return
     else:
         stop = None if attack.stop is None else shown_sign(run.objective) * attack.stop
@@ -156,9 +156,16 @@ def _setup(arm: str, setting: Setting) -> Setup:
     }
 
 
-def _expected(attack: choices.Single | choices.Suite) -> int:
+def _expected(setting: Setting, known: Known) -> int:
     """Steps, if nothing ends early."""
-    return attack.steps * (attack.nearest + 3 if isinstance(attack, choices.Suite) else attack.restarts)
+    attack = setting.run.attack
+    if isinstance(attack, choices.Suite):
+        return int(attack.steps) * len(_members(setting, known, attack))
+    return int(attack.steps) * int(attack.restarts)
+
+
+def _members(setting: Setting, known: Known, attack: choices.Suite) -> list[Member]:
+    return members(known, attack.nearest, setting.aim, setting.parts.optimiser)
 
 
 def judge_arm(arm: str, setting: Setting, pictures: Tensor, own: Tensor, gallery: Tensor, views: Bank) -> Scores:
@@ -175,6 +182,7 @@ def judge_arm(arm: str, setting: Setting, pictures: Tensor, own: Tensor, gallery
                     bank=views,
                     chunk=setting.chunk,
                     world=world,
+                    signature=signature_of(setting.parts.encoder),
                 )
             )
             progress.step()

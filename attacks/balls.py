@@ -82,6 +82,10 @@ class Ball(ABC):
         to the last bit."""
         return self.project(((images + delta) + by) - images, images)
 
+    def take(self, rows: Tensor) -> Ball:  # noqa: ARG002
+        """The set of some of the pictures (rows,): it holds nothing of any."""
+        return self
+
     @abstractmethod
     def steepest(self, grad: Tensor) -> Tensor:
         """The step of norm 1 with the largest inner product with `grad`; zero where `grad` is zero."""
@@ -162,6 +166,9 @@ class L2(Ball):
 
     def steepest(self, grad: Tensor) -> Tensor:
         """The step of L2 norm 1 with the largest inner product with `grad`; zero where `grad` is zero."""
+        # Measured in its largest value: squares of a very small or very large gradient are 0 or infinite.
+        largest = grad.flatten(1).abs().amax(1)
+        grad = grad / each(torch.where(largest > 0, largest, 1.0))
         norm = self.norm(grad)
         return grad / each(torch.where(norm > 0, norm, 1.0))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from attacks import choices, gallery, penalties, risk, schema
 from attacks.adaptive import Adaptive
+from attacks.aims import Node
 from attacks.apgd import APGD
 from attacks.distributed import local_rank
 from attacks.encoders import POCKET_WEIGHTS, load_encoder
@@ -70,12 +72,18 @@ def build(run: schema.Run) -> Parts:
         ("attack.steps", run.attack.steps, 1),
         ("attack.views", run.attack.views, 1),
         ("evaluate.views", run.evaluate.views, 2),
+        ("attack.restarts", getattr(run.attack, "restarts", 1), 1),
+        ("sanity.pictures", run.sanity.pictures, 0),
+        ("sanity.steps", run.sanity.steps, 1 if run.sanity.pictures else 0),
+        ("sanity.views", run.sanity.views, 1 if run.sanity.pictures else 0),
+        ("evaluate.refine", run.evaluate.refine, 0),
     ):
         if value < least:
             raise ValueError(f"`{name}` must be at least {least}; got {value}")
     if isinstance(run.attack, choices.Suite) and isinstance(run.objective, choices.Layers):
         raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
     wish, adaptive = tail(run.risk, run.attack.views), more_views(run.attack)
+    check_attack(run)
     optimiser, transforms = optimise(run.optimiser), pipeline(run.transforms)
     where = device(run.engine.device)
     phash = isinstance(run.encoder, choices.PhashEncoder)
@@ -129,13 +137,46 @@ def tail(node: choices.Mean | choices.CVaR | choices.WorstOf | choices.SoftMax, 
     return risk.SoftMax(node.temperature) if isinstance(node, choices.SoftMax) else risk.Mean()
 
 
+def check_attack(run: schema.Run) -> None:
+    """Refuse what an attack cannot do, or what would end it before it has begun."""
+    node = run.attack
+    if isinstance(node, choices.Suite):
+        return
+    if node.stop is not None:
+        low, high = bounds(run.objective)
+        if not low < node.stop < high:
+            raise ValueError(
+                f"`attack.stop` is a loss of objective={run.objective.name}, between {low:g} and {high:g}; got "
+                f"{node.stop}"
+            )
+    if node.adversary is None:
+        return
+    if run.optimiser.name == "square":
+        raise ValueError("`attack.adversary` chooses new views in each step; optimiser=square keeps the same")
+    if run.risk.name != "mean":
+        raise ValueError(
+            f"`attack.adversary` chooses the worst views itself; it needs risk=mean, got {run.risk.name}"
+        )
+
+
+def bounds(node: Node) -> tuple[float, float]:
+    """Between what the loss of an objective lies, as it is shown (of `toward`, the cosine itself)."""
+    if getattr(node, "metric", "cosine") == "l2":
+        return (0.0, math.inf) if isinstance(node, choices.Toward) else (-math.inf, 0.0)
+    if isinstance(node, choices.Retrieval | choices.Triplet):
+        return (-2.0, 2.0)
+    if isinstance(node, choices.InfoNCE):
+        return (-math.inf, 0.0)
+    if isinstance(node, choices.Verification):
+        return (-1 - node.threshold, 1 - node.threshold)
+    return (-math.inf, math.inf) if isinstance(node, choices.Mixed) else (-1.0, 1.0)
+
+
 def more_views(node: choices.Single | choices.Suite) -> Adaptive | None:
     """When to take more views than asked for, if ever."""
     if isinstance(node, choices.Suite):
         return None
     planned = node.steps * node.views
-    if node.stop is not None and not -1 < node.stop < 1:
-        raise ValueError(f"`attack.stop` is a cosine, between -1 and 1; got {node.stop}")
     if node.adversary is not None and node.adversary < node.views:
         raise ValueError(
             f"`attack.adversary` chooses the views of a step, {node.views}, among at least as many; got "

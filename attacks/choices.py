@@ -61,8 +61,8 @@ class Verification:
 @dataclass
 class Layers:
     name: str = "layers"
-    layers: dict[str, str] = MISSING  # module -> flat, mean, cls or tokens
-    weights: dict[str, float] = field(default_factory=dict)  # module -> weight; none for equal ones
+    layers: list[str] = MISSING  # module, or module:pool with the pool flat, mean, cls or tokens
+    weights: list[float] = field(default_factory=list)  # one for each layer, in order; none for equal ones
     metric: str = "cosine"
     anchor: str = "own"
 

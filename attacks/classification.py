@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -35,7 +36,8 @@ class DLR:
     """The difference of logits ratio (Croce & Hein 2020), which a shift or a scale of all logits does not change.
 
     Untargeted (their eq. 6): (z_y - max_{i != y} z_i) / (z_1st - z_3rd); below 0 the label is lost. The anchor is y,
-    (N,) whole numbers. A view whose true label has come third has no gradient: it is at -1 exactly.
+    (N,) whole numbers. A view whose true label has come third is at -1 exactly, where AutoAttack has no gradient and
+    is done; here the third logit is then held still, and the label falls on, since other views may not be done.
     Targeted (eq. 7): (z_y - z_t) / (z_1st - (z_3rd + z_4th) / 2); the anchor is {"label": y, "target": t}, (N,) each.
     It is a way to lose the label in the direction of t; that t comes first only a targeted `CrossEntropy` insists on.
     """
@@ -55,7 +57,8 @@ class DLR:
         if not self.targeted:
             assert isinstance(anchor, Tensor)
             gap = own(features, anchor) - others(features, anchor).amax(1)
-            return gap / (top[:, 0] - top[:, 2] + TINY)
+            third = torch.where(own(features, anchor) == top[:, 2], top[:, 2].detach(), top[:, 2])
+            return gap / (top[:, 0] - third + TINY)
         if not isinstance(anchor, Mapping) or set(anchor) != {"label", "target"}:
             raise ValueError(
                 "`anchor` of a targeted DLR must be a mapping of label and target, (N,) whole numbers each"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attacks.objectives import unpaired
 from attacks.parts import Encoder, Objective
-from attacks.trees import Tree
+from attacks.trees import Tree, leaves
 
 #: What is averaged over the members.
 Combine = Literal["losses", "gradients"]
@@ -46,9 +46,13 @@ class Ensemble(nn.Module):
         # Autocast may begin inside a member (attacks.engine.precision), but not before the next one's preprocessing.
         kind, before = images.device.type, torch.is_autocast_enabled(images.device.type)
         found = []
-        for member in self.members:
+        for i, member in enumerate(self.members):
             torch.set_autocast_enabled(kind, before)
-            found.append(member(images))
+            features = member(images)
+            # In a sum with the others its missing gradient would not show.
+            if images.requires_grad and not any(leaf.requires_grad for leaf in leaves(features)):
+                raise ValueError(f"encoder {i} of the ensemble cuts the graph (uint8, .numpy(), no_grad)")
+            found.append(features)
         return tuple(found)
 
 

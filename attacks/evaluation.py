@@ -6,7 +6,7 @@ draws never coincide with them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -40,16 +40,15 @@ class Bank(NamedTuple):
     ) -> Tensor:
         """The loss of each picture from each view, at most `chunk` views at a time: (N,C,H,W), (N,...) -> (N,V). A
         paired objective needs the `untouched` pictures (N,C,H,W) too."""
-        paired = getattr(objective, "paired", False)
+        twins = twins_of(objective, untouched)
         mine, losses = list(world.share(len(self.u))), images.new_zeros(len(images), len(self.u))
         for i, picture in enumerate(images):
             for places in torch.tensor(mine, dtype=torch.long, device=images.device).split(chunk) if mine else ():
                 u = self.u[places]
-                if paired:
-                    assert untouched is not None
-                    beside = encoder(view(self.transforms, scene_of(untouched[i, None]), u))
-                else:
+                if twins is None:
                     beside = take(anchor, torch.full_like(places, i))
+                else:
+                    beside = encoder(view(self.transforms, scene_of(twins[i, None]), u))
                 found = encoder(view(self.transforms, scene_of(picture[None]), u))
                 losses[i, places] = objective(found, beside).to(losses)
         world.sum(losses)
@@ -67,6 +66,19 @@ class Bank(NamedTuple):
             parts = [encoder(view(self.transforms, scene, u)) for u in self.u[only].split(chunk)]
             rows.append(torch.cat(parts))
         return torch.stack(rows)
+
+
+def twins_of(objective: Objective, untouched: Tensor | None) -> Tensor | None:
+    """The pictures that a paired objective compares with, view by view; None for an objective that is not paired.
+    Raises ValueError where they are wanted and missing."""
+    if not getattr(objective, "paired", False):
+        return None
+    if untouched is None:
+        raise ValueError(
+            "a paired objective compares each view with that of the picture before the attack; got None: pass these "
+            "pictures (N,C,H,W) as `untouched`"
+        )
+    return untouched
 
 
 class Scores(NamedTuple):
@@ -88,6 +100,12 @@ def bank(transforms: Compose, views: int, *, seed: int, purpose: str) -> Bank:
     return Bank(transforms, Sobol()(views, transforms.dims, seed=stream(seed, purpose)))
 
 
+def signature_of(encoder: object) -> Callable[[Tensor], Tensor] | None:
+    """How an encoder says that its features (...,D) are to be compared, in its method `signature`: a hash by its
+    bits. None for the others: as they are."""
+    return getattr(encoder, "signature", None)
+
+
 def evaluate(
     images: Tensor,
     clean: Tensor,
@@ -97,6 +115,7 @@ def evaluate(
     bank: Bank,
     chunk: int = 64,
     world: World = ALONE,
+    signature: Callable[[Tensor], Tensor] | None = None,
 ) -> Scores:
     """Score pictures on a bank.
 
@@ -105,12 +124,17 @@ def evaluate(
         clean: (N,D) embeddings of the untouched pictures, seen directly.
         gallery: (G,D) embeddings of the pictures that a view could be taken for.
         world: the processes that share the views; each gets all the scores.
+        signature: of the plain encoder (see `signature_of`), where `encoder` is wrapped; None for that of `encoder`.
     """
+    signature = signature or signature_of(encoder)
+    if signature is not None:
+        clean, gallery = signature(clean), signature(gallery)
     gallery, mine = F.normalize(gallery, dim=1), list(world.share(len(bank.u)))
     cosine = images.new_zeros(len(images), len(bank.u))
     nearest = torch.zeros_like(cosine, dtype=torch.long)
     if mine:
-        found = F.normalize(bank.features(images, encoder, chunk, mine), dim=2)
+        found = bank.features(images, encoder, chunk, mine)
+        found = F.normalize(found if signature is None else signature(found), dim=2)
         cosine[:, mine] = (found * F.normalize(clean, dim=1)[:, None]).sum(2).to(cosine)
         nearest[:, mine] = (found @ gallery.T).argmax(2)
     world.sum(cosine, nearest)

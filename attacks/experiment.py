@@ -13,24 +13,27 @@ from typing import NamedTuple
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.aims import Known, aim, watched
 from attacks.arms import Counted, Setting, Trace, check, csv, judge_arm, optimise
 from attacks.build import Parts
 from attacks.distributed import World
 from attacks.engine import Decision, prepare
-from attacks.evaluation import Bank, Scores, bank, embed
+from attacks.evaluation import Bank, Scores, bank, embed, signature_of
 from attacks.files import atomic, write_text
 from attacks.images import load_image, save_image
-from attacks.parts import Perturbation
+from attacks.objectives import Away
 from attacks.patch import Patch
 from attacks.sanity import Sanity
 from attacks.schema import Run
-from attacks.solver import pictures
+from attacks.solver import written
+from attacks.worst import uphill
 from transforms import stream
 
 ARMS = ("clean", "noise", "no_eot", "eot")
+#: Views of each picture, the worst for the attacker, from which the search for a worse one starts.
+KEPT = 4
 
 
 class Cost(NamedTuple):
@@ -52,13 +55,21 @@ class Outcome:
     cost: Cost
     bank: Bank
     sanity: Sanity | None
+    worst: dict[str, Tensor]  # of each picture the cosine (N,) of its worst view for the attacker
+    refined: int  # steps of gradient that lead there, from the worst views of the bank
 
 
 def experiment(run: Run, parts: Parts, decision: Decision, world: World, out: Path) -> Outcome:
     """Run the four arms; write `pictures/`, `adversarial.png`, `perturbation.safetensors`, `steps.csv` to `out` (the
     first process of `world` does)."""
+    with watched(parts.encoder, run.objective) as module:
+        return _experiment(run, parts, module, decision, world, out)
+
+
+def _experiment(run: Run, parts: Parts, module: nn.Module, decision: Decision, world: World, out: Path) -> Outcome:
+    """The same, with the encoder as the objective wants it."""
     began = time.perf_counter()
-    module, full = watched(parts.encoder, run.objective), replace(decision, precision="float32")
+    full = replace(decision, precision="float32")
     encoder = Counted(prepare(module, decision))
     same = module is parts.encoder and full == decision
     judge = encoder if same else Counted(prepare(parts.encoder, full))
@@ -80,12 +91,14 @@ def experiment(run: Run, parts: Parts, decision: Decision, world: World, out: Pa
     sanity = check(setting, known, eot, module)
 
     saved = {arm: parts.perturbation.quantise(delta, images) for arm, delta in deltas.items()}
-    written = {"clean": images} | {arm: _written(parts.perturbation, images, delta) for arm, delta in saved.items()}
+    files = {"clean": images} | {arm: written(parts.perturbation, images, delta) for arm, delta in saved.items()}
     names = file_names(parts.queries.names)
-    found = {arm: _through_files(out / "pictures" / arm, names, written[arm], world) for arm in ARMS}
+    found = {arm: _through_files(out / "pictures" / arm, names, files[arm], world) for arm in ARMS}
     views = bank(parts.transforms, run.evaluate.views, seed=run.seed, purpose="evaluate")
     views = views._replace(u=views.u.to(images))
     scores = {arm: judge_arm(arm, setting, found[arm], known.own, gallery, views) for arm in ARMS}
+    refined = _refinable(setting)
+    worst = {arm: _worst(setting, found[arm], known.own, scores[arm], views, refined) for arm in ARMS}
 
     if world.first:
         save_image(out / "adversarial.png", _sheet(found["eot"]))
@@ -101,14 +114,34 @@ def experiment(run: Run, parts: Parts, decision: Decision, world: World, out: Pa
     forward, backward = passes.tolist()
     checked = 0.0 if sanity is None else sanity.cost["seconds"]  # a cost of its own, as their passes are
     cost = Cost(forward, backward, time.perf_counter() - began - checked)
-    return Outcome(scores, found, budget, trace, cost, views, sanity)
+    return Outcome(scores, found, budget, trace, cost, views, sanity, worst, refined)
 
 
-def _written(perturbation: Perturbation, images: Tensor, delta: Tensor) -> Tensor:
-    """The attacked pictures as their 8-bit files hold them, from a quantised delta."""
-    if not isinstance(perturbation, Patch):
-        return images + delta
-    return (pictures(perturbation, images, delta) * 255).round() / 255
+def _refinable(setting: Setting) -> int:
+    """The steps of gradient toward the worst view. None with a target: the row is then the lowest cosine to the
+    picture itself, and a view without anything in it would win. None for an encoder compared by its bits: they have
+    no slope."""
+    plain = setting.parts.goal is None and signature_of(setting.parts.encoder) is None
+    return setting.run.evaluate.refine if plain else 0
+
+
+def _worst(setting: Setting, pictures: Tensor, own: Tensor, scores: Scores, views: Bank, steps: int) -> Tensor:
+    """Of each picture the cosine (N,) to its clean embedding in the view that resists the attacker most."""
+    if setting.parts.goal is not None:
+        return scores.cosine.amin(1)
+    found = uphill(
+        pictures.to(own.device),
+        own,
+        encoder=setting.judge,
+        objective=Away(),
+        views=views,
+        losses=scores.cosine.to(own.device),
+        refine_steps=steps,
+        keep=KEPT,
+        chunk=setting.chunk,
+        world=setting.world,
+    )
+    return found.losses[:, 0].cpu()
 
 
 def file_names(names: tuple[str, ...]) -> list[str]:

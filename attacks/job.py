@@ -53,9 +53,9 @@ def _report(out: Path, content: dict[str, Any], parts: Parts, outcome: Outcome) 
     write_json(out / "metrics.json", content)
     contact_sheet(out / "views.png", parts, outcome)
     write_report(out, content, outcome, warnings(content))
+    for warning in warnings(content):
+        print(f"warning: {warning}")
     print(table(content))
     if outcome.sanity is not None:
         print(sanity_table(outcome.sanity))
-    for warning in warnings(content):
-        print(f"warning: {warning}")
     print(f"report: {out / 'report.html'}")

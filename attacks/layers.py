@@ -135,5 +135,14 @@ def _check(pools: Mapping[str, str], known: Mapping[str, nn.Module]) -> None:
         if pool not in get_args(Pool):
             raise ValueError(f"`layers`: the pool of {name} must be one of {', '.join(get_args(Pool))}; got {pool!r}")
         if name != OUTPUT and name not in known:
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.3) or list(known)[:3]
-            raise ValueError(f"`layers`: the encoder has no {name!r}; did you mean {', '.join(near)}?")
+            raise ValueError(f"`layers`: the encoder has no {name!r}; {_hint(name, list(known))}")
+
+
+def _hint(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.3)
+    if near:
+        return f"did you mean {', '.join(near)}?"
+    if not known:
+        return f"it has no named layers, only {OUTPUT!r}, its own answer"
+    first = known if len(known) <= 8 else [*known[:8], f"... ({len(known)} in all)"]
+    return f"it has {', '.join(first)}, and {OUTPUT!r}, its own answer"

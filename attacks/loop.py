@@ -6,6 +6,7 @@ the caller.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
@@ -24,7 +25,8 @@ from attacks.penalties import penalised
 from attacks.trees import Tree, length, take
 from transforms import Scene, scene_of, stream
 
-#: A gradient that is zero for so many steps running has died.
+#: A gradient that is zero for so many steps running has died. A loss that is at its end may do that (the
+#: cross-entropy of a label that is reached), so its picture leaves, and the others go on.
 DEAD = 5
 
 STEPS = 100
@@ -81,12 +83,18 @@ def attack(
 
     Raises:
         ValueError: wrong shapes or ranges, an encoder in training mode, a start where the gradient is zero, or a
-            gradient that is zero in the first step, or in five steps running.
+            gradient that is zero in the first step. One that is zero in five later steps running is a warning, and
+            its image leaves.
         FloatingPointError: a loss or gradient that is not finite, with the step.
     """
     checked(images, anchor, encoder, objective, perturbation, steps)
     if adversary is not None and adaptive is not None:
         raise ValueError("`adaptive` trusts random views, and `adversary` chooses them: leave one of them out")
+    if not eot.risk.uniform and (adversary is not None or getattr(objective, "combine", None) == "gradients"):
+        raise ValueError(
+            f"{type(eot.risk).__name__} weighs views by their losses; an `adversary`, or members combined by their "
+            "gradients, weigh them otherwise: use the risk Mean() with these"
+        )
     extra = 0 if adversary is None else adversary.cost(eot.n)
     left = budgeted(budget, len(images), steps, eot.n + extra, adaptive)
     if adaptive is not None and torch.equal(eot.points(seed, 0, images), eot.points(seed, 1, images)):
@@ -116,8 +124,13 @@ def attack(
         found = _estimate(delta, images, anchor, rows, encoder, objective, perturbation, eot, u, world)
         estimate = found if estimate is None else merged(estimate, found, rows, perturbation.shared)
         silent = _watch(estimate, index, active.to(delta.device), silent)
+        solved |= (silent >= DEAD).expand(len(solved)).cpu() if len(silent) == 1 else (silent >= DEAD).cpu()
         eot = replace(eot, chunk=world.least(found.chunk))
-        priced = estimate if penalty is None else penalised(estimate, penalty, perturbation.scene, delta, images)
+        priced = estimate
+        if penalty is not None:
+            priced = penalised(estimate, penalty, perturbation.scene, delta, images)
+            if not bool(priced.grad.isfinite().all()):
+                raise FloatingPointError(f"step {index}: the gradient of the penalty is not finite")
         moved, state = optimiser.step(delta, priced, state, ground)
         takes_part = active if len(delta) == len(images) else active.any()[None]
         delta = torch.where(takes_part.to(delta.device)[:, None, None, None], moved, delta)
@@ -153,7 +166,8 @@ def _estimate(
     def loss(pixels: Tensor, which: Tensor, untouched: Tensor | None = None) -> Tensor:
         if untouched is None:
             return objective(encoder(pixels), take(anchor, rows[which]))
-        with torch.no_grad():
+        # Its pixels have a gradient where an adversary moves the view of both.
+        with torch.set_grad_enabled(torch.is_grad_enabled() and untouched.requires_grad):
             beside = encoder(untouched)
         return objective(encoder(pixels), beside)
 
@@ -168,19 +182,23 @@ def _estimate(
         each = which.repeat_interleave(len(at) // len(which))
         seen = [eot.transforms(scene(rows_of, which), at)]
         if paired is not None:
-            seen.append(eot.transforms(paired(which), at.detach()))
+            seen.append(eot.transforms(paired(which), at))
         return loss(seen[0], each, *seen[1:])
 
     u = u if isinstance(u, Tensor) else u(look)  # the same views for all members
     apart = getattr(objective, "apart", None)
     members = None if apart is None else apart(encoder, anchor)
     if members is not None:
-        return combined(
-            [
-                _estimate(delta, images, own, rows, run, wish, perturbation, eot, u, world)
-                for run, wish, own in members
-            ]
-        )
+        found = [
+            _estimate(delta, images, own, rows, run, wish, perturbation, eot, u, world) for run, wish, own in members
+        ]
+        for i, each in enumerate(found):
+            if not bool(each.grad.any()):
+                raise ValueError(
+                    f"encoder {i} of the ensemble has a gradient of exactly zero: it cuts the graph (uint8, "
+                    ".numpy(), no_grad), or it is flat there"
+                )
+        return combined(found)
     return eot.estimate(part, scene, loss, u, count=len(rows), world=world, twin=paired)
 
 
@@ -236,12 +254,20 @@ def _watch(estimate: Estimate, index: int, active: Tensor, silent: Tensor) -> Te
     if not bool(finite.all()):
         rows = (~finite).nonzero()[:, 0].tolist()
         raise FloatingPointError(f"step {index}: the loss or its gradient is not finite for image(s) {rows}")
-    silent = torch.where((energy == 0) & (active if len(active) == len(energy) else active.any()), silent + 1, 0)
-    dead = silent >= (1 if index == 0 else DEAD)
-    if bool(dead.any()):
-        rows = dead.nonzero()[:, 0].tolist()
+    here = active if len(active) == len(energy) else active.any()
+    silent = torch.where(here, torch.where(energy == 0, silent + 1, 0), silent)
+    if index == 0 and bool(silent.any()):
+        rows = silent.nonzero()[:, 0].tolist()
         raise ValueError(
             f"the gradient is exactly zero for image(s) {rows}: a stage or the encoder cuts the graph "
-            f"(uint8, .numpy(), no_grad), or no view shows the picture (step {index})"
+            f"(uint8, .numpy(), no_grad), or no view shows the picture"
+        )
+    dead = here & (silent == DEAD)
+    if bool(dead.any()):
+        rows = dead.nonzero()[:, 0].tolist()
+        warnings.warn(
+            f"the gradient of image(s) {rows} has been exactly zero for {DEAD} steps (step {index}): the loss is at "
+            "its end, or something has begun to cut the graph; they leave as they are",
+            stacklevel=3,
         )
     return silent

@@ -7,9 +7,9 @@ averaged. A text target needs no objective of its own: in a two-tower encoder (C
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -83,9 +83,10 @@ class Paired:
         return self.inner.stationary_at_anchor
 
     def __post_init__(self) -> None:
-        if isinstance(self.inner, Toward):
-            raise ValueError("`inner` of Paired must lead away from the picture itself; got Toward, which leads back")
-        unpaired(self.inner, "inner")
+        if any(isinstance(part, Toward) or getattr(part, "same", True) is False for part in _parts(self.inner)):
+            raise ValueError("`inner` of Paired must lead away from the picture itself; got one that leads back")
+        if getattr(self.inner, "paired", False):
+            unpaired(self.inner, "inner")
 
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
         """Features of the attacked views, and of the same views of the untouched pictures -> (N,)."""
@@ -120,10 +121,23 @@ def similarity(features: Tensor, anchor: Tensor, metric: Metric) -> Tensor:
     return found.flatten(1).mean(1) if found.dim() > 1 else found
 
 
+def _parts(objective: Objective) -> Iterator[Objective]:
+    """An objective and all that it is made of."""
+    yield objective
+    for value in vars(objective).values():
+        for part in value if isinstance(value, tuple) else (value,):
+            inner: Any = getattr(part, "objective", part)  # of a Term
+            if hasattr(inner, "stationary_at_anchor"):
+                yield from _parts(inner)
+
+
 def unpaired(objective: Objective, name: str) -> None:
-    """Refuse a part that wants an anchor of its own making: the loop looks at the outermost objective only."""
+    """Refuse a part that wants an anchor of its own making, or its gradients apart: the loop looks at the outermost
+    objective only."""
     if getattr(objective, "paired", False):
         raise ValueError(f"`{name}` must not be Paired; put Paired outside, round the whole: Paired(...)")
+    if getattr(objective, "combine", None) == "gradients":
+        raise ValueError(f"`{name}` must not combine gradients; put Members(..., combine='gradients') outside")
 
 
 def _check(metric: str) -> None:

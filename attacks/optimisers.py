@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attacks.estimate import Estimate
 from attacks.ground import Ground
+from transforms.homography import wide_dtype
 
 Schedule = Literal["constant", "cosine", "linear"]
 
@@ -155,18 +156,21 @@ class Adam:
         check_step("rel_step_size", self.rel_step_size, self.schedule, beta1=self.beta1, beta2=self.beta2)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> Moments:
-        """The state before the first of `steps` steps."""
-        return Moments(torch.zeros_like(delta), torch.zeros_like(delta), 0, steps, reach)
+        """The state before the first of `steps` steps. Moments are float64 where the device has it: the square of a
+        very small or very large gradient is 0 or infinite in float32."""
+        first, second = (torch.zeros_like(delta, dtype=wide_dtype(delta)) for _ in "mv")
+        return Moments(first, second, 0, steps, reach)
 
     def step(self, delta: Tensor, found: Estimate, state: Moments, ground: Ground) -> tuple[Tensor, Moments]:
         """The next delta and state."""
-        first = self.beta1 * state.first + (1 - self.beta1) * found.grad
-        second = self.beta2 * state.second + (1 - self.beta2) * found.grad.square()
+        grad = found.grad.to(state.first)
+        first = self.beta1 * state.first + (1 - self.beta1) * grad
+        second = self.beta2 * state.second + (1 - self.beta2) * grad.square()
         mean = first / (1 - self.beta1 ** (state.step + 1))
         size = (second / (1 - self.beta2 ** (state.step + 1))).sqrt()
         agreement = torch.where(size > 0, mean.abs() / size, 0)
         length = self.rel_step_size * state.reach * decay(self.schedule, state.step, state.steps)
-        after = ground.go(delta, ground.descend(mean, length, delta) * agreement)
+        after = ground.go(delta, ground.descend(mean.to(delta), length, delta) * agreement.to(delta))
         return after, state._replace(first=first, second=second, step=state.step + 1)
 
 

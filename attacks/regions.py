@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attacks.balls import Ball
+from attacks.sparse import L1
 from transforms import Scene, scene_of
 
 Map = Callable[[Tensor], Tensor]
@@ -42,6 +43,10 @@ class Wrapped(Ball):
     def only(self, delta: Tensor) -> Tensor:
         """The nearest delta of this subspace: an orthogonal projection."""
         return delta
+
+    def take(self, rows: Tensor) -> Ball:
+        """The set of some of the pictures."""
+        return replace(self, inner=self.inner.take(rows))  # type: ignore[type-var]
 
     def restrict(self, delta: Tensor) -> Tensor:
         """`only`, after that of `inner`."""
@@ -136,9 +141,10 @@ class Masked(Wrapped):
         cut out is none any more, and would be smoothed at the mask's edge again and again."""
         return self.only(delta)
 
-    def take(self, rows: Tensor) -> Masked:
+    def take(self, rows: Tensor) -> Ball:
         """The set of some of the pictures: with their masks."""
-        return self if len(self.mask) == 1 else replace(self, mask=self.mask[rows.to(self.mask.device)])
+        mask = self.mask if len(self.mask) == 1 else self.mask[rows.to(self.mask.device)]
+        return replace(self, inner=self.inner.take(rows), mask=mask)
 
     def shown(self, delta: Tensor) -> Tensor:
         """The delta itself, whose gradient comes back masked, where one mask serves all."""
@@ -147,9 +153,17 @@ class Masked(Wrapped):
 
 @dataclass(frozen=True)
 class Grey(Wrapped):
-    """The same delta in all channels: the picture gets lighter or darker, and keeps its chroma."""
+    """The same delta in all channels: the picture gets lighter or darker, and keeps its chroma. Not for L1, whose
+    steps fill each channel by its own room: what is common to all would leave much of `eps` unused."""
 
     inner: Ball
+
+    def __post_init__(self) -> None:
+        part = self.inner
+        while isinstance(part, Wrapped):
+            part = part.inner
+        if isinstance(part, L1):
+            raise ValueError("`grey` cannot be combined with an L1 ball, which it would not fill; use L2, Linf or L0")
 
     def only(self, delta: Tensor) -> Tensor:
         """The mean over the channels, in each of them."""

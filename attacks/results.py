@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,8 @@ def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, 
         success = ~hit if parts.goal is None else scores.nearest == parts.goal[:, None]
         arms[arm] = {
             "cosine": interval(scores.cosine)._asdict(),
-            # Of each picture the view that resists the attacker most.
-            "worst_cosine": interval(
-                scores.cosine.amin(1, True) if parts.goal is not None else scores.cosine.amax(1, True)
-            )._asdict(),
+            # Of each picture the view that resists the attacker most, refined (see `bank`).
+            "worst_cosine": interval(outcome.worst[arm][:, None])._asdict(),
             "recall_at_1": interval(hit.double())._asdict(),
             "success": interval(success.double())._asdict(),
             "budget_used": float(outcome.budget[arm].max() / parts.perturbation.eps),
@@ -61,6 +60,7 @@ def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, 
         "gallery": len(parts.gallery),
         "bank": {
             "views": len(outcome.bank.u),
+            "refine": outcome.refined,  # steps from the worst views, for `worst_cosine`
             "draws": "scrambled Sobol, a stream of its own",
             "coordinates": list(outcome.bank.transforms.names),
         },
@@ -83,6 +83,7 @@ def manifest(
         "preset": preset,
         "overrides": overrides,
         "seed": run.seed,
+        "config": asdict(run),
         "device": torch.cuda.get_device_name(parts.device) if parts.device.type == "cuda" else str(parts.device),
         "threads": torch.get_num_threads(),
         "processes": world.size,
@@ -101,11 +102,14 @@ def manifest(
 
 
 def table(content: dict[str, Any]) -> str:
-    """The four arms, for the terminal."""
+    """The four arms, and what the worst view leaves of an attack, for the terminal."""
     lines = [f"{'arm':<8}{'cosine to clean':<26}{'recall@1':<24}{'success':<8}"]
     for arm, row in content["arms"].items():
         cosine, recall = (_words(Interval(**row[key])) for key in ("cosine", "recall_at_1"))
         lines.append(f"{arm:<8}{cosine:<26}{recall:<24}{row['success']['mean']:.2f}")
+    eot, plain = (_words(Interval(**content["arms"][arm]["worst_cosine"])) for arm in ("eot", "no_eot"))
+    which = ", refined" if content["bank"]["refine"] else " of the bank"
+    lines.append(f"worst view{which}: cosine eot {eot}, no_eot {plain}")
     return "\n".join(lines)
 
 
@@ -115,18 +119,25 @@ def warnings(content: dict[str, Any]) -> list[str]:
     said = [f"SANITY CHECK FAILED, {c['name']}: {c['words']}" for c in checks if c["verdict"] == "failed"]
     arms = content["arms"]
     # What the attacker is after: low cosines, or views that are taken for something else.
-    away = content["threat"]["objective"] in ("away", "layers", "verification")
+    away = content["threat"]["objective"] in ("away", "layers", "verification", "bits")
     measure, sign = ("cosine", 1) if away else ("success", -1)
     if sign * (arms["eot"][measure]["mean"] - arms["noise"][measure]["mean"]) > -0.02:
         said.append(
             "the attack does hardly more than random noise of the same budget: before you call the encoder robust, "
             "see whether its steps are too short or too few (optimiser.lr or rel_step_size, attack.steps)"
         )
+    if arms["eot"]["budget_used"] < 0.5:
+        said.append(
+            f"the attacked files use {arms['eot']['budget_used']:.0%} of the budget: 8 bits cannot hold it, or the "
+            "attack stays inside its set"
+        )
     if len(content["queries"]) < 5:
         said.append(f"{len(content['queries'])} picture(s): the intervals say little about other pictures")
     if arms["clean"]["recall_at_1"]["mean"] < 0.8:
         said.append("the encoder fails on clean views already, so a low recall is no merit of the attack")
-    if sign * (arms["eot"][measure]["mean"] - arms["no_eot"][measure]["mean"]) > 0:
+    # With one view for all there is nothing to average: n gradients of it are one.
+    views = content["bank"]["coordinates"]
+    if views and sign * (arms["eot"][measure]["mean"] - arms["no_eot"][measure]["mean"]) > 0:
         said.append(
             "EOT is weaker than the attack without it: too few steps or views, do not read this as robustness"
         )

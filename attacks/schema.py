@@ -18,6 +18,7 @@ from attacks.choices import CHOICES, OPEN
 @dataclass
 class Evaluate:
     views: int = MISSING
+    refine: int = MISSING  # steps uphill from the worst views of each picture, for the worst case; 0 for none
 
 
 @dataclass

@@ -16,7 +16,7 @@ from attacks.eot import EOT
 from attacks.estimate import Estimate
 from attacks.evaluation import Bank
 from attacks.loop import STEPS, Step, attack, budgeted, checked
-from attacks.parts import Encoder, Objective, Optimiser, Penalty, Perturbation, Proposer
+from attacks.parts import Encoder, Inner, Objective, Optimiser, Penalty, Perturbation, Proposer
 from attacks.penalties import seen
 from attacks.trees import Tree, take
 from transforms import stream
@@ -47,6 +47,7 @@ def search(
     adaptive: Adaptive | None = None,
     world: World = ALONE,
     penalty: Penalty | None = None,
+    adversary: Inner | None = None,
 ) -> Generator[Step, Tensor | None, None]:
     """Search one perturbation per image, or one for all, with forward passes only; yields after every query.
 
@@ -64,12 +65,14 @@ def search(
     picture, at most `eot.chunk` at a time.
 
     Raises:
-        ValueError: as `attack`; and for `adaptive`, which needs a gradient.
+        ValueError: as `attack`; and for `adaptive` and `adversary`, which belong to a gradient.
         FloatingPointError: a loss that is not finite, with the step.
     """
     checked(images, anchor, encoder, objective, perturbation, steps)
     if adaptive is not None:
         raise ValueError("`adaptive` follows the noise of a gradient, and a search has none; leave it out")
+    if adversary is not None:
+        raise ValueError("`adversary` chooses new views in each step, and a search keeps the same; leave it out")
     left = budgeted(budget, len(images), steps, eot.n, None)
     delta = perturbation.start(images, torch.Generator().manual_seed(stream(seed, "start")))
     views = Bank(eot.transforms, eot.points(stream(seed, "attack"), 0, images))

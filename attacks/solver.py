@@ -15,6 +15,7 @@ from attacks.distributed import ALONE
 from attacks.evaluation import Bank, bank
 from attacks.loop import STEPS, Step, merged
 from attacks.parts import Perturbation, Setup
+from attacks.patch import Patch
 from attacks.penalties import seen
 from attacks.risk import Risk
 from attacks.search import loop_of
@@ -126,6 +127,14 @@ def _joined(own: Step, rows: Tensor, before: Step, best: Best) -> Step:
 def pictures(perturbation: Perturbation, images: Tensor, delta: Tensor) -> Tensor:
     """The attacked pictures themselves, seen directly: (N,C,H,W)."""
     return seen(perturbation.scene(images, delta))
+
+
+def written(perturbation: Perturbation, images: Tensor, delta: Tensor) -> Tensor:
+    """The attacked pictures as their 8-bit files hold them, from a quantised delta (one for each picture, but for a
+    patch's texture)."""
+    if not isinstance(perturbation, Patch):
+        return images + delta
+    return (pictures(perturbation, images, delta) * 255).round() / 255
 
 
 def _size(setup: Setup) -> int:

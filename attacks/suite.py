@@ -18,13 +18,12 @@ from torch import Tensor
 from attacks.aims import Aim, Known
 from attacks.apgd import APGD
 from attacks.loop import Step
-from attacks.objectives import Away, Toward
+from attacks.objectives import Toward
 from attacks.parts import Objective, Optimiser, Proposer, Setup
 from attacks.retrieval import Retrieval
 from attacks.solver import Best, compare, watch
 from attacks.square import Square
 from attacks.trees import Tree
-from attacks.wiener import Wiener
 
 
 class Member(NamedTuple):
@@ -36,11 +35,16 @@ class Member(NamedTuple):
     optimiser: Optimiser | Proposer
 
 
-def members(known: Known, nearest: int) -> list[Member]:
-    """The kinds of attack: away from the own embedding, below the best impostor, toward each of the `nearest`
-    impostors, and without a gradient. The first is also made with `Wiener`, the strongest single attack under many
-    views, so that no suite is weaker than a single run; the others with a gradient are APGD. Raises ValueError if the
-    gallery has too few."""
+def members(known: Known, nearest: int, aim: Aim, optimiser: Optimiser | Proposer) -> list[Member]:
+    """The attacks: what the run itself would do (so that no suite is weaker than a single run), the same aim by APGD
+    and without a gradient, and, where any other picture will do, below the best impostor and toward each of the
+    `nearest` impostors. Raises ValueError if the gallery has too few."""
+    name = type(optimiser).__name__.lower()
+    # An optimiser of the run that is one of the usual two keeps its settings.
+    by_name = {name: optimiser} | {"apgd": APGD(), "square": Square()} | {name: optimiser}
+    own = [Member(each, aim.objective, aim.anchor, made) for each, made in by_name.items()]
+    if known.goal is not None:
+        return own
     cosines = F.normalize(known.own, dim=1) @ F.normalize(known.gallery, dim=1).T
     cosines = cosines.scatter(1, known.truth.to(cosines.device)[:, None], -torch.inf)
     if not 0 <= nearest < len(known.gallery):
@@ -50,11 +54,9 @@ def members(known: Known, nearest: int) -> list[Member]:
         )
     targets = cosines.topk(nearest, dim=1).indices.T
     return [
-        Member("wiener_cosine", Away(), known.own, Wiener()),
-        Member("apgd_cosine", Away(), known.own, APGD()),
+        *own,
         Member("apgd_hinge", Retrieval(known.gallery), known.truth, APGD()),
         *(Member(f"apgd_nearest_{i}", Toward(), known.gallery[rows], APGD()) for i, rows in enumerate(targets, 1)),
-        Member("square", Away(), known.own, Square()),
     ]
 
 

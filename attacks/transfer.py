@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attacks.ensemble import Ensemble, Members
 from attacks.evaluation import Bank
-from attacks.solver import Best, pictures, solve
+from attacks.solver import Best, solve, written
 from attacks.trees import Tree
 
 
@@ -39,7 +39,7 @@ def leave_one_out(
     solve: Callable[..., Best] = solve,
     **setup: Any,
 ) -> Transfer:
-    """Attack all members but one, score on the one left out, and so for every member (Liu et al. 2017).
+    """Attack all members but one, score the 8-bit file on the one left out; so for every member (Liu et al. 2017).
 
     Args:
         images: (N,3,H,W) in [0,1].
@@ -51,6 +51,8 @@ def leave_one_out(
         solve: runs the attack; called as `attacks.solver.solve` is.
         setup: the other arguments of `solve`; `perturbation` must be among them.
     """
+    if not isinstance(objective, Members):
+        raise ValueError(f"`objective` must be Members, one objective for each encoder; got {objective}")
     members, wishes = list(encoder.members), objective.each(anchor)
     if len(members) < 2:
         raise ValueError(f"`encoder` must have two members or more, so that one can be left out; got {len(members)}")
@@ -68,6 +70,8 @@ def leave_one_out(
             objective=replace(objective, objective=tuple(wishes[i] for i in rest)),
             **setup,
         )
-        for into, seen in ((attacked, pictures(setup["perturbation"], images, best.delta)), (clean, images)):
+        perturbation = setup["perturbation"]
+        file = written(perturbation, images, perturbation.quantise(best.delta, images))
+        for into, seen in ((attacked, file), (clean, images)):
             into.append(bank.losses(seen, anchor[left], member, wishes[left], chunk).mean(1))
     return Transfer(torch.stack(attacked), torch.stack(clean))

@@ -76,8 +76,6 @@ def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:
         gallery = embed(parts.gallery.images, parts.encoder, parts.device) if wants_gallery(run.objective) else own
     goal = None if parts.goal is None else parts.goal[:some]
     known = Known(images, own, gallery, parts.truth[:some], goal)
-    encoder = watched(parts.encoder, run.objective)
-    objective, anchor = aim(run.objective, known, encoder, parts.transforms, run.seed)
 
     def scene(part: Tensor, which: Tensor) -> Scene:
         return parts.perturbation.scene(images[which], part)
@@ -92,4 +90,6 @@ def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:
         return Trial(found.grad, found.snr)
 
     total = 2 * count * run.attack.steps * views  # both optimised arms
-    return choose(encoder, trial, wanted, rows=some * views, total_views=total, device=parts.device)
+    with watched(parts.encoder, run.objective) as encoder:
+        objective, anchor = aim(run.objective, known, encoder, parts.transforms, run.seed)
+        return choose(encoder, trial, wanted, rows=some * views, total_views=total, device=parts.device)

@@ -2,7 +2,7 @@
 
 With a few views a step, most of a gradient is noise, and the sign of a value that is mostly noise is a coin's. Two
 remedies, each without a number to tune: a momentum that grows, and a filter that asks the gradients themselves how
-much of each spatial frequency is signal. A gradient without noise passes unchanged.
+much of each spatial frequency is signal. What does not change from step to step passes unchanged.
 """
 
 from __future__ import annotations
@@ -59,17 +59,19 @@ class Wiener:
         check_step("rel_step_size", self.rel_step_size, self.schedule)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> State:
-        """The state before the first of `steps` steps."""
-        return State(torch.zeros_like(delta), torch.zeros_like(delta), 0, steps, reach)
+        """The state before the first of `steps` steps. The sums are float32 at least: in bfloat16 a long one would
+        take no more gradients in."""
+        even, odd = (torch.zeros_like(delta, dtype=torch.promote_types(delta.dtype, torch.float32)) for _ in "ab")
+        return State(even, odd, 0, steps, reach)
 
     def step(self, delta: Tensor, found: Estimate, state: State, ground: Ground) -> tuple[Tensor, State]:
         """The next delta and state."""
-        grad, momentum = found.grad, state.step / (state.step + GROWTH)
+        grad, momentum = found.grad.to(state.even), state.step / (state.step + GROWTH)
         share = grad.flatten(1).abs().sum(1).clamp(min=torch.finfo(grad.dtype).tiny)[:, None, None, None]
         even, odd = momentum * state.even, momentum * state.odd
         even, odd = (even, odd + grad / share) if state.step % 2 else (even + grad / share, odd)
         length = self.rel_step_size * state.reach * decay(self.schedule, state.step, state.steps)
-        after = ground.go(delta, ground.descend(filtered(even, odd), length, delta))
+        after = ground.go(delta, ground.descend(filtered(even, odd).to(delta), length, delta))
         return after, state._replace(even=even, odd=odd, step=state.step + 1)
 
 
@@ -96,7 +98,7 @@ def filtered(even: Tensor, odd: Tensor) -> Tensor:
     return torch.where(even + odd == 0, 0, passed)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=2)  # 24 numbers a pixel or so
 @torch.inference_mode(False)
 def _rings(height: int, width: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Which ring each frequency of `rfft2` lies in, as a matrix of zeros and ones (frequencies, rings), and how often
@@ -110,5 +112,5 @@ def _rings(height: int, width: int, dtype: torch.dtype, device: torch.device) ->
     weights[:, 0] = 1
     if width % 2 == 0:
         weights[:, -1] = 1
-    rings = torch.nn.functional.one_hot(ring, count).to(device, dtype)
+    rings = (ring[:, None] == torch.arange(count)).to(device, dtype)
     return rings, weights.flatten().to(device)

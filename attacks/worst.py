@@ -15,7 +15,7 @@ from torch import Tensor
 from attacks.distributed import ALONE, World
 from attacks.engine import Overflow
 from attacks.eot import EOT
-from attacks.evaluation import Bank, bank
+from attacks.evaluation import Bank, bank, twins_of
 from attacks.parts import Encoder, Look, Objective
 from attacks.passes import blocks
 from attacks.risk import CVaR
@@ -144,6 +144,36 @@ def both_sides(
     return Sides(losses.mean(1), worst.losses[:, 0], worst.u[:, 0])
 
 
+def uphill(
+    images: Tensor,
+    anchor: Tree,
+    *,
+    encoder: Encoder,
+    objective: Objective,
+    views: Bank,
+    losses: Tensor,
+    refine_steps: int = 10,
+    keep: int = 4,
+    chunk: int = 64,
+    world: World = ALONE,
+    untouched: Tensor | None = None,
+) -> Worst:
+    """The `keep` worst views of a bank whose `losses` (N,V) are known already, refined. It takes
+    `keep * (refine_steps + 1)` encoder passes for each picture (twice as many for a paired objective), or none
+    without steps. Else as `worst_views`."""
+    twins = twins_of(objective, untouched)
+
+    def look(which: Tensor, u: Tensor) -> Tensor:
+        if twins is None:
+            beside = take(anchor, which.repeat_interleave(len(u) // len(which)))
+        else:  # the coordinates move this view too, so their slope runs through both
+            beside = encoder(views.transforms(scene_of(twins[which]), u))
+        return objective(encoder(views.transforms(scene_of(images[which]), u)), beside)
+
+    kept = _highest(views.u.to(images), losses, keep)
+    return _refined(look, kept, views.transforms.discrete, refine_steps, chunk, world)
+
+
 def _hardest(
     images: Tensor,
     anchor: Tree,
@@ -159,19 +189,20 @@ def _hardest(
     """All losses on a bank (N,V), and the worst views after refinement."""
     views = views._replace(u=views.u.to(images))
     losses = views.losses(images, anchor, encoder, objective, chunk, world, untouched=untouched)
-    paired = getattr(objective, "paired", False)
-
-    def look(which: Tensor, u: Tensor) -> Tensor:
-        if paired:
-            assert untouched is not None
-            with torch.no_grad():
-                beside = encoder(views.transforms(scene_of(untouched[which]), u))
-        else:
-            beside = take(anchor, which.repeat_interleave(len(u) // len(which)))
-        return objective(encoder(views.transforms(scene_of(images[which]), u)), beside)
-
-    kept = _highest(views.u, losses, keep)
-    return losses, _refined(look, kept, views.transforms.discrete, refine_steps, chunk, world)
+    found = uphill(
+        images,
+        anchor,
+        encoder=encoder,
+        objective=objective,
+        views=views,
+        losses=losses,
+        refine_steps=refine_steps,
+        keep=keep,
+        chunk=chunk,
+        world=world,
+        untouched=untouched,
+    )
+    return losses, found
 
 
 @torch.no_grad()
@@ -195,9 +226,9 @@ def _highest(u: Tensor, losses: Tensor, keep: int) -> Worst:
 
 def _refined(look: Look, found: Worst, fixed: tuple[int, ...], steps: int, chunk: int, world: World) -> Worst:
     """The views moved uphill, and sorted again; the processes share them."""
-    if not steps:
-        return found
     count, keep, dims = found.u.shape
+    if not steps or not dims:  # a pipeline without coordinates has one view only
+        return found
     which = torch.arange(count, device=found.u.device).repeat_interleave(keep)
     u, losses = torch.zeros_like(found.u).view(-1, dims), torch.zeros_like(found.losses).view(-1)
     mine = torch.tensor(world.share(len(which)), dtype=torch.long, device=u.device)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from attacks import EOT, PGD, Linf, bank, choices, load_encoder, solve
 from attacks.aims import Known, aim, shown_sign, wants_gallery, watched
 from attacks.gallery import tiles
+from attacks.layers import Layers
 from attacks.pipelines import pipeline
 from attacks.solver import pictures
 from transforms import Affine, Compose
@@ -23,12 +24,10 @@ NODES = {
     "triplet": choices.Triplet(target="another"),
     "infonce": choices.InfoNCE(temperature=0.07),
     "verification": choices.Verification(threshold=0.5),
-    "layers": choices.Layers(layers={"stages.2": "flat", "stages.8": "mean"}),
-    "weighted": choices.Layers(
-        layers={"stages.2": "flat", "stages.8": "mean"}, weights={"stages.2": 3, "stages.8": 1}
-    ),
-    "layers paired": choices.Layers(layers={"stages.5": "flat"}, anchor="paired"),
-    "layers views": choices.Layers(layers={"stages.5": "flat"}, anchor="views"),
+    "layers": choices.Layers(layers=["stages.2", "stages.8:mean"]),
+    "weighted": choices.Layers(layers=["stages.2", "stages.8:mean"], weights=[3, 1]),
+    "layers paired": choices.Layers(layers=["stages.5:flat"], anchor="paired"),
+    "layers views": choices.Layers(layers=["stages.5:flat"], anchor="views"),
     "mixed": choices.Mixed(away=1, retrieval=0.5),
 }
 
@@ -44,28 +43,17 @@ def setting():
 @pytest.mark.parametrize("name", NODES)
 def test_what_the_attack_lowers_falls_on_views_it_has_not_seen(name, setting):
     plain, known = setting
-    node = NODES[name]
-    encoder = watched(plain, node)
-    objective, anchor = aim(node, known, encoder, VIEWS, seed=0)
-    perturbation, views = Linf(8 / 255), bank(VIEWS, 16, seed=3, purpose="test")
-    best = solve(
-        known.images,
-        anchor,
-        encoder=encoder,
-        objective=objective,
-        perturbation=perturbation,
-        optimiser=PGD(),
-        eot=EOT(VIEWS, n=2),
-        steps=8,
-    )
-    attacked = pictures(perturbation, known.images, best.delta)
-    before, after = (
-        views.losses(x, anchor, encoder, objective, 16, untouched=known.images).mean(1)
-        for x in (known.images, attacked)
-    )
+    node, perturbation, views = NODES[name], Linf(8 / 255), bank(VIEWS, 16, seed=3, purpose="test")
+    with watched(plain, node) as encoder:
+        objective, anchor = aim(node, known, encoder, VIEWS, seed=0)
+        parts = {"encoder": encoder, "objective": objective, "perturbation": perturbation, "optimiser": PGD()}
+        best = solve(known.images, anchor, **parts, eot=EOT(VIEWS, n=2), steps=8)
+        attacked = pictures(perturbation, known.images, best.delta)
+        before, after = (
+            views.losses(x, anchor, encoder, objective, 16, untouched=known.images).mean(1)
+            for x in (known.images, attacked)
+        )
     assert (after < before - 0.02).all()
-    if hasattr(encoder, "close"):
-        encoder.close()
 
 
 def test_away_and_toward_are_the_plain_cosines(setting):
@@ -90,11 +78,11 @@ def test_weights_are_those_of_their_layers(setting):
     plain, known = setting
     found = {}
     for name, weights in (
-        ("both", {}),
-        ("first", {"stages.2": 1, "stages.8": 0}),
-        ("second", {"stages.2": 0, "stages.8": 1}),
+        ("both", []),
+        ("first", [1, 0]),
+        ("second", [0, 1]),
     ):
-        node = choices.Layers(layers={"stages.2": "flat", "stages.8": "mean"}, weights=weights)
+        node = choices.Layers(layers=["stages.2", "stages.8:mean"], weights=weights)
         with watched(plain, node) as encoder:
             objective, anchor = aim(node, known, encoder, VIEWS, seed=0)
             found[name] = objective(encoder(known.images.flip(0)), anchor)
@@ -127,9 +115,34 @@ def test_a_wish_that_is_none_is_named(node, message, setting):
         aim(node, known, encoder, VIEWS, seed=0)
 
 
-def test_a_layer_that_is_not_there_is_named(setting):
-    with pytest.raises(ValueError, match=r"'stages.99'; did you mean"):
-        watched(setting[0], choices.Layers(layers={"stages.99": "flat"}))
+@pytest.mark.parametrize(
+    ("layers", "weights", "message"),
+    [
+        (["stages.99"], [], r"^`objective.layers`: the encoder has no 'stages.99'; did you mean"),
+        (["stages.2:max"], [], r"^`objective.layers`: the pool of stages.2 must be one of flat, mean.*; got 'max'"),
+        (["stages.2", "stages.2:mean"], [], r"^`objective.layers` may name a layer once; got stages.2 twice"),
+        ([], [], r"^`objective.layers` must name at least one layer"),
+        (["stages.2"], [1, 2], r"^`objective.weights` must be one number for each of 1 layers, or none; got 2"),
+        (["stages.2"], [-1], r"^`objective.weights` must be numbers from 0 up, not all of them 0; got \[-1"),
+        (["stages.2"], [0], r"^`objective.weights` must be numbers from 0 up"),
+        (["stages.2"], [float("nan")], r"^`objective.weights` must be numbers from 0 up"),
+    ],
+)
+def test_layers_that_cannot_be_are_named(layers, weights, message, setting):
+    with (
+        pytest.raises(ValueError, match=message),
+        watched(setting[0], choices.Layers(layers=layers, weights=weights)),
+    ):
+        pass
+
+
+def test_pools_are_those_of_the_list_and_flat_without_one(setting):
+    plain, known = setting
+    with (
+        watched(plain, choices.Layers(layers=["stages.2:mean", "stages.8"])) as ours,
+        Layers(plain, {"stages.2": "mean", "stages.8": "flat"}) as wanted,
+    ):
+        torch.testing.assert_close(ours(known.images), wanted(known.images), rtol=0, atol=0)
 
 
 def test_camera_views_do_as_well(setting):

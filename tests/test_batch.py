@@ -1,5 +1,7 @@
 """Many pictures at once: budgets of their own, leaving the batch, and one perturbation for all."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -167,8 +169,32 @@ class Cut(nn.Module):
         return self.net(pixels if self.calls >= 0 else pixels.detach())
 
 
-def test_a_gradient_that_dies_on_the_way_is_an_error(problem):
+def test_a_gradient_that_dies_on_the_way_is_a_warning_and_the_pictures_leave(problem):
     images, anchor, parts = problem
     parts |= {"eot": EOT(SEEN, n=1), "encoder": Cut(parts["encoder"], 3).eval()}
-    with pytest.raises(ValueError, match=r"exactly zero for image\(s\) \[0, 1, 2, 3\].*step 7"):
-        run(images, anchor, parts)
+    with pytest.warns(UserWarning, match=r"image\(s\) \[0, 1, 2, 3\] has been exactly zero for 5 steps \(step 7\)"):
+        steps = run(images, anchor, parts)
+    assert len(steps) == 8 and steps[-1].last
+
+
+def test_a_loss_at_its_end_does_not_end_the_others(problem):
+    # The first picture's loss is flat from some point on, as a cross-entropy is once its label is reached.
+    images, anchor, parts = problem
+    anchor[:, 0] = 0
+    anchor[0, 0] = 1
+    floor = -math.inf
+
+    class Floored:
+        stationary_at_anchor = False
+
+        def __call__(self, features, anchor):
+            loss = (features * anchor).sum(1)
+            return torch.where(anchor[:, 0] == 1, loss.clamp(min=floor), loss)
+
+    parts |= {"objective": Floored(), "eot": EOT(n=1), "steps": 30}
+    free = run(images, anchor, parts)
+    floor = float(free[0].estimate.mean[0]) - 1e-4
+    with pytest.warns(UserWarning, match=r"image\(s\) \[0\] has been"):
+        steps = run(images, anchor, parts)
+    assert not steps[-1].active[0] and steps[-1].active[1:].all()
+    assert torch.equal(steps[-1].delta[1:], free[-1].delta[1:])

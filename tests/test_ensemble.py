@@ -249,6 +249,12 @@ REFUSED = {
         lambda: leave_one_out(E, (E,), encoder=Ensemble([Small(0)]), objective=Members(Away()), bank=None),
         "two members",
     ),
+    "not members": (
+        lambda: leave_one_out(
+            E, (E,), encoder=Ensemble([Small(0)] * 2), objective=Paired(Members(Away())), bank=None
+        ),
+        "`objective` must be Members",
+    ),
     "anchors": (
         lambda: leave_one_out(E, (E,), encoder=Ensemble([Small(0)] * 2), objective=Members(Away()), bank=None),
         "`anchor` must have a part for each of 2",

@@ -30,7 +30,8 @@ TRANSFORMS = (
 ATTACKS = (
     ("files", "choices", "metrics", "balls", "projections", "risk", "square", "layers", "patch"),
     ("distributed", "passes", "trees", "ground", "classification", "encoders.phash"),
-    ("sparse", "regions"),
+    ("sparse",),
+    ("regions",),
     ("perturbations", "spectral"),
     ("schema", "engine.allocator", "engine.decision", "engine.memory", "engine.fold"),
     ("engine.mixed", "engine.precision"),

@@ -11,6 +11,7 @@ from torchvision.models.feature_extraction import create_feature_extractor
 
 from attacks import EOT, PGD, Away, Linf, Toward, attack, load_encoder, solve
 from attacks.combined import Each, Sum, Term
+from attacks.encoders.phash import Phash
 from attacks.engine import Decision, prepare
 from attacks.engine.fold import foldable
 from attacks.gallery import tiles
@@ -186,6 +187,7 @@ class Sequence(nn.Module):
 
 REFUSED = {
     "unknown": (["layer5"], "no 'layer5'; did you mean layer4, "),
+    "far": (["@"], "no '@'; it has conv1, bn1, relu, .* in all"),
     "pool": ({"layer1": "max"}, "pool of layer1 must be one of flat, mean, cls, tokens; got 'max'"),
     "none": ([], "at least one layer"),
 }
@@ -196,6 +198,13 @@ def test_what_cannot_work_is_named(resnet, layers, message):
     with pytest.raises(ValueError, match=message):
         Layers(resnet, layers)
     assert hooks(resnet) == 0
+
+
+def test_an_encoder_without_named_layers_says_so():
+    with pytest.raises(ValueError, match=r"no 'bits'; it has no named layers, only 'output', its own answer$"):
+        Layers(Phash(), ["bits"])
+    with Layers(Phash(), ["output"]) as layers:
+        assert list(layers(torch.rand(2, 3, 40, 40))) == ["output"]
 
 
 def test_an_encoder_in_training_mode_is_refused():

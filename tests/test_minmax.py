@@ -4,8 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from attacks import EOT, PGD, Adaptive, CVaR, Linf, Toward, Universal, attack, bank, solve
+from attacks import EOT, PGD, Adaptive, Away, CVaR, Linf, Toward, Universal, attack, bank, solve
+from attacks.objectives import Paired
+from attacks.search import search
 from attacks.solver import VIEWS
+from attacks.square import Square
 from attacks.worst import Adversary
 from transforms import Affine, Brightness, Compose
 
@@ -91,3 +94,38 @@ def test_it_does_not_go_with_adaptive_views(problem):
     images, anchor, parts = problem
     with pytest.raises(ValueError, match="`adaptive` trusts random views"):
         next(attack(images, anchor, adversary=Adversary(4), adaptive=Adaptive(), budget=100, **parts))
+
+
+def test_it_does_not_go_with_another_risk(problem):
+    images, anchor, parts = problem
+    with pytest.raises(ValueError, match=r"CVaR weighs views.*use the risk Mean"):
+        next(attack(images, anchor, adversary=Adversary(4), **parts | {"eot": EOT(SEEN, n=2, risk=CVaR(0.5))}))
+
+
+def test_with_a_paired_objective_the_adversary_follows_the_slope_of_both_views(problem):
+    # What it is given to climb has, by its coordinates, the derivative that finite differences have.
+    images, anchor, parts = problem
+    slopes = []
+
+    class Spy(Adversary):
+        def views(self, look, eot, n, *, like, count, **rest):
+            u = eot.draws(n, eot.transforms.dims, seed=3, step=0).to(like)
+            which = torch.zeros(len(u), dtype=torch.long)
+            leaf = u.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(look(which, leaf).sum(), leaf)
+            for axis in range(u.shape[1]):
+                by = torch.zeros_like(u)
+                by[:, axis] = 1e-6
+                slopes.append((slope[:, axis], (look(which, u + by) - look(which, u - by)).detach() / 2e-6))
+            return super().views(look, eot, n, like=like, count=count, **rest)
+
+    next(attack(images, anchor, adversary=Spy(4, 1), **parts | {"objective": Paired(Away("l2"))}))
+    assert slopes
+    for ours, measured in slopes:
+        torch.testing.assert_close(ours, measured, rtol=1e-4, atol=1e-7)
+
+
+def test_a_search_has_no_use_for_it(problem):
+    images, anchor, parts = problem
+    with pytest.raises(ValueError, match="`adversary` chooses new views"):
+        next(search(images, anchor, adversary=Adversary(8), **parts | {"optimiser": Square()}))

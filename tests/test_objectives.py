@@ -25,7 +25,7 @@ def noise(*shape, seed=0):
 
 FEATURES, OWN, GOAL, GALLERY = noise(N, D, seed=1), noise(N, D, seed=2), noise(N, D, seed=3), noise(G, D, seed=4)
 ROWS, WANTED = torch.tensor([0, 2, 2, 5, 1]), torch.tensor([3, 1, 0, 4, 2])
-LABELS = torch.tensor([3, 1, 4, 4, 1])  # never third, where DLR has no gradient
+LABELS = torch.tensor([3, 1, 4, 4, 1])
 
 
 def cosine(a, b):
@@ -206,10 +206,14 @@ def test_dlr_does_not_feel_a_shift_or_a_scale_of_the_logits(targeted):
     torch.testing.assert_close(moved, case.objective(FEATURES, case.anchor), rtol=1e-9, atol=0)
 
 
-def test_dlr_has_no_gradient_where_the_label_has_come_third():
-    third = CASES["dlr"]._replace(anchor=FEATURES.sort(1, descending=True).indices[:, 2])
-    torch.testing.assert_close(third.objective(FEATURES, third.anchor), -torch.ones(N, dtype=double))
-    assert gradient(third, FEATURES).abs().max() < 1e-9
+def test_dlr_pulls_on_where_the_label_has_come_third():
+    # The value is AutoAttack's, -1 whatever the logits are; the gradient is alive, and lowers the label.
+    third = FEATURES.sort(1, descending=True).indices[:, 2]
+    logits = FEATURES.clone().requires_grad_()
+    loss = DLR()(logits, third)
+    torch.testing.assert_close(loss.detach(), -torch.ones(N, dtype=double))
+    (slope,) = torch.autograd.grad(loss.sum(), logits)
+    assert (slope.gather(1, third[:, None]) > 0).all()
 
 
 @pytest.mark.peers

@@ -166,6 +166,16 @@ def test_all_but_sgd_do_not_feel_the_scale_of_a_pictures_gradient(optimiser, per
     assert torch.equal(moves(optimiser, scaled, perturbation), moves(optimiser, grads, perturbation))
 
 
+@pytest.mark.parametrize("optimiser", [Wiener(), PGD(), Adam(), APGD()], ids=["wiener", "pgd", "adam", "apgd"])
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+@every_set
+def test_a_very_small_or_large_gradient_moves_as_far_in_float32(optimiser, scale, perturbation):
+    # Its squares are 0 or infinite there.
+    grads = gradients().float()
+    plain, scaled = moves(optimiser, grads, perturbation), moves(optimiser, scale * grads, perturbation)
+    torch.testing.assert_close(scaled, plain, rtol=1e-3, atol=1e-3 * perturbation.eps)
+
+
 @every_optimiser
 @every_set
 def test_a_picture_does_not_feel_its_neighbours(optimiser, perturbation):

@@ -21,8 +21,13 @@ WRAPS = {
     "smoothed": lambda inner: Smoothed(inner, 1.0),
     "masked grey": lambda inner: Masked(Grey(inner), MASK),
 }
-NAMES = [(wrap, ball) for wrap in WRAPS for ball in BALLS if wrap != "low" or ball in ("linf", "l2")]
-CONVEX = [(wrap, ball) for wrap, ball in NAMES if ball != "l0" and (ball != "l1" or "grey" not in wrap)]
+NAMES = [
+    (wrap, ball)
+    for wrap in WRAPS
+    for ball in BALLS
+    if (wrap != "low" or ball in ("linf", "l2")) and ("grey" not in wrap or ball != "l1")
+]
+CONVEX = [(wrap, ball) for wrap, ball in NAMES if ball != "l0"]
 #: The best step in a band of frequencies, under L-inf, is no one's sign: see test_spectral.
 DUAL = [(wrap, ball) for wrap, ball in NAMES if (wrap, ball) != ("low", "linf")]
 

@@ -9,11 +9,11 @@ import scipy.fft
 import torch
 from PIL import Image
 
-from attacks import EOT, PGD, Linf, attack
+from attacks import EOT, PGD, Linf, attack, bank, evaluate
 from attacks.encoders.phash import KEPT, SIDE, Bits, Phash, above_median, bits, grey_of
 from attacks.gallery import photographs, tiles
 from attacks.images import to_bytes
-from transforms import resize
+from transforms import Brightness, Compose, resize
 
 double = torch.float64
 
@@ -179,6 +179,27 @@ def test_bits_pulls_most_at_the_edge_and_never_stops():
     assert (pull > 0).all()
     assert (pull[:4].diff() < 0).all()
     torch.testing.assert_close(pull[:4], pull[4:])
+
+
+def test_signatures_are_compared_by_hamming_distance():
+    features = torch.randn(9, 64, generator=seed(), dtype=double)
+    marks = Phash().signature(features)
+    differ = (bits(features)[:, None] != bits(features)).sum(2)
+    assert marks.dtype == double
+    assert torch.equal(marks @ marks.T / 64, 1 - 2 * differ.double() / 64)
+
+
+def test_a_hash_is_judged_by_its_bits():
+    # The cosine of the features would be nearly 1 everywhere, for the mean rules it.
+    shown, encoder = tiles(128).spread(12).images, Phash()
+    views = bank(Compose([Brightness(0.3)]), 4, seed=0, purpose="test")
+    with torch.no_grad():
+        clean, seen = encoder(shown), views.features(shown, encoder, 4)
+    scores = evaluate(shown, clean, clean, encoder=encoder, bank=views)
+    differ = (bits(seen)[:, :, None] != bits(clean)).sum(3)  # (12 pictures, 4 views, 12 of the gallery)
+    assert torch.equal(scores.cosine, 1 - 2 * differ.diagonal(dim1=0, dim2=2).T / 64)
+    assert torch.equal(differ.gather(2, scores.nearest[:, :, None])[..., 0], differ.amin(2))
+    assert (scores.cosine < 1).any()
 
 
 @pytest.mark.parametrize("margin", [0.0, -1.0, math.nan, math.inf])

@@ -3,13 +3,18 @@
 import csv
 import json
 
+import imagehash
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from attacks import build, job, load_encoder
 from attacks.choices import CHOICES
+from attacks.experiment import experiment, file_names
+from attacks.images import save_image
+from attacks.results import warnings
 from tests.test_run import call
 
 SHORT = ("config=smoke", "data.count=1", "evaluate.views=4", "attack.steps=2")
@@ -102,9 +107,15 @@ def test_a_mask_of_another_size_is_refused_in_one_line(tmp_path, monkeypatch, ca
         (["attack=suite", "objective=layers"], "cannot be combined"),
         (["attack.adversary=1"], "`attack.adversary` chooses the views of a step, 2, among"),
         (["penalty=tv", "penalty.weight=-1"], "`weight` must be a positive number"),
+        (["objective=layers", "objective.layers=[stages.9]"], "`objective.layers`: the encoder has no 'stages.9'"),
+        (["objective=layers", "objective.layers=[head:max]"], "`objective.layers`: the pool of head must be one of"),
+        (["objective=layers", "objective.weights=[1]"], "`objective.weights` must be one number for each of 2"),
+        (["objective=layers", "encoder=phash"], "it has no named layers, only 'output'"),
         (["objective=away", "objective.metric=l7"], "`metric` must be one of cosine, l2"),
         (["optimiser=square", "optimiser.p_init=2"], "`p_init` must lie in (0, 1]"),
-        (["sanity=short", "sanity.steps=0"], "`steps` must be at least 1"),
+        (["sanity=short", "sanity.steps=0"], "`sanity.steps` must be at least 1"),
+        (["sanity=short", "sanity.pictures=-1"], "`sanity.pictures` must be at least 0"),
+        (["attack.restarts=0"], "`attack.restarts` must be at least 1"),
         (["penalty=lpips"], "lpips"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -126,6 +137,81 @@ def test_a_patch_is_saved_as_itself_and_in_the_pictures(tmp_path, monkeypatch):
     clean, attacked = (pixels(next((folder / "pictures" / arm).iterdir())) for arm in ("clean", "eot"))
     changed = (clean != attacked).any(2)
     assert changed[45:83, 45:83].double().mean() > 0.9 and not changed[:36].any() and not changed[:, 92:].any()
+
+
+class Enough(ValueError):
+    """What is asked of a run is known; the report would only take time."""
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """The configuration, the parts and the outcome of each run, which then ends."""
+    found = []
+
+    def run_and_end(run, parts, *rest):
+        found.append((run, parts, experiment(run, parts, *rest)))
+        raise Enough
+
+    monkeypatch.setattr(job, "experiment", run_and_end)
+    return found
+
+
+def bits_of(path):
+    with Image.open(path) as image:
+        return torch.from_numpy(imagehash.phash(image).hash).flatten()
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])  # the encoder itself, and as the engine wraps it
+def test_a_hash_is_judged_by_the_bits_of_the_saved_files(layout, kept, tmp_path, monkeypatch):
+    words = ("encoder=phash", "objective=bits", "transforms=identity", "data.count=2", f"engine.layout={layout}")
+    folder = tmp_path / "run"
+    call(monkeypatch, *SHORT, *words, f"hydra.run.dir={folder}")
+    ((_, parts, outcome),) = kept
+    names = file_names(parts.queries.names)
+    clean, eot = (
+        torch.stack([bits_of(folder / "pictures" / arm / name) for name in names]) for arm in ("clean", "eot")
+    )
+    flipped, found = (eot != clean).sum(1), outcome.scores["eot"]
+    assert (flipped > 8).all()
+    assert torch.equal(found.cosine, (1 - 2 * flipped[:, None] / 64).expand(2, 4).to(found.cosine))
+    # And looked up by them: nothing in the gallery differs in fewer bits than what a view is taken for.
+    for number, image in enumerate(parts.gallery.images):
+        save_image(tmp_path / f"{number}.png", image)
+    gallery = torch.stack([bits_of(tmp_path / f"{number}.png") for number in range(len(parts.gallery))])
+    far = (gallery != eot[:, None]).sum(2)
+    assert torch.equal(far.gather(1, found.nearest), far.amin(1, True).expand(2, 4))
+
+
+@pytest.mark.parametrize("objective", ["away", "layers", "verification", "bits", "retrieval"])
+def test_an_attack_that_wants_low_cosines_is_judged_by_them(objective):
+    arm = {key: {"mean": value} for key, value in (("cosine", 0.9), ("success", 0.0), ("recall_at_1", 1.0))}
+    arm |= {"budget_used": 1.0}
+    content = {"sanity": None, "queries": list("abcde"), "threat": {"objective": objective}}
+    content |= {"bank": {"coordinates": ["angle (deg)"]}}
+    lowered = dict.fromkeys(("clean", "noise", "no_eot"), arm) | {"eot": arm | {"cosine": {"mean": 0.2}}}
+    assert bool(warnings(content | {"arms": lowered})) == (objective == "retrieval")
+    unused = lowered | {"eot": lowered["eot"] | {"budget_used": 0.1}}
+    assert any("use 10% of the budget" in line for line in warnings(content | {"arms": unused}))
+
+
+@pytest.mark.parametrize("engine", ["fixed", "auto"])
+@pytest.mark.parametrize("anchor", ["own", "nobody"])
+def test_no_hook_outlives_a_run_or_its_failure(engine, anchor, kept, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(build, "load_encoder", lambda *a, **k: made.append(load_encoder(*a, **k)) or made[-1])
+    words = ("objective=layers", f"objective.anchor={anchor}", f"engine={engine}")
+    call(monkeypatch, *SHORT, *words, f"hydra.run.dir={tmp_path / 'run'}")
+    assert len(kept) == (anchor == "own")  # the other is refused, in the run itself or while it is measured
+    assert not any(module._forward_hooks for encoder in made for module in encoder.modules())
+    assert len(made) == 1
+
+
+def test_layers_are_chosen_on_the_command_line(kept, tmp_path, monkeypatch):
+    # Two lists replace those of the shared file; a mapping would be merged with it.
+    words = ("objective=layers", "objective.layers=[stages.2:mean,stages.8]", "objective.weights=[3,1]")
+    call(monkeypatch, *SHORT, *words, f"hydra.run.dir={tmp_path / 'run'}")
+    ((run, _, _),) = kept
+    assert (run.objective.layers, run.objective.weights) == (["stages.2:mean", "stages.8"], [3.0, 1.0])
 
 
 def test_the_checks_are_printed_stored_and_shown(tmp_path, monkeypatch, capsys):
@@ -159,7 +245,7 @@ def test_the_steps_of_a_suite_name_their_attack(tmp_path, monkeypatch):
     assert call(monkeypatch, *SHORT, "attack=suite", "attack.nearest=1", f"hydra.run.dir={folder}") == 0
     rows = list(csv.DictReader((folder / "steps.csv").read_text().splitlines()))
     names = [row["attack"] for row in rows if row["arm"] == "eot"]
-    members = ("wiener_cosine", "apgd_cosine", "apgd_hinge", "apgd_nearest_1", "square")
+    members = ("wiener", "apgd", "square", "apgd_hinge", "apgd_nearest_1")
     assert names == [name for name in members for _ in range(2)]
     # Without EOT, as many evaluations as all members had together.
     evals = {arm: max(int(row["evals"]) for row in rows if row["arm"] == arm) for arm in ("eot", "no_eot")}

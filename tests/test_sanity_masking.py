@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks import EOT, L2, PGD, Away, Linf, load_encoder
+from attacks import EOT, L2, PGD, Away, Linf, Toward, load_encoder
 from attacks.encoders.phash import Phash
 from attacks.gallery import HELD_OUT, tiles
 from attacks.pipelines import preset
@@ -160,6 +160,22 @@ def test_the_error_is_the_relative_error_of_the_gradient():
         check = slopes(views, torch.zeros(3, 4), module, Sum(), **arguments)
         assert check.figures["error"] == pytest.approx(error, abs=1e-4)
         assert check.verdict == ("passed" if error <= 0.2 else "failed")
+
+
+def test_what_stands_between_the_encoder_and_the_attack_is_examined(pictures):
+    # The module is honest; what the attack asks cuts half of its graph.
+    encoder = load_encoder()
+
+    def cut(images):
+        features = encoder(images)
+        half = features.shape[1] // 2
+        return torch.cat([features[:, :half].detach(), features[:, half:]], dim=1)
+
+    arguments = {"count": lambda asked: asked, "untouched": pictures, "seed": 0}
+    anchor = encoder(pictures).flip(0)
+    for asked, verdict in ((encoder, "passed"), (cut, "failed")):
+        check = slopes(pictures, anchor, asked, Toward(), module=encoder, **arguments)
+        assert check.verdict == verdict, check
 
 
 def test_the_encoder_is_left_as_it_was(pictures):

@@ -202,7 +202,7 @@ def test_input_diversity_shrinks_pads_with_black_or_leaves_alone():
     assert (corners.amin(1)[share < 0.95] < 0.05).all()
 
 
-@pytest.mark.parametrize("inner", [L1(3.0), L0(5), Grey(L1(3.0))])
+@pytest.mark.parametrize("inner", [L1(3.0), L0(5), Grey(L0(5))])
 def test_a_sparse_set_has_no_band(inner):
     with pytest.raises(ValueError, match="is not sparse"):
         LowFrequency(inner, 4)

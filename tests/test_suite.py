@@ -5,10 +5,14 @@ import torch
 
 from attacks import EOT, Linf, bank, load_encoder
 from attacks.aims import Aim, Known
+from attacks.apgd import APGD
 from attacks.gallery import tiles
-from attacks.objectives import Toward
+from attacks.objectives import Away, Toward
+from attacks.retrieval import InfoNCE, Triplet
 from attacks.solver import pictures, watch
+from attacks.square import Square
 from attacks.suite import members, suite
+from attacks.wiener import Wiener
 from transforms import Affine, Compose
 
 VIEWS = Compose([Affine(degrees=(-10, 10), scale=(0.9, 1.1))])
@@ -27,11 +31,11 @@ def setup(**changes):
 
 
 def test_it_is_the_least_of_its_members_picture_by_picture(known):
-    attacks = members(known, nearest=2)
+    aim = Aim(Away(), known.own)
+    attacks = [each for each in members(known, 2, aim, Wiener()) if each.name != "square"]
     # Such that one target is right for some pictures, and another for the others.
     near, nearer = (each.anchor for each in attacks if each.name.startswith("apgd_nearest"))
-    wanted = torch.stack([near[0], nearer[1], near[2]])
-    goal = Aim(Toward(), wanted)
+    goal = Aim(Toward(), torch.stack([near[0], nearer[1], near[2]]))
     *_, (_, last, best) = suite(known.images, goal, attacks, **setup())
     views = bank(VIEWS, 64, seed=1, purpose="select")  # the solver's own
     found, evals = [], 0
@@ -39,7 +43,7 @@ def test_it_is_the_least_of_its_members_picture_by_picture(known):
         own = setup(objective=member.objective, optimiser=member.optimiser)
         *_, (step, alone) = watch(known.images, member.anchor, **own)
         attacked = pictures(own["perturbation"], known.images, alone.delta)
-        found.append(views.losses(attacked, wanted, own["encoder"], goal.objective, 32).mean(1))
+        found.append(views.losses(attacked, goal.anchor, own["encoder"], goal.objective, 32).mean(1))
         evals += step.evals
     losses = torch.stack(found)
     torch.testing.assert_close(best.loss, losses.amin(0))
@@ -48,16 +52,42 @@ def test_it_is_the_least_of_its_members_picture_by_picture(known):
 
 
 def test_the_members_are_what_the_suite_promises(known):
-    attacks = members(known, nearest=2)
-    nearest = ["apgd_nearest_1", "apgd_nearest_2"]
-    assert [m.name for m in attacks] == ["wiener_cosine", "apgd_cosine", "apgd_hinge", *nearest, "square"]
+    aim = Aim(Away(), known.own)
+    attacks = {each.name: each for each in members(known, 2, aim, Wiener(0.3))}
+    assert list(attacks) == ["wiener", "apgd", "square", "apgd_hinge", "apgd_nearest_1", "apgd_nearest_2"]
+    assert attacks["wiener"].optimiser == Wiener(0.3)
     unit = torch.nn.functional.normalize(known.gallery, dim=1)
     order = (unit[:3] @ unit.T).argsort(1, descending=True)
-    for place, member in ((1, attacks[3]), (2, attacks[4])):  # place 0 is the picture itself
-        assert torch.equal(member.anchor, known.gallery[order[:, place]])
+    for place in (1, 2):  # place 0 is the picture itself
+        assert torch.equal(attacks[f"apgd_nearest_{place}"].anchor, known.gallery[order[:, place]])
+
+
+AIMS = {
+    "toward": lambda g: Aim(Toward(), g[[5, 6, 7]]),
+    "triplet": lambda g: Aim(Triplet(), {"positive": g[[5, 6, 7]], "negative": g[:3]}),
+    "infonce": lambda g: Aim(InfoNCE(g), torch.arange(3)),
+}
+
+
+@pytest.mark.parametrize("name", AIMS)
+def test_no_suite_is_weaker_than_a_single_run(name, known):
+    # Whatever is wanted: the first member is the run itself.
+    aim = AIMS[name](known.gallery)
+    known = known._replace(goal=torch.tensor([5, 6, 7]) if name != "infonce" else None)
+    attacks = members(known, 0, aim, Wiener())
+    *_, (_, single) = watch(known.images, aim.anchor, **setup(objective=aim.objective, optimiser=Wiener()))
+    *_, (_, _, best) = suite(known.images, aim, attacks, **setup())
+    assert (best.loss <= single.loss + 1e-6).all()
+
+
+@pytest.mark.parametrize("optimiser", [APGD(rho=0.5), Square(p_init=0.3)], ids=["apgd", "square"])
+def test_the_runs_own_optimiser_keeps_its_settings(known, optimiser):
+    attacks = members(known, 0, Aim(Away(), known.own), optimiser)
+    assert attacks[0].optimiser == optimiser
+    assert sorted(each.name for each in attacks) == ["apgd", "apgd_hinge", "square"]
 
 
 @pytest.mark.parametrize("nearest", [-1, 10_000])
 def test_more_targets_than_there_are_is_refused(known, nearest):
     with pytest.raises(ValueError, match=r"`attack.nearest` must lie between 0 and"):
-        members(known, nearest)
+        members(known, nearest, Aim(Away(), known.own), Wiener())

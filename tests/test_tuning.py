@@ -104,7 +104,11 @@ def test_refuses_a_manifest_without_a_decision(tmp_path, content):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["attack.stop=2"], "`attack.stop` is a cosine"),
+        (["attack.stop=2"], "`attack.stop` is a loss of objective=away, between -1 and 1"),
+        (["attack.stop=0.3", "objective=infonce"], "of objective=infonce, between -inf and 0"),
+        (["attack.stop=0.3", "objective.metric=l2"], "between -inf and 0"),
+        (["attack.adversary=8", "optimiser=square"], "optimiser=square keeps the same"),
+        (["attack.adversary=8", "risk=cvar"], "needs risk=mean"),
         (["attack.budget=64"], "`attack.cosine` asks for them"),
         (["attack.cosine=0.9"], "`attack.cosine` needs `attack.budget`"),
         (["attack.cosine=0.9", "attack.budget=4"], "above 4"),

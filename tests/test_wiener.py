@@ -140,3 +140,11 @@ def test_noise_costs_it_less_than_it_costs_pgd():
     assert ours > 0.97
     assert momentum < 0.93
     assert plain < 0.9
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_summed_in_float32(dtype):
+    grads = gradients(steps=40).to(dtype)
+    found, wanted = (moves(Wiener(), each, L2(4.0)) for each in (grads, grads.float()))
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), wanted, rtol=0, atol=0.02 * 4)

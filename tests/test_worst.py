@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks import EOT, Away, CVaR, Toward, bank, load_encoder
+from attacks import EOT, Away, CVaR, Paired, Toward, bank, load_encoder, worst
 from attacks.distributed import World
 from attacks.gallery import tiles
 from attacks.pipelines import preset
-from attacks.worst import Adversary, both_sides, worst_views
+from attacks.worst import Adversary, both_sides, uphill, worst_views
 from tests.fellows import together
 from transforms import Affine, Brightness, Compose, scene_of
 
@@ -39,6 +39,11 @@ class Near:
     def __call__(self, features, anchor):
         gap = (features[:, :2] - anchor[:, :2]).square().sum(1)
         return features[:, 2] - gap
+
+
+def without(parts):
+    """The parts but for the pipeline, which a bank has already."""
+    return {name: part for name, part in parts.items() if name != "transforms"}
 
 
 @pytest.fixture
@@ -135,6 +140,51 @@ def test_a_paired_objective_compares_the_same_views(setting):
     torch.testing.assert_close(same.losses, torch.ones_like(same.losses), rtol=0, atol=1e-12)
     other = worst_views(images, anchor, k=8, refine_steps=2, keep=2, untouched=1 - images, **parts)
     assert (other.losses < 0.999).all()
+
+
+def test_the_slope_of_a_paired_objective_is_that_of_finite_differences(setting, monkeypatch):
+    # The coordinates move both views of a pair.
+    images, anchor, parts = setting
+    slope, seen = worst._slope, []
+
+    def compared(look, which, u):
+        found = slope(look, which, u)
+        with torch.no_grad():
+            h = 1e-6 * torch.eye(u.shape[1], dtype=double)
+            sides = [torch.stack([look(which, u + sign * row) for row in h], dim=1) for sign in (1, -1)]
+        torch.testing.assert_close(found[1], (sides[0] - sides[1]) / 2e-6, rtol=1e-3, atol=1e-6)
+        seen.append(found[1].abs().amax())
+        return found
+
+    monkeypatch.setattr(worst, "_slope", compared)
+    parts["objective"] = Paired(Away())
+    worst_views(images, anchor, k=8, refine_steps=2, keep=2, untouched=1 - images, **parts)
+    assert len(seen) == 3 and min(seen) > 1e-3
+
+
+def test_a_paired_objective_says_what_it_misses(setting):
+    images, anchor, parts = setting
+    parts["objective"] = Paired(Away())
+    with pytest.raises(ValueError, match="compares each view with that of the picture before the attack"):
+        worst_views(images, anchor, k=2, **parts)
+    with pytest.raises(ValueError, match="compares each view with that of the picture before the attack"):
+        uphill(images, anchor, views=bank(SEEN, 2, seed=0, purpose="x"), losses=torch.zeros(3, 2), **without(parts))
+
+
+@pytest.mark.parametrize("refine_steps", [0, 3])
+def test_a_pipeline_without_coordinates_has_one_view(setting, refine_steps):
+    images, anchor, parts = setting
+    parts["transforms"] = Compose()
+    found = worst_views(images, anchor, k=4, refine_steps=refine_steps, keep=2, **parts)
+    plain = Toward()(parts["encoder"](images), anchor)
+    torch.testing.assert_close(found.losses, plain[:, None].expand(3, 2), rtol=0, atol=1e-12)
+    assert found.u.shape == (3, 2, 0)
+
+    def look(which, u):
+        return plain[which.repeat_interleave(len(u) // len(which))]
+
+    eot, given = EOT(Compose(), n=2), {"like": images, "count": 3, "seed": 1, "step": 2}
+    assert Adversary(4, refine_steps).views(look, eot, 2, **given).shape == (3, 2, 0)
 
 
 def test_where_no_gradient_reaches_the_coordinates_the_random_views_stay(setting):

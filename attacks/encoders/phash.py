@@ -51,6 +51,11 @@ class Phash(nn.Module):
         levels = straight_through(small.round(), small)  # whole again: 255 * (k/255) is k but for float32's rounding
         return above_median(levels).to(grey.dtype)
 
+    def signature(self, features: Tensor) -> Tensor:
+        """(...,64) -> what pictures are compared by, the bits as +-1: a cosine is then 1 - 2*(bits that differ)/64.
+        That of the features themselves says little of the hash: the mean, their largest number, rules it."""
+        return torch.where(bits(features), 1.0, -1.0).to(features.dtype)
+
 
 def grey_of(images: Tensor) -> Tensor:
     """RGB (N,3,H,W) in [0,1] -> (N,1,H,W), whole levels over 255: rounded to 8 bits, then Pillow's
@@ -82,7 +87,7 @@ def _sum(weights: list[float], images: Tensor) -> Tensor:
 
 
 def bits(features: Tensor) -> Tensor:
-    """(N,64) of `Phash` -> the bits (N,64) bool, in the order of `imagehash.phash(...).hash.flatten()`."""
+    """(...,64) of `Phash` -> the bits (...,64) bool, in the order of `imagehash.phash(...).hash.flatten()`."""
     return features > 0
 
 

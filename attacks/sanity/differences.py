@@ -49,22 +49,26 @@ def slopes(
     Args:
         views: (R,3,h,w) in [0,1], what the encoder is given.
         anchor: a row for each view.
-        encoder: what is asked, in the dtype of the views.
-        module: the encoder as a module, if it is one: a copy of it is asked in float64.
+        encoder: what the attack asks, in the dtype of the views: the gradient is its.
+        module: the encoder as a module, if it is one: the differences are those of a copy of it in float64, so that
+            whatever stands between it and the attack (precision, folding, a wrapper) is examined too.
         count: makes an encoder count its passes.
         untouched: (R,3,h,w), the same views of the untouched pictures, for a paired objective.
         seed: of the directions.
     """
     wide = None if module is None else _wide(module, views)
     run, dtype = (encoder, torch.float32) if wide is None else (count(wide), torch.float64)
+    own = views.dtype
     views, untouched = (0.98 * part.to(dtype) + 0.01 for part in (views, untouched))  # off the bounds
-    with torch.no_grad():
-        beside = run(untouched) if getattr(objective, "paired", False) else _cast(anchor, dtype)
 
-    def loss(pixels: Tensor) -> Tensor:
-        return objective(run(pixels), beside).mean()
+    def losses(ask: Encoder, dtype: torch.dtype) -> Loss:
+        with torch.no_grad():
+            paired = getattr(objective, "paired", False)
+            beside = ask(untouched.to(dtype)) if paired else _cast(anchor, dtype)
+        return lambda pixels: objective(ask(pixels), beside).mean()
 
-    grad = _gradient(loss, views)
+    loss = losses(run, dtype)
+    grad = _gradient(losses(encoder, own), views.to(own)).to(dtype)
     generator = torch.Generator().manual_seed(seed)
     white = torch.randn(DIRECTIONS, *views.shape, generator=generator, dtype=torch.float64).to(views)
     slope, change = _said(grad, white), _changes(loss, views, white, SMALL[dtype])
