@@ -279,3 +279,15 @@ def test_the_best_peer_is_the_lowest_and_never_ours():
     score = lambda value: strength.Outcome(torch.full((2, 4), value), {}, 1, 0)  # noqa: E731
     comparison.found = {OURS: score(0.1), "ours, APGD": score(0.0), "a": score(0.5), "a, tuned": score(0.4)}
     assert comparison.best == "a, tuned"
+
+
+def test_patches_are_counted_by_their_groups():
+    # All pictures of a group share one texture: ten of them say no more than two.
+    own = torch.randn(4, 1).repeat_interleave(5, 0) + 0.01 * torch.randn(20, 6)
+    comparison = Comparison.__new__(Comparison)
+    comparison.cell = PATCH
+    among_groups = comparison.apart(own)
+    comparison.cell = PATCH._replace(eps=8)
+    among_pictures = comparison.apart(own)
+    assert among_groups.mean == pytest.approx(among_pictures.mean, abs=1e-6)
+    assert among_groups.high - among_groups.low > 1.5 * (among_pictures.high - among_pictures.low)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks import EOT, L2, PGD, Away, Linf, Toward, load_encoder
+from attacks import EOT, L2, Away, Linf, Toward, Wiener, load_encoder
 from attacks.encoders.phash import Phash
 from attacks.gallery import HELD_OUT, tiles
 from attacks.pipelines import preset
@@ -111,7 +111,7 @@ def pictures():
 
 
 def setup(encoder, seed=0, **changes):
-    found = {"encoder": encoder, "objective": Away(), "perturbation": Linf(8 / 255), "optimiser": PGD()}
+    found = {"encoder": encoder, "objective": Away(), "perturbation": Linf(8 / 255), "optimiser": Wiener()}
     return found | {"eot": EOT(CAMERA, n=8), "seed": seed} | changes
 
 
@@ -208,7 +208,8 @@ def test_a_detached_branch_shows_in_more_than_one_way(pictures):
     encoder = Detached()
     sanity = examine(pictures, encoder(pictures), views=2, **setup(encoder, steps=10))
     failed = {check.name for check in sanity.failed}
-    assert {"finite differences", "gradient-free", "masking"} <= failed, table(sanity)
+    assert {"finite differences", "masking"} <= failed, table(sanity)
+    assert len(failed & set(MASKING)) >= 3, table(sanity)  # which ones depends on the optimiser
     assert "active test" not in failed  # the optimiser is not to blame
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attacks import interval
+from attacks.metrics import Interval
 from attacks.progress import Progress
 from benchmarks.peers import installed
 from benchmarks.strength_case import GROUP, SIZE, Purpose, group, held_out, pictures
@@ -189,13 +190,19 @@ class Comparison:
     def summary(self) -> Row:
         """Ours, the best peer, the paired difference with its interval, and the share of the evaluations."""
         mine, theirs = self.found[OURS].cosine, self.found[self.best].cosine
-        return (float(mine.mean()), float(theirs.mean()), *interval(mine - theirs), self.share())
+        return (float(mine.mean()), float(theirs.mean()), *self.apart(mine - theirs), self.share())
+
+    def apart(self, difference: Tensor) -> Interval:
+        """The mean of differences (B,V) with its interval over pictures; of patches over groups, which share one."""
+        if self.cell.eps is None:
+            difference = torch.stack([part.mean(0) for part in difference.split(GROUP)])
+        return interval(difference)
 
     def tables(self) -> list[Table]:
         """The contestants, and their curves."""
         mine = self.found[OURS].cosine
         rows: dict[str, Row] = {
-            row: (float(each.cosine.mean()), *interval(each.cosine - mine), each.gradients, each.forwards)
+            row: (float(each.cosine.mean()), *self.apart(each.cosine - mine), each.gradients, each.forwards)
             for row, each in self.found.items()
         }
         rows |= dict.fromkeys(self.missing, "not installed")

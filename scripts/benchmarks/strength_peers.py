@@ -187,7 +187,7 @@ def near(share: float) -> int:
 
 def grid(momentum: float | None, *lengths: float) -> tuple[Setting, ...]:
     """Lengths of a step, each with some numbers of views."""
-    return tuple(Setting(length, views, momentum) for length in lengths for views in (1, 2, 4, 8))
+    return tuple(Setting(length, views, momentum) for length in lengths for views in (1, 2, 4, 8, 16))
 
 
 def rule(evals: int) -> Setting:
@@ -197,7 +197,7 @@ def rule(evals: int) -> Setting:
 
 
 OURS = "ours"
-PLAIN = grid(None, 0.025, 0.05, 0.1, 0.2)
+PLAIN = grid(None, 0.025, 0.05, 0.1, 0.2, 0.4)
 #: Name -> attack. The defaults of the libraries are those of their signatures. Of ART, which leaves the number of
 #: views to its user, the default number of steps, 100, is kept as nearly as the evaluations allow.
 CONTESTANTS: dict[str, Contestant] = {
@@ -207,7 +207,7 @@ CONTESTANTS: dict[str, Contestant] = {
     ),
     "torchattacks": Contestant("torchattacks", eotpgd, lambda eps, _: Setting(2 / 255 / eps, 2), PLAIN),
     "ART": Contestant(
-        "art", art_pgd, lambda eps, evals: Setting(0.1 / eps, near(evals / 100)), PLAIN + grid(1.0, 0.2, 0.4, 0.8)
+        "art", art_pgd, lambda eps, evals: Setting(0.1 / eps, near(evals / 100)), PLAIN + grid(1.0, 0.4, 0.8, 1.6)
     ),
     "Foolbox": Contestant("foolbox", linf_pgd, lambda *_: Setting(0.01 / 0.3, 16), PLAIN),
 }
