@@ -121,7 +121,7 @@ def attack(
         if adversary is not None:
             choose, count = adversary.views, len(rows)
             u = partial(choose, eot=eot, n=n, like=images, count=count, seed=views, step=drawn, world=world)
-        found = _estimate(delta, images, anchor, rows, encoder, objective, perturbation, eot, u, world)
+        found = _estimate(delta, images, anchor, rows, encoder, objective, perturbation, eot, u, world, not index)
         estimate = found if estimate is None else merged(estimate, found, rows, perturbation.shared)
         silent = _watch(estimate, index, active.to(delta.device), silent)
         solved |= (silent >= DEAD).expand(len(solved)).cpu() if len(silent) == 1 else (silent >= DEAD).cpu()
@@ -156,9 +156,10 @@ def _estimate(
     eot: EOT,
     u: Tensor | Callable[[Look], Tensor],
     world: World,
+    first: bool,
 ) -> Estimate:
     """The estimate for some of the images, from the views `u` or from those that it chooses; of members that are to
-    be estimated apart, theirs combined."""
+    be estimated apart, theirs combined. In the `first` step each of them must have a gradient."""
 
     def scene(part: Tensor, which: Tensor) -> Scene:
         return perturbation.scene(images[rows[which]], part)
@@ -190,10 +191,11 @@ def _estimate(
     members = None if apart is None else apart(encoder, anchor)
     if members is not None:
         found = [
-            _estimate(delta, images, own, rows, run, wish, perturbation, eot, u, world) for run, wish, own in members
+            _estimate(delta, images, own, rows, run, wish, perturbation, eot, u, world, first)
+            for run, wish, own in members
         ]
         for i, each in enumerate(found):
-            if not bool(each.grad.any()):
+            if first and not bool(each.grad.any()):
                 raise ValueError(
                     f"encoder {i} of the ensemble has a gradient of exactly zero: it cuts the graph (uint8, "
                     ".numpy(), no_grad), or it is flat there"

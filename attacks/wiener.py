@@ -17,6 +17,7 @@ from torch import Tensor
 from attacks.estimate import Estimate
 from attacks.ground import Ground
 from attacks.optimisers import Schedule, check_step, decay
+from transforms.homography import wide_dtype
 
 #: The momentum before step t, counted from 0, is t / (t + GROWTH): that of Nesterov's accelerated gradient (1983; Su,
 #: Boyd & Candes 2016, sec. 2). Its gradients are, on average, a fifth of the run so far old, however long that is.
@@ -59,9 +60,9 @@ class Wiener:
         check_step("rel_step_size", self.rel_step_size, self.schedule)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> State:
-        """The state before the first of `steps` steps. The sums are float32 at least: in bfloat16 a long one would
-        take no more gradients in."""
-        even, odd = (torch.zeros_like(delta, dtype=torch.promote_types(delta.dtype, torch.float32)) for _ in "ab")
+        """The state before the first of `steps` steps. The sums are float64 where the device has it: a transform in
+        float32 rounds anew, which turns signs, and several processes would soon go apart."""
+        even, odd = (torch.zeros_like(delta, dtype=wide_dtype(delta)) for _ in "ab")
         return State(even, odd, 0, steps, reach)
 
     def step(self, delta: Tensor, found: Estimate, state: State, ground: Ground) -> tuple[Tensor, State]:

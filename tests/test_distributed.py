@@ -111,7 +111,8 @@ def compare(sizes, folder, arguments):
     for lines, found in runs.values():
         assert [line["evals"] for line in lines] == [line["evals"] for line in alone]
         for now, then in zip(lines, alone, strict=True):
-            assert float(now["objective"]) == pytest.approx(float(then["objective"]), rel=1e-5), now
+            # A cosine near zero is the sum of numbers near 1, in float32.
+            assert float(now["objective"]) == pytest.approx(float(then["objective"]), rel=1e-5, abs=1e-7), now
         for arm, row in found["arms"].items():
             for name in ("cosine", "recall_at_1", "success"):
                 assert row[name]["mean"] == pytest.approx(metrics["arms"][arm][name]["mean"], abs=1e-3), (arm, name)

@@ -223,7 +223,7 @@ class Comparison:
         }
         return [
             Table(f"Mean cosine, lower is stronger: {what}", heads, rows, None, notes),
-            Table(f"By gradients: {what}", {str(mark): ".4f" for mark in self.marks}, curve, "lines"),
+            Table(f"Mean cosine by gradients: {what}", {str(mark): ".4f" for mark in self.marks}, curve, "lines"),
         ]
 
 
