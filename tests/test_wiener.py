@@ -143,7 +143,7 @@ def test_noise_costs_it_less_than_it_costs_pgd():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_summed_in_float32(dtype):
+def test_half_precision_is_summed_in_full(dtype):
     grads = gradients(steps=40).to(dtype)
     found, wanted = (moves(Wiener(), each, L2(4.0)) for each in (grads, grads.float()))
     assert found.dtype == dtype
