@@ -88,13 +88,26 @@ def run_of(folder):
     return lines, json.loads((folder / "metrics.json").read_text())
 
 
+PGD = ["optimiser=pgd"]
+#: How near the losses stay. Rounding differs with the number of processes, and a sign that it turns moves a value by
+#: two steps: the default attack, whose filter leaves more values near zero, meets that now and then within 12 steps.
+RUNS = {
+    "pgd": (PGD, 1e-5),
+    "pgd cvar": ([*PGD, "risk=cvar"], 1e-5),
+    "pgd shared": ([*PGD, "perturbation.shared=true"], 1e-5),
+    "sgd": (["optimiser=sgd"], 1e-5),
+    "default": ([], 1e-4),
+    "default cvar": (["risk=cvar"], 1e-4),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", [[], ["risk=cvar"], ["perturbation.shared=true"], ["optimiser=sgd"]], ids=str)
-def test_any_number_of_processes_takes_the_same_steps(tmp_path, extra):
-    compare([1, 2, 4], tmp_path, [*QUICK, "data.count=3", "attack.steps=12", *extra])
+@pytest.mark.parametrize(("extra", "rel"), RUNS.values(), ids=RUNS)
+def test_any_number_of_processes_takes_the_same_steps(tmp_path, extra, rel):
+    compare([1, 2, 4], tmp_path, [*QUICK, "data.count=3", "attack.steps=12", *extra], rel)
 
 
-def compare(sizes, folder, arguments):
+def compare(sizes, folder, arguments, rel):
     runs = {}
     for size in sizes:
         where = folder / str(size)
@@ -112,7 +125,7 @@ def compare(sizes, folder, arguments):
         assert [line["evals"] for line in lines] == [line["evals"] for line in alone]
         for now, then in zip(lines, alone, strict=True):
             # A cosine near zero is the sum of numbers near 1, in float32.
-            assert float(now["objective"]) == pytest.approx(float(then["objective"]), rel=1e-5, abs=1e-7), now
+            assert float(now["objective"]) == pytest.approx(float(then["objective"]), rel=rel, abs=1e-7), now
         for arm, row in found["arms"].items():
             for name in ("cosine", "recall_at_1", "success"):
                 assert row[name]["mean"] == pytest.approx(metrics["arms"][arm][name]["mean"], abs=1e-3), (arm, name)
