@@ -1,7 +1,7 @@
 """The main job: attack pictures, write them to files, and judge the files on views that no attack has seen.
 
-Four arms, judged alike: `clean`, `noise` (same budget, no optimisation), `no_eot` (the same optimiser and the same
-number of gradient evaluations, but only the picture itself is looked at) and `eot`.
+Four arms, judged alike: `clean`, `noise` (same budget, no optimisation), `no_eot` (the same optimiser and as many
+encoder passes, but only the picture itself is looked at) and `eot`.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def contact_sheet(path: str | Path, parts: Parts, outcome: Outcome) -> None:
 
 
 def loss_curve(outcome: Outcome, goal: str) -> str:
-    """What the objective `goal` measures over gradient evaluations as SVG: each step's estimate, and the fixed
+    """What the objective `goal` measures over encoder passes as SVG: each step's estimate, and the fixed
     bank's as a line."""
     figure = Figure(figsize=(7, 3))
     axis = figure.subplots()
@@ -71,7 +71,7 @@ def loss_curve(outcome: Outcome, goal: str) -> str:
             markersize=3,
             label=f"{NAMES[arm]}, {own}",
         )
-    axis.set_xlabel("gradient evaluations (encoder passes, forward and backward)")
+    axis.set_xlabel("encoder passes")
     axis.set_ylabel(MEASURES.get(goal, "mean loss (low is strong)"))
     axis.legend(frameon=False, fontsize=8)
     axis.spines[["top", "right"]].set_visible(False)
