@@ -124,7 +124,7 @@ def attack(
         found = _estimate(delta, images, anchor, rows, encoder, objective, perturbation, eot, u, world, not index)
         estimate = found if estimate is None else merged(estimate, found, rows, perturbation.shared)
         silent = _watch(estimate, index, active.to(delta.device), silent)
-        solved |= (silent >= DEAD).expand(len(solved)).cpu() if len(silent) == 1 else (silent >= DEAD).cpu()
+        solved |= (silent >= DEAD).cpu().expand(len(solved))
         eot = replace(eot, chunk=world.least(found.chunk))
         priced = estimate
         if penalty is not None:
@@ -262,7 +262,7 @@ def _watch(estimate: Estimate, index: int, active: Tensor, silent: Tensor) -> Te
         rows = silent.nonzero()[:, 0].tolist()
         raise ValueError(
             f"the gradient is exactly zero for image(s) {rows}: a stage or the encoder cuts the graph "
-            f"(uint8, .numpy(), no_grad), or no view shows the picture"
+            "(uint8, .numpy(), no_grad), or no view shows the picture"
         )
     dead = here & (silent == DEAD)
     if bool(dead.any()):

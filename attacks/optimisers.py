@@ -158,8 +158,8 @@ class Adam:
     def init(self, delta: Tensor, *, reach: float, steps: int) -> Moments:
         """The state before the first of `steps` steps. Moments are float64 where the device has it: the square of a
         very small or very large gradient is 0 or infinite in float32."""
-        first, second = (torch.zeros_like(delta, dtype=wide_dtype(delta)) for _ in "mv")
-        return Moments(first, second, 0, steps, reach)
+        nothing = torch.zeros_like(delta, dtype=wide_dtype(delta))
+        return Moments(nothing, nothing, 0, steps, reach)
 
     def step(self, delta: Tensor, found: Estimate, state: Moments, ground: Ground) -> tuple[Tensor, Moments]:
         """The next delta and state."""

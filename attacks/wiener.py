@@ -62,8 +62,8 @@ class Wiener:
     def init(self, delta: Tensor, *, reach: float, steps: int) -> State:
         """The state before the first of `steps` steps. The sums are float64 where the device has it: a transform in
         float32 rounds anew, which turns signs, and several processes would soon go apart."""
-        even, odd = (torch.zeros_like(delta, dtype=wide_dtype(delta)) for _ in "ab")
-        return State(even, odd, 0, steps, reach)
+        nothing = torch.zeros_like(delta, dtype=wide_dtype(delta))
+        return State(nothing, nothing, 0, steps, reach)
 
     def step(self, delta: Tensor, found: Estimate, state: State, ground: Ground) -> tuple[Tensor, State]:
         """The next delta and state."""

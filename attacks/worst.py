@@ -7,7 +7,7 @@ gradient only refines the best of many random views. An attack against such view
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -122,7 +122,8 @@ def worst_views(
     if not 1 <= keep <= k:
         raise ValueError(f"`keep` must lie in 1..{k}, the number of random views `k`; got {keep}")
     views = bank(transforms, k, seed=seed, purpose="worst")
-    return _hardest(images, anchor, encoder, objective, views, refine_steps, keep, chunk, world, untouched)[1]
+    given = {"encoder": encoder, "objective": objective, "chunk": chunk, "world": world, "untouched": untouched}
+    return _hardest(images, anchor, views, refine_steps, keep, **given)[1]
 
 
 def both_sides(
@@ -140,7 +141,8 @@ def both_sides(
 ) -> Sides:
     """The mean and the worst side of an attack on one bank of views: pictures (N,C,H,W), already attacked. The worst
     loss is the highest after `refine_steps` from each of the bank's `keep` worst views. Else as `worst_views`."""
-    losses, worst = _hardest(images, anchor, encoder, objective, views, refine_steps, keep, chunk, world, untouched)
+    given = {"encoder": encoder, "objective": objective, "chunk": chunk, "world": world, "untouched": untouched}
+    losses, worst = _hardest(images, anchor, views, refine_steps, keep, **given)
     return Sides(losses.mean(1), worst.losses[:, 0], worst.u[:, 0])
 
 
@@ -175,34 +177,12 @@ def uphill(
 
 
 def _hardest(
-    images: Tensor,
-    anchor: Tree,
-    encoder: Encoder,
-    objective: Objective,
-    views: Bank,
-    refine_steps: int,
-    keep: int,
-    chunk: int,
-    world: World,
-    untouched: Tensor | None,
+    images: Tensor, anchor: Tree, views: Bank, refine_steps: int, keep: int, **given: Any
 ) -> tuple[Tensor, Worst]:
     """All losses on a bank (N,V), and the worst views after refinement."""
     views = views._replace(u=views.u.to(images))
-    losses = views.losses(images, anchor, encoder, objective, chunk, world, untouched=untouched)
-    found = uphill(
-        images,
-        anchor,
-        encoder=encoder,
-        objective=objective,
-        views=views,
-        losses=losses,
-        refine_steps=refine_steps,
-        keep=keep,
-        chunk=chunk,
-        world=world,
-        untouched=untouched,
-    )
-    return losses, found
+    losses = views.losses(images, anchor, **given)
+    return losses, uphill(images, anchor, views=views, losses=losses, refine_steps=refine_steps, keep=keep, **given)
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attacks import Away, Linf, bank
 from attacks.evaluation import Bank
-from attacks.gallery import tiles
+from attacks.gallery import Pictures, tiles
 from attacks.pipelines import preset
 from benchmarks.case import Case, encoder
 from transforms import stream
@@ -85,9 +85,9 @@ def pictures(count: int, purpose: Purpose) -> Tensor:
     """`count` tiles (N,3,S,S) to attack for the table, or TUNED others to choose settings on; the former are spread
     evenly over all tiles, the latter over the gaps between them."""
     whole = tiles(SIZE)
-    ours = {i * len(whole) // some for some in CHOSEN for i in range(some)}
-    fresh = [i for i in range(len(whole)) if i not in ours]
-    both = whole.images[[fresh[i * len(fresh) // (2 * count)] for i in range(2 * count)]]
+    ours = {name for some in CHOSEN for name in whole.spread(some).names}
+    fresh = [i for i, name in enumerate(whole.names) if name not in ours]
+    both = Pictures(tuple(whole.names[i] for i in fresh), whole.images[fresh]).spread(2 * count).images
     if purpose == "evaluate":
         return both[::2]
     rows = [2 * (i * count // min(TUNED, count)) + 1 for i in range(min(TUNED, count))]
