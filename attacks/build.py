@@ -15,13 +15,13 @@ from attacks.adaptive import Adaptive
 from attacks.aims import Node
 from attacks.apgd import APGD
 from attacks.distributed import local_rank
-from attacks.encoders import POCKET_WEIGHTS, load_encoder
 from attacks.gallery import Pictures
 from attacks.kinds import perturb
 from attacks.optimisers import PGD, SGD, Adam
 from attacks.parts import Optimiser, Penalty, Perturbation, Proposer
 from attacks.pipelines import pipeline
 from attacks.square import Square
+from attacks.subject import subject
 from attacks.wiener import Wiener
 from transforms import Antithetic, Compose, Draws, Fixed, Grid, Latin, Sobol, Uniform, stream
 
@@ -51,7 +51,6 @@ class Parts:
     `truth` (N,) is each query's row there; `goal` (N,) is the row that the attacker wants, or None (any other)."""
 
     encoder: nn.Module
-    weights: Path | None
     perturbation: Perturbation
     optimiser: Optimiser | Proposer
     penalty: Penalty | None
@@ -86,9 +85,7 @@ def build(run: schema.Run) -> Parts:
     check_attack(run)
     optimiser, transforms = optimise(run.optimiser), pipeline(run.transforms)
     where = device(run.engine.device)
-    phash = isinstance(run.encoder, choices.PhashEncoder)
-    weights = None if phash else run.encoder.weights
-    encoder = load_encoder(run.encoder.name, weights=weights, device=str(where))
+    encoder = subject(run.encoder, where)
     queries, pictures = data(run.data)
     perturbation = perturb(run.perturbation, queries.images)
     truth = torch.tensor([pictures.names.index(name) for name in queries.names])
@@ -97,7 +94,6 @@ def build(run: schema.Run) -> Parts:
         pictures, goal = target(run.objective.target, pictures, truth, run.seed)
     return Parts(
         encoder=encoder,
-        weights=None if phash else Path(run.encoder.weights or POCKET_WEIGHTS),
         perturbation=perturbation,
         optimiser=optimiser,
         penalty=price(run.penalty),

@@ -7,16 +7,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-
-@dataclass
-class PocketEncoder:
-    name: str = "pocket"
-    weights: str | None = None  # a safetensors file; null for the shipped one
-
-
-@dataclass
-class PhashEncoder:
-    name: str = "phash"
+from attacks.choices_encoder import ENCODERS
 
 
 @dataclass
@@ -281,7 +272,7 @@ def _by_name(*choices: Any) -> dict[str, type]:
 #: group -> choice -> its schema.
 CHOICES: dict[str, dict[str, type]] = {
     "attack": {"single": Single, "suite": Suite},
-    "encoder": {"pocket": PocketEncoder, "phash": PhashEncoder},
+    "encoder": ENCODERS,
     "objective": _by_name(Away, Toward, Retrieval, Triplet, InfoNCE, Verification, Layers, Mixed, Bits),
     "perturbation": {**dict.fromkeys(("linf", "l2", "l1", "l0"), Ball), "patch": Patch},
     "optimiser": _by_name(Wiener, PGD, SGD, Adam, APGD, Square),

@@ -15,9 +15,9 @@ from attacks.build import Parts
 from attacks.distributed import World
 from attacks.engine import Choice
 from attacks.experiment import Outcome
-from attacks.files import sha256
 from attacks.metrics import Interval, interval
 from attacks.schema import Run
+from attacks.subject import identity
 
 SCHEMA = 1
 PACKAGES = ("viewproof", "torch", "torchvision", "kornia", "hydra-core", "numpy", "pillow", "safetensors")
@@ -92,7 +92,7 @@ def manifest(
             "settings": choice.decision.settings(),
             "measurements": [measurement.to_dict() for measurement in choice.measurements],
         },
-        "encoder": {"name": run.encoder.name, "sha256": parts.weights and sha256(parts.weights)},
+        "encoder": identity(run.encoder, parts.encoder),
         "git": _revision(),
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -93,10 +93,16 @@ def test_eps_is_a_fraction_or_a_number(text, value):
 
 def test_no_source_runs_code_named_by_a_file():
     banned = ("hydra.utils", "instantiate(", "pickle", "torch.load(", "yaml.load(", "eval(", "exec(")
+    banned += ("trust_remote_code=True", "weights_only=False", "allow_pickle=True")
+    plain = (
+        'torch.load(path, map_location="cpu", weights_only=True)',
+        "import pickle",
+        "except pickle.UnpicklingError",
+    )
     root = Path(inspect.getfile(schema)).parent
     for path in root.rglob("*.py"):
         text = path.read_text()
-        for innocent in (".eval(", "bn_eval(", "Retrieval(", "pickles are never read"):
+        for innocent in (".eval(", "bn_eval(", "Retrieval(", *plain, "never a pickle", "which are pickles"):
             text = text.replace(innocent, "")
         assert not [word for word in banned if word in text], path
 

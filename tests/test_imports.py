@@ -27,9 +27,10 @@ TRANSFORMS = (
     ("auditing.summary",),
     ("audit",),
 )
+FAMILIES = ("torchvision_models",)
 ATTACKS = (
-    ("files", "choices", "metrics", "balls", "projections", "risk", "square", "layers", "patch"),
-    ("distributed", "passes", "trees", "ground", "classification", "encoders.phash"),
+    ("files", "choices_encoder", "metrics", "balls", "projections", "risk", "square", "layers", "patch"),
+    ("choices", "distributed", "passes", "trees", "ground", "classification", "encoders.phash"),
     ("sparse",),
     ("regions",),
     ("perturbations", "spectral"),
@@ -48,8 +49,11 @@ ATTACKS = (
     ("ensemble", "combined", "retrieval", "kinds"),
     ("gallery", "evaluation", "encoders.preprocess", "encoders.weights"),
     ("search", "anchors", "worst"),
-    ("solver", "encoders.pocket", "pipelines"),
+    ("solver", "encoders.pocket", "encoders.image_encoder", "pipelines"),
+    ("encoders.request",),
+    ("encoders.families", *(f"encoders.families.{name}" for name in FAMILIES)),
     ("encoders", "aims", "transfer"),
+    ("subject",),
     ("sanity.check", "sanity.gap", "sanity.radius", "sanity.surrogate", "sanity.trial"),
     ("sanity.differences", "sanity.planted", "sanity.signal", "sanity.strength"),
     ("sanity.questions",),

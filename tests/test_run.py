@@ -162,7 +162,8 @@ def files(tmp_path):
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(whole)
     (tmp_path / "cut.png").write_bytes(whole.read_bytes()[:2000])
     save_file({"wrong": torch.zeros(1)}, tmp_path / "wrong.safetensors")
-    torch.save({"wrong": torch.zeros(1)}, tmp_path / "pickle.pt")
+    torch.save({"wrong": torch.zeros(1)}, tmp_path / "tensors.pt")
+    torch.save({"wrong": Path.exists}, tmp_path / "pickle.pt")
     (tmp_path / "configs" / "encoder").mkdir(parents=True)
     (tmp_path / "configs" / "encoder" / "theirs.yaml").write_text("a: [{b: {_target_: os.system}}]\n")
     (tmp_path / "target.yaml").write_text("perturbation: {_target_: os.system}\n")
@@ -211,7 +212,8 @@ WRONG = [
     (["config=smoke", "data=folder", "data.path={}/empty"], "empty", "holds no picture"),
     (["config=smoke", "encoder.weights={}/nothing.safetensors"], "nothing.safetensors", "do not exist"),
     (["config=smoke", "encoder.weights={}/wrong.safetensors"], "wrong.safetensors", "keys missing"),
-    (["config=smoke", "encoder.weights={}/pickle.pt"], "pickle.pt", "pickles are never read"),
+    (["config=smoke", "encoder.weights={}/tensors.pt"], "tensors.pt", "keys missing"),
+    (["config=smoke", "encoder.weights={}/pickle.pt"], "pickle.pt", "could run code"),
     (["config=smoke", "objective=toward", "objective.target=nobody"], "objective.target", "nobody"),
     (["config=smoke", "hydra.run.dir=/proc/nowhere"], "/proc/nowhere", ""),
     (["config={}/nothing.yaml"], "nothing.yaml", "does not exist"),

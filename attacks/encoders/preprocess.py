@@ -2,33 +2,187 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transforms import resize
+from transforms.resize import check_kernel
 from transforms.surrogate import saturate
+
+#: How a picture of any shape meets the size that a network wants: "squash" gives up its aspect; "cover" keeps it and
+#: fills the whole size (a crop follows); "contain" keeps it and stays within the size (padding follows).
+Fit = Literal["squash", "cover", "contain"]
+#: How a length that is no whole number of pixels becomes one.
+Rounding = Literal["down", "nearest"]
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Squash to `size` x `size` with a named library's kernel, clamp to [0,1], then (x - mean) / std per channel.
+    """Resize with a named library's kernel, clamp to [0,1], crop or pad about the centre, then (x - mean) / std.
 
-    The clamp is part of the library's behaviour: its 8-bit image cannot hold the overshoot of a bicubic kernel, and
-    an attack must not live on values that no file can hold.
+    The clamp is part of a library's behaviour: its 8-bit image cannot hold the overshoot of a bicubic kernel, and an
+    attack must not live on values that no file can hold.
+
+    Args:
+        size: (height, width), or one number for both; None leaves the picture as large as it is.
+        kernel: one of `transforms.resize.NAMES`.
+        mean, std: per channel, in the order in which the network takes the channels, for values in [0,1]: a network
+            that wants [-1,1] has 0.5 and 0.5, one that wants 0..255 has 0 and 1/255.
+        fit: see `Fit`.
+        crop: (height, width) cut from the middle after the resize; where the picture is smaller, `fill` is laid
+            around it. None for no crop.
+        rounding: of the length that follows from the aspect (torchvision's Resize rounds down, timm's and
+            open_clip's ResizeKeepRatio to the nearest).
+        centre: of a crop with an odd margin: "nearest" as torchvision has it, half to even; "down" puts the smaller
+            half before.
+        fill: of the padding, in [0,1], per channel of an RGB picture or one number for all.
+        multiple: each side is made a multiple of this by rounding it down (a VAE's 8); then `size` is None.
+        bgr: the network takes blue first.
+        eight_bit: the resize rounds to whole levels, as Pillow and OpenCV do with an 8-bit picture, in their own
+            arithmetic; the gradient goes straight through.
+
+    Raises:
+        ValueError: a field that no picture could meet, with its name.
     """
 
-    size: int
+    size: int | tuple[int, int] | None
     kernel: str
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    fit: Fit = "squash"
+    crop: tuple[int, int] | None = None
+    rounding: Rounding = "down"
+    centre: Rounding = "nearest"
+    fill: float | tuple[float, ...] = 0.0
+    multiple: int = 1
+    bgr: bool = False
+    eight_bit: bool = False
+
+    def __post_init__(self) -> None:
+        check_kernel(self.kernel)
+        if len(self.mean) != 3 or len(self.std) != 3:
+            raise ValueError(
+                f"`mean` and `std` must have a number for each of 3 channels; got {self.mean}, {self.std}"
+            )
+        if min(self.std) <= 0:
+            raise ValueError(f"`std` must be positive; got {self.std}")
+        for name, kinds in (("fit", Fit), ("rounding", Rounding), ("centre", Rounding)):
+            if getattr(self, name) not in get_args(kinds):
+                raise ValueError(f"`{name}` must be one of {', '.join(get_args(kinds))}; got {getattr(self, name)!r}")
+        for name, box in (("size", self.size), ("crop", self.crop)):
+            sides = box if isinstance(box, tuple) else () if box is None else (box, box)
+            if box is not None and (len(sides) != 2 or min(sides) < 1):
+                raise ValueError(f"`{name}` must be (height, width) of at least 1 pixel; got {box}")
+        if self.multiple < 1 or (self.multiple > 1 and self.size is not None):
+            raise ValueError(f"`multiple` must be at least 1, and stands in place of `size`; got {self.multiple}")
+        if isinstance(self.fill, tuple) and len(self.fill) != 3:
+            raise ValueError(f"`fill` must be a number, or one for each of 3 channels; got {self.fill}")
 
     def __call__(self, images: Tensor) -> Tensor:
-        """(N,3,H,W) in [0,1] -> (N,3,size,size), normalised. Raises ValueError unless there are three channels."""
+        """(N,3,H,W) in [0,1] -> (N,3,height,width), normalised. Raises ValueError unless there are three channels."""
         if images.dim() != 4 or images.shape[1] != 3:
             raise ValueError(f"an encoder takes images (N,3,H,W) in [0,1]; got shape {tuple(images.shape)}")
-        if images.shape[2:] != (self.size, self.size):
-            images = saturate(resize(images, (self.size, self.size), self.kernel))
-        mean, std = (torch.tensor(v, dtype=images.dtype, device=images.device) for v in (self.mean, self.std))
-        return (images - mean[:, None, None]) / std[:, None, None]
+        size = self.resized(images.shape[2], images.shape[3])
+        if (images.shape[2], images.shape[3]) != size:
+            images = saturate(resize(images, size, self.kernel, eight_bit=self.eight_bit))
+        if self.crop is not None:
+            images = self._framed(images, self.crop)
+        if self.bgr:
+            images = images.flip(1)
+        return (images - _column(self.mean, images)) / _column(self.std, images)
+
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) of a picture after the resize, before the crop."""
+        if self.size is None:
+            return max(1, height // self.multiple) * self.multiple, max(1, width // self.multiple) * self.multiple
+        box = self.size if isinstance(self.size, tuple) else (self.size, self.size)
+        if self.fit == "squash":
+            return box
+        ratios = height / box[0], width / box[1]
+        if self.rounding == "nearest":
+            ratio = min(ratios) if self.fit == "cover" else max(ratios)
+            return max(1, round(height / ratio)), max(1, round(width / ratio))
+        # In whole numbers: 500 * (224 / 400) is a hair below 280 in floating point.
+        by_height = (ratios[0] <= ratios[1]) == (self.fit == "cover")
+        if by_height:
+            return box[0], max(1, int(box[0] * width / height))
+        return max(1, int(box[1] * height / width)), box[1]
+
+    def _framed(self, images: Tensor, frame: tuple[int, int]) -> Tensor:
+        """The middle of the pictures, or the pictures in the middle of a border."""
+        around: list[int] = []
+        for has, wants in zip(images.shape[2:], frame, strict=True):
+            spare = has - wants
+            before = -(round(spare / 2) if self.centre == "nearest" else int(spare / 2))
+            around = [before, wants - has - before, *around]  # F.pad begins with the last axis
+        if not any(around):
+            return images
+        fill = _column(self.fill if isinstance(self.fill, tuple) else (self.fill,) * 3, images)
+        return F.pad(images - fill, around) + fill if max(around) > 0 else F.pad(images, around)
+
+    def replaced(self, given: Mapping[str, Any]) -> Preprocess:
+        """This specification with some fields of a configuration's. Raises ValueError with the key."""
+        return _checked(self, given)
+
+    def lines(self) -> list[tuple[str, str]]:
+        """What happens, step by step, as (name, words)."""
+        said = []
+        if self.size is None:
+            words = "as large as it is" if self.multiple == 1 else f"each side down to a multiple of {self.multiple}"
+        else:
+            box = self.size if isinstance(self.size, tuple) else (self.size, self.size)
+            shape = f"{box[0]}x{box[1]}"
+            words = {"squash": f"to {shape}, whatever the aspect", "contain": f"to fit within {shape}"}.get(
+                self.fit, f"shorter side to {box[0]}" if box[0] == box[1] else f"to cover {shape}"
+            )
+        bits = ", rounded to 8 bits" if self.eight_bit else ""
+        said.append(("resize", f"{words}, {self.kernel}, clamped to [0, 1]{bits}"))
+        if self.crop is not None:
+            pad = f", where smaller padded with {self.fill}" if self.fit == "contain" else ""
+            said.append(("crop", f"central {self.crop[0]}x{self.crop[1]}{pad}"))
+        mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (self.mean, self.std))
+        low = min((0 - m) / s for m, s in zip(self.mean, self.std, strict=True))
+        high = max((1 - m) / s for m, s in zip(self.mean, self.std, strict=True))
+        order = "BGR" if self.bgr else "RGB"
+        said.append(("normalise", f"(x - ({mean})) / ({std}), {order}: values {low:.4g} to {high:.4g}"))
+        return said
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<10} {words}" for name, words in self.lines())
+
+
+def specified(given: Mapping[str, Any], what: str) -> Preprocess:
+    """A specification from a configuration alone, for networks that carry none of their own (`what` is one)."""
+    missing = [name for name in ("size", "mean", "std") if name not in given]
+    if missing:
+        raise ValueError(
+            f"{what} says nothing of its preprocessing: give `encoder.preprocess.{missing[0]}` (it needs size, mean "
+            "and std; and kernel, fit, crop, bgr where they are not pil_bilinear, squash, none, false)"
+        )
+    blank = Preprocess(None, "pil_bilinear", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    return _checked(blank, given)
+
+
+def _checked(base: Preprocess, given: Mapping[str, Any]) -> Preprocess:
+    known = [field.name for field in dataclasses.fields(Preprocess)]
+    for key in given:
+        if key not in known:
+            raise ValueError(f"unknown key `encoder.preprocess.{key}`: known here are {', '.join(known)}")
+    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
+    try:
+        return dataclasses.replace(base, **values)
+    except (TypeError, ValueError) as error:
+        message = str(error)
+        raise ValueError(
+            f"`encoder.preprocess.{message[1:]}" if message.startswith("`") else f"`encoder.preprocess`: {message}"
+        ) from None
+
+
+def _column(values: tuple[float, ...], like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None, None]

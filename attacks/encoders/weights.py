@@ -1,43 +1,119 @@
-"""Reading weights without running anybody's code: safetensors only."""
+"""Reading weights without running anybody's code: safetensors, or a `.pt` of plain tensors; never a pickle."""
 
 from __future__ import annotations
 
+import hashlib
+import pickle
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+#: Endings of torch's own files, which are pickles; they are read with `weights_only=True` or not at all.
+TORCH_FILES = (".pt", ".pth", ".bin", ".ckpt")
 
-def load_weights(module: nn.Module, path: str | Path) -> None:
-    """Fill `module` from a safetensors file; half precision is widened to the module's dtype.
+
+def read_state(path: str | Path) -> dict[str, Tensor]:
+    """The named tensors of a safetensors file, or of a file of torch's that holds nothing else.
+
+    A file of torch's may hold the state under the one key "state_dict", "model" or "model_state_dict", as training
+    scripts write it.
 
     Raises:
-        FileNotFoundError: no such file.
-        ValueError: not a safetensors file, or its names or shapes are not the module's, with the first ones.
+        FileNotFoundError: no such file, or a folder.
+        ValueError: not such a file, or one that would have to run code to be read.
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"weights `{path}` do not exist (paths are relative to {Path.cwd()})")
+        what = "are a folder; name a file in it" if path.is_dir() else "do not exist"
+        raise FileNotFoundError(f"weights `{path}` {what} (paths are relative to {Path.cwd()})")
+    if path.stat().st_size == 0:
+        raise ValueError(f"weights `{path}` are an empty file: was the download cut off?")
+    return _torch_file(path) if path.suffix in TORCH_FILES else _safetensors(path)
+
+
+def _safetensors(path: Path) -> dict[str, Tensor]:
     try:
-        read: dict[str, Tensor] = load_file(path)
+        found: dict[str, Tensor] = load_file(path)
     except SafetensorError as error:
-        raise ValueError(f"weights `{path}` are not a safetensors file ({error}); pickles are never read") from None
+        raise ValueError(
+            f"weights `{path}` are not a safetensors file, or not a whole one ({' '.join(str(error).split())}); a "
+            f"file of torch's ends in {', '.join(TORCH_FILES)}"
+        ) from None
+    return found
+
+
+def _torch_file(path: Path) -> dict[str, Tensor]:
+    try:
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = str(error).partition("GLOBAL ")[2].split()
+        wants = f" (it asks for {reason[0]})" if reason else ""
+        raise ValueError(
+            f"weights `{path}` hold more than tensors, or are no file of torch's{wants}: reading them could run "
+            "code, so they are refused. Save the state_dict with safetensors where you trust the file"
+        ) from None
+    except (RuntimeError, EOFError, ValueError, OSError) as error:
+        raise ValueError(
+            f"weights `{path}` cannot be read ({str(error).splitlines()[0]}): is the file whole?"
+        ) from None
+    for key in ("state_dict", "model_state_dict", "model"):
+        if isinstance(found, dict) and isinstance(found.get(key), dict):
+            found = found[key]
+    if not isinstance(found, dict) or not found or not all(isinstance(v, Tensor) for v in found.values()):
+        raise ValueError(f"weights `{path}` are not a state_dict, names with a tensor each; save one of those")
+    return {str(name): tensor for name, tensor in found.items()}
+
+
+def load_weights(module: nn.Module, path: str | Path, *, without: Collection[str] = ()) -> None:
+    """Fill `module` from a file (see `read_state`); half precision is widened to the module's dtype.
+
+    Args:
+        without: names, or beginnings of names that end in a dot, that the file may have and the module has not: the
+            classifier's head.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: not such a file, or its names or shapes are not the module's, with the first ones.
+    """
+    fill(module, read_state(path), f"weights `{path}`", without=without)
+
+
+def fill(module: nn.Module, state: dict[str, Tensor], what: str, *, without: Collection[str] = ()) -> None:
+    """`load_weights` from tensors already read; `what` names them in an error."""
     # Batch norm's counters steer training only; files are with them or without.
     wanted, found = (
-        {name: t for name, t in state.items() if not name.endswith("num_batches_tracked")}
-        for state in (module.state_dict(), read)
+        {name: t for name, t in some.items() if not name.endswith("num_batches_tracked")}
+        for some in (module.state_dict(), state)
     )
+    found = {name: t for name, t in found.items() if name in wanted or not name.startswith(tuple(without))}
     missing, surplus = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     if missing or surplus:
         raise ValueError(
-            f"weights `{path}` do not fit {type(module).__name__}: {len(missing)} keys missing (first: "
-            f"{missing[:1]}), {len(surplus)} unknown (first: {surplus[:1]}); are they of another encoder?"
+            f"{what} do not fit {type(module).__name__}: {len(missing)} keys missing (first: {missing[:1]}), "
+            f"{len(surplus)} unknown (first: {surplus[:1]}); are they of another encoder?"
         )
     for name, tensor in wanted.items():
         if found[name].shape != tensor.shape:
             raise ValueError(
-                f"weights `{path}` do not fit {type(module).__name__}: `{name}` must have shape "
-                f"{tuple(tensor.shape)}, got {tuple(found[name].shape)}"
+                f"{what} do not fit {type(module).__name__}: `{name}` must have shape {tuple(tensor.shape)}, got "
+                f"{tuple(found[name].shape)}"
             )
-        tensor.copy_(found[name])
+    with torch.no_grad():
+        for name, tensor in wanted.items():
+            tensor.copy_(found[name])
+
+
+def fingerprint(module: nn.Module) -> str:
+    """The sha256 of a module's state: its names, dtypes, shapes and bytes, in the order of names. The same weights
+    have the same one, wherever they came from."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        plain = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}\n".encode())
+        digest.update(plain.flatten().view(torch.uint8).numpy().data if plain.numel() else b"")
+    return digest.hexdigest()

@@ -1,0 +1,101 @@
+"""A network of somebody's library, with the preprocessing that belongs to it, as one module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.encoders.preprocess import Preprocess
+from attacks.encoders.weights import fingerprint
+from attacks.files import sha256
+
+#: Texts -> their embeddings (T,D), in the space of the pictures'.
+Texts = Callable[[Sequence[str]], Tensor]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an encoder comes from: the family and the model by their names in a configuration, and its weights: a
+    file's path, "random", or the name under which the library offers them."""
+
+    family: str
+    model: str
+    weights: str
+    file: Path | None = None
+
+    def digest(self) -> str | None:
+        """The sha256 of the weights' file, if they are one."""
+        return None if self.file is None else sha256(self.file)
+
+
+class ImageEncoder(nn.Module):
+    """(N,3,H,W) in [0,1], any size -> (N,D): `read(network(preprocess(images)))`, in evaluation mode and frozen.
+
+    `print` shows what it is and what it does to a picture. Layers are called as the library calls them (see
+    `attacks.layers.named_layers`).
+
+    Args:
+        network: normalised pictures to whatever it answers with.
+        preprocess: what the library does to a picture first.
+        origin: for reports.
+        read: the network's answer -> (N,D); None where it is that.
+        texts: the text tower of a two-tower model; None where there is none.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        preprocess: Preprocess,
+        origin: Origin,
+        *,
+        read: Callable[[Any], Tensor] | None = None,
+        texts: Texts | None = None,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.preprocess, self.origin, self.read, self.texts = preprocess, origin, read, texts
+        self.eval().requires_grad_(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Raises ValueError where the pictures are not (N,3,H,W), or the answer not (N,D)."""
+        answer: Any = self.network(self.preprocess(images))
+        if self.read is not None:
+            answer = self.read(answer)
+        if not isinstance(answer, Tensor) or answer.dim() != 2 or len(answer) != len(images):
+            found = f"shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+            raise ValueError(
+                f"encoder {self.title}: the network must answer with one row for each of {len(images)} pictures, "
+                f"(N,D); got {found}"
+            )
+        return answer
+
+    @property
+    def title(self) -> str:
+        """Family and model."""
+        return f"{self.origin.family}:{self.origin.model}"
+
+    def fingerprint(self) -> str:
+        """The sha256 of the weights as they are in memory."""
+        return fingerprint(self.network)
+
+    def __repr__(self) -> str:
+        said = [
+            *self.preprocess.lines(),
+            ("network", f"{type(self.network).__name__}, {sum(p.numel() for p in self.parameters()):,} weights"),
+            ("weights", f"{self.origin.weights}, sha256 of the tensors {self.fingerprint()[:12]}"),
+        ]
+        return "\n".join([f"{self.title}", *(f"  {name:<10} {words}" for name, words in said)])
+
+
+@torch.no_grad()
+def probed(encoder: nn.Module) -> int:
+    """The number of features. Raises ValueError in one line where a small grey picture does not go through."""
+    weight = next(encoder.parameters(), None)
+    grey = torch.full((2, 3, 64, 80), 0.5, device=None if weight is None else weight.device)
+    found: Tensor = encoder(grey if weight is None or not weight.is_floating_point() else grey.to(weight.dtype))
+    return found.shape[1]

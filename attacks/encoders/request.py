@@ -1,0 +1,111 @@
+"""What a family of encoders is asked for, and what all families do alike."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from attacks.encoders.image_encoder import Origin
+from attacks.encoders.weights import TORCH_FILES, load_weights
+
+#: Weights that are none: for trying whether everything runs.
+RANDOM = "random"
+#: The weights that the library offers first.
+PRETRAINED = "pretrained"
+
+
+@dataclass(frozen=True)
+class Request:
+    """An encoder as a configuration names it.
+
+    Args:
+        family: "torchvision", "timm", ...
+        model: a name that the library knows, a folder, or a file, as the family says.
+        weights: "pretrained", "random" (the same ones every time), a tag of the library's, or a file of weights.
+        preprocess: fields of `Preprocess` that differ from what the library says of the model.
+        pool: which of a transformer's tokens become the features; None for what the model is meant for.
+    """
+
+    family: str
+    model: str
+    weights: str = PRETRAINED
+    preprocess: Mapping[str, Any] = field(default_factory=dict)
+    pool: str | None = None
+
+    @property
+    def file(self) -> Path | None:
+        """The file of weights, if `weights` looks like one."""
+        path = Path(self.weights)
+        looks = path.suffix in (".safetensors", *TORCH_FILES) or len(path.parts) > 1 or path.exists()
+        return path if looks and self.weights not in (RANDOM, PRETRAINED) else None
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.family, self.model, self.weights, self.file)
+
+
+Family = Callable[[Request], nn.Module]
+Made = TypeVar("Made")
+
+
+def library(name: str, extra: str) -> Any:
+    """A library that is an optional extra. Raises ValueError with the extra that brings it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        if error.name is not None and error.name.partition(".")[0] != name.partition(".")[0]:
+            raise ValueError(f"{name} cannot be imported: {error}; pip install 'viewproof[{extra}]'") from None
+        raise ValueError(
+            f"this encoder needs {name}, which is not installed: pip install 'viewproof[{extra}]'"
+        ) from None
+
+
+def unseen(build: Callable[[], Made]) -> Made:
+    """What `build` makes, with random weights that are the same every time; torch's own generator is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return build()
+
+
+def fill_from(network: nn.Module, request: Request, *, without: Collection[str] = ()) -> bool:
+    """Fill the network from the request's file, or leave it as it is for "random". False for anything else: the
+    family then asks its library."""
+    if request.file is not None:
+        load_weights(network, request.file, without=without)
+        return True
+    return request.weights == RANDOM
+
+
+@contextmanager
+def fetching(what: str) -> Iterator[None]:
+    """Turn the many ways in which a download fails into one line.
+
+    Raises:
+        ValueError: with what was wanted, and what else there is.
+    """
+    try:
+        yield
+    except Exception as error:  # each library has errors of its own, and most wrap others
+        if not any(isinstance(e, OSError) or type(e).__module__.partition(".")[0] in _CLIENTS for e in _chain(error)):
+            raise
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ValueError(
+            f"{what} could not be fetched ({reason[:200]}): without a network give a local file or folder "
+            "(encoder.weights=FILE), or encoder.weights=random to see whether all runs"
+        ) from None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+_CLIENTS = ("huggingface_hub", "requests", "httpx", "httpcore", "urllib3", "urllib", "http", "ssl", "socket")

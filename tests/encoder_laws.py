@@ -1,0 +1,87 @@
+"""What holds of an encoder of any family: shared by the tests of the families."""
+
+import numpy as np
+import torch
+from PIL import Image
+
+from attacks.gallery import photographs
+
+#: How far Pillow's 8-bit resize lies from the same kernel in floating point, in levels: (at most, on average).
+PIL = {"pil_bilinear": (1.0, 0.30), "pil_bicubic": (3.1, 0.30), "pil_lanczos": (4.0, 0.35), "pil_nearest": (0.0, 0.0)}
+
+
+def three_pictures():
+    """Photographs of three aspects, (1,3,H,W) in [0,1] as float64: landscape, portrait, square."""
+    found = photographs()
+    pictures = found["coffee"], found["chelsea"].transpose(1, 2), found["astronaut"]
+    return {name: p[None].double() for name, p in zip(("landscape", "portrait", "square"), pictures, strict=True)}
+
+
+def as_pil(picture):
+    """(1,3,H,W) -> the 8-bit picture as Pillow has it."""
+    return Image.fromarray((picture[0] * 255).round().byte().permute(1, 2, 0).numpy())
+
+
+def within(found, preprocess, mean=None, std=None):
+    """Normalised values as a picture can have them: what lies outside [0,1] is clamped. Libraries that resize floats
+    do not clamp; their own 8-bit path does."""
+    mean, std = (torch.tensor(v, dtype=found.dtype)[:, None, None] for v in (preprocess.mean, preprocess.std))
+    return ((found * std + mean).clamp(0, 1) - mean) / std
+
+
+def difference(found, expected, preprocess):
+    """|found - expected| of normalised pictures, on the scale of [0,1]."""
+    std = torch.tensor(preprocess.std, dtype=torch.float64)[:, None, None]
+    return ((found.double() - expected.double()) * std).abs()
+
+
+def assert_as_tensor(preprocess, transform, limit=1e-5, normalised=True):
+    """Our specification against a library's own transform of float tensors, on the scale of [0,1]."""
+    for name, picture in three_pictures().items():
+        expected = transform(picture)
+        expected = expected if expected.dim() == 4 else expected[None]
+        found = preprocess(picture)
+        assert found.shape == expected.shape, (name, found.shape, expected.shape)
+        assert float(difference(found, within(expected.double(), preprocess), preprocess).max()) <= limit, name
+
+
+def assert_as_pil(preprocess, transform):
+    """Our specification against a library's own transform of an 8-bit Pillow picture."""
+    most, average = PIL[preprocess.kernel]
+    for name, picture in three_pictures().items():
+        expected = transform(as_pil(picture))
+        expected = expected if expected.dim() == 4 else expected[None]
+        gap = 255 * difference(preprocess(picture), expected, preprocess)
+        assert gap.shape[2:] == expected.shape[2:], name
+        assert float(gap.max()) <= most + 0.01 and float(gap.mean()) <= average + 0.01, (
+            name,
+            float(gap.max()),
+            float(gap.mean()),
+        )
+
+
+def assert_every_pixel_counts(preprocess, height=480, width=640):
+    """The gradient reaches every pixel of what the crop keeps: coverage 1.0. Returns the share that the crop keeps."""
+    generator = torch.Generator().manual_seed(0)
+    picture = (0.1 + 0.8 * torch.rand(1, 3, height, width, generator=generator, dtype=torch.float64)).requires_grad_()
+    answer = preprocess(picture)
+    weights = torch.randn(answer.shape, generator=generator, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad((answer * weights).sum(), picture)
+    reached = (gradient[0] != 0).all(0)
+    kept = np.ones((height, width), bool)
+    resized = preprocess.resized(height, width)
+    for axis, (has, long, wants) in enumerate(zip((height, width), resized, preprocess.crop or resized, strict=True)):
+        spare = max(0, long - wants)
+        before = round(spare / 2) if preprocess.centre == "nearest" else spare // 2
+        places = (np.arange(has) + 0.5) * long / has
+        inside = (places > before) & (places < before + min(wants, long))
+        kept &= inside[:, None] if axis == 0 else inside[None]
+    assert bool(reached[torch.from_numpy(kept)].all()), f"coverage {reached.numpy()[kept].mean():.4f}"
+    return float(kept.mean())
+
+
+def assert_gradient_is_exact(encoder, height=20, width=26):
+    """gradcheck in float64, of a tiny encoder with its preprocessing; the encoder becomes float64."""
+    encoder = encoder.double()
+    picture = 0.2 + 0.6 * torch.rand(1, 3, height, width, generator=torch.Generator().manual_seed(0)).double()
+    assert torch.autograd.gradcheck(encoder, (picture.requires_grad_(),), fast_mode=True, atol=1e-6)
