@@ -183,6 +183,7 @@ NEUTRAL = {
     name: make()
     for name, make in STAGES.items()
     if name not in {"sometimes", "one_of", "downscale", "jpeg", "webp", "crop", "flip", "perspective", "thin_plate"}
+    and name != "resize_pad"
 } | {
     "crop": STAGES["crop"]((1, 1), (1, 1)),
     "flip": STAGES["flip"](0),
@@ -191,6 +192,7 @@ NEUTRAL = {
     "sometimes": Sometimes(Hue(), 0.5),
     "one_of": OneOf([Contrast(), Brightness()]),
     "downscale": Downscale(40),
+    "resize_pad": STAGES["resize_pad"]((1, 1)),
 }
 
 

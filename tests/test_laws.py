@@ -28,6 +28,7 @@ from transforms import (
     OneOf,
     Perspective,
     Quantise,
+    ResizePad,
     RollingShutter,
     Saturation,
     SensorNoise,
@@ -80,6 +81,7 @@ EXAMPLES = {
     "jpeg": [Jpeg((30, 95)), Jpeg(75, subsampling="4:4:4")],
     "webp": [Webp((30, 95))],
     "downscale": [Downscale(20), Downscale((10, 30)), Downscale(20, then_upscale=30)],
+    "resize_pad": [ResizePad((0.6, 1.1))],
 }
 #: Maps of the image that are linear but for the clamp, at any fixed u (with a border value of 0).
 LINEAR = {
@@ -89,6 +91,7 @@ LINEAR = {
     "affine",
     "perspective",
     "downscale",
+    "resize_pad",
     "viewpoint",
     "crop",
     "flip",

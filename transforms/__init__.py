@@ -23,6 +23,7 @@ from transforms.light import Exposure, WhiteBalance
 from transforms.occlusion import Cutout
 from transforms.photometric import Brightness, ChannelGain, Contrast, Gain, Gamma, Hue, Saturation
 from transforms.resize import resize
+from transforms.resize_pad import ResizePad
 from transforms.scene import Layer, Scene, scene_of
 from transforms.sensor import Quantise, SensorNoise, quantise
 from transforms.viewpoint import Viewpoint
@@ -59,6 +60,7 @@ __all__ = [
     "OneOf",
     "Perspective",
     "Quantise",
+    "ResizePad",
     "RollingShutter",
     "Saturation",
     "Scene",

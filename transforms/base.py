@@ -184,7 +184,7 @@ class Compose:
     @property
     def labels(self) -> list[str]:
         """What the stages are called in `names`: their kind, numbered where there are several of it."""
-        kinds = [type(stage).__name__.lower() for stage in self.stages]
+        kinds = [getattr(stage, "label", type(stage).__name__.lower()) for stage in self.stages]
         count = [kinds[: i + 1].count(kind) for i, kind in enumerate(kinds)]
         return [kind if kinds.count(kind) == 1 else f"{kind}{n}" for kind, n in zip(kinds, count, strict=True)]
 

@@ -13,6 +13,7 @@ from transforms.illumination import Moire, Shading, Shadow, Vignette
 from transforms.light import Exposure, WhiteBalance
 from transforms.occlusion import Cutout
 from transforms.photometric import Brightness, ChannelGain, Contrast, Gain, Gamma, Hue, Saturation
+from transforms.resize_pad import ResizePad
 from transforms.sensor import Quantise, SensorNoise
 from transforms.viewpoint import Viewpoint
 
@@ -55,4 +56,5 @@ STAGES: dict[str, type] = {
     "webp": Webp,
     # size
     "downscale": Downscale,
+    "resize_pad": ResizePad,
 }

@@ -1,0 +1,33 @@
+"""The stage `ResizePad`: every size and every place, to the pixel."""
+
+import pytest
+import torch
+
+from transforms import ResizePad, resize
+
+
+def test_resize_pad_lays_the_resized_picture_into_the_frame(photo):
+    stage, u = ResizePad((0.5, 1.1), "pil_bicubic", 0.25), torch.rand(12, 3)
+    views = stage(photo.float().expand(12, -1, -1, -1), u)
+    assert views.shape == (12, 3, 88, 132)
+    places = set()
+    for view, row in zip(views, u.tolist(), strict=True):
+        side = min(40 + int(row[0] * 49), 88)
+        small_one = resize(photo.float(), side, "pil_bicubic").clamp(0, 1)[0]
+        height, width = small_one.shape[1:]
+        left, top = int(row[1] * (132 - width + 1)), int(row[2] * (88 - height + 1))
+        expected = torch.full((3, 88, 132), 0.25)
+        expected[:, top : top + height, left : left + width] = small_one
+        torch.testing.assert_close(view, expected, rtol=0, atol=1e-5)
+        places.add((side, left, top))
+    assert len(places) == 12
+    ends = torch.tensor([[0.0, 0, 0], [1 - 2**-24] * 3])
+    assert stage(photo.float().expand(2, -1, -1, -1), ends).shape == (2, 3, 88, 132)
+
+
+@pytest.mark.parametrize(
+    "given", [{"scale": (0, 1)}, {"scale": (1.2, 1.0)}, {"value": 2}, {"kernel": "cubic"}], ids=str
+)
+def test_resize_pad_refuses_by_name(given):
+    with pytest.raises(ValueError, match=next(iter(given))):
+        ResizePad(**given)
