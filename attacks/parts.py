@@ -5,7 +5,7 @@ attack = encoder + objective + perturbation + optimiser + EOT
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NotRequired, Protocol, TypedDict
 
 import torch
@@ -23,6 +23,7 @@ from transforms import Scene
 #: Pictures (B,), and the coordinates (B*V,dims) of V views of each in turn -> losses (B*V,).
 Look = Callable[[Tensor, Tensor], Tensor]
 Encoder = Callable[..., Tree]  # (N,C,H,W) in [0,1] -> (N,D), or several of them
+Texts = Callable[[Sequence[str]], Tensor]  # texts -> (T,D), in the space of the pictures
 
 
 class Objective(Protocol):

@@ -9,11 +9,14 @@ from typing import Any
 
 from torch import nn
 
+from attacks.encoders.defended import Bpda, Defended
 from attacks.encoders.image_encoder import ImageEncoder, probed
+from attacks.encoders.module import with_preprocess
 from attacks.encoders.phash import Phash, bits
 from attacks.encoders.pocket import Pocket, untrained
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.request import PRETRAINED, Family, Request
+from attacks.encoders.stochastic import Stochastic
 from attacks.encoders.weights import load_weights
 
 POCKET_WEIGHTS = Path(__file__).parents[1] / "data" / "pocket.safetensors"
@@ -33,13 +36,17 @@ FAMILIES = {
 __all__ = [
     "FAMILIES",
     "POCKET_WEIGHTS",
+    "Bpda",
+    "Defended",
     "ImageEncoder",
     "Phash",
     "Pocket",
     "Preprocess",
+    "Stochastic",
     "bits",
     "load_encoder",
     "untrained",
+    "with_preprocess",
 ]
 
 

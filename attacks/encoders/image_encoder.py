@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,7 @@ from torch import Tensor, nn
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.weights import fingerprint
 from attacks.files import sha256
-
-#: Texts -> their embeddings (T,D), in the space of the pictures'.
-Texts = Callable[[Sequence[str]], Tensor]
+from attacks.parts import Texts
 
 
 @dataclass(frozen=True)
@@ -87,15 +85,31 @@ class ImageEncoder(nn.Module):
         said = [
             *self.preprocess.lines(),
             ("network", f"{type(self.network).__name__}, {sum(p.numel() for p in self.parameters()):,} weights"),
-            ("weights", f"{self.origin.weights}, sha256 of the tensors {self.fingerprint()[:12]}"),
+            ("weights", self.origin.weights),
         ]
         return "\n".join([f"{self.title}", *(f"  {name:<10} {words}" for name, words in said)])
+
+    def __str__(self) -> str:  # a debugger calls `repr` often, and hashing a large network takes seconds
+        return f"{self!r}, sha256 of the tensors {self.fingerprint()[:12]}"
 
 
 @torch.no_grad()
 def probed(encoder: nn.Module) -> int:
-    """The number of features. Raises ValueError in one line where a small grey picture does not go through."""
+    """The number of features. Raises ValueError in one line where a small picture does not go through, or not to
+    finite numbers."""
+    title = getattr(encoder, "title", type(encoder).__name__)
     weight = next(encoder.parameters(), None)
-    grey = torch.full((2, 3, 64, 80), 0.5, device=None if weight is None else weight.device)
-    found: Tensor = encoder(grey if weight is None or not weight.is_floating_point() else grey.to(weight.dtype))
+    ramp = torch.linspace(0.25, 0.75, 80, device=None if weight is None else weight.device).expand(2, 3, 64, 80)
+    try:
+        found: Tensor = encoder(ramp if weight is None or not weight.is_floating_point() else ramp.to(weight.dtype))
+    except ValueError:
+        raise
+    except Exception as error:  # a network refuses a size in any way there is
+        reason = next(iter(str(error).strip().splitlines()), "")
+        raise ValueError(
+            f"encoder {title}: a picture does not go through ({type(error).__name__}: {reason[:200]}); does "
+            "`encoder.preprocess` give what the network takes?"
+        ) from error
+    if not bool(found.isfinite().all()):
+        raise ValueError(f"encoder {title}: the features of a grey ramp are not finite; are the weights whole?")
     return found.shape[1]

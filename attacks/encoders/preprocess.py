@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 import torch
@@ -20,6 +22,8 @@ from transforms.surrogate import saturate
 Fit = Literal["squash", "cover", "contain"]
 #: How a length that is no whole number of pixels becomes one.
 Rounding = Literal["down", "nearest"]
+#: The longest side in pixels; a longer one is a slip, and would end in want of memory.
+LONGEST = 16384
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Preprocess:
         rounding: of the length that follows from the aspect (torchvision's Resize rounds down, timm's and
             open_clip's ResizeKeepRatio to the nearest).
         centre: of a crop with an odd margin: "nearest" as torchvision has it, half to even; "down" puts the smaller
-            half before.
+            half before. Of an odd border the smaller half is before.
         fill: of the padding, in [0,1], per channel of an RGB picture or one number for all.
         multiple: each side is made a multiple of this by rounding it down (a VAE's 8); then `size` is None.
         bgr: the network takes blue first.
@@ -65,24 +69,36 @@ class Preprocess:
     eight_bit: bool = False
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():  # lists are what configurations and libraries write
+            if isinstance(value, list):
+                object.__setattr__(self, name, tuple(value))
         check_kernel(self.kernel)
-        if len(self.mean) != 3 or len(self.std) != 3:
-            raise ValueError(
-                f"`mean` and `std` must have a number for each of 3 channels; got {self.mean}, {self.std}"
-            )
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if not _numbers(values):
+                raise ValueError(f"`{name}` must be a finite number for each of 3 channels; got {values!r}")
         if min(self.std) <= 0:
             raise ValueError(f"`std` must be positive; got {self.std}")
         for name, kinds in (("fit", Fit), ("rounding", Rounding), ("centre", Rounding)):
             if getattr(self, name) not in get_args(kinds):
                 raise ValueError(f"`{name}` must be one of {', '.join(get_args(kinds))}; got {getattr(self, name)!r}")
-        for name, box in (("size", self.size), ("crop", self.crop)):
-            sides = box if isinstance(box, tuple) else () if box is None else (box, box)
-            if box is not None and (len(sides) != 2 or min(sides) < 1):
-                raise ValueError(f"`{name}` must be (height, width) of at least 1 pixel; got {box}")
-        if self.multiple < 1 or (self.multiple > 1 and self.size is not None):
-            raise ValueError(f"`multiple` must be at least 1, and stands in place of `size`; got {self.multiple}")
-        if isinstance(self.fill, tuple) and len(self.fill) != 3:
-            raise ValueError(f"`fill` must be a number, or one for each of 3 channels; got {self.fill}")
+        for name, box, one in (("size", self.size, "one number for both, "), ("crop", self.crop, "")):
+            sides = (box, box) if name == "size" and not isinstance(box, tuple) else box
+            if box is not None and not _box(sides):
+                raise ValueError(
+                    f"`{name}` must be (height, width) in whole pixels, 1 to {LONGEST}, {one}or null; got {box!r}"
+                )
+        if not _box((self.multiple, self.multiple)):
+            raise ValueError(f"`multiple` must be a whole number of at least 1; got {self.multiple!r}")
+        if self.multiple > 1 and self.size is not None:
+            raise ValueError(
+                f"`multiple` stands in place of `size`, which then is null; got {self.multiple} and size {self.size}"
+            )
+        fills = self.fill if isinstance(self.fill, tuple) else (self.fill,) * 3
+        if not _numbers(fills) or not all(0 <= value <= 1 for value in fills):
+            raise ValueError(f"`fill` must be a number in [0, 1], or one for each of 3 channels; got {self.fill!r}")
+        for name, flag in (("bgr", self.bgr), ("eight_bit", self.eight_bit)):
+            if not isinstance(flag, bool):
+                raise ValueError(f"`{name}` must be true or false; got {flag!r}")
 
     def __call__(self, images: Tensor) -> Tensor:
         """(N,3,H,W) in [0,1] -> (N,3,height,width), normalised. Raises ValueError unless there are three channels."""
@@ -119,7 +135,7 @@ class Preprocess:
         around: list[int] = []
         for has, wants in zip(images.shape[2:], frame, strict=True):
             spare = has - wants
-            before = -(round(spare / 2) if self.centre == "nearest" else int(spare / 2))
+            before = -(round(spare / 2) if self.centre == "nearest" and spare > 0 else int(spare / 2))
             around = [before, wants - has - before, *around]  # F.pad begins with the last axis
         if not any(around):
             return images
@@ -133,18 +149,21 @@ class Preprocess:
     def lines(self) -> list[tuple[str, str]]:
         """What happens, step by step, as (name, words)."""
         said = []
+        box = self.size if isinstance(self.size, tuple) else (self.size or 0, self.size or 0)
         if self.size is None:
-            words = "as large as it is" if self.multiple == 1 else f"each side down to a multiple of {self.multiple}"
+            words = f"each side down to a multiple of {self.multiple}"
         else:
-            box = self.size if isinstance(self.size, tuple) else (self.size, self.size)
             shape = f"{box[0]}x{box[1]}"
             words = {"squash": f"to {shape}, whatever the aspect", "contain": f"to fit within {shape}"}.get(
                 self.fit, f"shorter side to {box[0]}" if box[0] == box[1] else f"to cover {shape}"
             )
         bits = ", rounded to 8 bits" if self.eight_bit else ""
-        said.append(("resize", f"{words}, {self.kernel}, clamped to [0, 1]{bits}"))
+        resizes = self.size is not None or self.multiple > 1
+        how = f"{words}, {self.kernel}, clamped to [0, 1]{bits}"
+        said.append(("resize", how if resizes else "none: the picture as large as it is"))
         if self.crop is not None:
-            pad = f", where smaller padded with {self.fill}" if self.fit == "contain" else ""
+            small = self.fit == "contain" or box[0] < self.crop[0] or box[1] < self.crop[1]
+            pad = f", where smaller padded with {self.fill}" if small else ""
             said.append(("crop", f"central {self.crop[0]}x{self.crop[1]}{pad}"))
         mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (self.mean, self.std))
         low = min((0 - m) / s for m, s in zip(self.mean, self.std, strict=True))
@@ -174,14 +193,28 @@ def _checked(base: Preprocess, given: Mapping[str, Any]) -> Preprocess:
     for key in given:
         if key not in known:
             raise ValueError(f"unknown key `encoder.preprocess.{key}`: known here are {', '.join(known)}")
-    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
     try:
-        return dataclasses.replace(base, **values)
-    except (TypeError, ValueError) as error:
-        message = str(error)
-        raise ValueError(
-            f"`encoder.preprocess.{message[1:]}" if message.startswith("`") else f"`encoder.preprocess`: {message}"
-        ) from None
+        return dataclasses.replace(base, **given)
+    except ValueError as error:  # each begins with the field in backticks
+        raise ValueError(f"`encoder.preprocess.{str(error)[1:]}") from None
+
+
+def _numbers(values: Any) -> bool:
+    """Three finite numbers."""
+    return (
+        isinstance(values, tuple)
+        and len(values) == 3
+        and all(type(v) is not bool and isinstance(v, Real) and math.isfinite(v) for v in values)
+    )
+
+
+def _box(sides: Any) -> bool:
+    """Two whole numbers of pixels."""
+    return (
+        isinstance(sides, tuple)
+        and len(sides) == 2
+        and all(type(v) is not bool and isinstance(v, Integral) and 1 <= int(v) <= LONGEST for v in sides)
+    )
 
 
 def _column(values: tuple[float, ...], like: Tensor) -> Tensor:

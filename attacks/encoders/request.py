@@ -41,9 +41,10 @@ class Request:
 
     @property
     def file(self) -> Path | None:
-        """The file of weights, if `weights` looks like one."""
-        path = Path(self.weights)
-        looks = path.suffix in (".safetensors", *TORCH_FILES) or len(path.parts) > 1 or path.exists()
+        """The file of weights, if `weights` names one: it ends as such files do, has a folder in it, or is there. A
+        folder that happens to have the name of a tag is none."""
+        path = Path(self.weights).expanduser()
+        looks = path.suffix.lower() in (".safetensors", *TORCH_FILES) or "/" in self.weights or path.is_file()
         return path if looks and self.weights not in (RANDOM, PRETRAINED) else None
 
     @property
@@ -68,9 +69,9 @@ def library(name: str, extra: str) -> Any:
 
 
 def unseen(build: Callable[[], Made]) -> Made:
-    """What `build` makes, with random weights that are the same every time; torch's own generator is left alone."""
+    """What `build` makes, with random weights that are the same every time; torch's own generators are left alone."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # `torch.manual_seed` would seed those of GPUs too
         return build()
 
 
@@ -85,13 +86,16 @@ def fill_from(network: nn.Module, request: Request, *, without: Collection[str] 
 
 @contextmanager
 def fetching(what: str) -> Iterator[None]:
-    """Turn the many ways in which a download fails into one line.
+    """Turn the many ways in which a download fails into one line. What is within should be the library's call alone:
+    a missing file is an OSError too.
 
     Raises:
         ValueError: with what was wanted, and what else there is.
     """
     try:
         yield
+    except _FAULTS:
+        raise
     except Exception as error:  # each library has errors of its own, and most wrap others
         if not any(isinstance(e, OSError) or type(e).__module__.partition(".")[0] in _CLIENTS for e in _chain(error)):
             raise
@@ -103,9 +107,25 @@ def fetching(what: str) -> Iterator[None]:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what led to it, as a traceback would show them: not beyond a `from None`."""
     while error is not None:
         yield error
-        error = error.__cause__ or error.__context__
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-_CLIENTS = ("huggingface_hub", "requests", "httpx", "httpcore", "urllib3", "urllib", "http", "ssl", "socket")
+#: Faults of a program, though it may have been handling a failed download when it made them.
+_FAULTS = (TypeError, AttributeError, NameError, LookupError, AssertionError)
+
+
+_CLIENTS = (
+    "huggingface_hub",
+    "requests",
+    "httpx",
+    "httpx2",
+    "httpcore",
+    "urllib3",
+    "urllib",
+    "http",
+    "ssl",
+    "socket",
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import warnings
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 #: Endings of torch's own files, which are pickles; they are read with `weights_only=True` or not at all.
-TORCH_FILES = (".pt", ".pth", ".bin", ".ckpt")
+TORCH_FILES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
+#: What parallel training and compilation put before every name.
+_WRAPPERS = ("module.", "_orig_mod.")
 
 
 def read_state(path: str | Path) -> dict[str, Tensor]:
@@ -33,7 +36,7 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
         raise FileNotFoundError(f"weights `{path}` {what} (paths are relative to {Path.cwd()})")
     if path.stat().st_size == 0:
         raise ValueError(f"weights `{path}` are an empty file: was the download cut off?")
-    return _torch_file(path) if path.suffix in TORCH_FILES else _safetensors(path)
+    return _torch_file(path) if path.suffix.lower() in TORCH_FILES else _safetensors(path)
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
@@ -44,12 +47,16 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
             f"weights `{path}` are not a safetensors file, or not a whole one ({' '.join(str(error).split())}); a "
             f"file of torch's ends in {', '.join(TORCH_FILES)}"
         ) from None
+    except Exception as error:  # a header can be wrong in ways that the library does not foresee
+        raise _unreadable(path, error) from None
     return found
 
 
 def _torch_file(path: Path) -> dict[str, Tensor]:
     try:
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():  # it warns of a program before it refuses one
+            warnings.simplefilter("ignore")
+            found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = str(error).partition("GLOBAL ")[2].split()
         wants = f" (it asks for {reason[0]})" if reason else ""
@@ -57,16 +64,27 @@ def _torch_file(path: Path) -> dict[str, Tensor]:
             f"weights `{path}` hold more than tensors, or are no file of torch's{wants}: reading them could run "
             "code, so they are refused. Save the state_dict with safetensors where you trust the file"
         ) from None
-    except (RuntimeError, EOFError, ValueError, OSError) as error:
-        raise ValueError(
-            f"weights `{path}` cannot be read ({str(error).splitlines()[0]}): is the file whole?"
-        ) from None
+    except Exception as error:  # what is broken fails the reader in any way there is
+        if "TorchScript" in str(error):
+            raise ValueError(
+                f"weights `{path}` are a TorchScript program, for encoder=torchscript alone; save its state_dict"
+            ) from None
+        raise _unreadable(path, error) from None
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
-    if not isinstance(found, dict) or not found or not all(isinstance(v, Tensor) for v in found.values()):
-        raise ValueError(f"weights `{path}` are not a state_dict, names with a tensor each; save one of those")
+    if not isinstance(found, dict) or not found or not all(_plain(v) for v in found.values()):
+        raise ValueError(f"weights `{path}` are not a state_dict, names with a dense tensor each; save one of those")
     return {str(name): tensor for name, tensor in found.items()}
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and value.device.type == "cpu"
+
+
+def _unreadable(path: Path, error: Exception) -> ValueError:
+    reason = next(iter(str(error).splitlines()), "")
+    return ValueError(f"weights `{path}` cannot be read ({type(error).__name__}: {reason[:200]}); is the file whole?")
 
 
 def load_weights(module: nn.Module, path: str | Path, *, without: Collection[str] = ()) -> None:
@@ -78,7 +96,8 @@ def load_weights(module: nn.Module, path: str | Path, *, without: Collection[str
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: not such a file, or its names or shapes are not the module's, with the first ones.
+        ValueError: not such a file; its names, shapes or kinds of numbers are not the module's, with the first ones;
+            or a value is not a number.
     """
     fill(module, read_state(path), f"weights `{path}`", without=without)
 
@@ -88,7 +107,7 @@ def fill(module: nn.Module, state: dict[str, Tensor], what: str, *, without: Col
     # Batch norm's counters steer training only; files are with them or without.
     wanted, found = (
         {name: t for name, t in some.items() if not name.endswith("num_batches_tracked")}
-        for some in (module.state_dict(), state)
+        for some in (module.state_dict(), _unwrapped(state))
     )
     found = {name: t for name, t in found.items() if name in wanted or not name.startswith(tuple(without))}
     missing, surplus = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
@@ -103,16 +122,36 @@ def fill(module: nn.Module, state: dict[str, Tensor], what: str, *, without: Col
                 f"{what} do not fit {type(module).__name__}: `{name}` must have shape {tuple(tensor.shape)}, got "
                 f"{tuple(found[name].shape)}"
             )
+        if _kind(found[name]) != _kind(tensor):  # whole numbers for real ones are levels of a quantised network
+            raise ValueError(
+                f"{what} do not fit {type(module).__name__}: `{name}` must hold numbers such as {tensor.dtype}, got "
+                f"{found[name].dtype}"
+            )
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(found[name])
+            if bool(tensor.isnan().any()):
+                raise ValueError(f"{what}: `{name}` holds NaN, so no number of the encoder would mean anything")
+
+
+def _kind(tensor: Tensor) -> str:
+    return "complex" if tensor.is_complex() else "real" if tensor.is_floating_point() else "whole"
+
+
+def _unwrapped(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    for wrapper in _WRAPPERS:
+        if state and all(name.startswith(wrapper) for name in state):
+            state = {name.removeprefix(wrapper): tensor for name, tensor in state.items()}
+    return state
 
 
 def fingerprint(module: nn.Module) -> str:
     """The sha256 of a module's state: its names, dtypes, shapes and bytes, in the order of names. The same weights
-    have the same one, wherever they came from."""
+    have the same one, wherever they came from; batch norm's counters, which steer training only, are left out."""
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
+        if not isinstance(tensor, Tensor) or name.endswith("num_batches_tracked"):
+            continue
         plain = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}\n".encode())
         digest.update(plain.flatten().view(torch.uint8).numpy().data if plain.numel() else b"")

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+import re
+import sys
+from pathlib import Path
 from typing import Any
 
+import torch
 import torchvision
-from torch import nn
+from torch import Tensor, nn
 from torchvision.models import SqueezeNet
 from torchvision.transforms import InterpolationMode
 
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess
-from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, fill_from, unseen
-from attacks.encoders.weights import fill
+from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, unseen
+from attacks.encoders.weights import fill, read_state
 
 _KERNELS = {
     InterpolationMode.BILINEAR: "pil_bilinear",
@@ -25,6 +31,12 @@ _ARGUMENTS = {
     name: {"transform_input": True, "aux_logits": False, "init_weights": False}
     for name in ("googlenet", "inception_v3")
 }
+#: Names in torchvision's own files that its models have no more: DenseNet's layers, and the MLPs of ViT.
+_OLD_NAMES = (
+    (re.compile(r"(denselayer\d+\.(?:norm|relu|conv))\.([12]\.)"), r"\1\2"),
+    (re.compile(r"(encoder_layer_\d+\.mlp\.)linear_1\."), r"\g<1>0."),
+    (re.compile(r"(encoder_layer_\d+\.mlp\.)linear_2\."), r"\g<1>3."),
+)
 
 
 def load(request: Request) -> ImageEncoder:
@@ -32,17 +44,22 @@ def load(request: Request) -> ImageEncoder:
     IMAGENET1K_V2, or a file of a state_dict, with the head or without.
 
     The features are what the last linear layer reads. The preprocessing is that of the weights; for a file and for
-    random weights, that of the default ones.
+    random weights, that of the default ones. A ViT is built for pictures as large as its preprocessing leaves them.
 
     Raises:
         ValueError, FileNotFoundError: unknown model or weights, no network, a file that does not fit.
     """
     known = torchvision.models.list_models(module=torchvision.models)
     if request.model not in known:
-        raise ValueError(f"`encoder.model` must be one of torchvision's ({', '.join(known)}); got {request.model!r}")
+        near = difflib.get_close_matches(request.model.lower(), known) or ["resnet50", "vit_b_16", "convnext_tiny"]
+        raise ValueError(
+            f"`encoder.model` must be a classification model of torchvision's, such as {', '.join(near)}; got "
+            f"{request.model!r}"
+        )
     enum: Any = torchvision.models.get_model_weights(request.model)
     offered = enum.DEFAULT
-    own = request.weights == RANDOM or request.file is not None
+    file = request.file
+    own = request.weights == RANDOM or file is not None
     if not own and request.weights != PRETRAINED:
         if request.weights not in enum.__members__:
             names = ", ".join(enum.__members__)
@@ -51,15 +68,18 @@ def load(request: Request) -> ImageEncoder:
                 f"{request.weights!r}"
             )
         offered = enum[request.weights]
-    network: nn.Module = unseen(
-        lambda: torchvision.models.get_model(request.model, weights=None, **_ARGUMENTS.get(request.model, {}))
-    )
+    preprocess = preprocessing(offered.transforms()).replaced(request.preprocess)
+    arguments = _ARGUMENTS.get(request.model, {}) | _side(request.model, preprocess)
+    try:
+        network: nn.Module = unseen(lambda: torchvision.models.get_model(request.model, weights=None, **arguments))
+    except AssertionError as error:
+        raise ValueError(f"`encoder.preprocess` gives {request.model} a size that it cannot have: {error}") from None
     surplus = (f"{_behead(network)}.", "AuxLogits.", "aux1.", "aux2.")
-    if not fill_from(network, request, without=surplus):
-        with fetching(f"the weights {offered} of torchvision"):
-            state = offered.get_state_dict(progress=False, check_hash=True, weights_only=True)
-        fill(network, state, f"weights {offered}", without=surplus)
-    return ImageEncoder(network, preprocessing(offered.transforms()).replaced(request.preprocess), request.origin)
+    if not own:
+        file = _fetched(offered)
+    if file is not None:
+        fill(network, _renamed(read_state(file)), f"weights `{file}`", without=surplus)
+    return ImageEncoder(network, preprocess, dataclasses.replace(request.origin, file=file))
 
 
 def preprocessing(preset: Any) -> Preprocess:
@@ -73,6 +93,42 @@ def preprocessing(preset: Any) -> Preprocess:
         fit="cover",
         crop=(crop, crop),
     )
+
+
+def _side(model: str, preprocess: Preprocess) -> dict[str, int]:
+    """The size of pictures that a ViT is built for: its position embeddings are as many."""
+    frame = preprocess.crop or preprocess.size
+    side = frame[0] if isinstance(frame, tuple) else frame
+    return {"image_size": side} if model.startswith("vit_") and side is not None else {}
+
+
+def _fetched(offered: Any) -> Path:
+    """The file of torchvision's weights in torch's cache; downloaded where it is not there, and its hash checked.
+
+    torchvision's own function would print where it downloads from, and run what the file holds.
+    """
+    file: Path = Path(torch.hub.get_dir()) / "checkpoints" / offered.url.rpartition("/")[2]
+    if not file.exists():
+        digest = file.stem.rpartition("-")[2]
+        with fetching(f"the weights {offered} of torchvision"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                torch.hub.download_url_to_file(offered.url, str(file), digest, progress=sys.stderr.isatty())
+            except RuntimeError as error:
+                raise ValueError(
+                    f"weights {offered}: what came from {offered.url} is not that file ({error}); try again"
+                ) from None
+    return file
+
+
+def _renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The state by the names of today."""
+    renamed = {}
+    for name, tensor in state.items():
+        for old, new in _OLD_NAMES:
+            name = old.sub(new, name)
+        renamed[name] = tensor
+    return renamed
 
 
 def _behead(network: nn.Module) -> str:

@@ -1,0 +1,104 @@
+"""A defence before an encoder: what it does to a picture is part of what an attack must get through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from attacks.randomness import EncoderDraws, dealt, joined, randomness_of
+from attacks.trees import Tree
+from transforms import Compose, Stage
+from transforms.surrogate import backward_through
+
+Map = Callable[[Tensor], Tensor]
+
+
+class Defended(nn.Module):
+    """An encoder that sees pictures through stages: JPEG, blur, fewer bits, a resize. Forward is what the defence
+    really does; backward is each stage's own gradient, a stand-in's where it has none (straight through a rounding,
+    kornia's JPEG for Pillow's). So an attack on it is adaptive.
+
+    Ranges stay at their middle, unless it is called with `draws` (N,k) in [0,1), a row for each view (see
+    `attacks.randomness`).
+
+    Args:
+        encoder: in evaluation mode.
+        stages: of `transforms`, in order, or a `Compose` of them; anything else as a `Bpda`.
+    """
+
+    def __init__(self, encoder: nn.Module, stages: Compose | Sequence[Stage]) -> None:
+        super().__init__()
+        if encoder.training:
+            raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
+        self.encoder = encoder
+        self.stages = stages if isinstance(stages, Compose) else Compose(stages)
+        self.training = False
+        adopt(self, encoder)
+
+    @property
+    def randomness(self) -> EncoderDraws | None:
+        """The coordinates of its draws; None for a defence without ranges before an encoder without chance."""
+        return joined([self._own, randomness_of(self.encoder)])
+
+    @property
+    def _own(self) -> EncoderDraws | None:
+        return EncoderDraws(self.stages) if self.stages.dims else None
+
+    def forward(self, images: Tensor, draws: Tensor | None = None, **which: Any) -> Tree:
+        own, inner = dealt(draws, [self._own, randomness_of(self.encoder)], len(images))
+        wide = torch.promote_types(images.dtype, torch.float32)
+        middle = images.new_full((len(images), self.stages.dims), 0.5, dtype=wide)
+        answer: Tree = self.encoder(self.stages(images, own.get("draws", middle)), **inner, **which)
+        return answer
+
+    def __repr__(self) -> str:
+        return f"{self.encoder!r}\n  {'defence':<10} {', '.join(map(repr, self.stages.stages)) or 'none'}"
+
+
+def adopt(wrapper: nn.Module, encoder: nn.Module) -> None:
+    """Let a wrapper say how features are compared, where its encoder does."""
+    signature = getattr(encoder, "signature", None)
+    if signature is not None:
+        wrapper.signature = signature
+
+
+def _identity(images: Tensor) -> Tensor:
+    return images
+
+
+@dataclass(frozen=True)
+class Bpda:
+    """Any defence without a derivative, as a stage: `forward` for real (through a file, through NumPy), and backward
+    the gradient of `backward` at the same pictures (backward pass differentiable approximation, Athalye et al. 2018).
+
+    Args:
+        forward: (N,C,H,W) in [0,1] -> (N,C,h,w) in [0,1], without chance. It is called without a graph.
+        backward: a differentiable map that does about the same; the identity if left out.
+
+    Raises:
+        ValueError: when called, the identity stands in for a map that changes the size.
+    """
+
+    forward: Map
+    backward: Map = _identity
+    dims: ClassVar[int] = 0
+    names: ClassVar[tuple[str, ...]] = ()
+
+    def values(self, u: Tensor) -> Tensor:
+        return u
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:  # noqa: ARG002
+        return backward_through(images, self._real, self.backward)
+
+    def _real(self, images: Tensor) -> Tensor:
+        found = self.forward(images.detach())
+        if self.backward is _identity and found.shape != images.shape:
+            raise ValueError(
+                f"`backward` must make pictures as large as `forward` does, {tuple(found.shape)}; the identity makes "
+                f"{tuple(images.shape)}: give one that resizes"
+            )
+        return found.to(images)

@@ -1,0 +1,175 @@
+"""An ONNX file as a graph that onnx2torch understands: read, and rewritten in memory."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import fx, nn
+
+from attacks.encoders.families.onnx_opset import NEWEST, constant_tensors, older, opset
+from attacks.encoders.request import library
+
+#: TensorProto's numbers of the dtypes that a gradient can pass: FLOAT, FLOAT16, DOUBLE.
+_FLOATING = (1, 10, 11)
+#: Operations whose further outputs are there for training, or say where a maximum was; onnx2torch gives the first.
+_ONE_OUTPUT = ("BatchNormalization", "Dropout", "LayerNormalization", "MaxPool")
+#: Names that a node must not have, for torch has an attribute of that name or onnx2torch a module.
+_TAKEN = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | {"initializers"}
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A ModelProto with one input and one output, ready for onnx2torch; (height, width) of its pictures, None where
+    it takes any; and the names of all outputs that the file has, of which the first is kept."""
+
+    model: Any
+    size: tuple[int, int] | None
+    outputs: tuple[str, ...]
+
+
+def read(path: Path) -> Graph:
+    """The graph of a file, and of the files beside it that it names for its weights.
+
+    Raises:
+        ValueError: no ONNX, not a whole one, data outside its folder, or no network from pictures to features.
+    """
+    onnx = library("onnx", "onnx")
+    try:
+        model = onnx.load(str(path), format="protobuf")
+    except Exception as error:  # protobuf's, onnx's own, the file system's
+        raise ValueError(
+            f"`encoder.model`: {path} cannot be read as ONNX ({said(error)}): is it whole, and are the files of its "
+            "weights, if it has any, in the same folder?"
+        ) from None
+    if not model.graph.node or not model.graph.output:
+        raise ValueError(f"`encoder.model`: {path} holds no ONNX graph: is it another kind of file?")
+    picture = _picture(model, path)
+    names = tuple(output.name for output in model.graph.output)
+    try:
+        if model.functions:
+            model = library("onnx.inliner", "onnx").inline_local_functions(model)
+        _keep_first_output(model.graph)
+        model = library("onnx.shape_inference", "onnx").infer_shapes(model)  # while all operations are known
+        older(model)
+    except Exception as error:  # onnx asserts, and says nothing of it
+        raise ValueError(
+            f"`encoder.model`: {path} of opset {opset(model)} cannot be brought to opset {NEWEST} ({said(error)}): "
+            "export it with that one"
+        ) from None
+    _fold_identities(model.graph)
+    _forget_allowzero(model.graph)
+    _rename(model.graph)
+    return Graph(model, picture, names)
+
+
+def free_batch(model: Any) -> None:
+    """A Reshape to (1, ...) keeps the batch that it is given: exporters write that of their example into it."""
+    numpy_helper = library("onnx.numpy_helper", "onnx")
+    graph, shapes = model.graph, {}
+    stored = constant_tensors(graph)
+    for node in graph.node:
+        if node.op_type == "Reshape" and node.input[1] in stored:
+            shape = numpy_helper.to_array(stored[node.input[1]]).copy()
+            if shape.size > 1 and shape[0] == 1:
+                shape[0] = 0  # ONNX's word for "as it comes in"
+                node.input[1] = f"{node.input[1]} of any batch"
+                shapes[node.input[1]] = numpy_helper.from_array(shape, node.input[1])
+    graph.initializer.extend(shapes.values())
+
+
+def said(error: Exception) -> str:
+    """What an error of a library says first, shortened."""
+    return (next(iter(str(error).strip().splitlines()), "") or type(error).__name__)[:200]
+
+
+def _picture(model: Any, path: Path) -> tuple[int, int] | None:
+    """(height, width) of the graph's input."""
+    stored = {initializer.name for initializer in model.graph.initializer}  # old files list them as inputs too
+    inputs = [value for value in model.graph.input if value.name not in stored]
+    if len(inputs) != 1:
+        names = ", ".join(value.name for value in inputs)
+        raise ValueError(f"`encoder.model`: {path} must have one input, the picture; it has {len(inputs)} ({names})")
+    tensor = inputs[0].type.tensor_type
+    dims = [dim.dim_value or None for dim in tensor.shape.dim]
+    shape = ",".join(str(n or dim.dim_param or "?") for n, dim in zip(dims, tensor.shape.dim, strict=True))
+    if tensor.elem_type not in _FLOATING:
+        raise ValueError(
+            f"`encoder.model`: the input {inputs[0].name} of {path} must be floating point, for a gradient to reach "
+            f"the picture; its type is {library('onnx', 'onnx').TensorProto.DataType.Name(tensor.elem_type)}"
+        )
+    if len(dims) != 4 or dims[1] not in (3, None):
+        raise ValueError(
+            f"`encoder.model`: the input {inputs[0].name} of {path} must be (N,3,H,W); it is ({shape}): export it "
+            "with the channels first"
+        )
+    return (dims[2], dims[3]) if dims[2] and dims[3] else None
+
+
+def _keep_first_output(graph: Any) -> None:
+    """Only the first output, and of the nodes those that it needs."""
+    del graph.output[1:]
+    needed, kept = {graph.output[0].name}, []
+    for node in reversed(graph.node):
+        if needed & set(node.output):
+            while len(node.output) > 1 and node.op_type in _ONE_OUTPUT and node.output[-1] not in needed:
+                del node.output[-1]
+            needed |= set(node.input)
+            kept.append(node)
+    kept.reverse()
+    if kept and len(kept[-1].output) > 1:  # onnx2torch would answer with all that the last node gives
+        last = graph.output[0].name
+        kept.append(library("onnx.helper", "onnx").make_node("Identity", [last], [f"{last} of several"]))
+        graph.output[0].name = kept[-1].output[0]
+    _replace_nodes(graph, kept)
+
+
+def _fold_identities(graph: Any) -> None:
+    """Identity nodes are left out, and what read them reads what they read.
+
+    Exporters share weights through them, and onnx2torch looks a weight up by its name (its issue 156).
+    """
+    last, source, kept = graph.output[0].name, dict[str, str](), []
+    for node in graph.node:
+        inputs = [source.get(name, name) for name in node.input]
+        if node.op_type == "Identity" and node.domain == "" and node.output[0] != last:
+            source[node.output[0]] = inputs[0]
+            continue
+        node.input[:] = inputs
+        kept.append(node)
+    _replace_nodes(graph, kept)
+
+
+def _forget_allowzero(graph: Any) -> None:
+    """torch's exporter sets it, and onnx2torch refuses it. It says what a length of zero means; nothing has one."""
+    for node in graph.node:
+        if node.op_type == "Reshape":
+            kept = [attribute for attribute in node.attribute if attribute.name != "allowzero"]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+
+
+def _rename(graph: Any) -> None:
+    """Names of nodes become plain ones, and each the only one of its kind.
+
+    torch.fx writes them into the Python source that it then runs: a file must not be able to put code there.
+    """
+    taken = {*_TAKEN, *(value.name for value in (*graph.input, *graph.initializer))}
+    for node in graph.node:
+        node.name = _free(re.sub(r"\W+", "_", node.name or node.op_type, flags=re.ASCII).strip("_") or "node", taken)
+        taken.add(node.name)
+
+
+def _free(stem: str, taken: Collection[str]) -> str:
+    names = itertools.chain([stem], (f"{stem}_{i}" for i in itertools.count(1)))
+    return next(name for name in names if name not in taken)
+
+
+def _replace_nodes(graph: Any, nodes: list[Any]) -> None:
+    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)

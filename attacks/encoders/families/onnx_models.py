@@ -1,0 +1,180 @@
+"""Networks in ONNX files, turned into torch's operations by onnx2torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.encoders.families.onnx_graph import Graph, free_batch, read, said
+from attacks.encoders.families.onnx_opset import NEWEST
+from attacks.encoders.image_encoder import ImageEncoder, Origin
+from attacks.encoders.module import flat, whole_file
+from attacks.encoders.preprocess import Preprocess, specified
+from attacks.encoders.request import Request, library
+
+
+def load(request: Request) -> ImageEncoder:
+    """`model` is a file. It says nothing of the preprocessing but, mostly, the size; the rest is `preprocess`'s.
+
+    The features are the graph's first output, flattened. The network computes in the dtype of its weights, which half
+    precision in the file is widened to float32 for; its layers have the names of the graph's nodes.
+
+    Raises:
+        ValueError, FileNotFoundError: no ONNX file, one with operations that onnx2torch does not know, no size, mean
+            or std, or pictures that are not the graph's.
+    """
+    path = whole_file(request)
+    graph = read(path)
+    sized = {"size": graph.size} if graph.size else {}
+    preprocess = specified({**sized, **request.preprocess}, f"{path}")
+    _check_size(preprocess, graph.size, path)
+    first = f", output {graph.outputs[0]} (the first of {len(graph.outputs)})" if len(graph.outputs) > 1 else ""
+    origin = Origin(request.family, request.model, f"in the file{first}", path)
+    pictures = preprocess(torch.rand(3, 3, 64, 80, generator=torch.Generator().manual_seed(0)))
+    return ImageEncoder(_for_any_batch(graph, pictures, path), preprocess, origin, read=flat)
+
+
+def _check_size(preprocess: Preprocess, size: tuple[int, int] | None, path: Path) -> None:
+    for shape in ((64, 80), (80, 64)) if size else ():
+        found = tuple(preprocess(torch.zeros(1, 3, *shape)).shape[2:])
+        if found != size:
+            raise ValueError(
+                f"`encoder.preprocess` must make pictures of {size}, as the graph of {path} wants them; one of "
+                f"{shape} becomes {found}: leave `size` out, or give a `crop`"
+            )
+
+
+def _converted(model: Any, path: Path) -> nn.Module:
+    convert = library("onnx2torch", "onnx").convert
+    _teach()
+    unknown = _unknown(model)
+    if unknown:
+        raise ValueError(
+            f"`encoder.model`: {path} has operations that onnx2torch does not know: {', '.join(unknown)}"
+        )
+    try:
+        network: nn.Module = convert(model)
+    except Exception as error:  # each converter has its own way to say that it cannot
+        raise ValueError(
+            f"`encoder.model`: onnx2torch cannot turn {path} into torch ({type(error).__name__}: {said(error)})"
+        ) from None
+    for name, module in list(network.named_modules()):
+        kind = type(module).__name__
+        if kind == "OnnxSlice" or (kind == "OnnxCast" and module.torch_dtype.is_floating_point):
+            network.set_submodule(name, _Slice() if kind == "OnnxSlice" else _Cast())
+    # The weights of a bare product are weights too: they are counted, moved and redrawn as such.
+    held = getattr(network, "initializers", nn.Module())
+    for name, buffer in list(held.named_buffers()):
+        if buffer.is_floating_point():
+            delattr(held, name)
+            held.register_parameter(name, nn.Parameter(buffer))
+    return network.float().eval().requires_grad_(False)
+
+
+def _unknown(model: Any) -> list[str]:
+    """The operations that onnx2torch has no converter for."""
+    known = library("onnx2torch.node_converters", "onnx").get_converter
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    found = []
+    for domain, operation in sorted({(node.domain, node.op_type) for node in model.graph.node}):
+        try:
+            known(domain=domain, operation_type=operation, version=versions.get(domain, 1))
+        except NotImplementedError:
+            found.append(f"{domain}.{operation}".lstrip("."))
+    return found
+
+
+def _teach() -> None:
+    """Tell onnx2torch of Gelu, newer than the operations it knows: torch's exporter writes it for transformers."""
+    registry = library("onnx2torch.node_converters.registry", "onnx")
+    common = library("onnx2torch.utils.common", "onnx")
+
+    def gelu(node: Any, graph: Any) -> Any:  # noqa: ARG001
+        module = nn.GELU(approximate=node.attributes.get("approximate", "none"))
+        return common.OperationConverterResult(module, common.onnx_mapping_from_node(node))
+
+    try:
+        registry.get_converter("Gelu", NEWEST)
+    except NotImplementedError:
+        registry.add_converter("Gelu", NEWEST)(gelu)
+
+
+class _Slice(nn.Module):
+    """onnx2torch indexes with a list, which torch warns that it is about to read otherwise."""
+
+    def forward(
+        self,
+        input_tensor: Tensor,
+        starts: Tensor,
+        ends: Tensor,
+        axes: Tensor | None = None,
+        steps: Tensor | None = None,
+    ) -> Tensor:
+        count = len(starts)
+        along = list(range(count)) if axes is None else axes.tolist()
+        for start, end, axis, step in zip(
+            starts.tolist(), ends.tolist(), along, [1] * count if steps is None else steps.tolist(), strict=True
+        ):
+            if step < 0:  # torch has no backward slices
+                input_tensor, start, end, step = input_tensor.flip(axis), -start - 1, -end - 1, -step
+            before = (slice(None),) * (axis % input_tensor.dim())
+            input_tensor = input_tensor[(*before, slice(start, end, step))]
+        return input_tensor
+
+
+class _Cast(nn.Module):
+    """A cast to floating point is one to the dtype in which the module computes, so that float64 stays that."""
+
+    like: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("like", torch.zeros(()))
+
+    def forward(self, given: Tensor) -> Tensor:
+        return given.to(self.like.dtype)
+
+
+class OneByOne(nn.Module):
+    """A network that takes one picture at a time, for any number of them."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        return torch.cat([self.network(picture[None]) for picture in pictures])
+
+
+@torch.no_grad()
+def _for_any_batch(graph: Graph, pictures: Tensor, path: Path) -> nn.Module:
+    """The network, if three pictures at once give what each gives alone, as it is or with `free_batch`; else one that
+    takes them singly. What a file says of its batch is not asked: it may be wrong, or kept to all the same."""
+    network = _converted(graph.model, path)
+    alone = OneByOne(network)
+    try:
+        expected: Tensor = alone(pictures)
+    except Exception as error:  # any operation of the graph
+        raise ValueError(
+            f"`encoder.model`: the graph of {path} does not run on a picture of {tuple(pictures.shape[2:])} "
+            f"({type(error).__name__}: {said(error)})"
+        ) from None
+    if not expected.is_floating_point():
+        raise ValueError(f"`encoder.model`: {path} must answer with floating-point features; got {expected.dtype}")
+    if _gives(expected, network, pictures):
+        return network
+    free_batch(graph.model)
+    free = _converted(graph.model, path)
+    return free if _gives(expected, free, pictures) else alone
+
+
+def _gives(expected: Tensor, network: nn.Module, pictures: Tensor) -> bool:
+    try:
+        found: Tensor = network(pictures)
+    except Exception:  # the shapes of one picture do not fit three
+        return False
+    near = 1e-4 * float(expected.abs().max())
+    return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, atol=near, equal_nan=True)

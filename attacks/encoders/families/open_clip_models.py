@@ -1,0 +1,231 @@
+"""open_clip's models: the image tower as the encoder, and the text tower beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import logging
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.encoders.image_encoder import ImageEncoder
+from attacks.encoders.preprocess import Fit, Preprocess
+from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, library, unseen
+from attacks.encoders.weights import fill, read_state
+
+#: Before a folder with open_clip_config.json and weights, as open_clip's `push_to_hf_hub` writes it.
+FOLDER = "local-dir:"
+#: What open_clip calls the weights in such a folder.
+_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin")
+_FITS: dict[str, Fit] = {"squash": "squash", "longest": "contain"}
+#: Of the loss in training; no embedding depends on them.
+_OF_THE_LOSS = ("logit_scale", "logit_bias")
+#: What files of older versions hold besides weights.
+_SURPLUS = (*_OF_THE_LOSS, "input_resolution", "context_length", "vocab_size", "attn_mask", "text.attn_mask")
+
+
+def load(request: Request) -> ImageEncoder:
+    """`model` is a name of `open_clip.list_models()`, or local-dir: and a folder; `weights` "pretrained" (the first
+    of the model's tags), "random", a tag, or a file: a state_dict of both towers or of the image tower.
+
+    The features are those of `encode_image(x)`, of any length. The preprocessing is what the library says of the
+    weights; for a file and for random weights, of the first tag. A tag whose weights were trained with QuickGELU gets
+    it (the library leaves that to the name, and warns); a file does not say, so name the model ...-quickgelu for it.
+
+    `texts` are those of `encode_text` after the model's own tokenizer, which is fetched for some models (not for
+    those with CLIP's); there are none for a file of the image tower alone.
+
+    Raises:
+        ValueError, FileNotFoundError: open_clip is missing; unknown model or weights; no network; a file that does
+            not fit; a size that the model cannot take.
+    """
+    clip = library("open_clip", "clip")
+    if request.model.startswith(FOLDER):
+        model, request = _of_folder(clip, request)
+    else:
+        model = _of_name(clip, request)
+    two_towers = request.file is None or _filled(model, request.file)
+    model.eval().requires_grad_(False)
+    preprocess = preprocessing(model.visual.preprocess_cfg).replaced(request.preprocess)
+    _take(model.visual, preprocess, request.model)
+    texts = TextTower(request.model, model) if two_towers else None
+    return ImageEncoder(model.visual, preprocess, request.origin, read=_embedding, texts=texts)
+
+
+def preprocessing(config: Mapping[str, Any]) -> Preprocess:
+    """What `open_clip.image_transform_v2(PreprocessCfg(**config), is_train=False)` does to a picture."""
+    size = config["size"]
+    frame = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+    fit = _FITS.get(config["resize_mode"], "cover")
+    oblong = fit == "cover" and frame[0] != frame[1]
+    # An oblong is covered by a ResizeKeepRatio that is never told of the interpolation.
+    bilinear = config["interpolation"] == "bilinear" and not oblong
+    return Preprocess(
+        frame,
+        "pil_bilinear" if bilinear else "pil_bicubic",
+        tuple(config["mean"]),
+        tuple(config["std"]),
+        fit=fit,
+        crop=None if fit == "squash" else frame,
+        rounding="nearest" if oblong or fit == "contain" else "down",
+        fill=config.get("fill_color", 0) / 255 if fit == "contain" else 0.0,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class TextTower:
+    """Texts -> (T,D), through the model's tokenizer and text tower, not normalised. It stays on the CPU, and answers
+    on the device and in the dtype of the image tower. It is no module, so it is no part of the encoder's weights."""
+
+    name: str
+    model: Any
+
+    @torch.no_grad()
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        """Raises ValueError where the tokenizer cannot be fetched."""
+        found: Tensor = self.model.encode_text(self._tokenizer(list(texts)), normalize=False)
+        return found.to(next(self.model.visual.parameters()))
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        clip = library("open_clip", "clip")
+        text = clip.get_model_config(self.name)["text_cfg"]
+        # A configuration may ask that a tokenizer's own code be run; it must not.
+        refusing = {"trust_remote_code": False} if text.get("hf_tokenizer_name") else {}
+        what = f"the tokenizer of open_clip's {self.name}"
+        with fetching(what):
+            try:
+                return clip.get_tokenizer(self.name, **refusing)
+            except ValueError as error:
+                raise ValueError(f"{what} cannot be used ({str(error).splitlines()[0][:200]})") from None
+
+
+def _embedding(answer: Any) -> Tensor:
+    """CoCa's tower answers with its tokens as well."""
+    found: Tensor = answer[0] if isinstance(answer, tuple) else answer
+    return found
+
+
+def _of_name(clip: Any, request: Request) -> Any:
+    known = clip.list_models()
+    if request.model not in known:
+        near = difflib.get_close_matches(request.model, known, 3, 0.5)
+        raise ValueError(
+            f"`encoder.model` must be one of open_clip's {len(known)}, or {FOLDER}FOLDER; got {request.model!r}"
+            + (f" (near it: {', '.join(near)})" if near else "")
+        )
+    tags = clip.list_pretrained_tags_by_model(request.model)
+    if request.weights == RANDOM or request.file is not None:
+        said = clip.get_pretrained_cfg(request.model, tags[0]) if tags else {}
+        said = {key: value for key, value in said.items() if key != "size"}
+        with fetching(f"the configuration of the text tower of {request.model}"):
+            return _built(clip, request.model, force_preprocess_cfg=said)
+    if request.weights == PRETRAINED and not tags:
+        raise ValueError(f"open_clip has no weights for {request.model}: give a file, or encoder.weights=random")
+    tag = tags[0] if request.weights == PRETRAINED else request.weights
+    if not clip.is_pretrained_cfg(request.model, tag):
+        raise ValueError(
+            f"`encoder.weights` of {request.model} must be {', '.join([*tags, PRETRAINED, RANDOM])} or a file; got "
+            f"{request.weights!r}"
+        )
+    what = f"open_clip's weights {tag} of {request.model}"
+    quick = bool(clip.get_pretrained_cfg(request.model, tag).get("quick_gelu", False))
+    try:
+        with fetching(what):
+            # It takes the safetensors file where there is one; a pickle is read with weights_only=True.
+            return _built(clip, request.model, pretrained=tag, force_quick_gelu=quick)
+    except (RuntimeError, pickle.UnpicklingError) as error:
+        raise ValueError(f"{what} cannot be used ({str(error).splitlines()[0][:200]})") from None
+
+
+def _of_folder(clip: Any, request: Request) -> tuple[Any, Request]:
+    """The model without weights, and the request with the file that they are in."""
+    folder = Path(request.model.removeprefix(FOLDER))
+    config = folder / "open_clip_config.json"
+    if not config.is_file():
+        raise FileNotFoundError(f"`encoder.model`: there is no `{config}` (paths are relative to {Path.cwd()})")
+    if request.weights == PRETRAINED:
+        file = next((folder / name for name in _FILES if (folder / name).is_file()), None)
+        if file is None:
+            raise FileNotFoundError(f"`{folder}` has no {' or '.join(_FILES)}; name a file with encoder.weights=FILE")
+        request = dataclasses.replace(request, weights=str(file))
+    elif request.weights != RANDOM and request.file is None:
+        raise ValueError(f"`encoder.weights` of a folder are pretrained, random or a file; got {request.weights!r}")
+    try:
+        json.loads(config.read_text(encoding="utf-8"))["model_cfg"]["text_cfg"]
+        return _built(clip, f"{FOLDER}{folder}"), request
+    except Exception as error:  # whatever its values bring about
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ValueError(f"`{config}` makes no model of open_clip's ({reason[:200]})") from None
+
+
+def _built(clip: Any, name: str, **given: Any) -> Any:
+    """The library's `create_model`, which fetches nothing for a part of the model alone."""
+    with _quietly():
+        return unseen(
+            lambda: clip.create_model(
+                name,
+                load_weights="pretrained" in given,
+                pretrained_image=False,
+                pretrained_text=False,
+                weights_only=True,
+                **given,
+            )
+        )
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the library's words in the log, of weights that it has not loaded: we fill them afterwards, were asked
+    for random ones, or raise what went wrong."""
+
+    def kept(record: logging.LogRecord) -> bool:
+        return "open_clip" not in Path(record.pathname).parts
+
+    logger = logging.getLogger()
+    logger.addFilter(kept)
+    try:
+        yield
+    finally:
+        logger.removeFilter(kept)
+
+
+def _filled(model: Any, path: Path) -> bool:
+    """Fill the model from a file; False if the file is of the image tower alone, with `visual.` before its names or
+    without."""
+    what = f"weights `{path}`"
+    state = {name.removeprefix("module."): tensor for name, tensor in read_state(path).items()}
+    image = {name.removeprefix("visual."): t for name, t in state.items() if name.startswith("visual.")}
+    rest = {name for name in state if not name.startswith(("visual.", *_SURPLUS))}
+    if image and rest:
+        own = {name: tensor for name, tensor in model.state_dict().items() if name in _OF_THE_LOSS}
+        fill(model, state | own, what, without=(*_SURPLUS, "text.transformer.embeddings.position_ids"))
+        return True
+    fill(model.visual, image or state, what)
+    return False
+
+
+def _take(visual: nn.Module, preprocess: Preprocess, model: str) -> None:
+    """Let a tower of timm's have the size that the preprocessing gives it; open_clip's own have theirs for good."""
+    own: Any = visual.image_size
+    own = (own, own) if isinstance(own, int) else tuple(own)
+    shape = preprocess.crop or preprocess.size
+    shape = (shape, shape) if isinstance(shape, int) else shape
+    if shape == own:
+        return
+    resized: Any = getattr(visual, "set_input_size", None)
+    if shape is None or resized is None:
+        raise ValueError(
+            f"`encoder.preprocess`: {model} takes {own[0]}x{own[1]} pixels and no others; leave `crop` and `size` "
+            "as they are"
+        )
+    resized(shape)

@@ -1,0 +1,59 @@
+"""Encoders that installed packages offer."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+
+from torch import nn
+
+from attacks.encoders.image_encoder import ImageEncoder, Origin
+from attacks.encoders.module import refuse_extras
+from attacks.encoders.preprocess import specified
+from attacks.encoders.request import Request
+
+GROUP = "viewproof.encoders"
+
+
+def load(request: Request) -> nn.Module:
+    """`model` is the name of an entry point of `GROUP`: a callable without arguments that returns an nn.Module.
+
+        [project.entry-points."viewproof.encoders"]
+        my_encoder = "my_package:make"
+
+    The module takes (N,3,H,W) in [0,1] and answers (N,D); or it takes normalised pictures, and `preprocess` says how
+    they are made. Of an `ImageEncoder`, `preprocess` replaces the fields that it names.
+
+    Raises:
+        ValueError: nobody, or more than one package, offers that name; or what it offers is no module.
+    """
+    refuse_extras(request)
+    point = _chosen(request.model)
+    package = "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    try:
+        made: object = point.load()()
+    except Exception as error:  # another package's code
+        raise ValueError(
+            f"plugin {point.name} of {package} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        ) from error
+    if not isinstance(made, nn.Module):
+        raise ValueError(
+            f"plugin {point.name} of {package} must return an nn.Module; got a {type(made).__name__} ({point.value})"
+        )
+    if request.preprocess and isinstance(made, ImageEncoder):
+        made.preprocess = made.preprocess.replaced(request.preprocess)
+    elif request.preprocess:
+        origin = Origin(request.family, request.model, f"of {package}")
+        made = ImageEncoder(made, specified(request.preprocess, f"plugin {point.name}"), origin)
+    return made.eval().requires_grad_(False)
+
+
+def _chosen(name: str) -> EntryPoint:
+    offered = entry_points(group=GROUP)
+    found = [point for point in offered if point.name == name]
+    if not found:
+        names = ", ".join(sorted({point.name for point in offered})) or "none is installed"
+        raise ValueError(f"`encoder.model` must be the name of a plugin ({names}); got {name!r}")
+    if len(found) > 1:
+        packages = ", ".join(sorted("?" if point.dist is None else point.dist.name for point in found))
+        raise ValueError(f"`encoder.model`: {name} is offered by more than one package ({packages}); uninstall one")
+    return found[0]

@@ -1,0 +1,52 @@
+"""Networks in TorchScript files."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from attacks.encoders.image_encoder import ImageEncoder, Origin
+from attacks.encoders.module import flat, whole_file
+from attacks.encoders.preprocess import specified
+from attacks.encoders.request import Request
+
+
+def load(request: Request) -> ImageEncoder:
+    """`model` is a file of `torch.jit.save`. It is a program, and could open files: load those that you trust (a
+    configuration's file may not name one, see attacks/run.py).
+
+    The features are the network's answer, flattened. Its layers cannot be hooked: only "output" can be named among
+    them.
+
+    Raises:
+        ValueError, FileNotFoundError: no such file, no size, mean or std, or weights that torch.jit.freeze has made
+            constants of.
+    """
+    path = whole_file(request)
+    preprocess = specified(request.preprocess, f"{path}")
+    network = _read(path)
+    if not network.state_dict():
+        raise ValueError(
+            f"`encoder.model`: {path} has no weights that could be moved or widened (torch.jit.freeze makes "
+            "constants of them): save it before it is frozen, or pass the module to `attack` from Python"
+        )
+    return ImageEncoder(network, preprocess, Origin(request.family, request.model, "in the file", path), read=flat)
+
+
+def _read(path: Path) -> nn.Module:
+    with warnings.catch_warnings():
+        # Whoever has such a file cannot do anything about it here.
+        warnings.filterwarnings("ignore", message="`torch.jit.load` is ", category=FutureWarning)
+        warnings.filterwarnings("ignore", message="`torch.jit.load` is ", category=DeprecationWarning)
+        try:
+            network: nn.Module = torch.jit.load(str(path), map_location="cpu")
+        except (RuntimeError, ValueError) as error:
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise ValueError(
+                f"`encoder.model`: {path} is not a TorchScript file, or not a whole one ({reason[:200]}); a "
+                "state_dict needs the network that it is of"
+            ) from None
+    return network

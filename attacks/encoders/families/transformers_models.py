@@ -1,0 +1,231 @@
+"""Vision models of transformers: CLIP, SigLIP, DINOv2, DINOv3, ViT, and what else answers a picture with tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.encoders.hub import folder_of, said, weights_of
+from attacks.encoders.image_encoder import ImageEncoder
+from attacks.encoders.preprocess import Preprocess, specified
+from attacks.encoders.processor import FILES, preprocessing
+from attacks.encoders.request import PRETRAINED, RANDOM, Request, library, unseen
+
+_EXTRA = "hf"
+_TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
+_WEIGHTS = ("model.safetensors", "model-*.safetensors", "model.safetensors.index.json")
+_POOLS = ("pooled", "cls", "mean")
+#: Models with a picture's tower and a text's, as model_type names them, and how their texts are filled up.
+_PADDING = {"clip": True, "metaclip_2": True, "siglip": "max_length"}
+#: Parameters that are a token put before the patches, by the last part of their names.
+_PREFIX = ("cls_token", "class_embedding", "distillation_token", "register_tokens")
+
+
+def load(request: Request) -> ImageEncoder:
+    """`model` is a folder (config.json, preprocessor_config.json, model.safetensors) or a name on the hub, which the
+    local cache may have; `weights` "pretrained" (the folder's), "random", or a file with the library's names.
+
+    `pool`: "pooled" is what the library pools: CLIP's projected embedding (`get_image_features`), else
+    `pooler_output`; "cls" the first token of `last_hidden_state`, "mean" the mean of its patches, without the class
+    token and registers. None for "pooled" where there is one, else "cls".
+
+    Of a model with two towers the network is the picture's. Its texts are embedded on the CPU, with the folder's
+    tokenizer; where that is missing, or `pool` leaves the texts' space, there are none.
+
+    Code that comes with a model is never run: a model_type that the library lacks is refused.
+
+    Raises:
+        ValueError, FileNotFoundError: in one line: no such folder or name, no weights or only pickles, a model or a
+            step of the processor that cannot be had here, an unknown pool.
+    """
+    hf = library("transformers", _EXTRA)
+    if request.pool not in (None, *_POOLS):
+        raise ValueError(f"`encoder.pool` must be one of {', '.join(_POOLS)}, or null; got {request.pool!r}")
+    if request.file is None and request.weights not in (PRETRAINED, RANDOM):
+        raise ValueError(f"`encoder.weights` must be pretrained, random or a file; got {request.weights!r}")
+    folder = folder_of(request, _EXTRA, ("*.json", *_TOKENIZERS, "merges.txt"), _WEIGHTS)
+    with _quietly(hf):
+        config = _config(hf, folder)
+        network, file = _network(hf, config, folder, request)
+        network.eval()
+        preprocess = _preprocess(hf, folder, request)
+        tower = _tower(network, config)
+        read, pooled = _pool(tower, preprocess, config, request)
+    has_words = pooled and any((folder / name).is_file() for name in _TOKENIZERS)
+    texts = _Texts(network, folder, config) if config.model_type in _PADDING and has_words else None
+    return ImageEncoder(tower, preprocess, replace(request.origin, file=file), read=read, texts=texts)
+
+
+def _preprocess(hf: Any, folder: Path, request: Request) -> Preprocess:
+    if not any((folder / name).is_file() for name in FILES):
+        return specified(request.preprocess, f"{folder}, without {FILES[0]},")
+    with _told(f"the image processor of {folder}"):
+        processor = hf.AutoImageProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    return preprocessing(processor).replaced(request.preprocess)
+
+
+def _config(hf: Any, folder: Path) -> Any:
+    given = said(folder)
+    kind = given.get("model_type")
+    if kind not in hf.CONFIG_MAPPING:
+        code = "; the code that comes with it (auto_map) is never run" if "auto_map" in given else ""
+        raise ValueError(f"`encoder.model` {folder}: transformers {hf.__version__} has no model_type {kind!r}{code}")
+    if given.get("quantization_config"):
+        raise ValueError(f"`encoder.model` {folder} is quantised, and has no exact gradient; take the plain weights")
+    with _told(f"config.json of {folder}"):
+        config = hf.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    config._attn_implementation = None  # a folder may name a kernel on the hub, which is code
+    if type(config) not in hf.MODEL_MAPPING:
+        raise ValueError(f"`encoder.model` {folder}: a {kind} is no model of transformers' AutoModel")
+    return config
+
+
+def _network(hf: Any, config: Any, folder: Path, request: Request) -> tuple[nn.Module, Path | None]:
+    """The library's model with its weights, and the file that they are."""
+    kind = hf.MODEL_MAPPING[type(config)]
+    if "CLIPVisionModelWithProjection" in (config.architectures or ()):  # AutoModel would drop its projection
+        kind = hf.CLIPVisionModelWithProjection
+    if request.weights == RANDOM:
+        with _told(f"the model of {folder}"):
+            made: nn.Module = unseen(lambda: kind(config))
+        return made.float(), None
+    state, file, what = weights_of(request, folder, "model")
+    arguments = {"config": config, "state_dict": state, "dtype": torch.float32, "attn_implementation": None}
+    with _told(what):  # the library knows the names of its older versions
+        network, found = unseen(
+            lambda: kind.from_pretrained(None, output_loading_info=True, ignore_mismatched_sizes=True, **arguments)
+        )
+    missing, other = sorted(found["missing_keys"]), sorted(found["mismatched_keys"])
+    if missing and all(name.startswith("pooler.") for name in missing) and not other:
+        network.pooler = None  # as of a classifier's weights; the library would take random ones
+    elif missing or other:
+        odd = [f"{name} has shape {tuple(has)}, must be {tuple(wants)}" for name, has, wants in other]
+        raise ValueError(
+            f"{what} do not fit {kind.__name__}: {len(missing)} keys missing, {len(other)} of another shape (first: "
+            f"{[*missing, *odd][0]}); are they of another model?"
+        )
+    return network, file
+
+
+class _Projected(nn.Module):
+    """CLIP's tower of pictures, as `get_image_features` goes through it."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.vision_model, self.visual_projection = model.vision_model, model.visual_projection
+
+    def forward(self, pictures: Tensor) -> Any:
+        answer = self.vision_model(pictures)
+        answer.pooler_output = self.visual_projection(answer.pooler_output)
+        return answer
+
+
+def _tower(network: Any, config: Any) -> nn.Module:
+    if hasattr(network, "visual_projection") and hasattr(network, "vision_model"):
+        return _Projected(network)
+    tower: nn.Module = network.vision_model if config.model_type in _PADDING else network
+    return tower
+
+
+@torch.no_grad()
+def _pool(
+    tower: nn.Module, preprocess: Preprocess, config: Any, request: Request
+) -> tuple[Callable[[Any], Tensor], bool]:
+    """How the tower's answer becomes features, by what a grey picture makes of it; and whether the library pools."""
+    grey = preprocess(torch.full((1, 3, 64, 80), 0.5))
+    try:
+        answer = tower(grey)
+    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
+        raise ValueError(
+            f"`encoder.model` {request.model} ({config.model_type}) does not take a picture of {grey.shape[2]}x"
+            f"{grey.shape[3]} by itself ({' '.join(str(error).split())[:200]})"
+        ) from None
+    tokens, pooled = (getattr(answer, name, None) for name in ("last_hidden_state", "pooler_output"))
+    if request.pool in (None, "pooled") and isinstance(pooled, Tensor):
+        return lambda answer: answer.pooler_output.flatten(1), True
+    if request.pool == "pooled" or not isinstance(tokens, Tensor):
+        raise ValueError(
+            f"`encoder.pool`: {request.model} ({config.model_type}) pools nothing itself"
+            f"{', or its weights lack that layer' if hasattr(tower, 'pooler') else ''}; take cls or mean"
+        )
+    if tokens.dim() == 4 and request.pool == "mean":
+        return lambda answer: answer.last_hidden_state.mean((2, 3)), False
+    tagged = [p for name, p in tower.named_parameters() if name.rpartition(".")[2] in _PREFIX]
+    first = sum(1 if p.dim() == 1 else p.shape[-2] for p in tagged)
+    if config.model_type == "dinov3_convnext":  # the mean of its places stands first
+        first = 1
+    patches = _patches(config, grey)
+    if tokens.dim() != 3 or (patches is not None and tokens.shape[1] != first + patches):
+        raise ValueError(
+            f"`encoder.pool`: {request.model} ({config.model_type}) answers with shape {tuple(tokens.shape)}, and "
+            "nothing says where its patches are; take pooled"
+        )
+    if request.pool == "mean":
+        return lambda answer: answer.last_hidden_state[:, first:].mean(1), False
+    if not first:
+        raise ValueError(
+            f"`encoder.pool`: {request.model} ({config.model_type}) has no class token; take pooled or mean"
+        )
+    return lambda answer: answer.last_hidden_state[:, 0], False
+
+
+def _patches(config: Any, grey: Tensor) -> int | None:
+    """How many patches a picture has, where the configuration says how large they are."""
+    size = getattr(getattr(config, "vision_config", config), "patch_size", None)
+    if size is None:
+        return None
+    height, width = (size, size) if isinstance(size, int) else size
+    return (grey.shape[2] // height) * (grey.shape[3] // width)
+
+
+@dataclass
+class _Texts:
+    """The tower of texts with its tokenizer, which is read when it is first needed."""
+
+    network: Any
+    folder: Path
+    config: Any
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        hf = library("transformers", _EXTRA)
+        with _quietly(hf), _told(f"the tokenizer of {self.folder}"):
+            return hf.AutoTokenizer.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
+
+    @torch.no_grad()
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        longest = self.config.text_config.max_position_embeddings
+        padding = _PADDING[self.config.model_type]
+        words = self.tokenizer(list(texts), padding=padding, truncation=True, max_length=longest, return_tensors="pt")
+        found: Tensor = self.network.get_text_features(**words).pooler_output
+        return found
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """One line for what the library raises in several."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, ImportError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{what} cannot be read by transformers: {' '.join(str(error).split())[:300]}") from None
+
+
+@contextmanager
+def _quietly(hf: Any) -> Iterator[None]:
+    """Without the library's table of what it did not load, most of it heads that nobody wants here."""
+    before, bar = hf.logging.get_verbosity(), hf.logging.is_progress_bar_enabled()
+    hf.logging.set_verbosity_error()
+    hf.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        hf.logging.set_verbosity(before)
+        if bar:
+            hf.logging.enable_progress_bar()

@@ -1,0 +1,113 @@
+"""A model's folder as Hugging Face's libraries write it: on this machine, or from the hub. Only configurations, words
+of tokenizers and safetensors are read; a pickle and a Python file are not even fetched."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from attacks.encoders.request import RANDOM, Request, fetching, library
+from attacks.encoders.weights import TORCH_FILES, read_state
+
+_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+
+
+def folder_of(request: Request, extra: str, words: Sequence[str], weights: Sequence[str]) -> Path:
+    """The folder that `request.model` names: itself, or the hub's in the local cache, or fetched.
+
+    Args:
+        extra: that brings `huggingface_hub`.
+        words: patterns of the hub's files that say what the model is.
+        weights: patterns of its weights, which only `encoder.weights=pretrained` asks for.
+
+    Raises:
+        FileNotFoundError: neither a folder nor a name.
+        ValueError: a name that can be had neither from the cache nor from the hub.
+    """
+    folder = Path(request.model).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists() or not _NAME.fullmatch(request.model):
+        what = "is a file; name its folder" if folder.exists() else "is no folder here, and no name on the hub"
+        raise FileNotFoundError(f"`encoder.model` {request.model} {what} (paths are relative to {Path.cwd()})")
+    own = request.weights == RANDOM or request.file is not None
+    patterns = [*words, *(() if own else weights)]
+    hub = library("huggingface_hub", extra)
+    try:
+        cached = Path(hub.snapshot_download(request.model, allow_patterns=patterns, local_files_only=True))
+    except (OSError, ValueError):  # not there, or not whole
+        cached = None
+    if cached is not None and (own or any(found for pattern in weights for found in cached.glob(pattern))):
+        return cached
+    with fetching(f"{request.model} of the hub"):
+        return Path(hub.snapshot_download(request.model, allow_patterns=patterns))
+
+
+def said(folder: Path) -> dict[str, Any]:
+    """The folder's config.json. Raises FileNotFoundError or ValueError."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"`encoder.model` {folder} has no config.json: is it the folder of a model?")
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"`encoder.model` {folder}: config.json cannot be read ({error})") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"`encoder.model` {folder}: config.json must hold a mapping; got a {type(found).__name__}")
+    return found
+
+
+def weights_of(request: Request, folder: Path, stem: str) -> tuple[dict[str, Tensor], Path | None, str]:
+    """The tensors of the request's file, or those of the folder: (them, the file if they are one, words for errors).
+
+    Raises:
+        ValueError, FileNotFoundError: there are none, or only pickles.
+    """
+    if request.file is not None:
+        return read_state(request.file), request.file, f"weights `{request.file}`"
+    return *_pretrained(folder, stem), f"the weights of {folder}"
+
+
+def _pretrained(folder: Path, stem: str) -> tuple[dict[str, Tensor], Path | None]:
+    """The tensors of `stem`.safetensors, and that file; or of the files that `stem`.safetensors.index.json lists.
+
+    Raises:
+        ValueError, FileNotFoundError: there are none, or only pickles.
+    """
+    single, index = folder / f"{stem}.safetensors", folder / f"{stem}.safetensors.index.json"
+    if single.is_file():
+        return read_state(single), single
+    if index.is_file():
+        parts = _listed(index)
+        state: dict[str, Tensor] = {}
+        for part in parts:
+            state |= read_state(folder / part)
+        return state, None
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in TORCH_FILES)
+    if pickles:
+        raise ValueError(
+            f"`encoder.model` {folder} has no {single.name}, only {pickles[0]}: a pickle can run code when it is "
+            "read, so it is refused. Where you trust it, save it with safetensors (save_pretrained)"
+        )
+    raise FileNotFoundError(
+        f"`encoder.model` {folder} has no {single.name} (a pickle is never fetched): give the weights as "
+        "encoder.weights=FILE, or encoder.weights=random to see whether all runs"
+    )
+
+
+def _listed(index: Path) -> list[str]:
+    """The files of an index, each beside it. Raises ValueError."""
+    try:
+        parts = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        parts = []
+    if not parts or any(Path(part).name != part or not part.endswith(".safetensors") for part in parts):
+        raise ValueError(
+            f"`encoder.model` {index.parent}: {index.name} must list safetensors beside it; got {parts[:3]}"
+        )
+    return parts

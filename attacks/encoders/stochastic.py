@@ -1,0 +1,130 @@
+"""An encoder whose dropout stays alive, as in Monte Carlo dropout (Gal & Ghahramani 2016) or a randomised defence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from attacks.encoders.defended import adopt
+from attacks.encoders.seeded import Known, Seeded
+from attacks.randomness import EncoderDraws, Seed, dealt, joined, randomness_of
+from attacks.trees import Tree, leaves
+from transforms import Compose
+
+#: What libraries call the rate of a layer that drops, and the rate of an attention that drops its weights.
+_RATES = ("p", "drop_prob", "prob")
+_ATTENTION_RATES = ("dropout", "dropout_p", "dropout_prob", "attention_dropout", "attn_drop", "attn_drop_p")
+
+
+class Stochastic(nn.Module):
+    """The encoder with its randomness: called with `draws` (N,k) in [0,1), a row for each view, it drops as in
+    training, and a defence draws from its ranges. Without `draws` it is the encoder as it was.
+
+    Layers that drop are put into training mode for such a pass alone: dropout of any kind, stochastic depth, drop
+    path and patch dropout, of torch, torchvision, timm and transformers. Norms stay in evaluation mode. What a view's
+    pass draws is a function of its row of `draws`, whatever the rest of the batch (see `Seeded`).
+
+    An attack takes it into its expectation with `EOT(randomised(transforms, encoder))`.
+
+    Args:
+        encoder: in evaluation mode.
+
+    Raises:
+        ValueError: nothing in the encoder is random; or, when called, a layer draws in a way that cannot be told
+            apart by views.
+    """
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        if encoder.training:
+            raise ValueError("`encoder` must be in evaluation mode, so that its norms are; call .eval()")
+        self.encoder = encoder
+        self.training = False
+        self._attentions = [module for module in encoder.modules() if _attention_drops(module)]
+        self._alive = [*self._attentions, *(module for module in encoder.modules() if _drops(module))]
+        self._known: Known = {}
+        adopt(self, encoder)
+        if self.randomness is None:
+            raise ValueError(
+                "`encoder.stochastic=true` keeps dropout or a randomised defence alive, and there is neither: no "
+                "layer that drops with a rate above 0, and no range in `defence.stages`"
+            )
+
+    @property
+    def randomness(self) -> EncoderDraws | None:
+        """The coordinates of its draws."""
+        return joined([self._own, randomness_of(self.encoder)])
+
+    @property
+    def _own(self) -> EncoderDraws | None:
+        return EncoderDraws(Compose([Seed()])) if self._alive else None
+
+    def forward(self, images: Tensor, draws: Tensor | None = None, **which: Any) -> Tree:
+        own, inner = dealt(draws, [self._own, randomness_of(self.encoder)], len(images))
+        with ExitStack() as stack:
+            if own:
+                seeds = own["draws"][:, 0].detach().double().tolist()
+                stack.enter_context(self._awake())
+                stack.enter_context(Seeded(seeds, tuple(images.shape[1:]), self._known))
+            answer: Tree = self.encoder(images, **inner, **which)
+        return answer
+
+    def __repr__(self) -> str:
+        own = self.randomness
+        return f"{self.encoder!r}\n  {'draws':<10} {'none' if own is None else ', '.join(own.names)}"
+
+    @contextmanager
+    def _awake(self) -> Iterator[None]:
+        """Training mode for what drops; and no fused kernel, for these draw for themselves, or leave dropout out."""
+        fast = torch.backends.mha.get_fastpath_enabled()
+        with ExitStack() as stack:
+            stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+            torch.backends.mha.set_fastpath_enabled(False)
+            if self._attentions:
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            for module in self._alive:
+                stack.callback(setattr, module, "training", module.training)
+                module.training = True
+            yield
+
+
+@torch.no_grad()
+def draws_by_view(encoder: nn.Module) -> None:
+    """Try two small batches. Raises ValueError where an answer depends on the rest of its batch."""
+    own, weight = randomness_of(encoder), next(encoder.parameters(), None)
+    assert own is not None
+    generator = torch.Generator().manual_seed(0)
+    pictures, draws = torch.rand(3, 3, 64, 80, generator=generator), torch.rand(3, own.dims, generator=generator)
+    if weight is not None:
+        pictures, draws = pictures.to(weight), draws.to(weight.device)
+    for two, three in zip(*(leaves(encoder(pictures[:n], draws=draws[:n])) for n in (2, 3)), strict=True):
+        if not float((two - three[:2]).norm()) <= 1e-3 * float(two.norm()):
+            raise ValueError(
+                "`encoder.stochastic`: a view's answer depends on the rest of its batch, for a layer that drops has "
+                "another axis first, or counts over the batch (timm's DropBlock2d); leave encoder.stochastic false"
+            )
+
+
+def _drops(module: nn.Module) -> bool:
+    """Whether a layer is of the dropout kind, by the name of its class, and drops anything."""
+    names = [kind.__name__ for kind in type(module).__mro__]
+    if not any("Drop" in name or name == "StochasticDepth" for name in names):
+        return False
+    return any(_above_zero(getattr(module, rate, None)) for rate in _RATES)
+
+
+def _attention_drops(module: nn.Module) -> bool:
+    """Whether an attention drops its weights: in most libraries it asks its own training mode, for nothing else."""
+    named = "Attention" in type(module).__name__
+    return named and any(_above_zero(getattr(module, rate, None)) for rate in _ATTENTION_RATES)
+
+
+def _above_zero(rate: object) -> bool:
+    if isinstance(rate, nn.Module):
+        return _drops(rate)
+    return isinstance(rate, int | float) and rate > 0

@@ -1,0 +1,111 @@
+"""The randomness of an encoder, as coordinates of the view.
+
+Dropout that is kept alive, or a defence that draws, makes an encoder random. Its random numbers are then one more
+part of a view: a pipeline for such an encoder ends in a stage that leaves the pictures as they are and holds the
+coordinates, and whoever shows a view to the encoder hands these over as `draws`. So they are drawn, replayed, cut
+into passes and shared among processes like all else. Without `draws` an encoder answers without chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from torch import Tensor
+
+from transforms import Compose
+
+
+@dataclass(frozen=True)
+class Seed:
+    """One number from which all random numbers of a pass follow, as those of pixel noise do from theirs."""
+
+    label: ClassVar[str] = "dropout"
+    dims: ClassVar[int] = 1
+    names: ClassVar[tuple[str, ...]] = ("(seed)",)
+    discrete: ClassVar[tuple[int, ...]] = (0,)
+
+    def values(self, u: Tensor) -> Tensor:
+        return u
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:  # noqa: ARG002
+        return images
+
+
+@dataclass(frozen=True)
+class EncoderDraws:
+    """The stage at the end of a pipeline that holds the coordinates of the encoder.
+
+    Args:
+        stages: what the coordinates mean; they run in the encoder, not here.
+    """
+
+    stages: Compose
+    label: ClassVar[str] = "encoder"
+
+    def __post_init__(self) -> None:
+        if not self.stages.dims:
+            raise ValueError("`stages` must have coordinates: nothing in them is drawn")
+
+    @property
+    def dims(self) -> int:
+        return self.stages.dims
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.stages.names
+
+    @property
+    def discrete(self) -> tuple[int, ...]:
+        return self.stages.discrete
+
+    def values(self, u: Tensor) -> Tensor:
+        return self.stages.values(u)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:  # noqa: ARG002
+        return images
+
+
+def randomness_of(encoder: object) -> EncoderDraws | None:
+    """What an encoder draws, in its attribute `randomness`; None for one that always gives the same answer."""
+    found = getattr(encoder, "randomness", None)
+    return found if isinstance(found, EncoderDraws) else None
+
+
+def randomised(transforms: Compose, encoder: object) -> Compose:
+    """The pipeline with the encoder's coordinates at its end, so that the views of an attack or of a bank draw the
+    encoder's randomness too; the pipeline itself for an encoder without any."""
+    own = randomness_of(encoder)
+    return transforms if own is None else replace(transforms, stages=(*transforms.stages, own))
+
+
+def drawn(transforms: Compose, u: Tensor) -> dict[str, Tensor]:
+    """The encoder's coordinates among those of some views (N,dims), as a keyword argument for it; none where the
+    pipeline holds none."""
+    stages = getattr(transforms, "stages", ())  # a pipeline of somebody's own may have none
+    last = stages[-1] if stages else None
+    return {"draws": u[:, -last.dims :]} if isinstance(last, EncoderDraws) else {}
+
+
+def joined(parts: Iterable[EncoderDraws | None]) -> EncoderDraws | None:
+    """The coordinates of several, side by side."""
+    stages = [stage for part in parts if part is not None for stage in part.stages.stages]
+    return EncoderDraws(Compose(stages)) if stages else None
+
+
+def dealt(draws: Tensor | None, parts: Sequence[EncoderDraws | None], rows: int) -> list[dict[str, Tensor]]:
+    """The inverse: to each part its own columns of `draws` (rows,k), as a keyword argument; nothing without draws.
+
+    Raises:
+        ValueError: another number of rows or columns.
+    """
+    if draws is None:
+        return [{} for _ in parts]
+    sizes = [0 if part is None else part.dims for part in parts]
+    if draws.shape != (rows, sum(sizes)):
+        raise ValueError(
+            f"`draws` must hold {sum(sizes)} coordinates of the encoder for each of {rows} views; got shape "
+            f"{tuple(draws.shape)} (a pipeline made for it: randomised(transforms, encoder))"
+        )
+    return [{"draws": part} if part.shape[1] else {} for part in draws.split(sizes, dim=1)]

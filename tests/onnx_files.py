@@ -1,0 +1,62 @@
+"""Files of networks for the tests of ONNX: exported by torch, or made node by node."""
+
+import logging
+import warnings
+
+import pytest
+import torch
+
+from attacks import load_encoder
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+from onnx import TensorProto, helper  # noqa: E402
+
+HALF = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
+SIDE = 64
+
+
+def exported(network, path, dynamo, free=False, side=SIDE, **more):
+    """The file that torch's exporter writes; what it says on the way is its own affair."""
+    if free:
+        more |= {"dynamic_shapes": ({0: "n"},)} if dynamo else {"dynamic_axes": {"input": {0: "n"}}}
+    if dynamo:
+        more |= {"verbose": False}
+    logging.getLogger("onnxscript").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            network.eval(), (torch.rand(1, 3, side, side),), path, dynamo=dynamo, input_names=["input"], **more
+        )
+    return path
+
+
+def by_runtime(path, pictures, output=None):
+    """onnxruntime's answer, one picture at a time."""
+    session = ort.InferenceSession(path)
+    name = session.get_inputs()[0].name
+    rows = [session.run(output and [output], {name: p[None].numpy()})[0] for p in pictures.float()]
+    return torch.cat([torch.from_numpy(row) for row in rows])
+
+
+def encoder_of(path, **preprocess):
+    return load_encoder("onnx", str(path), preprocess={**HALF, **preprocess})
+
+
+def graph(nodes, inputs, outputs, tensors=(), opset=17, **more):
+    made = helper.make_graph(nodes, "g", inputs, outputs, list(tensors))
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=8, **more)
+
+
+def value(name, shape, kind=TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def saved(tmp_path, *given, **more):
+    path = tmp_path / "made.onnx"
+    onnx.save(graph(*given, **more), path)
+    return path
+
+
+POOL = [helper.make_node("GlobalAveragePool", ["x"], ["y"])]
+PICTURE, FEATURES = [value("x", [1, 3, 8, 8])], [value("y", None)]

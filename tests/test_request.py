@@ -1,0 +1,171 @@
+"""What all families of encoders do alike: files, random weights, failed downloads, and an answer of one row each."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from attacks.encoders.image_encoder import ImageEncoder, Origin, probed
+from attacks.encoders.preprocess import Preprocess
+from attacks.encoders.request import Request, fetching, fill_from, library, unseen
+
+FILES = {
+    **dict.fromkeys(("w.safetensors", "W.SafeTensors", "w.pt", "w.pth.tar", "a/b", "./x", "~/w.pt", "/w.bin"), True),
+    **dict.fromkeys(("pretrained", "random", "IMAGENET1K_V2", "laion2b_s34b_b79k", "openai", "folder"), False),
+    **dict.fromkeys(("mnasnet0.5", "lvd142m", "v1.5"), False),
+    "there": True,
+}
+
+
+@pytest.mark.parametrize(("text", "file"), FILES.items())
+def test_what_is_taken_for_a_file_of_weights(tmp_path, monkeypatch, text, file):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").write_text("")
+    for name in ("folder", "pretrained"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "random").write_text("")  # a name that means something keeps its meaning
+    found = Request("torchvision", "x", text).file
+    assert (found is not None) == file
+    assert found is None or found == Path(text).expanduser()
+
+
+def test_random_weights_leave_every_generator_of_torchs_alone(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("the GPU's generator was seeded"))
+    before = torch.random.get_rng_state()
+    first, again = (unseen(lambda: nn.Linear(3, 3).weight) for _ in range(2))
+    assert torch.equal(first, again)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_network_is_filled_from_a_file_left_for_random_and_else_is_the_librarys(tmp_path):
+    made, module = nn.Linear(2, 2), nn.Linear(2, 2)
+    torch.save(made.state_dict(), tmp_path / "w.pt")
+    assert fill_from(module, Request("x", "y", str(tmp_path / "w.pt"))) and torch.equal(made.weight, module.weight)
+    assert fill_from(module, Request("x", "y", "random")) and torch.equal(made.weight, module.weight)
+    assert not fill_from(module, Request("x", "y"))
+
+
+class Http(Exception):
+    """What a client of the web raises that is no OSError."""
+
+
+Http.__module__ = "httpx._exceptions"
+
+
+def ours():
+    try:
+        raise OSError("no route")
+    except OSError:
+        raise ValueError("`encoder.model` is wrong") from None
+
+
+def fault():
+    try:
+        raise OSError("no route")
+    except OSError:
+        None.missing  # noqa: B018
+
+
+def chained(kind):
+    try:
+        raise OSError("no route")
+    except OSError as error:
+        raise kind("the hub\nis gone") from error
+
+
+def implied(kind):
+    try:
+        raise Http("no route")
+    except Http:
+        raise kind("the hub\nis gone")  # noqa: B904
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        lambda: chained(RuntimeError),
+        lambda: implied(RuntimeError),
+        lambda: chained(ValueError),
+        lambda: chained(Http),
+    ],
+)
+def test_a_download_that_fails_in_any_way_is_one_line(fails):
+    with (
+        pytest.raises(ValueError, match=r"^weights of x could not be fetched \(the hub\): .*random") as caught,
+        fetching("weights of x"),
+    ):
+        fails()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fails", "kind"), [(ours, ValueError), (fault, AttributeError), (lambda: 1 / 0, ArithmeticError)]
+)
+def test_what_is_no_failed_download_is_left_as_it_is(fails, kind):
+    with pytest.raises(kind) as caught, fetching("weights of x"):
+        fails()
+    assert "could not be fetched" not in str(caught.value)
+
+
+def test_a_library_that_is_missing_or_broken_is_one_line(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"needs no_such_lib, .*viewproof\[timm\]"):
+        library("no_such_lib", "timm")
+    with pytest.raises(ValueError, match=r"needs no_such_lib\.models, which is not installed"):
+        library("no_such_lib.models", "timm")
+    (tmp_path / "half_a_lib.py").write_text("import what_it_wants")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"half_a_lib cannot be imported: .*what_it_wants.*viewproof\[timm\]"):
+        library("half_a_lib", "timm")
+
+
+def encoder(network, **fields):
+    preprocess = Preprocess(16, "pil_bilinear", (0.5,) * 3, (0.5,) * 3)
+    return ImageEncoder(network, preprocess, Origin("x", "y", "random"), **fields)
+
+
+class Answers(nn.Module):
+    """Answers with what a function makes of the pictures."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def forward(self, images):
+        return self.make(images)
+
+
+def boom(images):
+    raise RuntimeError("mat1 and mat2\ncannot be multiplied")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda x: x, r"\(N,D\); got shape \(2, 3, 16, 16\)"),
+        (lambda x: x[:1].flatten(1), r"one row for each of 2 pictures, \(N,D\); got shape \(1, 768\)"),
+        (lambda x: {"a": x}, r"got a dict"),
+        (lambda x: None, r"got a NoneType"),
+        (lambda x: x.flatten(1) / 0, r"not finite"),
+        (boom, r"x:y: a picture does not go through \(RuntimeError: mat1 and mat2\); .*`encoder\.preprocess`"),
+    ],
+)
+def test_an_answer_that_is_no_row_of_numbers_for_each_picture_is_one_line(make, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        probed(encoder(Answers(make)))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_answer_is_read_where_it_is_in_something():
+    made = encoder(Answers(lambda x: {"pooled": x.flatten(1)}), read=lambda answer: answer["pooled"])
+    assert probed(made) == 3 * 16 * 16
+    pictures = torch.rand(2, 3, 20, 30)
+    assert torch.equal(made(pictures), made.preprocess(pictures).flatten(1))
+
+
+def test_its_name_is_cheap_and_printed_it_says_which_weights(monkeypatch):
+    made = encoder(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)))
+    printed = str(made)
+    assert made.fingerprint()[:12] in printed and "x:y" in printed and "3,076 weights" in printed
+    monkeypatch.setattr(ImageEncoder, "fingerprint", lambda self: pytest.fail("a debugger would hash the weights"))
+    assert printed.startswith(repr(made))
