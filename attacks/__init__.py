@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from attacks.apgd import APGD
     from attacks.classification import DLR, CrossEntropy
     from attacks.combined import Each, Sum, Term
-    from attacks.encoders import load_encoder
+    from attacks.drift import layer_drift
+    from attacks.encoders import Bpda, Defended, Stochastic, load_encoder
     from attacks.ensemble import Ensemble, Members
     from attacks.eot import EOT
     from attacks.estimate import Estimate
     from attacks.evaluation import bank, evaluate
-    from attacks.layers import Layers
+    from attacks.features import Features
+    from attacks.inspection import layer_shapes
+    from attacks.layers import Layers, named_layers
     from attacks.loop import Step, attack
     from attacks.metrics import interval
     from attacks.objectives import Away, Paired, Toward
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from attacks.patch import Patch
     from attacks.penalties import LPIPS, SSIM, Penalties, TotalVariation
     from attacks.perturbations import L0, L1, L2, Linf, Universal
+    from attacks.randomness import randomised
     from attacks.regions import Grey, Masked
     from attacks.retrieval import InfoNCE, Retrieval, Triplet, Verification
     from attacks.risk import CVaR, Mean, SoftMax, WorstOf
@@ -45,6 +49,10 @@ _HOME = {
     "attack": "loop",
     "Step": "loop",
     "load_encoder": "encoders",
+    "Bpda": "encoders",
+    "Defended": "encoders",
+    "Stochastic": "encoders",
+    "randomised": "randomness",
     "EOT": "eot",
     "Estimate": "estimate",
     "Adaptive": "adaptive",
@@ -86,6 +94,10 @@ _HOME = {
     "Term": "combined",
     "Each": "combined",
     "Layers": "layers",
+    "named_layers": "layers",
+    "Features": "features",
+    "layer_shapes": "inspection",
+    "layer_drift": "drift",
     "Ensemble": "ensemble",
     "Members": "ensemble",
     "leave_one_out": "transfer",
@@ -115,11 +127,14 @@ __all__ = [
     "Adversary",
     "Away",
     "Best",
+    "Bpda",
     "CVaR",
     "CrossEntropy",
+    "Defended",
     "Each",
     "Ensemble",
     "Estimate",
+    "Features",
     "Grey",
     "InfoNCE",
     "Layers",
@@ -136,6 +151,7 @@ __all__ = [
     "SoftMax",
     "Square",
     "Step",
+    "Stochastic",
     "Sum",
     "Term",
     "TotalVariation",
@@ -151,9 +167,13 @@ __all__ = [
     "evaluate",
     "examine",
     "interval",
+    "layer_drift",
+    "layer_shapes",
     "leave_one_out",
     "load_encoder",
     "mean_embedding",
+    "named_layers",
+    "randomised",
     "solve",
     "worst_views",
 ]

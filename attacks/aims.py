@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -14,7 +14,7 @@ from attacks.anchors import mean_embedding
 from attacks.combined import Each, Sum, Term
 from attacks.encoders.phash import Bits
 from attacks.evaluation import bank, embed
-from attacks.layers import Layers, Pool
+from attacks.layers import Layers, Pool, asked, called
 from attacks.objectives import Away, Paired, Toward
 from attacks.parts import Encoder, Objective
 from attacks.retrieval import InfoNCE, Retrieval, Triplet, Verification
@@ -45,13 +45,15 @@ class Aim(NamedTuple):
 
 class Known(NamedTuple):
     """What is known of the attacked pictures: the pictures `images` (N,C,H,W), their embeddings `own` (N,D), the
-    gallery's (G,D), each one's row in it (N,), and the row that the attacker wants (N,), or None."""
+    gallery's (G,D), each one's row in it (N,), and the row that the attacker wants (N,), or None; `identity` (G,) is
+    equal for gallery pictures that show the same, None where no two do."""
 
     images: Tensor
     own: Tensor
     gallery: Tensor
     truth: Tensor
     goal: Tensor | None
+    identity: Tensor | None = None
 
 
 def wants_gallery(node: Node) -> bool:
@@ -72,25 +74,15 @@ def watched(encoder: nn.Module, node: Node) -> Iterator[nn.Module]:
         yield encoder
         return
     pools = {name: pool for name, (pool, _) in _asked(node).items()}
-    try:
+    with called("objective.layers"):
         layers = Layers(encoder, pools)
-    except ValueError as error:
-        raise ValueError(str(error).replace("`layers`", "`objective.layers`", 1)) from None
     with layers:
         yield layers
 
 
 def _asked(node: choices.Layers) -> dict[str, tuple[Pool, float]]:
     """Each layer's pool and weight, from two lists of a configuration."""
-    pools: dict[str, Pool] = {}
-    for text in node.layers:
-        name, _, pool = text.partition(":")
-        if name in pools:
-            raise ValueError(f"`objective.layers` may name a layer once; got {name} twice")
-        if (pool or "flat") not in get_args(Pool):
-            known = ", ".join(get_args(Pool))
-            raise ValueError(f"`objective.layers`: the pool of {name} must be one of {known}; got {pool!r}")
-        pools[name] = pool or "flat"  # type: ignore[assignment]
+    pools = asked(node.layers, "objective.layers")
     weights = list(node.weights) or [1.0] * len(pools)
     if len(weights) != len(pools):
         raise ValueError(
@@ -117,13 +109,16 @@ def aim(node: Node, known: Known, encoder: Encoder, transforms: Compose, seed: i
         assert known.goal is not None
         return Aim(Triplet(node.margin), {"positive": known.gallery[known.goal], "negative": known.own})
     if isinstance(node, choices.Retrieval):
-        return Aim(Retrieval(known.gallery, node.margin), known.truth)
+        return Aim(Retrieval(known.gallery, node.margin, known.identity), known.truth)
     if isinstance(node, choices.InfoNCE):
-        return Aim(InfoNCE(known.gallery, node.temperature), known.truth)
+        return Aim(InfoNCE(known.gallery, node.temperature, identity=known.identity), known.truth)
     if isinstance(node, choices.Verification):
         return Aim(Verification(node.threshold), known.own)
     if isinstance(node, choices.Mixed):
-        terms = (Term(node.away, Away(), "own"), Term(node.retrieval, Retrieval(known.gallery), "row"))
+        terms = (
+            Term(node.away, Away(), "own"),
+            Term(node.retrieval, Retrieval(known.gallery, identity=known.identity), "row"),
+        )
         return Aim(Sum(terms), {"own": known.own, "row": known.truth})
     if isinstance(node, choices.Bits):
         return Aim(Bits(node.margin), known.own)

@@ -9,6 +9,7 @@ from torch import Tensor
 from attacks.eot import view
 from attacks.evaluation import Bank
 from attacks.parts import Encoder
+from attacks.randomness import drawn
 from attacks.trees import Tree, joined, mapped
 from transforms import scene_of
 
@@ -29,7 +30,10 @@ def mean_embedding(images: Tensor, encoder: Encoder, bank: Bank, chunk: int = 64
     """
     u, rows = bank.u.to(images), []
     for image in images:
-        seen = (encoder(view(bank.transforms, scene_of(image[None]), part)) for part in u.split(chunk))
+        scene = scene_of(image[None])
+        seen = (
+            encoder(view(bank.transforms, scene, part), **drawn(bank.transforms, part)) for part in u.split(chunk)
+        )
         sums = [mapped(found, lambda leaf: F.normalize(leaf, dim=-1).sum(0)) for found in seen]
         rows.append(joined(sums, lambda leaves: torch.stack(leaves).sum(0)))
     return mapped(joined(rows, torch.stack), lambda leaf: F.normalize(leaf, dim=-1))

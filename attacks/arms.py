@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +52,7 @@ class Counted:
     def __init__(self, encoder: Encoder) -> None:
         self.encoder, self.forward, self.backward = encoder, 0, 0
 
-    def __call__(self, images: Tensor, **which: int) -> Tree:
+    def __call__(self, images: Tensor, **which: Any) -> Tree:
         self.forward += len(images)
         self.backward += len(images) * images.requires_grad
         return self.encoder(images, **which)

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attacks import choices, gallery, penalties, risk, schema
+from attacks import choices, penalties, risk, schema
 from attacks.adaptive import Adaptive
 from attacks.aims import Node
 from attacks.apgd import APGD
 from attacks.distributed import local_rank
-from attacks.gallery import Pictures
+from attacks.gallery import Gallery, Pictures
 from attacks.kinds import perturb
 from attacks.optimisers import PGD, SGD, Adam
 from attacks.parts import Optimiser, Penalty, Perturbation, Proposer
 from attacks.pipelines import pipeline
+from attacks.randomness import randomised
+from attacks.sets import data, target
 from attacks.square import Square
 from attacks.subject import subject
 from attacks.wiener import Wiener
-from transforms import Antithetic, Compose, Draws, Fixed, Grid, Latin, Sobol, Uniform, stream
+from attacks.zero_shot import Classes, classified
+from transforms import Antithetic, Compose, Draws, Fixed, Grid, Latin, Sobol, Uniform
 
 DRAWS: dict[str, type] = {
     "sobol": Sobol,
@@ -59,7 +61,7 @@ class Parts:
     risk: risk.Risk
     adaptive: Adaptive | None
     queries: Pictures
-    gallery: Pictures
+    gallery: Gallery | Classes
     truth: Tensor
     goal: Tensor | None
     device: torch.device
@@ -85,13 +87,20 @@ def build(run: schema.Run) -> Parts:
     check_attack(run)
     optimiser, transforms = optimise(run.optimiser), pipeline(run.transforms)
     where = device(run.engine.device)
-    encoder = subject(run.encoder, where)
-    queries, pictures = data(run.data)
+    encoder = subject(run.encoder, where, run.defence)
+    if run.encoder.stochastic:
+        transforms = randomised(transforms, encoder)
+    queries, pictures, truth = data(run.data)
     perturbation = perturb(run.perturbation, queries.images)
-    truth = torch.tensor([pictures.names.index(name) for name in queries.names])
+    known: Gallery | Classes = pictures
+    if getattr(run.data, "classes", None) is not None:
+        labels = [pictures.labels[row] for row in truth.tolist()]
+        shown = queries.images.to(where)
+        known, truth, notes = classified(run.data.classes, run.data.templates, encoder, shown, labels)
+        queries = replace(queries, notes=(*queries.notes, *notes))
     goal = None
     if isinstance(run.objective, choices.Toward | choices.Triplet):
-        pictures, goal = target(run.objective.target, pictures, truth, run.seed)
+        known, goal = target(run.objective.target, known, truth, run.seed, run.data.size)
     return Parts(
         encoder=encoder,
         perturbation=perturbation,
@@ -102,7 +111,7 @@ def build(run: schema.Run) -> Parts:
         risk=wish,
         adaptive=adaptive,
         queries=queries,
-        gallery=pictures,
+        gallery=known,
         truth=truth,
         goal=goal,
         device=where,
@@ -215,41 +224,3 @@ def device(name: str) -> torch.device:
         raise ValueError(
             f"`engine.device` must be auto, cpu, or a device that is there; got {name!r} ({reason})"
         ) from None
-
-
-def data(node: choices.Bundled | choices.Folder) -> tuple[Pictures, Pictures]:
-    """(queries, gallery); every query is in the gallery."""
-    if node.size < 8:
-        raise ValueError(f"`data.size` must be at least 8 pixels; got {node.size}")
-    if isinstance(node, choices.Bundled):
-        queries, pictures = gallery.tiles(node.size, node.photos), gallery.tiles(node.size)
-        return queries.spread(node.count), pictures
-    queries = gallery.folder(node.path, node.size).spread(node.count)
-    others = gallery.folder(node.gallery, node.size) if node.gallery else gallery.tiles(128).resized(node.size)
-    return queries, queries.joined(others)
-
-
-def target(wish: str, pictures: Pictures, truth: Tensor, seed: int) -> tuple[Pictures, Tensor]:
-    """The gallery (with the target in it) and each query's goal, a row of it."""
-    if wish == "another":
-        generator = torch.Generator().manual_seed(stream(seed, "target"))
-        rows = [_another(pictures, int(row), generator) for row in truth]
-        return pictures, torch.tensor(rows)
-    if wish not in pictures.names:
-        if not Path(wish).is_file():
-            raise ValueError(f"`objective.target` must be another, a gallery picture or an image file; got {wish!r}")
-        wanted = gallery.folder(wish, pictures.images.shape[-1])
-        pictures, wish = pictures.joined(wanted), wanted.names[0]
-    goal = torch.full_like(truth, pictures.names.index(wish))
-    if bool((goal == truth).any()):
-        raise ValueError(f"`objective.target` is itself one of the attacked pictures: {wish!r}")
-    return pictures, goal
-
-
-def _another(pictures: Pictures, row: int, generator: torch.Generator) -> int:
-    """A row of another photograph (for a person's own files: another file)."""
-    own = pictures.names[row].rsplit("-", 2)[0]
-    others = [i for i, name in enumerate(pictures.names) if name.rsplit("-", 2)[0] != own]
-    if not others:
-        raise ValueError("`objective.target=another` needs a gallery with more than one picture")
-    return others[int(torch.randint(len(others), (), generator=generator))]

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from attacks.choices_encoder import ENCODERS
+from attacks.choices_encoder import DEFENCES, ENCODERS
 
 
 @dataclass
@@ -224,10 +224,14 @@ class Bundled:
 @dataclass
 class Folder:
     name: str = "folder"
-    path: str = MISSING
-    gallery: str | None = None
+    path: str = MISSING  # pictures to attack: a picture, a folder, a .txt of paths, or a .csv of paths and identities
+    gallery: str | None = None  # what a view can be taken for, likewise; null for the bundled tiles
     size: int = MISSING
     count: int | None = None
+    unreadable: str = "refuse"  # or skip: what to do about files that cannot be read
+    cache: str | None = None  # a folder that keeps the gallery's embeddings for other runs
+    classes: str | None = None  # a text file, a class a line: what a view can be taken for, in place of pictures
+    templates: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -273,6 +277,7 @@ def _by_name(*choices: Any) -> dict[str, type]:
 CHOICES: dict[str, dict[str, type]] = {
     "attack": {"single": Single, "suite": Suite},
     "encoder": ENCODERS,
+    "defence": DEFENCES,
     "objective": _by_name(Away, Toward, Retrieval, Triplet, InfoNCE, Verification, Layers, Mixed, Bits),
     "perturbation": {**dict.fromkeys(("linf", "l2", "l1", "l0"), Ball), "patch": Patch},
     "optimiser": _by_name(Wiener, PGD, SGD, Adam, APGD, Square),

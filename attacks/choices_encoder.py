@@ -13,6 +13,8 @@ class Subject:
     """What every encoder can be given."""
 
     name: str = MISSING
+    features: list[str] = field(default_factory=list)  # layers that answer instead, module or module:pool
+    stochastic: bool = False  # dropout stays alive, and a defence draws from its ranges, anew for every view
 
 
 @dataclass
@@ -49,6 +51,14 @@ class FileEncoder(Subject):
     preprocess: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass
+class Defence:
+    name: str = MISSING
+    stages: dict[str, Any] = field(default_factory=dict)  # stage -> its arguments, in order, as of transforms
+
+
+#: What stands before the encoder.
+DEFENCES: dict[str, type] = dict.fromkeys(("none", "jpeg", "bits", "blur", "resize", "resize_pad"), Defence)
 #: Choice -> its schema.
 ENCODERS: dict[str, type] = {
     "pocket": PocketEncoder,

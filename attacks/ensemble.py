@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from attacks.objectives import unpaired
 from attacks.parts import Encoder, Objective
+from attacks.randomness import EncoderDraws, dealt, joined, randomness_of
 from attacks.trees import Tree, leaves
 
 #: What is averaged over the members.
@@ -39,16 +40,22 @@ class Ensemble(nn.Module):
         self.training = False
         self.members.training = False
 
-    def forward(self, images: Tensor, only: int | None = None) -> Tree:
-        """Images -> a tuple of features, or those of member `only`."""
+    @property
+    def randomness(self) -> EncoderDraws | None:
+        """What its members draw, one after the other."""
+        return joined(map(randomness_of, self.members))
+
+    def forward(self, images: Tensor, only: int | None = None, draws: Tensor | None = None) -> Tree:
+        """Images -> a tuple of features, or those of member `only`. `draws` are those of all members."""
+        own = dealt(draws, [*map(randomness_of, self.members)], len(images))
         if only is not None:
-            return self.members[only](images)
+            return self.members[only](images, **own[only])
         # Autocast may begin inside a member (attacks.engine.precision), but not before the next one's preprocessing.
         kind, before = images.device.type, torch.is_autocast_enabled(images.device.type)
         found = []
         for i, member in enumerate(self.members):
             torch.set_autocast_enabled(kind, before)
-            features = member(images)
+            features = member(images, **own[i])
             # In a sum with the others its missing gradient would not show.
             if images.requires_grad and not any(leaf.requires_grad for leaf in leaves(features)):
                 raise ValueError(f"encoder {i} of the ensemble cuts the graph (uint8, .numpy(), no_grad)")

@@ -17,13 +17,15 @@ from attacks.distributed import ALONE, World
 from attacks.engine import Overflow
 from attacks.estimate import Estimate, signal_to_noise
 from attacks.passes import Pass, blocks, group_size, passes, within_memory
+from attacks.randomness import drawn
 from attacks.risk import Mean, Risk
 from transforms import Compose, Draws, Scene, Sobol
 from transforms.homography import wide_dtype
 
 #: (delta rows (R,...), picture of each row (R,)) -> the scene of those R attacked pictures.
 MakeScene = Callable[[Tensor, Tensor], Scene]
-#: (views (R,C,h,w), picture of each view (R,)) -> losses (R,); with a twin, its views (R,C,h,w) come third.
+#: (views (R,C,h,w), picture of each view (R,)) -> losses (R,); with a twin, its views (R,C,h,w) come third. Where the
+#: pipeline holds draws of the encoder, those of the views (R,k) come as `draws`.
 Loss = Callable[..., Tensor]
 #: Which image each row shows (R,) -> the scene of those R images, as they are without a perturbation.
 MakeTwin = Callable[[Tensor], Scene]
@@ -225,7 +227,8 @@ class _Step:
         if self.twin is not None:
             with torch.no_grad():
                 seen.append(self.eot.transforms(self.twin(index), u))
-        return self.loss(seen[0], which, *seen[1:]).reshape(images, groups, length)
+        losses = self.loss(seen[0], which, *seen[1:], **drawn(self.eot.transforms, u))
+        return losses.reshape(images, groups, length)
 
     def _fitted(self, done: Pass, asked: Pass) -> None:
         """Remember where memory ran out."""

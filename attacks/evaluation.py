@@ -16,6 +16,7 @@ from torch import Tensor
 from attacks.distributed import ALONE, World
 from attacks.eot import view
 from attacks.parts import Encoder, Objective
+from attacks.randomness import drawn
 from attacks.trees import Tree, joined, take
 from transforms import Compose, Sobol, scene_of, stream
 
@@ -48,8 +49,8 @@ class Bank(NamedTuple):
                 if twins is None:
                     beside = take(anchor, torch.full_like(places, i))
                 else:
-                    beside = encoder(view(self.transforms, scene_of(twins[i, None]), u))
-                found = encoder(view(self.transforms, scene_of(picture[None]), u))
+                    beside = encoder(view(self.transforms, scene_of(twins[i, None]), u), **drawn(self.transforms, u))
+                found = encoder(view(self.transforms, scene_of(picture[None]), u), **drawn(self.transforms, u))
                 losses[i, places] = objective(found, beside).to(losses)
         world.sum(losses)
         return losses
@@ -63,7 +64,10 @@ class Bank(NamedTuple):
         rows = []
         for image in images:
             scene = scene_of(image[None])
-            parts = [encoder(view(self.transforms, scene, u)) for u in self.u[only].split(chunk)]
+            parts = [
+                encoder(view(self.transforms, scene, u), **drawn(self.transforms, u))
+                for u in self.u[only].split(chunk)
+            ]
             rows.append(torch.cat(parts))
         return torch.stack(rows)
 

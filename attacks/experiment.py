@@ -6,7 +6,9 @@ encoder passes, but only the picture itself is looked at) and `eot`.
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +21,8 @@ from attacks.aims import Known, aim, watched
 from attacks.arms import Counted, Setting, Trace, check, csv, judge_arm, optimise
 from attacks.build import Parts
 from attacks.distributed import World
+from attacks.drift import VIEWS, Drift, layer_drift, ordered
+from attacks.embeddings import cache_of, embedded
 from attacks.engine import Decision, prepare
 from attacks.evaluation import Bank, Scores, bank, embed, signature_of
 from attacks.files import atomic, write_text
@@ -29,6 +33,7 @@ from attacks.sanity import Sanity
 from attacks.schema import Run
 from attacks.solver import written
 from attacks.worst import uphill
+from attacks.zero_shot import Classes
 from transforms import stream
 
 ARMS = ("clean", "noise", "no_eot", "eot")
@@ -37,11 +42,12 @@ KEPT = 4
 
 
 class Cost(NamedTuple):
-    """Encoder passes, in views, and seconds."""
+    """Encoder passes, in views, and seconds; and how many pictures of the gallery needed none, being cached."""
 
     forward: int
     backward: int
     seconds: float
+    cached: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,7 @@ class Outcome:
     sanity: Sanity | None
     worst: dict[str, Tensor]  # of each picture the cosine (N,) of its worst view for the attacker
     refined: int  # steps of gradient that lead there, from the worst views of the bank
+    drift: Drift | None  # of the layers that the run asks for
 
 
 def experiment(run: Run, parts: Parts, decision: Decision, world: World, out: Path) -> Outcome:
@@ -75,9 +82,17 @@ def _experiment(run: Run, parts: Parts, module: nn.Module, decision: Decision, w
     judge = encoder if same else Counted(prepare(parts.encoder, full))
     exact = judge if module is parts.encoder else Counted(prepare(module, full))
     images = parts.queries.images.to(parts.device)
-    gallery = embed(parts.gallery.images, judge.encoder, parts.device, decision.chunk)
-    judge.forward += len(gallery) * world.first  # every process does it, for the same answer
-    known = Known(images, gallery[parts.truth], gallery, parts.truth, parts.goal)
+    layers = ordered(parts.encoder, run.evaluate.layers, images[:1]) if run.evaluate.layers else {}
+    cache = cache_of(run, parts.encoder, full, parts.device)
+    gallery, passed, cached, notes = embedded(parts.gallery, judge.encoder, parts.device, decision.chunk, cache)
+    judge.forward += passed * world.first  # every process does it, for the same answer
+    if world.first:
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+    own = gallery[parts.truth]
+    if isinstance(parts.gallery, Classes):  # its rows are texts
+        own = embed(images, judge if world.first else judge.encoder, parts.device, decision.chunk)
+    known = Known(images, own, gallery, parts.truth, parts.goal, parts.gallery.identity)
     counted = exact if world.first else exact.encoder  # every process does it, for the same answer
     found_aim = aim(run.objective, known, counted, parts.transforms, run.seed)
     setting = Setting(run, parts, world, encoder, judge, found_aim, decision.chunk)
@@ -99,6 +114,11 @@ def _experiment(run: Run, parts: Parts, module: nn.Module, decision: Decision, w
     scores = {arm: judge_arm(arm, setting, found[arm], known.own, gallery, views) for arm in ARMS}
     refined = _refinable(setting)
     worst = {arm: _worst(setting, found[arm], known.own, scores[arm], views, refined) for arm in ARMS}
+    drift = None
+    if layers:
+        some, (clean, *others) = views._replace(u=views.u[:VIEWS]), (found[arm].to(images) for arm in ARMS)
+        attacked = dict(zip(ARMS[1:], others, strict=True))
+        drift = layer_drift(parts.encoder, clean, attacked, some, layers, chunk=decision.chunk, world=world)
 
     if world.first:
         save_image(out / "adversarial.png", _sheet(found["eot"]))
@@ -112,9 +132,10 @@ def _experiment(run: Run, parts: Parts, module: nn.Module, decision: Decision, w
     passes = torch.tensor([[each.forward, each.backward] for each in seen]).sum(0)
     world.sum(passes)
     forward, backward = passes.tolist()
-    checked = 0.0 if sanity is None else sanity.cost["seconds"]  # a cost of its own, as their passes are
-    cost = Cost(forward, backward, time.perf_counter() - began - checked)
-    return Outcome(scores, found, budget, trace, cost, views, sanity, worst, refined)
+    # Costs of their own, as their passes are.
+    checked = (0.0 if sanity is None else sanity.cost["seconds"]) + (0.0 if drift is None else drift.seconds)
+    cost = Cost(forward, backward, time.perf_counter() - began - checked, cached)
+    return Outcome(scores, found, budget, trace, cost, views, sanity, worst, refined, drift)
 
 
 def _refinable(setting: Setting) -> int:
@@ -145,11 +166,14 @@ def _worst(setting: Setting, pictures: Tensor, own: Tensor, scores: Scores, view
 
 
 def file_names(names: tuple[str, ...]) -> list[str]:
-    """A PNG name for each picture: its stem, or its whole name where two stems are equal."""
-    stems = [Path(name).stem for name in names]
-    return [
-        f"{stem if stems.count(stem) == 1 else Path(name).name}.png" for stem, name in zip(stems, names, strict=True)
-    ]
+    """A PNG name for each picture: its stem; where another has the same, the name of its file, or its name with its
+    folders. Where even these meet, all are numbered."""
+    found = dict.fromkeys(range(len(names)), "")
+    for form in (lambda name: Path(name).stem, lambda name: Path(name).name, lambda name: name.replace("/", "-")):
+        taken = Counter(found.values())
+        found |= {i: form(names[i]) for i, name in found.items() if not name or taken[name] > 1}
+    clash = len(set(found.values())) < len(found)
+    return [f"{f'{i}-' if clash else ''}{name}.png" for i, name in found.items()]
 
 
 def _through_files(folder: Path, names: list[str], images: Tensor, world: World) -> Tensor:

@@ -8,16 +8,20 @@ from typing import Any
 
 import torch
 
-from attacks.build import Parts, build
+from attacks.build import Parts, build, device
 from attacks.distributed import join
+from attacks.drift import words
 from attacks.engine import describe, keep_freed_memory
 from attacks.experiment import Outcome, experiment
 from attacks.files import write_json
+from attacks.inspection import layer_listing
 from attacks.report.figures import contact_sheet
 from attacks.report.page import write_report
 from attacks.results import manifest, metrics, table, warnings
 from attacks.sanity import table as sanity_table
 from attacks.schema import Run
+from attacks.sets import data
+from attacks.subject import subject
 from attacks.tuning import decide
 
 
@@ -49,6 +53,15 @@ def job(run: Run, out: Path, preset: str, overrides: list[str]) -> dict[str, Any
     return content
 
 
+def show(run: Run) -> None:
+    """Print the encoder and all its layers, as they answer to the first picture that the run would attack."""
+    where = device(run.engine.device)
+    image = data(run.data)[0].images[:1].to(where)
+    said = layer_listing(subject(run.encoder, where, run.defence), image)
+    if join().first:
+        print(said)
+
+
 def _report(out: Path, content: dict[str, Any], parts: Parts, outcome: Outcome) -> None:
     write_json(out / "metrics.json", content)
     contact_sheet(out / "views.png", parts, outcome)
@@ -56,6 +69,8 @@ def _report(out: Path, content: dict[str, Any], parts: Parts, outcome: Outcome) 
     for warning in warnings(content):
         print(f"warning: {warning}")
     print(table(content))
+    if outcome.drift is not None:
+        print(words(content["drift"]))
     if outcome.sanity is not None:
         print(sanity_table(outcome.sanity))
     print(f"report: {out / 'report.html'}")

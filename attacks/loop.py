@@ -22,6 +22,7 @@ from attacks.estimate import Estimate, combined
 from attacks.ground import Ground
 from attacks.parts import Encoder, Inner, Look, Objective, Optimiser, Penalty, Perturbation
 from attacks.penalties import penalised
+from attacks.randomness import drawn as own_draws
 from attacks.trees import Tree, length, take
 from transforms import Scene, scene_of, stream
 
@@ -164,13 +165,13 @@ def _estimate(
     def scene(part: Tensor, which: Tensor) -> Scene:
         return perturbation.scene(images[rows[which]], part)
 
-    def loss(pixels: Tensor, which: Tensor, untouched: Tensor | None = None) -> Tensor:
+    def loss(pixels: Tensor, which: Tensor, untouched: Tensor | None = None, **draws: Tensor) -> Tensor:
         if untouched is None:
-            return objective(encoder(pixels), take(anchor, rows[which]))
+            return objective(encoder(pixels, **draws), take(anchor, rows[which]))
         # Its pixels have a gradient where an adversary moves the view of both.
         with torch.set_grad_enabled(torch.is_grad_enabled() and untouched.requires_grad):
-            beside = encoder(untouched)
-        return objective(encoder(pixels), beside)
+            beside = encoder(untouched, **draws)
+        return objective(encoder(pixels, **draws), beside)
 
     def twin(which: Tensor) -> Scene:
         return scene_of(images[rows[which]])
@@ -184,7 +185,7 @@ def _estimate(
         seen = [eot.transforms(scene(rows_of, which), at)]
         if paired is not None:
             seen.append(eot.transforms(paired(which), at))
-        return loss(seen[0], each, *seen[1:])
+        return loss(seen[0], each, *seen[1:], **own_draws(eot.transforms, at))
 
     u = u if isinstance(u, Tensor) else u(look)  # the same views for all members
     apart = getattr(objective, "apart", None)

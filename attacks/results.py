@@ -18,18 +18,20 @@ from attacks.experiment import Outcome
 from attacks.metrics import Interval, interval
 from attacks.schema import Run
 from attacks.subject import identity
+from attacks.zero_shot import Classes
 
 SCHEMA = 1
 PACKAGES = ("viewproof", "torch", "torchvision", "kornia", "hydra-core", "numpy", "pillow", "safetensors")
+#: Libraries of encoders, which may be there or not.
+LIBRARIES = ("timm", "open_clip_torch", "transformers", "diffusers", "onnx", "onnx2torch")
 
 
 def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, Any]:
     """The content of metrics.json. Equal seeds give equal content but for `cost.seconds`."""
-    truth = parts.truth[:, None]
     arms = {}
     for arm, scores in outcome.scores.items():
-        hit = scores.nearest == truth
-        success = ~hit if parts.goal is None else scores.nearest == parts.goal[:, None]
+        hit = parts.gallery.same(scores.nearest, parts.truth[:, None])
+        success = ~hit if parts.goal is None else parts.gallery.same(scores.nearest, parts.goal[:, None])
         arms[arm] = {
             "cosine": interval(scores.cosine)._asdict(),
             # Of each picture the view that resists the attacker most, refined (see `bank`).
@@ -42,6 +44,7 @@ def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, 
         "schema": SCHEMA,
         "preset": preset,
         "seed": run.seed,
+        "encoder": {key: getattr(run.encoder, key, None) for key in ("name", "model", "weights")},
         "threat": {
             "objective": run.objective.name,
             "targeted": parts.goal is not None,
@@ -58,6 +61,9 @@ def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, 
         },
         "queries": list(parts.queries.names),
         "gallery": len(parts.gallery),
+        "classes": list(parts.gallery.names) if isinstance(parts.gallery, Classes) else None,
+        # None where every picture is its own; else a view is recognised by any picture of its identity.
+        "identities": None if parts.gallery.identity is None else len(parts.gallery.identity.unique()),
         "bank": {
             "views": len(outcome.bank.u),
             "refine": outcome.refined,  # steps from the worst views, for `worst_cosine`
@@ -70,6 +76,7 @@ def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, 
         "arms": arms,
         "cost": outcome.cost._asdict(),
         "sanity": None if outcome.sanity is None else outcome.sanity.to_dict(),
+        "drift": None if outcome.drift is None else outcome.drift.to_dict(),
     }
 
 
@@ -96,7 +103,8 @@ def manifest(
         "git": _revision(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: _version(name) for name in PACKAGES}
+        | {name: found for name in LIBRARIES if (found := _version(name)) is not None},
         "notes": list(parts.queries.notes),
     }
 
@@ -116,7 +124,10 @@ def table(content: dict[str, Any]) -> str:
 def warnings(content: dict[str, Any]) -> list[str]:
     """What a reader must know before believing the numbers."""
     checks = content["sanity"]["checks"] if content["sanity"] else []
-    said = [f"SANITY CHECK FAILED, {c['name']}: {c['words']}" for c in checks if c["verdict"] == "failed"]
+    said = []
+    if content["encoder"]["weights"] == "random":
+        said.append("THE ENCODER HAS RANDOM WEIGHTS: the numbers show that all runs, and say nothing of any encoder")
+    said += [f"SANITY CHECK FAILED, {c['name']}: {c['words']}" for c in checks if c["verdict"] == "failed"]
     arms = content["arms"]
     # What the attacker is after: low cosines, or views that are taken for something else.
     away = content["threat"]["objective"] in ("away", "layers", "verification", "bits")

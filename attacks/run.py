@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,7 +22,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import CompactHydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attacks import presets, schema
@@ -36,8 +37,16 @@ def register() -> None:
     store.store(group="schema", name="run", node=schema.Run)
     for group, choices in CHOICES.items():
         for name, node in choices.items():
-            store.store(group=f"schema/{group}", name=name, node=node)
+            store.store(group=f"schema/{group}", name=name, node=_open(node))
     store.store(group="schema/transforms", name="views", node=Views)
+
+
+def _open(node: type) -> DictConfig:
+    """A schema. The keys of `preprocess` come without a `+`, though the schema has none: the encoder knows them."""
+    made: DictConfig = OmegaConf.structured(node)
+    if "preprocess" in made:
+        OmegaConf.set_struct(made.preprocess, False)
+    return made
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="run")
@@ -46,8 +55,12 @@ def main(config: DictConfig) -> None:
     settings = HydraConfig.get()
     try:
         run = schema.validate(config)
-        from attacks.job import job
+        _refuse_unasked_program(run.encoder.name, settings.overrides.task)
+        from attacks.job import job, show
 
+        if run.show is not None:
+            show(run)
+            return
         job(run, Path(settings.runtime.output_dir), settings.runtime.choices["config"], list(settings.overrides.task))
     except Exception as error:
         mendable = isinstance(error, USER_ERRORS)
@@ -71,7 +84,7 @@ def cli() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            if RANK:
+            if RANK or any(a.startswith("show=") and a != "show=null" for a in sys.argv[1:]):
                 sys.argv[1:] = _follower(sys.argv[1:], scratch)
             _run()
     except (CompactHydraException, OmegaConfBaseException, *USER_ERRORS) as error:
@@ -95,7 +108,8 @@ def _run() -> None:
 
 
 def _follower(arguments: list[str], scratch: str) -> list[str]:
-    """The command line of a process other than the first: the same run, but it leaves nothing behind."""
+    """The command line of a process other than the first, or of one that only shows something: the same, but it
+    leaves nothing behind."""
     ours = {f"hydra.{mode}.dir": scratch for mode in ("run", "sweep")}
     ours |= {"hydra.sweep.subdir": ".", "hydra.output_subdir": "null"}
     ours |= {f"hydra/{log}": "disabled" for log in ("job_logging", "hydra_logging")}
@@ -154,6 +168,16 @@ def _stored(argument: str) -> str:
             choice = name
         names.append(choice)
     return f"config={','.join(names)}"
+
+
+def _refuse_unasked_program(encoder: str, overrides: Iterable[str]) -> None:
+    """A TorchScript file is a program, which could open files: whoever runs it names it, and no preset does."""
+    typed = dict(override.lstrip("+").split("=", 1) for override in overrides if "=" in override)
+    if encoder == "torchscript" and (typed.get("encoder") != encoder or not typed.get("encoder.model")):
+        raise ValueError(
+            "`encoder=torchscript` runs the program in a file, so a preset may not choose it: where you trust the "
+            "file, say encoder=torchscript encoder.model=FILE on the command line"
+        )
 
 
 def _refuse_config_dirs(arguments: list[str]) -> None:

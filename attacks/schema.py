@@ -19,6 +19,7 @@ from attacks.choices import CHOICES, OPEN
 class Evaluate:
     views: int = MISSING
     refine: int = MISSING  # steps uphill from the worst views of each picture, for the worst case; 0 for none
+    layers: Any = MISSING  # where the embedding drifts: module or module:pool, several, or all
 
 
 @dataclass
@@ -26,9 +27,11 @@ class Run:
     """One experiment."""
 
     seed: int = 0
+    show: str | None = None  # encoder: print it and its layers, and run nothing
     evaluate: Evaluate = field(default_factory=Evaluate)
     attack: Any = MISSING
     encoder: Any = MISSING
+    defence: Any = MISSING
     objective: Any = MISSING
     penalty: Any = MISSING
     sanity: Any = MISSING
@@ -91,7 +94,18 @@ def _known(schema: type, node: dict[Any, Any], prefix: str) -> None:
 def _run(merged: Any) -> Run:
     """The fields without a group; the groups follow."""
     evaluate: Any = OmegaConf.to_object(merged.evaluate)
-    return Run(merged.seed, evaluate)
+    evaluate.layers = _words(evaluate.layers, "evaluate.layers")
+    if merged.show not in (None, "encoder"):
+        raise ValueError(f"`show` must be encoder, or null for a run; got {merged.show!r}")
+    return Run(merged.seed, merged.show, evaluate)
+
+
+def _words(value: Any, key: str) -> list[str]:
+    """A list of names from a list or a single one; a Sequential's layers have numbers for names."""
+    found = value if isinstance(value, list) else [value]
+    if not all(type(name) in (str, int) for name in found):
+        raise ValueError(f"`{key}` must be names of layers, or all; got {value!r}")
+    return [str(name) for name in found]
 
 
 def refuse_code(node: Any, where: str) -> None:

@@ -20,7 +20,7 @@ from attacks.apgd import APGD
 from attacks.loop import Step
 from attacks.objectives import Toward
 from attacks.parts import Objective, Optimiser, Proposer, Setup
-from attacks.retrieval import Retrieval
+from attacks.retrieval import Retrieval, alike
 from attacks.solver import Best, compare, watch
 from attacks.square import Square
 from attacks.trees import Tree
@@ -46,16 +46,19 @@ def members(known: Known, nearest: int, aim: Aim, optimiser: Optimiser | Propose
     if known.goal is not None:
         return own
     cosines = F.normalize(known.own, dim=1) @ F.normalize(known.gallery, dim=1).T
-    cosines = cosines.scatter(1, known.truth.to(cosines.device)[:, None], -torch.inf)
-    if not 0 <= nearest < len(known.gallery):
+    rows = known.truth.to(cosines.device)
+    identity = torch.arange(len(known.gallery)) if known.identity is None else known.identity
+    same = alike(identity, rows)
+    cosines, most = cosines.masked_fill(same, -torch.inf), int((~same).sum(1).min())
+    if not 0 <= nearest <= most:
         raise ValueError(
-            f"`attack.nearest` must lie between 0 and {len(known.gallery) - 1}, the other pictures of the gallery; "
-            f"got {nearest}"
+            f"`attack.nearest` must lie between 0 and {most}, the other pictures of the gallery (with "
+            f"identities, of others); got {nearest}"
         )
     targets = cosines.topk(nearest, dim=1).indices.T
     return [
         *own,
-        Member("apgd_hinge", Retrieval(known.gallery), known.truth, APGD()),
+        Member("apgd_hinge", Retrieval(known.gallery, identity=known.identity), known.truth, APGD()),
         *(Member(f"apgd_nearest_{i}", Toward(), known.gallery[rows], APGD()) for i, rows in enumerate(targets, 1)),
     ]
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from attacks.aims import Known, aim, wants_gallery, watched
 from attacks.build import Parts
 from attacks.distributed import World
+from attacks.embeddings import BLOCK, cache_of, embedded
 from attacks.engine import Choice, Decision, Measurement, Trial, choose
 from attacks.eot import EOT
-from attacks.evaluation import embed
 from attacks.parts import Encoder
 from attacks.schema import Run
 from attacks.trees import take
@@ -73,17 +73,17 @@ def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:
     u = eot.points(stream(run.seed, "attack"), 0, images)
     with torch.no_grad():
         own = parts.encoder(images)
-        gallery = embed(parts.gallery.images, parts.encoder, parts.device) if wants_gallery(run.objective) else own
+        gallery = _gallery(run, parts) if wants_gallery(run.objective) else own
     goal = None if parts.goal is None else parts.goal[:some]
-    known = Known(images, own, gallery, parts.truth[:some], goal)
+    known = Known(images, own, gallery, parts.truth[:some], goal, parts.gallery.identity)
 
     def scene(part: Tensor, which: Tensor) -> Scene:
         return parts.perturbation.scene(images[which], part)
 
     def trial(encoder: Encoder, chunk: int) -> Trial:
-        def loss(pixels: Tensor, which: Tensor, untouched: Tensor | None = None) -> Tensor:
-            beside = take(anchor, which) if untouched is None else encoder(untouched)
-            return objective(encoder(pixels), beside)
+        def loss(pixels: Tensor, which: Tensor, untouched: Tensor | None = None, **draws: Tensor) -> Tensor:
+            beside = take(anchor, which) if untouched is None else encoder(untouched, **draws)
+            return objective(encoder(pixels, **draws), beside)
 
         twin = (lambda which: scene_of(images[which])) if getattr(objective, "paired", False) else None
         found = replace(eot, chunk=chunk).estimate(delta, scene, loss, u, count=some, twin=twin)
@@ -93,3 +93,9 @@ def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:
     with watched(parts.encoder, run.objective) as encoder:
         objective, anchor = aim(run.objective, known, encoder, parts.transforms, run.seed)
         return choose(encoder, trial, wanted, rows=some * views, total_views=total, device=parts.device)
+
+
+def _gallery(run: Run, parts: Parts) -> Tensor:
+    """The gallery's embeddings by the encoder as it is."""
+    cache = cache_of(run, parts.encoder, Decision(), parts.device)
+    return embedded(parts.gallery, parts.encoder, parts.device, BLOCK, cache).rows

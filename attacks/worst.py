@@ -18,6 +18,7 @@ from attacks.eot import EOT
 from attacks.evaluation import Bank, bank, twins_of
 from attacks.parts import Encoder, Look, Objective
 from attacks.passes import blocks
+from attacks.randomness import drawn
 from attacks.risk import CVaR
 from attacks.trees import Tree, take
 from transforms import Compose, scene_of
@@ -166,11 +167,12 @@ def uphill(
     twins = twins_of(objective, untouched)
 
     def look(which: Tensor, u: Tensor) -> Tensor:
+        draws = drawn(views.transforms, u)
         if twins is None:
             beside = take(anchor, which.repeat_interleave(len(u) // len(which)))
         else:  # the coordinates move this view too, so their slope runs through both
-            beside = encoder(views.transforms(scene_of(twins[which]), u))
-        return objective(encoder(views.transforms(scene_of(images[which]), u)), beside)
+            beside = encoder(views.transforms(scene_of(twins[which]), u), **draws)
+        return objective(encoder(views.transforms(scene_of(images[which]), u), **draws), beside)
 
     kept = _highest(views.u.to(images), losses, keep)
     return _refined(look, kept, views.transforms.discrete, refine_steps, chunk, world)

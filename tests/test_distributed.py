@@ -94,6 +94,7 @@ PGD = ["optimiser=pgd"]
 RUNS = {
     "pgd": (PGD, 1e-5),
     "pgd cvar": ([*PGD, "risk=cvar"], 1e-5),
+    "pgd random defence": ([*PGD, "defence=resize_pad", "encoder.stochastic=true"], 1e-5),
     "pgd shared": ([*PGD, "perturbation.shared=true"], 1e-5),
     "sgd": (["optimiser=sgd"], 1e-5),
     "default": ([], 1e-4),

@@ -6,7 +6,8 @@ import pytest
 import torch
 from PIL import Image
 
-from attacks.gallery import FLAT, HELD_OUT, Pictures, folder, photographs, tiles
+from attacks.gallery import FLAT, HELD_OUT, Pictures, folder, on_shelf, photographs, tiles
+from attacks.gallery import gathered as gather
 from attacks.images import save_image
 
 SIZE = 128
@@ -34,6 +35,10 @@ def noise(seed, height=20, width=20):
 
 def pictures(*seeds, names="abcdef"):
     return Pictures(tuple(names[: len(seeds)]), torch.stack([noise(seed) for seed in seeds]), (f"of {seeds}",))
+
+
+def all_of(gallery):
+    return torch.cat(list(gallery.chunks(3)))
 
 
 def test_held_out_photographs_exist(photos):
@@ -113,20 +118,35 @@ def test_spread_over_more_than_there_are(count):
 
 
 def test_joined_drops_pictures_that_are_there_already():
-    joined = pictures(1, 2).joined(pictures(3, 2, 1, 4, names="wxyz"))
+    joined, rows = on_shelf(pictures(1, 2).shelf()).joined(pictures(3, 2, 1, 4, names="wxyz").shelf())
     assert joined.names == ("a", "b", "w", "z")
-    assert torch.equal(joined.images, torch.stack([noise(seed) for seed in (1, 2, 3, 4)]))
-    assert joined.notes == ("of (1, 2)", "of (3, 2, 1, 4)")
+    assert torch.equal(all_of(joined), torch.stack([noise(seed) for seed in (1, 2, 3, 4)]))
+    assert rows == [2, 1, 0, 3]
+
+
+def test_gathered_is_the_same_but_reads_what_is_there_twice_from_the_other_shelf():
+    queries, others = pictures(1, 2).shelf(), pictures(3, 2, 1, 4, names="wxyz").shelf()
+    gathered, joined = gather(queries, others), on_shelf(queries).joined(others)[0]
+    assert gathered.names == joined.names and gathered.digests == joined.digests
+    assert torch.equal(all_of(gathered), all_of(joined))
+    assert [len(shelf) for shelf in gathered.shelves] == [0, 4]
+    assert gathered.order.tolist() == [2, 1, 0, 3]
 
 
 def test_joined_keeps_other_pictures_of_the_same_name():
-    joined = pictures(1, 2).joined(pictures(3, 2, 4))
+    joined, _ = on_shelf(pictures(1, 2).shelf()).joined(pictures(3, 2, 4).shelf())
     assert joined.names == ("a", "b", "gallery/a", "c")
-    assert torch.equal(joined.images[2], noise(3))
+    assert torch.equal(all_of(joined)[2], noise(3))
 
 
-def test_resized_keeps_8_bits():
-    found = pictures(1, 2).resized(12).images
+def test_names_stay_apart_whatever_they_are():
+    first = pictures(1, 2, names=["a", "gallery/a"]).shelf()
+    joined, _ = on_shelf(first).joined(pictures(3, names="a").shelf())
+    assert joined.names == ("a", "gallery/a", "gallery/gallery/a")
+
+
+def test_a_shelf_of_another_size_keeps_8_bits():
+    found = pictures(1, 2).shelf(12).read([0, 1])
     assert found.shape == (2, 3, 12, 12)
     assert torch.equal(found, (found * 255).round() / 255)
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from attacks import build, job, load_encoder
+from attacks import job, load_encoder, subject
 from attacks.choices import CHOICES
 from attacks.experiment import experiment, file_names
 from attacks.images import save_image
@@ -175,7 +175,7 @@ def test_a_hash_is_judged_by_the_bits_of_the_saved_files(layout, kept, tmp_path,
     assert (flipped > 8).all()
     assert torch.equal(found.cosine, (1 - 2 * flipped[:, None] / 64).expand(2, 4).to(found.cosine))
     # And looked up by them: nothing in the gallery differs in fewer bits than what a view is taken for.
-    for number, image in enumerate(parts.gallery.images):
+    for number, image in enumerate(image for chunk in parts.gallery.chunks(32) for image in chunk):
         save_image(tmp_path / f"{number}.png", image)
     gallery = torch.stack([bits_of(tmp_path / f"{number}.png") for number in range(len(parts.gallery))])
     far = (gallery != eot[:, None]).sum(2)
@@ -187,7 +187,7 @@ def test_an_attack_that_wants_low_cosines_is_judged_by_them(objective):
     arm = {key: {"mean": value} for key, value in (("cosine", 0.9), ("success", 0.0), ("recall_at_1", 1.0))}
     arm |= {"budget_used": 1.0}
     content = {"sanity": None, "queries": list("abcde"), "threat": {"objective": objective}}
-    content |= {"bank": {"coordinates": ["angle (deg)"]}}
+    content |= {"bank": {"coordinates": ["angle (deg)"]}, "encoder": {"weights": None}}
     lowered = dict.fromkeys(("clean", "noise", "no_eot"), arm) | {"eot": arm | {"cosine": {"mean": 0.2}}}
     assert bool(warnings(content | {"arms": lowered})) == (objective == "retrieval")
     unused = lowered | {"eot": lowered["eot"] | {"budget_used": 0.1}}
@@ -198,7 +198,7 @@ def test_an_attack_that_wants_low_cosines_is_judged_by_them(objective):
 @pytest.mark.parametrize("anchor", ["own", "nobody"])
 def test_no_hook_outlives_a_run_or_its_failure(engine, anchor, kept, tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr(build, "load_encoder", lambda *a, **k: made.append(load_encoder(*a, **k)) or made[-1])
+    monkeypatch.setattr(subject, "load_encoder", lambda *a, **k: made.append(load_encoder(*a, **k)) or made[-1])
     words = ("objective=layers", f"objective.anchor={anchor}", f"engine={engine}")
     call(monkeypatch, *SHORT, *words, f"hydra.run.dir={tmp_path / 'run'}")
     assert len(kept) == (anchor == "own")  # the other is refused, in the run itself or while it is measured

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ class Counted:
         self.probe: Tensor | None = None
         self.held = Held()
 
-    def __call__(self, images: Tensor, **which: int) -> Tree:
+    def __call__(self, images: Tensor, **which: Any) -> Tree:
         self.held.begin()
         self.views += len(images)
         self.largest = max(self.largest, len(images))

@@ -36,7 +36,7 @@ def make_low(module: nn.Module, dtype: torch.dtype) -> int:
     return len(layers)
 
 
-def half_pass(module: nn.Module, images: Tensor, dtype: torch.dtype, **which: int) -> Tree:
+def half_pass(module: nn.Module, images: Tensor, dtype: torch.dtype, **which: Any) -> Tree:
     """`module(images)` in float32 up to the first layer of `make_low`, and under autocast after it."""
     # Entered disabled, for its dtype, and for putting the state back at the end.
     with torch.autocast(images.device.type, dtype, enabled=False, cache_enabled=False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from attacks.engine.decision import Decision
 from attacks.engine.fold import fold
 from attacks.engine.mixed import make_mixed
 from attacks.engine.precision import LossScale, half_pass, make_low
+from attacks.randomness import randomness_of
 from attacks.trees import Tree, mapped
 
 Encoder = Callable[..., Tree]  # (N,3,H,W) in [0,1] -> (N,D), or several of them
@@ -26,11 +28,16 @@ def prepare(encoder: Encoder, decision: Decision) -> Encoder:
     (any chunk) it is returned itself. A callable that is no module can have another layout and autocast, no more.
 
     Raises:
-        ValueError: a setting that needs a module, a precision for which there is no layer, or an encoder in training
-            mode.
+        ValueError: a setting that needs a module, a precision for which there is no layer, compilation of an encoder
+            that draws, or an encoder in training mode.
     """
     if decision == Decision(chunk=decision.chunk):
         return encoder
+    if decision.compile and randomness_of(encoder) is not None:
+        raise ValueError(
+            "`engine.compile=true` cannot be had for an encoder with draws of its own (dropout that is kept alive, a "
+            "defence with ranges): compiled operators draw for themselves; use engine.compile=false"
+        )
     if isinstance(encoder, nn.Module):
         if encoder.training:
             raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
@@ -71,7 +78,7 @@ class _Prepared:
         self.run, self.decision = run, decision
         self.scale = LossScale()
 
-    def __call__(self, images: Tensor, **which: int) -> Tree:
+    def __call__(self, images: Tensor, **which: Any) -> Tree:
         dtype, precision = images.dtype, self.decision.precision
         if self.decision.layout == "channels_last":
             images = images.contiguous(memory_format=torch.channels_last)
@@ -82,7 +89,7 @@ class _Prepared:
         features = mapped(features, lambda leaf: leaf.to(dtype))
         return mapped(features, self.scale.leave) if scaled else features
 
-    def _half(self, images: Tensor, dtype: torch.dtype, which: dict[str, int]) -> Tree:
+    def _half(self, images: Tensor, dtype: torch.dtype, which: dict[str, Any]) -> Tree:
         if isinstance(self.run, nn.Module):
             return half_pass(self.run, images, dtype, **which)
         # Where the layers of a plain callable begin, nobody can tell.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -20,6 +22,7 @@ from transforms import scene_of
 NAMES = {"clean": "clean", "noise": "random noise", "no_eot": "attack without EOT", "eot": "attack with EOT"}
 MEASURES = dict.fromkeys(("away", "toward", "layers"), "mean cosine to the anchor")
 COLOURS = {"no_eot": "#c05621", "eot": "#1a56a8"}
+GREY = "#718096"
 #: Views of the contact sheet, the first of the held-out bank.
 SHOWN = 6
 
@@ -45,7 +48,7 @@ def contact_sheet(path: str | Path, parts: Parts, outcome: Outcome) -> None:
         for axis, seen, cosine, nearest in zip(
             row[1:], views, scores.cosine[picture], scores.nearest[picture], strict=False
         ):
-            known = int(nearest) == int(parts.truth[picture])
+            known = bool(parts.gallery.same(nearest, parts.truth[picture]))
             _show(axis, seen, f"{cosine:.2f}" + ("" if known else "  not known"), "#2f855a" if known else "#c53030")
     figure.tight_layout(pad=0.4)
     with atomic(path) as temporary:
@@ -74,6 +77,30 @@ def loss_curve(outcome: Outcome, goal: str) -> str:
     axis.set_xlabel("encoder passes")
     axis.set_ylabel(MEASURES.get(goal, "mean loss (low is strong)"))
     axis.legend(frameon=False, fontsize=8)
+    return _svg(figure, axis)
+
+
+def drift_curve(drift: Mapping[str, Any]) -> str:
+    """The cosine to the untouched picture over the layers as SVG, a line for each arm with its interval, from what
+    metrics.json holds."""
+    rows, places = drift["layers"], range(len(drift["layers"]))
+    figure = Figure(figsize=(7, 3))
+    axis = figure.subplots()
+    for arm, colour in {"noise": GREY, **COLOURS}.items():
+        low, mean, high = ([row[arm][key] for row in rows] for key in ("low", "mean", "high"))
+        axis.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
+        axis.plot(places, mean, "o-", color=colour, markersize=3, linewidth=1, label=NAMES[arm])
+    for place in places:
+        if rows[place]["layer"] == drift["flips"]:
+            axis.axvline(place, color="#1d2530", linestyle=":", linewidth=1, label="flips here")
+    names = [row["layer"] for row in rows]
+    axis.set_xticks(places, names, rotation=50, ha="right", rotation_mode="anchor", fontsize=7)
+    axis.set_ylabel("mean cosine, same view")
+    axis.legend(frameon=False, fontsize=8)
+    return _svg(figure, axis)
+
+
+def _svg(figure: Figure, axis: Axes) -> str:
     axis.spines[["top", "right"]].set_visible(False)
     text = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "viewproof", "svg.fonttype": "none"}):

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from attacks.experiment import Outcome
 from attacks.files import write_text
-from attacks.report.figures import NAMES, SHOWN, loss_curve, typical
+from attacks.report.figures import NAMES, SHOWN, drift_curve, loss_curve, typical
 
 
 def write_report(out: Path, content: dict[str, Any], outcome: Outcome, warnings: list[str]) -> None:
@@ -26,6 +26,7 @@ def write_report(out: Path, content: dict[str, Any], outcome: Outcome, warnings:
         warnings=warnings,
         # our own drawing; every string of the run goes through autoescape
         curve=Markup(loss_curve(outcome, content["threat"]["objective"])),
+        drift=Markup(drift_curve(content["drift"])) if content["drift"] else None,
         sheet=base64.b64encode((out / "views.png").read_bytes()).decode(),
     )
     write_text(out / "report.html", text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +44,7 @@ def slopes(
     count: Callable[[Encoder], Encoder],
     untouched: Tensor,
     seed: int,
+    **which: Any,
 ) -> Check:
     """Compare directional derivatives with differences.
 
@@ -55,6 +57,7 @@ def slopes(
         count: makes an encoder count its passes.
         untouched: (R,3,h,w), the same views of the untouched pictures, for a paired objective.
         seed: of the directions.
+        which: what the encoder is told besides, such as its draws.
     """
     wide = None if module is None else _wide(module, views)
     run, dtype = (encoder, torch.float32) if wide is None else (count(wide), torch.float64)
@@ -64,8 +67,8 @@ def slopes(
     def losses(ask: Encoder, dtype: torch.dtype) -> Loss:
         with torch.no_grad():
             paired = getattr(objective, "paired", False)
-            beside = ask(untouched.to(dtype)) if paired else _cast(anchor, dtype)
-        return lambda pixels: objective(ask(pixels), beside).mean()
+            beside = ask(untouched.to(dtype), **which) if paired else _cast(anchor, dtype)
+        return lambda pixels: objective(ask(pixels, **which), beside).mean()
 
     loss = losses(run, dtype)
     grad = _gradient(losses(encoder, own), views.to(own)).to(dtype)

@@ -9,6 +9,7 @@ the delta that raises it most is known without a search. An attack that does not
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,8 +33,8 @@ class Planted:
 
     encoder: Encoder
 
-    def __call__(self, images: Tensor) -> Tree:
-        return self.encoder(images), balance(images)
+    def __call__(self, images: Tensor, **which: Any) -> Tree:
+        return self.encoder(images, **which), balance(images)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attacks.eot import view
 from attacks.optimisers import PGD
+from attacks.randomness import drawn
 from attacks.sanity.check import Check, ruled, skipped
 from attacks.sanity.differences import slopes
 from attacks.sanity.planted import WORTH, Planted, Promised, balance, finds_promise, planted_anchor, promise
@@ -149,4 +150,5 @@ def differences(test: Trial, module: nn.Module | None) -> Check:
         count=test.tally.of,
         untouched=untouched,
         seed=stream(test.setup.get("seed", 0), "directions"),
+        **drawn(transforms, u.repeat(len(test.images), 1)),
     )

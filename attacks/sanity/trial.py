@@ -42,7 +42,7 @@ class Tally:
     def of(self, encoder: Encoder) -> Encoder:
         """The encoder, counted."""
 
-        def counted(images: Tensor, **which: int) -> Tree:
+        def counted(images: Tensor, **which: Any) -> Tree:
             self.forward += len(images)
             self.backward += len(images) * images.requires_grad
             return encoder(images, **which)

@@ -1,0 +1,100 @@
+"""From a configuration to the pictures: which are attacked, what a view can be taken for, and what it should be."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from attacks import choices, gallery
+from attacks.gallery import Gallery, Pictures
+from attacks.shelf import read_files
+from attacks.zero_shot import Classes
+from transforms import stream
+
+
+def data(node: choices.Bundled | choices.Folder) -> tuple[Pictures, Gallery, Tensor]:
+    """The queries, the gallery, and each query's row in it, (N,): every query is in the gallery.
+
+    So recall asks whether the attacked picture is still taken for the one that it was made from, or, with identities,
+    for any of the same identity. It does not ask whether an encoder knows a person from other pictures alone: the
+    query's own file is the nearest of all, clean views find it nearly always, and an attack has it against itself.
+    """
+    if node.size < 8:
+        raise ValueError(f"`data.size` must be at least 8 pixels; got {node.size}")
+    if isinstance(node, choices.Bundled):
+        queries, pictures = gallery.tiles(node.size, node.photos), gallery.tiles(node.size)
+        chosen = queries.spread(node.count)
+        rows = {name: row for row, name in enumerate(pictures.names)}
+        truth = torch.tensor([rows[name] for name in chosen.names])
+        return chosen, gallery.on_shelf(pictures.shelf()), truth
+    return _folder(node)
+
+
+def _folder(node: choices.Folder) -> tuple[Pictures, Gallery, Tensor]:
+    if node.unreadable not in ("refuse", "skip"):
+        raise ValueError(f"`data.unreadable` must be refuse or skip; got {node.unreadable!r}")
+    if node.cache is not None:
+        _made(Path(node.cache))
+    own = read_files(node.path, node.size, node.unreadable)
+    notes = own.notes
+    if node.gallery is None:
+        others = gallery.tiles(128).shelf(node.size)
+    elif node.gallery == node.path:
+        others = own
+    else:
+        others = read_files(node.gallery, node.size, node.unreadable)
+        notes += others.missing
+    chosen = own.only(gallery.spread(len(own), node.count))
+    queries = Pictures(chosen.names, chosen.read(range(len(chosen))), notes)
+    return queries, gallery.gathered(chosen, others), torch.arange(len(chosen))
+
+
+def _made(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"`data.cache` must be a folder that can be written to; got {folder} ({error})") from None
+
+
+def target(
+    wish: str, pictures: Gallery | Classes, truth: Tensor, seed: int, size: int
+) -> tuple[Gallery | Classes, Tensor]:
+    """The gallery (with the target in it) and each query's goal, a row of it."""
+    if isinstance(pictures, Classes):
+        return pictures, pictures.target(wish, truth, seed)
+    if wish == "another":
+        generator = torch.Generator().manual_seed(stream(seed, "target"))
+        rows = [_another(pictures, int(row), generator) for row in truth]
+        return pictures, torch.tensor(rows)
+    if wish in pictures.names:
+        row = pictures.names.index(wish)
+    else:
+        if not Path(wish).is_file():
+            raise ValueError(f"`objective.target` must be another, a gallery picture or an image file; got {wish!r}")
+        wanted = read_files(wish, size)
+        if len(wanted) > 1:
+            raise ValueError(f"`objective.target` must be one picture; {wish!r} names {len(wanted)}")
+        pictures, (row,) = pictures.joined(wanted)
+    goal = torch.full_like(truth, row)
+    if bool(pictures.same(goal, truth).any()):
+        raise ValueError(f"`objective.target` is itself one of the attacked pictures, or shows the same: {wish!r}")
+    return pictures, goal
+
+
+def _another(pictures: Gallery, row: int, generator: torch.Generator) -> int:
+    """A row of another photograph and another identity (for a person's own files: another file)."""
+    own = _photograph(pictures.names[row])
+    alike = pictures.same(torch.arange(len(pictures)), torch.tensor(row)).tolist()
+    others = [i for i, name in enumerate(pictures.names) if _photograph(name) != own and not alike[i]]
+    if not others:
+        raise ValueError("`objective.target=another` needs a gallery with more than one picture, or identity")
+    return others[int(torch.randint(len(others), (), generator=generator))]
+
+
+def _photograph(name: str) -> str:
+    """Of a bundled tile its photograph; of a file the file itself, whose name has an ending."""
+    found = re.fullmatch(r"([^/.]+)-\d+-\d+", name)
+    return name if found is None else found[1]

@@ -1,0 +1,239 @@
+"""Which pictures are meant: folders, lists and tables, and what is said of those that cannot be read."""
+
+import gc
+import re
+
+import pytest
+import torch
+
+import attacks.shelf
+from attacks import choices
+from attacks.images import load_image, save_image
+from attacks.listing import listed
+from attacks.sets import data
+from attacks.shelf import SLENDER, read_files, square
+
+SIZE = 16
+
+
+def noise(seed, height=SIZE, width=SIZE):
+    return torch.randint(0, 256, (3, height, width), generator=torch.Generator().manual_seed(seed)).float() / 255
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """Three pictures in a folder, two of the same name in two others."""
+    for i, name in enumerate(("c.png", "a.png", "b.png", "p/x.png", "q/x.png")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        save_image(tmp_path / name, noise(i))
+    return tmp_path
+
+
+def write(path, text, encoding="utf-8"):
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def everything(shelf):
+    return shelf.names, shelf.digests, shelf.read(range(len(shelf)))
+
+
+FORMS = {
+    "list": ("x.txt", "a.png\nb.png\nc.png\n"),
+    "remarks": ("x.TXT", "# mine\n\n  a.png  \nb.png\n\t\n# more\nc.png"),
+    "other line ends": ("x.txt", "a.png\r\nb.png\r\nc.png\r\n"),
+    "old line ends": ("x.txt", "a.png\rb.png\rc.png"),
+    "mark of byte order": ("x.txt", "\ufeffa.png\nb.png\nc.png"),
+    "by another way": ("x.txt", "./a.png\np/../b.png\nc.png"),
+    "table": ("x.csv", "path\na.png\nb.png\nc.png\n"),
+    "columns": ("x.csv", 'size,path,note\n1,a.png,"one, two"\n2,"b.png",\n\n3,c.png,"two\nlines"\n'),
+    "marked table": ("x.csv", "\ufeffpath\r\na.png\r\nb.png\r\nc.png\r\n"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_of_paths_is_as_the_folder_itself(mine, form):
+    name, text = FORMS[form]
+    for found, wanted in zip(
+        everything(read_files(write(mine / name, text), SIZE)), everything(read_files(mine, SIZE)), strict=True
+    ):
+        assert torch.equal(found, wanted) if isinstance(found, torch.Tensor) else found == wanted
+
+
+def test_paths_are_relative_to_their_file_or_absolute(mine, tmp_path, monkeypatch):
+    (mine / "lists").mkdir()
+    monkeypatch.chdir("/")
+    here = write(mine / "lists" / "x.txt", f"../a.png\n{mine / 'b.png'}\n")
+    assert [entry.path for entry in listed(here)[0]] == [mine / "a.png", mine / "b.png"]
+
+
+def test_pictures_of_the_same_name_stay_apart(mine):
+    both = write(mine / "x.txt", "p/x.png\na.png\nq/x.png\n")
+    assert [entry.name for entry in listed(both)[0]] == ["p/x.png", "a.png", "q/x.png"]
+
+
+def test_identities_are_those_of_the_table(mine):
+    table = write(mine / "x.csv", "identity,path\nanna,a.png\n,b.png\n anna ,c.png\n")
+    assert [entry.identity for entry in listed(table)[0]] == ["anna", None, "anna"]
+
+
+def test_a_folder_of_folders_has_their_names_as_identities(mine, tmp_path_factory):
+    found, notes = listed(mine)
+    assert [entry.name for entry in found] == ["a.png", "b.png", "c.png"]
+    assert {entry.identity for entry in found} == {None}
+    assert re.search("2 folders are not looked into", *notes)
+    for name in "abc":
+        (mine / f"{name}.png").unlink()
+    found, notes = listed(mine)
+    assert [(entry.name, entry.identity) for entry in found] == [("p/x.png", "p"), ("q/x.png", "q")]
+    assert not notes
+
+
+WRONG = {
+    "no column": ("x.csv", "file,identity\na.png,1\n", r"x\.csv` line 1: .*one column `path`.*got file, identity"),
+    "two columns": ("x.csv", "path,path\na.png,b.png\n", r"line 1: .*one column `path`"),
+    "two identities": ("x.csv", "path,identity,identity\na.png,1,2\n", r"line 1: .*at most one `identity`"),
+    "semicolons": ("x.csv", "path;identity\na.png;1\n", r"line 1: .*parted by commas; got path;identity"),
+    "too many cells": ("x.csv", "path,identity\na.png,1\nb,c.png,2\n", r"line 3: 3 cells under a header of 2"),
+    "too few cells": ("x.csv", "path,identity\n\na.png\n", r"line 3: 1 cells under a header of 2"),
+    "an empty cell": ("x.csv", "path,identity\n,anna\n", r"line 2: the cell `path` is empty"),
+    "an open quote": ("x.csv", 'path\n"a.png\nb.png\n', r"line \d: .*unexpected end"),
+    "only a header": ("x.csv", "path\n", r"names no picture"),
+    "empty": ("x.txt", "", r"names no picture"),
+    "only remarks": ("x.txt", "# a.png\n\n", r"names no picture"),
+    "twice": ("x.txt", "a.png\nb.png\n./a.png\n", r"line 3 names `.*a\.png` again, after x\.txt line 1"),
+    "a long line": ("x.txt", "a.png\n" + "b" * 10**6, r"line 2: a line of 1000000 letters is no path"),
+    "a long cell": ("x.csv", "path\na.png\n" + "b" * 10**6, r"line 3: a line of 1000000 letters is no path"),
+    "a missing file": ("x.txt", "a.png\nnowhere.png\n", r"x\.txt line 2: .*nowhere\.png` does not exist"),
+    "a folder": ("x.csv", "path\np\n", r"x\.csv line 2: .*/p` is a folder"),
+    "a long name": ("x.txt", "a.png\n" + "b" * 3000, r"x\.txt line 2: .*File name too long|cannot be read"),
+    "a list in a list": ("x.txt", "a.png\ny.txt\n", r"x\.txt line 2: .*y\.txt` cannot be read"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_said_in_one_line_with_its_place(mine, case):
+    name, text, message = WRONG[case]
+    write(mine / "y.txt", "b.png")
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
+        read_files(write(mine / name, text), SIZE)
+    assert "\n" not in str(error.value)
+
+
+NO_TEXT = {
+    "not UTF-8": (b"path\na.png\n\xff\xfe\n", 3),
+    "zero byte": (b"path\n\x00a.png\n", 2),
+    "junk": (bytes(range(256))[::-1] * 20, 1),
+    "latin": ("path\nä\n".encode("latin1"), 2),
+}
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x.csv"])
+@pytest.mark.parametrize("case", NO_TEXT)
+def test_what_is_no_text_is_said_with_its_line(mine, name, case):
+    raw, line = NO_TEXT[case]
+    (mine / name).write_bytes(raw)
+    with pytest.raises(ValueError, match=rf"{name}` line {line}:") as error:
+        read_files(mine / name, SIZE)
+    assert "\n" not in str(error.value) and str(error.value).isprintable()
+
+
+def break_some(folder):
+    """Some that are no pictures, one cut short, one too slender; the names of all that cannot be read."""
+    (folder / "bad.png").write_bytes(b"\x89PNG not really")
+    (folder / "cut.png").write_bytes((folder / "a.png").read_bytes()[:200])
+    save_image(folder / "slender.png", noise(9, 2, 2 * SLENDER + 1))
+    (folder / "link.png").symlink_to(folder / "nowhere.png")
+    return ["bad.png", "cut.png", "link.png", "slender.png"]
+
+
+def test_broken_files_are_refused_by_name(mine):
+    (mine / "bad.png").write_bytes(b"no")
+    with pytest.raises(ValueError, match=r"bad\.png` cannot be read.*data\.unreadable=skip"):
+        read_files(mine, SIZE)
+    break_some(mine)
+    with pytest.raises(
+        ValueError, match=r"^4 of 7 pictures cannot be read: bad\.png, cut\.png, link\.png, \.\.\."
+    ) as e:
+        read_files(mine, SIZE)
+    assert "\n" not in str(e.value)
+
+
+def test_broken_files_are_left_out_with_a_note_each(mine):
+    wanted, bad = everything(read_files(mine, SIZE)), break_some(mine)
+    shelf = read_files(mine, SIZE, "skip")
+    assert shelf.names == wanted[0] and torch.equal(everything(shelf)[2], wanted[2])
+    assert [note.partition(":")[0] for note in shelf.missing] == bad
+    assert set(shelf.missing) <= set(shelf.notes)
+    assert "too slender" in shelf.missing[-1]
+
+
+def test_skipping_all_is_refused(tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"no")
+    with pytest.raises(ValueError, match=r"none of 1 pictures can be read; the first: .*bad\.png"):
+        read_files(tmp_path, SIZE, "skip")
+
+
+def test_a_picture_that_changes_is_noticed(mine):
+    shelf = read_files(mine, SIZE)
+    save_image(mine / "b.png", noise(99))
+    assert len(shelf.read([0, 2])) == 2
+    with pytest.raises(ValueError, match=r"`b\.png` has changed"):
+        shelf.read([1])
+
+
+def test_no_picture_is_kept(mine, monkeypatch):
+    # Each is let go before the next but one is read: while files are looked through, and while they are embedded.
+    alive = []
+
+    def counted(path):
+        alive.append(sum(type(each) is torch.Tensor and each.dim() == 3 for each in gc.get_objects()))
+        return load_image(path)
+
+    monkeypatch.setattr(attacks.shelf, "load_image", counted)
+    for i in range(8):
+        save_image(mine / f"{i}.png", noise(20 + i, SIZE, SIZE + 2))
+    shelf = read_files(mine, SIZE)
+    assert len(alive) == 11 and max(alive) <= alive[0] + 2
+    for start in range(0, 8, 4):
+        shelf.read(range(start, start + 4))
+    assert len(alive) == 19 and max(alive) <= alive[0] + 4
+
+
+def test_slender_pictures_are_cut_as_long_as_they_are_not_threads():
+    assert square(noise(0, 2, 2 * SLENDER), 4).shape == (3, 4, 4)
+    with pytest.raises(ValueError, match="101x2 is too slender"):
+        square(noise(0, 2, 2 * SLENDER + 1), 4)
+
+
+def folder(path, **more):
+    return choices.Folder(path=str(path), size=SIZE, **{key: value and str(value) for key, value in more.items()})
+
+
+def test_queries_are_in_the_gallery_once_whatever_it_is(mine):
+    for other in (mine, mine / "a.png", mine / "p"):
+        queries, gallery, truth = data(folder(mine, gallery=other))
+        assert [gallery.names[row] for row in truth] == list(queries.names) == ["a.png", "b.png", "c.png"]
+        assert len(set(gallery.digests)) == len(gallery) == (4 if other.name == "p" else 3)
+        assert torch.equal(torch.cat(list(gallery.chunks(2)))[truth], queries.images)
+
+
+def test_what_the_gallery_leaves_out_is_a_note_of_the_run(mine):
+    (mine / "p" / "bad.png").write_bytes(b"no")
+    queries, _, _ = data(folder(mine, gallery=mine / "p", unreadable="skip"))
+    assert any(note.startswith("bad.png: left out") for note in queries.notes)
+    with pytest.raises(ValueError, match=r"bad\.png"):
+        data(folder(mine, gallery=mine / "p"))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"unreadable": "ignore"}, "`data.unreadable` must be refuse or skip"),
+        ({"cache": "a.png"}, "`data.cache` must"),
+    ],
+)
+def test_settings_that_are_none(mine, more, message):
+    more = {key: mine / value if key == "cache" else value for key, value in more.items()}
+    with pytest.raises(ValueError, match=message):
+        data(folder(mine, **more))

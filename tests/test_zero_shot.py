@@ -1,0 +1,73 @@
+"""Classes as text: the file, and the classifier that CLIP makes of it."""
+
+import hashlib
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks.zero_shot import class_embeddings, read_classes, texts_of
+
+
+def texts(said):
+    """A direction for each text, a function of the text alone."""
+    seeds = [int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) for text in said]
+    return torch.stack([torch.randn(6, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
+
+
+def test_a_class_is_the_mean_direction_of_its_templates():
+    templates = ["a photo of a {}.", "a {}", "{}, printed"]
+    found = class_embeddings(texts, ["cat", "stop sign"], templates)
+    for name, row in zip(["cat", "stop sign"], found, strict=True):
+        each = [F.normalize(texts([t.format(name)])[0], dim=0) for t in templates]
+        assert torch.allclose(row, F.normalize(sum(each), dim=0), atol=1e-6)
+    assert torch.allclose(found.norm(dim=1), torch.ones(2))
+
+
+def test_the_length_of_a_text_embedding_does_not_matter():
+    scaled = class_embeddings(
+        lambda said: texts(said) * torch.arange(1, len(said) + 1)[:, None], ["a", "b"], ["{}", "x {}"]
+    )
+    assert torch.allclose(scaled, class_embeddings(texts, ["a", "b"], ["{}", "x {}"]), atol=1e-6)
+
+
+@pytest.mark.parametrize("templates", [[], ["a photo"]])
+def test_a_template_has_a_place_for_the_class(templates):
+    with pytest.raises(ValueError, match=r"`data.templates`.*\{\}"):
+        class_embeddings(texts, ["a", "b"], templates)
+
+
+def test_classes_are_lines(tmp_path):
+    (tmp_path / "c.txt").write_bytes("\ufeffcat\r\n\r\n# a note\r\n stop sign \r\nété".encode())
+    assert read_classes(tmp_path / "c.txt") == ("cat", "stop sign", "été")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"cat\n", "at least two"), (b"", "at least two"), (b"a\nb\na\n", "'a' twice"), (b"\xff\xfe\x00", "UTF-8")],
+)
+def test_a_file_that_is_none_is_named(tmp_path, content, message):
+    (tmp_path / "c.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_classes(tmp_path / "c.txt")
+    assert "c.txt" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none\.txt"):
+        read_classes(tmp_path / "none.txt")
+
+
+class Tower(nn.Module):
+    def __init__(self, inner=None):
+        super().__init__()
+        self.encoder = inner
+        if inner is None:
+            self.texts = texts
+
+
+def test_the_text_tower_is_found_behind_wrappers():
+    assert texts_of(Tower(Tower()), "x") is texts
+    with pytest.raises(ValueError, match=r"`data\.classes` needs an encoder with a text tower"):
+        texts_of(nn.Identity(), "`data.classes`")
