@@ -85,6 +85,7 @@ def build(run: schema.Run) -> Parts:
         raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
     wish, adaptive = tail(run.risk, run.attack.views), more_views(run.attack)
     check_attack(run)
+    check_classes(run)
     optimiser, transforms = optimise(run.optimiser), pipeline(run.transforms)
     where = device(run.engine.device)
     encoder = subject(run.encoder, where, run.defence)
@@ -161,6 +162,24 @@ def check_attack(run: schema.Run) -> None:
     if run.risk.name != "mean":
         raise ValueError(
             f"`attack.adversary` chooses the worst views itself; it needs risk=mean, got {run.risk.name}"
+        )
+
+
+def check_classes(run: schema.Run) -> None:
+    """Refuse what has no meaning where a view is taken for a class, given as text."""
+    if getattr(run.data, "classes", None) is None:
+        return
+    if run.encoder.features:
+        raise ValueError(
+            "`data.classes` are compared with what the encoder answers itself; encoder.features leave the space of "
+            "the texts: drop one of the two"
+        )
+    if run.data.gallery is not None:
+        raise ValueError("`data.classes` take the place of a gallery; data.gallery cannot be given beside them")
+    if isinstance(run.objective, choices.Toward) and run.objective.metric == "l2":
+        raise ValueError(
+            "`objective.metric=l2` toward a class would only shorten the embedding, since a text has length 1 here; "
+            "with data.classes use cosine"
         )
 
 

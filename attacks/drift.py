@@ -133,6 +133,7 @@ def ordered(encoder: nn.Module, layers: Sequence[str], image: Tensor) -> dict[st
     Raises:
         ValueError: in the words of `evaluate.layers`: a name or pool that cannot be had.
     """
+    image = image.expand(2, *image.shape[1:])  # of one, what a layer says once for all looks like a row for each
     seen = visits(encoder, image)
     place = {visit.name: visit.order for visit in seen}
     pools = asked(_sensible(seen) if list(layers) == [ALL] else layers, "evaluate.layers")

@@ -57,10 +57,20 @@ class Embedded(NamedTuple):
 
 @torch.no_grad()
 def embedded(
-    gallery: Gallery | Classes, encoder: Encoder, device: torch.device, chunk: int, cache: Cache | None = None
+    gallery: Gallery | Classes,
+    encoder: Encoder,
+    device: torch.device,
+    chunk: int,
+    cache: Cache | None = None,
+    *,
+    keep: bool = True,
 ) -> Embedded:
     """The embeddings of a gallery on `device`; at most `chunk` pictures are in memory at a time. Classes have
-    theirs already."""
+    theirs already.
+
+    Args:
+        keep: whether to write to the cache. Of several processes one does, so what it counts is its own.
+    """
     if isinstance(gallery, Classes):
         return Embedded(gallery.rows.to(device), 0, 0, ())
     parts: list[Tensor] = []
@@ -72,7 +82,7 @@ def embedded(
             counts[found is None] += len(rows)
             if found is None:
                 found = encoder(shelf.read(rows).to(device))
-                trouble = block.write(found) or trouble
+                trouble = (block.write(found) if keep else "") or trouble
             notes += [trouble] if trouble else []
             parts.append(found.to(device))
     return Embedded(torch.cat(parts)[gallery.order.to(device)], counts[True], counts[False], tuple(notes))
@@ -106,7 +116,7 @@ class _Block:
             return None, self._trouble("it is of other pictures or another encoder")
         if tuple(found.shape) != self.shape or not found.is_floating_point():
             return None, self._trouble(f"it holds {found.dtype} of shape {tuple(found.shape)}, not {self.shape}")
-        if said.get("sha256") != _sha256(found):
+        if said.get("sha256") != _sha256(found) or found.itemsize < 2 or not bool(found.isfinite().all()):
             return None, self._trouble("its numbers are not those that were written")
         return found, ""
 

@@ -42,7 +42,10 @@ KEPT = 4
 
 
 class Cost(NamedTuple):
-    """Encoder passes, in views, and seconds; and how many pictures of the gallery needed none, being cached."""
+    """Encoder passes, in views, and seconds; and how many pictures of the gallery needed none, being cached.
+
+    Not counted is what looks at the encoder before the run: the engine's measurement (which may fill the cache), and
+    the one look at each picture that has a class to be told."""
 
     forward: int
     backward: int
@@ -84,7 +87,9 @@ def _experiment(run: Run, parts: Parts, module: nn.Module, decision: Decision, w
     images = parts.queries.images.to(parts.device)
     layers = ordered(parts.encoder, run.evaluate.layers, images[:1]) if run.evaluate.layers else {}
     cache = cache_of(run, parts.encoder, full, parts.device)
-    gallery, passed, cached, notes = embedded(parts.gallery, judge.encoder, parts.device, decision.chunk, cache)
+    gallery, passed, cached, notes = embedded(
+        parts.gallery, judge.encoder, parts.device, decision.chunk, cache, keep=world.first
+    )
     judge.forward += passed * world.first  # every process does it, for the same answer
     if world.first:
         for note in notes:

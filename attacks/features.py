@@ -64,6 +64,10 @@ class Features(nn.Module):
         parts = [found[name] for name in self.pools]
         return parts[0] if len(parts) == 1 else torch.cat([_unit(part) for part in parts], dim=1)
 
+    def forget(self) -> None:
+        """Let the next pass say anew how long each layer's rows are: the last was a trial with other pictures."""
+        self._widths.first = {}
+
     def __repr__(self) -> str:
         named = ", ".join(f"{name} ({pool})" for name, pool in self.pools.items())
         return f"{self.encoder!r}\n  {'features':<10} {named}"

@@ -94,18 +94,27 @@ def folder(path: str | Path, size: int) -> Pictures:
     Raises FileNotFoundError or ValueError, naming the file.
     """
     found = read_files(path, size)
-    return Pictures(found.names, found.read(range(len(found))), found.notes)
+    return Pictures(found.names, found.read(range(len(found))), found.remarks())
 
 
 @dataclass(frozen=True)
 class Gallery:
     """What a view can be taken for: pictures of one or more shelves. `places` has each row's shelf and number on it,
-    `names` its name, unique here, and `labels` whom or what it shows."""
+    `names` its name, unique here, and `labels` whom or what it shows.
+
+    Raises ValueError where the same pixels are said to show two."""
 
     shelves: tuple[Shelf, ...]
     places: tuple[tuple[int, int], ...]
     names: tuple[str, ...]
     labels: tuple[str | None, ...]
+
+    def __post_init__(self) -> None:
+        first: dict[str, int] = {}
+        for row, (pixels, label) in enumerate(zip(self.digests, self.labels, strict=True)):
+            if label is not None:
+                before = first.setdefault(pixels, row)
+                _agreed(self.labels[before], label, self.names[before], self.names[row])
 
     def __len__(self) -> int:
         return len(self.places)

@@ -17,7 +17,7 @@ from attacks.files import write_json
 from attacks.inspection import layer_listing
 from attacks.report.figures import contact_sheet
 from attacks.report.page import write_report
-from attacks.results import manifest, metrics, table, warnings
+from attacks.results import encoder_line, manifest, metrics, table, warnings
 from attacks.sanity import table as sanity_table
 from attacks.schema import Run
 from attacks.sets import data
@@ -73,4 +73,5 @@ def _report(out: Path, content: dict[str, Any], parts: Parts, outcome: Outcome) 
         print(words(content["drift"]))
     if outcome.sanity is not None:
         print(sanity_table(outcome.sanity))
+    print(encoder_line(content))
     print(f"report: {out / 'report.html'}")

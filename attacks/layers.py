@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
+from torch.jit import ScriptModule
 
 from attacks.randomness import EncoderDraws, randomness_of
 
@@ -31,11 +32,13 @@ def unwrapped(encoder: nn.Module) -> nn.Module:
 
 def named_layers(encoder: nn.Module) -> dict[str, nn.Module]:
     """The layers by the names that the encoder's library gives them: `layer3`, not `network.layer3`. Our own wrappers
-    have no names in it; a layer that is used under two names has both."""
+    have no names in it; a layer that is used under two names has both. TorchScript's cannot be watched, so they are
+    left out."""
     network = unwrapped(encoder)
     while _ours(network) and isinstance(inner := getattr(network, "network", None), nn.Module):
         network = inner
-    return {name: layer for name, layer in network.named_modules(remove_duplicate=False) if name}
+    layers = network.named_modules(remove_duplicate=False)
+    return {name: layer for name, layer in layers if name and not isinstance(layer, ScriptModule)}
 
 
 def _ours(module: nn.Module) -> bool:

@@ -20,6 +20,7 @@ from attacks.distributed import ALONE, World
 from attacks.eot import EOT
 from attacks.estimate import Estimate, combined
 from attacks.ground import Ground
+from attacks.norms import settles
 from attacks.parts import Encoder, Inner, Look, Objective, Optimiser, Penalty, Perturbation
 from attacks.penalties import penalised
 from attacks.randomness import drawn as own_draws
@@ -46,6 +47,7 @@ class Step(NamedTuple):
     last: bool
 
 
+@settles
 def attack(
     images: Tensor,
     anchor: Tree,

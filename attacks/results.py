@@ -17,7 +17,7 @@ from attacks.engine import Choice
 from attacks.experiment import Outcome
 from attacks.metrics import Interval, interval
 from attacks.schema import Run
-from attacks.subject import identity
+from attacks.subject import described, identity
 from attacks.zero_shot import Classes
 
 SCHEMA = 1
@@ -44,7 +44,7 @@ def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, 
         "schema": SCHEMA,
         "preset": preset,
         "seed": run.seed,
-        "encoder": {key: getattr(run.encoder, key, None) for key in ("name", "model", "weights")},
+        "encoder": identity(run.encoder, parts.encoder),
         "threat": {
             "objective": run.objective.name,
             "targeted": parts.goal is not None,
@@ -62,6 +62,7 @@ def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, 
         "queries": list(parts.queries.names),
         "gallery": len(parts.gallery),
         "classes": list(parts.gallery.names) if isinstance(parts.gallery, Classes) else None,
+        "guessed": parts.gallery.guessed if isinstance(parts.gallery, Classes) else 0,
         # None where every picture is its own; else a view is recognised by any picture of its identity.
         "identities": None if parts.gallery.identity is None else len(parts.gallery.identity.unique()),
         "bank": {
@@ -121,6 +122,13 @@ def table(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def encoder_line(content: dict[str, Any]) -> str:
+    """Which encoder the numbers are of, for the terminal; its preprocessing is in the report."""
+    (_, name), *rows = described(content["encoder"])
+    shown = (f"{what} {words}" for what, words in rows if what not in ("resize", "crop", "normalise"))
+    return "; ".join([f"encoder: {name}", *shown])
+
+
 def warnings(content: dict[str, Any]) -> list[str]:
     """What a reader must know before believing the numbers."""
     checks = content["sanity"]["checks"] if content["sanity"] else []
@@ -141,6 +149,11 @@ def warnings(content: dict[str, Any]) -> list[str]:
         said.append(
             f"the attacked files use {arms['eot']['budget_used']:.0%} of the budget: 8 bits cannot hold it, or the "
             "attack stays inside its set"
+        )
+    if content.get("guessed"):
+        said.append(
+            f"{content['guessed']} picture(s) have no identity, and the class that the encoder gives them untouched: "
+            "recall is how far it agrees with itself, not its accuracy"
         )
     if len(content["queries"]) < 5:
         said.append(f"{len(content['queries'])} picture(s): the intervals say little about other pictures")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import CompactHydraException
@@ -103,7 +104,7 @@ def _run() -> None:
     sys.argv[1:] = [_stored(argument) for argument in sys.argv[1:]]
     if {"--help", "-h"} & set(sys.argv[1:]) and not any(a.startswith("config=") for a in sys.argv[1:]):
         sys.argv.append("config=quickstart")  # help shows a whole configuration, so it needs one
-    _refuse_config_dirs(sys.argv[1:])
+    _refuse_unchecked(sys.argv[1:])
     main()
 
 
@@ -164,6 +165,8 @@ def _stored(argument: str) -> str:
             preset, name = presets.read(choice), Path(choice).stem
             if (CONFIGS / "config" / f"{name}.yaml").exists():
                 raise ValueError(f"preset `{choice}` has the name of a bundled preset; rename the file")
+            if name in names:
+                raise ValueError(f"preset `{choice}` has the name of another one in this sweep; rename the file")
             ConfigStore.instance().store(group="config", name=name, node=preset, package="_global_")
             choice = name
         names.append(choice)
@@ -180,18 +183,25 @@ def _refuse_unasked_program(encoder: str, overrides: Iterable[str]) -> None:
         )
 
 
-def _refuse_config_dirs(arguments: list[str]) -> None:
-    """Files of a `--config-dir` are read by Hydra before any check of ours; so they are checked first."""
-    for before, argument in zip(["", *arguments], arguments, strict=False):
-        key, _, value = argument.partition("=")
-        folder = (
-            value
-            if key in ("--config-dir", "-cd") and value
-            else argument
-            if before in ("--config-dir", "-cd")
-            else ""
-        )
-        for file in sorted(Path(folder).rglob("*.y*ml")) if folder else ():
+def _refuse_unchecked(arguments: list[str]) -> None:
+    """Hydra reads files before any check of ours; so those of a `--config-dir` are checked first, and other ways to
+    other files are closed: a file there could open or run what it names under `hydra`, and a pickle is code."""
+    given, _ = get_args_parser().parse_known_args(arguments)
+    for flag in ("config_path", "config_name", "experimental_rerun"):
+        if getattr(given, flag) is not None:
+            raise ValueError(f"`--{flag.replace('_', '-')}` is refused: name a preset file, config=./mine.yaml")
+    for argument in given.overrides:
+        key, _, value = argument.lstrip("+~").partition("=")
+        if key == "hydra.searchpath":
+            raise ValueError("`hydra.searchpath` is refused: name a folder of configurations with --config-dir")
+        group = key.partition("@")[0]
+        if any(step in group or ("." not in group and step in value) for step in ("..", "//")):
+            raise ValueError(f"`{argument}` must name a choice, not a path; a preset file ends in .yaml")
+    folder = Path(given.config_dir or os.devnull)
+    for file in sorted(folder.rglob("*")) if folder.is_dir() else ():
+        if "hydra" in str(file.relative_to(folder)) or (file.is_symlink() and file.is_dir()):
+            raise ValueError(f"`{file}` is refused: a folder of configurations has no links to folders, and no hydra")
+        if file.suffix in (".yaml", ".yml"):
             presets.read(file)
 
 

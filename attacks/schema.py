@@ -6,6 +6,7 @@ turns names into parts.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -112,7 +113,8 @@ def refuse_code(node: Any, where: str) -> None:
     """Raise ValueError where a configuration names code to run, or reads the environment.
 
     `_target_` and logging's `()` are the keys by which Hydra and the standard library call what a file names; an
-    `oc.env` would carry a secret of whoever runs the file into its logs and reports.
+    `oc.env` would carry a secret of whoever runs the file into its logs and reports. Its name can be put together
+    from other keys, so of all `${...}` only a plain reference to another key is left.
     """
     if isinstance(node, dict):
         for key, value in node.items():
@@ -124,8 +126,15 @@ def refuse_code(node: Any, where: str) -> None:
     elif isinstance(node, list):
         for value in node:
             refuse_code(value, where)
-    elif isinstance(node, str) and "${oc.env" in node.replace(" ", ""):
-        raise ValueError(f"{where}: `{node}` is refused: a configuration does not read the environment")
+    elif isinstance(node, str) and "${" in _REFERENCE.sub("", node):
+        raise ValueError(
+            f"{where}: `{node}` is refused: a configuration refers to its own keys, such as ${{seed}}; it does not "
+            "read the environment or anything else"
+        )
+
+
+#: To another key of the configuration, absolute or relative.
+_REFERENCE = re.compile(r"\$\{[\w.\[\]]+\}")
 
 
 def fraction(text: str, name: str) -> float:

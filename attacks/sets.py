@@ -39,15 +39,17 @@ def _folder(node: choices.Folder) -> tuple[Pictures, Gallery, Tensor]:
     if node.cache is not None:
         _made(Path(node.cache))
     own = read_files(node.path, node.size, node.unreadable)
-    notes = own.notes
-    if node.gallery is None:
+    chosen = own.only(gallery.spread(len(own), node.count))
+    notes = chosen.remarks()
+    if node.classes is not None:  # they take the gallery's place, so none is read
+        others = own.only([])
+    elif node.gallery is None:
         others = gallery.tiles(128).shelf(node.size)
     elif node.gallery == node.path:
         others = own
     else:
         others = read_files(node.gallery, node.size, node.unreadable)
-        notes += others.missing
-    chosen = own.only(gallery.spread(len(own), node.count))
+        notes += others.notes  # not what was converted: there may be thousands
     queries = Pictures(chosen.names, chosen.read(range(len(chosen))), notes)
     return queries, gallery.gathered(chosen, others), torch.arange(len(chosen))
 

@@ -24,14 +24,16 @@ FIRST = 3
 class Shelf:
     """Named pictures of one size, none of them in memory: `load` reads one (3,H,W), as `Pictures` holds it.
 
-    `digests` are the sha256 of their pixels; `labels` say whom or what they show, None where nobody has said. `notes`
-    says what was converted, `missing` which files were left out.
+    `digests` are the sha256 of their pixels; `labels` say whom or what they show, None where nobody has said.
+    `changes` says of each what was converted, `missing` which files were left out, `notes` that and what was passed
+    over.
     """
 
     names: tuple[str, ...]
     digests: tuple[str, ...]
     labels: tuple[str | None, ...]
     load: Callable[[int], Tensor]
+    changes: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
 
@@ -46,6 +48,10 @@ class Shelf:
                 raise ValueError(f"`{self.names[row]}` has changed since the run began; leave the pictures alone")
         return torch.stack(found)
 
+    def remarks(self) -> tuple[str, ...]:
+        """All that was said of the pictures that are here, and of those that are not."""
+        return (*self.notes, *(note for notes in self.changes for note in notes))
+
     def only(self, rows: Sequence[int]) -> Shelf:
         """Some of them as a shelf of their own."""
         load, chosen = self.load, list(rows)
@@ -55,6 +61,7 @@ class Shelf:
             digests=tuple(self.digests[i] for i in chosen),
             labels=tuple(self.labels[i] for i in chosen),
             load=lambda i: load(chosen[i]),
+            changes=tuple(self.changes[i] for i in chosen) if self.changes else (),
         )
 
 
@@ -78,6 +85,7 @@ def read_files(path: str | Path, size: int, unreadable: str = "refuse") -> Shelf
     entries, notes = listed(path)
     whole: list[Entry] = []
     digests: list[str] = []
+    changes: list[tuple[str, ...]] = []
     failed: list[tuple[Entry, Exception]] = []
     for entry in entries:
         try:
@@ -88,9 +96,9 @@ def read_files(path: str | Path, size: int, unreadable: str = "refuse") -> Shelf
             continue
         whole.append(entry)
         digests.append(digest(cut))
-        notes += said
         if image.shape[1:] != (size, size):
-            notes.append(f"{entry.name}: {image.shape[2]}x{image.shape[1]} resized and cropped to {size}x{size}")
+            said.append(f"{entry.name}: {image.shape[2]}x{image.shape[1]} resized and cropped to {size}x{size}")
+        changes.append(tuple(said))
     if failed and (unreadable == "refuse" or not whole):
         raise _refusal(failed, len(entries), unreadable)
     missing = tuple(f"{entry.name}: left out, {_reason(entry, error)}" for entry, error in failed)
@@ -99,6 +107,7 @@ def read_files(path: str | Path, size: int, unreadable: str = "refuse") -> Shelf
         digests=tuple(digests),
         labels=tuple(entry.identity for entry in whole),
         load=lambda i: square(load_image(whole[i].path)[0], size),
+        changes=tuple(changes),
         notes=(*notes, *missing),
         missing=missing,
     )

@@ -71,7 +71,17 @@ def class_embeddings(texts: Texts, classes: Sequence[str], templates: Sequence[s
             raise ValueError(f"`data.templates` must each have {PLACE} where the class goes; got {template!r}")
     rows = []
     for name in classes:
-        said = F.normalize(texts([template.replace(PLACE, name) for template in templates]).float(), dim=1)
+        try:
+            found = texts([template.replace(PLACE, name) for template in templates])
+        except (ValueError, OSError):
+            raise
+        except Exception as error:  # the files of a stranger's tokenizer can bring it to raise anything
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(
+                f"the text tower does not take the class {name!r} ({type(error).__name__}: {reason}); are the "
+                "tokenizer's files whole?"
+            ) from error
+        said = F.normalize(found.float(), dim=1)
         rows.append(F.normalize(said.mean(0), dim=0))
     return torch.stack(rows)
 
@@ -83,6 +93,7 @@ class Classes:
 
     names: tuple[str, ...]
     rows: Tensor
+    guessed: int = 0  # of so many pictures the class is what the encoder says of them
     identity: None = None
 
     def __len__(self) -> int:
@@ -118,6 +129,13 @@ def classified(
     """
     names = read_classes(path)
     rows = class_embeddings(texts_of(encoder, "`data.classes`"), names, list(templates)).to(images.device)
+    said: dict[tuple[float, ...], str] = {}
+    for name, row in zip(names, rows.tolist(), strict=True):
+        if said.setdefault(tuple(row), name) != name:  # capitals, or what lies beyond the longest text
+            raise ValueError(
+                f"`data.classes`: to the encoder {said[tuple(row)]!r} and {name!r} are one text, so no view could be "
+                "taken for the second; leave one out"
+            )
     strange = next((label for label in labels if label is not None and label not in names), None)
     if strange is not None:
         raise ValueError(f"`data.classes`: a picture has the identity {strange!r}, which is no class of {path}")
@@ -126,10 +144,10 @@ def classified(
     if own.shape[1] != rows.shape[1]:
         raise ValueError(
             f"`data.classes`: the text tower answers with {rows.shape[1]} numbers and the encoder with "
-            f"{own.shape[1]}; encoder.features and other read-outs leave the space of the texts"
+            f"{own.shape[1]}: its read-out leaves the space of the texts"
         )
-    said = (F.normalize(own.to(rows), dim=1) @ rows.T).argmax(1).tolist()
-    truth = [guess if label is None else names.index(label) for guess, label in zip(said, labels, strict=True)]
+    guesses = (F.normalize(own.to(rows), dim=1) @ rows.T).argmax(1).tolist()
+    truth = [guess if label is None else names.index(label) for guess, label in zip(guesses, labels, strict=True)]
     unknown = sum(label is None for label in labels)
     note = f"{unknown} pictures have no identity: their class is what the encoder says of them untouched"
-    return Classes(names, rows), torch.tensor(truth), (note,) if unknown else ()
+    return Classes(names, rows, unknown), torch.tensor(truth), (note,) if unknown else ()

@@ -183,6 +183,26 @@ def test_names_come_in_the_order_in_which_they_run():
     assert list(pools.items()) == [("stem", "flat"), ("stages.8", "mean"), ("head", "flat"), ("output", "flat")]
 
 
+class Placed(nn.Module):
+    """Says where its tokens stand, once for all pictures, as the embedding of places of a transformer does."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.places = nn.Flatten(), nn.Embedding(96, 1)
+
+    def forward(self, images):
+        rows = self.body(images)
+        return rows + self.places(torch.arange(rows.shape[1])[None] % 96)[:, :, 0]
+
+
+def test_what_a_layer_says_once_for_all_pictures_is_no_layer_of_theirs(pictures):
+    encoder, (clean, attacked) = Placed().eval(), pictures
+    assert list(ordered(encoder, ["all"], clean[:1])) == ["body", "output"]
+    layer_drift(encoder, clean, attacked, VIEWS)
+    with pytest.raises(ValueError, match="layer `places` must answer with a row for each"):
+        ordered(encoder, ["places"], clean[:1])
+
+
 REFUSED = {
     "[stemm]": "`evaluate.layers`: the encoder has no 'stemm'; did you mean stem",
     "[stem:max]": "`evaluate.layers`: the pool of stem must be one of",

@@ -9,11 +9,15 @@ from torch import nn
 
 import attacks.embeddings
 from attacks import choices, choices_encoder
+from attacks.build import build
+from attacks.distributed import World
 from attacks.embeddings import BLOCK, cache_of, embedded
 from attacks.engine import Decision
 from attacks.evaluation import embed
+from attacks.experiment import experiment
 from attacks.gallery import Pictures, gathered, on_shelf
-from attacks.schema import Run
+from attacks.schema import Run, validate
+from tests.test_configs import composed
 
 SIZE, CPU = 16, torch.device("cpu")
 NODE, PLAIN = choices_encoder.PocketEncoder(), Decision()
@@ -63,6 +67,30 @@ def test_a_hit_is_what_a_miss_is_bit_for_bit_and_takes_no_pass(tmp_path, chunk):
         found = embedded(GALLERY, net, CPU, chunk, cache(tmp_path, net))
         assert torch.equal(found.rows, plain) and not found.notes
         assert sum(net.told()) == found.passed == expected and found.cached == 11 - expected
+
+
+def test_of_several_processes_one_writes(tmp_path):
+    net = Net()
+    assert embedded(GALLERY, net, CPU, 4, cache(tmp_path, net), keep=False).passed == 11
+    assert not list(tmp_path.iterdir())
+    embedded(GALLERY, net, CPU, 4, cache(tmp_path, net))
+    assert embedded(GALLERY, net, CPU, 4, cache(tmp_path, net), keep=False).cached == 11  # but all of them read
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_run_lets_its_first_process_write(monkeypatch, tmp_path, rank):
+    """Else it would now and then read what another has just written, and count it as saved."""
+    run = validate(composed("config=smoke", "data.count=1", "sanity=none"))
+    asked = []
+
+    def stopped(*_, keep, **__):
+        asked.append(keep)
+        raise InterruptedError
+
+    monkeypatch.setattr("attacks.experiment.embedded", stopped)
+    with pytest.raises(InterruptedError):
+        experiment(run, build(run), PLAIN, World(rank, 2), tmp_path)
+    assert asked == [rank == 0]
 
 
 def test_without_a_cache_every_picture_passes_and_nothing_is_written(tmp_path):

@@ -20,6 +20,13 @@ def test_a_name_of_a_node_is_not_code(tmp_path):
     assert not bomb.exists()
 
 
+def test_an_operation_has_one_line_whatever_its_name(tmp_path):
+    path = saved(tmp_path, [helper.make_node("a\n\x1b[2Jb", ["x"], ["y"])], PICTURE, FEATURES)
+    with pytest.raises(ValueError, match="does not know: a") as caught:
+        encoder_of(path)
+    assert str(caught.value).isprintable()
+
+
 @pytest.mark.parametrize("names", [("x", "x"), ("forward", "graph"), ("initializers", "w"), ("a_1", "a"), ("", "1")])
 def test_any_names_of_nodes_work(tmp_path, names):
     nodes = [

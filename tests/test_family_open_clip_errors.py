@@ -81,6 +81,16 @@ def test_the_code_of_a_tokenizer_is_not_run(tmp_path):
     assert_nothing_ran()
 
 
+def test_nobody_is_asked_to_run_the_code_of_a_text_tower(tmp_path, monkeypatch):
+    (tmp_path / "evil.py").write_text("import builtins; builtins.ran_by_test_family_open_clip = True")
+    auto = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": auto}))
+    monkeypatch.setattr("builtins.input", lambda _: "y")  # as `yes |` would say
+    folder = folder_of(tmp_path, text_cfg={"hf_model_name": str(tmp_path), "hf_tokenizer_name": str(tmp_path)})
+    refusal("makes no model of open_clip's", model=folder, weights="random")
+    assert_nothing_ran()
+
+
 def test_without_a_network_there_is_one_line(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))

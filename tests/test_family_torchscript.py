@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 from attacks import Layers, load_encoder
+from attacks.drift import ordered
 from attacks.engine import Decision
 from attacks.engine.prepare import prepare
+from attacks.inspection import layer_listing, visits
 from attacks.run import cli
 from tests.encoder_laws import assert_every_pixel_counts, assert_gradient_is_exact
 
@@ -88,6 +90,15 @@ def test_it_is_named_and_its_layers_are_closed(pair):
     assert len(encoder.origin.digest()) == 64
     assert Layers(encoder, ["output"])(torch.rand(1, 3, 20, 20))["output"].shape == (1, 5)
     assert assert_every_pixel_counts(encoder.preprocess) == 1.0
+
+
+def test_its_layers_cannot_be_watched_and_that_is_said(pair):
+    encoder, picture = pair[1], torch.rand(1, 3, 20, 20)
+    assert [visit.name for visit in visits(encoder, picture)] == ["output"]
+    assert "torchscript:" in layer_listing(encoder, picture)
+    assert ordered(encoder, ["all"], picture) == {"output": "flat"}
+    with pytest.raises(ValueError, match="`layers`: the encoder has no '0'; it has no named layers, only 'output'"):
+        Layers(encoder, ["0"])
 
 
 def test_a_map_of_features_is_flattened(tmp_path):

@@ -33,7 +33,7 @@ def test_a_name_without_a_network(monkeypatch, tmp_path):
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    refused(r"nobody/nothing of the hub could not be fetched .*give a local file or folder", "nobody/nothing")
+    refused(r"nobody/nothing of the hub could not be fetched .*give a local folder .*model=FOLDER", "nobody/nothing")
 
 
 def test_the_hubs_cache_is_a_folder_like_any(monkeypatch, saved, tmp_path):
@@ -99,6 +99,17 @@ def test_code_that_comes_with_a_model_is_never_run(saved, tmp_path):
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "mine"}))
     refused(r"has no model_type 'mine'; the code that comes with it \(auto_map\) is never run", folder)
     assert not witness.exists()
+
+
+@pytest.mark.parametrize("place", ["in the file", "in another file", "in a part"])
+def test_a_quantised_model_is_refused_wherever_it_says_so(saved, tmp_path, place):
+    config = json.loads((saved("clip") / "config.json").read_text())
+    said = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}
+    changes = {"in the file": said, "in a part": {"text_config": config["text_config"] | said}}
+    other = {"configuration_files": ["config.4.0.0.json"]}
+    folder = copied(saved, "clip", tmp_path, **changes.get(place, other))
+    (folder / "config.4.0.0.json").write_text(json.dumps(config | said))
+    refused("is quantised, and has no exact gradient", folder)
 
 
 def test_an_attention_from_the_hub_is_not_taken(saved, tmp_path):

@@ -154,6 +154,16 @@ def test_a_query_has_the_identity_that_its_file_has_in_the_gallery():
         gathered(shelf(["x"], 1), shelf(["y"], 1))
 
 
+def test_the_same_pixels_are_not_said_to_show_two_in_one_list():
+    for labels in (["x", "y", None], ["x", None, "y"]):
+        seeds = [1, 1, 2] if labels[1] else [1, 2, 1]
+        with pytest.raises(ValueError, match=r"same pixels and two identities, x and y"):
+            on_shelf(shelf(labels, *seeds))
+    with pytest.raises(ValueError, match=r"same pixels and two identities, x and y"):
+        gathered(shelf([None], 3), shelf(["x", "y"], 1, 1))
+    assert gathered(shelf([None, None], 1, 1), shelf(["x"], 1)).labels == ("x", None)
+
+
 def test_another_is_of_another_identity():
     gallery, truth = on_shelf(shelf(["x", "x", "x", "y"], 1, 2, 3, 4)), torch.tensor([0, 1, 2])
     for seed in range(5):

@@ -39,7 +39,7 @@ FAMILIES = (
 )
 ATTACKS = (
     ("randomness",),
-    ("files", "choices_encoder", "metrics", "balls", "projections", "risk", "square", "layers", "patch"),
+    ("files", "choices_encoder", "metrics", "balls", "projections", "risk", "square", "layers", "patch", "norms"),
     ("choices", "distributed", "passes", "trees", "ground", "classification", "encoders.phash"),
     ("features", "inspection"),
     ("sparse",),

@@ -218,6 +218,24 @@ def test_queries_are_in_the_gallery_once_whatever_it_is(mine):
         assert torch.equal(torch.cat(list(gallery.chunks(2)))[truth], queries.images)
 
 
+def test_with_classes_no_gallery_is_made(mine):
+    queries, gallery, truth = data(folder(mine, classes="classes.txt"))
+    assert gallery.names == queries.names and truth.tolist() == [0, 1, 2]
+    assert len(set(queries.notes)) == len(queries.notes)
+
+
+def test_what_was_changed_is_said_of_the_attacked_pictures_alone(mine):
+    queries, _, _ = data(choices.Folder(path=str(mine), gallery=str(mine), size=SIZE + 1, count=1))
+    assert [note.partition(":")[0] for note in queries.notes] == [str(mine), "a.png"]
+
+
+def test_folders_of_the_gallery_that_are_passed_over_are_a_note(mine, tmp_path_factory):
+    alone = tmp_path_factory.mktemp("alone")
+    (mine / "a.png").rename(alone / "a.png")
+    queries, _, _ = data(folder(alone, gallery=mine))
+    assert any("2 folders are not looked into" in note for note in queries.notes)
+
+
 def test_what_the_gallery_leaves_out_is_a_note_of_the_run(mine):
     (mine / "p" / "bad.png").write_bytes(b"no")
     queries, _, _ = data(folder(mine, gallery=mine / "p", unreadable="skip"))

@@ -1,5 +1,6 @@
 """What all families of encoders do alike: files, random weights, failed downloads, and an answer of one row each."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,18 @@ def test_a_download_that_fails_in_any_way_is_one_line(fails):
     ):
         fails()
     assert "\n" not in str(caught.value)
+
+
+def test_what_the_client_says_of_each_attempt_is_not_shown(caplog):
+    log = logging.getLogger("huggingface_hub")
+    before = log.level
+    with (
+        pytest.raises(ValueError, match=r"\(the hub\): without a network give a folder$"),
+        fetching("weights of x", "a folder"),
+    ):
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 8s [Retry 5/5].")
+        chained(Http)
+    assert not caplog.records and log.level == before
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,13 @@ def test_metrics_hold_four_arms_with_intervals(runs):
     assert content["cost"]["backward"] == 2 * 2 * 4 * 2 + 2 * 4 * 4 * (5 + 1)
 
 
-def test_manifest_tells_how_to_reproduce(runs):
-    (folder, _), _ = runs
+def test_manifest_tells_how_to_reproduce_and_report_and_terminal_what_was_tested(runs):
+    (folder, _), (said, _) = runs
     content = json.loads((folder / "manifest.json").read_text())
+    tested, page = content["encoder"], (folder / "report.html").read_text()
+    assert json.loads((folder / "metrics.json").read_text())["encoder"] == tested
+    assert all(tested[key][:12] in text for key in ("sha256", "fingerprint") for text in (page, said.stdout))
+    assert "<dd>pocket</dd>" in page and re.search("(?m)^encoder: pocket; .*; defence none$", said.stdout)
     assert content["preset"] == "smoke" and "config=smoke" in content["overrides"]
     assert re.fullmatch("[0-9a-f]{64}", content["encoder"]["sha256"])
     assert content["versions"]["torch"] == torch.__version__.split("+")[0] or content["versions"]["torch"]

@@ -17,7 +17,7 @@ from attacks.images import save_image
 from attacks.results import warnings
 from tests.test_run import call
 
-SHORT = ("config=smoke", "data.count=1", "evaluate.views=4", "attack.steps=2")
+SHORT = ("config=smoke", "data.count=1", "evaluate.views=4", "evaluate.refine=1", "attack.steps=2")
 #: What a choice cannot do without.
 WITH = {
     "toward": ["objective.target=another"],

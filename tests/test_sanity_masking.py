@@ -204,6 +204,7 @@ def test_an_encoder_without_a_gradient_is_a_failed_check(pictures):
     assert [check.name for check in sanity.failed] == ["lowers the loss", "finite differences", "masking"]
 
 
+@pytest.mark.slow
 def test_a_detached_branch_shows_in_more_than_one_way(pictures):
     encoder = Detached()
     sanity = examine(pictures, encoder(pictures), views=2, **setup(encoder, steps=10))

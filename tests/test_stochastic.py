@@ -1,6 +1,7 @@
 """An encoder whose dropout stays alive: what it drops is a function of the view's coordinate, and of nothing else."""
 
 import copy
+import threading
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torchvision.ops import StochasticDepth
 from attacks.encoders import Stochastic
 from attacks.encoders.stochastic import draws_by_view
 from attacks.engine import Decision, prepare
+from attacks.features import Features
 from tests.dropping import KINDS, Tokens, pictures, plain
 from transforms import Sobol
 
@@ -62,6 +64,23 @@ def test_dropout_is_unbiased_and_drops_as_often_as_it_says():
     kept = ones(torch.ones(64, 3, 8, 16), draws=Sobol()(64, 1, seed=0))
     assert kept.unique().tolist() == pytest.approx([0, 1 / 0.6])
     assert float((kept > 0).double().mean()) == pytest.approx(0.6, abs=0.01)
+
+
+def test_passes_of_several_threads_do_not_wake_each_other():
+    encoder, images, w = Stochastic(plain(torch.float64)), pictures(3, size=(12, 14)), torch.rand(3, 1)
+    calls, found = [{"draws": w}, {}] * 2, []
+    wanted = [encoder(images, **call) for call in calls]
+
+    def work(i):
+        for _ in range(50):
+            found.append(torch.allclose(encoder(images, **calls[i]), wanted[i]))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 200 and not any(module.training for module in encoder.modules())
 
 
 def test_norms_stay_in_evaluation_mode():
@@ -125,6 +144,20 @@ class SequenceFirst(nn.Module):
         return self.drop(x.permute(2, 0, 1, 3)).permute(1, 2, 0, 3)
 
 
+class OnlySmall(nn.Module):
+    def forward(self, x):
+        if x.shape[2:] != (8, 16):
+            raise ValueError("pictures must be 8x16")
+        return x
+
+
+def test_a_trial_says_nothing_of_the_length_of_a_layers_rows():
+    network = nn.Sequential(nn.Conv2d(3, 2, 1), nn.Dropout(), nn.Flatten()).eval()
+    encoder = Stochastic(Features(network, ["0"]))  # its rows are as long as the picture is large
+    draws_by_view(encoder)
+    assert encoder(pictures(2, torch.float32), draws=torch.rand(2, 1)).shape == (2, 2 * 8 * 16)
+
+
 def test_what_cannot_be_told_apart_by_views_is_refused():
     images, w = pictures(4), torch.rand(4, 1)
     with pytest.raises(ValueError, match="no layer that drops"):
@@ -135,10 +168,12 @@ def test_what_cannot_be_told_apart_by_views_is_refused():
         Stochastic(lone(StochasticDepth(0.5, "batch")))(images, draws=w)
     with pytest.raises(ValueError, match="randperm"):
         Stochastic(lone(DropOrder()))(images, draws=w)
-    mixed = Stochastic(SequenceFirst().eval())
-    mixed(images, draws=w)  # 8 rows for 4 pictures could be two for each ...
     with pytest.raises(ValueError, match="not the batch"):
-        mixed(images[:2], draws=w[:2])  # ... but not 8 for 2
+        Stochastic(SequenceFirst().eval())  # 64 rows could be 32 for each of 2 pictures, but not for 3
+    only = Stochastic(nn.Sequential(OnlySmall(), SequenceFirst()).eval())  # cannot be tried
+    only(images, draws=w)  # 8 rows for 4 pictures could be two for each ...
+    with pytest.raises(ValueError, match="not the batch"):
+        only(images[:2], draws=w[:2])  # ... but not 8 for 2
     with pytest.raises(ValueError, match="rest of its batch"):
         draws_by_view(Stochastic(DropBlock().eval()))
     draws_by_view(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ from safetensors.torch import save_file
 from attacks import schema
 from attacks.encoders import POCKET_WEIGHTS
 from attacks.encoders.preprocess import Preprocess
-from attacks.results import warnings
+from attacks.results import encoder_line, warnings
 from attacks.run import CONFIGS, register
-from attacks.subject import identity, subject
+from attacks.subject import described, identity, subject
 
 CPU = torch.device("cpu")
 RANDOM = ("encoder=torchvision", "encoder.model=squeezenet1_1", "encoder.weights=random")
@@ -45,10 +46,10 @@ def test_a_preset_may_give_it_and_the_command_line_changes_a_part(tmp_path, monk
     text = "# @package _global_\ndefaults: [/config/smoke, {override /encoder: torchvision}, _self_]\n"
     text += "encoder: {model: resnet18, weights: random, preprocess: {kernel: cv2_area, size: 64, crop: [64, 64]}}\n"
     (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "mine.yaml").write_text(text)
+    (tmp_path / "config" / "preprocessed.yaml").write_text(text)
     register()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS)):
-        path = [f"hydra.searchpath=[{tmp_path}]", "config=mine", "encoder.preprocess.size=70"]
+        path = [f"hydra.searchpath=[{tmp_path}]", "config=preprocessed", "encoder.preprocess.size=70"]
         run = schema.validate(compose("run", overrides=path))
     assert run.encoder.preprocess == {"kernel": "cv2_area", "size": 70, "crop": [64, 64]}
 
@@ -116,6 +117,53 @@ def test_the_encoder_that_ships_has_its_hash():
     said = identity(node, subject(node, CPU))
     assert said["sha256"] == hashlib.sha256(Path(POCKET_WEIGHTS).read_bytes()).hexdigest()
     assert len(said["fingerprint"]) == 64
+
+
+def words(*overrides):
+    run = composed(*overrides)
+    return described(identity(run.encoder, subject(run.encoder, CPU, run.defence)))
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "encoder.model=squeezenet1_0",
+        "encoder.preprocess.kernel=cv2_area",
+        "encoder.preprocess.crop=[64,64]",
+        "encoder.preprocess.mean=[0.5,0.5,0.5]",
+        "encoder.preprocess.bgr=true",
+        "encoder.preprocess.eight_bit=true",
+        "encoder.features=[features.3]",
+        "encoder.features=[features.3:mean]",
+        "defence=jpeg",
+    ],
+)
+def test_what_a_report_says_of_an_encoder_changes_with_it(override):
+    plain = words(*RANDOM)
+    assert plain[:2] == [("encoder", "torchvision:squeezenet1_1"), plain[1]] and plain[1][1].startswith("random, ")
+    assert plain[-1] == ("defence", "none")
+    assert words(*RANDOM, override) != plain
+
+
+def test_a_report_says_whether_a_range_of_a_defence_is_drawn():
+    assert words("defence=blur")[-1] == ("at the middle", "gaussianblur sigma (px)")
+    what, drawn = words("defence=blur", "encoder.stochastic=true")[-1]
+    assert what == "drawn" and "gaussianblur sigma (px)" in drawn
+    assert words("defence=jpeg")[-1][0] == "defence"  # it has no range
+
+
+def test_the_terminal_says_the_same_in_a_line_but_for_the_preprocessing():
+    run = composed("encoder.features=[stages.8]", "defence=blur")
+    said = encoder_line({"encoder": identity(run.encoder, subject(run.encoder, CPU, run.defence))})
+    assert re.fullmatch(r"encoder: pocket; weights .*; features stages\.8; defence Gauss.*; at the middle .*", said)
+    run = composed(*RANDOM)
+    said = encoder_line({"encoder": identity(run.encoder, subject(run.encoder, CPU))})
+    assert re.fullmatch("encoder: torchvision:squeezenet1_1; weights random, [^;]*; defence none", said)
+
+
+def test_an_encoder_without_weights_has_none_in_the_report():
+    said = [("encoder", "phash"), ("weights", "none"), ("defence", "none")]
+    assert words("encoder=phash", "objective=bits") == said
 
 
 def content(weights):

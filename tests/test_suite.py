@@ -30,6 +30,7 @@ def setup(**changes):
     return parts | {"objective": None, "optimiser": None} | changes
 
 
+@pytest.mark.slow
 def test_it_is_the_least_of_its_members_picture_by_picture(known):
     aim = Aim(Away(), known.own)
     attacks = [each for each in members(known, 2, aim, Wiener()) if each.name != "square"]
@@ -69,7 +70,7 @@ AIMS = {
 }
 
 
-@pytest.mark.parametrize("name", AIMS)
+@pytest.mark.parametrize("name", [pytest.param("toward", marks=pytest.mark.slow), "triplet", "infonce"])
 def test_no_suite_is_weaker_than_a_single_run(name, known):
     # Whatever is wanted: the first member is the run itself.
     aim = AIMS[name](known.gallery)

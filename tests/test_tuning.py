@@ -9,7 +9,7 @@ from attacks import run as program
 from attacks.engine import Decision, measure
 from attacks.tuning import earlier
 
-SHORT = ["config=smoke", "attack.steps=2", "evaluate.views=4", "data.count=2"]
+SHORT = ["config=smoke", "attack.steps=2", "evaluate.views=4", "evaluate.refine=1", "data.count=2"]
 
 
 @pytest.fixture

@@ -76,6 +76,8 @@ def test_without_identities_the_encoder_says_what_a_picture_is(folder, monkeypat
     metrics, manifest = run(monkeypatch, folder, f"data.path={folder}")
     assert metrics["arms"]["clean"]["recall_at_1"]["mean"] == 1
     assert any("3 pictures have no identity" in note for note in manifest["notes"])
+    assert metrics["guessed"] == 3 and "agrees with itself" in (folder / "run" / "report.html").read_text()
+    assert manifest["encoder"]["package"] == "colour_towers 1"
 
 
 def test_a_picture_is_taken_for_the_class_that_the_attacker_names(folder, monkeypatch, capsys):
@@ -99,6 +101,10 @@ def test_the_retrieval_hinge_drives_to_the_nearest_other_class(folder, monkeypat
         (["data.path={}/wrong.csv"], "'mauve', which is no class"),
         (["data.templates=[a photo]"], "`data.templates`"),
         (["encoder=pocket"], "needs an encoder with a text tower"),
+        (["data.classes={}/alike.txt"], "'red' and 'deep red' are one text"),
+        (["encoder.features=[output]"], "`data.classes` are compared with what the encoder answers itself"),
+        (["data.gallery={}"], "`data.classes` take the place of a gallery"),
+        (["objective=toward", "objective.target=blue", "objective.metric=l2"], "`objective.metric=l2` toward"),
         (["objective=toward", "objective.target=mauve"], "a class of `data.classes`"),
         (["objective=toward", "objective.target=red"], "is the class of one of the attacked pictures"),
     ],
@@ -106,6 +112,7 @@ def test_the_retrieval_hinge_drives_to_the_nearest_other_class(folder, monkeypat
 )
 def test_what_cannot_be_is_one_line(folder, monkeypatch, capsys, given, message):
     (folder / "wrong.csv").write_text("path,identity\na.png,mauve\n")
+    (folder / "alike.txt").write_text("red\nblue\ndeep red\n")
     common = [c for c in COMMON if not c.startswith("encoder") or not any(g.startswith("encoder") for g in given)]
     base = [f"data.path={folder / 'a.png'}", f"data.classes={folder / 'classes.txt'}", "data.count=null"]
     base = [b for b in base if not any(g.partition("=")[0] == b.partition("=")[0] for g in given)]

@@ -85,7 +85,17 @@ def load_encoder(
             raise ValueError(f"`encoder.model` says which of {name}: give it a name, see docs/encoders.md")
         request = Request(name, model, str(weights or PRETRAINED), dict(preprocess or {}), pool)
         load: Family = importlib.import_module(f"attacks.encoders.families.{FAMILIES[name]}").load
-        found = load(request).to(device)
+        try:
+            found = load(request)
+        except (ValueError, OSError):
+            raise
+        except Exception as error:  # a stranger's file or folder can bring a library to raise anything
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(
+                f"encoder {name}:{model} cannot be made ({type(error).__name__}: {reason}); is what its files "
+                "say whole and true? HYDRA_FULL_ERROR=1 shows where it fails"
+            ) from error
+        found = found.to(device)
         probed(found)
         return found
     if model is not None or preprocess or pool:

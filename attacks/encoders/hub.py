@@ -44,7 +44,7 @@ def folder_of(request: Request, extra: str, words: Sequence[str], weights: Seque
         cached = None
     if cached is not None and (own or any(found for pattern in weights for found in cached.glob(pattern))):
         return cached
-    with fetching(f"{request.model} of the hub"):
+    with fetching(f"{request.model} of the hub", "a local folder that holds the model (encoder.model=FOLDER)"):
         return Path(hub.snapshot_download(request.model, allow_patterns=patterns))
 
 
@@ -55,7 +55,7 @@ def said(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"`encoder.model` {folder} has no config.json: is it the folder of a model?")
     try:
         found = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"`encoder.model` {folder}: config.json cannot be read ({error})") from None
     if not isinstance(found, dict):
         raise ValueError(f"`encoder.model` {folder}: config.json must hold a mapping; got a {type(found).__name__}")
@@ -104,9 +104,11 @@ def _listed(index: Path) -> list[str]:
     """The files of an index, each beside it. Raises ValueError."""
     try:
         parts = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         parts = []
-    if not parts or any(Path(part).name != part or not part.endswith(".safetensors") for part in parts):
+    if not parts or any(
+        not isinstance(part, str) or Path(part).name != part or not part.endswith(".safetensors") for part in parts
+    ):
         raise ValueError(
             f"`encoder.model` {index.parent}: {index.name} must list safetensors beside it; got {parts[:3]}"
         )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.weights import fingerprint
 from attacks.files import sha256
+from attacks.norms import settle
 from attacks.parts import Texts
 
 
@@ -58,6 +59,7 @@ class ImageEncoder(nn.Module):
         self.network = network
         self.preprocess, self.origin, self.read, self.texts = preprocess, origin, read, texts
         self.eval().requires_grad_(False)
+        settle(network)
 
     def forward(self, images: Tensor) -> Tensor:
         """Raises ValueError where the pictures are not (N,3,H,W), or the answer not (N,D)."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,6 +52,11 @@ class Request:
     def origin(self) -> Origin:
         return Origin(self.family, self.model, self.weights, self.file)
 
+    def resolved(self, tag: str | None) -> Origin:
+        """The origin, where "pretrained" is the library's `tag` today: another release may offer another."""
+        origin = self.origin
+        return replace(origin, weights=tag) if tag and self.weights == PRETRAINED else origin
+
 
 Family = Callable[[Request], nn.Module]
 Made = TypeVar("Made")
@@ -85,13 +91,23 @@ def fill_from(network: nn.Module, request: Request, *, without: Collection[str] 
 
 
 @contextmanager
-def fetching(what: str) -> Iterator[None]:
+def fetching(
+    what: str,
+    instead: str = "a local file or folder (encoder.weights=FILE), or encoder.weights=random to see whether all runs",
+) -> Iterator[None]:
     """Turn the many ways in which a download fails into one line. What is within should be the library's call alone:
-    a missing file is an OSError too.
+    a missing file is an OSError too. The hub's client logs two warnings for each of its attempts; the line is enough.
+
+    Args:
+        what: is fetched.
+        instead: what to give without a network.
 
     Raises:
         ValueError: with what was wanted, and what else there is.
     """
+    log = logging.getLogger("huggingface_hub")
+    level = log.level
+    log.setLevel(logging.ERROR)
     try:
         yield
     except _FAULTS:
@@ -100,10 +116,9 @@ def fetching(what: str) -> Iterator[None]:
         if not any(isinstance(e, OSError) or type(e).__module__.partition(".")[0] in _CLIENTS for e in _chain(error)):
             raise
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ValueError(
-            f"{what} could not be fetched ({reason[:200]}): without a network give a local file or folder "
-            "(encoder.weights=FILE), or encoder.weights=random to see whether all runs"
-        ) from None
+        raise ValueError(f"{what} could not be fetched ({reason[:200]}): without a network give {instead}") from None
+    finally:
+        log.setLevel(level)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attacks.encoders.defended import adopt
 from attacks.encoders.seeded import Known, Seeded
+from attacks.features import Features
 from attacks.randomness import EncoderDraws, Seed, dealt, joined, randomness_of
 from attacks.trees import Tree, leaves
 from transforms import Compose
@@ -19,6 +21,9 @@ from transforms import Compose
 #: What libraries call the rate of a layer that drops, and the rate of an attention that drops its weights.
 _RATES = ("p", "drop_prob", "prob")
 _ATTENTION_RATES = ("dropout", "dropout_p", "dropout_prob", "attention_dropout", "attn_drop", "attn_drop_p")
+#: Layers are woken, and kernels chosen, for a whole process: a pass of another thread must wait. (An encoder cannot
+#: hold it: no lock can be copied.)
+_ONE_PASS = threading.RLock()
 
 
 class Stochastic(nn.Module):
@@ -35,8 +40,9 @@ class Stochastic(nn.Module):
         encoder: in evaluation mode.
 
     Raises:
-        ValueError: nothing in the encoder is random; or, when called, a layer draws in a way that cannot be told
-            apart by views.
+        ValueError: nothing in the encoder is random; or a layer draws in a way that cannot be told apart by views.
+            That is tried here on two small batches, where the encoder takes such pictures, and looked at in every
+            call. One call alone cannot tell: 64 tokens before 8 pictures look like 8 windows of each.
     """
 
     def __init__(self, encoder: nn.Module) -> None:
@@ -54,6 +60,11 @@ class Stochastic(nn.Module):
                 "`encoder.stochastic=true` keeps dropout or a randomised defence alive, and there is neither: no "
                 "layer that drops with a rate above 0, and no range in `defence.stages`"
             )
+        try:
+            draws_by_view(self)
+        except Exception as error:  # a network refuses pictures of another size in any way there is
+            if isinstance(error, ValueError) and str(error).startswith("`encoder.stochastic`"):
+                raise
 
     @property
     def randomness(self) -> EncoderDraws | None:
@@ -67,6 +78,7 @@ class Stochastic(nn.Module):
     def forward(self, images: Tensor, draws: Tensor | None = None, **which: Any) -> Tree:
         own, inner = dealt(draws, [self._own, randomness_of(self.encoder)], len(images))
         with ExitStack() as stack:
+            stack.enter_context(_ONE_PASS)
             if own:
                 seeds = own["draws"][:, 0].detach().double().tolist()
                 stack.enter_context(self._awake())
@@ -102,7 +114,13 @@ def draws_by_view(encoder: nn.Module) -> None:
     pictures, draws = torch.rand(3, 3, 64, 80, generator=generator), torch.rand(3, own.dims, generator=generator)
     if weight is not None:
         pictures, draws = pictures.to(weight), draws.to(weight.device)
-    for two, three in zip(*(leaves(encoder(pictures[:n], draws=draws[:n])) for n in (2, 3)), strict=True):
+    try:
+        both = [leaves(encoder(pictures[:n], draws=draws[:n])) for n in (2, 3)]
+    finally:
+        for module in encoder.modules():
+            if isinstance(module, Features):
+                module.forget()
+    for two, three in zip(*both, strict=True):
         if not float((two - three[:2]).norm()) <= 1e-3 * float(two.norm()):
             raise ValueError(
                 "`encoder.stochastic`: a view's answer depends on the rest of its batch, for a layer that drops has "

@@ -13,6 +13,8 @@ from itertools import pairwise
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
+from attacks.norms import settled
+
 # Exact types: a subclass may pad or normalise in a way of its own.
 CONVOLUTIONS: dict[type, type] = {
     nn.Conv1d: nn.BatchNorm1d,
@@ -94,5 +96,6 @@ def _fits(layer: nn.Module, norm: nn.Module) -> bool:
         matches = matches and bool(norm.affine) and layer.out_features == norm.num_features
     if not matches or layer.training or norm.training or norm.running_mean is None:
         return False
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks, norm._forward_hooks, norm._forward_pre_hooks)
+    own = [hook for hook in norm._forward_hooks.values() if hook is not settled]  # that one goes with the norm
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, own, norm._forward_pre_hooks)
     return not any(hooks) and layer.weight.dtype == norm.running_mean.dtype

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from attacks.experiment import Outcome
 from attacks.files import write_text
 from attacks.report.figures import NAMES, SHOWN, drift_curve, loss_curve, typical
+from attacks.subject import described
 
 
 def write_report(out: Path, content: dict[str, Any], outcome: Outcome, warnings: list[str]) -> None:
@@ -21,6 +22,7 @@ def write_report(out: Path, content: dict[str, Any], outcome: Outcome, warnings:
         metrics=content,
         names=NAMES,
         verdict=verdict(content),
+        encoder=described(content["encoder"]),
         shown=content["queries"][typical(outcome)],
         views=SHOWN,
         warnings=warnings,

@@ -14,6 +14,7 @@ from attacks.encoders.image_encoder import ImageEncoder, Origin
 from attacks.encoders.module import flat, whole_file
 from attacks.encoders.preprocess import Preprocess, specified
 from attacks.encoders.request import Request, library
+from attacks.listing import short
 
 
 def load(request: Request) -> ImageEncoder:
@@ -53,7 +54,7 @@ def _converted(model: Any, path: Path) -> nn.Module:
     unknown = _unknown(model)
     if unknown:
         raise ValueError(
-            f"`encoder.model`: {path} has operations that onnx2torch does not know: {', '.join(unknown)}"
+            f"`encoder.model`: {path} has operations that onnx2torch does not know: {short(', '.join(unknown))}"
         )
     try:
         network: nn.Module = convert(model)

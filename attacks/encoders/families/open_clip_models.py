@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 import json
 import logging
 import pickle
@@ -58,7 +59,8 @@ def load(request: Request) -> ImageEncoder:
     preprocess = preprocessing(model.visual.preprocess_cfg).replaced(request.preprocess)
     _take(model.visual, preprocess, request.model)
     texts = TextTower(request.model, model) if two_towers else None
-    return ImageEncoder(model.visual, preprocess, request.origin, read=_embedding, texts=texts)
+    tag = next(iter(clip.list_pretrained_tags_by_model(request.model)), None)
+    return ImageEncoder(model.visual, preprocess, request.resolved(tag), read=_embedding, texts=texts)
 
 
 def preprocessing(config: Mapping[str, Any]) -> Preprocess:
@@ -170,7 +172,7 @@ def _of_folder(clip: Any, request: Request) -> tuple[Any, Request]:
 
 def _built(clip: Any, name: str, **given: Any) -> Any:
     """The library's `create_model`, which fetches nothing for a part of the model alone."""
-    with _quietly():
+    with _quietly(), _unasked():
         return unseen(
             lambda: clip.create_model(
                 name,
@@ -181,6 +183,22 @@ def _built(clip: Any, name: str, **given: Any) -> Any:
                 **given,
             )
         )
+
+
+@contextmanager
+def _unasked() -> Iterator[None]:
+    """A text tower of transformers may come with code. The library leaves it to transformers to ask whoever sits at
+    the terminal, or whatever is piped in, whether to run it; without time to answer, the answer is no."""
+    try:
+        asking: Any = importlib.import_module("transformers.dynamic_module_utils")
+    except ImportError:
+        yield
+        return
+    before, asking.TIME_OUT_REMOTE_CODE = asking.TIME_OUT_REMOTE_CODE, 0
+    try:
+        yield
+    finally:
+        asking.TIME_OUT_REMOTE_CODE = before
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from attacks.encoders.image_encoder import ImageEncoder, Origin
 from attacks.encoders.module import refuse_extras
 from attacks.encoders.preprocess import specified
 from attacks.encoders.request import Request
+from attacks.norms import settle
 
 GROUP = "viewproof.encoders"
 
@@ -28,7 +29,7 @@ def load(request: Request) -> nn.Module:
     """
     refuse_extras(request)
     point = _chosen(request.model)
-    package = "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    package = _package(point)
     try:
         made: object = point.load()()
     except Exception as error:  # another package's code
@@ -44,7 +45,17 @@ def load(request: Request) -> nn.Module:
     elif request.preprocess:
         origin = Origin(request.family, request.model, f"of {package}")
         made = ImageEncoder(made, specified(request.preprocess, f"plugin {point.name}"), origin)
+    settle(made)
     return made.eval().requires_grad_(False)
+
+
+def package_of(name: str) -> str:
+    """The package that offers a plugin, and its version."""
+    return _package(_chosen(name))
+
+
+def _package(point: EntryPoint) -> str:
+    return "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
 
 
 def _chosen(name: str) -> EntryPoint:

@@ -43,7 +43,8 @@ def load(request: Request) -> ImageEncoder:
         network = _of_name(timm, request)
     preprocess = preprocessing(timm.data.resolve_model_data_config(network)).replaced(request.preprocess)
     _take(network, preprocess, request.model)
-    return ImageEncoder(network, preprocess, request.origin)
+    said: Any = network.pretrained_cfg
+    return ImageEncoder(network, preprocess, request.resolved(said.get("tag")))
 
 
 def preprocessing(config: Mapping[str, Any]) -> Preprocess:

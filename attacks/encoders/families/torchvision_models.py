@@ -79,7 +79,8 @@ def load(request: Request) -> ImageEncoder:
         file = _fetched(offered)
     if file is not None:
         fill(network, _renamed(read_state(file)), f"weights `{file}`", without=surplus)
-    return ImageEncoder(network, preprocess, dataclasses.replace(request.origin, file=file))
+    origin = request.origin if own else dataclasses.replace(request.origin, weights=offered.name)
+    return ImageEncoder(network, preprocess, dataclasses.replace(origin, file=file))
 
 
 def preprocessing(preset: Any) -> Preprocess:

@@ -74,13 +74,14 @@ def _preprocess(hf: Any, folder: Path, request: Request) -> Preprocess:
 def _config(hf: Any, folder: Path) -> Any:
     given = said(folder)
     kind = given.get("model_type")
-    if kind not in hf.CONFIG_MAPPING:
+    if not isinstance(kind, str) or kind not in hf.CONFIG_MAPPING:
         code = "; the code that comes with it (auto_map) is never run" if "auto_map" in given else ""
         raise ValueError(f"`encoder.model` {folder}: transformers {hf.__version__} has no model_type {kind!r}{code}")
-    if given.get("quantization_config"):
-        raise ValueError(f"`encoder.model` {folder} is quantised, and has no exact gradient; take the plain weights")
     with _told(f"config.json of {folder}"):
         config = hf.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    # Of the configuration, not the file: one file can name another (configuration_files), or hold it in a part.
+    if any(getattr(part, "quantization_config", None) for part in (config, getattr(config, "text_config", None))):
+        raise ValueError(f"`encoder.model` {folder} is quantised, and has no exact gradient; take the plain weights")
     config._attn_implementation = None  # a folder may name a kernel on the hub, which is code
     if type(config) not in hf.MODEL_MAPPING:
         raise ValueError(f"`encoder.model` {folder}: a {kind} is no model of transformers' AutoModel")

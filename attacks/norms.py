@@ -1,0 +1,55 @@
+"""A batch norm's gradient for a batch of one, which torch gets wrong on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.hooks import RemovableHandle
+
+Run = TypeVar("Run", bound=Callable[..., Generator[Any, Any, Any]])
+
+
+def settle(module: nn.Module) -> list[RemovableHandle]:
+    """Give every batch norm of a module a hook that lays out its gradient anew where the batch is one picture.
+
+    Where maps become tokens, `flatten(2).transpose(1, 2)`, the gradient of one picture comes back with strides that
+    `batch_norm_backward` of torch 2.15 takes for another layout on a CPU. Values then land in wrong places, without
+    a word: the gradient of LeViT, EfficientFormer or XCiT has cosine 0 with the true one. Returns the handles of the
+    hooks that were not there before.
+    """
+    return [
+        layer.register_forward_hook(settled)
+        for layer in module.modules()
+        if isinstance(layer, _BatchNorm) and settled not in layer._forward_hooks.values()
+    ]
+
+
+def settles(run: Run) -> Run:
+    """For a generator that is given an `encoder`: of a module the norms are settled while it runs."""
+
+    @wraps(run)
+    def whole(*args: Any, **given: Any) -> Generator[Any, Any, Any]:
+        encoder = given.get("encoder")
+        handles = settle(encoder) if isinstance(encoder, nn.Module) else []
+        try:
+            return (yield from run(*args, **given))
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    return cast(Run, whole)
+
+
+def settled(_layer: nn.Module, _inputs: Any, answer: Any) -> None:
+    """The hook. A compiler has a batch norm of its own."""
+    if not torch.compiler.is_compiling() and isinstance(answer, Tensor) and answer.requires_grad and len(answer) == 1:
+        answer.register_hook(_plain)
+
+
+def _plain(gradient: Tensor | None) -> Tensor | None:
+    return None if gradient is None else gradient.clone(memory_format=torch.contiguous_format)

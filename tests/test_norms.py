@@ -1,0 +1,88 @@
+"""A batch norm's gradient for one picture is that of the same picture among others."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from attacks import EOT, L2, PGD, Away, attack
+from attacks.encoders import Preprocess, with_preprocess
+from attacks.engine import Decision, prepare
+from attacks.engine.fold import foldable
+from transforms import Compose
+
+
+class Tokens(nn.Module):
+    """A stem of convolutions, whose map becomes tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Hardswish(), nn.Conv2d(8, 6, 3))
+        self.norm, self.head = nn.BatchNorm2d(6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        tokens = self.norm(self.stem(x)).flatten(2).transpose(1, 2)
+        return (tokens + torch.tanh(self.head(tokens))).flatten(1)
+
+
+def encoder():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = Tokens().double()
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                nn.init.uniform_(module.running_var, 0.5, 2)
+    return with_preprocess(network, Preprocess(12, "pil_bilinear", (0.5,) * 3, (0.5,) * 3))
+
+
+def slope(run, pictures):
+    leaf = pictures.clone().requires_grad_()
+    answer = run(leaf)
+    weights = torch.randn(answer.shape[1], generator=torch.Generator().manual_seed(1)).to(answer)
+    return torch.autograd.grad((answer * weights).sum(), leaf)[0]
+
+
+@pytest.mark.parametrize(
+    "decision", [Decision(), Decision(layout="channels_last"), Decision(fold=True)], ids=["plain", "layout", "fold"]
+)
+def test_one_picture_has_the_gradient_that_it_has_among_others(decision):
+    made = encoder()
+    pictures = torch.rand(2, 3, 16, 14, generator=torch.Generator().manual_seed(0)).double()
+    together = slope(made, pictures)
+    for run in (prepare(made, decision), prepare(copy.deepcopy(made), decision)):
+        alone = torch.cat([slope(run, picture[None]) for picture in pictures])
+        torch.testing.assert_close(alone, together, rtol=1e-9, atol=1e-12)
+
+
+def test_the_hook_is_there_once_and_goes_with_a_folded_norm():
+    made = encoder()
+    again = with_preprocess(made.network, made.preprocess)
+    assert [len(norm._forward_hooks) for norm in (again.network.norm, again.network.stem[1])] == [1, 1]
+    assert foldable(again) == foldable(Tokens().eval()) > 0
+
+
+def test_a_bare_module_is_settled_while_it_is_attacked_and_no_longer():
+    """Two pictures one at a time take the step that they take together."""
+    bare = copy.deepcopy(encoder().network)
+    for norm in bare.modules():
+        norm._forward_hooks.clear()
+    images = torch.rand(2, 3, 12, 12, generator=torch.Generator().manual_seed(0)).double()
+    anchor = bare(images)
+    steps = {
+        chunk: next(
+            attack(
+                images,
+                anchor,
+                encoder=bare,
+                objective=Away(),
+                perturbation=L2(0.5),
+                optimiser=PGD(),
+                eot=EOT(Compose(), chunk=chunk),
+                steps=1,
+            )
+        )
+        for chunk in (1, 2)
+    }
+    torch.testing.assert_close(steps[1].estimate.grad, steps[2].estimate.grad, rtol=1e-9, atol=1e-12)
+    assert not any(norm._forward_hooks for norm in bare.modules())

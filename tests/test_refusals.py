@@ -1,0 +1,161 @@
+"""What a stranger's preset, folder of presets or encoder may not bring about, and that one line says so."""
+
+import importlib
+import pickle
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from attacks import load_encoder, presets
+from attacks.embeddings import Cache, _Block, _sha256
+from attacks.run import CONFIGS, cli
+from attacks.zero_shot import class_embeddings
+
+#: Logging as Hydra would set it up before the run: it opens the file.
+LOGGING = "version: 1\nhandlers: {x: {class: logging.FileHandler, filename: MARK}}\nroot: {handlers: [x]}\n"
+UNDER_HYDRA = "# @package hydra.job_logging\n"
+FILES = {
+    "dir/config/header.yaml": UNDER_HYDRA + LOGGING,
+    "dir2/config/placed.yaml": "# @package _global_\ndefaults: [{/stuff@hydra.job_logging: y}]\n",
+    "dir2/stuff/y.yaml": LOGGING,
+    "dir3/hydra/job_logging/y.yaml": LOGGING,
+    "elsewhere/config/key.yaml": "# @package _global_\nhydra:\n  job_logging: {LOG}\n",
+    "evil.yaml": UNDER_HYDRA + LOGGING,
+    "bare.yaml": LOGGING,
+    "up.yaml": "defaults: [UP/evil]\n",
+    "up_value.yaml": "defaults: [override /encoder: UP/evil]\n",
+    "up_placed.yaml": "defaults: [UP/bare@hydra.job_logging]\n",
+    "root.yaml": "defaults: [/ROOT/evil]\n",
+}
+PRESETS = [["config={}/up.yaml"], ["config={}/up_value.yaml"], ["config={}/up_placed.yaml"], ["config={}/root.yaml"]]
+FOLDERS = [
+    ["--config-dir={}/dir", "config=header"],
+    ["--config-dir", "{}/dir2", "config=placed"],
+    ["--config-dir={}/dir3", "config=smoke"],
+    ["--config-dir={}/linked", "config=key"],
+    ["--config-d={}/elsewhere", "config=key"],
+    ["hydra.searchpath=[file://{}/elsewhere]", "config=key"],
+]
+PATHS = [
+    ["config=UP/evil"],
+    ["config=smoke", "encoder=UP/evil"],
+    ["--config-path={}/elsewhere"],
+    ["-cn", "other"],
+    ["--experimental-rerun={}/rerun.pickle"],
+]
+
+
+class Touches:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+@pytest.fixture
+def place(tmp_path):
+    """The files, and a function that fills in the places in a text."""
+
+    def filled(text):
+        words = {"{}": str(tmp_path), "ROOT": str(tmp_path), "MARK": str(tmp_path / "mark")}
+        words["UP"] = "/".join([".."] * len((CONFIGS / "config").parts)) + str(tmp_path)
+        inside = LOGGING.rstrip().replace("\n", "\n    ")
+        text = text.replace("{LOG}", f"\n    {inside}")
+        for word, value in words.items():
+            text = text.replace(word, value)
+        return text
+
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(filled(text))
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "config").symlink_to(tmp_path / "elsewhere" / "config")
+    (tmp_path / "rerun.pickle").write_bytes(pickle.dumps(Touches(tmp_path / "mark")))
+    return filled
+
+
+@pytest.mark.parametrize("arguments", PRESETS + FOLDERS + PATHS, ids=" ".join)
+def test_nothing_is_read_that_was_not_checked(place, tmp_path, monkeypatch, capsys, arguments):
+    run = ["engine.threads=0", f"hydra.run.dir={tmp_path / 'out'}"]
+    monkeypatch.setattr(sys, "argv", ["viewproof", *map(place, arguments), *run])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    with pytest.raises(SystemExit) as stop:
+        cli()
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert stop.value.code == 1 and ("refused" in line or "must name a choice" in line), line
+    assert not (tmp_path / "mark").exists()
+
+
+DEEP = "[" * 3000 + "]" * 3000
+ODD = {
+    "a number of defaults": "defaults: 5\n",
+    "defaults in question": "defaults: true\n",
+    "a list of itself": "encoder: &a [*a]\n",
+    "a mapping of itself": "a: &a {b: *a}\n",
+    "deeper than Python": f"a: {DEEP}\n",
+    "a line end of Unicode's": "# x\u2028# @package hydra.job_logging\na: 1\n",
+    "a default put together": "defaults: ['${config}/job_logging/y']\n",
+    "the environment after a tab": 'a: "${\\toc.env:HOME}"\n',
+    "the environment by another key": "b: oc.env\na: ${${b}:HOME}\n",
+    "the environment by half a name": "b: env\na: ${oc.${b}:HOME}\n",
+    "the environment decoded": "b: env\na: ${oc.decode:'${b}'}\n",
+    "what Hydra knows": "a: ${hydra:runtime.cwd}\n",
+}
+
+
+@pytest.mark.parametrize("content", ODD.values(), ids=ODD)
+def test_an_odd_preset_is_one_line(tmp_path, content):
+    path = tmp_path / "odd.yaml"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"odd\.yaml") as caught:
+        presets.read(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content", ["seed: ${evaluate.views}\n", "a: [1, 2]\nb: ${a[0]}\n", "a: {b: 1, c: '${.b}'}\n"]
+)
+def test_a_preset_refers_to_its_own_keys(tmp_path, content):
+    path = tmp_path / "mine.yaml"
+    path.write_text(content)
+    presets.read(path)
+
+
+def test_two_presets_of_one_name_are_not_one(tmp_path, monkeypatch, capsys):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.yaml").write_text("seed: 1\n")
+    both = f"config={tmp_path}/a/mine.yaml,{tmp_path}/b/mine.yaml"
+    monkeypatch.setattr(sys, "argv", ["viewproof", "-m", both])
+    with pytest.raises(SystemExit):
+        cli()
+    assert "b/mine.yaml` has the name of another" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [KeyError("a"), RecursionError("deep\nand deeper"), ZeroDivisionError("by 0")])
+def test_whatever_a_library_raises_is_one_line(monkeypatch, error):
+    def load(_):
+        raise error
+
+    monkeypatch.setattr(importlib, "import_module", lambda _: SimpleNamespace(load=load))
+    with pytest.raises(ValueError, match=f"encoder timm:x cannot be made .{type(error).__name__}") as caught:
+        load_encoder("timm", "x")
+    assert "\n" not in str(caught.value) and caught.value.__cause__ is error
+    with pytest.raises(ValueError, match="does not take the class 'a'"):
+        class_embeddings(load, ["a"], ["{}"])
+
+
+BAD = [torch.full((2, 4), torch.nan), torch.full((2, 4), torch.inf), torch.zeros(2, 4).to(torch.float8_e4m3fn)]
+
+
+@pytest.mark.parametrize("forged", BAD, ids=["NaN", "infinite", "8 bits"])
+def test_a_forged_cache_file_cannot_stop_a_run(tmp_path, forged):
+    block = _Block(Cache(tmp_path, "recipe", 4), ["a", "b"])
+    save_file({"embeddings": forged}, block.path, {"key": block.key, "sha256": _sha256(forged)})
+    found, trouble = block.read()
+    assert found is None and "made afresh" in trouble
