@@ -11,6 +11,8 @@ from torch import Tensor
 
 from attacks.files import atomic
 
+#: Formats that Pillow may take a file for, whatever its name: left to itself it hands PostScript to Ghostscript.
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 
 
@@ -31,7 +33,7 @@ def load_image(path: str | Path) -> tuple[Tensor, list[str]]:
         raise FileNotFoundError(f"image `{path}` {what}")
     notes: list[str] = []
     try:
-        with Image.open(path) as opened:
+        with Image.open(path, formats=FORMATS) as opened:
             deep = any(";16" in str(tile.args) for tile in opened.tile)  # Pillow keeps the high bytes of RGB;16
             turned = opened.getexif().get(ORIENTATION, 1) != 1
             opened.load()

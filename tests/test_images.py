@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from attacks.images import load_image, save_image, to_bytes
 
@@ -186,3 +186,14 @@ def test_a_missing_file_is_named(tmp_path):
 def test_a_folder_is_no_picture(tmp_path):
     (tmp_path / "folder.png").mkdir()
     refusal(tmp_path / "folder.png", (FileNotFoundError, ValueError))
+
+
+def test_a_postscript_program_is_no_picture_and_is_not_run(tmp_path, monkeypatch):
+    """Pillow would hand it to Ghostscript, whatever the file is called."""
+    ran = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given, **more: ran.append(given))
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.eps")
+    (tmp_path / "x.eps").rename(tmp_path / "x.png")
+    with pytest.raises(ValueError, match=r"x\.png` cannot be read"):
+        load_image(tmp_path / "x.png")
+    assert not ran
