@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from yaml import AliasToken, YAMLError, scan
 
 from attacks.schema import refuse_code
 
@@ -32,6 +32,11 @@ def read(path: str | Path) -> DictConfig:
     if not path.is_file():
         raise FileNotFoundError(f"preset `{path}` does not exist (paths are relative to {Path.cwd()})")
     try:
+        with path.open(encoding="utf-8") as file:
+            # Each is copied in full: ten lines of aliases can make a billion values.
+            shared = any(isinstance(token, AliasToken) for token in scan(file))
+        if shared:
+            raise ValueError(f"preset `{path}`: YAML aliases (*name) are refused; write it out, or refer by ${{key}}")
         loaded = OmegaConf.load(path)
     except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"preset `{path}` is not valid YAML: {' '.join(str(error).split())[:300]}") from None

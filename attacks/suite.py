@@ -52,7 +52,7 @@ def members(known: Known, nearest: int, aim: Aim, optimiser: Optimiser | Propose
     cosines, most = cosines.masked_fill(same, -torch.inf), int((~same).sum(1).min())
     if not 0 <= nearest <= most:
         raise ValueError(
-            f"`attack.nearest` must lie between 0 and {most}, the other pictures of the gallery (with "
+            f"`attack.nearest` must lie between 0 and {most}, the other pictures or classes of the gallery (with "
             f"identities, of others); got {nearest}"
         )
     targets = cosines.topk(nearest, dim=1).indices.T

@@ -159,3 +159,11 @@ def test_a_forged_cache_file_cannot_stop_a_run(tmp_path, forged):
     save_file({"embeddings": forged}, block.path, {"key": block.key, "sha256": _sha256(forged)})
     found, trouble = block.read()
     assert found is None and "made afresh" in trouble
+
+
+def test_a_preset_that_multiplies_itself_is_refused_before_it_does(tmp_path):
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
+    (tmp_path / "bomb.yaml").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=r"bomb\.yaml`: YAML aliases"):
+        presets.read(tmp_path / "bomb.yaml")
