@@ -16,6 +16,7 @@ from attacks.engine import Decision, prepare
 from attacks.engine.fold import foldable
 from attacks.gallery import tiles
 from attacks.layers import Layers
+from attacks.norms import settled
 
 BLOCK = "encoder.layers.encoder_layer_0"
 
@@ -39,7 +40,9 @@ def images():
 
 
 def hooks(module):
-    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in module.modules())
+    """All but those that an attack puts on batch norms meanwhile."""
+    forward = [hook for m in module.modules() for hook in m._forward_hooks.values() if hook is not settled]
+    return len(forward) + sum(len(m._forward_pre_hooks) for m in module.modules())
 
 
 def tokens_of(vit, images):
