@@ -46,7 +46,18 @@ def content(folder):
     return json.loads((folder / "metrics.json").read_text())
 
 
-@pytest.mark.parametrize(("group", "name"), [(group, name) for group, names in GROUPS.items() for name in names])
+#: Of each group one; the others run in the slow suite.
+QUICK = ("layers", "apgd", "l2", "tv", "suite", "phash")
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        pytest.param(group, name, marks=() if name in QUICK else pytest.mark.slow)
+        for group, names in GROUPS.items()
+        for name in names
+    ],
+)
 def test_every_choice_runs(group, name, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     assert call(monkeypatch, *SHORT, f"{group}={name}", *WITH.get(name, []), f"hydra.run.dir={folder}") == 0

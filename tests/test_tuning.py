@@ -121,6 +121,7 @@ def test_refuses_what_would_do_nothing_or_mislead(job, capsys, settings, words):
     assert code == 1 and words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_weak_attack_is_told_as_such(job, capsys):
     code, _ = job("a", "optimiser.rel_step_size=1e-6")
     assert code == 0
@@ -130,6 +131,7 @@ def test_a_weak_attack_is_told_as_such(job, capsys):
     assert "hardly more than random noise" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_without_eot_as_many_gradients_are_spent(job):
     for name, words in {"a": [], "b": ["attack.stop=0.9", "attack.steps=20"], "c": ["risk=cvar"]}.items():
         _, folder = job(name, *words)
