@@ -25,11 +25,14 @@ MODELS = torchvision.models.list_models(module=torchvision.models)
 #: One of each kind of head.
 SMALL = ("resnet18", "squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5", "mnasnet0_5", "regnet_x_400mf")
 FEW = (*SMALL, "densenet121", "swin_t", "inception_v3", "googlenet")
+#: With more weights than these a model runs in test_family_torchvision_all.py only, without numbers.
+LARGE = 3e7
 
 
 def every(quick):
-    """All models but one of 2.6 GB; those that are not `quick` in the slow suite."""
-    left = [model for model in MODELS if model != "regnet_y_128gf"]
+    """All models that are not large; those that are not `quick` in the slow suite."""
+    sizes = {m: torchvision.models.get_model_weights(m).DEFAULT.meta["num_params"] for m in MODELS}
+    left = [model for model in MODELS if sizes[model] <= LARGE]
     return [pytest.param(model, marks=() if model in quick else pytest.mark.slow) for model in left]
 
 
