@@ -221,6 +221,7 @@ def test_what_cannot_be_had_is_refused_before_the_attack(monkeypatch, capsys, tm
     assert not (tmp_path / "pictures").exists()
 
 
+@pytest.mark.slow
 def test_a_run_reports_its_drift(monkeypatch, capsys, tmp_path):
     short = ["config=smoke", "data.count=1", "attack.steps=4", "evaluate.views=4", f"hydra.run.dir={tmp_path}"]
     assert call(monkeypatch, *short, "evaluate.layers=all") == 0

@@ -233,6 +233,7 @@ def test_nothing_else_can_be_shown(monkeypatch, capsys, tmp_path):
     assert capsys.readouterr().err == "error: `show` must be encoder, or null for a run; got 'layers'\n"
 
 
+@pytest.mark.slow
 def test_a_run_attacks_the_layers_that_it_names(monkeypatch, tmp_path):
     short = ["config=smoke", "data.count=1", "attack.steps=2", "evaluate.views=4", f"hydra.run.dir={tmp_path}"]
     assert call(monkeypatch, *short, "encoder.features=[stages.5:mean,stages.8]") == 0

@@ -220,6 +220,7 @@ def done(out, *words):
     return run, parts, outcome, content, content.pop("cost")
 
 
+@pytest.mark.slow
 def test_a_table_a_list_and_a_folder_give_the_same_numbers(album, tmp_path):
     found = []
     for name in ("pictures", "plain.csv", "list.txt"):
@@ -229,6 +230,7 @@ def test_a_table_a_list_and_a_folder_give_the_same_numbers(album, tmp_path):
     assert found[0][0]["gallery"] == 6 and found[0][0]["identities"] is None
 
 
+@pytest.mark.slow
 def test_the_order_of_the_gallery_does_not_matter(album, tmp_path):
     lines = (album / "known.csv").read_text().splitlines()
     (album / "turned.csv").write_text("\n".join([lines[0], *lines[:0:-1]]))

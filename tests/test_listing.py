@@ -182,6 +182,7 @@ def test_a_picture_that_changes_is_noticed(mine):
         shelf.read([1])
 
 
+@pytest.mark.slow
 def test_no_picture_is_kept(mine, monkeypatch):
     # Each is let go before the next but one is read: while files are looked through, and while they are embedded.
     alive = []

@@ -217,6 +217,7 @@ def test_no_hook_outlives_a_run_or_its_failure(engine, anchor, kept, tmp_path, m
     assert len(made) == 1
 
 
+@pytest.mark.slow
 def test_layers_are_chosen_on_the_command_line(kept, tmp_path, monkeypatch):
     # Two lists replace those of the shared file; a mapping would be merged with it.
     words = ("objective=layers", "objective.layers=[stages.2:mean,stages.8]", "objective.weights=[3,1]")
@@ -239,6 +240,7 @@ def test_the_checks_are_printed_stored_and_shown(tmp_path, monkeypatch, capsys):
     assert next(check for check in checks if check["name"] == "active test")["verdict"] == "passed"
 
 
+@pytest.mark.slow
 def test_a_failed_check_is_the_first_warning(tmp_path, monkeypatch, capsys):
     # Steps a thousand times too short: the whole point of the checks.
     folder = tmp_path / "run"
@@ -251,6 +253,7 @@ def test_a_failed_check_is_the_first_warning(tmp_path, monkeypatch, capsys):
     assert page.index("SANITY CHECK FAILED") < page.index("Four arms")
 
 
+@pytest.mark.slow
 def test_the_steps_of_a_suite_name_their_attack(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     assert call(monkeypatch, *SHORT, "attack=suite", "attack.nearest=1", f"hydra.run.dir={folder}") == 0

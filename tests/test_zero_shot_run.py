@@ -80,6 +80,7 @@ def test_without_identities_the_encoder_says_what_a_picture_is(folder, monkeypat
     assert manifest["encoder"]["package"] == "colour_towers 1"
 
 
+@pytest.mark.slow
 def test_a_picture_is_taken_for_the_class_that_the_attacker_names(folder, monkeypatch, capsys):
     """The margins between the colours are known: 0.2 in two channels is more than 8/255, less than 64/255."""
     given = [f"data.path={folder / 'a.png'}", "objective=toward", "objective.target=blue", "attack.steps=12"]
