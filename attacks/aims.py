@@ -111,7 +111,10 @@ def aim(node: Node, known: Known, encoder: Encoder, transforms: Compose, seed: i
     if isinstance(node, choices.Retrieval):
         return Aim(Retrieval(known.gallery, node.margin, known.identity), known.truth)
     if isinstance(node, choices.InfoNCE):
-        return Aim(InfoNCE(known.gallery, node.temperature, identity=known.identity), known.truth)
+        targeted = node.target is not None
+        assert not targeted or known.goal is not None
+        row = known.goal if targeted else known.truth
+        return Aim(InfoNCE(known.gallery, node.temperature, targeted, known.identity), row)
     if isinstance(node, choices.Verification):
         return Aim(Verification(node.threshold), known.own)
     if isinstance(node, choices.Mixed):

@@ -15,8 +15,9 @@ from attacks.build import Parts
 from attacks.distributed import World
 from attacks.eot import EOT
 from attacks.evaluation import Bank, Scores, evaluate, signature_of
+from attacks.laying import fixed
 from attacks.loop import Step
-from attacks.parts import Encoder, Setup
+from attacks.parts import Encoder, Setup, among
 from attacks.progress import Progress
 from attacks.risk import Mean
 from attacks.sanity import Sanity, examine
@@ -25,7 +26,7 @@ from attacks.solver import Best, watch
 from attacks.suite import Member, members, suite
 from attacks.trees import Tree, take
 from attacks.worst import Adversary
-from transforms import Compose, stream
+from transforms import Shown, base_of, stream, taken
 
 
 class Trace(NamedTuple):
@@ -107,6 +108,7 @@ def check(setting: Setting, known: Known, trace: list[Trace], module: nn.Module)
     sign = shown_sign(run.objective)
     looks = [line.held_out for line in trace if line.attack == trace[0].attack][: run.attack.steps]  # of one start
     setup = _setup("sanity", setting) | {"encoder": setting.encoder.encoder, "steps": asked.steps}
+    setup["perturbation"] = among(setup["perturbation"], rows)
     return examine(
         known.images[rows],
         take(setting.aim.anchor, rows),
@@ -124,7 +126,7 @@ def _steps(arm: str, setting: Setting, known: Known, spent: int) -> Iterator[tup
     setup = _setup(arm, setting)
     stop, restarts = None, 1
     if arm == "no_eot":
-        setup["eot"] = replace(setup["eot"], transforms=Compose(), n=1, risk=Mean())
+        setup["eot"] = replace(setup["eot"], transforms=fixed(setup["eot"].transforms), n=1, risk=Mean())
         setup["steps"] = spent
     elif isinstance(attack, choices.Suite):
         yield from suite(known.images, setting.aim, _members(setting, known, attack), **setup)
@@ -168,14 +170,14 @@ def _members(setting: Setting, known: Known, attack: choices.Suite) -> list[Memb
     return members(known, attack.nearest, setting.aim, setting.parts.optimiser)
 
 
-def judge_arm(arm: str, setting: Setting, pictures: Tensor, own: Tensor, gallery: Tensor, views: Bank) -> Scores:
+def judge_arm(arm: str, setting: Setting, shown: Shown, own: Tensor, gallery: Tensor, views: Bank) -> Scores:
     """One arm's scores, picture by picture, with progress shown."""
     found, world = [], setting.world
-    with Progress(f"judging {arm}", len(pictures), shown=world.first) as progress:
-        for picture, clean in zip(pictures.to(own.device), own, strict=True):
+    with Progress(f"judging {arm}", len(base_of(shown)), shown=world.first) as progress:
+        for i, clean in enumerate(own):
             found.append(
                 evaluate(
-                    picture[None],
+                    taken(shown, i),
                     clean[None],
                     gallery,
                     encoder=setting.judge,

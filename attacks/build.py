@@ -9,16 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks import choices, penalties, risk, schema
+from attacks import choices, choices_physical, penalties, risk, schema
 from attacks.adaptive import Adaptive
 from attacks.aims import Node
 from attacks.apgd import APGD
 from attacks.distributed import local_rank
 from attacks.gallery import Gallery, Pictures
 from attacks.kinds import perturb
+from attacks.laying import laid
 from attacks.optimisers import PGD, SGD, Adam
 from attacks.parts import Optimiser, Penalty, Perturbation, Proposer
 from attacks.pipelines import pipeline
+from attacks.printability import NonPrintability, read_palette
 from attacks.randomness import randomised
 from attacks.sets import data, target
 from attacks.square import Square
@@ -86,13 +88,19 @@ def build(run: schema.Run) -> Parts:
     wish, adaptive = tail(run.risk, run.attack.views), more_views(run.attack)
     check_attack(run)
     check_classes(run)
-    optimiser, transforms = optimise(run.optimiser), pipeline(run.transforms)
+    if isinstance(run.penalty, choices_physical.NonPrintability) and run.perturbation.name != "patch":
+        raise ValueError(
+            "`penalty=nps` prices the colours of what is printed, perturbation=patch; got perturbation="
+            f"{run.perturbation.name} (use another penalty)"
+        )
+    optimiser = optimise(run.optimiser)
+    transforms = laid(pipeline(run.transforms), run.printer, run.perturbation)
     where = device(run.engine.device)
     encoder = subject(run.encoder, where, run.defence)
     if run.encoder.stochastic:
         transforms = randomised(transforms, encoder)
-    queries, pictures, truth = data(run.data)
-    perturbation = perturb(run.perturbation, queries.images)
+    queries, pictures, truth = data(run.data, run.perturbation)
+    perturbation = perturb(run.perturbation, queries.images, queries.places)
     known: Gallery | Classes = pictures
     if getattr(run.data, "classes", None) is not None:
         labels = [pictures.labels[row] for row in truth.tolist()]
@@ -100,8 +108,8 @@ def build(run: schema.Run) -> Parts:
         known, truth, notes = classified(run.data.classes, run.data.templates, encoder, shown, labels)
         queries = replace(queries, notes=(*queries.notes, *notes))
     goal = None
-    if isinstance(run.objective, choices.Toward | choices.Triplet):
-        known, goal = target(run.objective.target, known, truth, run.seed, run.data.size)
+    if (wanted := getattr(run.objective, "target", None)) is not None:
+        known, goal = target(wanted, known, truth, run.seed, run.data.size)
     return Parts(
         encoder=encoder,
         perturbation=perturbation,
@@ -124,6 +132,8 @@ def price(node: Any) -> Penalty | None:
     kinds = {"tv": penalties.TotalVariation, "ssim": penalties.SSIM, "lpips": penalties.LPIPS}
     if node.name == "none":
         return None
+    if isinstance(node, choices_physical.NonPrintability):
+        return NonPrintability(node.weight, read_palette(node.palette))
     try:
         found: Penalty = kinds[node.name](**{k: v for k, v in vars(node).items() if k != "name"})
     except ImportError as error:
@@ -190,7 +200,7 @@ def bounds(node: Node) -> tuple[float, float]:
     if isinstance(node, choices.Retrieval | choices.Triplet):
         return (-2.0, 2.0)
     if isinstance(node, choices.InfoNCE):
-        return (-math.inf, 0.0)
+        return (-math.inf, 0.0) if node.target is None else (0.0, math.inf)
     if isinstance(node, choices.Verification):
         return (-1 - node.threshold, 1 - node.threshold)
     return (-math.inf, math.inf) if isinstance(node, choices.Mixed) else (-1.0, 1.0)

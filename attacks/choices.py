@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from attacks.choices_encoder import DEFENCES, ENCODERS
+from attacks.choices_physical import PRINTERS, NonPrintability, Patch, Scenes
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Triplet:
 class InfoNCE:
     name: str = "infonce"
     temperature: float = MISSING
+    target: str | None = None  # as of toward: it should win its share; null: the true match should lose it
 
 
 @dataclass
@@ -80,15 +82,6 @@ class Ball:
     grey: bool = False  # the same change in all channels
     keep: int | None = None  # only the lowest so many frequencies along each axis
     smooth: float | None = None  # a Gaussian over the gradient, its standard deviation in pixels (TI)
-
-
-@dataclass
-class Patch:
-    name: str = "patch"
-    size: list[int] = MISSING  # height and width of the texture
-    quad: list[list[float]] = MISSING  # its corners (x, y), as shares of the picture's width and height
-    start: str = MISSING  # grey, noise
-    shape: str = MISSING  # rectangle, ellipse
 
 
 @dataclass
@@ -280,12 +273,13 @@ CHOICES: dict[str, dict[str, type]] = {
     "defence": DEFENCES,
     "objective": _by_name(Away, Toward, Retrieval, Triplet, InfoNCE, Verification, Layers, Mixed, Bits),
     "perturbation": {**dict.fromkeys(("linf", "l2", "l1", "l0"), Ball), "patch": Patch},
+    "printer": PRINTERS,
     "optimiser": _by_name(Wiener, PGD, SGD, Adam, APGD, Square),
     "draws": dict.fromkeys(("sobol", "uniform", "antithetic", "latin", "fixed", "grid"), Draws),
     "risk": {"mean": Mean, "cvar": CVaR, "worst_of": WorstOf, "softmax": SoftMax},
-    "penalty": {"none": NoPenalty, "tv": TotalVariation, "ssim": SSIM, "lpips": LPIPS},
+    "penalty": {"none": NoPenalty, "tv": TotalVariation, "ssim": SSIM, "lpips": LPIPS, "nps": NonPrintability},
     "sanity": {"short": Sanity, "none": Sanity},
-    "data": {"bundled": Bundled, "folder": Folder},
+    "data": {"bundled": Bundled, "folder": Folder, "scenes": Scenes},
     "engine": {"auto": Engine, "fixed": Engine},
 }
 #: Groups whose files share one schema, whatever their name.

@@ -19,7 +19,7 @@ from attacks.layers import OUTPUT, Layers, Pool, asked, called
 from attacks.metrics import interval
 from attacks.objectives import similarity
 from attacks.randomness import drawn
-from transforms import scene_of
+from transforms import Shown, taken
 
 #: The word for a choice of layers, at most so many.
 ALL, MOST = "all", 24
@@ -72,7 +72,7 @@ class Drift:
 def layer_drift(
     encoder: nn.Module,
     clean: Tensor,
-    attacked: Mapping[str, Tensor],
+    attacked: Mapping[str, Shown],
     bank: Bank,
     layers: Sequence[str] | Mapping[str, Pool] = (ALL,),
     *,
@@ -107,9 +107,10 @@ def layer_drift(
     mine = torch.tensor(list(world.share(len(bank.u))), dtype=torch.long, device=bank.u.device)
     found = clean.new_zeros(len(pools), len(attacked), len(clean), len(bank.u))
     with Layers(encoder, pools, keep=compared) as watching:
-        for i, pictures in enumerate(zip(clean, *attacked.values(), strict=True)):
+        for i in range(len(clean)):
+            pictures = [taken(shown, i) for shown in (clean, *attacked.values())]
             for places in mine.split(max(1, chunk // arms)) if len(mine) else ():
-                seen = [view(bank.transforms, scene_of(picture[None]), bank.u[places]) for picture in pictures]
+                seen = [view(bank.transforms, picture, bank.u[places]) for picture in pictures]
                 cosines = watching(torch.cat(seen), **drawn(bank.transforms, bank.u[places].repeat(arms, 1)))
                 found[:, :, i, places.to(found.device)] = torch.stack([cosines[name] for name in pools]).to(found)
     world.sum(found)

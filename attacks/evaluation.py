@@ -18,7 +18,7 @@ from attacks.eot import view
 from attacks.parts import Encoder, Objective
 from attacks.randomness import drawn
 from attacks.trees import Tree, joined, take
-from transforms import Compose, Sobol, scene_of, stream
+from transforms import Compose, Shown, Sobol, base_of, scene_of, stream, taken
 
 
 class Bank(NamedTuple):
@@ -30,7 +30,7 @@ class Bank(NamedTuple):
     @torch.no_grad()
     def losses(
         self,
-        images: Tensor,
+        images: Shown,
         anchor: Tree,
         encoder: Encoder,
         objective: Objective,
@@ -39,31 +39,32 @@ class Bank(NamedTuple):
         *,
         untouched: Tensor | None = None,
     ) -> Tensor:
-        """The loss of each picture from each view, at most `chunk` views at a time: (N,C,H,W), (N,...) -> (N,V). A
+        """The loss of each picture from each view, at most `chunk` views at a time: N pictures, (N,...) -> (N,V). A
         paired objective needs the `untouched` pictures (N,C,H,W) too."""
         twins = twins_of(objective, untouched)
-        mine, losses = list(world.share(len(self.u))), images.new_zeros(len(images), len(self.u))
-        for i, picture in enumerate(images):
-            for places in torch.tensor(mine, dtype=torch.long, device=images.device).split(chunk) if mine else ():
+        base = base_of(images)
+        mine, losses = list(world.share(len(self.u))), base.new_zeros(len(base), len(self.u))
+        for i in range(len(base)):
+            for places in torch.tensor(mine, dtype=torch.long, device=base.device).split(chunk) if mine else ():
                 u = self.u[places]
                 if twins is None:
                     beside = take(anchor, torch.full_like(places, i))
                 else:
                     beside = encoder(view(self.transforms, scene_of(twins[i, None]), u), **drawn(self.transforms, u))
-                found = encoder(view(self.transforms, scene_of(picture[None]), u), **drawn(self.transforms, u))
+                found = encoder(view(self.transforms, taken(images, i), u), **drawn(self.transforms, u))
                 losses[i, places] = objective(found, beside).to(losses)
         world.sum(losses)
         return losses
 
     @torch.no_grad()
     def features(
-        self, images: Tensor, encoder: Encoder, chunk: int, only: Sequence[int] | slice = slice(None)
+        self, images: Shown, encoder: Encoder, chunk: int, only: Sequence[int] | slice = slice(None)
     ) -> Tensor:
-        """Embeddings of each picture from each view (or from some of them): (N,C,H,W) -> (N,V,D), at most `chunk`
+        """Embeddings of each picture from each view (or from some of them): N pictures -> (N,V,D), at most `chunk`
         views at a time."""
         rows = []
-        for image in images:
-            scene = scene_of(image[None])
+        for i in range(len(base_of(images))):
+            scene = taken(images, i)
             parts = [
                 encoder(view(self.transforms, scene, u), **drawn(self.transforms, u))
                 for u in self.u[only].split(chunk)
@@ -111,7 +112,7 @@ def signature_of(encoder: object) -> Callable[[Tensor], Tensor] | None:
 
 
 def evaluate(
-    images: Tensor,
+    images: Shown,
     clean: Tensor,
     gallery: Tensor,
     *,
@@ -124,7 +125,7 @@ def evaluate(
     """Score pictures on a bank.
 
     Args:
-        images: (N,3,H,W) in [0,1], as read back from their files.
+        images: (N,3,H,W) in [0,1], as read back from their files, perhaps with a patch on them.
         clean: (N,D) embeddings of the untouched pictures, seen directly.
         gallery: (G,D) embeddings of the pictures that a view could be taken for.
         world: the processes that share the views; each gets all the scores.
@@ -134,7 +135,8 @@ def evaluate(
     if signature is not None:
         clean, gallery = signature(clean), signature(gallery)
     gallery, mine = F.normalize(gallery, dim=1), list(world.share(len(bank.u)))
-    cosine = images.new_zeros(len(images), len(bank.u))
+    base = base_of(images)
+    cosine = base.new_zeros(len(base), len(bank.u))
     nearest = torch.zeros_like(cosine, dtype=torch.long)
     if mine:
         found = bank.features(images, encoder, chunk, mine)

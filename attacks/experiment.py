@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -25,8 +24,9 @@ from attacks.drift import VIEWS, Drift, layer_drift, ordered
 from attacks.embeddings import cache_of, embedded
 from attacks.engine import Decision, prepare
 from attacks.evaluation import Bank, Scores, bank, embed, signature_of
-from attacks.files import atomic, write_text
-from attacks.images import load_image, save_image
+from attacks.exhibits import file_names, patched, placement, sheet, through_files
+from attacks.files import atomic, write_json, write_text
+from attacks.images import save_image
 from attacks.objectives import Away
 from attacks.patch import Patch
 from attacks.sanity import Sanity
@@ -34,7 +34,7 @@ from attacks.schema import Run
 from attacks.solver import written
 from attacks.worst import uphill
 from attacks.zero_shot import Classes
-from transforms import stream
+from transforms import Shown, stream
 
 ARMS = ("clean", "noise", "no_eot", "eot")
 #: Views of each picture, the worst for the attacker, from which the search for a worse one starts.
@@ -55,10 +55,12 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an experiment found: scores of each arm, the pictures as read back from their files, and the way there."""
+    """What an experiment found: scores of each arm, the pictures as read back from their files, what was shown to the
+    encoder (of a patch: a scene), and the way there."""
 
     scores: dict[str, Scores]
     pictures: dict[str, Tensor]
+    shown: dict[str, Shown]
     budget: dict[str, Tensor]
     trace: list[Trace]
     cost: Cost
@@ -113,24 +115,29 @@ def _experiment(run: Run, parts: Parts, module: nn.Module, decision: Decision, w
     saved = {arm: parts.perturbation.quantise(delta, images) for arm, delta in deltas.items()}
     files = {"clean": images} | {arm: written(parts.perturbation, images, delta) for arm, delta in saved.items()}
     names = file_names(parts.queries.names)
-    found = {arm: _through_files(out / "pictures" / arm, names, files[arm], world) for arm in ARMS}
+    found = {arm: through_files(out / "pictures" / arm, names, files[arm], world) for arm in ARMS}
+    shown: dict[str, Shown] = {arm: picture.to(images) for arm, picture in found.items()}
+    if isinstance(parts.perturbation, Patch):  # what can be taken away, and is judged, is the texture
+        shown |= patched(out, parts.perturbation, found["clean"].to(images), saved, world)
     views = bank(parts.transforms, run.evaluate.views, seed=run.seed, purpose="evaluate")
     views = views._replace(u=views.u.to(images))
-    scores = {arm: judge_arm(arm, setting, found[arm], known.own, gallery, views) for arm in ARMS}
+    scores = {arm: judge_arm(arm, setting, shown[arm], known.own, gallery, views) for arm in ARMS}
     refined = _refinable(setting)
-    worst = {arm: _worst(setting, found[arm], known.own, scores[arm], views, refined) for arm in ARMS}
+    worst = {arm: _worst(setting, shown[arm], known.own, scores[arm], views, refined) for arm in ARMS}
     drift = None
     if layers:
-        some, (clean, *others) = views._replace(u=views.u[:VIEWS]), (found[arm].to(images) for arm in ARMS)
-        attacked = dict(zip(ARMS[1:], others, strict=True))
+        some, attacked = views._replace(u=views.u[:VIEWS]), {arm: shown[arm] for arm in ARMS[1:]}
+        clean = found["clean"].to(images)
         drift = layer_drift(parts.encoder, clean, attacked, some, layers, chunk=decision.chunk, world=world)
 
     if world.first:
-        save_image(out / "adversarial.png", _sheet(found["eot"]))
+        save_image(out / "adversarial.png", sheet(found["eot"]))
         with atomic(out / "perturbation.safetensors") as temporary:
             save_file({arm: delta.cpu().contiguous() for arm, delta in saved.items()}, temporary)
         if isinstance(parts.perturbation, Patch):
-            save_image(out / "patch.png", saved["eot"][0])
+            goal = None if parts.goal is None else parts.gallery.names[int(parts.goal[0])]
+            placed = placement(parts.perturbation, names, images, run.perturbation, goal)
+            write_json(out / "placement.json", placed)
         write_text(out / "steps.csv", csv(trace))
     budget = {arm: parts.perturbation.norm(found[arm].to(images) - images).cpu() for arm in ARMS}
     seen = {id(each): each for each in (encoder, judge, exact)}.values()
@@ -140,7 +147,7 @@ def _experiment(run: Run, parts: Parts, module: nn.Module, decision: Decision, w
     # Costs of their own, as their passes are.
     checked = (0.0 if sanity is None else sanity.cost["seconds"]) + (0.0 if drift is None else drift.seconds)
     cost = Cost(forward, backward, time.perf_counter() - began - checked, cached)
-    return Outcome(scores, found, budget, trace, cost, views, sanity, worst, refined, drift)
+    return Outcome(scores, found, shown, budget, trace, cost, views, sanity, worst, refined, drift)
 
 
 def _refinable(setting: Setting) -> int:
@@ -151,12 +158,12 @@ def _refinable(setting: Setting) -> int:
     return setting.run.evaluate.refine if plain else 0
 
 
-def _worst(setting: Setting, pictures: Tensor, own: Tensor, scores: Scores, views: Bank, steps: int) -> Tensor:
+def _worst(setting: Setting, shown: Shown, own: Tensor, scores: Scores, views: Bank, steps: int) -> Tensor:
     """Of each picture the cosine (N,) to its clean embedding in the view that resists the attacker most."""
     if setting.parts.goal is not None:
         return scores.cosine.amin(1)
     found = uphill(
-        pictures.to(own.device),
+        shown,
         own,
         encoder=setting.judge,
         objective=Away(),
@@ -168,32 +175,3 @@ def _worst(setting: Setting, pictures: Tensor, own: Tensor, scores: Scores, view
         world=setting.world,
     )
     return found.losses[:, 0].cpu()
-
-
-def file_names(names: tuple[str, ...]) -> list[str]:
-    """A PNG name for each picture: its stem; where another has the same, the name of its file, or its name with its
-    folders. Where even these meet, all are numbered."""
-    found = dict.fromkeys(range(len(names)), "")
-    for form in (lambda name: Path(name).stem, lambda name: Path(name).name, lambda name: name.replace("/", "-")):
-        taken = Counter(found.values())
-        found |= {i: form(names[i]) for i, name in found.items() if not name or taken[name] > 1}
-    clash = len(set(found.values())) < len(found)
-    return [f"{f'{i}-' if clash else ''}{name}.png" for i, name in found.items()]
-
-
-def _through_files(folder: Path, names: list[str], images: Tensor, world: World) -> Tensor:
-    """Write the pictures and read them back: what is judged is what a person can take away."""
-    found = torch.zeros(images.shape)
-    if world.first:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, image in zip(names, images, strict=True):
-            save_image(folder / name, image)
-        found = torch.stack([load_image(folder / name)[0] for name in names])
-    return world.broadcast(found.to(images.device)).cpu()
-
-
-def _sheet(images: Tensor) -> Tensor:
-    """All pictures in one, row by row, without gaps; a single picture as it is."""
-    columns = next(k for k in range(round(len(images) ** 0.5), 0, -1) if len(images) % k == 0)
-    rows = images.unflatten(0, (columns, -1))
-    return torch.cat([torch.cat(list(row), dim=2) for row in rows], dim=1)

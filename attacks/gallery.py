@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attacks.images import SUFFIXES, load_image
+from attacks.places import Places
 from attacks.shelf import Shelf, read_files, shelved, square
 
 PHOTOS = Path(__file__).parent / "data" / "photos"
@@ -23,11 +24,13 @@ FLAT = 0.04
 @dataclass(frozen=True)
 class Pictures:
     """Named pictures of one size: `images` (N,3,H,W) in [0,1], every value a multiple of 1/255; `notes` says what
-    was converted when the files were read. They are in memory; for many, see `attacks.shelf.Shelf`."""
+    was converted when the files were read; `places` where a patch lies in each. They are in memory; for many, see
+    `attacks.shelf.Shelf`."""
 
     names: tuple[str, ...]
     images: Tensor
     notes: tuple[str, ...] = ()
+    places: Places | None = None
 
     def __len__(self) -> int:
         return len(self.names)

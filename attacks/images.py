@@ -72,7 +72,15 @@ def to_bytes(image: Tensor) -> np.ndarray:
     return (image.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
 
 
-def save_image(path: str | Path, image: Tensor) -> None:
-    """Write (3,H,W) in [0,1] as a lossless 8-bit PNG, whole or not at all."""
+def save_image(path: str | Path, image: Tensor, alpha: Tensor | None = None) -> None:
+    """Write (3,H,W) in [0,1], perhaps with an `alpha` (1,H,W), as a lossless 8-bit PNG, whole or not at all."""
+    pixels = image if alpha is None else torch.cat([image, alpha.to(image)])
     with atomic(path) as temporary:
-        Image.fromarray(to_bytes(image)).save(temporary, format="PNG")
+        Image.fromarray(to_bytes(pixels)).save(temporary, format="PNG")
+
+
+def load_texture(path: str | Path) -> Tensor:
+    """The colours (3,H,W) of a PNG that `save_image` wrote, whatever its alpha channel says."""
+    with Image.open(path, formats=("PNG",)) as opened:
+        array = np.array(opened)[..., :3]
+    return torch.from_numpy(array).permute(2, 0, 1).float() / 255

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from attacks import choices, schema
+from attacks import choices, choices_physical, schema
 from attacks.balls import L2, Ball, Linf
 from attacks.images import load_image
 from attacks.parts import Perturbation
-from attacks.patch import Patch
+from attacks.patches import patch
 from attacks.perturbations import Universal
+from attacks.places import Places
 from attacks.regions import Grey, Masked
 from attacks.sparse import L0, L1
 from attacks.spectral import LowFrequency, Smoothed
@@ -20,11 +21,13 @@ from attacks.spectral import LowFrequency, Smoothed
 _BALLS: dict[str, Callable[[float], Ball]] = {"linf": Linf, "l2": L2, "l1": L1}
 
 
-def perturb(node: choices.Ball | choices.Patch, images: Tensor) -> Perturbation:
-    """The perturbation that a configuration names, for pictures (N,3,H,W). Raises ValueError or FileNotFoundError."""
-    if isinstance(node, choices.Patch):
-        quad = tuple(tuple(map(float, corner)) for corner in node.quad)
-        return Patch(tuple(node.size), quad, node.start, node.shape)  # type: ignore[arg-type]
+def perturb(
+    node: choices.Ball | choices_physical.Patch, images: Tensor, places: Places | None = None
+) -> Perturbation:
+    """The perturbation that a configuration names, for pictures (N,3,H,W), and the `places` that they have for a
+    patch. Raises ValueError or FileNotFoundError."""
+    if isinstance(node, choices_physical.Patch):
+        return patch(node, images, places)
     eps = schema.fraction(node.eps, "perturbation.eps")
     if node.name == "l0":
         if eps != int(eps):

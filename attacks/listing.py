@@ -57,10 +57,10 @@ def listed(path: str | Path) -> tuple[list[Entry], list[str]]:
     reader = readers.get(path.suffix.lower())
     if reader is None:
         return [Entry(path, path.name)], []
-    found = [_entry(path, *row) for row in reader(path, _text(path))]
+    found = [entry_of(path, *row) for row in reader(path, text_of(path))]
     if not found:
         raise ValueError(f"`{path}` names no picture")
-    return _named(found), []
+    return named(found), []
 
 
 def short(text: str) -> str:
@@ -87,7 +87,8 @@ def _pictures(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.is_dir())
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path, longest: float = LONGEST) -> str:
+    """The text of a UTF-8 file. Raises ValueError, with the line, where it is none, or a line has more letters."""
     raw = path.read_bytes()
     try:
         text = raw.decode("utf-8-sig")
@@ -97,7 +98,7 @@ def _text(path: Path) -> str:
     for number, line in enumerate(_split(text), 1):
         if "\0" in line:
             raise ValueError(f"`{path}` line {number}: a zero byte is no text; is it a file of paths?")
-        if len(line) > LONGEST:
+        if len(line) > longest:
             raise ValueError(
                 f"`{path}` line {number}: a line of {len(line)} letters is no path; is it a file of paths?"
             )
@@ -155,24 +156,25 @@ def _header(where: str, cells: list[str]) -> list[str]:
     return cells
 
 
-def _entry(file: Path, number: int, wanted: str, identity: str | None) -> Entry:
+def entry_of(file: Path, number: int, wanted: str, identity: str | None) -> Entry:
+    """The picture that a line of a file of paths names."""
     path = Path(os.path.abspath(file.parent / wanted))  # noqa: PTH100  (resolve would follow links: two names, one file)
     return Entry(path, path.name, identity, f"{file.name} line {number}")
 
 
-def _named(entries: list[Entry]) -> list[Entry]:
+def named(entries: list[Entry]) -> list[Entry]:
     """The same with names that tell them apart: the shortest ends of their paths that do."""
     first: dict[Path, Entry] = {}
     for entry in entries:
         twice = first.setdefault(entry.path, entry)
         if twice is not entry:
             raise ValueError(f"{entry.where} names `{short(str(entry.path))}` again, after {twice.where}")
-    named, depth = dict.fromkeys(range(len(entries)), ""), 1
-    open_rows = list(named)
+    found, depth = dict.fromkeys(range(len(entries)), ""), 1
+    open_rows = list(found)
     while open_rows:
         for i in open_rows:
-            named[i] = "/".join(entries[i].path.parts[-depth:])
-        taken = Counter(named.values())
-        open_rows = [i for i in open_rows if taken[named[i]] > 1]
+            found[i] = "/".join(entries[i].path.parts[-depth:])
+        taken = Counter(found.values())
+        open_rows = [i for i in open_rows if taken[found[i]] > 1]
         depth += 1
-    return [replace(entry, name=named[i]) for i, entry in enumerate(entries)]
+    return [replace(entry, name=found[i]) for i, entry in enumerate(entries)]

@@ -21,7 +21,7 @@ from attacks.eot import EOT
 from attacks.estimate import Estimate, combined
 from attacks.ground import Ground
 from attacks.norms import settles
-from attacks.parts import Encoder, Inner, Look, Objective, Optimiser, Penalty, Perturbation
+from attacks.parts import Encoder, Inner, Look, Objective, Optimiser, Penalty, Perturbation, among
 from attacks.penalties import penalised
 from attacks.randomness import drawn as own_draws
 from attacks.trees import Tree, length, take
@@ -165,7 +165,8 @@ def _estimate(
     be estimated apart, theirs combined. In the `first` step each of them must have a gradient."""
 
     def scene(part: Tensor, which: Tensor) -> Scene:
-        return perturbation.scene(images[rows[which]], part)
+        own = among(perturbation, rows[which]) if perturbation.shared else perturbation
+        return own.scene(images[rows[which]], part)
 
     def loss(pixels: Tensor, which: Tensor, untouched: Tensor | None = None, **draws: Tensor) -> Tensor:
         if untouched is None:

@@ -76,6 +76,12 @@ class Perturbation(Protocol):
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor: ...
 
 
+def among(perturbation: Perturbation, rows: Tensor) -> Perturbation:
+    """The perturbation of some of the pictures, if it holds something of each (a mask, a place)."""
+    part = getattr(perturbation, "take", None)
+    return perturbation if part is None else part(rows)
+
+
 class Optimiser(Protocol):
     """From where delta is, and what was learned there, to the next delta. A pure function: its state is a value."""
 

@@ -43,10 +43,11 @@ def register() -> None:
 
 
 def _open(node: type) -> DictConfig:
-    """A schema. The keys of `preprocess` come without a `+`, though the schema has none: the encoder knows them."""
+    """A schema. The keys of some come without a `+`, though the schema has none: the encoder, or a stage, knows them."""
     made: DictConfig = OmegaConf.structured(node)
-    if "preprocess" in made:
-        OmegaConf.set_struct(made.preprocess, False)
+    for key in ("preprocess", "place"):
+        if key in made:
+            OmegaConf.set_struct(made[key], False)
     return made
 
 

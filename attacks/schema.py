@@ -37,6 +37,7 @@ class Run:
     penalty: Any = MISSING
     sanity: Any = MISSING
     perturbation: Any = MISSING
+    printer: Any = MISSING
     optimiser: Any = MISSING
     transforms: Any = MISSING
     draws: Any = MISSING

@@ -16,7 +16,7 @@ from attacks.eot import EOT
 from attacks.estimate import Estimate
 from attacks.evaluation import Bank
 from attacks.loop import STEPS, Step, attack, budgeted, checked
-from attacks.parts import Encoder, Inner, Objective, Optimiser, Penalty, Perturbation, Proposer
+from attacks.parts import Encoder, Inner, Objective, Optimiser, Penalty, Perturbation, Proposer, among
 from attacks.penalties import seen
 from attacks.trees import Tree, take
 from transforms import stream
@@ -87,11 +87,11 @@ def search(
         direction = optimiser.direction(delta, step=index, steps=steps, generator=chance)
         candidate = _moved(delta, direction, perturbation, images)
         part = candidate if perturbation.shared else candidate[rows]
-        attacked = seen(perturbation.scene(images[rows], part))
+        attacked = among(perturbation, rows).scene(images[rows], part)
         losses = views.losses(
             attacked, take(anchor, rows), encoder, objective, eot.chunk, world, untouched=images[rows]
         )
-        price = None if penalty is None else penalty(part, attacked, images[rows])
+        price = None if penalty is None else penalty(part, seen(attacked), images[rows])
         found = _learned(known, losses, price, rows, eot)
         if not bool(found.value[rows].isfinite().all()):
             bad = rows[~found.value[rows].isfinite()].tolist()

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from attacks import choices, gallery
+from attacks import choices, choices_physical, gallery
 from attacks.gallery import Gallery, Pictures
-from attacks.shelf import read_files
+from attacks.patches import texture_size
+from attacks.scenes import places_in, read_scenes
+from attacks.shelf import Shelf, read_files
+from attacks.spots import Print
 from attacks.zero_shot import Classes
 from transforms import stream
 
 
-def data(node: choices.Bundled | choices.Folder) -> tuple[Pictures, Gallery, Tensor]:
-    """The queries, the gallery, and each query's row in it, (N,): every query is in the gallery.
+def data(
+    node: choices.Bundled | choices.Folder | choices_physical.Scenes, perturbation: object = None
+) -> tuple[Pictures, Gallery, Tensor]:
+    """The queries, the gallery, and each query's row in it, (N,): every query is in the gallery. Scenes have places
+    for a patch, which depend on its shape; without a `perturbation` they are plain pictures.
 
     So recall asks whether the attacked picture is still taken for the one that it was made from, or, with identities,
     for any of the same identity. It does not ask whether an encoder knows a person from other pictures alone: the
@@ -30,18 +37,47 @@ def data(node: choices.Bundled | choices.Folder) -> tuple[Pictures, Gallery, Ten
         rows = {name: row for row, name in enumerate(pictures.names)}
         truth = torch.tensor([rows[name] for name in chosen.names])
         return chosen, gallery.on_shelf(pictures.shelf()), truth
+    if isinstance(node, choices_physical.Scenes):
+        return _scenes(node, perturbation)
     return _folder(node)
 
 
 def _folder(node: choices.Folder) -> tuple[Pictures, Gallery, Tensor]:
+    _check(node)
+    own = read_files(node.path, node.size, node.unreadable)
+    return _chosen(node, own, gallery.spread(len(own), node.count))
+
+
+def _scenes(node: choices_physical.Scenes, perturbation: object) -> tuple[Pictures, Gallery, Tensor]:
+    if not isinstance(perturbation, choices_physical.Patch | None):
+        raise ValueError(
+            "`data=scenes` says where a patch lies: use it with perturbation=patch; data=folder takes plain pictures"
+        )
+    _check(node)
+    own, photos = read_scenes(node.path, node.size, node.unreadable)
+    rows = gallery.spread(len(own), node.count)
+    queries, pictures, truth = _chosen(node, own, rows)
+    if perturbation is None:
+        return queries, pictures, truth
+    sheet = Print(texture_size(perturbation), perturbation.width_mm)
+    places, notes = places_in([photos[row] for row in rows], node.size, sheet)
+    return replace(queries, places=places, notes=(*queries.notes, *notes)), pictures, truth
+
+
+def _check(node: choices.Folder | choices_physical.Scenes) -> None:
     if node.unreadable not in ("refuse", "skip"):
         raise ValueError(f"`data.unreadable` must be refuse or skip; got {node.unreadable!r}")
     if node.cache is not None:
         _made(Path(node.cache))
-    own = read_files(node.path, node.size, node.unreadable)
-    chosen = own.only(gallery.spread(len(own), node.count))
+
+
+def _chosen(
+    node: choices.Folder | choices_physical.Scenes, own: Shelf, rows: list[int]
+) -> tuple[Pictures, Gallery, Tensor]:
+    """Some of a person's own pictures, and the gallery round them."""
+    chosen = own.only(rows)
     notes = chosen.remarks()
-    if node.classes is not None:  # they take the gallery's place, so none is read
+    if isinstance(node, choices.Folder) and node.classes is not None:  # they take the gallery's place: none is read
         others = own.only([])
     elif node.gallery is None:
         others = gallery.tiles(128).shelf(node.size)

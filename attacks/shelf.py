@@ -13,6 +13,7 @@ from torch import Tensor
 from attacks.images import load_image, to_bytes
 from attacks.listing import Entry, listed
 from transforms import resize
+from transforms.resize import target_size
 
 #: How often a picture may be as long as it is wide; resized, a thread of pixels would fill the memory.
 SLENDER = 50
@@ -82,7 +83,11 @@ def read_files(path: str | Path, size: int, unreadable: str = "refuse") -> Shelf
         FileNotFoundError, ValueError: in one line: a path or a file of paths that is none (see `listed`), files that
             cannot be read, or none that can.
     """
-    entries, notes = listed(path)
+    return read_entries(*listed(path), size, unreadable)
+
+
+def read_entries(entries: list[Entry], notes: list[str], size: int, unreadable: str = "refuse") -> Shelf:
+    """The same of pictures that were listed, with what was said of the list."""
     whole: list[Entry] = []
     digests: list[str] = []
     changes: list[tuple[str, ...]] = []
@@ -148,3 +153,12 @@ def square(image: Tensor, size: int) -> Tensor:
         image = resize(image[None], size, "pil_bicubic")[0].clamp(0, 1)
     top, left = (image.shape[1] - size) // 2, (image.shape[2] - size) // 2
     return (image[:, top : top + size, left : left + size] * 255).round() / 255
+
+
+def squared(points: Tensor, before: tuple[int, int], size: int) -> Tensor:
+    """Where points (...,2) of a picture of `before` (height, width) lie in its `square`, as shares of it. They are in
+    pixels from the left and upper edge: (x, y) = (width, height) is the lower right corner."""
+    height, width = target_size(before, size)
+    scale = points.new_tensor([width / before[1], height / before[0]])
+    corner = points.new_tensor([(width - size) // 2, (height - size) // 2])
+    return (points * scale - corner) / size

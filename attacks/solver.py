@@ -14,7 +14,7 @@ from torch import Tensor
 from attacks.distributed import ALONE
 from attacks.evaluation import Bank, bank
 from attacks.loop import STEPS, Step, merged
-from attacks.parts import Perturbation, Setup
+from attacks.parts import Perturbation, Setup, among
 from attacks.patch import Patch
 from attacks.penalties import seen
 from attacks.risk import Risk
@@ -102,12 +102,11 @@ def _run(
     run = loop_of(setup["optimiser"])
     if not restart:
         return run(images, anchor, **setup)
-    budget, part = setup.get("budget"), getattr(setup["perturbation"], "take", None)
+    budget = setup.get("budget")
     own = setup.copy()
     own["seed"] = stream(setup.get("seed", 0), "restart", restart)
     own["budget"] = budget[rows.to(budget.device)] if isinstance(budget, Tensor) and budget.dim() else budget
-    if part is not None:  # it holds something of each picture
-        own["perturbation"] = part(rows)
+    own["perturbation"] = among(own["perturbation"], rows)
     return run(images[rows], take(anchor, rows), **own)
 
 
@@ -168,11 +167,11 @@ def _look(
 
 def _worth(delta: Tensor, images: Tensor, anchor: Tree, views: Bank, chunk: int, setup: Setup) -> Tensor:
     """The loss of each picture on a bank (N,), as the attack weighs it, and what its penalty asks."""
-    attacked = pictures(setup["perturbation"], images, delta)
+    attacked = setup["perturbation"].scene(images, delta)
     encoder, objective, world = setup["encoder"], setup["objective"], setup.get("world", ALONE)
     losses = views.losses(attacked, anchor, encoder, objective, chunk, world, untouched=images)
     loss, penalty = _risk(setup).value(losses).to(losses), setup.get("penalty")
-    return loss if penalty is None else loss + penalty(delta, attacked, images)
+    return loss if penalty is None else loss + penalty(delta, seen(attacked), images)
 
 
 def _better(best: Best | None, now: Best, shared: bool) -> Best:

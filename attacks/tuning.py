@@ -16,7 +16,7 @@ from attacks.distributed import World
 from attacks.embeddings import BLOCK, cache_of, embedded
 from attacks.engine import Choice, Decision, Measurement, Trial, choose
 from attacks.eot import EOT
-from attacks.parts import Encoder
+from attacks.parts import Encoder, among
 from attacks.schema import Run
 from attacks.trees import take
 from transforms import Scene, scene_of, stream
@@ -78,7 +78,8 @@ def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:
     known = Known(images, own, gallery, parts.truth[:some], goal, parts.gallery.identity)
 
     def scene(part: Tensor, which: Tensor) -> Scene:
-        return parts.perturbation.scene(images[which], part)
+        own = among(parts.perturbation, which) if parts.perturbation.shared else parts.perturbation
+        return own.scene(images[which], part)
 
     def trial(encoder: Encoder, chunk: int) -> Trial:
         def loss(pixels: Tensor, which: Tensor, untouched: Tensor | None = None, **draws: Tensor) -> Tensor:

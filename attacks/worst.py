@@ -21,7 +21,7 @@ from attacks.passes import blocks
 from attacks.randomness import drawn
 from attacks.risk import CVaR
 from attacks.trees import Tree, take
-from transforms import Compose, scene_of
+from transforms import Compose, Shown, base_of, scene_of, taken
 
 #: The first step of the refinement, as a share of each coordinate's range; halved where it does not raise the loss.
 STEP = 0.1
@@ -88,7 +88,7 @@ class Adversary:
 
 
 def worst_views(
-    images: Tensor,
+    images: Shown,
     anchor: Tree,
     *,
     encoder: Encoder,
@@ -110,7 +110,7 @@ def worst_views(
     (`transforms.discrete`) stay as they were drawn. So no loss is below that of the random views.
 
     Args:
-        images: (N,C,H,W) in [0,1], already attacked.
+        images: (N,C,H,W) in [0,1], already attacked, perhaps with a patch on them.
         anchor: as of `attack`.
         keep: at most k.
         chunk: most views in memory at once.
@@ -128,7 +128,7 @@ def worst_views(
 
 
 def both_sides(
-    images: Tensor,
+    images: Shown,
     anchor: Tree,
     *,
     encoder: Encoder,
@@ -148,7 +148,7 @@ def both_sides(
 
 
 def uphill(
-    images: Tensor,
+    images: Shown,
     anchor: Tree,
     *,
     encoder: Encoder,
@@ -172,17 +172,17 @@ def uphill(
             beside = take(anchor, which.repeat_interleave(len(u) // len(which)))
         else:  # the coordinates move this view too, so their slope runs through both
             beside = encoder(views.transforms(scene_of(twins[which]), u), **draws)
-        return objective(encoder(views.transforms(scene_of(images[which]), u), **draws), beside)
+        return objective(encoder(views.transforms(taken(images, which), u), **draws), beside)
 
-    kept = _highest(views.u.to(images), losses, keep)
+    kept = _highest(views.u.to(base_of(images)), losses, keep)
     return _refined(look, kept, views.transforms.discrete, refine_steps, chunk, world)
 
 
 def _hardest(
-    images: Tensor, anchor: Tree, views: Bank, refine_steps: int, keep: int, **given: Any
+    images: Shown, anchor: Tree, views: Bank, refine_steps: int, keep: int, **given: Any
 ) -> tuple[Tensor, Worst]:
     """All losses on a bank (N,V), and the worst views after refinement."""
-    views = views._replace(u=views.u.to(images))
+    views = views._replace(u=views.u.to(base_of(images)))
     losses = views.losses(images, anchor, **given)
     return losses, uphill(images, anchor, views=views, losses=losses, refine_steps=refine_steps, keep=keep, **given)
 

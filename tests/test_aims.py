@@ -23,6 +23,7 @@ NODES = {
     "hinge": choices.Retrieval(margin=0.1),
     "triplet": choices.Triplet(target="another"),
     "infonce": choices.InfoNCE(temperature=0.07),
+    "infonce toward": choices.InfoNCE(temperature=0.07, target="another"),
     "verification": choices.Verification(threshold=0.5),
     "layers": choices.Layers(layers=["stages.2", "stages.8:mean"]),
     "weighted": choices.Layers(layers=["stages.2", "stages.8:mean"], weights=[3, 1]),
@@ -89,9 +90,18 @@ def test_weights_are_those_of_their_layers(setting):
     torch.testing.assert_close(found["both"], (found["first"] + found["second"]) / 2)
 
 
+def test_infonce_with_a_target_is_what_a_classifier_of_the_gallery_would_lose(setting):
+    encoder, known = setting
+    objective, anchor = aim(NODES["infonce toward"], known, encoder, VIEWS, seed=0)
+    cosines = torch.nn.functional.normalize(known.gallery, dim=1)
+    logits = torch.nn.functional.normalize(encoder(known.images), dim=1) @ cosines.T / 0.07
+    expected = torch.nn.functional.cross_entropy(logits, known.goal, reduction="none")
+    torch.testing.assert_close(objective(encoder(known.images), anchor), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_who_wants_the_gallery_and_what_is_shown_with_its_sign():
     assert {name for name, node in NODES.items() if wants_gallery(node)} == {
-        *("toward", "triplet", "retrieval", "hinge", "infonce", "mixed")
+        *("toward", "triplet", "retrieval", "hinge", "infonce", "infonce toward", "mixed")
     }
     assert [name for name, node in NODES.items() if shown_sign(node) < 0] == ["toward"]
     assert shown_sign(choices.Toward(target="another", metric="l2")) == 1

@@ -19,12 +19,14 @@ from transforms.draws import Antithetic, Draws, Fixed, Grid, Latin, Sobol, Unifo
 from transforms.geometry import Affine, Crop, Flip, Perspective
 from transforms.homography import homography
 from transforms.illumination import Moire, Shading, Shadow, Vignette
+from transforms.layered import OnLayers
 from transforms.light import Exposure, WhiteBalance
 from transforms.occlusion import Cutout
 from transforms.photometric import Brightness, ChannelGain, Contrast, Gain, Gamma, Hue, Saturation
+from transforms.placement import Place
 from transforms.resize import resize
 from transforms.resize_pad import ResizePad
-from transforms.scene import Layer, Scene, scene_of
+from transforms.scene import Layer, Scene, Shown, base_of, scene_of, taken
 from transforms.sensor import Quantise, SensorNoise, quantise
 from transforms.viewpoint import Viewpoint
 
@@ -57,8 +59,10 @@ __all__ = [
     "Lens",
     "Moire",
     "MotionBlur",
+    "OnLayers",
     "OneOf",
     "Perspective",
+    "Place",
     "Quantise",
     "ResizePad",
     "RollingShutter",
@@ -67,6 +71,7 @@ __all__ = [
     "SensorNoise",
     "Shading",
     "Shadow",
+    "Shown",
     "Sobol",
     "Sometimes",
     "Stage",
@@ -78,6 +83,7 @@ __all__ = [
     "WhiteBalance",
     "affine",
     "audit",
+    "base_of",
     "homography",
     "jpeg",
     "perspective",
@@ -86,6 +92,7 @@ __all__ = [
     "rotate",
     "scene_of",
     "stream",
+    "taken",
     "warp_affine",
     "warp_perspective",
     "webp",

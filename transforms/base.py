@@ -8,18 +8,19 @@ values, or the size.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from transforms.fusion import Move, fuse
 from transforms.homography import half_pixels, invert, lattice, transform, wide_dtype
+from transforms.outline import Outline
 from transforms.reading import Border, Kernel, Value, check_names, copies
 from transforms.sampling import warp
-from transforms.scene import Scene, checked, scene_of, size_of
+from transforms.scene import Scene, checked, premultiplied, rows_of, scene_of, size_of
 from transforms.surrogate import saturate
 from transforms.tone import Tone, tone_of, toned
 
@@ -81,6 +82,14 @@ class Linear(Stage, Protocol):
 
 
 @runtime_checkable
+class Laying(Stage, Protocol):
+    """A stage that acts on the layers that lie on the picture, before the camera sees all of them together."""
+
+    def lay(self, scene: Scene, u: Tensor) -> Scene:
+        """A scene of N pictures and (V,dims) -> the scene whose layers above the bottom one are those of V views."""
+
+
+@runtime_checkable
 class Framed(Protocol):
     """What a geometric stage adds if it depends on the shape of the frame, not only on its shorter side."""
 
@@ -134,6 +143,10 @@ class Compose:
         for stage in self.stages:
             if not isinstance(stage, Stage):
                 raise ValueError(f"`stages` must hold stages such as Affine(...); got {stage!r}")
+        if any(isinstance(stage, Laying) for stage in self.stages[1:]):
+            raise ValueError(
+                "a stage that acts on the layers of a scene must be the first: the camera sees them as one"
+            )
         object.__setattr__(self, "stages", tuple(self.stages))
         object.__setattr__(self, "dims", sum(stage.dims for stage in self.stages))
         object.__setattr__(self, "names", tuple(self._names()))
@@ -144,9 +157,12 @@ class Compose:
     def __call__(self, images: Tensor | Scene, u: Tensor) -> Tensor:
         scene = images if isinstance(images, Scene) else scene_of(checked(images))
         self._check(scene, u)
-        pending: list[tuple[Geometry, Tensor]] = []
+        pending: list[Move] = []
         tone: Tone | None = None
         for (moves, fuses), stage, part in zip(self._kinds, self.stages, self._split(u), strict=True):
+            if isinstance(stage, Laying):
+                scene = stage.lay(scene, part)
+                continue
             if fuses and not part.requires_grad:
                 line = cast(Linear, stage).line(part)
                 tone = tone_of(*line) if tone is None else tone.then(*line)
@@ -196,24 +212,14 @@ class Compose:
         return u.split([stage.dims for stage in self.stages], dim=-1) if self.stages else ()
 
     def _check(self, scene: Scene, u: Tensor) -> None:
-        n = len(scene.layers[0].pixels)
-        if scene.layers[0].alpha is not None:
-            raise ValueError("the bottom layer of a scene must be opaque: give it alpha None")
-        for layer in scene.layers:
-            if len(checked(layer.pixels)) not in (1, n) or len(layer.pull) not in (1, n):
-                raise ValueError(
-                    f"a layer must hold one row, or one for each of the {n} pictures of the bottom layer; got "
-                    f"{len(layer.pixels)} of pixels and {len(layer.pull)} of pull"
-                )
-        if not n:
-            raise ValueError("`images` must hold at least one image; got none")
+        n = rows_of(scene)
         if u.dim() != 2 or u.shape[1] != self.dims or len(u) % n or not len(u):
             raise ValueError(
                 f"`u` must hold rows of {self.dims} coordinates, one (or the same number) for each of {n} images; "
                 f"got shape {tuple(u.shape)} (u = Sobol()({n}, pipeline.dims, seed=0, step=0))"
             )
 
-    def _render(self, scene: Scene, chain: list[tuple[Geometry, Tensor]], tone: Tone | None, views: int) -> Tensor:
+    def _render(self, scene: Scene, chain: Sequence[Move], tone: Tone | None, views: int) -> Tensor:
         """Sample each layer once, straight into the views, and composite bottom-up; then the tone."""
         base, *rest = scene.layers
         moved = base.pull.requires_grad or not bool((base.pull == torch.eye(3).to(base.pull)).all())
@@ -224,11 +230,12 @@ class Compose:
         own = None if rest else tone
         view = self._sample(base.pixels, base.pull, scene.size, chain, self.border, self.value, views, own)
         for layer in rest:
-            alpha = torch.ones_like(layer.pixels[:, :1]) if layer.alpha is None else layer.alpha
             # Premultiplied: colour and coverage go through the same filter, so edges do not darken and a black
             # pixel is not a hole (Porter & Duff 1984).
-            ink = torch.cat([layer.pixels * alpha, alpha], dim=1)
-            over = self._sample(ink, layer.pull, scene.size, chain, "constant", 0.0, views)
+            ink = premultiplied(layer)
+            over = self._sample(
+                ink, layer.pull, scene.size, chain, "constant", 0.0, views, None, layer.bends, layer.outline
+            )
             view = over[:, :-1] + (1 - over[:, -1:]) * view
         return toned(view, tone) if rest and tone is not None else view
 
@@ -237,17 +244,20 @@ class Compose:
         pixels: Tensor,
         place: Tensor,
         size: tuple[int, int],
-        chain: list[tuple[Geometry, Tensor]],
+        chain: Sequence[Move],
         border: Border,
         value: Value,
         views: int,
         tone: Tone | None = None,
+        bends: Sequence[Move] = (),
+        outline: Outline | None = None,
     ) -> Tensor:
         work = torch.promote_types(pixels.dtype, torch.float32)  # points in half precision would be pixels off
         place = copies(place, views // len(place)).to(wide_dtype(pixels))
         into, out = (half_pixels(s, place) for s in (size_of(pixels), size))
-        links = _fuse([(stage, u.to(place)) for stage, u in chain], invert(out)[None], into @ place, work)
-        first, *others = links
+        own = [(stage, copies(u, views // len(u))) for stage, u in bends]
+        seen: list[Move | Tensor] = [*own, place, *chain]  # in the order in which the layer's pixels meet them
+        first, *others = fuse(invert(out)[None], seen, into[None], work)
         assert isinstance(first, Tensor)
 
         def pull(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -272,28 +282,7 @@ class Compose:
             antialias=self.antialias,
             deterministic=self.deterministic,
             tone=None if overshoots else tone,
+            outline=outline,
         )
         view = saturate(view) if overshoots else view
         return toned(view, tone) if overshoots and tone is not None else view
-
-
-Link = Tensor | Callable[[Tensor], Tensor]  # a homography, or any other map of points
-
-
-def _fuse(chain: list[tuple[Geometry, Tensor]], first: Tensor, last: Tensor, work: torch.dtype) -> list[Link]:
-    """The maps that a point passes from the view's pixels to the source's; neighbouring matrices multiplied."""
-    maps: list[Link] = [first]
-    for stage, u in reversed(chain):  # the last stage is the first that an output point meets
-        matrix = getattr(stage, "matrix", None)  # a `Homography`
-        maps.append(partial(_bend, stage, u.to(work)) if matrix is None else matrix(u))
-    links: list[Link] = []
-    for link in [*maps, last]:
-        if links and isinstance(link, Tensor) and isinstance(links[-1], Tensor):
-            links[-1] = link @ links[-1]
-        else:
-            links.append(link)
-    return [link.to(work) if isinstance(link, Tensor) else link for link in links]
-
-
-def _bend(stage: Geometry, u: Tensor, points: Tensor) -> Tensor:
-    return stage.pull(points, u)

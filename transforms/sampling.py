@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from transforms.homography import HORIZON, invert, lattice, pixels_to_halves, wide_dtype
+from transforms.outline import Outline, cut
 from transforms.pyramid import Pull, levels, read_levels
 from transforms.reading import Border, Kernel, Value, border_value, check_names, copies, read
 from transforms.tone import Tone, toned
@@ -31,6 +32,7 @@ def warp(
     antialias: bool = False,
     deterministic: bool = False,
     tone: Tone | None = None,
+    outline: Outline | None = None,
 ) -> Tensor:  # (N,C,*size)
     """Resample through the map `pull` (see `transforms.pyramid.Pull`), which gives N = k B views: the first k are of
     the first image. Where w is not positive the result is `value`, and no gradient flows.
@@ -46,6 +48,9 @@ def warp(
     fixed order, the same call then gives the same bits. On a CPU either way does.
 
     `tone` is applied to the views, border and all.
+
+    `outline` says of premultiplied colours, with their coverage as the last channel, where they end; give it with a
+    constant border of 0 and without a tone.
     """
     check_names(kernel, border)
     work = torch.promote_types(images.dtype, torch.float32)  # never half: its grid is pixels off
@@ -74,7 +79,8 @@ def warp(
         found = read_levels(pixels, grid, finer, each, kernel=kernel, border=border, deterministic=deterministic)
         return found if own is None else toned(found, own)
 
-    return _filled(views, images, w, fill, border, len(grid), tone)
+    found = _filled(views, images, w, fill, border, len(grid), tone)
+    return found if outline is None else cut(found, grid, outline, None if w is None else w > HORIZON)
 
 
 def warp_by_matrix(images: Tensor, matrix: Tensor, size: tuple[int, int], **options: object) -> Tensor:

@@ -17,7 +17,7 @@ from attacks.eot import view
 from attacks.experiment import ARMS, Outcome
 from attacks.files import atomic
 from attacks.images import to_bytes
-from transforms import scene_of
+from transforms import taken
 
 NAMES = {"clean": "clean", "noise": "random noise", "no_eot": "attack without EOT", "eot": "attack with EOT"}
 MEASURES = dict.fromkeys(("away", "toward", "layers"), "mean cosine to the anchor")
@@ -40,10 +40,9 @@ def contact_sheet(path: str | Path, parts: Parts, outcome: Outcome) -> None:
     figure = Figure(figsize=(1.45 * (len(u) + 1), 1.72 * len(ARMS)), dpi=110)
     axes = figure.subplots(len(ARMS), len(u) + 1)
     for row, arm in zip(axes, ARMS, strict=True):
-        image = outcome.pictures[arm][picture : picture + 1]
-        _show(row[0], image[0], "the file", "#888888")
+        _show(row[0], outcome.pictures[arm][picture], "the file", "#888888")
         row[0].set_ylabel(NAMES[arm], fontsize=9)
-        views = view(outcome.bank.transforms, scene_of(image), u.cpu())
+        views = view(outcome.bank.transforms, taken(outcome.shown[arm], picture), u).cpu()
         scores = outcome.scores[arm]
         for axis, seen, cosine, nearest in zip(
             row[1:], views, scores.cosine[picture], scores.nearest[picture], strict=False

@@ -140,7 +140,8 @@ def differences(test: Trial, module: nn.Module | None) -> Check:
     start = perturbation.noise(test.images, torch.Generator().manual_seed(stream(test.setup.get("seed", 0), "probe")))
     pictures = torch.arange(len(test.images)).repeat_interleave(len(u))
     with torch.no_grad():
-        seen, untouched = (view(transforms, scene_of(p), u) for p in (pictures_of(test, start), test.images))
+        scenes = (perturbation.scene(test.images, start), scene_of(test.images))
+        seen, untouched = (view(transforms, scene, u) for scene in scenes)
     return slopes(
         seen,
         take(test.anchor, pictures),

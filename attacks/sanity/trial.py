@@ -105,12 +105,13 @@ class Trial:
         return every[first, torch.arange(every.shape[1], device=every.device)]
 
     def _losses(self, views: Bank, delta: Tensor, anchor: Tree, setup: Setup) -> Tensor:
-        attacked = pictures_of(self, delta, setup)
+        with torch.no_grad():
+            attacked = setup["perturbation"].scene(self.images, delta)
         chunk, world, price = setup["eot"].chunk, setup.get("world", ALONE), setup.get("penalty")
         losses = views.losses(
             attacked, anchor, setup["encoder"], setup["objective"], chunk, world, untouched=self.images
         )
-        return losses if price is None else losses + price(delta, attacked, self.images)[:, None]
+        return losses if price is None else losses + price(delta, seen(attacked), self.images)[:, None]
 
 
 def trial(images: Tensor, anchor: Tree, setup: Setup, tally: Tally) -> Trial:
@@ -131,11 +132,10 @@ def trial(images: Tensor, anchor: Tree, setup: Setup, tally: Tally) -> Trial:
     )
 
 
-def pictures_of(trial: Trial, delta: Tensor, setup: Setup | None = None) -> Tensor:
+def pictures_of(trial: Trial, delta: Tensor) -> Tensor:
     """The attacked pictures, seen directly (N,3,H,W)."""
-    perturbation = (setup or trial.setup)["perturbation"]
     with torch.no_grad():
-        return seen(perturbation.scene(trial.images, delta))
+        return seen(trial.setup["perturbation"].scene(trial.images, delta))
 
 
 def _generator(setup: Setup) -> torch.Generator:

@@ -1,0 +1,185 @@
+"""What printer, light and camera together did to known colours: a polynomial in linear light.
+
+Fitted to the swatches of the card, it is the `printer.colour` of a next run: a texture that is optimised through it
+is optimised for this printer, in this light. Monomials are in the order of `transforms.colour_map.powers`: 1, r, g,
+b, r^2, rg, rb, g^2, gb, b^2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attacks.physical.detect import LIGHT
+from attacks.physical.extra import extra
+from attacks.physical.layout import Box, Card
+from attacks.physical.rectify import project, rectified
+from transforms.colour_map import powers
+
+Floats = NDArray[np.float64]
+#: The part of a swatch that is measured, along each axis: its edges mix with what is beside it.
+MIDDLE = 0.6
+#: Pixels along each axis to which a swatch's middle is brought.
+PIXELS = 24
+#: From this level on, in more than this share of a swatch's pixels, a channel counts as saturated: the sensor's noise
+#: has been cut off, and the median no longer says how bright it was.
+FULL, SHARE = 253, 0.1
+#: Swatches that a fit of each degree needs; it has 4 or 10 unknowns a channel.
+LEAST = {1: 8, 2: 16}
+#: The weight of staying near the colours as they are; it decides only what the swatches leave open.
+RIDGE = 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Swatches as photographed: `light` (S,3) linear, in order of the card's chart, and where it can be trusted,
+    (S,3): a swatch that the photograph does not show whole is trusted nowhere, one that is saturated not in that
+    channel."""
+
+    light: Floats
+    trusted: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class ColourFit:
+    """A map of colours in linear light: `coefficients` (3,K). `before` and `after` are mean differences of colour
+    (CIEDE2000) between the swatches as photographed and as asked for, and as predicted from the other swatches."""
+
+    degree: int
+    coefficients: Floats
+    swatches: int
+    before: float
+    after: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of a colour file."""
+        rows = self.coefficients.tolist()
+        return {"schema": 1, "kind": "polynomial", "degree": self.degree, "coefficients": rows, "light": "linear"}
+
+
+def asked(card: Card) -> Floats:
+    """The swatches' colours as they were sent to the printer, (S,3) linear."""
+    return np.asarray(LIGHT[np.array([swatch.colour for swatch in card.chart])], np.float64)
+
+
+def measure(photo: NDArray[np.uint8], homography: Floats, card: Card) -> Measured:
+    """The median of the middle of each swatch, in linear light."""
+    height, width = photo.shape[:2]
+    light, trusted = np.zeros((len(card.chart), 3)), np.zeros((len(card.chart), 3), bool)
+    for row, swatch in enumerate(card.chart):
+        x, y = project(homography, np.array(swatch.box.corners)).T
+        if x.min() < 0 or y.min() < 0 or x.max() > width - 1 or y.max() > height - 1:
+            continue
+        # About this part's own neighbourhood, so that a large photograph is not looked through for each swatch.
+        left, top = int(x.min()), int(y.min())
+        part = photo[top : int(y.max()) + 2, left : int(x.max()) + 2]
+        shift = np.array([[1.0, 0, -left], [0, 1, -top], [0, 0, 1]])
+        middle = rectified(part, shift @ homography, _middle(swatch.box), (PIXELS, PIXELS)).reshape(-1, 3)
+        light[row] = LIGHT[np.rint(np.median(middle, axis=0)).astype(int)]
+        trusted[row] = (middle >= FULL).mean(0) <= SHARE
+    return Measured(light, trusted)
+
+
+def _middle(box: Box) -> Box:
+    cut = (1 - MIDDLE) / 2
+    return Box(box.x + cut * box.width, box.y + cut * box.height, MIDDLE * box.width, MIDDLE * box.height)
+
+
+def pooled(measured: Sequence[Measured]) -> tuple[Measured, tuple[float, ...]]:
+    """Several photographs of one card as one, and the exposure of each against the median, in stops: swatch by swatch
+    the median over photographs, each first brought to the common exposure."""
+    light, trusted = (np.stack([getattr(each, name) for each in measured]) for name in ("light", "trusted"))
+    bright = trusted & (light > LIGHT[40])  # in the dark a ratio is noise
+    masked = np.where(bright, light, np.nan)
+    gains = np.ones(len(light))
+    for _ in range(3):
+        common = _median(masked / gains[:, None, None], 0)
+        gains *= np.nan_to_num(_median((masked / gains[:, None, None] / common).reshape(len(light), -1), 1), nan=1.0)
+    gains /= np.median(gains)
+    scaled = np.where(trusted, light, np.nan) / gains[:, None, None]
+    common = _median(scaled, 0)
+    return Measured(np.nan_to_num(common), np.asarray(trusted.any(0))), tuple(float(np.log2(gain)) for gain in gains)
+
+
+def _median(values: Floats, axis: int) -> Floats:
+    """The median of what is not NaN; NaN where nothing is."""
+    empty = np.asarray(np.isnan(values).all(axis, keepdims=True))
+    found = np.asarray(np.nanmedian(np.where(empty, 0.0, values), axis, keepdims=True))
+    return np.asarray(np.where(empty, np.nan, found).squeeze(axis))
+
+
+def fit(source: Floats, measured: Measured) -> ColourFit:
+    """Fit the map from `source` (S,3), linear, to what was measured. Degree 1 or 2, whichever predicts swatches that
+    it has not seen with the smaller difference of colour; `after` is that difference.
+
+    Raises:
+        ValueError: too few swatches.
+    """
+    count = int(measured.trusted.sum(0).min())
+    degrees = [degree for degree, least in LEAST.items() if count >= least]
+    if not degrees:
+        raise ValueError(
+            f"`swatches` must be at least {LEAST[1]} that the photograph shows whole and not saturated, in every "
+            f"channel; found {count} (less light, or the whole card in the picture)"
+        )
+    # Only in all three channels is there a colour to compare.
+    whole = measured.trusted.all(1)
+    rows = np.flatnonzero(whole) if whole.any() else np.arange(len(source))
+    held_out = {degree: _held_out(source, measured, degree, rows) for degree in degrees}
+    error = {d: float(difference(light, measured.light[rows]).mean()) for d, light in held_out.items()}
+    best = min(degrees, key=lambda degree: error[degree])
+    return ColourFit(
+        degree=best,
+        coefficients=solved(source, measured, best),
+        swatches=len(rows),
+        before=float(difference(source[rows], measured.light[rows]).mean()),
+        after=error[best],
+    )
+
+
+def _held_out(source: Floats, measured: Measured, degree: int, rows: NDArray[np.intp]) -> Floats:
+    """Each of these swatches as predicted from all others."""
+    found = []
+    for row in rows:
+        trusted = measured.trusted.copy()
+        trusted[row] = False
+        coefficients = solved(source, Measured(measured.light, trusted), degree)
+        found.append(terms(source[row : row + 1], degree) @ coefficients.T)
+    return np.concatenate(found)
+
+
+def solved(source: Floats, measured: Measured, degree: int) -> Floats:
+    """The coefficients (3,K): least squares, each channel from the swatches that can be trusted in it. An error in
+    the dark weighs more, as the eye has it: lightness goes with the cube root of light."""
+    rows = terms(source, degree)
+    same = np.zeros((3, rows.shape[1]))
+    same[[0, 1, 2], [1, 2, 3]] = 1.0  # the colours as they are
+    found = same.copy()
+    for channel in range(3):
+        use = measured.trusted[:, channel]
+        weight = (np.clip(measured.light[use, channel], 0, None) + 0.02) ** (-2 / 3)
+        a = rows[use] * weight[:, None]
+        b = measured.light[use, channel] * weight - a @ same[channel]
+        size = np.trace(a.T @ a) / a.shape[1]
+        found[channel] += np.linalg.solve(a.T @ a + RIDGE * size * np.eye(a.shape[1]), a.T @ b)
+    return found
+
+
+def terms(light: Floats, degree: int) -> Floats:
+    """(S,3) -> (S,K), in the order of `transforms.colour_map.powers`."""
+    return np.stack([np.prod([light[:, i] for i in p], axis=0) * np.ones(len(light)) for p in powers(degree)], 1)
+
+
+def difference(light: Floats, other: Floats) -> Floats:
+    """CIEDE2000 between linear colours (S,3), clipped to [0,1] -> (S,). 1 is about the least that an eye sees."""
+    colour = extra("skimage.color")
+    lab = [colour.rgb2lab(_encoded(np.clip(each, 0, 1))[None])[0] for each in (light, other)]
+    return np.asarray(colour.deltaE_ciede2000(*lab), np.float64)
+
+
+def _encoded(light: Floats) -> Floats:
+    return np.where(light > 0.0031308, 1.055 * np.maximum(light, 1e-12) ** (1 / 2.4) - 0.055, light * 12.92)

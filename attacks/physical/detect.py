@@ -1,0 +1,166 @@
+"""Where the tags of a card lie in a photograph.
+
+A lens mixes light, and a file holds its root: in the file a blurred edge is not where it is half as bright. So tags
+are looked for, and their edges measured, in linear light. Of 36 rendered photographs (patch 300 px wide, blur 0.5 to
+1.5 px) that found all four tags in 36 instead of 21. The root mean square error of a corner was 1.0 px with OpenCV's
+`cornerSubPix` in the file's values, 0.69 with its AprilTag refinement in linear light, 0.29 with `cornerSubPix` in
+linear light, its window tied to a module, and 0.08 with what is done here: a line is fitted to each edge, twice, and
+corners are where lines meet. Blur rounds a corner off, it leaves an edge straight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attacks.physical.extra import extra
+from attacks.physical.layout import MODULES, Card
+
+Floats = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
+
+#: sRGB level -> linear light.
+LIGHT = np.where(
+    np.arange(256) / 255 > 0.04045, ((np.arange(256) / 255 + 0.055) / 1.055) ** 2.4, np.arange(256) / 255 / 12.92
+).astype(np.float32)
+#: A module of a tag needs about so many pixels to be read; the corner's error is far below one.
+LEAST_MODULE = 2
+#: How far to both sides of where an edge is thought to be it is looked for, in modules. One more would see the code.
+REACH = 0.9
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What tags a photograph shows. `own`: the card's, number -> (4,2) corners in pixels (a pixel's centre is a whole
+    number), from the tag's upper left one, clockwise. `others`: the numbers of other cards' tags; `twice`: the card's
+    own that are there more than once, so that none of them can be taken."""
+
+    own: dict[int, Floats]
+    others: tuple[int, ...]
+    twice: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A way to look at a photograph: reduced until its longer side has `side` pixels, or enlarged, `most` times at
+    most; in linear light or as the file has it; sharpened or not; and which share of the code's errors is mended."""
+
+    side: int
+    most: float = 1.0
+    linear: bool = True
+    sharpen: float = 0.0
+    mend: float = 0.6
+
+
+#: One after the other, until all four are found. A mended tag can still not be another one: their codes differ in 11
+#: bits, and 5 are mended.
+ATTEMPTS = (
+    Attempt(1600),
+    Attempt(1600, sharpen=1.5, mend=1.0),
+    Attempt(3200, 2.0, sharpen=1.5, mend=1.0),
+    Attempt(3200, 2.0, linear=False, sharpen=1.5, mend=1.0),
+    Attempt(6400, sharpen=1.5, mend=1.0),
+)
+
+
+def detect(photo: Bytes, card: Card) -> Seen:
+    """Look for the card's tags in a photograph (H,W,3), 8-bit RGB."""
+    cv2, grey = extra("cv2"), grey_of(photo)
+    wanted = {tag.number for tag in card.tags}
+    own: dict[int, Floats] = {}
+    others: set[int] = set()
+    twice: set[int] = set()
+    for attempt in ATTEMPTS:
+        if attempt is ATTEMPTS[-1] and max(grey.shape) <= ATTEMPTS[-2].side:
+            break  # there is no more to see
+        scale = min(attempt.most, attempt.side / max(grey.shape))
+        numbers: list[int] = []
+        for number, corners in _markers(cv2, grey, attempt, scale):
+            numbers.append(number)
+            if number in wanted:
+                own.setdefault(number, corners)
+        others |= set(numbers) - wanted
+        twice |= {number for number in numbers if number in wanted and numbers.count(number) > 1}
+        if wanted <= set(own):
+            break
+    found = {number: refined(grey, corners) for number, corners in sorted(own.items()) if number not in twice}
+    return Seen(found, tuple(sorted(others)), tuple(sorted(twice)))
+
+
+def grey_of(photo: Bytes) -> Bytes:
+    """(H,W,3) -> (H,W)."""
+    cv2 = extra("cv2")
+    return np.asarray(cv2.cvtColor(np.ascontiguousarray(photo), cv2.COLOR_RGB2GRAY))
+
+
+def _markers(cv2: Any, grey: Bytes, attempt: Attempt, scale: float) -> list[tuple[int, Floats]]:
+    size = (max(1, round(grey.shape[1] * scale)), max(1, round(grey.shape[0] * scale)))
+    how = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    seen = grey if scale == 1 else cv2.resize(grey, size, interpolation=how)
+    if attempt.linear:
+        # White paper is not the brightest thing in every photograph; a lamp is one in a thousand pixels.
+        white = max(1e-3, float(LIGHT[int(np.percentile(seen[::4, ::4], 99.5))]))
+        seen = cv2.LUT(seen, np.clip(np.rint(LIGHT / white * 255), 0, 255).astype(np.uint8))
+    if attempt.sharpen:
+        wide = cv2.GaussianBlur(seen, (0, 0), 1.5 * max(1.0, scale))
+        seen = cv2.addWeighted(seen, 1 + attempt.sharpen, wide, -attempt.sharpen, 0)
+    given = cv2.aruco.DetectorParameters()
+    given.errorCorrectionRate = attempt.mend
+    # Of the photograph's longer side: a tag is a small part of it.
+    given.minMarkerPerimeterRate = max(0.005, 4 * LEAST_MODULE * MODULES / max(seen.shape))
+    family = cv2.aruco.getPredefinedDictionary(cv2.aruco.DICT_APRILTAG_36h11)
+    corners, numbers, _ = cv2.aruco.ArucoDetector(family, given).detectMarkers(seen)
+    ratio = np.array([grey.shape[1] / size[0], grey.shape[0] / size[1]])
+    return [
+        (int(number), (np.asarray(quad[0], np.float64) + 0.5) * ratio - 0.5)
+        for number, quad in zip([] if numbers is None else np.ravel(numbers), corners, strict=True)
+    ]
+
+
+def refined(grey: Bytes, corners: Floats) -> Floats:
+    """Corners (4,2) of a dark square on white, to a tenth of a pixel: where the lines through its edges meet. They
+    are given back as they came where that leads away from them, as at a tag that is half hidden."""
+    module = float(np.linalg.norm(corners - np.roll(corners, -1, 0), axis=1).mean()) / MODULES
+    margin = int(2 * module) + 4
+    left, top = np.floor(corners.min(0)).astype(int) - margin
+    right, low = np.ceil(corners.max(0)).astype(int) + margin + 1
+    x, y = max(left, 0), max(top, 0)
+    light = LIGHT[grey[y : max(low, 0), x : max(right, 0)]]
+    if min(light.shape) < 2:
+        return corners
+    origin = np.array([x, y], np.float64)
+    found = corners - origin
+    for _ in range(2):
+        lines = [edge_line(light, found[i], found[(i + 1) % 4], max(2.0, REACH * module)) for i in range(4)]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            meets = np.array([np.cross(lines[i - 1], lines[i]) for i in range(4)])
+            found = meets[:, :2] / meets[:, 2:]
+        if not np.isfinite(found).all() or np.linalg.norm(found + origin - corners, axis=1).max() > 2 * module + 2:
+            return corners
+    return np.asarray(found + origin)
+
+
+def edge_line(light: NDArray[np.float32], start: Floats, end: Floats, reach: float) -> Floats:
+    """The line (a, b, c), a x + b y + c = 0, of the edge from `start` to `end`, dark to the right of the way."""
+    length = float(np.linalg.norm(end - start)) + 1e-9
+    along = (end - start) / length
+    outward = np.array([along[1], -along[0]])
+    places = start + np.outer(np.linspace(0.12, 0.88, max(8, int(0.76 * length))), end - start)  # not at the corners
+    steps = np.arange(-reach, reach + 1e-9, 0.25)
+    points = (places[:, None] + steps[None, :, None] * outward).astype(np.float32)
+    cv2 = extra("cv2")
+    seen = cv2.remap(light, points, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE).astype(np.float64)
+    rise = np.clip(np.gradient(seen, axis=1), 0, None) * np.hanning(len(steps) + 2)[1:-1]
+    weight = rise.sum(1) + 1e-12
+    middle = places + ((rise * steps).sum(1) / weight)[:, None] * outward
+    trust = weight.copy()
+    for _ in range(4):  # least squares that lets go of what lies off, a finger over the edge
+        centre = (middle * trust[:, None]).sum(0) / trust.sum()
+        off = middle - centre
+        normal = np.linalg.eigh((off * trust[:, None]).T @ off)[1][:, 0]
+        distance = off @ normal
+        trust = weight / (1 + (distance / (1.5 * np.median(np.abs(distance)) + 0.02)) ** 2)
+    return np.append(normal, -normal @ centre)

@@ -1,0 +1,123 @@
+"""Where things lie on the printed card, in millimetres.
+
+A card is what is cut out and put into the scene: the patch, a fiducial at each corner, and a colour chart along the
+sides between them. Every photograph of it then tells where the patch is, and what printer, light and camera did to
+known colours.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: AprilTag 36h11 has so many tags, and a tag so many modules on each side, its black border counted.
+TAGS, MODULES = 587, 8
+#: So many cards can be told apart, each with four tags of its own.
+GROUPS = TAGS // 4
+#: A tag's side as a share of the patch's shorter one, and at least so many millimetres: smaller ones are not found.
+SHARE, LEAST = 0.12, 8.0
+#: Swatches along each of the four sides.
+ALONG = 8
+#: What lies between two swatches, as a share of one.
+GAP = 0.1
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle: its upper left corner from that of the card, y down, and its size, all in mm."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def corners(self) -> tuple[tuple[float, float], ...]:
+        """Upper left, upper right, lower right, lower left."""
+        right, low = self.x + self.width, self.y + self.height
+        return (self.x, self.y), (right, self.y), (right, low), (self.x, low)
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A fiducial of AprilTag's family 36h11: its number, and the outer edge of its black border."""
+
+    number: int
+    box: Box
+
+
+@dataclass(frozen=True)
+class Swatch:
+    """A field of one known colour, 8-bit sRGB."""
+
+    colour: tuple[int, int, int]
+    box: Box
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is cut out: its size, the patch, the fiducials (from the upper left one, clockwise) and the chart."""
+
+    width: float
+    height: float
+    patch: Box
+    tags: tuple[Tag, ...]
+    chart: tuple[Swatch, ...]
+
+
+def card(width: float, height: float, group: int = 0) -> Card:
+    """The card of a patch of `width` x `height` mm.
+
+    Args:
+        group: which four tags it carries, 0..145: another patch's photograph is then not taken for this one's.
+
+    Raises:
+        ValueError: a size that is not positive, or no such group.
+    """
+    for name, value in (("width", width), ("height", height)):
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"`{name}` of a patch must be a positive number of millimetres; got {value}")
+    if not 0 <= group < GROUPS:
+        raise ValueError(f"`group` must lie in 0..{GROUPS - 1}; got {group}")
+    side = max(LEAST, SHARE * min(width, height))
+    quiet = side / MODULES  # a module of white on every side, which detectors want
+    band = side + 2 * quiet
+    patch = Box(band, band, width, height)
+    right, low = width + band + quiet, height + band + quiet
+    places = ((quiet, quiet), (right, quiet), (right, low), (quiet, low))
+    tags = tuple(Tag(4 * group + i, Box(x, y, side, side)) for i, (x, y) in enumerate(places))
+    rows = (_row(band, quiet, width, side), _row(band, low, width, side))
+    columns = (_row(band, quiet, height, side), _row(band, right, height, side))
+    boxes = [*rows[0], *rows[1], *(Box(b.y, b.x, b.height, b.width) for column in columns for b in column)]
+    chart = tuple(Swatch(colour, box) for colour, box in zip(COLOURS, boxes, strict=True))
+    return Card(width + 2 * band, height + 2 * band, patch, tags, chart)
+
+
+def _row(start: float, y: float, length: float, height: float) -> list[Box]:
+    step = length / ALONG
+    return [Box(start + (i + GAP / 2) * step, y, (1 - GAP) * step, height) for i in range(ALONG)]
+
+
+def _colours() -> tuple[tuple[int, int, int], ...]:
+    """The 27 of {0, 128, 255}^3 and five more greys, shuffled by a fixed step so that neighbours differ."""
+    cube = list(itertools.product((0, 128, 255), repeat=3))
+    greys = [(v, v, v) for v in (43, 85, 170, 191, 213)]
+    mixed = cube + greys
+    return tuple(mixed[i * 13 % len(mixed)] for i in range(len(mixed)))  # type: ignore[misc]
+
+
+COLOURS = _colours()
+
+
+def card_from(said: Mapping[str, Any]) -> Card:
+    """The inverse of `dataclasses.asdict`, from what `sheet.json` holds."""
+    return Card(
+        width=said["width"],
+        height=said["height"],
+        patch=Box(**said["patch"]),
+        tags=tuple(Tag(tag["number"], Box(**tag["box"])) for tag in said["tags"]),
+        chart=tuple(Swatch(tuple(each["colour"]), Box(**each["box"])) for each in said["chart"]),
+    )

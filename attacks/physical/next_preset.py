@@ -1,0 +1,88 @@
+"""The preset of a second patch: the run's own, with the colours and poses that the photographs have shown."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from attacks.physical.looks import Look, magnified
+
+#: Stages of the run that say where a camera stands; what was measured takes their place.
+POSES = ("affine", "perspective", "viewpoint", "crop")
+#: The largest jitter that keeps every quad convex (see `transforms.Perspective`).
+MOST = 0.499
+
+
+def ranges(looks: Sequence[Look], stops: Sequence[float]) -> dict[str, dict[str, Any]]:
+    """Stages with the ranges that were measured, from the least to the most; {} where no scene could be laid.
+
+    Args:
+        stops: the exposure of each photograph against the common one; () where it cannot be told.
+    """
+    scenes = [(look.scene, magnified(look.scene, look.view)) for look in looks if look.scene is not None]
+    if not scenes:
+        return {}
+    poses = [pose for pose, _ in scenes]
+    found: dict[str, dict[str, Any]] = {
+        "perspective": {"jitter": min(MOST, round(max(pose.jitter for pose in poses), 4))},
+        "affine": {
+            "degrees": _span(_unwound([pose.degrees for pose in poses])),
+            "scale": _span([scale for _, scale in scenes]),
+            "translate": _span([value / 2 for pose in poses for value in pose.centre]),
+        },
+    }
+    if stops:
+        found["exposure"] = {"stops": _span(list(stops))}
+    return found
+
+
+def _unwound(degrees: Sequence[float]) -> list[float]:
+    """Angles that lie nearest to their mean direction: 170 and -170 become 170 and 190."""
+    turns = [math.radians(each) for each in degrees]
+    mean = math.degrees(math.atan2(sum(map(math.sin, turns)), sum(map(math.cos, turns))))
+    return [mean + (each - mean + 180) % 360 - 180 for each in degrees]
+
+
+def _span(values: Sequence[float]) -> list[float]:
+    return [round(min(values), 4), round(max(values), 4)]
+
+
+def staged(own: dict[str, Any], measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The run's stages, those that were measured replaced: the pose first, then all others in their order."""
+    names = (*POSES, *measured)
+    kept = {name: value for name, value in own.items() if re.sub(r"\d+$", "", name) not in names}
+    return {**measured, **kept} if measured else dict(own)
+
+
+def content(config: dict[str, Any], measured: dict[str, dict[str, Any]], colour: Path | None) -> str:
+    """The preset as YAML: everything that the run's configuration says, so that it needs no other file of its own.
+
+    Args:
+        config: of manifest.json.
+        colour: the file of the fitted map of colours.
+    """
+    config = json.loads(json.dumps(config))  # YAML writes a node that occurs twice as an alias
+    groups = {key: value for key, value in config.items() if isinstance(value, dict) and "name" in value}
+    named = {key: str(value["name"]) for key, value in groups.items()} | {"transforms": "identity"}
+    body: dict[str, Any] = {key: value for key, value in config.items() if key != "show"}
+    body["transforms"] |= {"name": "measured", "stages": staged(body["transforms"]["stages"], measured)}
+    if colour is not None:
+        if named.get("printer", "none") == "none":
+            named["printer"], body["printer"] = "generic", {}
+        body["printer"]["colour"] = str(colour.resolve())
+    defaults = [f"override /{key}: {name}" for key, name in named.items()]
+    lines = [
+        "# @package _global_",
+        "# A run once more, with the printer and the camera as photographs of its first patch have shown them.",
+        "defaults:",
+        *(f"  - {line}" for line in defaults),
+        "",
+        yaml.safe_dump(body, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,145 @@
+"""What scoring photographs leaves behind: tables, pictures, the fitted colours and the preset of a second patch."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from attacks.files import atomic, write_json, write_text
+from attacks.images import to_bytes
+from attacks.metrics import Interval
+from attacks.physical import next_preset
+from attacks.physical.colour_fit import ColourFit
+from attacks.physical.looks import Look, file_name
+
+#: Photographs on the contact sheet, at most, how many beside each other, and a picture's side.
+SHOWN, COLUMNS, SIDE = 48, 4, 150
+LINE = 14
+NAMES = {"eot": "digital, eot", "noise": "digital, noise", "clean": "digital, clean"}
+
+
+def write(
+    folder: Path,
+    content: dict[str, Any],
+    looks: Sequence[Look],
+    config: dict[str, Any],
+    fit: ColourFit | None,
+    stops: dict[str, float],
+) -> None:
+    """Write photos.json, photos.csv, rectified/, overview.png, colour.json (of a fit) and preset.yaml.
+
+    Args:
+        config: of the run's manifest.json.
+        stops: the exposure of each photograph with a chart, by its name.
+    """
+    (folder / "rectified").mkdir(parents=True, exist_ok=True)
+    write_json(folder / "photos.json", content)
+    write_text(folder / "photos.csv", table_csv(content["photos"]))
+    for look in looks:
+        _save(folder / "rectified" / file_name(look.photo), look.patch)
+    _save(folder / "overview.png", overview(looks[:SHOWN], content["photos"][:SHOWN]))
+    colour = folder / "colour.json"
+    if fit is None:
+        colour.unlink(missing_ok=True)  # of photographs before these
+    else:
+        write_json(colour, fit.to_dict())
+    measured = next_preset.ranges(looks, list(stops.values()) if len(stops) == len(looks) else [])
+    write_text(folder / "preset.yaml", next_preset.content(config, measured, None if fit is None else colour))
+
+
+def table_csv(photos: Sequence[dict[str, Any]]) -> str:
+    """A line for each photograph."""
+    columns = ["photo", "picture", "fiducials", "residual_px", "scale", "scale_unit", "degrees", "jitter", "outside"]
+    columns += ["stops", "delta_e", "delta_e_fitted", "cosine", "nearest", "recognised", "success"]
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(columns)
+    for photo in photos:
+        patch = photo["patch"]
+        flat = photo | {
+            "fiducials": len(photo["fiducials"]),
+            "scale": patch["scale"],
+            "scale_unit": patch["scale_unit"],
+            "degrees": patch["degrees"],
+            "jitter": max(abs(value) for corner in patch["corners"] for value in corner),
+        }
+        writer.writerow([_cell(flat[name]) for name in columns])
+    return lines.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return f"{value:.6g}" if isinstance(value, float) else int(value) if isinstance(value, bool) else value
+
+
+def table(content: dict[str, Any]) -> str:
+    """Each photograph, then all of them beside what the run predicted, for the terminal."""
+    photos = content["photos"]
+    wide = max(9, *(len(photo["photo"]) for photo in photos)) + 2
+    lines = [f"{'photograph':<{wide}}{'tags':<6}{'px off':<8}{'dE2000':<8}{'cosine':<8}{'success':<9}nearest"]
+    for photo in photos:
+        off, change = (_short(photo[key]) for key in ("residual_px", "delta_e"))
+        lines.append(
+            f"{photo['photo']:<{wide}}{len(photo['fiducials']):<6}{off:<8}{change:<8}{photo['cosine']:<8.3f}"
+            f"{'yes' if photo['success'] else 'no':<9}{photo['nearest']}"
+            + (f"  ({photo['outside']:.0%} beyond the edge)" if photo["outside"] > 0.005 else "")
+        )
+    lines += ["", f"{'':<18}{'cosine to clean':<26}{'recall@1':<26}{'success':<8}"]
+    rows = {f"{len(photos)} photographs": content["photographs"]}
+    rows |= {NAMES[arm]: row for arm, row in content["digital"].items()}
+    rows["difference to eot"] = content["difference"]
+    for name, row in rows.items():
+        lines.append(f"{name:<18}" + "".join(f"{_words(row[key]):<26}" for key in row).rstrip())
+    colour = content["colour"]
+    lines.append(
+        f"colours: none fitted, {content['no_colour']}"
+        if colour is None
+        else f"colours: dE2000 {colour['delta_e']:.1f} as photographed, {colour['delta_e_held_out']:.1f} on held-out "
+        f"swatches after a fit of degree {colour['degree']} ({colour['swatches']} swatches)"
+    )
+    return "\n".join(lines)
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _words(said: dict[str, float]) -> str:
+    value = Interval(**said)
+    return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
+
+
+def overview(looks: Sequence[Look], photos: Sequence[dict[str, Any]]) -> NDArray[np.uint8]:
+    """Of each photograph the view that was judged and the rectified patch, with the scores; the frame is red where
+    the attacker has what was wanted."""
+    columns = min(COLUMNS, len(looks))
+    width, height = 2 * SIDE + 14, SIDE + 2 * LINE + 10
+    sheet = Image.new("RGB", (columns * width, -(-len(looks) // columns) * height), "white")
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(LINE - 3)
+    for i, (look, photo) in enumerate(zip(looks, photos, strict=True)):
+        x, y = i % columns * width + 4, i // columns * height + 4
+        colour = "#c53030" if photo["success"] else "#2f855a"
+        draw.rectangle((x - 2, y - 2, x + SIDE + 1, y + SIDE + 1), outline=colour, width=2)
+        sheet.paste(_fitted(to_bytes(look.view.pixels)), (x, y))
+        sheet.paste(_fitted(look.patch), (x + SIDE + 4, y))
+        draw.text((x, y + SIDE + 3), photo["photo"][-44:], "black", font)
+        draw.text((x, y + SIDE + 3 + LINE), f"{photo['cosine']:.2f}  {photo['nearest'][-38:]}", colour, font)
+    return np.asarray(sheet)
+
+
+def _fitted(pixels: NDArray[np.uint8]) -> Image.Image:
+    """Within a square of `SIDE`, as large as it goes."""
+    scale = SIDE / max(pixels.shape[:2])
+    size = (max(1, round(pixels.shape[1] * scale)), max(1, round(pixels.shape[0] * scale)))
+    return Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC)
+
+
+def _save(path: Path, pixels: NDArray[np.uint8]) -> None:
+    with atomic(path) as temporary:
+        Image.fromarray(pixels).save(temporary, format="PNG")

@@ -1,0 +1,124 @@
+"""A folder of photographs: what they are of, and their pixels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from attacks.images import FORMATS, SUFFIXES, load_image, to_bytes
+from attacks.physical.rectify import quad_of
+
+#: What parts a picture's name from the rest of a file's.
+PART = "--"
+#: Of telephones and cameras; Pillow reads none of them.
+RAW = (".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".avif")
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photograph: its file, its name (the path from the folder), and the row of the picture that it shows."""
+
+    path: Path
+    name: str
+    row: int
+
+
+def listed(folder: Path, pictures: Sequence[str], chosen: str | None = None) -> tuple[list[Photo], list[str]]:
+    """The photographs of a folder, in order of their names, and notes on files that are passed over.
+
+    Which of the run's pictures one shows: `chosen`, if it is given; else the picture whose name the file's begins
+    with, as in `street--03.jpg`, or has the subfolder that it is in; else the only picture that there is.
+
+    Raises:
+        FileNotFoundError, ValueError: no such folder, no picture named `chosen`, or no photograph of any.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"photographs: `{folder}` is no folder (paths are relative to {Path.cwd()})")
+    if chosen is not None and chosen not in pictures:
+        raise ValueError(f"`--picture` must be one of the run's pictures ({_some(pictures)}); got {chosen!r}")
+    found, notes = [], []
+    for path in sorted(_files(folder, pictures)):
+        name = path.relative_to(folder).as_posix()
+        if path.suffix.lower() in RAW:
+            notes.append(f"{name}: left out, {path.suffix} is not read; save it as JPEG or PNG")
+        if path.suffix.lower() not in SUFFIXES:
+            continue
+        shown = chosen or _shown(path, folder, pictures)
+        if shown is None:
+            notes.append(f"{name}: left out, no picture of the run is meant; name it PICTURE{PART}{path.name}")
+        else:
+            found.append(Photo(path, name, list(pictures).index(shown)))
+    if not found:
+        more = f"; {notes[0]}" if notes else ""
+        raise ValueError(f"photographs: `{folder}` holds none of the run's pictures ({_some(pictures)}){more}")
+    return found, notes
+
+
+def _files(folder: Path, pictures: Sequence[str]) -> list[Path]:
+    folders = [folder, *(folder / name for name in pictures if (folder / name).is_dir())]
+    files = [path for each in folders for path in each.iterdir()]
+    return [path for path in files if path.is_file() and not path.name.startswith(".")]
+
+
+def _shown(path: Path, folder: Path, pictures: Sequence[str]) -> str | None:
+    if path.parent != folder:
+        return path.parent.relative_to(folder).as_posix()
+    fitting = [name for name in pictures if path.stem == name or path.stem.startswith(name + PART)]
+    if fitting:
+        return max(fitting, key=len)
+    return pictures[0] if len(pictures) == 1 else None
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+
+
+def read(path: Path) -> NDArray[np.uint8]:
+    """The pixels (H,W,3) of a photograph, set upright. What has not 8 bits and three channels is converted as the
+    run's own pictures are (see `attacks.images.load_image`).
+
+    Raises ValueError or OSError where Pillow cannot read it whole.
+    """
+    try:
+        with Image.open(path, formats=FORMATS) as opened:
+            if opened.mode == "RGB" and not any(";16" in str(tile.args) for tile in opened.tile):
+                return np.asarray(ImageOps.exif_transpose(opened))  # a telephone's: a quarter of the memory
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"image `{path}` cannot be read ({error}): is the file whole, and a picture?") from None
+    return to_bytes(load_image(path)[0])
+
+
+def quads(text: str, photos: Sequence[Photo]) -> dict[str, NDArray[np.float64]]:
+    """Where a person says that the patch's corners lie: by the photograph's name, (4,2) in its pixels.
+
+    Args:
+        text: x,y,x,y,x,y,x,y, the same for all photographs, or the path of a JSON file {name: [[x, y], ...]}.
+
+    Raises:
+        ValueError: not four corners, clockwise from the patch's upper left one, or a name that is none.
+    """
+    if not Path(text).is_file():
+        try:
+            numbers = [float(part) for part in text.split(",")]
+        except ValueError:
+            raise ValueError(
+                f"`--quad` must be eight numbers x,y,x,y,x,y,x,y or a JSON file that is there; got {text!r}"
+            ) from None
+        corners = quad_of(numbers, "--quad")
+        return {photo.name: corners for photo in photos}
+    try:
+        said: Any = json.loads(Path(text).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"`--quad`: `{text}` is not JSON ({error})") from None
+    names = {photo.name for photo in photos}
+    if not isinstance(said, dict) or not set(said) <= names:
+        strange = f"; {sorted(set(said) - names)[0]!r} is none" if isinstance(said, dict) else ""
+        raise ValueError(f'`--quad`: `{text}` must be {{"photograph.jpg": [[x, y], ...], ...}}{strange}')
+    return {name: quad_of(value, f"--quad: {name}") for name, value in said.items()}

@@ -1,0 +1,137 @@
+"""A run once more, from the folder that it left: the same encoder, pictures and gallery, to judge something new."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from attacks import choices
+from attacks.build import Parts, build
+from attacks.images import load_image
+from attacks.schema import Run, validate
+from attacks.subject import identity
+
+#: Encoders that are programs. A run directory may be a stranger's: what is in it names them, it does not start them.
+PROGRAMS = ("torchscript", "plugin")
+#: Keys of an encoder's identity that say whether it is the same.
+SAME = ("fingerprint", "sha256")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """`placement.json`: the pictures' names, their (height, width), the texture's, where it lies in each, as shares
+    of width and height, and the target's name."""
+
+    pictures: tuple[str, ...]
+    size: tuple[int, int]
+    texture: tuple[int, int]
+    quads: tuple[tuple[Any, ...], ...]
+    target: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Again:
+    """What there is of a run of a patch: its configuration and parts, what it has written, and its placement."""
+
+    folder: Path
+    run: Run
+    parts: Parts
+    manifest: dict[str, Any]
+    metrics: dict[str, Any]
+    placement: Placement
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file. Raises FileNotFoundError or ValueError in one line."""
+    if not path.is_file():
+        raise FileNotFoundError(f"`{path}` does not exist: is it the directory of a finished run?")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"`{path}` is not JSON ({error})") from None
+
+
+def placement(folder: Path) -> Placement:
+    """Read `placement.json`. Raises FileNotFoundError or ValueError."""
+    path = folder / "placement.json"
+    if not path.is_file() and (folder / "manifest.json").is_file():
+        raise FileNotFoundError(f"`{folder}` is no run of a patch: it has no placement.json (perturbation=patch)")
+    said = read_json(path)
+    try:
+        height, width = map(int, said["size"])
+        rows, columns = map(int, said["texture"])
+        quads = tuple(tuple(each) for each in said["quads"])
+        found = Placement(tuple(said["pictures"]), (height, width), (rows, columns), quads, said["target"])
+        if len(quads) != len(found.pictures) or not all(map(len, quads)):
+            raise ValueError("not as many places as pictures")
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"`{path}` is not what a run writes ({type(error).__name__}: {error})") from None
+    return found
+
+
+def rerun(folder: Path, device: str = "auto", program: str | None = None) -> Again:
+    """Make the parts of a run again, and see that they are the same.
+
+    Args:
+        program: the file or plug-in that the encoder is; whoever starts this says so, where it is one.
+
+    Raises:
+        FileNotFoundError, ValueError: in one line: no run of a patch, an encoder that is a program and was not named,
+            other weights or pictures than the run had.
+    """
+    where, said = placement(folder), read_json(folder / "manifest.json")
+    metrics = read_json(folder / "metrics.json")
+    if not isinstance(said, dict) or not isinstance(said.get("config"), dict):
+        raise ValueError(f"`{folder / 'manifest.json'}` has no `config`: was it written by another version?")
+    try:
+        config: Any = OmegaConf.create(said["config"])
+        run = validate(config)
+    except (ValueError, OmegaConfBaseException) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"`{folder / 'manifest.json'}` is not of this version: {reason}") from None
+    refuse_program(run, program)
+    run.engine.device = device
+    run.penalty = choices.NoPenalty()  # a term of the attack, which may need a network of its own
+    if getattr(run.data, "cache", None) is not None:
+        run.data.cache = None  # a folder to write to
+    parts = build(run)
+    _same_encoder(identity(run.encoder, parts.encoder), said.get("encoder"))
+    _same_pictures(folder, where, parts)
+    return Again(folder, run, parts, said, metrics, where)
+
+
+def refuse_program(run: Run, program: str | None) -> None:
+    """As a preset may not choose a TorchScript file, neither may a run directory."""
+    if run.encoder.name not in PROGRAMS or run.encoder.model == program:
+        return
+    raise ValueError(
+        f"`encoder={run.encoder.name}` runs a program, {run.encoder.model}, so a run directory may not choose it: "
+        f"where you trust it, say --encoder-code {run.encoder.model}" + (f"; got {program!r}" if program else "")
+    )
+
+
+def _same_encoder(found: dict[str, Any], before: Any) -> None:
+    if not isinstance(before, dict):
+        raise ValueError("manifest.json has no `encoder`: was it written by another version?")
+    for key in SAME:
+        if found.get(key) != before.get(key):
+            raise ValueError(
+                f"`encoder` is not the one of the run: its {key} is {str(found.get(key))[:12]}, and was "
+                f"{str(before.get(key))[:12]}; put the weights of the run back"
+            )
+
+
+def _same_pictures(folder: Path, where: Placement, parts: Parts) -> None:
+    images = parts.queries.images
+    if len(images) != len(where.pictures):
+        raise ValueError(f"`data` has {len(images)} pictures now, and had {len(where.pictures)} in the run")
+    for name, image in zip(where.pictures, images, strict=True):
+        before, _ = load_image(folder / "pictures" / "clean" / f"{name}.png")
+        if before.shape != image.shape or not torch.equal(before, image.cpu()):
+            raise ValueError(f"`data`: picture {name} is no longer what it was in the run; put the file back")

@@ -1,0 +1,170 @@
+"""From a run's folder and a folder of photographs to `photos/`: what `scripts/score_photos.py` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attacks.files import sha256
+from attacks.physical import colour_fit, photo_report
+from attacks.physical.colour_fit import ColourFit
+from attacks.physical.layout import Card, card_from
+from attacks.physical.looks import VIEWS, Look, described, look
+from attacks.physical.photos import listed, quads, read
+from attacks.physical.rerun import Again, Placement, placement, read_json, rerun
+from attacks.physical.score import compared, judge
+from attacks.subject import described as encoder_words
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Colours:
+    """The map of colours that all photographs together show, the exposure of each one with a chart in stops (by its
+    name), and why there is none."""
+
+    fit: ColourFit | None
+    stops: dict[str, float]
+    why: str
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What was written: the folder, the content of photos.json, and notes."""
+
+    folder: Path
+    content: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def score_photos(
+    run: Path,
+    photos: Path,
+    view: str = "photo",
+    picture: str | None = None,
+    quad: str | None = None,
+    out: Path | None = None,
+    device: str = "auto",
+    program: str | None = None,
+) -> Scored:
+    """Score a folder of photographs and write all that is known of them.
+
+    Args:
+        view: what the encoder gets, photo (its central square) or scene (that square which shows the scene).
+        picture, quad: see `photos.listed` and `photos.quads`.
+        out: the folder; None: `photos` in that of the run.
+        program: see `rerun`.
+
+    Raises:
+        ValueError, OSError: in one line; also where no photograph could be scored.
+    """
+    if view not in VIEWS:
+        raise ValueError(f"`--view` must be one of {', '.join(VIEWS)}; got {view!r}")
+    where, card = placement(run), printed(run)
+    found, notes = listed(photos, where.pictures, picture)
+    given = {} if quad is None else quads(quad, found)
+    if card is None and not given:
+        raise ValueError(
+            f"`{run}` has no print/sheet.json: print it first, scripts/print_patch.py {run}, or give --quad"
+        )
+    again = rerun(run, device, program)  # before the photographs, for it may refuse
+    looks: list[Look] = []
+    for photo in found:
+        try:
+            looks.append(look(photo, read(photo.path), card, given.get(photo.name), where, view))
+        except (ValueError, OSError) as error:
+            notes.append(f"{photo.name}: left out, {' '.join(str(error).split())}")
+    if not looks:
+        raise ValueError(f"none of {len(found)} photographs could be scored; {notes[-1]}")
+    content, colours = _content(again, where, looks, card, view, notes)
+    folder = run / "photos" if out is None else out
+    photo_report.write(folder, content, looks, again.manifest["config"], colours.fit, colours.stops)
+    return Scored(folder, content, tuple(notes))
+
+
+def printed(run: Path) -> Card | None:
+    """The card of a run's print; None where nothing was printed. Raises ValueError for that of another patch."""
+    path = run / "print" / "sheet.json"
+    if not path.is_file():
+        return None
+    said = read_json(path)
+    try:
+        found, name = card_from(said["card"]), said["id"]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"`{path}` is not what print_patch writes ({type(error).__name__}: {error})") from None
+    own = f"vp-{sha256(run / 'patch.png')[:8]}"
+    if name != own:
+        raise ValueError(
+            f"`{path}` is the print of {name}, and patch.png is {own}: print it again, and photograph that"
+        )
+    return found
+
+
+def colours_of(looks: Sequence[Look], card: Card | None) -> Colours:
+    """Fit the colours of all photographs together."""
+    charts = [(each.photo.name, each.swatches) for each in looks if each.swatches is not None]
+    if card is None or not charts:
+        return Colours(None, {}, "no photograph shows the colour chart")
+    common, stops = colour_fit.pooled([swatches for _, swatches in charts])
+    by_name = {name: stop for (name, _), stop in zip(charts, stops, strict=True)}
+    try:
+        return Colours(colour_fit.fit(colour_fit.asked(card), common), by_name, "")
+    except ValueError as error:
+        return Colours(None, by_name, str(error))
+
+
+def _content(
+    again: Again, where: Placement, looks: Sequence[Look], card: Card | None, view: str, notes: Sequence[str]
+) -> tuple[dict[str, Any], Colours]:
+    judged = judge(looks, again.parts)
+    colours = colours_of(looks, card)
+    rows = [each.photo.row for each in looks]
+    table = []
+    for i, each in enumerate(looks):
+        own = {
+            "picture": where.pictures[each.photo.row],
+            "cosine": float(judged.cosine[i]),
+            "nearest": judged.nearest[i],
+            "recognised": bool(judged.recall_at_1[i]),
+            "success": bool(judged.success[i]),
+        }
+        table.append(described(each) | _colour_words(each, card, colours) | own)
+    fit = colours.fit
+    content = {
+        "schema": SCHEMA,
+        "run": str(again.folder),
+        "view": view,
+        "size": where.size[0],
+        "encoder": dict(encoder_words(again.manifest["encoder"])),
+        "target": where.target,
+        "photos": table,
+        "left_out": list(notes),
+        "colour": None
+        if fit is None
+        else {"degree": fit.degree, "swatches": fit.swatches, "delta_e": fit.before, "delta_e_held_out": fit.after},
+        "no_colour": colours.why or None,
+        **compared(judged, rows, again.metrics),
+    }
+    return content, colours
+
+
+def _colour_words(each: Look, card: Card | None, colours: Colours) -> dict[str, Any]:
+    """The mean difference of colour of one photograph's swatches: to what was asked for, and to what the common fit
+    says in this photograph's exposure."""
+    said: dict[str, Any] = {"stops": colours.stops.get(each.photo.name), "delta_e": None, "delta_e_fitted": None}
+    if each.swatches is None or card is None:
+        return said
+    whole = each.swatches.trusted.all(1)
+    if not whole.any():
+        return said
+    source, seen = colour_fit.asked(card)[whole], each.swatches.light[whole]
+    said["delta_e"] = float(colour_fit.difference(source, seen).mean())
+    if colours.fit is not None:
+        light = colour_fit.terms(source, colours.fit.degree) @ np.asarray(colours.fit.coefficients).T
+        light *= 2 ** colours.stops[each.photo.name]
+        said["delta_e_fitted"] = float(colour_fit.difference(light, seen).mean())
+    return said

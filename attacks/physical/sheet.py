@@ -1,0 +1,194 @@
+"""The print of a run: what `scripts/print_patch.py` writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
+
+from attacks.files import atomic, sha256, write_json
+from attacks.physical.furniture import Label, beside
+from attacks.physical.layout import GROUPS, Card, card
+from attacks.physical.paper import INCH, Page, Plan, plan
+from attacks.physical.pdf import font_file, write_pdf
+from attacks.physical.raster import WHITE, Grid, Picture, Texture, card_picture, fill, patch_picture
+
+#: The width of a patch that nobody gave one, in mm.
+WIDTH = 100.0
+#: Of zlib: half the time of the default, and 3 % more bytes.
+FAST = 4
+ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """The patch of a run: its texture over white, its name, its width in mm and its group of fiducials, where the run
+    knew them."""
+
+    texture: Texture
+    id: str
+    width: float | None
+    tags: int | None
+
+    @property
+    def group(self) -> int:
+        """Which four fiducials it gets: those that the attack saw, or such as follow from the texture."""
+        return int(self.id.removeprefix("vp-"), 16) % GROUPS if self.tags is None else self.tags
+
+
+def subject(run: Path) -> Subject:
+    """Read what a run of a patch left in its folder.
+
+    Raises:
+        ValueError: no such folder, not the run of a patch, or a file in it that is not what a run writes.
+    """
+    if not run.is_dir():
+        raise ValueError(f"run `{run}` is no folder (paths are relative to {Path.cwd()})")
+    for name in ("patch.png", "placement.json"):
+        if not (run / name).is_file():
+            raise ValueError(f"run `{run}` has no {name}: only runs with `perturbation=patch` can be printed")
+    texture = _texture(run / "patch.png")
+    width, tags = _said(run / "placement.json", texture.shape[:2])
+    return Subject(texture, f"vp-{sha256(run / 'patch.png')[:8]}", width, tags)
+
+
+def _texture(path: Path) -> Texture:
+    """A picture file of 8 bits as (h, w, 3) of 0..255; what its alpha leaves free is paper."""
+    try:
+        with Image.open(path, formats=("PNG",)) as opened:
+            if opened.mode not in ("L", "LA", "RGB", "RGBA"):
+                raise ValueError(f"its mode is {opened.mode}, not RGB or RGBA of 8 bits")
+            values = np.asarray(opened.convert("RGBA"), np.float32)
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"`{path}` cannot be read ({error}): is it the file that the run wrote?") from None
+    alpha = values[..., 3:] / 255
+    return np.asarray(values[..., :3] * alpha + WHITE * (1 - alpha), np.float32)
+
+
+def _said(path: Path, size: tuple[int, ...]) -> tuple[float | None, int | None]:
+    """The width in mm, and the group of fiducials."""
+    try:
+        said: Any = json.loads(path.read_text(encoding="utf-8"))
+        texture, width, tags = said["texture"], said["width_mm"], said.get("tags")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"`{path}` cannot be read ({type(error).__name__}: {error})") from None
+    if texture != list(size):
+        raise ValueError(f"`{path}` speaks of a texture of {texture}, patch.png has {list(size)}: not of one run")
+    if width is not None and not (type(width) in (int, float) and math.isfinite(width) and width > 0):
+        raise ValueError(f"`width_mm` in `{path}` must be a positive number or null; got {width!r}")
+    if tags is not None and (type(tags) is not int or not 0 <= tags < GROUPS):
+        raise ValueError(f"`tags` in `{path}` must lie in 0..{GROUPS - 1}, or be null; got {tags!r}")
+    return None if width is None else float(width), tags
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What was written: the folder, the card and the sheets."""
+
+    folder: Path
+    id: str
+    card: Card
+    plan: Plan
+    notes: tuple[str, ...]
+
+
+def write(
+    run: Path, width: float | None = None, paper: str = "a4", dpi: int = 300, out: Path | None = None
+) -> Printed:
+    """Write sheet.pdf, sheet.png (sheet-1.png, ... if there are several), card.png and sheet.json.
+
+    Args:
+        width: of the patch in mm; None: what the run says, or 100.
+        out: the folder; None: `print` in that of the run.
+
+    Raises:
+        ValueError: see `subject`, `card` and `plan`; or the card has more pixels than common software opens.
+    """
+    found = subject(run)
+    wide = WIDTH if width is None and found.width is None else found.width if width is None else width
+    assert wide is not None
+    height, columns = found.texture.shape[:2]
+    if not (wide > 0 and math.isfinite(wide)):
+        raise ValueError(f"`width_mm` must be a positive number of millimetres; got {wide}")
+    laid = card(wide, wide * height / columns, found.group)
+    sheets = plan(laid, paper, dpi)
+    label = Label(found.id, dpi)
+    picture = card_picture(laid, found.texture, dpi)
+    patch = patch_picture(found.texture, pixels(laid, (height, columns), dpi))
+    folder = run / "print" if out is None else out
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ["sheet.png"] if len(sheets.pages) == 1 else [f"sheet-{i + 1}.png" for i in range(len(sheets.pages))]
+    for old in folder.glob("sheet*.png"):  # of an earlier print with more pages
+        if re.fullmatch(r"sheet(-\d+)?\.png", old.name) and old.name not in names:
+            old.unlink()
+    with atomic(folder / "sheet.pdf") as temporary:
+        write_pdf(temporary, laid, patch, sheets, label)
+    _save(folder / "card.png", picture, dpi)
+    for name, page in zip(names, sheets.pages, strict=True):
+        _save(folder / name, page_picture(picture, sheets, page, laid, label), dpi)
+    write_json(folder / "sheet.json", _record(found, laid, sheets, dpi))
+    return Printed(folder, found.id, laid, sheets, _notes(found, wide))
+
+
+def pixels(laid: Card, texture: tuple[int, int], dpi: int) -> tuple[int, int]:
+    """(height, width) of the patch in the PDF: what the print needs, and never fewer than the texture has."""
+    sides = (laid.patch.height, laid.patch.width)
+    high, wide = (max(round(mm * dpi / INCH), texels) for mm, texels in zip(sides, texture, strict=True))
+    return high, wide
+
+
+def page_picture(card_pixels: Picture, sheets: Plan, page: Page, laid: Card, label: Label) -> Picture:
+    """A sheet in pixels; its part of the card is a copy of the card's own pixels."""
+    scale = label.dpi / INCH
+    made = np.full((round(sheets.height * scale), round(sheets.width * scale), 3), WHITE, np.uint8)
+    left, top, x, y, width, height = (
+        round(mm * scale) for mm in (page.left, page.top, page.tile.x, page.tile.y, page.tile.width, page.tile.height)
+    )
+    made[top : top + height, left : left + width] = card_pixels[y : y + height, x : x + width]
+    fills, words = beside(sheets, page, laid, label)
+    fill(made, Grid(scale, scale), fills)
+    image = Image.fromarray(made)
+    draw = ImageDraw.Draw(image)
+    for line in words:
+        font = ImageFont.truetype(str(font_file(line.bold)), line.size * scale)
+        draw.text((line.x * scale, line.y * scale), line.text, line.colour, font, ANCHORS[line.anchor])
+    return np.asarray(image)
+
+
+def _save(path: Path, picture: Picture, dpi: int) -> None:
+    with atomic(path) as temporary:
+        Image.fromarray(picture).save(temporary, format="PNG", dpi=(dpi, dpi), compress_level=FAST)
+
+
+def _record(found: Subject, laid: Card, sheets: Plan, dpi: int) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "id": found.id,
+        "card": dataclasses.asdict(laid),
+        "dpi": dpi,
+        "paper": sheets.paper,
+        "page": {"width": sheets.width, "height": sheets.height},
+        "pages": [
+            {
+                **dataclasses.asdict(page.tile),
+                "left": page.left,
+                "top": page.top,
+                "row": page.row,
+                "column": page.column,
+            }
+            for page in sheets.pages
+        ],
+    }
+
+
+def _notes(found: Subject, width: float) -> tuple[str, ...]:
+    if found.width is None or math.isclose(found.width, width):
+        return ()
+    return (f"the run placed a patch {found.width:g} mm wide; one of {width:g} mm is seen from another distance",)

@@ -1,0 +1,153 @@
+"""Photographs of a printed card in its scene, without a printer: for tests, and to try a run's way to the end.
+
+They are made with numpy and OpenCV alone, and share nothing with `transforms` but the definitions in its docstrings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from attacks.files import atomic, write_json
+from attacks.physical.layout import Card, card_from
+from attacks.physical.simulation.camera import Pixels, filed, printed
+from attacks.physical.simulation.photographs import MM, photograph
+from attacks.physical.simulation.shots import Ranges, draw
+
+__all__ = ["Ranges", "simulate"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Subject:
+    """What a run has to photograph: its card, printed, and its scenes with the quads that the patch may lie on."""
+
+    name: str
+    card: Card
+    ink: Pixels
+    dpi: int
+    pictures: tuple[tuple[str, Path, tuple[Any, ...]], ...]
+
+
+def simulate(
+    run: Path,
+    out: Path,
+    count: int = 200,
+    seed: int = 0,
+    size: tuple[int, int] = (960, 1280),
+    ranges: Ranges | None = None,
+    ink: float = 1.0,
+) -> list[Path]:
+    """Write `count` photographs of a run's printed card, `<picture>--0001.jpg` and so on, and `truth.json`.
+
+    Photograph i depends on (seed, i) alone. The run's pictures take turns; where the patch has several places in a
+    picture, so do these: there is one card.
+
+    Args:
+        run: a run of a patch, with what `scripts/print_patch.py` made of it.
+        out: a folder that is new or empty.
+        size: (height, width).
+        ink: how far the printer is from ideal: 0 prints every colour as it is, 1 is a generic printer.
+
+    Raises:
+        ValueError, FileNotFoundError: what is missing or out of range, in one line.
+    """
+    ranges = ranges or Ranges()
+    for name, value, least, most in (
+        ("count", count, 1, 9999),
+        ("seed", seed, 0, 2**63),
+        ("size", min(size), 32, max(size)),
+        ("size", max(size), 32, 8192),
+        ("ink", ink, 0, 1),
+    ):
+        if not least <= value <= most:
+            raise ValueError(f"`{name}` must lie in {least}..{most}; got {value}")
+    subject = _subject(run, ink)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"`{out}` must be a new or an empty folder: photographs that lie there would be scored too")
+    out.mkdir(parents=True, exist_ok=True)
+    said, files = [], []
+    for index in range(count):
+        picture, path, quads = subject.pictures[index % len(subject.pictures)]
+        quad = index // len(subject.pictures) % len(quads)
+        rng = np.random.default_rng((seed, index))
+        shot = draw(ranges, rng)
+        laid = quads[quad], subject.card, subject.ink, subject.dpi
+        taken = photograph(_read(path), *laid, shot, size, rng)
+        files.append(out / f"{picture.replace('/', '-')}--{index + 1:04d}.jpg")
+        with atomic(files[-1]) as temporary:
+            temporary.write_bytes(filed(taken.pixels, shot.quality))
+        said.append(
+            {
+                "file": files[-1].name,
+                "picture": picture,
+                "quad": quad,
+                "patch_px": taken.patch,
+                "card_px": taken.card,
+                "tags_px": taken.tags,
+                "scene_px": taken.scene,
+                "values": shot.said(),
+            }
+        )
+    truth = {
+        "schema": 1,
+        "id": subject.name,
+        "frame": "pixel centres are whole numbers; corners from the upper left, clockwise",
+        "size": list(size),
+        "view_px": [(size[1] - min(size)) / 2 - 0.5, (size[0] - min(size)) / 2 - 0.5, min(size)],  # left, top, side
+        "seed": seed,
+        "ink": ink,
+        "ranges": dataclasses.asdict(ranges),
+        "photos": said,
+    }
+    write_json(out / "truth.json", truth)
+    return files
+
+
+def _subject(run: Path, strength: float) -> Subject:
+    if not run.is_dir():
+        raise FileNotFoundError(f"run directory `{run}` does not exist")
+    placement = run / "placement.json"
+    if not placement.is_file():
+        raise FileNotFoundError(f"`{placement}` is missing: is this the output of a run with `perturbation=patch`?")
+    sheet, raster = run / "print" / "sheet.json", run / "print" / "card.png"
+    for path in (sheet, raster):
+        if not path.is_file():
+            raise FileNotFoundError(f"`{path}` is missing: run `python scripts/print_patch.py {run}` first")
+    said, where = _json(sheet), _json(placement)
+    try:
+        card, name, dpi = card_from(said["card"]), str(said["id"]), int(said["dpi"])
+        names, quads = where["pictures"], where["quads"]
+        pictures = tuple(
+            (each, run / "pictures" / "clean" / f"{each}.png", tuple(own))
+            for each, own in zip(names, quads, strict=True)
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"`{sheet}` or `{placement}` is not as its script writes it ({error!r})") from None
+    if not pictures or not all(own and np.shape(own)[1:] == (4, 2) for _, _, own in pictures):
+        raise ValueError(f"`{placement}` must name a picture or more, and for each one quad of four (x, y) or more")
+    pixels = _read(raster)
+    if any(abs(side - of * dpi / MM) > 2 for side, of in zip(pixels.shape, (card.height, card.width), strict=False)):
+        raise ValueError(f"`{raster}` has not the size that `{sheet}` says: print the run again")
+    return Subject(name, card, printed(pixels, strength), dpi, pictures)
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"`{path}` is not JSON ({error})") from None
+
+
+def _read(path: Path) -> NDArray[np.uint8]:
+    if not path.is_file():
+        raise FileNotFoundError(f"picture `{path}` is missing")
+    found = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR_RGB)
+    if found is None:
+        raise ValueError(f"picture `{path}` cannot be read: is the file whole?")
+    return found  # type: ignore[return-value]

@@ -1,0 +1,172 @@
+"""The pixels of a simulated photograph: ink on paper, light, lens, sensor, file. numpy and OpenCV only.
+
+Everything between ink and tone curve is light, linear in energy: that is what a lens blurs and a pixel adds up.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from attacks.physical.simulation.shots import Matrix, Shot
+
+Pixels = NDArray[Any]  # (h,w,channels) of light in float32; 1 saturates
+
+#: So many samples along each axis add up to a pixel.
+SAMPLES = 3
+#: Rows of the photograph that are sampled at once, which bounds the memory.
+BAND = 128
+GREY = 0.5
+#: A dot of half coverage covers so much more once it is dry.
+DOT_GAIN = 0.08
+#: No more ink than this density stays on the paper: black is 10^-1.8 = 1.6 % of the paper's white.
+DENSEST = 1.8
+PAPER = (0.90, 0.90, 0.87)
+#: What cyan, magenta and yellow ink take of red, green and blue: none is pure. Rows add up to 1: greys stay grey.
+INKS = ((0.93, 0.05, 0.02), (0.12, 0.83, 0.05), (0.06, 0.18, 0.76))
+
+
+def to_light(values: NDArray[Any]) -> Pixels:
+    """Display values in [0,1] to light, as sRGB (IEC 61966-2-1) has it."""
+    values = np.asarray(values, np.float32)
+    bent = ((values + 0.055) / 1.055) ** 2.4
+    return np.asarray(np.where(values <= 0.04045, values / 12.92, bent), np.float32)
+
+
+def to_display(light: Pixels) -> Pixels:
+    """The inverse, clipped to [0,1]."""
+    light = np.clip(light, 0, 1)
+    bent = 1.055 * light ** np.float32(1 / 2.4) - 0.055
+    return np.asarray(np.where(light <= 0.0031308, light * 12.92, bent), np.float32)
+
+
+def printed(raster: NDArray[np.uint8], strength: float) -> Pixels:
+    """What paper reflects where an 8-bit sRGB raster was printed.
+
+    A generic printer that nobody has calibrated: each ink's dots grow (Murray-Davies), inks take a part of each
+    other's colours, black is no darker than `DENSEST`, and paper is not white. `strength` 0 is the raster itself.
+    """
+    ideal = to_light(raster / np.float32(255))
+    cover = 1 - ideal
+    cover = cover + 4 * DOT_GAIN * cover * (1 - cover)
+    density = -np.log10(np.maximum(1 - cover, 10**-DENSEST))
+    real = np.asarray(PAPER, np.float32) * 10 ** -(density @ np.asarray(INKS, np.float32).T)
+    return np.asarray((1 - strength) * ideal + strength * real, np.float32)
+
+
+def enlarged(picture: NDArray[np.uint8], side: int) -> Pixels:
+    """The light of an 8-bit picture whose shorter side becomes `side` pixels. A run's pictures are small: what is
+    round the card is then as soft as they are."""
+    factor = side / min(picture.shape[:2])
+    size = (round(picture.shape[1] * factor), round(picture.shape[0] * factor))
+    kernel = cv2.INTER_CUBIC if factor > 1 else cv2.INTER_AREA
+    return to_light(np.clip(cv2.resize(picture / np.float32(255), size, interpolation=kernel), 0, 1))
+
+
+def photographed(scene: Pixels, scene_at: Matrix, card: Pixels, card_at: Matrix, size: tuple[int, int]) -> Pixels:
+    """The light that falls on the pixels of a photograph of `size` (height, width), through an ideal lens.
+
+    Each layer is sampled once, through one homography from its pixels to the photograph's, `SAMPLES`^2 times in each
+    pixel. Where nothing of the scene is, there is mid-grey.
+    """
+    grey = float(to_light(np.array(GREY)))
+    card, card_at = _reduced(card, card_at)
+    ink = np.dstack([card, np.ones_like(card[:, :, :1])])  # the coverage goes through the same filter as the colour
+    bands = []
+    for top in range(0, size[0], BAND):
+        rows = min(BAND, size[0] - top)
+        middle = (SAMPLES - 1) / 2
+        fine = np.array([[SAMPLES, 0, middle], [0, SAMPLES, middle - SAMPLES * top], [0, 0, 1]])
+        extent = (rows * SAMPLES, size[1] * SAMPLES)
+        view = _warped(scene, fine @ scene_at, extent, grey)
+        over = _warped(ink, fine @ card_at, extent, 0.0)
+        view = over[:, :, :3] + (1 - over[:, :, 3:]) * view
+        bands.append(cv2.resize(view, (size[1], rows), interpolation=cv2.INTER_AREA))
+    return np.concatenate(bands)
+
+
+def _reduced(card: Pixels, at: Matrix) -> tuple[Pixels, Matrix]:
+    """A raster of 300 dpi has many dots in a sample: their mean first, as far as no sample gets less than a dot."""
+    height, width = card.shape[:2]
+    reach = max(_magnification(at, x, y) for x in (0, width - 1) for y in (0, height - 1))
+    factor = reach * SAMPLES
+    if factor >= 1:
+        return card, at
+    small = (math.ceil(width * factor - 1e-6), math.ceil(height * factor - 1e-6))
+    x, y = width / small[0], height / small[1]
+    back = np.array([[x, 0, (x - 1) / 2], [0, y, (y - 1) / 2], [0, 0, 1]])
+    return cv2.resize(card, small, interpolation=cv2.INTER_AREA), at @ back
+
+
+def _magnification(matrix: Matrix, x: float, y: float) -> float:
+    """How much a homography stretches at a point, along the direction that it stretches most."""
+    u, v, w = matrix @ (x, y, 1)
+    slopes = (matrix[:2, :2] * w - np.outer((u, v), matrix[2, :2])) / w**2
+    return float(np.linalg.norm(slopes, 2))
+
+
+def _warped(pixels: Pixels, matrix: Matrix, size: tuple[int, int], outside: float) -> Pixels:
+    """Beyond its horizon a homography shows a plane once more, mirrored. But a picture whose corners all lie before
+    the camera (`shots.through` sees to it) has nothing there to show."""
+    height, width = size
+    mode, border = cv2.BORDER_CONSTANT, (outside,) * 4
+    return cv2.warpPerspective(pixels, matrix, (width, height), borderMode=mode, borderValue=border)
+
+
+def lit(light: Pixels, shot: Shot) -> Pixels:
+    """Exposure, white balance and a light that is stronger on one side."""
+    height, width = light.shape[:2]
+    half, angle = min(height, width) / 2, math.radians(shot.brighter)
+    x = (np.arange(width) - (width - 1) / 2) / half * math.cos(angle)
+    y = (np.arange(height) - (height - 1) / 2) / half * math.sin(angle)
+    stops = shot.stops + shot.gradient * (x + y[:, None])
+    gain: Pixels = np.exp2(stops[:, :, None] + np.array([shot.red, 0, shot.blue])).astype(np.float32)
+    return light * gain
+
+
+def blurred(light: Pixels, shot: Shot) -> Pixels:
+    """Through a lens in motion."""
+    if shot.blur > 0:
+        light = cv2.GaussianBlur(light, (0, 0), shot.blur, borderType=cv2.BORDER_REPLICATE)
+    if shot.motion > 0:
+        light = cv2.filter2D(light, -1, _way(shot.motion, shot.along), borderType=cv2.BORDER_REPLICATE)
+    return light
+
+
+def _way(length: float, degrees: float) -> NDArray[np.float32]:
+    """A line of `length` pixels through the middle of a kernel that adds up to 1."""
+    reach = math.ceil(length / 2) + 1
+    steps = length * ((np.arange(16 * reach) + 0.5) / (16 * reach) - 0.5)
+    x, y = reach + steps * math.cos(math.radians(degrees)), reach + steps * math.sin(math.radians(degrees))
+    at = np.arange(2 * reach + 1)
+    across, down = (np.maximum(1 - np.abs(at[:, None] - each), 0) for each in (x, y))
+    return np.asarray(down @ across.T / len(steps), np.float32)
+
+
+def sensed(light: Pixels, shot: Shot, rng: np.random.Generator) -> Pixels:
+    """What the sensor's pixels count: photons by Poisson's law, then the amplifier's noise. (No Bayer pattern: the
+    noise of neighbours is independent.)"""
+    if shot.shot > 0:
+        light = rng.poisson(np.maximum(light, 0) / shot.shot) * np.float32(shot.shot)
+    if shot.read > 0:
+        light = light + np.float32(shot.read) * rng.standard_normal(light.shape, np.float32)
+    return np.clip(light, 0, 1).astype(np.float32)
+
+
+def developed(light: Pixels, shot: Shot) -> NDArray[np.uint8]:
+    """The tone curve, a power that leaves mid-grey where it is, and 8-bit sRGB."""
+    middle = float(to_light(np.array(GREY)))
+    if shot.contrast != 1:
+        light = np.float32(middle) * (light / np.float32(middle)) ** np.float32(shot.contrast)
+    return np.asarray(np.rint(to_display(light) * 255), np.uint8)
+
+
+def filed(picture: NDArray[np.uint8], quality: int) -> bytes:
+    """A JPEG file, the colours at half the resolution as cameras have it."""
+    halved = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420]
+    asked = [cv2.IMWRITE_JPEG_QUALITY, quality, *halved]
+    return cv2.imencode(".jpg", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), asked)[1].tobytes()

@@ -1,0 +1,234 @@
+"""What changes from one simulated photograph to the next, and where its points go.
+
+Nothing of `transforms` is used here or beside it: the simulation is what that layer is checked against. Lengths are
+in the stage frame: origin at the picture's centre, unit = half its shorter side, y down. The photograph's frame is
+that of a view, so its central square shows what a view of a square scene shows, and what it has beyond that square
+continues the scene's plane.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Range = tuple[float, float]
+Matrix = NDArray[np.float64]  # (3,3), on columns (x, y, 1)
+Points = NDArray[np.float64]  # (n,2)
+
+#: The field of view over the frame's shorter side in degrees, which says how strong the perspective of a tilt is.
+FIELD_OF_VIEW = 40.0
+SQUARE = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Bounds of what is drawn, each evenly: geometry as in `configs/transforms/camera.yaml`; the light as strong as
+    its brightness and contrast; lens, sensor and file of a telephone.
+
+    Args:
+        degrees: rotation, clockwise as displayed.
+        scale: magnification; 2 shows the scene twice as large.
+        shift: right and down, as shares of the shorter side.
+        jitter: most that a corner of the square [-1,1]^2 moves along each axis, as a share of half the side.
+        yaw, pitch: degrees by which the scene's right or top edge turns away from a pinhole camera.
+        distance: of that camera; 1 shows the unturned scene as large as it is, 2 half as large.
+        stops: exposure. The default moves mid-grey by 0.1 of full scale in either direction.
+        contrast: the tone curve's slope at mid-grey.
+        red, blue: gains against green in stops.
+        gradient: of the light over half the shorter side, in stops, in any direction.
+        blur: sigma of lens and focus in pixels of the photograph.
+        motion: length of the way that the picture moves during the exposure, in pixels, in any direction.
+        shot, read: the noise has the variance `shot` x light + `read`^2; 1 is the light that saturates.
+        quality: of the JPEG file, whole numbers.
+    """
+
+    degrees: Range = (-20.0, 20.0)
+    scale: Range = (0.75, 1.3)
+    shift: Range = (-0.1, 0.1)
+    jitter: float = 0.15
+    yaw: Range = (0.0, 0.0)
+    pitch: Range = (0.0, 0.0)
+    distance: Range = (1.0, 1.0)
+    stops: Range = (-0.687, 0.573)
+    contrast: Range = (0.8, 1.2)
+    red: Range = (-0.15, 0.15)
+    blue: Range = (-0.15, 0.15)
+    gradient: Range = (0.0, 0.3)
+    blur: Range = (0.4, 1.0)
+    motion: Range = (0.0, 2.0)
+    shot: Range = (1e-4, 1e-3)
+    read: Range = (5e-4, 3e-3)
+    quality: Range = (80.0, 95.0)
+
+    def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            low, high = (value, value) if each.name == "jitter" else value
+            least, most = LIMITS[each.name]
+            if not least <= low <= high <= most:
+                raise ValueError(f"`{each.name}` must be LOW <= HIGH within [{least:g}, {most:g}]; got {value}")
+
+
+LIMITS: dict[str, Range] = {
+    "degrees": (-360, 360),
+    "scale": (0.05, 20),
+    "shift": (-2, 2),
+    "jitter": (0, 0.45),
+    "yaw": (-75, 75),
+    "pitch": (-75, 75),
+    "distance": (0.1, 20),
+    "stops": (-8, 8),
+    "contrast": (0.1, 5),
+    "red": (-4, 4),
+    "blue": (-4, 4),
+    "gradient": (0, 4),
+    "blur": (0, 50),
+    "motion": (0, 100),
+    "shot": (0, 0.1),
+    "read": (0, 0.5),
+    "quality": (1, 100),
+}
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One photograph: the values drawn for it. Directions are in degrees, clockwise from the right; `corners` are the
+    shifts (right, down) of the upper left, upper right, lower right and lower left corner, in half sides."""
+
+    degrees: float = 0.0
+    scale: float = 1.0
+    right: float = 0.0
+    down: float = 0.0
+    corners: tuple[tuple[float, float], ...] = ((0.0, 0.0),) * 4
+    yaw: float = 0.0
+    pitch: float = 0.0
+    distance: float = 1.0
+    stops: float = 0.0
+    contrast: float = 1.0
+    red: float = 0.0
+    blue: float = 0.0
+    gradient: float = 0.0
+    brighter: float = 0.0
+    blur: float = 0.0
+    motion: float = 0.0
+    along: float = 0.0
+    shot: float = 0.0
+    read: float = 0.0
+    quality: int = 95
+
+    def said(self) -> dict[str, object]:
+        """Every value under its name with the unit."""
+        return {f"{name} ({UNITS[name]})": value for name, value in dataclasses.asdict(self).items()}
+
+
+UNITS = {
+    **dict.fromkeys(("degrees", "yaw", "pitch", "brighter", "along"), "deg"),
+    **dict.fromkeys(("scale", "contrast", "distance"), "x"),
+    **dict.fromkeys(("right", "down"), "of shorter side"),
+    **dict.fromkeys(("stops", "red", "blue"), "stops"),
+    **dict.fromkeys(("blur", "motion"), "px"),
+    "corners": "of half side",
+    "gradient": "stops per half side",
+    "shot": "variance per light",
+    "read": "of full light",
+    "quality": "of 100",
+}
+
+
+def draw(ranges: Ranges, rng: np.random.Generator) -> Shot:
+    """A photograph's values. How many numbers are taken of `rng` depends on nothing."""
+
+    def one(name: str) -> float:
+        return float(rng.uniform(*getattr(ranges, name)))
+
+    corners = rng.uniform(-1, 1, (4, 2)) * ranges.jitter
+    return Shot(
+        degrees=one("degrees"),
+        scale=one("scale"),
+        right=one("shift"),
+        down=one("shift"),
+        corners=tuple((float(x), float(y)) for x, y in corners),
+        yaw=one("yaw"),
+        pitch=one("pitch"),
+        distance=one("distance"),
+        stops=one("stops"),
+        contrast=one("contrast"),
+        red=one("red"),
+        blue=one("blue"),
+        gradient=one("gradient"),
+        brighter=float(rng.uniform(0, 360)),
+        blur=one("blur"),
+        motion=one("motion"),
+        along=float(rng.uniform(0, 180)),
+        shot=one("shot"),
+        read=one("read"),
+        quality=round(one("quality")),
+    )
+
+
+def pose(shot: Shot) -> Matrix:
+    """From the scene's plane to the photograph, both in the stage frame: turn and magnify about the centre, shift,
+    tilt, move the corners."""
+    angle, size = math.radians(shot.degrees), shot.scale
+    c, s = size * math.cos(angle), size * math.sin(angle)
+    flat = np.array([[c, -s, 2 * shot.right], [s, c, 2 * shot.down], [0, 0, 1]])
+    moved = np.asarray(SQUARE) + np.asarray(shot.corners)
+    return np.asarray(between(SQUARE, moved) @ _tilt(shot) @ flat)
+
+
+def _tilt(shot: Shot) -> Matrix:
+    """A pinhole before the plane: a plane turned by yaw about the vertical axis, then by pitch about the horizontal
+    one, its centre at such a depth that it is 1 / distance as large as unturned at distance 1."""
+    yaw, pitch = math.radians(shot.yaw), math.radians(shot.pitch)
+    turn = np.array([[math.cos(yaw), 0, 0], [0, 1, 0], [math.sin(yaw), 0, 1]])  # of the points (x, y, 0)
+    nod = np.array([[1, 0, 0], [0, math.cos(pitch), math.sin(pitch)], [0, -math.sin(pitch), math.cos(pitch)]])
+    right, down, away = nod @ turn @ np.array([[1, 0], [0, 1], [0, 0]])
+    focal = 1 / math.tan(math.radians(FIELD_OF_VIEW) / 2)
+    return np.array([[*focal * right, 0], [*focal * down, 0], [*away, focal * shot.distance]])
+
+
+def frame(size: tuple[int, int]) -> Matrix:
+    """From the stage frame of a picture of `size` (height, width) to its pixels, whose centres are whole numbers."""
+    (height, width), half = size, min(size) / 2
+    return np.array([[half, 0, (width - 1) / 2], [0, half, (height - 1) / 2], [0, 0, 1]])
+
+
+def from_shares(size: tuple[int, int]) -> Matrix:
+    """From shares of the width and height of a picture of `size` (height, width) to its stage frame."""
+    height, width = size[0] / min(size), size[1] / min(size)
+    return np.array([[2 * width, 0, -width], [0, 2 * height, -height], [0, 0, 1]])
+
+
+def between(src: Sequence[Sequence[float]] | Points, dst: Sequence[Sequence[float]] | Points) -> Matrix:
+    """The homography of four points to four points: eight equations, solved.
+
+    Raises:
+        ValueError: `dst` is not convex, or three of its points lie in a line.
+    """
+    corners = np.asarray(dst, float)
+    side = np.roll(corners, -1, 0) - corners
+    turns = np.sign(np.cross(np.c_[side, np.zeros(4)], np.roll(np.c_[side, np.zeros(4)], -1, 0))[:, 2].round(9))
+    if abs(turns.sum()) != 4:
+        raise ValueError(f"a quad must be convex, with no three corners in a line; got {corners.tolist()}")
+    rows, right = [], []
+    for (x, y), (u, v) in zip(np.asarray(src, float), np.asarray(dst, float), strict=True):
+        rows += [[x, y, 1, 0, 0, 0, -u * x, -u * y], [0, 0, 0, x, y, 1, -v * x, -v * y]]
+        right += [u, v]
+    return np.append(np.linalg.solve(np.array(rows), np.array(right)), 1.0).reshape(3, 3)
+
+
+def through(matrix: Matrix, points: Sequence[Sequence[float]] | Points) -> Points:
+    """Points through a homography.
+
+    Raises:
+        ValueError: one of them lies behind the camera.
+    """
+    x, y, w = matrix @ np.c_[np.asarray(points, float), np.ones(len(points))].T
+    if not (w > 1e-6).all():
+        raise ValueError("a corner lies behind the camera: reduce `jitter`, `yaw` or `pitch`, or go further away")
+    return np.stack([x / w, y / w], axis=1)

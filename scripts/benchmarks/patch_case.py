@@ -1,0 +1,161 @@
+"""What every contestant of the comparison of patches gets: scenes, a goal, ranges of placement, and a budget.
+
+ART moves its patch about by itself; `Anywhere` draws from exactly its distribution, and the judge looks through both
+renderers, so that neither is at home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attacks import load_encoder
+from attacks.gallery import HELD_OUT, Pictures, tiles
+from attacks.patch import Patch
+from benchmarks.strength_case import Counting, seeded
+from transforms import Compose, OnLayers, Place, Sobol, stream
+from transforms.base import Homography
+from transforms.homography import matrix_of, quad_to_quad
+
+#: Sides of a scene in pixels and of a texture in texels.
+SIZE, TEXTURE = 96, 48
+#: Scenes that share a patch; groups; the first few choose the peers' settings and are not judged.
+SCENES, GROUPS, TUNED = 8, 7, 1
+SCALE, DEGREES = (0.3, 0.6), 22.5
+
+
+@dataclass(frozen=True)
+class Anywhere(Place):
+    """As ART places a patch: the room for its middle is that of the unturned square."""
+
+    def pull_of(self, u: Tensor) -> Tensor:
+        """(N,4) -> (N,3,3) from the scene's stage frame to the layer's."""
+        size, angle, right, down = self.values(u).unbind(-1)
+        x, y = (2 * right - 1) * (1 - size), (2 * down - 1) * (1 - size)
+        angle = torch.deg2rad(angle)
+        c, s = angle.cos() / size, angle.sin() / size
+        return matrix_of([[c, s, -c * x - s * y], [-s, c, s * x - c * y], [0, 0, 1]], angle)
+
+
+@dataclass(frozen=True)
+class Askew(Homography):
+    """As ART distorts a patch: each corner moves inward by up to `most` of half the side along both axes."""
+
+    most: float
+    dims: ClassVar[int] = 8
+    names: ClassVar[tuple[str, ...]] = tuple(f"corner {i} (of half side)" for i in range(8))
+
+    def values(self, u: Tensor) -> Tensor:
+        return self.most * u
+
+    def matrix(self, u: Tensor) -> Tensor:
+        square = u.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]])
+        moved = square * (1 - self.values(u).unflatten(-1, (4, 2)))
+        return quad_to_quad(moved, square.expand_as(moved))
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Where a patch may lie: ART's arguments, and the same for us."""
+
+    distortion: float = 0.0
+    scale: tuple[float, float] = SCALE
+    degrees: float = DEGREES
+
+    @property
+    def place(self) -> Anywhere:
+        return Anywhere(scale=self.scale, degrees=self.degrees)
+
+    @property
+    def pipeline(self) -> Compose:
+        return Compose([OnLayers([Askew(self.distortion)] if self.distortion else [], self.place)])
+
+    def patch(self, size: int, texture: int) -> Patch:
+        """Ours, of `texture` x `texture` texels, for square pictures of `size`."""
+        return Patch((texture, texture), self.place.quad((size, size)))
+
+    def arguments(self) -> dict[str, float]:
+        return {
+            "rotation_max": self.degrees,
+            "scale_min": self.scale[0],
+            "scale_max": self.scale[1],
+            "distortion_scale_max": self.distortion,
+        }
+
+
+@dataclass(frozen=True)
+class Question:
+    """A group of scenes (B,3,S,S) for one patch, toward the gallery's row `target`, or away from their own rows."""
+
+    scenes: Tensor
+    rows: Tensor  # (B,), of the gallery
+    target: int | None
+    ranges: Ranges
+    evals: int  # gradients of each scene
+    seed: int
+    counted: Counting
+    gallery: Tensor  # (G,D), of length 1
+
+    @property
+    def anchor(self) -> Tensor:
+        """(B,D), what each scene's views are compared with."""
+        return self.gallery[self.goal]
+
+    @property
+    def goal(self) -> Tensor:
+        """(B,), the rows of the anchors."""
+        return self.rows if self.target is None else torch.full_like(self.rows, self.target)
+
+    def judged(self, views: Tensor) -> tuple[Tensor, Tensor]:
+        """(B*V,3,S,S), scene by scene -> the cosines to the anchors and whether the attack has its way, (B,V) both."""
+        with torch.no_grad():
+            found = torch.cat([self.counted.encoder(part) for part in views.split(64)])
+        likeness = (F.normalize(found, dim=1) @ self.gallery.T).unflatten(0, (len(self.scenes), -1))
+        cosine = likeness.gather(2, self.goal[:, None, None].expand(-1, likeness.shape[1], 1))[..., 0]
+        reached = likeness.argmax(2) == self.goal[:, None]
+        return cosine, reached if self.target is not None else ~reached
+
+    def ours(self, texture: Tensor, views: int) -> Tensor:
+        """(1,3,h,w) -> `views` fresh placements in each scene by our renderer."""
+        pipeline = self.ranges.pipeline
+        u = Sobol()(views * len(self.scenes), pipeline.dims, seed=stream(self.seed, "held out"))
+        patch = self.ranges.patch(SIZE, texture.shape[-1])
+        with torch.no_grad():
+            return pipeline(patch.scene(self.scenes, texture), u.to(texture))
+
+    def theirs(self, overlay: Callable[[Tensor, Tensor], Tensor], texture: Tensor, views: int) -> Tensor:
+        """The same by ART's."""
+        with torch.no_grad(), seeded(stream(self.seed, "held out by ART")):
+            return overlay(self.scenes.repeat_interleave(views, 0), texture[0]).clamp(0, 1)
+
+
+@lru_cache(maxsize=1)
+def network() -> nn.Module:
+    """The pocket encoder, frozen."""
+    return load_encoder().requires_grad_(False)
+
+
+@lru_cache(maxsize=1)
+def gallery() -> tuple[Pictures, Tensor]:
+    """Every tile of every photograph, and their embeddings of length 1."""
+    everything = tiles(SIZE)
+    with torch.no_grad():
+        return everything, F.normalize(network()(everything.images), dim=1)
+
+
+def question(group: int, targeted: bool, ranges: Ranges, evals: int) -> Question:
+    """The scenes of a group, its target a picture of a photograph that no scene is cut from."""
+    everything, embedded = gallery()
+    held = [i for i, name in enumerate(everything.names) if name.rsplit("-", 2)[0] in HELD_OUT]
+    rows = held[group :: len(held) // SCENES][:SCENES]
+    others = [i for i in range(len(everything)) if i not in set(held)]
+    target = others[(2 * group + 1) * len(others) // (2 * GROUPS)] if targeted else None
+    seed = stream(0, "patch", group, targeted)
+    counted = Counting(network()).eval()
+    return Question(everything.images[rows], torch.tensor(rows), target, ranges, evals, seed, counted, embedded)

@@ -1,0 +1,61 @@
+"""Print the patch of a run: sheets in true size with fiducials, a colour chart and a ruler.
+
+    python scripts/print_patch.py outputs/patch_quickstart
+    python scripts/print_patch.py outputs/patch_quickstart --width-mm 180 --paper letter --dpi 600
+
+Writes sheet.pdf (print this), sheet.png (sheet-1.png, ... if it takes several), card.png (what is cut out) and
+sheet.json (where everything lies, in mm) into the run's folder `print`. A patch too large for one sheet is tiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from attacks.physical.paper import PAPERS
+from attacks.physical.sheet import WIDTH, write
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run with perturbation=patch")
+    parser.add_argument(
+        "--width-mm", type=float, metavar="MM", help=f"the patch's width (default: the run's, else {WIDTH:g})"
+    )
+    parser.add_argument("--paper", choices=PAPERS, default="a4")
+    parser.add_argument("--dpi", type=int, choices=[150, 300, 600], default=300, help="of the print (default: 300)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: RUN/print)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the sheets. Returns the exit status: 0, or 2 after one line that says what to mend."""
+    try:
+        given = parsed(arguments)
+        made = write(given.run, given.width_mm, given.paper, given.dpi, given.out)
+    except (ValueError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    for note in made.notes:
+        print(f"note: {note}", file=sys.stderr)
+    sheets, card = made.plan, made.card
+    count = "1 sheet" if len(sheets.pages) == 1 else f"{len(sheets.pages)} sheets"
+    print(
+        f"{made.folder / 'sheet.pdf'}: {count}, {sheets.paper} {sheets.width:g} x {sheets.height:g} mm; patch "
+        f"{card.patch.width:.1f} x {card.patch.height:.1f} mm, card {card.width:.1f} x {card.height:.1f} mm, "
+        f"fiducials {card.tags[0].number} to {card.tags[-1].number}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""Score photographs of a run's printed patch: the same encoder, gallery and measures as the run's own views.
+
+    python scripts/print_patch.py outputs/my_patch          # print, cut out, lay into the scene, photograph
+    python scripts/score_photos.py outputs/my_patch photos
+
+A photograph belongs to the picture of the run that its name begins with, as in street--03.jpg, or that the subfolder
+is named after, or to the only one there is. Its fiducials tell where the patch is; where it has none, --quad does.
+
+Writes photos.json, photos.csv, overview.png, rectified/, and, where the colour chart could be read, colour.json: what
+printer, light and camera did to colours. `python -m attacks.run config=RUN/photos/preset.yaml` makes a second patch
+for that printer and for the poses that were photographed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from attacks.physical.looks import VIEWS
+from attacks.physical.photo_report import table
+from attacks.physical.rerun import PROGRAMS
+from attacks.physical.scoring import score_photos
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run with perturbation=patch")
+    parser.add_argument("photos", type=Path, metavar="PHOTOS", help="a folder of photographs")
+    parser.add_argument(
+        "--view",
+        choices=VIEWS,
+        default=VIEWS[0],
+        help="what the encoder gets: the photograph's central square, or that square of it which shows the scene",
+    )
+    parser.add_argument("--picture", metavar="NAME", help="the picture of the run that all photographs show")
+    parser.add_argument(
+        "--quad",
+        metavar="FILE|X,Y,...",
+        help="the patch's corners in pixels of a photograph, upper left first, clockwise: eight numbers, or a JSON "
+        'file {"photograph.jpg": [[x, y], ...]}',
+    )
+    parser.add_argument("--device", default="auto", help="where the encoder runs (default: auto)")
+    parser.add_argument(
+        "--encoder-code",
+        metavar="MODEL",
+        help=f"run this program, where it is the run's encoder ({', '.join(PROGRAMS)}): name it as the run did",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: RUN/photos)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Score and write. Returns the exit status: 0, or 2 after one line that says what to mend."""
+    try:
+        given = parsed(arguments)
+        scored = score_photos(
+            given.run,
+            given.photos,
+            given.view,
+            given.picture,
+            given.quad,
+            given.out,
+            given.device,
+            given.encoder_code,
+        )
+    except (ValueError, OSError, FloatingPointError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    for note in scored.notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(table(scored.content))
+    print(f"written: {scored.folder}; a second patch: python -m attacks.run config={scored.folder / 'preset.yaml'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

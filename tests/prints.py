@@ -1,0 +1,87 @@
+"""Small runs of a patch, and how far what was printed lies from where it should."""
+
+import json
+import math
+
+import cv2
+import numpy as np
+import pypdfium2
+from PIL import Image
+
+MM = 25.4
+
+
+def framed(size=(24, 24), seed=0):
+    """A random texture (h,w,3) with a black edge two texels wide, so that its outline can be measured on white."""
+    texture = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
+    texture[:2] = texture[-2:] = 0
+    texture[:, :2] = texture[:, -2:] = 0
+    return texture
+
+
+def fake_run(folder, texture=None, width=None):
+    """A folder that holds as much of a run as the print reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texture = framed() if texture is None else texture
+    Image.fromarray(texture).save(folder / "patch.png")
+    said = {"schema": 1, "pictures": [], "size": [8, 8], "texture": list(texture.shape[:2]), "width_mm": width}
+    (folder / "placement.json").write_text(json.dumps({**said, "quads": [], "target": None}))
+    return folder
+
+
+def rasterised(path, dpi=600):
+    """(size in points, (H,W,3) uint8) of each page of a PDF.
+
+    PDFium stretches a page to whole pixels. So the page is first made a whole number of pixels large, to the right
+    and below, where nothing stands.
+    """
+    with pypdfium2.PdfDocument(path) as document:
+        for i in range(len(document)):
+            page = document[i]
+            size = width, height = page.get_size()
+            rows, columns = (math.ceil(side * dpi / 72) for side in (height, width))
+            page.set_mediabox(0, height - (rows - 1e-3) * 72 / dpi, (columns - 1e-3) * 72 / dpi, height)
+            picture = page.render(scale=dpi / 72).to_numpy()[..., ::-1]
+            assert picture.shape == (rows, columns, 3)
+            yield size, picture
+
+
+def edges(picture, box, dpi, reach=0.4):
+    """How many mm the four edges of a black box on white lie off: left, right, upper, lower.
+
+    Each edge is the place where the white of a strip across it, `reach` mm to both sides, would end if it were solid.
+    """
+    grey = picture[..., 1]  # what is measured is black on white
+    ppm = dpi / MM
+    middle = (slice(*_pixels(box["y"] + 0.4 * box["height"], box["y"] + 0.6 * box["height"], ppm)), slice(None))
+    across = (slice(None), slice(*_pixels(box["x"] + 0.4 * box["width"], box["x"] + 0.6 * box["width"], ppm)))
+    rows, columns = grey[middle].mean(axis=0), grey[across].mean(axis=1)
+    ends = [
+        (rows, box["x"], True),
+        (rows, box["x"] + box["width"], False),
+        (columns, box["y"], True),
+        (columns, box["y"] + box["height"], False),
+    ]
+    return [_edge(line, at, entering, ppm, reach) - at for line, at, entering in ends]
+
+
+def detected(picture):
+    """{number: corners (4, 2)} of the fiducials that OpenCV sees."""
+    family = cv2.aruco.getPredefinedDictionary(cv2.aruco.DICT_APRILTAG_36h11)
+    corners, numbers, _ = cv2.aruco.ArucoDetector(family).detectMarkers(np.ascontiguousarray(picture))
+    return {} if numbers is None else {int(n): c[0] for n, c in zip(numbers.ravel(), corners, strict=True)}
+
+
+def _pixels(start, stop, ppm):
+    return round(start * ppm), max(round(stop * ppm), round(start * ppm) + 1)
+
+
+def _edge(line, at, entering, ppm, reach):
+    start, stop = int((at - reach) * ppm), int((at + reach) * ppm) + 1
+    white = line[start:stop].sum() / 255
+    return ((start + white) if entering else (stop - white)) / ppm
+
+
+def moved(box, page):
+    """A box of the card (of `sheet.json`) on its page."""
+    return {**box, "x": page["left"] + box["x"] - page["x"], "y": page["top"] + box["y"] - page["y"]}

@@ -1,0 +1,68 @@
+"""A card drawn in numpy, and as much of a printed run as the simulated photographs need."""
+
+import dataclasses
+import json
+
+import cv2
+import numpy as np
+
+from attacks.physical.layout import card
+from attacks.physical.simulation.photographs import photograph
+from attacks.physical.simulation.shots import Shot
+
+CARD = card(100, 100, group=5)
+DPI = 254  # ten dots a millimetre: every edge of that card but the swatches' is between two dots
+QUAD = ((0.2, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8))
+RANDOM = np.random.default_rng
+
+
+def drawn(texture):
+    """The card in dots, RGB."""
+    found = np.full((1300, 1300, 3), 255, np.uint8)
+    family = cv2.aruco.getPredefinedDictionary(cv2.aruco.DICT_APRILTAG_36h11)
+    for tag in CARD.tags:
+        x, y, side = (round(10 * v) for v in (tag.box.x, tag.box.y, tag.box.width))
+        found[y : y + side, x : x + side] = cv2.aruco.generateImageMarker(family, tag.number, side)[..., None]
+    for swatch in CARD.chart:
+        (left, top), _, (right, low), _ = ((round(10 * x), round(10 * y)) for x, y in swatch.box.corners)
+        found[top:low, left:right] = swatch.colour
+    found[150:1150, 150:1150] = cv2.resize(texture, (1000, 1000), interpolation=cv2.INTER_NEAREST)
+    return found
+
+
+def smooth(height, width, seed=0):
+    """A picture without fine detail, (h,w,3) uint8."""
+    coarse = RANDOM(seed).integers(0, 256, (4, 4, 3), np.uint8)
+    return cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+
+
+def printed_run(where, dots):
+    """As much of a run, and of its print, as is read."""
+    (where / "pictures" / "clean").mkdir(parents=True)
+    (where / "print").mkdir()
+    names = ("bench", "street")
+    for i, name in enumerate(names):
+        cv2.imwrite(str(where / "pictures" / "clean" / f"{name}.png"), smooth(48, 48, i))
+    quads = [[QUAD], [[[0.1, 0.1], [0.6, 0.15], [0.6, 0.6], [0.12, 0.55]], QUAD]]
+    placed = {"schema": 1, "pictures": names, "size": [48, 48], "texture": [20, 20], "width_mm": 100, "quads": quads}
+    (where / "placement.json").write_text(json.dumps({**placed, "target": None}))
+    cv2.imwrite(str(where / "print" / "card.png"), dots[..., ::-1])
+    sheet = {
+        "schema": 1,
+        "id": "vp-00000005",
+        "card": dataclasses.asdict(CARD),
+        "dpi": DPI,
+        "paper": "a4",
+        "pages": [],
+    }
+    (where / "print" / "sheet.json").write_text(json.dumps(sheet))
+    return where
+
+
+def taken(ink, shot=None, size=(320, 320), scene=None, quad=QUAD):
+    scene = smooth(320, 320) if scene is None else scene
+    return photograph(scene, quad, CARD, ink, DPI, shot or Shot(), size, RANDOM(0))
+
+
+def flat(value):
+    return np.full((1300, 1300, 3), value, np.float32)

@@ -1,0 +1,192 @@
+"""A mask holds of every texel the share that is covered."""
+
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import skimage.draw
+import torch
+from PIL import Image
+
+from attacks import images
+from attacks.alpha import FORMATS, alpha_of, outline_of
+
+#: Concave, and turning to the right on the screen.
+ARROW = [[0.1, 0.05], [0.9, 0.2], [0.6, 0.5], [0.95, 0.95], [0.2, 0.8]]
+SIZE = (30, 44)
+
+
+def oracle(inside, size, times=64):
+    """The share of `times` x `times` points of each texel that lie inside."""
+    y, x = ((np.arange(side * times) + 0.5) / times for side in size)
+    hit = inside(x[None], y[:, None]).reshape(size[0], times, size[1], times)
+    return torch.tensor(hit.mean((1, 3)), dtype=torch.float32)[None, None]
+
+
+def filled(corners, size, times=64):
+    """The same of a polygon, as scikit-image fills it."""
+    points = np.array(corners) * np.array([size[1], size[0]]) * times - 0.5
+    mask = skimage.draw.polygon2mask((size[0] * times, size[1] * times), points[:, ::-1])
+    return torch.tensor(mask.reshape(size[0], times, size[1], times).mean((1, 3)), dtype=torch.float32)[None, None]
+
+
+def save(path, array):
+    Image.fromarray(array).save(path)
+    return str(path)
+
+
+def test_a_rectangle_needs_no_mask():
+    assert alpha_of("rectangle", SIZE) is None
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 2), (3, 3), (50, 50), (20, 45), (45, 20)])
+def test_areas_are_those_of_the_curves(size):
+    circle, ellipse = (alpha_of(shape, size).double().sum() for shape in ("circle", "ellipse"))
+    assert float(circle) == pytest.approx(math.pi / 4 * min(size) ** 2, rel=1e-4)
+    assert float(ellipse) == pytest.approx(math.pi / 4 * size[0] * size[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [(24, 24), (17, 40)])
+def test_curves_are_exact_in_every_texel(size):
+    height, width = size
+    radius = min(size) / 2
+    circle = oracle(lambda x, y: (x - width / 2) ** 2 + (y - height / 2) ** 2 <= radius**2, size)
+    ellipse = oracle(lambda x, y: (2 * x / width - 1) ** 2 + (2 * y / height - 1) ** 2 <= 1, size)
+    for shape, expected in (("circle", circle), ("ellipse", ellipse)):
+        found = alpha_of(shape, size)
+        assert found.shape == (1, 1, *size) and found.dtype == torch.float32
+        assert found.min() >= 0 and found.max() == 1
+        torch.testing.assert_close(found, expected, rtol=0, atol=0.5 / 255)
+
+
+@pytest.mark.parametrize("shape", ["circle", "ellipse", ARROW])
+def test_what_is_all_in_is_one_and_what_is_all_out_is_zero(shape):
+    found = alpha_of(shape, (33, 47))
+    some = (found > 1e-6) & (found < 1 - 1e-6)
+    assert set(found[~some].tolist()) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("shape", ["circle", "ellipse"])
+@pytest.mark.parametrize("size", [(31, 31), (20, 33)])
+def test_curves_are_symmetric(shape, size):
+    found = alpha_of(shape, size)
+    for turned in (found.flip(-1), found.flip(-2)):
+        torch.testing.assert_close(found, turned, rtol=0, atol=1e-6)
+    if size[0] == size[1]:
+        torch.testing.assert_close(found, found.mT, rtol=0, atol=1e-6)
+        assert torch.equal(found, alpha_of("circle", size))
+
+
+def test_a_polygon_is_what_scikit_image_fills():
+    torch.testing.assert_close(alpha_of(ARROW, SIZE), filled(ARROW, SIZE), rtol=0, atol=1 / 255)
+
+
+def test_a_slope_is_exact():
+    found = alpha_of([[0, 0], [1, 1], [0, 1]], (4, 4))[0, 0]
+    torch.testing.assert_close(found, torch.ones(4, 4).tril() - 0.5 * torch.eye(4), rtol=0, atol=1e-6)
+
+
+def test_turning_and_the_first_corner_do_not_matter():
+    found = alpha_of(ARROW, SIZE)
+    for other in (ARROW[::-1], ARROW[2:] + ARROW[:2]):
+        torch.testing.assert_close(alpha_of(other, SIZE), found, rtol=0, atol=1e-6)
+
+
+def test_a_polygon_and_its_complement_make_a_whole():
+    # The line 0.3 -> 0.5 -> 0.9 across parts the texture.
+    line = [[0.3, 0], [0.5, 0.4], [0.9, 1]]
+    left, right = [[0, 0], *line, [0, 1]], [*line, [1, 1], [1, 0]]
+    whole = alpha_of(left, SIZE) + alpha_of(right, SIZE)
+    torch.testing.assert_close(whole, torch.ones_like(whole), rtol=0, atol=1e-6)
+
+
+def test_a_thousand_texels_square_takes_no_time():
+    before = time.perf_counter()
+    found = [alpha_of(shape, (1000, 1000)) for shape in ("circle", ARROW)]
+    assert time.perf_counter() - before < 2
+    assert float(found[0].double().mean()) == pytest.approx(math.pi / 4, abs=1e-6)
+
+
+def test_the_alpha_channel_of_a_picture_is_taken_as_it_is(tmp_path):
+    rgba = np.random.default_rng(0).integers(0, 256, (*SIZE, 4), dtype=np.uint8)
+    found = alpha_of(save(tmp_path / "mask.png", rgba), SIZE)
+    assert torch.equal(found[0, 0], torch.tensor(rgba[..., 3]) / 255)
+    assert torch.equal(alpha_of(Path(tmp_path / "mask.png"), SIZE), found)
+
+
+def test_without_an_alpha_channel_lightness_counts(tmp_path):
+    grey = np.random.default_rng(0).integers(0, 256, SIZE, dtype=np.uint8)
+    for array in (grey, grey[..., None].repeat(3, 2)):
+        found = alpha_of(save(tmp_path / "mask.png", array), SIZE)
+        assert torch.equal(found[0, 0], torch.tensor(grey) / 255)
+
+
+def test_sixteen_bits_are_shares_too(tmp_path):
+    deep = np.array([[0, 65535], [32768, 257]], dtype=np.uint16)
+    found = alpha_of(save(tmp_path / "mask.png", deep), (2, 2))
+    torch.testing.assert_close(found[0, 0], torch.tensor([[0, 1], [32768 / 65535, 1 / 255]]), rtol=0, atol=1e-6)
+
+
+def test_a_larger_picture_is_averaged_over_each_texel(tmp_path):
+    grey = np.random.default_rng(0).integers(0, 256, (40, 60), dtype=np.uint8)
+    found = alpha_of(save(tmp_path / "mask.png", grey), (10, 15))
+    expected = torch.tensor(grey.reshape(10, 4, 15, 4).mean((1, 3)) / 255, dtype=torch.float32)
+    torch.testing.assert_close(found[0, 0], expected, rtol=0, atol=1e-5)
+    assert alpha_of(save(tmp_path / "mask.png", grey), (79, 119)).shape == (1, 1, 79, 119)  # within 2 %, enlarged
+
+
+@pytest.mark.parametrize("shape", ["rectangle", "ellipse", "circle", ARROW])
+def test_the_line_encloses_the_mask(shape):
+    outline, mask = outline_of(shape, SIZE), alpha_of(shape, SIZE)
+    mean = 1.0 if mask is None else float(mask.double().mean())
+    x, y = np.array(outline.corners).T
+    if len(x) == 2:  # an ellipse in a box
+        assert float(math.pi / 4 * (x[1] - x[0]) * (y[1] - y[0])) == pytest.approx(mean, rel=1e-4)
+        assert x.sum() == pytest.approx(1) and y.sum() == pytest.approx(1)
+    else:
+        assert abs(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2 == pytest.approx(mean, rel=1e-4)
+
+
+def test_a_picture_has_no_line():
+    assert outline_of("mask.png", SIZE) is None
+
+
+def test_the_same_formats_are_read_as_for_pictures():
+    assert FORMATS == images.FORMATS
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ("star", "must be one of rectangle, ellipse, circle, a list of corners"),
+        ("missing.png", "no picture `missing.png`"),
+        ([[0, 0], [1, 1]], "three or more corners"),
+        ([[0, 0, 0], [1, 1, 1], [0, 1, 1]], "three or more corners"),
+        (3, "three or more corners"),
+        ([[0, 0], ["a", 1], [0, 1]], "three or more corners"),
+        ([[0, 0], [64, 0], [0, 64]], "not in pixels"),
+        ([[0, 0], [float("nan"), 0], [0, 1]], "not in pixels"),
+        ([[0, 0], [0.5, 0.5], [1, 1]], "flat"),
+        ([[0, 0], [1, 1], [1, 0], [0, 0.9]], "corners 0 and 2"),
+        ([[0, 0], [1, 0], [1, 1], [0.5, 0], [0, 1]], "touch"),
+        ([[0, 0], [1, 0], [0.5, 0], [0.5, 1]], "touch"),
+        ([[0, 0], [1, 0], [1, 0], [0, 1]], "touch"),
+    ],
+)
+def test_a_shape_that_is_none_is_refused(shape, message):
+    with pytest.raises(ValueError, match=message) as error:
+        alpha_of(shape, SIZE)
+    assert "`perturbation.shape`" in str(error.value)
+
+
+def test_a_picture_that_is_no_mask_is_refused(tmp_path):
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no picture")
+    wide = save(tmp_path / "wide.png", np.full((30, 46), 255, dtype=np.uint8))
+    black = save(tmp_path / "black.png", np.zeros(SIZE, dtype=np.uint8))
+    for path, message in ((broken, "cannot be read"), (wide, "46 x 30 pixels"), (black, "shows nothing")):
+        with pytest.raises(ValueError, match=message) as error:
+            alpha_of(str(path), SIZE)
+        assert "`perturbation.shape`" in str(error.value)

@@ -1,0 +1,249 @@
+"""What is known of a printer, from files: against Pillow's colour management, and the formulas in NumPy."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageCms
+
+from attacks.colour_files import polynomial_json, read_colour_map
+from attacks.images import to_bytes
+from attacks.inks import INKS, generic, neugebauer
+from transforms.colour import to_linear, to_srgb
+from transforms.colour_map import apply_lut, nodes, terms
+
+double = torch.float64
+#: Where Debian's packages ghostscript and icc-profiles put profiles of presses; none may be shipped here.
+PRESSES = [
+    *(Path("/usr/share/color/icc") / name for name in ("ghostscript/default_cmyk.icc", "ghostscript/ps_cmyk.icc")),
+    *sorted(Path("/usr/share/color/icc").rglob("*FOGRA*.icc")),
+]
+
+
+def shown(lut, levels):
+    """8-bit colours (K,3) through a table, in levels."""
+    colours = torch.tensor(levels, dtype=double) / 255
+    return apply_lut(colours.T[None, :, None], lut)[0, :, 0].T * 255
+
+
+def test_ideal_is_no_map_at_all():
+    assert read_colour_map("ideal") is None
+
+
+def test_ideal_inks_print_what_is_asked_for(photo):
+    colours = photo[0].flatten(1).T
+    corners = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=double)] * 3)
+    for n in (1.0, 2.0):
+        torch.testing.assert_close(neugebauer(colours, corners, n), colours, rtol=0, atol=1e-12)
+
+
+def test_the_generic_printer_is_neugebauers_equations():
+    colours = np.random.default_rng(0).integers(52, size=(50, 3)) / 51  # every fifth level is a node of the table
+
+    def light(x):
+        return np.where(x <= 0.04045, x / 12.92, ((x + 0.055) / 1.055) ** 2.4)
+
+    cyan, magenta, yellow = 1 - np.sqrt(light(colours.T))
+    total = 0
+    inks = dict(zip(itertools.product((0, 1), repeat=3), INKS, strict=True))
+    for c, m, y in itertools.product((0, 1), repeat=3):
+        area = (cyan if c else 1 - cyan) * (magenta if m else 1 - magenta) * (yellow if y else 1 - yellow)
+        total = total + area[:, None] * np.sqrt(light(np.array(inks[1 - c, 1 - m, 1 - y]) / 255))
+    wanted = total**2
+    wanted = np.where(wanted <= 0.0031308, wanted * 12.92, 1.055 * wanted ** (1 / 2.4) - 0.055)
+    found = neugebauer(torch.tensor(colours), torch.tensor(INKS, dtype=double) / 255)
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=0, atol=1e-6)  # the knee
+    through = shown(generic(), colours * 255)
+    np.testing.assert_allclose(through.numpy(), wanted * 255, rtol=0, atol=1e-3)
+
+
+def test_half_tints_of_the_generic_printer_are_the_ones_that_swop_is_known_for():
+    # Cyan and yellow of 50 %, as layout programs show them; what they ask of the printer is their own red, or blue.
+    found = shown(generic(), [[109, 255, 255], [255, 255, 153]])
+    torch.testing.assert_close(
+        found, torch.tensor([[109, 207, 246], [255, 247, 153]], dtype=double), rtol=0, atol=2.5
+    )
+
+
+def cube(folder, lines, name="map.cube"):
+    (folder / name).write_text("\n".join(lines))
+    return str(folder / name)
+
+
+def test_a_cubes_red_changes_fastest(tmp_path):
+    levels = np.linspace(0, 1, 3)
+    rows = [f"{g:g} {(r + b) / 2:g} {r * r:g}" for b in levels for g in levels for r in levels]
+    head = ["# a comment", 'TITLE "x"', "LUT_3D_SIZE 3", "DOMAIN_MIN 0 0 0", "DOMAIN_MAX 1.0 1.0 1.0", ""]
+    lut = read_colour_map(cube(tmp_path, [*head, *rows], "MAP.CUBE"))
+    r, g, b = nodes(3).T
+    torch.testing.assert_close(lut.flatten(1).double(), torch.stack([g, (r + b) / 2, r * r]), rtol=0, atol=1e-6)
+
+
+EIGHT = ["0 0 0"] * 8
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (EIGHT, "LUT_3D_SIZE"),
+        (["LUT_3D_SIZE 2", *EIGHT[1:]], "got 2 and 7"),
+        (["LUT_3D_SIZE 2", *EIGHT, "0 0 0"], "got 2 and 9"),
+        (["LUT_3D_SIZE 66"], "2 to 65"),
+        (["LUT_3D_SIZE 1"], "2 to 65"),
+        (["LUT_3D_SIZE -2"], "2 to 65"),
+        (["LUT_3D_SIZE 2", "LUT_3D_SIZE 2", *EIGHT], "once"),
+        (["LUT_1D_SIZE 2", "0 0 0", "1 1 1"], "a table of three axes"),
+        (["LUT_3D_SIZE 2", "DOMAIN_MAX 2 2 2", *EIGHT], "`DOMAIN_MAX` must be 1 1 1"),
+        (["LUT_3D_SIZE 2", *EIGHT[1:], "0 0"], "three numbers"),
+        (["LUT_3D_SIZE 2", *EIGHT[1:], "0 0 nan"], "three numbers"),
+        (["LUT_3D_SIZE 2", *EIGHT[1:], "0 0 1e9"], "three numbers"),
+        (["LUT_3D_SIZE 2", *EIGHT[1:], "0 0 ("], "could not convert"),
+    ],
+)  # fmt: skip
+def test_a_wrong_cube_is_refused_in_one_line(tmp_path, lines, said):
+    with pytest.raises(ValueError, match=said) as error:
+        read_colour_map(cube(tmp_path, lines))
+    assert "`printer.colour`" in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("degree", "light"), [(1, "srgb"), (2, "linear"), (3, "srgb")])
+def test_a_fit_is_the_polynomial_that_it_says(tmp_path, degree, light):
+    count = {1: 4, 2: 10, 3: 20}[degree]
+    weights = 0.3 / count * torch.rand(3, count, dtype=double)
+    weights[:, :4] += torch.cat([torch.full((3, 1), 0.1, dtype=double), 0.4 * torch.eye(3, dtype=double)], dim=1)
+    path = tmp_path / "fit.json"
+    path.write_text(json.dumps(polynomial_json(weights.tolist(), degree, light)))
+    colours = torch.rand(500, 3, dtype=double)
+    wanted = terms(to_linear(colours) if light == "linear" else colours, degree) @ weights.T
+    wanted = to_srgb(wanted) if light == "linear" else wanted
+    found = shown(read_colour_map(str(path)), (colours * 255).tolist()) / 255
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0.1 / 255)
+
+
+FIT = {"schema": 1, "kind": "polynomial", "degree": 1, "coefficients": [[0, 1, 0, 0]] * 3, "light": "srgb"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[1, 2]",
+        "[" * 50_000,
+        json.dumps(FIT | {"schema": 2}),
+        json.dumps(FIT | {"kind": "code"}),
+        json.dumps(FIT | {"degree": 2}),
+        json.dumps(FIT | {"degree": 9}),
+        json.dumps(FIT | {"degree": True}),
+        json.dumps(FIT | {"light": "xyz"}),
+        json.dumps(FIT | {"coefficients": [[0, 1, 0, 0]] * 2}),
+        json.dumps(FIT | {"coefficients": [["0", 1, 0, 0]] * 3}),
+        json.dumps(FIT | {"coefficients": [[float("nan"), 1, 0, 0]] * 3}),
+        json.dumps(FIT | {"coefficients": [[10**400, 1, 0, 0]] * 3}),
+        json.dumps(FIT) + " " * 2**16,
+    ],
+)
+def test_a_wrong_fit_is_refused_in_one_line(tmp_path, content):
+    path = tmp_path / "fit.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"`printer\.colour`: .*fit\.json") as error:
+        read_colour_map(str(path))
+    assert "\n" not in str(error.value)
+
+
+def dull(share):
+    """The bytes of an RGB profile whose primaries are sRGB's, mixed with so much of the two others."""
+    content = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    entries = [
+        bytes(content[at : at + 12]) for at in range(132, 132 + 12 * int.from_bytes(content[128:132], "big"), 12)
+    ]
+    tags = {entry[:4]: int.from_bytes(entry[4:8], "big") for entry in entries}
+    own = {tag: tags[tag] + 8 for tag in (b"rXYZ", b"gXYZ", b"bXYZ")}
+    values = np.array([np.frombuffer(bytes(content[at : at + 12]), ">i4") for at in own.values()])
+    mixed = np.rint(values * (1 - 2 * share) + (values.sum(0) - values) * share).astype(">i4")
+    for row, at in zip(mixed, own.values(), strict=True):
+        content[at : at + 12] = row.tobytes()
+    return bytes(content)
+
+
+def proofed(photo, profile, there, back):
+    """Pillow's own soft proof of an 8-bit photograph, in levels (H,W,3)."""
+    screen, flags = (
+        ImageCms.createProfile("sRGB"),
+        ImageCms.Flags.SOFTPROOFING | ImageCms.Flags.BLACKPOINTCOMPENSATION,
+    )
+    proof = ImageCms.buildProofTransform(screen, screen, profile, "RGB", "RGB", there, back, flags)
+    return np.asarray(ImageCms.applyTransform(Image.fromarray(to_bytes(photo[0])), proof)).astype(float)
+
+
+def levels(lut, photo):
+    return apply_lut(photo, lut)[0].permute(1, 2, 0).numpy() * 255
+
+
+def test_a_profile_is_pillows_way_there_and_back(photo, tmp_path):
+    path = tmp_path / "dull.icc"
+    path.write_bytes(dull(0.08))
+    screen, profile = ImageCms.createProfile("sRGB"), ImageCms.getOpenProfile(str(path))
+    there, back = (ImageCms.buildTransform(*way, "RGB", "RGB", 1) for way in ((screen, profile), (profile, screen)))
+    device = ImageCms.applyTransform(Image.fromarray(to_bytes(photo[0])), there)
+    wanted = np.asarray(ImageCms.applyTransform(device, back)).astype(float)
+    found = levels(read_colour_map(str(path)), photo)
+    original = photo[0].permute(1, 2, 0).numpy() * 255
+    assert np.abs(wanted - original).max() > 10  # the profile cannot show all of it
+    assert np.abs(found - wanted).max() <= 2
+
+
+def test_srgb_itself_changes_nothing(photo, tmp_path):
+    path = tmp_path / "srgb.icm"
+    path.write_bytes(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    for intent in ("relative", "perceptual", "absolute"):
+        found = levels(read_colour_map(str(path), intent), photo)
+        assert np.abs(found - photo[0].permute(1, 2, 0).numpy() * 255).max() <= 1
+
+
+@pytest.mark.parametrize(("intent", "there", "back"), [("relative", 1, 1), ("perceptual", 0, 1), ("absolute", 3, 3)])
+def test_a_press_is_pillows_soft_proof(photo, intent, there, back):
+    found = [path for path in PRESSES if path.is_file()]
+    if not found:
+        pytest.skip("no profile of a press on this machine (Debian: ghostscript)")
+    wanted = proofed(photo, ImageCms.getOpenProfile(str(found[0])), there, back)
+    apart = np.abs(levels(read_colour_map(str(found[0]), intent), photo) - wanted)
+    assert np.quantile(apart, 0.99) <= 2 and apart.max() <= 4  # LittleCMS is up to 4 off itself, by its flags
+    white = shown(read_colour_map(str(found[0]), intent), [[255, 255, 255]])
+    assert (white.min() < 245) == (intent == "absolute")  # the paper's own colour
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.icc", b"", "cannot open profile"),
+        ("a.icc", b"\0" * 4000, "cannot open profile"),
+        ("a.icc", dull(0.1)[:400], "a.icc is not a .icc that can be used"),
+        ("a.icc", b"\0" * (2**24 + 1), "more than 16777216 bytes"),
+        ("a.icm", ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes(), "of a printer or a screen"),
+    ],
+    ids=["empty", "zeros", "cut", "large", "lab"],
+)
+def test_a_wrong_profile_is_refused_in_one_line(tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=said) as error:
+        read_colour_map(str(tmp_path / name))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "said"),
+    [
+        (("generick",), ValueError, "`printer.colour` must be ideal, generic, or a file .icc"),
+        (("a.png",), ValueError, "`printer.colour` must be"),
+        (("missing.icc",), FileNotFoundError, "there is no file 'missing.icc'"),
+        (("generic", "saturation"), ValueError, "`printer.intent` must be one of relative, perceptual, absolute"),
+        (("generic", "absolute"), ValueError, "is for an ICC profile; 'generic' has no intents"),
+        (("missing.cube", "relative", "x.y"), FileNotFoundError, "`x.y`"),
+    ],
+)
+def test_names_out_of_range_are_named(call, kind, said):
+    with pytest.raises(kind, match=said):
+        read_colour_map(*call)

@@ -1,0 +1,96 @@
+"""Laws of every set of colours that a texture may be held to, and where the printer's set ends."""
+
+import pytest
+import torch
+
+from attacks import gamut as gamuts
+from attacks.gamut import Box, Printable
+from attacks.inks import generic
+from transforms.colour_map import apply_lut, nodes
+
+double = torch.float64
+LEVEL = 1 / 255
+#: A printer of dull colours, affine: what it shows is a parallelepiped.
+MATRIX = torch.tensor([[0.6, 0.15, 0.05], [0.05, 0.5, 0.1], [0.1, 0.05, 0.55]], dtype=double)
+OFFSET = torch.tensor([0.08, 0.12, 0.15], dtype=double)
+DULL = (nodes(2) @ MATRIX.T + OFFSET).T.reshape(3, 2, 2, 2)
+MAPS = {"generic": generic().double(), "dull": DULL}
+
+
+@pytest.fixture(scope="module", params=["box", *MAPS])
+def made(request):
+    """A set of colours, and the map whose colours it is."""
+    if request.param == "box":
+        return Box(0.1, 0.9), (nodes(2) * 0.8 + 0.1).T.reshape(3, 2, 2, 2)
+    return Printable(MAPS[request.param]), MAPS[request.param]
+
+
+def texture(dtype=double):
+    """Any colours, a good part of them on the faces, edges and corners of the cube."""
+    colours = (torch.rand(2, 3, 40, 50, dtype=double) * 1.4 - 0.2).clamp(0, 1)
+    return colours.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_projecting_twice_is_projecting_once(made, dtype):
+    once = made[0].project(texture(dtype))
+    assert once.dtype == dtype and once.min() >= 0 and once.max() <= 1
+    torch.testing.assert_close(made[0].project(once), once, rtol=0, atol=1e-3 * LEVEL)
+
+
+def test_what_can_be_printed_stays_as_it_is(made):
+    colours = apply_lut(texture(), made[1])  # its boundary too
+    apart = (made[0].project(colours) - colours).abs()
+    assert apart.max() <= LEVEL
+    inner = apply_lut(0.1 + 0.8 * texture(), made[1])
+    assert torch.equal(made[0].project(inner), inner)
+
+
+def test_what_cannot_is_moved(made):
+    corners = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=double)] * 3).T[None, :, None]
+    found = made[0].project(corners)
+    assert ((found - corners).abs().amax(1) > 10 * LEVEL).sum() >= 6
+
+
+def test_no_step_carries_a_texture_out_of_the_cube(made):
+    far = 4 * torch.randn(1, 3, 20, 20, dtype=double)
+    found = made[0].project(far)
+    assert found.min() >= 0 and found.max() <= 1
+    torch.testing.assert_close(found, made[0].project(far.clamp(0, 1)), rtol=0, atol=1e-12)
+
+
+def test_a_dull_printers_colours_end_where_they_end():
+    # The exact answer for a parallelepiped: what is asked of the printer, in its own coordinates, meets the cube.
+    given = texture()
+    colours, found = (x.permute(0, 2, 3, 1).reshape(-1, 3) for x in (given, Printable(DULL).project(given)))
+    asked = torch.linalg.solve(MATRIX, (colours - OFFSET).T).T - 0.5
+    share = (0.5 / asked.abs().amax(1, keepdim=True)).clamp(max=1)
+    middle = OFFSET + MATRIX.sum(1) / 2
+    torch.testing.assert_close(found, middle + share * (colours - middle), rtol=0, atol=2 * LEVEL)
+    assert (share < 0.9).any() and (share == 1).any()
+
+
+def test_a_printer_of_one_colour_prints_that():
+    flat = torch.full((3, 2, 2, 2), 0.3, dtype=double)
+    torch.testing.assert_close(Printable(flat).project(texture()), torch.full((2, 3, 40, 50), 0.3, dtype=double))
+
+
+def test_a_configuration_names_them(tmp_path):
+    assert gamuts.gamut(None) is None and gamuts.gamut("ideal") is None
+    assert gamuts.gamut([0.1, 0.9]) == Box(0.1, 0.9)
+    assert torch.equal(gamuts.gamut("generic").lut, generic())
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        ([0.9, 0.1], r"`perturbation\.gamut` must be \[low, high\] with"),
+        ([0, 2], r"`perturbation\.gamut` must be \[low, high\] with"),
+        ([0.1], r"`perturbation\.gamut` must be \[low, high\], generic, or a file"),
+        (["a", "b"], r"`perturbation\.gamut` must be \[low, high\], generic"),
+        ("x.png", r"`perturbation\.gamut` must be ideal, generic, or a file"),
+    ],
+)
+def test_wishes_out_of_range_are_named(wish, said):
+    with pytest.raises(ValueError, match=said):
+        gamuts.gamut(wish)

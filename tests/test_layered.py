@@ -1,0 +1,206 @@
+"""What happens to a layer before the camera sees it: the same as if it had been done to the layer by itself."""
+
+import pytest
+import torch
+
+from transforms import (
+    Affine,
+    Brightness,
+    ChannelGain,
+    Compose,
+    Cylinder,
+    Downscale,
+    Gamma,
+    Layer,
+    OnLayers,
+    Perspective,
+    Place,
+    Scene,
+    ThinPlate,
+)
+from transforms.homography import homography
+
+double = torch.float64
+SIZE = (40, 60)
+
+
+def seed(value=0):
+    return torch.Generator().manual_seed(value)
+
+
+def base(rows=1):
+    return torch.rand(rows, 3, *SIZE, generator=seed(1), dtype=double)
+
+
+def texture(height=16, width=24, rows=1):
+    return torch.rand(rows, 3, height, width, generator=seed(2), dtype=double)
+
+
+def framed(quad, size):
+    height, width = size
+    return (torch.tensor(quad, dtype=double) - 0.5) * torch.tensor([width, height]) * (2 / min(size))
+
+
+def pull(quad, size=(16, 24)):
+    unit = [[0, 0], [1, 0], [1, 1], [0, 1]]
+    return homography(framed(quad, SIZE), framed(unit, size))
+
+
+QUAD = [[0.3, 0.2], [0.7, 0.25], [0.65, 0.8], [0.2, 0.7]]
+FULL = torch.eye(3, dtype=double)[None]
+
+
+def scene(pixels=None, place=None, rows=1, alpha=None):
+    pixels = texture() if pixels is None else pixels
+    return Scene((Layer(base(rows), None, FULL), Layer(pixels, alpha, pull(QUAD) if place is None else place)), SIZE)
+
+
+def points(dims, count=4, value=3):
+    return torch.rand(count, dims, generator=seed(value), dtype=double)
+
+
+CAMERA = (Affine(degrees=20, scale=(0.7, 1.3)), Perspective(0.2))
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_homography_moves_the_layer_alone(rows):
+    move = Affine(degrees=30, scale=(0.5, 1.5), translate=0.1)
+    pipeline = Compose([OnLayers(place=move), *CAMERA])
+    u = points(pipeline.dims)
+    found = pipeline(scene(rows=rows), u)
+    own = move.matrix(u[:, : move.dims])
+    for i, view in enumerate(found):
+        moved = scene(place=pull(QUAD) @ own[i])
+        moved = moved._replace(layers=(Layer(base(rows)[i * rows // 4, None], None, FULL), moved.layers[1]))
+        expected = Compose(CAMERA)(moved, u[i, None, move.dims :])[0]
+        torch.testing.assert_close(view, expected, rtol=0, atol=1e-12)
+
+
+def test_pixel_stages_change_the_layer_alone_and_view_by_view():
+    stages = (Gamma((0.5, 2.0)), Brightness(0.2))
+    pipeline = Compose([OnLayers(stages), *CAMERA])
+    u, dims = points(pipeline.dims), sum(stage.dims for stage in stages)
+    found = pipeline(scene(), u)
+    for i, view in enumerate(found):
+        pixels = Compose(stages)(texture(), u[i, None, :dims])
+        torch.testing.assert_close(view, Compose(CAMERA)(scene(pixels), u[i, None, dims:])[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("bend", [Cylinder((30, 60)), ThinPlate(0.1)])
+def test_a_bend_is_that_of_the_layer_by_itself(bend):
+    # A layer that fills the scene texel on pixel: then its bend is that of a picture.
+    pixels, alpha = torch.rand(1, 3, *SIZE, generator=seed(5), dtype=double), torch.ones(1, 1, *SIZE, dtype=double)
+    u = points(bend.dims)
+    found = Compose([OnLayers([bend])])(scene(pixels, FULL), u)
+    ink = Compose([bend], border="constant", value=0.0)(torch.cat([pixels, alpha], 1), u)
+    expected = ink[:, :3] + (1 - ink[:, 3:]) * base()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
+def test_without_a_layer_nothing_happens_and_without_stages_neither():
+    pipeline = Compose([OnLayers([Brightness(0.3)], Affine(degrees=30)), *CAMERA])
+    u = points(pipeline.dims)
+    assert torch.equal(pipeline(base(), u), Compose(CAMERA)(base(), u[:, -sum(s.dims for s in CAMERA) :]))
+    assert torch.equal(Compose([OnLayers(), *CAMERA])(scene(), u[:, :13]), Compose(CAMERA)(scene(), u[:, :13]))
+
+
+def test_a_stage_without_coordinates_makes_no_copies():
+    class Count:
+        dims, names, seen = 0, (), []
+
+        def values(self, u):
+            return u
+
+        def __call__(self, images, u):
+            self.seen.append(len(images))
+            return 1 - images
+
+    stage = Count()
+    Compose([OnLayers([stage]), *CAMERA])(scene(), points(13))
+    assert stage.seen == [1]
+
+
+def test_gradients_are_exact_in_the_texture_and_in_every_coordinate():
+    sheet = OnLayers([ChannelGain((0.8, 1.2), 0.1), Cylinder((30, 60), 10, 20, (3, 5))], Place((0.4, 0.6), 30))
+    pipeline = Compose([sheet, Affine(20, (0.7, 1.3), 5, 0.1)])
+    weight = torch.rand(2, 3, *SIZE, generator=seed(9), dtype=double)
+
+    def loss(pixels, u):
+        small = Scene((Layer(base(), None, FULL), Layer(pixels, None, pull(QUAD, (4, 6)))), SIZE)
+        return (pipeline(small, u) * weight).sum()
+
+    pixels = (0.3 + 0.4 * texture(4, 6)).requires_grad_()
+    u = points(pipeline.dims, 2).requires_grad_()
+    assert torch.autograd.gradcheck(loss, (pixels, u.detach()), eps=1e-6, atol=1e-5)
+    (slope,) = torch.autograd.grad(loss(pixels, u), u)
+    assert bool((slope != 0).all())
+
+
+@pytest.mark.parametrize("size", [(40, 60), (50, 50), (90, 30)])
+@pytest.mark.parametrize("aspect", [1.0, 2.0, 0.5])
+def test_a_place_is_what_its_values_say(size, aspect):
+    place = Place((0.2, 0.5), 40, aspect=aspect)
+    framed_place = place.framed(size)
+    side, unit = min(size), min(size) / 2
+    corners = torch.tensor([[-aspect, -1], [aspect, -1], [aspect, 1], [-aspect, 1]], dtype=double) / min(aspect, 1)
+    for u in points(4, 16):
+        scale, angle, right, down = place.values(u[None])[0].tolist()
+        back = torch.linalg.inv(framed_place.pull_of(u[None])[0])
+        found = (torch.cat([corners, torch.ones(4, 1)], 1) @ back.T)[:, :2] * unit  # pixels from the middle
+        edges = found.roll(-1, 0) - found
+        lengths = edges.norm(dim=1)
+        assert float(lengths.min()) == pytest.approx(scale * side)
+        turned = torch.rad2deg(torch.atan2(edges[0, 1], edges[0, 0]))
+        assert float(turned) == pytest.approx(angle)
+        low, high = found.amin(0), found.amax(0)
+        for axis, share, whole in ((0, right, size[1]), (1, down, size[0])):
+            room = whole - float(high[axis] - low[axis])
+            left = float(low[axis]) + whole / 2
+            assert left == pytest.approx(share * room if room > 0 else room / 2, abs=1e-9)
+
+
+def test_a_place_begins_in_the_middle_of_its_ranges():
+    place = Place((0.2, 0.4), (10, 30), (0, 0.5), aspect=1.5)
+    quad = place.quad(SIZE)
+    torch.testing.assert_close(
+        place.framed(SIZE).matrix(torch.full((1, 4), 0.5, dtype=double))[0], torch.eye(3, dtype=double)
+    )
+    pipeline = Compose([OnLayers(place=place)])
+    u = points(4)
+    found = pipeline(scene(place=pull(quad.tolist())), u)
+    for view, pull_of in zip(found, place.framed(SIZE).pull_of(u), strict=True):
+        torch.testing.assert_close(view, Compose()(scene(place=pull_of[None]), u[:1, :0])[0], rtol=0, atol=1e-10)
+
+
+def test_coordinates_have_names_and_units():
+    pipeline = Compose([OnLayers([Brightness(0.2)], Place()), Affine(degrees=10)])
+    places = ["layer place scale (of shorter side)", "layer place angle (deg)"]
+    said = pipeline.describe(torch.full((pipeline.dims,), 0.5))[0]
+    assert list(said)[:3] == ["layer brightness added (of full scale)", *places]
+    assert said["layer place scale (of shorter side)"] == pytest.approx(0.45)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: OnLayers([Cylinder(), Brightness(0.1)]), "in the order of what happens"),
+        (lambda: OnLayers(place=Cylinder()), "must be a homography"),
+        (lambda: Compose([Affine(), OnLayers()]), "must be the first"),
+        (lambda: Place(scale=(0, 0.5)), "`scale` must lie within"),
+        (lambda: Place(x=(0, 2)), "`x` must lie within"),
+        (lambda: Place(aspect=0), "`aspect` must lie within"),
+    ],
+)
+def test_what_cannot_be_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_stage_that_changes_the_size_is_refused():
+    with pytest.raises(ValueError, match="must keep the size; Downscale"):
+        Compose([OnLayers([Downscale(8)])])(scene(), points(0))
+
+
+def test_rows_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="one for each of the 1 pictures"):
+        Compose([OnLayers(), *CAMERA])(scene(texture(rows=3)), points(13))

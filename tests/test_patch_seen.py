@@ -1,0 +1,195 @@
+"""How a patch is seen from afar: every texel counts, black is no hole, and edges are cut where they lie."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attacks.alpha import alpha_of, outline_of
+from transforms import Compose, Layer, Scene
+from transforms.homography import half_pixels, homography, invert, lattice, transform
+from transforms.outline import Outline, cut
+from transforms.sampling import warp
+from transforms.scene import premultiplied
+
+double = torch.float64
+EYE = torch.eye(3, dtype=double)[None]
+ARROW = [[0.1, 0.05], [0.9, 0.2], [0.6, 0.5], [0.95, 0.95], [0.2, 0.8]]
+SHAPES = {"rectangle": "rectangle", "circle": "circle", "polygon": ARROW}
+INK = (0.9, 0.2, 0.4)
+#: So many points along each side of a pixel.
+POINTS = 64
+
+
+def placed(texture, size, side, degrees=0.0, bend=0.0, seed=0):
+    """The pull of a texture (h, w) whose shorter side is `side` pixels of a picture of `size`, (1,3,3): turned, its
+    middle at a random place of the middle pixel, and its corners moved by the share `bend`."""
+    generator = torch.Generator().manual_seed(seed)
+    height, width = (n * side / min(texture) for n in texture)
+    box = torch.tensor([[-width, -height], [width, -height], [width, height], [-width, height]], dtype=double) / 2
+    c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    quad = box @ torch.tensor([[c, s], [-s, c]], dtype=double)
+    quad = quad * (1 + bend * torch.tensor([[1.0], [-1.2], [0.8], [-1.0]], dtype=double))
+    quad = quad + torch.rand(2, generator=generator, dtype=double) - 0.5  # from the picture's middle
+    unit = torch.tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]], dtype=double) * (
+        torch.tensor([texture[1], texture[0]], dtype=double) / min(texture)
+    )
+    return homography(quad * (2 / min(size)), unit)
+
+
+def shares(pull, texture, size, pixels, points):
+    """Where points (K,2) of the pixels (P,2), row and column, lie in the texture: shares of its sides, (P,K,2)."""
+    height, width = size
+    at = pixels.flip(-1).to(double)[:, None] + points - torch.tensor([width, height], dtype=double) / 2
+    found, w = transform(pull, at[None] * (2 / min(size)))
+    assert (w > 0).all()
+    return (found[0] * min(texture) / torch.tensor([texture[1], texture[0]], dtype=double) + 1) / 2
+
+
+def finely(count=POINTS):
+    """Points of a pixel (K,2), one in each of `count` x `count` cells, no row or column of them along an edge."""
+    i, j = torch.cartesian_prod(*[torch.arange(count, dtype=double)] * 2).T
+    golden = (5**0.5 - 1) / 2
+    return torch.stack([(i + (j + 0.5) * golden % 1) / count, (j + (i + 0.5) * golden % 1) / count], dim=-1)
+
+
+def inside(shape, at, texture):
+    """Whether points, in shares of the texture's sides, lie in the shape."""
+    x, y = at.unbind(-1)
+    if shape == "rectangle":
+        return (x > 0) & (x < 1) & (y > 0) & (y < 1)
+    if isinstance(shape, str):
+        sides = [n if shape == "ellipse" else min(texture) for n in texture]
+        return (2 * (x - 0.5) * texture[1] / sides[1]) ** 2 + (2 * (y - 0.5) * texture[0] / sides[0]) ** 2 < 1
+    odd = torch.zeros_like(x, dtype=torch.bool)
+    for (x0, y0), (x1, y1) in zip(shape, [*shape[1:], shape[0]], strict=True):
+        odd ^= ((y0 > y) != (y1 > y)) & (x < x0 + (y - y0) * (x1 - x0) / (y1 - y0))
+    return odd
+
+
+def edges(pull, shape, texture, size):
+    """The pixels (P,2) near an edge of the shape, and how much of each it covers (P,)."""
+    rows = torch.cartesian_prod(torch.arange(size[0]), torch.arange(size[1]))
+    some = torch.cartesian_prod(*[torch.linspace(-1, 2, 7, dtype=double)] * 2)
+    hits = inside(shape, shares(pull, texture, size, rows, some), texture)
+    near = rows[hits.any(1) & ~hits.all(1)]
+    return near, inside(shape, shares(pull, texture, size, near, finely()), texture).double().mean(1)
+
+
+def cut_view(base, layer, outline, size, **options):
+    """The view of a scene whose upper layer ends at `outline`."""
+    into, out = (half_pixels(s, layer.pull) for s in ((layer.pixels.shape[2], layer.pixels.shape[3]), size))
+    matrix = into @ layer.pull @ invert(out)
+    over = warp(
+        premultiplied(layer), lambda x, y: lattice(matrix, x, y), size, antialias=True, outline=outline, **options
+    )
+    return over[:, :-1] + (1 - over[:, -1:]) * base
+
+
+@pytest.mark.parametrize("degrees", [0, 17, 45, 71])
+@pytest.mark.parametrize("side", [100, 300])
+@pytest.mark.parametrize("edge", ["soft", "cut"])
+def test_a_tenth_of_its_size_every_texel_has_a_gradient(side, degrees, edge):
+    size = (side // 5,) * 2
+    pull, base = placed((side, side), size, side / 10, degrees, seed=degrees), torch.ones(1, 3, *size, dtype=double)
+    texture = torch.full((1, 3, side, side), 0.5, dtype=double, requires_grad=True)
+    layer = Layer(texture, None, pull)
+    if edge == "soft":
+        view = Compose()(Scene((Layer(base, None, EYE), layer), size), torch.zeros(1, 0))
+    else:
+        view = cut_view(base, layer, Outline(), size)
+    (view * torch.rand_like(view)).sum().backward()
+    assert (texture.grad != 0).all()
+    # Placed by its nearest texels (as in ART), the patch is seen at a few of them.
+    centres = torch.cartesian_prod(torch.arange(size[0]), torch.arange(size[1]))
+    at = shares(pull, (side, side), size, centres, torch.full((1, 2), 0.5, dtype=double))
+    leaf = torch.zeros_like(texture, requires_grad=True)
+    F.grid_sample(leaf, at[None, :, :, :] * 2 - 1, mode="nearest", align_corners=False).sum().backward()
+    assert 0.005 < (leaf.grad != 0).double().mean() < 0.02
+
+
+@pytest.mark.parametrize("kernel", ["nearest", "bilinear", "bicubic", "keys(-0.5)"])
+@pytest.mark.parametrize("scale", [1.0, 0.5, 0.25, 0.1])
+@pytest.mark.parametrize("edge", ["soft", "cut"])
+def test_black_on_white_is_black_and_no_hole(scale, kernel, edge):
+    size, texture = (48, 48), (round(24 / scale), round(30 / scale))
+    pull, base = placed(texture, size, 24, 17, 0.1), torch.ones(1, 3, *size, dtype=double)
+    black = Layer(torch.zeros(1, 3, *texture, dtype=double), None, pull)
+    if edge == "soft":
+        view = Compose(kernel=kernel)(Scene((Layer(base, None, EYE), black), size), torch.zeros(1, 0))
+    else:
+        view = cut_view(base, black, Outline(), size, kernel=kernel)
+    rows = torch.cartesian_prod(torch.arange(size[0]), torch.arange(size[1]))
+    around = torch.cartesian_prod(*[torch.linspace(-1, 2, 7, dtype=double)] * 2)
+    deep = inside("rectangle", shares(pull, texture, size, rows, around), texture).all(1)
+    assert deep.sum() > 400
+    assert view[0].permute(1, 2, 0).flatten(0, 1)[deep].abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("scale", [1.3, 1.0, 0.5, 0.25, 0.1])
+@pytest.mark.parametrize(("degrees", "bend"), [(0, 0.0), (17, 0.0), (45, 0.0), (17, 0.1)])
+def test_edges_are_those_of_a_supersampled_picture(shape, scale, degrees, bend, photo):
+    # A patch of one colour, so that only its edge counts; and about as large in the view whatever its texture is.
+    shape, size, texture = SHAPES[shape], (72, 72), (round(36 / scale), round(45 / scale))
+    pull = placed(texture, size, 36, degrees, bend, seed=degrees)
+    ink = torch.tensor(INK, dtype=double)
+    alpha = alpha_of(shape, texture)
+    layer = Layer(ink[None, :, None, None].expand(1, 3, *texture), None if alpha is None else alpha.to(double), pull)
+    (i, j), covered = (found := edges(pull, shape, texture, size))[0].T, found[1][:, None]
+    assert (covered > 0.02).sum() > 80
+    for base in (torch.zeros(1, 3, *size, dtype=double), torch.ones(1, 3, *size, dtype=double), photo[..., :72, :72]):
+        view = cut_view(base, layer, outline_of(shape, texture), size)[0, :, i, j].T
+        goal = covered * ink + (1 - covered) * base[0, :, i, j].T
+        assert (view - goal).abs().max() <= 1.5 / 255  # of which the points, a 64th apart, take the most
+
+
+def test_a_mirrored_and_an_oblique_patch_are_cut_as_well():
+    size, texture = (72, 72), (40, 50)
+    pull = placed(texture, size, 36, 25, 0.1) @ torch.diag(torch.tensor([-1.0, 2.5, 1.0], dtype=double))
+    layer = Layer(torch.ones(1, 3, *texture, dtype=double), None, pull)
+    found, covered = edges(pull, "rectangle", texture, size)
+    view = cut_view(torch.zeros(1, 3, *size, dtype=double), layer, Outline(), size)
+    assert (view[0, 0, found[:, 0], found[:, 1]] - covered).abs().max() <= 1 / 255
+
+
+def test_colours_follow_the_edge(photo):
+    # Whatever the coverage became, the colour is the one that was read: a ratio, so that no edge darkens.
+    ink, size = torch.tensor(INK, dtype=double), (72, 72)
+    pull = placed((40, 50), size, 36, 33)
+    view = premultiplied(Layer(ink[None, :, None, None].expand(1, 3, 40, 50), None, pull))
+    matrix = half_pixels((40, 50), pull) @ pull @ invert(half_pixels(size, pull))
+    over = warp(view, lambda x, y: lattice(matrix, x, y), size, antialias=True, outline=Outline())
+    torch.testing.assert_close(over[:, :-1], over[:, -1:] * ink[:, None, None], rtol=0, atol=1e-12)
+
+
+def test_a_patch_on_whole_pixels_is_pasted_to_the_last_bit():
+    size, texture = (40, 40), (16, 20)
+    ink = torch.rand(1, 3, *texture, dtype=double)
+    box = torch.tensor([[8, 10], [28, 10], [28, 26], [8, 26]], dtype=double) - 20
+    unit = torch.tensor([[-20, -16], [20, -16], [20, 16], [-20, 16]], dtype=double) / 16
+    base = torch.rand(1, 3, *size, dtype=double)
+    view = cut_view(base, Layer(ink, None, homography(box / 20, unit)), Outline(), size)
+    goal = base.clone()
+    goal[..., 10:26, 8:28] = ink
+    torch.testing.assert_close(view, goal, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("side", "degrees"), [(4.3, 17), (5.0, 45)])
+def test_the_cut_has_a_gradient_in_the_texture_and_in_its_place(side, degrees):
+    size, texture = (9, 9), (5, 6)
+    base = torch.rand(1, 1, *size, dtype=double)
+
+    def view(ink, pull):
+        return cut_view(base, Layer(ink, None, pull), Outline(), size)
+
+    inputs = (torch.rand(1, 1, *texture, dtype=double), placed(texture, size, side, degrees, 0.1))
+    assert torch.autograd.gradcheck(view, [value.requires_grad_() for value in inputs])
+
+
+def test_what_lies_beyond_the_horizon_is_not_cut_into_view():
+    places = torch.zeros(1, 4, 4, 2, dtype=double)
+    ahead = torch.zeros(1, 4, 4, dtype=torch.bool)
+    view = torch.full((1, 2, 4, 4), 0.5, dtype=double)
+    assert torch.equal(cut(view.clone(), places, Outline(), ahead), view)

@@ -1,0 +1,124 @@
+"""Where a patch lies in each picture, and what is printed round it."""
+
+import pytest
+import torch
+
+from attacks.patch import Patch
+from attacks.places import Places
+from attacks.solver import pictures
+from attacks.surround import Surround
+from transforms import Affine, Compose, Perspective
+
+double = torch.float64
+LEFT, RIGHT = ([[x, 0.25], [x + 0.25, 0.25], [x + 0.25, 0.75], [x, 0.75]] for x in (0.0, 0.5))
+
+
+def seed(value=0):
+    return torch.Generator().manual_seed(value)
+
+
+def images(count=2):
+    return torch.rand(count, 3, 16, 32, generator=seed(), dtype=double)
+
+
+def texture():
+    return torch.rand(1, 3, 8, 8, generator=seed(1), dtype=double)
+
+
+def quads(rows):
+    return torch.tensor(rows, dtype=double)
+
+
+def pasted(base, *lefts):
+    for row, columns in enumerate(lefts):
+        for column in columns:
+            base[row, :, 4:12, column : column + 8] = texture()[0]
+    return base
+
+
+def test_several_places_show_the_texture_several_times():
+    found = pictures(Patch((8, 8), [LEFT, RIGHT]), images(), texture())
+    torch.testing.assert_close(found, pasted(images(), (0, 16), (0, 16)), rtol=0, atol=1e-12)
+
+
+def test_each_picture_has_places_of_its_own():
+    cover = torch.tensor([[1.0, 1.0], [1.0, 0.0]])[..., None, None]
+    patch = Patch((8, 8), Places(quads([[LEFT, RIGHT], [RIGHT, LEFT]]), cover))
+    torch.testing.assert_close(
+        pictures(patch, images(), texture()), pasted(images(), (0, 16), (16,)), rtol=0, atol=1e-12
+    )
+    second = patch.take(torch.tensor([1]))
+    alone = pictures(second, images()[1:], texture())
+    torch.testing.assert_close(alone, pasted(images(), (), (16,))[1:], rtol=0, atol=1e-12)
+
+
+def test_a_region_shows_a_part_of_the_texture():
+    half = torch.ones(1, 1, 8, 8)
+    half[..., :4] = 0
+    found = pictures(Patch((8, 8), Places(quads([[LEFT]]), half)), images(), texture())
+    expected = images()
+    expected[:, :, 4:12, 4:8] = texture()[..., 4:]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def sheet(times):
+    picture = torch.rand(1, 3, 8 * times + 10, 8 * times + 13, generator=seed(3), dtype=double)
+    return Surround(picture, top=4, left=5, times=times)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_what_is_printed_round_a_patch_leaves_it_where_it_is(times):
+    camera = Compose([Affine(degrees=20, scale=(0.8, 1.2)), Perspective(0.1)])
+    u = torch.rand(3, camera.dims, generator=seed(2), dtype=double)
+    one = images(1)
+    plain = Patch((8, 8), LEFT)
+    smooth = texture()[..., :2, :2].repeat_interleave(4, 2).repeat_interleave(4, 3)
+    found = camera(Patch((8, 8), LEFT, surround=sheet(times)).scene(one, smooth), u)
+    expected = camera(plain.scene(one, smooth), u)
+    # Well inside the patch both show the texture; the finer sheet is another pyramid, so not to the last digit.
+    inside = camera(plain.scene(torch.zeros_like(one), torch.ones_like(texture())), u)[:, :1]
+    inner = -torch.nn.functional.max_pool2d(-inside, 5, 1, 2) > 0.999
+    assert inner.sum() > 10
+    assert ((found - expected).abs() * inner).max() < (1e-9 if times == 1 else 0.08)
+    whole = camera(Patch((8, 8), LEFT, surround=sheet(times)).scene(torch.zeros_like(one), texture()), u)
+    assert not torch.equal(whole, camera(plain.scene(torch.zeros_like(one), texture()), u))
+
+
+def test_a_sheet_lies_texel_on_pixel():
+    one, own = images(1), sheet(1)
+    found = pictures(Patch((8, 8), [[x + 0.25, y] for x, y in LEFT], surround=own), one, texture())
+    expected, whole = one.clone(), own.picture.clone()
+    whole[..., 4:12, 5:13] = texture()
+    expected[..., 0:16, 3:24] = whole[..., 0:16, :]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_paper_shows_where_a_patch_is_transparent():
+    alpha = Patch((8, 8), shape="ellipse").alpha
+    white = Surround(torch.ones(1, 3, 8, 8, dtype=double), 0, 0, 1)
+    found = white.embed(torch.zeros(1, 3, 8, 8, dtype=double), alpha)
+    torch.testing.assert_close(found, (1 - alpha.to(double)).expand(1, 3, 8, 8), rtol=0, atol=1e-12)
+
+
+def test_a_grey_patch_stays_grey_and_descends():
+    patch = Patch((8, 8), grey=True)
+    grad = torch.randn(1, 3, 8, 8, generator=seed(), dtype=double)
+    moved = patch.move(patch.start(images(), seed()), patch.descend(grad, 0.1, texture(), images()), images())
+    torch.testing.assert_close(moved, moved[:, :1].expand_as(moved), rtol=0, atol=0)
+    torch.testing.assert_close(moved[:, :1], 0.5 - 0.1 * grad.sum(1, keepdim=True).sign(), rtol=0, atol=1e-12)
+    for each in (patch.noise(images(), seed()), patch.quantise(texture(), images())):
+        assert torch.equal(each, each[:, :1].expand_as(each))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Places(torch.rand(4, 2)), "four corners"),
+        (lambda: Places(quads([[LEFT]]), torch.ones(1, 2, 1, 1)), "`cover` must be"),
+        (lambda: Patch((4, 4), Places(quads([[LEFT]]), torch.ones(1, 1, 8, 8))), "as large as the texture"),
+        (lambda: Patch((8, 8), Places(quads([[LEFT]]), torch.ones(1, 1, 8, 8)), surround=sheet(1)), "whole sheet"),
+    ],
+)
+def test_places_that_cannot_be_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
