@@ -131,7 +131,9 @@ def _corners(shape: Sequence[Sequence[float]]) -> np.ndarray:
         )
     x, y = corners.T
     if abs(float(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2 < FLAT:
-        raise ValueError(f"`perturbation.shape` is flat: its corners enclose no area: {corners.tolist()}")
+        raise ValueError(
+            f"`perturbation.shape` is flat, or crosses itself: its corners enclose no area: {corners.tolist()}"
+        )
     crossing = _crossing(corners)
     if crossing is not None:
         raise ValueError(

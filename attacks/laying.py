@@ -18,7 +18,10 @@ def laid(transforms: Compose, printer: choices.Printer, node: object) -> Compose
     stages = printed(printer)
     if not isinstance(node, choices.Patch):
         if stages:
-            raise ValueError(f"`printer={printer.name}` prints a patch; with another perturbation use printer=none")
+            own = f"printer={printer.name}" if printer.name != "none" else "printer.colour"
+            raise ValueError(
+                f"`{own}` is of what is printed, perturbation=patch; with another one use printer=none alone"
+            )
         return transforms
     place = anywhere(node)
     if not stages and place is None:
@@ -28,7 +31,7 @@ def laid(transforms: Compose, printer: choices.Printer, node: object) -> Compose
 
 def anywhere(node: choices.Patch) -> Place | None:
     """The ranges in which a patch lies, or None for one that stays at its quad. Raises ValueError in one line."""
-    if not node.place:
+    if not node.place or len(node.size) != 2 or min(node.size) < 1:  # such a size is refused with the texture
         return None
     for key in node.place:
         if key not in PLACE:
@@ -42,9 +45,8 @@ def anywhere(node: choices.Patch) -> Place | None:
 
 
 def fixed(transforms: Compose) -> Compose:
-    """What is left of a pipeline for an attack that ignores the views: only what happens to every print alike."""
+    """What is left of a pipeline for an attack that ignores the views: only what happens to every print alike. A
+    patch is sampled as it is in the views, so that on CUDA the same seed gives the same bits here too."""
     first = transforms.stages[0] if transforms.stages else None
-    if not isinstance(first, OnLayers):
-        return Compose()
-    alike = [stage for stage in first.stages if not stage.dims]
-    return Compose([OnLayers(alike)] if alike else [])
+    alike = [stage for stage in first.stages if not stage.dims] if isinstance(first, OnLayers) else []
+    return replace(transforms, stages=[OnLayers(alike)] if alike else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ def patch(node: choices.Patch, images: Tensor, places: Places | None = None) -> 
     where: Any = places if places is not None else _corners(node.quad)
     if place is not None:
         where = place.quad((images.shape[2], images.shape[3]))
+    if node.width_mm is not None and not 0 < node.width_mm < math.inf:
+        raise ValueError(f"`perturbation.width_mm` must be a number of millimetres above 0; got {node.width_mm:g}")
     colours, sheet = gamut(node.gamut), _card(node, size) if node.card else None
     try:
         return Patch(size, where, _start(node.start, size), _shape(node.shape), node.grey, colours, sheet)
@@ -63,7 +66,9 @@ def texture_size(node: choices.Patch) -> tuple[int, int]:
 def _corners(quad: Any) -> Any:
     try:
         nested = [[tuple(map(float, corner)) for corner in one] for one in (quad if _deep(quad) else [quad])]
-    except (TypeError, ValueError):
+        if not nested or any(len(one) != 4 or any(len(corner) != 2 for corner in one) for one in nested):
+            raise ValueError
+    except (TypeError, ValueError, LookupError):
         raise ValueError(f"`perturbation.quad` must be four corners [x, y], or several quads; got {quad!r}") from None
     return nested if len(nested) > 1 else nested[0]
 
@@ -83,7 +88,10 @@ def _start(start: str, size: tuple[int, int]) -> Any:
 
 
 def _shape(shape: Any) -> Any:
-    return [tuple(map(float, corner)) for corner in shape] if isinstance(shape, list) else shape
+    try:
+        return [tuple(map(float, corner)) for corner in shape] if isinstance(shape, list) else shape
+    except (TypeError, ValueError):
+        return shape  # refused where any other outline is
 
 
 def _named(message: str) -> str:

@@ -12,6 +12,8 @@ from transforms.homography import homography
 
 #: (x, y) of the upper left, upper right, lower right and lower left corner.
 Quad = Sequence[Sequence[float]]
+#: The corners of a texture in shares of it, in the order of a quad.
+UNIT = torch.tensor([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +29,8 @@ class Places:
             than K. None: all of it.
 
     Raises:
-        ValueError: a degenerate quad, pixels in the place of shares, or shapes that do not fit.
+        ValueError: a degenerate quad, one outside the picture, pixels in the place of shares, or shapes that do not
+            fit.
     """
 
     quads: Tensor
@@ -48,7 +51,16 @@ class Places:
                 f"`cover` must be (N,K,h,w), with a row for each picture and place; got {tuple(cover.shape)} for "
                 f"{tuple(corners.shape)}"
             )
-        self.pulls((1, 1), (1, 1))  # refuses a degenerate quad
+        for quad in corners.flatten(0, 1).to("cpu", torch.float64).unbind():
+            if bool((quad.amax(0) <= 0).any() or (quad.amin(0) >= 1).any()):
+                raise ValueError(f"`quad` lies outside the picture, 0 to 1, so nobody sees it; got {quad.tolist()}")
+            try:
+                homography(quad, UNIT)
+            except ValueError:
+                raise ValueError(
+                    "`quad` folds over, or has three corners in a line; give upper left, upper right, lower right, "
+                    f"lower left of the texture; got {quad.tolist()}"
+                ) from None
 
     def __len__(self) -> int:
         """How many places there are in each picture."""
@@ -57,9 +69,8 @@ class Places:
     def pulls(self, size: tuple[int, int], texture: tuple[int, int]) -> list[Tensor]:
         """For each place (N,3,3) in float64 from the stage frame of pictures of `size` (height, width) to that of a
         texture of `texture` (height, width)."""
-        unit = torch.tensor([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=torch.float64)
         corners = self.quads.to("cpu", torch.float64)
-        return [homography(_framed(quad, size), _framed(unit, texture)) for quad in corners.unbind(1)]
+        return [homography(_framed(quad, size), _framed(UNIT, texture)) for quad in corners.unbind(1)]
 
     def take(self, rows: Tensor) -> Places:
         """The places in some of the pictures."""

@@ -16,6 +16,8 @@ from attacks.distributed import World
 from attacks.engine import Choice
 from attacks.experiment import Outcome
 from attacks.metrics import Interval, interval
+from attacks.patch import Patch
+from attacks.patch_facts import facts
 from attacks.schema import Run
 from attacks.subject import described, identity
 from attacks.zero_shot import Classes
@@ -58,6 +60,7 @@ def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, 
             "shared": parts.perturbation.shared,
             "penalty": run.penalty.name,
             **{key: value for key, value in vars(run.attack).items() if key not in ("name", "steps", "views")},
+            "patch": _patch(run, parts),  # None for any other perturbation
         },
         "queries": list(parts.queries.names),
         "gallery": len(parts.gallery),
@@ -79,6 +82,15 @@ def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, 
         "sanity": None if outcome.sanity is None else outcome.sanity.to_dict(),
         "drift": None if outcome.drift is None else outcome.drift.to_dict(),
     }
+
+
+def _patch(run: Run, parts: Parts) -> dict[str, Any] | None:
+    if not isinstance(parts.perturbation, Patch):
+        return None
+    goals = [] if parts.goal is None else sorted(set(parts.goal.tolist()))
+    target = ", ".join(parts.gallery.names[row] for row in goals) or None
+    size = (parts.queries.images.shape[2], parts.queries.images.shape[3])
+    return facts(run.perturbation, run.printer, parts.perturbation, size, target)
 
 
 def manifest(
@@ -145,7 +157,8 @@ def warnings(content: dict[str, Any]) -> list[str]:
             "the attack does hardly more than random noise of the same budget: before you call the encoder robust, "
             "see whether its steps are too short or too few (optimiser.lr or rel_step_size, attack.steps)"
         )
-    if arms["eot"]["budget_used"] < 0.5:
+    # What a patch changes says how much it differs from what it hides, and no budget limits it.
+    if arms["eot"]["budget_used"] < 0.5 and not content["threat"].get("patch"):
         said.append(
             f"the attacked files use {arms['eot']['budget_used']:.0%} of the budget: 8 bits cannot hold it, or the "
             "attack stays inside its set"

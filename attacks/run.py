@@ -43,7 +43,7 @@ def register() -> None:
 
 
 def _open(node: type) -> DictConfig:
-    """A schema. The keys of some come without a `+`, though the schema has none: the encoder, or a stage, knows them."""
+    """A schema. The keys of some parts come without a `+`, though the schema has none: who takes them knows them."""
     made: DictConfig = OmegaConf.structured(node)
     for key in ("preprocess", "place"):
         if key in made:

@@ -48,7 +48,7 @@ def read_table(path: str | Path) -> list[tuple[Entry, tuple[Spot, ...]]]:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"`{short(str(path))}` is no file (paths are relative to {Path.cwd()})")
+        raise FileNotFoundError(f"`data.path`: `{short(str(path))}` is no file (paths are relative to {Path.cwd()})")
     readers = {".csv": _table, ".json": _json}
     reader = readers.get(path.suffix.lower())
     if reader is None:

@@ -7,6 +7,8 @@
     python scripts/benchmark.py precision      # whether a lower precision weakens the attack, picture by picture
     python scripts/benchmark.py estimator      # how near a few views come to the expected gradient, by sampler
     python scripts/benchmark.py strength       # how low each attack brings the cosine, gradient for gradient
+    python scripts/benchmark.py patch          # a patch that lies anywhere, ours and ART's: strength, and time a view
+    python scripts/benchmark.py curves         # how a patch's success falls with its area and with distance
 
 Contestants take turns, round by round, and medians are compared: a noisy machine disturbs all of them alike. With
 `--out DIR`, the figures and the machine go to DIR/NAME.json and a picture of them to DIR/NAME.png.
@@ -19,7 +21,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from benchmarks import antialias, engine, estimator, machine, memory, precision, strength, transforms
+from benchmarks import (
+    antialias,
+    engine,
+    estimator,
+    machine,
+    memory,
+    patch,
+    patch_curves,
+    patch_speed,
+    precision,
+    strength,
+    transforms,
+)
 from benchmarks.case import ENCODERS, SIZE
 from benchmarks.table import Table, save
 
@@ -29,9 +43,10 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = whole.add_subparsers(dest="benchmark", required=True)
 
-    def add(name: str, what: str, rounds: int = 15) -> argparse.ArgumentParser:
+    def add(name: str, what: str, rounds: int | None = 15) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=what, description=what)
-        command.add_argument("--rounds", type=positive, default=rounds, help="repeats; %(default)s")
+        if rounds is not None:
+            command.add_argument("--rounds", type=positive, default=rounds, help="repeats; %(default)s")
         command.add_argument("--threads", type=positive, help="of torch; all cores by default")
         command.add_argument("--out", type=Path, help="folder for the figures and the picture; none by default")
         command.set_defaults(device="cpu", one=None)
@@ -68,6 +83,19 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--held-out", type=positive, default=512, help="views that judge; %(default)s")
     command.add_argument("--workers", type=positive, default=1, help="processes; the figures do not depend on them")
     command.set_defaults(threads=1)
+    command = add("patch", "a patch that lies anywhere, ours and ART's: success, cosine, milliseconds a view")
+    command.add_argument("--evals", type=positive, default=64, help="gradients of each scene; %(default)s")
+    command.add_argument("--groups", type=positive, default=6, help="of scenes, a patch for each; %(default)s")
+    command.add_argument("--held-out", type=positive, default=64, help="views of a scene that judge; %(default)s")
+    command.set_defaults(threads=1)
+    on_device(command)
+    command = add("curves", "success of a patch against its area and against distance", rounds=None)
+    command.add_argument("--pictures", type=positive, default=2, help="%(default)s")
+    command.add_argument("--targets", type=positive, default=2, help="of each picture; %(default)s")
+    command.add_argument("--evals", type=positive, default=1600, help="gradients of an attack; %(default)s")
+    command.add_argument("--held-out", type=positive, default=128, help="views that judge; %(default)s")
+    command.add_argument("--workers", type=positive, default=1, help="processes; the figures do not depend on them")
+    command.set_defaults(threads=1)
     return whole
 
 
@@ -95,6 +123,13 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[Table]]] = {
         given.held_out,
         given.device,
         given.workers,
+    ),
+    "patch": lambda given: [
+        *patch.run(given.evals, given.groups, given.held_out),
+        patch_speed.run(given.rounds, given.device),
+    ],
+    "curves": lambda given: patch_curves.run(
+        given.pictures, given.targets, given.evals, given.held_out, given.workers
     ),
 }
 

@@ -97,10 +97,21 @@ def test_photographs_are_brought_to_one_exposure():
     light = terms(SOURCE, 2) @ polynomial(2).T
     stops = np.array([-1.0, 0.5, 0.0, 0.2, -0.3])
     shots = [Measured(light * 2**stop, light * 2**stop < 1) for stop in stops]
-    common, found = pooled(shots)
-    assert np.allclose(found, stops, atol=1e-6) and common.trusted.all()
+    common, found = pooled(shots, [None] * 5)
+    assert np.allclose(np.log2(found), stops[:, None], atol=1e-6) and common.trusted.all()
     assert np.allclose(common.light, light)
-    assert pooled(shots[:1])[1] == (0.0,)
+    assert (pooled(shots[:1], [None])[1] == 1).all()
+
+
+def test_what_the_scene_says_of_exposure_is_taken_out_of_the_colours():
+    """Gains of all photographs, common to them or not, are none of the printer's; a photograph whose scene says
+    nothing is brought to the others by its chart, each channel by itself."""
+    light = 0.4 * terms(SOURCE, 2) @ polynomial(2).T
+    gains = np.array([0.5, 0.45, 0.55])[None] * np.array([1, 1.3, 0.8, 0.9])[:, None]
+    shots = [Measured(light * gain, EVERYWHERE) for gain in gains]
+    for known in (list(gains), [*gains[:2], None, gains[3]]):
+        common, found = pooled(shots, known)
+        assert np.allclose(found, gains, rtol=1e-6) and np.allclose(common.light, light)
 
 
 def test_light_is_that_of_the_transforms_and_the_file_says_what_it_is():

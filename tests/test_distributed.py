@@ -62,7 +62,7 @@ def test_a_process_alone_has_nothing_to_wait_for(monkeypatch):
     assert (world.first, list(world.share(3)), world.least(4), world.agree("a")) == (True, [0, 1, 2], 4, "a")
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_processes_find_the_same(size, tmp_path):
     (tmp_path / "laws.py").write_text(LAWS)
     torchrun(size, ["laws.py", str(tmp_path)], tmp_path)

@@ -6,6 +6,7 @@ import torch
 from attacks import gamut as gamuts
 from attacks.gamut import Box, Printable
 from attacks.inks import generic
+from attacks.patch import Patch
 from transforms.colour_map import apply_lut, nodes
 
 double = torch.float64
@@ -94,3 +95,22 @@ def test_a_configuration_names_them(tmp_path):
 def test_wishes_out_of_range_are_named(wish, said):
     with pytest.raises(ValueError, match=said):
         gamuts.gamut(wish)
+
+
+@pytest.mark.parametrize("wish", [[0.6, 0.8], "generic"])
+@pytest.mark.parametrize("first", ["grey", "noise", "white"])
+def test_no_texture_of_a_patch_leaves_its_gamut(wish, first):
+    colours, images = gamuts.gamut(wish), torch.rand(2, 3, 16, 16)
+    first = torch.ones(3, 6, 8) if first == "white" else first
+    patch = Patch((6, 8), start_from=first, gamut=colours)
+    generator, wild = torch.Generator().manual_seed(0), torch.rand(1, 3, 6, 8) * 3 - 1
+    made = {
+        "start": patch.start(images, generator),
+        "noise": patch.noise(images, generator),
+        "move": patch.move(wild, 0.1 * wild, images),
+        "project": patch.project(wild, images),
+        "quantise": patch.quantise(wild, images),  # rounded
+    }
+    for name, texture in made.items():
+        loose = 3 * LEVEL if name == "quantise" else 1e-6
+        torch.testing.assert_close(texture, colours.project(texture), rtol=0, atol=loose, msg=name)

@@ -39,7 +39,8 @@ FAMILIES = (
     "transformers_models",
 )
 ATTACKS = (
-    ("randomness", "inks", "physical", "physical.extra", "physical.layout", "physical.simulation.shots"),
+    ("randomness", "inks", "physical", "physical.extra", "physical.layout"),
+    ("physical.placed", "physical.simulation.shots"),
     ("physical.fiducials", "physical.paper"),
     ("physical.drawing",),
     ("physical.furniture", "physical.raster"),
@@ -108,7 +109,7 @@ ATTACKS = (
     ("sanity.questions",),
     ("sanity.battery",),
     ("sanity",),
-    ("suite", "build"),
+    ("suite", "build", "patch_facts"),
     ("arms", "tuning"),
     ("experiment",),
     ("results", "report.figures"),

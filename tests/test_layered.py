@@ -97,6 +97,14 @@ def test_a_bend_is_that_of_the_layer_by_itself(bend):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
+def test_a_sheet_that_is_bent_twice_is_bent_by_both():
+    first, second = Cylinder((30, 60)), ThinPlate(0.1)
+    u = points(first.dims + second.dims, 1)
+    once = OnLayers([first, second]).lay(scene(), u)
+    twice = OnLayers([second]).lay(OnLayers([first]).lay(scene(), u[:, : first.dims]), u[:, first.dims :])
+    torch.testing.assert_close(Compose()(twice, u[:, :0]), Compose()(once, u[:, :0]), rtol=0, atol=1e-12)
+
+
 def test_without_a_layer_nothing_happens_and_without_stages_neither():
     pipeline = Compose([OnLayers([Brightness(0.3)], Affine(degrees=30)), *CAMERA])
     u = points(pipeline.dims)

@@ -8,6 +8,7 @@ import scipy.stats
 import torch
 
 from attacks import interval
+from attacks.metrics import wilson
 
 double = torch.float64
 
@@ -92,3 +93,18 @@ def test_shares_stay_shares(shape):
 def test_hits_of_any_dtype(dtype):
     hits = clustered(0) > 0
     assert interval(hits.to(dtype)) == interval(hits.double())
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 200])
+def test_wilsons_interval_is_scipys(n):
+    for k in range(0, n + 1, max(1, n // 7)):
+        theirs = scipy.stats.binomtest(k, n).proportion_ci(0.95, method="wilson")
+        assert wilson(k, n) == pytest.approx((k / n, theirs.low, theirs.high), abs=1e-12)
+        assert 0 <= wilson(k, n).low <= k / n <= wilson(k, n).high <= 1
+    assert wilson(n, n).low < 1 and wilson(0, n).high > 0
+
+
+@pytest.mark.parametrize(("successes", "n"), [(0, 0), (-1, 3), (4, 3)])
+def test_more_successes_than_trials_are_refused(successes, n):
+    with pytest.raises(ValueError, match="`successes`"):
+        wilson(successes, n)

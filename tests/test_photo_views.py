@@ -1,6 +1,7 @@
 """The parts of scoring photographs that need no run: files, views, ranges, intervals."""
 
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,10 +9,11 @@ import torch
 from PIL import Image
 
 from attacks.images import load_image, to_bytes
-from attacks.metrics import Interval, interval
+from attacks.metrics import Interval, interval, wilson
 from attacks.physical import score
+from attacks.physical.looks import file_name
 from attacks.physical.next_preset import ranges, staged
-from attacks.physical.photos import listed, quads, read
+from attacks.physical.photos import Photo, listed, quads, read
 from attacks.physical.rectify import Pose
 from attacks.physical.views import photo_view, scene_view
 from attacks.shelf import square
@@ -72,8 +74,45 @@ def test_intervals_are_those_of_the_run():
     assert score.summary(values, [0, 0, 0, 0]) == interval(values[None].double())
     of_two = score.summary(values, [0, 0, 0, 1])
     assert of_two.mean == pytest.approx(0.4) and (of_two.low, of_two.high) == pytest.approx((0.3, 0.5))
+    assert score.share(torch.tensor([True, False, True, True]), [0] * 4) == wilson(3, 4)
     gap = score.difference(Interval(0.8, 0.5, 0.9), Interval(0.6, 0.56, 0.63))
     assert gap == pytest.approx((0.2, 0.2 - np.hypot(0.3, 0.03), 0.2 + np.hypot(0.1, 0.04)))
+
+
+@pytest.mark.parametrize("rows", [[0] * 6, [0, 1] * 3, list(range(6))])
+@pytest.mark.parametrize("hit", [True, False])
+def test_photographs_that_all_agree_are_not_certain(rows, hit):
+    found = score.share(torch.full((6,), hit), rows)
+    assert found.mean == hit and found.high - found.low > 0.3
+    gap = score.difference(found, Interval(1.0, 1.0, 1.0))
+    assert gap.high - gap.low == pytest.approx(found.high - found.low)
+
+
+def test_a_share_over_pictures_is_no_surer_than_over_photographs():
+    """Pictures that differ: the bootstrap's. Pictures that do not: as if their photographs were independent."""
+    rows = [i // 20 for i in range(120)]
+    differ = torch.tensor([i // 20 % 2 == 0 for i in range(120)])
+    assert score.share(differ, rows) == score.summary(differ, rows)
+    same = torch.tensor([i % 2 == 0 for i in range(120)])
+    assert score.share(same, rows) == wilson(60, 120)
+
+
+def test_no_two_photographs_share_a_file():
+    names = [
+        "a/b.jpg",
+        "a-b.jpg",
+        "a--b.jpg",
+        "a/b.png",
+        "a-b.png",
+        "b.jpg",
+        "b.jpg.png",
+        "b.png",
+        "b.PNG",
+        "c.d.png",
+    ]
+    made = [file_name(Photo(Path(name), name, 0)) for name in names]
+    assert len(set(made)) == len(made) and all(name.endswith(".png") for name in made)
+    assert file_name(Photo(Path("x"), "a/street--03.png", 0)) == "a/street--03.png"
 
 
 def test_whose_photograph_it_is(tmp_path):

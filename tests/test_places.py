@@ -7,7 +7,7 @@ from attacks.patch import Patch
 from attacks.places import Places
 from attacks.solver import pictures
 from attacks.surround import Surround
-from transforms import Affine, Compose, Perspective
+from transforms import Affine, Brightness, Compose, OnLayers, Perspective, taken
 
 double = torch.float64
 LEFT, RIGHT = ([[x, 0.25], [x + 0.25, 0.25], [x + 0.25, 0.75], [x, 0.75]] for x in (0.0, 0.5))
@@ -61,6 +61,39 @@ def test_a_region_shows_a_part_of_the_texture():
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
+def test_of_a_region_only_what_lies_in_the_shape_shows():
+    half = torch.ones(1, 1, 8, 8)
+    half[..., :4] = 0
+    shaped = Patch((8, 8), Places(quads([[LEFT]]), half), shape="ellipse")
+    white, black = torch.ones_like(texture()), torch.zeros(2, 3, 16, 32, dtype=double)
+    found = pictures(shaped, black, white)[:, 0, 4:12, :8]
+    expected = (shaped.alpha * half)[:, 0].to(double)
+    torch.testing.assert_close(found, expected.expand(2, 8, 8), rtol=0, atol=1e-12)
+    # Between pixels as well: what is hidden ends nowhere.
+    between = Patch((8, 8), Places(quads([[[[x + 0.01, y + 0.02] for x, y in LEFT]]]), half))
+    assert (pictures(between, black, white)[..., :4] == 0).all()
+
+
+def overlap(low, high, count):
+    """How much of each of `count` pixels lies from `low` to `high`."""
+    at = torch.arange(count, dtype=double)
+    return (torch.minimum(at + 1, at.new_tensor(high)) - torch.maximum(at, at.new_tensor(low))).clamp(0, 1)
+
+
+@pytest.mark.parametrize("printed", [False, True])
+def test_a_patch_ends_where_it_ends_and_not_at_a_texel(printed):
+    # Small texels on large pixels, and the reverse: the share of a pixel that is covered, at every edge.
+    black, (left, top, right, low) = torch.zeros(2, 3, 16, 32, dtype=double), (5.3, 3.6, 20.2, 12.9)
+    quad = [[x / 32, y / 16] for x, y in ((left, top), (right, top), (right, low), (left, low))]
+    views = Compose([OnLayers([Brightness((0, 0))])]) if printed else Compose()
+    for size in ((4, 5), (40, 60)):
+        scene = Patch(size, quad).scene(black, torch.ones(1, 3, *size, dtype=double))
+        for shown in (scene, taken(scene, torch.tensor([1, 0]))):
+            found = views(shown, torch.zeros(2, views.dims, dtype=double))[:, 0]
+            expected = overlap(top, low, 16)[:, None] * overlap(left, right, 32)
+            torch.testing.assert_close(found, expected.expand(2, 16, 32), rtol=0, atol=1e-9)
+
+
 def sheet(times):
     picture = torch.rand(1, 3, 8 * times + 10, 8 * times + 13, generator=seed(3), dtype=double)
     return Surround(picture, top=4, left=5, times=times)
@@ -79,7 +112,7 @@ def test_what_is_printed_round_a_patch_leaves_it_where_it_is(times):
     inside = camera(plain.scene(torch.zeros_like(one), torch.ones_like(texture())), u)[:, :1]
     inner = -torch.nn.functional.max_pool2d(-inside, 5, 1, 2) > 0.999
     assert inner.sum() > 10
-    assert ((found - expected).abs() * inner).max() < (1e-9 if times == 1 else 0.08)
+    assert ((found - expected).abs() * inner).max() < (1e-9 if times == 1 else 0.12)
     whole = camera(Patch((8, 8), LEFT, surround=sheet(times)).scene(torch.zeros_like(one), texture()), u)
     assert not torch.equal(whole, camera(plain.scene(torch.zeros_like(one), texture()), u))
 

@@ -1,5 +1,7 @@
 """The card in pixels: against the library's resizer, torch's sampler, areas, and OpenCV's detector."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from attacks.physical.drawing import Fill
 from attacks.physical.fiducials import black, modules
 from attacks.physical.layout import COLOURS, MODULES, Box, Tag, card
-from attacks.physical.raster import Grid, card_picture, fill, lay, patch_picture, surround
+from attacks.physical.raster import MOST, Grid, card_picture, fill, lay, patch_picture, surround
 from tests.prints import MM, detected, edges
 from transforms import resize
 
@@ -126,3 +128,17 @@ def test_a_surround_is_the_card_with_whole_pixels_for_texels(size, shape):
 def test_a_card_too_large_for_other_software_is_refused():
     with pytest.raises(ValueError, match=r"`dpi`.*megapixels.*lower it"):
         card_picture(card(400, 400), texture((4, 4)), 600)
+
+
+@pytest.mark.parametrize(
+    ("size", "dpi"), [((2000, 2000), 150), ((800, 4000), 150), ((2000, 900), 300), ((50, 9000), 600)]
+)
+def test_the_largest_width_that_is_named_is_the_largest(size, dpi):
+    with pytest.raises(ValueError, match=r"`width_mm` to \d+, the largest at") as refused:
+        card_picture(card(*size), texture((4, 4)), dpi)
+    widest = int(re.search(r"`width_mm` to (\d+)", str(refused.value))[1])
+    areas = []
+    for width in (widest, widest + 1):
+        laid = card(width, width * size[1] / size[0])
+        areas.append(round(laid.width * dpi / MM) * round(laid.height * dpi / MM))
+    assert areas[0] <= MOST < areas[1]

@@ -153,6 +153,8 @@ def test_a_width_other_than_the_runs_is_said(script, tmp_path, capsys):
         (["run", "--width-mm", "-3"], "width_mm"),
         (["run", "--width-mm", "nan"], "width_mm"),
         (["run", "--width-mm", "inf"], "width_mm"),
+        (["run", "--width-mm", "1e300"], "width_mm"),
+        (["run", "--width-mm", "1e-300"], "width_mm"),
         (["run", "--width-mm", "wide"], "--width-mm"),
         (["run", "--width-mm", "5000"], "megapixels"),
         (["run", "--paper", "a3"], "--paper"),
@@ -189,6 +191,8 @@ def test_errors_are_one_line(script, arguments, about, tmp_path, monkeypatch, ca
         ("placement.json", b'{"texture": [24, 24], "width_mm": NaN}'),
         ("placement.json", b'{"texture": [24, 24], "width_mm": "wide"}'),
         ("placement.json", b'{"texture": [24, 24], "width_mm": true}'),
+        ("placement.json", b'{"texture": [24, 24], "width_mm": 1' + b"0" * 400 + b"}"),
+        ("placement.json", b"[" * 100_000),
     ],
 )
 def test_a_broken_run_is_named(script, name, content, tmp_path, capsys):

@@ -9,10 +9,11 @@ from omegaconf import OmegaConf
 from attacks import schema
 from attacks.choices_physical import PRINTERS, Printer
 from attacks.inks import generic
+from attacks.laying import fixed
 from attacks.pipelines import CONFIGS
 from attacks.printers import PAPER, PRINT, printed
 from tests.test_configs import composed
-from transforms import Compose, Exposure
+from transforms import Affine, Compose, Exposure, OnLayers, Place
 from transforms.base import Geometry
 from transforms.colour_map import ColourMap, apply_lut
 from transforms.registry import STAGES
@@ -85,3 +86,12 @@ def test_paper_is_the_generic_printer_and_a_bend():
 
 def test_the_colours_of_a_printer_are_named_without_their_numbers():
     assert re.fullmatch(r"ColourMap\(name='generic'\)", repr(printed(Printer("x", "generic"))[0]))
+
+
+def test_an_attack_that_ignores_the_views_knows_the_printer_and_nothing_that_varies():
+    colours = ColourMap(generic())
+    camera = (Affine(degrees=20),)
+    (left,) = fixed(Compose([OnLayers([colours, Exposure(0.3)], Place()), *camera])).stages
+    assert left.stages == (colours,) and left.place is None
+    for nothing in (Compose([OnLayers([Exposure(0.3)], Place()), *camera]), Compose(camera), Compose()):
+        assert fixed(nothing).stages == ()

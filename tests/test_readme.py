@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 sys.path.insert(0, str(ROOT / "scripts"))
+SCRIPTS = tuple(f"python scripts/{name}.py" for name in ("audit", "print_patch", "simulate_photos", "score_photos"))
 
 
 def test_the_two_commands_stand_first_and_exactly():
@@ -56,7 +57,7 @@ def test_every_command_is_run_by_somebody():
     for line in commands(ROOT / "README.md"):
         starts = [who for begin, who in ELSEWHERE.items() if line.startswith(begin)]
         assert (
-            line.startswith(("python -m attacks.run", "python scripts/audit.py", "torchrun --standalone")) or starts
+            line.startswith(("python -m attacks.run", "torchrun --standalone", *SCRIPTS)) or starts
         ), line
     for who in ELSEWHERE.values():
         assert who == "itself" or (ROOT / who).exists(), who

@@ -258,7 +258,8 @@ def test_a_preset_of_ones_own_by_path(monkeypatch, capsys, tmp_path):
 
 
 def test_a_sweep_runs_each_and_reports_failures(monkeypatch, capsys, tmp_path):
-    arguments = ["-m", "config=smoke", "perturbation.eps=8/255,9", "data.count=1", f"hydra.sweep.dir={tmp_path}"]
+    short = ["data.count=1", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0"]
+    arguments = ["-m", "config=smoke", "perturbation.eps=8/255,9", *short, f"hydra.sweep.dir={tmp_path}"]
     assert call(monkeypatch, *arguments) == 1
     assert (tmp_path / "0" / "metrics.json").exists() and not (tmp_path / "1" / "metrics.json").exists()
     assert "did you mean 9/255?" in capsys.readouterr().err
@@ -270,14 +271,8 @@ def test_pictures_of_ones_own_are_converted_and_said_so(monkeypatch, capsys, tmp
     rng = np.random.default_rng(0)
     Image.fromarray(rng.integers(0, 255, (150, 200, 4), dtype=np.uint8)).save(folder / "alpha.png")
     Image.fromarray(rng.integers(0, 65535, (96, 96), dtype=np.uint16)).save(folder / "deep.png")
-    code = call(
-        monkeypatch,
-        "config=smoke",
-        "data=folder",
-        f"data.path={folder}",
-        "data.size=96",
-        f"hydra.run.dir={tmp_path / 'out'}",
-    )
+    short = ["config=smoke", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0", "data=folder", "data.size=96"]
+    code = call(monkeypatch, *short, f"data.path={folder}", f"hydra.run.dir={tmp_path / 'out'}")
     said = capsys.readouterr().err
     assert code == 0
     for words in ("alpha.png: alpha channel laid over white", "alpha.png: 200x150 resized", "deep.png: "):
@@ -285,15 +280,12 @@ def test_pictures_of_ones_own_are_converted_and_said_so(monkeypatch, capsys, tmp
     assert json.loads((tmp_path / "out/metrics.json").read_text())["queries"] == ["alpha.png", "deep.png"]
 
 
-@pytest.mark.parametrize("preset", ["quickstart", "targeted", "sgd_l2", "suite", "patch"])
+#: One whole run; the others are in the slow suite, and their parts run in other tests.
+SLOW = ("quickstart", "sgd_l2", "suite", "patch", "patch_quickstart", "patch_eot3d", "patch_universal")
+
+
+@pytest.mark.parametrize("preset", ["targeted", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_every_preset_runs_when_shortened(monkeypatch, capsys, tmp_path, preset):
-    short = [
-        "sanity=none",
-        "attack.steps=3",
-        "attack.views=2",
-        "evaluate.views=4",
-        "data.count=1",
-        f"hydra.run.dir={tmp_path}",
-    ]
-    assert call(monkeypatch, f"config={preset}", *short) == 0
+    short = ["sanity=none", "attack.steps=3", "attack.views=2", "evaluate.views=4", "data.count=1"]
+    assert call(monkeypatch, f"config={preset}", *short, f"hydra.run.dir={tmp_path}") == 0
     assert (tmp_path / "report.html").exists()

@@ -162,6 +162,7 @@ def test_a_run_says_where_the_patch_lies(three, monkeypatch, capsys):
     places = {"wide.png": {"quads": [[[20, 10], [40, 12], [40, 30], [20, 30]]]}}
     places["a.png"] = {"quads": [[[2, 3], [18, 3], [18, 19], [2, 19]], [[20, 21], [36, 21], [36, 37], [20, 37]]]}
     short = ["attack.steps=2", "attack.views=2", "evaluate.views=8", "evaluate.refine=0", f"data.size={SIDE}"]
+    short.append("sanity=none")
     out = ["data.count=null", f"data.path={document(folder / 'x.json', places)}", f"hydra.run.dir={folder / 'run'}"]
     assert call(monkeypatch, "config=patch_universal", "perturbation.size=[8,10]", *short, *out) == 0
     assert "eot" in capsys.readouterr().out

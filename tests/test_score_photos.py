@@ -16,7 +16,7 @@ from PIL import Image
 from attacks.build import build
 from attacks.files import sha256, write_json
 from attacks.images import load_image, save_image, to_bytes
-from attacks.physical import score
+from attacks.physical import score, scoring
 from attacks.physical.layout import card
 from attacks.physical.rerun import refuse_program
 from attacks.physical.views import photo_view
@@ -141,6 +141,18 @@ def test_every_photograph_is_scored_or_named(run, scored):
     assert load_image(scored / "overview.png")[0].shape[2] > 500
 
 
+def test_the_encoder_that_is_named_is_the_one_that_ran(script, run, photos, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    said = json.loads((copy / MANIFEST).read_text())["encoder"]
+    edit(copy / MANIFEST, "encoder", {key: said[key] for key in ("sha256", "fingerprint")} | {"defence": [[]]})
+    (tmp_path / "in").mkdir()
+    name = f"{names_of(run)[0]}--plain.jpg"
+    shutil.copy(photos / name, tmp_path / "in" / name)
+    assert script.main([str(copy), str(tmp_path / "in"), "--device", "cpu"]) == 0
+    assert json.loads((copy / "photos" / "photos.json").read_text())["encoder"]["encoder"] == "pocket"
+
+
 def test_a_turned_file_is_the_same_photograph(run, scored):
     said = {p["photo"].rpartition("--")[2]: p for p in json.loads((scored / "photos.json").read_text())["photos"]}
     plain, turned = said["plain.jpg"], said["turned.jpg"]
@@ -156,6 +168,16 @@ def test_colours_are_fitted_and_exposures_told_apart(scored):
     assert dark["stops"] - stops["plain.jpg"] == pytest.approx(np.log2(0.5 / 0.8), abs=0.05)
     colour = json.loads((scored / "colour.json").read_text())
     assert colour["kind"] == "polynomial" and said["colour"]["degree"] == colour["degree"]
+    assert said["colour"]["exposure"] == "median photograph" and said["colour"]["compared"] == 0
+    assert len(said["notes"]) == 1 and "exposure that they have in common" in said["notes"][0]
+
+
+def test_each_photograph_is_compared_with_its_own_picture(run, photos, monkeypatch):
+    seen, own = [], [to_bytes(load_image(run / "pictures/clean" / f"{name}.png")[0]) for name in names_of(run)]
+    monkeypatch.setattr(scoring, "look", lambda photo, _, clean, *rest: seen.append((photo.row, clean)) or int("no"))
+    with pytest.raises(ValueError, match="could be scored"):
+        scoring.score_photos(run, photos, device="cpu")
+    assert {row for row, _ in seen} == {0, 1} and all(np.array_equal(own[row], clean) for row, clean in seen)
 
 
 def test_the_view_is_judged_as_the_run_judges_its_own(run):
@@ -188,7 +210,8 @@ def test_without_fiducials_a_person_says_where_the_patch_is(script, run, tmp_pat
     eight = ",".join(str(v) for v in corners.flatten())
     assert script.main([*asked, str(tmp_path / "b"), "--quad", eight, "--picture", first]) == 0
     assert not (tmp_path / "b" / "colour.json").exists()
-    assert "no photograph shows the colour chart" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "no photograph shows the colour chart" in said.out and "exposure that they have in common" in said.err
 
 
 def test_the_preset_composes_and_says_what_was_seen(run, scored):
@@ -265,3 +288,11 @@ def test_a_folder_without_a_single_good_photograph(script, run, tmp_path, capsys
     assert script.main([str(run), str(tmp_path / "in"), "--device", "cpu"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "none of 1 photographs" in said and "another card" in said
+
+
+def test_photographs_of_one_picture_are_one_draw():
+    # However many of each there are, the interval is that of the pictures' means.
+    values, rows = torch.tensor([0.0, 0.2, 0.9, 1.0]), [0, 0, 1, 1]
+    few = score.summary(values, rows)
+    many = score.summary(values.repeat(50), rows * 50)
+    assert many == pytest.approx(few, abs=1e-12) and few.high - few.low > 0.5

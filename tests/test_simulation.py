@@ -166,7 +166,7 @@ def test_detected_tags_lead_to_the_true_patch_and_nearly_all_are_found(run, tmp_
             at = cv2.findHomography(*points)[0]
             errors += np.linalg.norm(through(at, CARD.patch.corners) - photo["patch_px"], axis=1).tolist()
     assert whole >= 50 and seen >= 0.98 * whole
-    assert len(errors) >= 20 and np.median(errors) < 0.3
+    assert len(errors) >= 12 and np.median(errors) < 0.3
 
 
 # --- What is drawn and written

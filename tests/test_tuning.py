@@ -51,6 +51,7 @@ def test_a_short_run_is_not_worth_measuring(job):
     assert engine(folder)["decision"]["precision"] == "float32"
 
 
+@pytest.mark.slow
 def test_what_is_measured_is_written_down_and_can_be_given_back(job, monkeypatch, capsys):
     monkeypatch.setattr(measure, "SHORT", 0.0)
     monkeypatch.setattr("attacks.engine.search.BUDGET", 1e9)

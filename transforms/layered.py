@@ -84,7 +84,10 @@ class OnLayers:
                     f"a stage of a layer must keep the size; {type(stage).__name__} makes "
                     f"{tuple(pixels.shape[2:])} of {tuple(before[2:])} (it belongs to the camera)"
                 )
-        return Layer(pixels, layer.alpha, self._placed(layer, size, last), tuple(bends), layer.outline)
+        alpha = layer.alpha
+        if alpha is not None and 1 < len(alpha) < len(pixels):  # one for each view, as the values are now
+            alpha = copies(alpha, len(pixels) // len(alpha))
+        return Layer(pixels, alpha, self._placed(layer, size, last), tuple(bends), layer.outline)
 
     def _placed(self, layer: Layer, size: tuple[int, int], u: Tensor) -> Tensor:
         if self.place is None:

@@ -41,12 +41,13 @@ class Outline:
             return corners[None]
         middle, radii = (corners[0] + corners[1]) / 2, (corners[1] - corners[0]) / 2
         x, y = ((places - middle) / radii).unbind(-1)  # as if it were the unit circle
-        half = (reach / radii.amin()).clamp(max=math.pi)[:, None]
+        half = (reach / radii.amin()).clamp(max=math.pi / 2)[:, None]
         turn = torch.atan2(y, x)[:, None] + half * torch.linspace(-1, 1, SIDES + 1).to(places)
         side = (2 / SIDES * half).clamp(min=1e-3)
         beyond = (side / side.sin()).sqrt()  # as much of the polygon is outside as is missing inside
         arc = torch.stack([turn.cos(), turn.sin()], dim=-1) * beyond[..., None]
-        return torch.cat([arc, arc.new_zeros(len(arc), 1, 2)], dim=1) * radii + middle
+        # With the arc across, so that a place deep inside is far from every side: coarse texels have edges there.
+        return torch.cat([arc, -arc], dim=1) * radii + middle
 
 
 def cut(view: Tensor, grid: Tensor, outline: Outline, ahead: Tensor | None = None) -> Tensor:
@@ -127,13 +128,16 @@ def _covered(here: Tensor, across: Tensor, down: Tensor, outline: Outline) -> Te
 
 
 def _rim(seen: Tensor) -> Tensor:
-    """Where a view (N,h,w) is neither all inside nor all outside, and beside that: a corner may be cut off there."""
+    """Where a view (N,h,w) is neither all inside nor all outside, and beside that: a corner may be cut off there. And
+    where a pixel that is all inside lies beside one that is all outside: the edge passes between their middles."""
     part = (seen > RIM) & (seen < 1 - RIM)
     rim = part.clone()
     for dim in (1, 2):
         n = part.shape[dim] - 1
-        rim.narrow(dim, 0, n).logical_or_(part.narrow(dim, 1, n))
-        rim.narrow(dim, 1, n).logical_or_(part.narrow(dim, 0, n))
+        one, other = part.narrow(dim, 0, n), part.narrow(dim, 1, n)
+        edge = one | other | ((seen.narrow(dim, 0, n) - seen.narrow(dim, 1, n)).abs() > 0.5)
+        rim.narrow(dim, 0, n).logical_or_(edge)
+        rim.narrow(dim, 1, n).logical_or_(edge)
     return rim
 
 

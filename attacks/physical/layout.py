@@ -8,7 +8,6 @@ known colours.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,8 @@ from typing import Any
 TAGS, MODULES = 587, 8
 #: So many cards can be told apart, each with four tags of its own.
 GROUPS = TAGS // 4
+#: The sides of a patch that can be printed, in mm: a larger one has more sheets than anyone glues together.
+SIDES = (1.0, 10_000.0)
 #: A tag's side as a share of the patch's shorter one, and at least so many millimetres: smaller ones are not found.
 SHARE, LEAST = 0.12, 8.0
 #: Swatches along each of the four sides.
@@ -75,11 +76,11 @@ def card(width: float, height: float, group: int = 0) -> Card:
         group: which four tags it carries, 0..145: another patch's photograph is then not taken for this one's.
 
     Raises:
-        ValueError: a size that is not positive, or no such group.
+        ValueError: a size beyond `SIDES`, or no such group.
     """
     for name, value in (("width", width), ("height", height)):
-        if not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"`{name}` of a patch must be a positive number of millimetres; got {value}")
+        if not SIDES[0] <= value <= SIDES[1]:
+            raise ValueError(f"`{name}` of a patch must lie in {SIDES[0]:g}..{SIDES[1]:g} mm; got {value:g}")
     if not 0 <= group < GROUPS:
         raise ValueError(f"`group` must lie in 0..{GROUPS - 1}; got {group}")
     side = max(LEAST, SHARE * min(width, height))
@@ -113,11 +114,29 @@ COLOURS = _colours()
 
 
 def card_from(said: Mapping[str, Any]) -> Card:
-    """The inverse of `dataclasses.asdict`, from what `sheet.json` holds."""
-    return Card(
+    """The inverse of `dataclasses.asdict`, from what `sheet.json` holds: the file may be a stranger's. Raises
+    KeyError, TypeError or ValueError where it is no card."""
+    found = Card(
         width=said["width"],
         height=said["height"],
         patch=Box(**said["patch"]),
         tags=tuple(Tag(tag["number"], Box(**tag["box"])) for tag in said["tags"]),
         chart=tuple(Swatch(tuple(each["colour"]), Box(**each["box"])) for each in said["chart"]),
     )
+    whole = Box(0, 0, found.width, found.height)
+    for box in (whole, found.patch, *(tag.box for tag in found.tags), *(each.box for each in found.chart)):
+        values = (box.x, box.y, box.width, box.height)
+        if not all(type(value) in (int, float) and 0 <= value <= 2 * SIDES[1] for value in values):
+            raise ValueError(f"a box must be four numbers of mm, 0..{2 * SIDES[1]:g}; got {values!r:.80}")
+        right, low = box.x + box.width, box.y + box.height
+        if not (box.x < right <= found.width + 1e-6 and box.y < low <= found.height + 1e-6):
+            raise ValueError(f"a box must lie on the card; got {values}")
+    numbers = [tag.number for tag in found.tags]
+    if not len(set(numbers)) == len(numbers) == 4 or not all(
+        type(each) is int and 0 <= each < TAGS for each in numbers
+    ):
+        raise ValueError(f"a card must have four different tags of 0..{TAGS - 1}; got {numbers!r:.80}")
+    colours = [swatch.colour for swatch in found.chart]
+    if not colours or not all(len(c) == 3 and all(type(v) is int and 0 <= v < 256 for v in c) for c in colours):
+        raise ValueError("a card must have swatches of three whole numbers, 0..255")
+    return found

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attacks.images import SUFFIXES
 from attacks.physical.align import aligned
-from attacks.physical.colour_fit import Measured, measure
+from attacks.physical.colour_fit import Measured, gains, measure
 from attacks.physical.detect import detect, grey_of
 from attacks.physical.layout import Box, Card
 from attacks.physical.photos import Photo
+from attacks.physical.placed import Placement
 from attacks.physical.rectify import (
     LEAST,
     Fit,
@@ -27,7 +29,6 @@ from attacks.physical.rectify import (
     rectified,
     visible,
 )
-from attacks.physical.rerun import Placement
 from attacks.physical.views import View, photo_view, scene_view
 
 Floats = NDArray[np.float64]
@@ -36,13 +37,15 @@ VIEWS = ("photo", "scene")
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """What one photograph shows. `fit` and `swatches` are None where a person said where the patch is; `pose` is that
-    of the patch, in pixels for each mm (without fiducials: for each texel); `scene` that of the scene in the view, in
-    its stage frame, or None where a part of it would lie behind the camera."""
+    """What one photograph shows. `fit` and `swatches` are None where a person said where the patch is; `gain` (3,) is
+    that of light against the run's picture, or None where the scene cannot be compared; `pose` is that of the patch,
+    in pixels for each mm (without fiducials: for each texel); `scene` that of the scene in the view, in its stage
+    frame, or None where a part of it would lie behind the camera."""
 
     photo: Photo
     fit: Fit | None
     swatches: Measured | None
+    gain: Floats | None
     pose: Pose
     scene: Pose | None
     view: View
@@ -50,11 +53,18 @@ class Look:
 
 
 def look(
-    photo: Photo, pixels: NDArray[np.uint8], card: Card | None, quad: Floats | None, where: Placement, kind: str
+    photo: Photo,
+    pixels: NDArray[np.uint8],
+    picture: NDArray[np.uint8],
+    card: Card | None,
+    quad: Floats | None,
+    where: Placement,
+    kind: str,
 ) -> Look:
     """Find the patch in a photograph, and take the view.
 
     Args:
+        picture: that of the run which it is a photograph of, without the patch.
         quad: the patch's corners, where a person says so; it goes before fiducials.
         kind: of the view, photo or scene.
 
@@ -73,12 +83,13 @@ def look(
     if not visible(homography, box.corners):
         raise ValueError("the patch would lie behind the camera")
     scene = _scene(homography, box, where, photo.row, (pixels.shape[0], pixels.shape[1]))
+    gain = None if card is None or laid is None else gains(pixels, picture, scene, card, homography)
     size = where.size[0]
     view = photo_view(pixels, size) if kind == "photo" else scene_view(pixels, scene, where.size, size)
     whole = Box(0, 0, where.size[1], where.size[0])
     seen = pose(view.frame() @ scene, whole) if visible(scene, whole.corners) else None
     patch = rectified(pixels, homography, box, natural_size(homography, box))
-    return Look(photo, laid, swatches, pose(homography, box), seen, view, patch)
+    return Look(photo, laid, swatches, gain, pose(homography, box), seen, view, patch)
 
 
 def _found(pixels: NDArray[np.uint8], card: Card) -> Fit:
@@ -143,7 +154,8 @@ def magnified(scene: Pose, view: View) -> float:
 
 
 def file_name(photo: Photo) -> str:
-    """Of what is written for a photograph: its name with its folder."""
-    return (
-        f"{photo.name.replace('/', '-')}.png" if Path(photo.name).suffix != ".png" else photo.name.replace("/", "-")
-    )
+    """Of what is written for a photograph: its own, in its own folder, made that of a PNG. No two photographs share
+    one: `a.jpg.png` does not stay, for `a.jpg` becomes that."""
+    path = Path(photo.name)
+    kept = path.suffix == ".png" and Path(path.stem).suffix.lower() not in SUFFIXES
+    return photo.name if kept else f"{photo.name}.png"

@@ -23,7 +23,8 @@ def ranges(looks: Sequence[Look], stops: Sequence[float]) -> dict[str, dict[str,
     """Stages with the ranges that were measured, from the least to the most; {} where no scene could be laid.
 
     Args:
-        stops: the exposure of each photograph against the common one; () where it cannot be told.
+        stops: the exposure of each photograph, against the run's picture where that can be told, else against the
+            common one; () where it cannot be told.
     """
     scenes = [(look.scene, magnified(look.scene, look.view)) for look in looks if look.scene is not None]
     if not scenes:

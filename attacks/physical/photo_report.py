@@ -39,7 +39,7 @@ def write(
         config: of the run's manifest.json.
         stops: the exposure of each photograph with a chart, by its name.
     """
-    (folder / "rectified").mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "photos.json", content)
     write_text(folder / "photos.csv", table_csv(content["photos"]))
     for look in looks:
@@ -100,8 +100,9 @@ def table(content: dict[str, Any]) -> str:
     lines.append(
         f"colours: none fitted, {content['no_colour']}"
         if colour is None
-        else f"colours: dE2000 {colour['delta_e']:.1f} as photographed, {colour['delta_e_held_out']:.1f} on held-out "
-        f"swatches after a fit of degree {colour['degree']} ({colour['swatches']} swatches)"
+        else f"colours: dE2000 {colour['delta_e']:.1f} as photographed"
+        f"{', without the exposure' if colour['exposure'] == 'scene' else ''}, {colour['delta_e_held_out']:.1f} on "
+        f"held-out swatches after a fit of degree {colour['degree']} ({colour['swatches']} swatches)"
     )
     return "\n".join(lines)
 
@@ -141,5 +142,6 @@ def _fitted(pixels: NDArray[np.uint8]) -> Image.Image:
 
 
 def _save(path: Path, pixels: NDArray[np.uint8]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic(path) as temporary:
         Image.fromarray(pixels).save(temporary, format="PNG")

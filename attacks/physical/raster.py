@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attacks.physical import layout
 from attacks.physical.drawing import Fill, printed
 from attacks.physical.layout import MODULES, Box, Card
 
@@ -60,12 +61,24 @@ def card_picture(card: Card, texture: Texture, dpi: int) -> Picture:
     if math.prod(size) > MOST:
         raise ValueError(
             f"`dpi` is too high for a card of {card.width:.0f} x {card.height:.0f} mm: {dpi} makes "
-            f"{math.prod(size) / 1e6:.0f} megapixels, more than {MOST / 1e6:.0f}; lower it, or `width_mm`"
+            f"{math.prod(size) / 1e6:.0f} megapixels, more than {MOST / 1e6:.0f}; lower it, or "
+            f"`width_mm` to {_widest(card, dpi)}, the largest at {dpi} dpi"
         )
     picture = np.full((*size, 3), WHITE, np.uint8)
     lay(picture, grid, texture, card.patch)
     fill(picture, grid, printed(card))
     return picture
+
+
+def _widest(large: Card, dpi: int) -> int:
+    """The most millimetres that a patch of this shape, now too large, may be wide. Fiducials have a least size, so a
+    card shrinks no more than its patch does: from a guess on, there is but a little to go."""
+    area = round(large.height * dpi / MM) * round(large.width * dpi / MM)
+    for width in range(math.floor(large.patch.width * math.sqrt(MOST / area)), 1, -1):
+        less = layout.card(width, max(1.0, width * large.patch.height / large.patch.width))
+        if round(less.height * dpi / MM) * round(less.width * dpi / MM) <= MOST:
+            return width
+    return 1
 
 
 def patch_picture(texture: Texture, size: tuple[int, int]) -> Picture:

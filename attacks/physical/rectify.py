@@ -25,6 +25,10 @@ LEAST = 2
 OFF = 0.2
 #: The longer side of a rectified picture in pixels, at most.
 LARGEST = 1024
+#: So many samples of a photograph along each axis of a rectified picture, at most: a corner may lie near the horizon.
+FINEST = 8 * LARGEST
+#: No pixel of a photograph lies further from its first one.
+FARTHEST = 1e5
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +158,8 @@ def rectified(photo: NDArray[np.uint8], homography: Floats, box: Box, size: tupl
     """A rectangle of the card, seen from its front: (height, width, 3) of `size`, antialiased where it shrinks."""
     cv2 = extra("cv2")
     height, width = size
-    fine = max(1, math.ceil(pose(homography, box).scale * min(box.width, box.height) / min(size)))
+    wanted = math.ceil(pose(homography, box).scale * min(box.width, box.height) / min(size))
+    fine = max(1, min(wanted, FINEST // max(size)))
     step = np.diag([box.width / (width * fine), box.height / (height * fine), 1.0])
     # A pixel's centre is a whole number in both pictures; the box begins at the edge of its first pixel.
     step[:2, 2] = [box.x + step[0, 0] / 2, box.y + step[1, 1] / 2]
@@ -176,10 +181,12 @@ def quad_of(values: Sequence[Any], name: str) -> Floats:
         corners = np.array(values, np.float64).reshape(4, 2)
     except (TypeError, ValueError):
         raise ValueError(f"`{name}` must be four corners x,y of the patch, upper left first; got {values}") from None
+    if not (np.abs(corners) <= FARTHEST).all():
+        raise ValueError(f"`{name}` must be four corners in pixels of a photograph; got {values!r:.120}")
     sides = np.roll(corners, -1, 0) - corners
     after = np.roll(sides, -1, 0)
     turns = sides[:, 0] * after[:, 1] - sides[:, 1] * after[:, 0]
-    if not (np.isfinite(corners).all() and (turns > 1e-6 * np.abs(sides).max() ** 2).all()):
+    if not (turns > 1e-6 * np.abs(sides).max() ** 2).all():
         raise ValueError(
             f"`{name}` must be four corners, upper left first, clockwise, of a convex shape; got {values}"
         )

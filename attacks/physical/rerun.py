@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from attacks import choices
 from attacks.build import Parts, build
 from attacks.images import load_image
+from attacks.physical.placed import Placement, placement, read_json
 from attacks.schema import Run, validate
 from attacks.subject import identity
 
@@ -21,18 +21,6 @@ from attacks.subject import identity
 PROGRAMS = ("torchscript", "plugin")
 #: Keys of an encoder's identity that say whether it is the same.
 SAME = ("fingerprint", "sha256")
-
-
-@dataclass(frozen=True)
-class Placement:
-    """`placement.json`: the pictures' names, their (height, width), the texture's, where it lies in each, as shares
-    of width and height, and the target's name."""
-
-    pictures: tuple[str, ...]
-    size: tuple[int, int]
-    texture: tuple[int, int]
-    quads: tuple[tuple[Any, ...], ...]
-    target: str | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,34 +33,6 @@ class Again:
     manifest: dict[str, Any]
     metrics: dict[str, Any]
     placement: Placement
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file. Raises FileNotFoundError or ValueError in one line."""
-    if not path.is_file():
-        raise FileNotFoundError(f"`{path}` does not exist: is it the directory of a finished run?")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"`{path}` is not JSON ({error})") from None
-
-
-def placement(folder: Path) -> Placement:
-    """Read `placement.json`. Raises FileNotFoundError or ValueError."""
-    path = folder / "placement.json"
-    if not path.is_file() and (folder / "manifest.json").is_file():
-        raise FileNotFoundError(f"`{folder}` is no run of a patch: it has no placement.json (perturbation=patch)")
-    said = read_json(path)
-    try:
-        height, width = map(int, said["size"])
-        rows, columns = map(int, said["texture"])
-        quads = tuple(tuple(each) for each in said["quads"])
-        found = Placement(tuple(said["pictures"]), (height, width), (rows, columns), quads, said["target"])
-        if len(quads) != len(found.pictures) or not all(map(len, quads)):
-            raise ValueError("not as many places as pictures")
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"`{path}` is not what a run writes ({type(error).__name__}: {error})") from None
-    return found
 
 
 def rerun(folder: Path, device: str = "auto", program: str | None = None) -> Again:
@@ -92,7 +52,7 @@ def rerun(folder: Path, device: str = "auto", program: str | None = None) -> Aga
     try:
         config: Any = OmegaConf.create(said["config"])
         run = validate(config)
-    except (ValueError, OmegaConfBaseException) as error:
+    except (TypeError, ValueError, OmegaConfBaseException) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"`{folder / 'manifest.json'}` is not of this version: {reason}") from None
     refuse_program(run, program)

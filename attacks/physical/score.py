@@ -13,12 +13,14 @@ from torch import Tensor
 from attacks.build import Parts
 from attacks.embeddings import BLOCK, embedded
 from attacks.evaluation import Bank, embed, evaluate
-from attacks.metrics import Interval, interval
+from attacks.metrics import Interval, interval, wilson
 from attacks.physical.looks import Look
 from transforms import Compose
 
 #: As in metrics.json.
 MEASURES = ("cosine", "recall_at_1", "success")
+#: Those of them that are yes or no.
+SHARES = ("recall_at_1", "success")
 #: The arms of the run that photographs are compared with.
 ARMS = ("eot", "noise", "clean")
 
@@ -63,6 +65,19 @@ def summary(values: Tensor, rows: Sequence[int]) -> Interval:
     return interval(torch.stack([values[shown == row].double().mean() for row in shown.unique()])[:, None])
 
 
+def share(hits: Tensor, rows: Sequence[int]) -> Interval:
+    """The share of (P,) hits, a bool each, with its 95 % interval. A bootstrap of equal values has no width, and few
+    photographs often are all equal; so of one picture it is Wilson's over the photographs. Of several pictures it is
+    `summary`'s, but no narrower on either side than Wilson's would be if photographs of one picture were independent.
+    That is the least there can be: how far pictures differ cannot be seen where all photographs agree."""
+    count = len(hits)
+    found = summary(hits.double(), rows)
+    least = wilson(found.mean * count, count)
+    if len(set(rows)) == 1:
+        return least
+    return Interval(found.mean, min(found.low, least.low), max(found.high, least.high))
+
+
 def difference(seen: Interval, predicted: Interval) -> Interval:
     """Of two independent means, with an interval from theirs (Zou & Donner 2008): each bound is off by the root of
     the squares of how far off the means may be."""
@@ -74,23 +89,31 @@ def difference(seen: Interval, predicted: Interval) -> Interval:
     )
 
 
+def _interval(said: Any) -> Interval:
+    """From what metrics.json holds, which may be a stranger's."""
+    found = Interval(**said)
+    if not all(type(value) in (int, float) and -1.001 <= value <= 1.001 for value in found):
+        raise ValueError(f"a mean and its interval must be numbers of -1..1; got {said!r:.80}")
+    return found
+
+
 def compared(judged: Judged, rows: Sequence[int], metrics: dict[str, Any]) -> dict[str, Any]:
     """All photographs beside what the run predicted. Raises ValueError where metrics.json is not that of a run."""
     try:
         digital = {
-            arm: {name: Interval(**metrics["arms"][arm][name]) for name in MEASURES}
+            arm: {name: _interval(metrics["arms"][arm][name]) for name in MEASURES}
             for arm in ARMS
             if arm in metrics["arms"]
         }
         eot = digital["eot"]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"metrics.json has no scores of the arm eot ({type(error).__name__}: {error})") from None
-    found = {name: summary(getattr(judged, name).double(), rows) for name in MEASURES}
+    found = {name: (share if name in SHARES else summary)(getattr(judged, name), rows) for name in MEASURES}
     return {
         "photographs": {name: found[name]._asdict() for name in MEASURES},
         "digital": {arm: {name: value._asdict() for name, value in each.items()} for arm, each in digital.items()},
         "difference": {name: difference(found[name], eot[name])._asdict() for name in MEASURES},
-        "intervals": "95 %, bootstrap over pictures"
+        "intervals": "95 %, bootstrap over pictures; shares no narrower than Wilson's over photographs"
         if len(set(rows)) > 1
-        else "95 %, bootstrap over photographs of one picture",
+        else "95 %, over photographs of one picture; shares: Wilson's, cosine: bootstrap",
     }

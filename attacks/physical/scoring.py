@@ -10,26 +10,47 @@ from typing import Any
 import numpy as np
 
 from attacks.files import sha256
+from attacks.images import to_bytes
 from attacks.physical import colour_fit, photo_report
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.layout import Card, card_from
 from attacks.physical.looks import VIEWS, Look, described, look
 from attacks.physical.photos import listed, quads, read
-from attacks.physical.rerun import Again, Placement, placement, read_json, rerun
+from attacks.physical.placed import Placement, placement, read_json
+from attacks.physical.rerun import Again, rerun
 from attacks.physical.score import compared, judge
 from attacks.subject import described as encoder_words
+from attacks.subject import identity
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True)
 class Colours:
-    """The map of colours that all photographs together show, the exposure of each one with a chart in stops (by its
-    name), and why there is none."""
+    """The map of colours that all photographs together show, the gain of light (3,) of each one with a chart (by its
+    name), in how many of them it was measured on the scene (0: none was, and the gains are against the median
+    photograph), and why there is no map."""
 
     fit: ColourFit | None
-    stops: dict[str, float]
+    gains: dict[str, colour_fit.Floats]
+    compared: int
     why: str
+
+    @property
+    def stops(self) -> dict[str, float]:
+        """Exposures: the gains of green, against which `transforms.WhiteBalance` has those of red and blue."""
+        return {name: float(np.log2(gain[1])) for name, gain in self.gains.items()}
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user must know of the map."""
+        if self.fit is None or self.compared:
+            return []
+        return [
+            f"colours: in fewer than half of {len(self.gains)} photographs the scene round the card can be compared "
+            "with the run's picture, so colour.json holds the exposure that they have in common, and preset.yaml "
+            "darkens or lightens the patch by it; photograph the card in the run's own scene, and more of that"
+        ]
 
 
 @dataclass(frozen=True)
@@ -75,7 +96,8 @@ def score_photos(
     looks: list[Look] = []
     for photo in found:
         try:
-            looks.append(look(photo, read(photo.path), card, given.get(photo.name), where, view))
+            clean = to_bytes(again.parts.queries.images[photo.row])  # as in pictures/clean, `rerun` has seen to it
+            looks.append(look(photo, read(photo.path), clean, card, given.get(photo.name), where, view))
         except (ValueError, OSError) as error:
             notes.append(f"{photo.name}: left out, {' '.join(str(error).split())}")
     if not looks:
@@ -83,7 +105,7 @@ def score_photos(
     content, colours = _content(again, where, looks, card, view, notes)
     folder = run / "photos" if out is None else out
     photo_report.write(folder, content, looks, again.manifest["config"], colours.fit, colours.stops)
-    return Scored(folder, content, tuple(notes))
+    return Scored(folder, content, (*notes, *content["notes"]))
 
 
 def printed(run: Path) -> Card | None:
@@ -94,7 +116,7 @@ def printed(run: Path) -> Card | None:
     said = read_json(path)
     try:
         found, name = card_from(said["card"]), said["id"]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"`{path}` is not what print_patch writes ({type(error).__name__}: {error})") from None
     own = f"vp-{sha256(run / 'patch.png')[:8]}"
     if name != own:
@@ -105,16 +127,21 @@ def printed(run: Path) -> Card | None:
 
 
 def colours_of(looks: Sequence[Look], card: Card | None) -> Colours:
-    """Fit the colours of all photographs together."""
-    charts = [(each.photo.name, each.swatches) for each in looks if each.swatches is not None]
+    """Fit the colours of all photographs together, at the exposure of the run's pictures where half of them or more
+    can be compared with those; else at the median photograph's."""
+    charts = [(each.photo.name, each.swatches, each.gain) for each in looks if each.swatches is not None]
     if card is None or not charts:
-        return Colours(None, {}, "no photograph shows the colour chart")
-    common, stops = colour_fit.pooled([swatches for _, swatches in charts])
-    by_name = {name: stop for (name, _), stop in zip(charts, stops, strict=True)}
+        return Colours(None, {}, 0, "no photograph shows the colour chart")
+    compared = sum(gain is not None for _, _, gain in charts)
+    if 2 * compared < len(charts):
+        compared = 0
+    known = [gain if compared else None for _, _, gain in charts]
+    common, gains = colour_fit.pooled([swatches for _, swatches, _ in charts], known)
+    by_name = {name: gain for (name, _, _), gain in zip(charts, gains, strict=True)}
     try:
-        return Colours(colour_fit.fit(colour_fit.asked(card), common), by_name, "")
+        return Colours(colour_fit.fit(colour_fit.asked(card), common), by_name, compared, "")
     except ValueError as error:
-        return Colours(None, by_name, str(error))
+        return Colours(None, by_name, compared, str(error))
 
 
 def _content(
@@ -139,14 +166,22 @@ def _content(
         "run": str(again.folder),
         "view": view,
         "size": where.size[0],
-        "encoder": dict(encoder_words(again.manifest["encoder"])),
+        "encoder": dict(encoder_words(identity(again.run.encoder, again.parts.encoder))),
         "target": where.target,
         "photos": table,
         "left_out": list(notes),
         "colour": None
         if fit is None
-        else {"degree": fit.degree, "swatches": fit.swatches, "delta_e": fit.before, "delta_e_held_out": fit.after},
+        else {
+            "degree": fit.degree,
+            "swatches": fit.swatches,
+            "exposure": "scene" if colours.compared else "median photograph",
+            "compared": colours.compared,
+            "delta_e": fit.before,
+            "delta_e_held_out": fit.after,
+        },
         "no_colour": colours.why or None,
+        "notes": colours.notes,
         **compared(judged, rows, again.metrics),
     }
     return content, colours
@@ -165,6 +200,6 @@ def _colour_words(each: Look, card: Card | None, colours: Colours) -> dict[str, 
     said["delta_e"] = float(colour_fit.difference(source, seen).mean())
     if colours.fit is not None:
         light = colour_fit.terms(source, colours.fit.degree) @ np.asarray(colours.fit.coefficients).T
-        light *= 2 ** colours.stops[each.photo.name]
+        light *= colours.gains[each.photo.name]
         said["delta_e_fitted"] = float(colour_fit.difference(light, seen).mean())
     return said

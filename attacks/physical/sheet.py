@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 
 from attacks.files import atomic, sha256, write_json
 from attacks.physical.furniture import Label, beside
-from attacks.physical.layout import GROUPS, Card, card
+from attacks.physical.layout import GROUPS, SIDES, Card, card
 from attacks.physical.paper import INCH, Page, Plan, plan
 from attacks.physical.pdf import font_file, write_pdf
 from attacks.physical.raster import WHITE, Grid, Picture, Texture, card_picture, fill, patch_picture
@@ -77,12 +77,13 @@ def _said(path: Path, size: tuple[int, ...]) -> tuple[float | None, int | None]:
     try:
         said: Any = json.loads(path.read_text(encoding="utf-8"))
         texture, width, tags = said["texture"], said["width_mm"], said.get("tags")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"`{path}` cannot be read ({type(error).__name__}: {error})") from None
     if texture != list(size):
         raise ValueError(f"`{path}` speaks of a texture of {texture}, patch.png has {list(size)}: not of one run")
-    if width is not None and not (type(width) in (int, float) and math.isfinite(width) and width > 0):
-        raise ValueError(f"`width_mm` in `{path}` must be a positive number or null; got {width!r}")
+    if width is not None and not (type(width) in (int, float) and SIDES[0] <= width <= SIDES[1]):
+        got = f"{width!r:.40}"
+        raise ValueError(f"`width_mm` in `{path}` must lie in {SIDES[0]:g}..{SIDES[1]:g}, or be null; got {got}")
     if tags is not None and (type(tags) is not int or not 0 <= tags < GROUPS):
         raise ValueError(f"`tags` in `{path}` must lie in 0..{GROUPS - 1}, or be null; got {tags!r}")
     return None if width is None else float(width), tags
@@ -115,8 +116,8 @@ def write(
     wide = WIDTH if width is None and found.width is None else found.width if width is None else width
     assert wide is not None
     height, columns = found.texture.shape[:2]
-    if not (wide > 0 and math.isfinite(wide)):
-        raise ValueError(f"`width_mm` must be a positive number of millimetres; got {wide}")
+    if not SIDES[0] <= wide <= SIDES[1]:
+        raise ValueError(f"`width_mm` must lie in {SIDES[0]:g}..{SIDES[1]:g} millimetres; got {wide:g}")
     laid = card(wide, wide * height / columns, found.group)
     sheets = plan(laid, paper, dpi)
     label = Label(found.id, dpi)

@@ -17,6 +17,7 @@ from attacks.eot import view
 from attacks.experiment import ARMS, Outcome
 from attacks.files import atomic
 from attacks.images import to_bytes
+from attacks.patch import Patch
 from transforms import taken
 
 NAMES = {"clean": "clean", "noise": "random noise", "no_eot": "attack without EOT", "eot": "attack with EOT"}
@@ -39,8 +40,9 @@ def contact_sheet(path: str | Path, parts: Parts, outcome: Outcome) -> None:
     u = outcome.bank.u[:SHOWN]
     figure = Figure(figsize=(1.45 * (len(u) + 1), 1.72 * len(ARMS)), dpi=110)
     axes = figure.subplots(len(ARMS), len(u) + 1)
+    direct = "head-on" if isinstance(parts.perturbation, Patch) else "the file"
     for row, arm in zip(axes, ARMS, strict=True):
-        _show(row[0], outcome.pictures[arm][picture], "the file", "#888888")
+        _show(row[0], outcome.pictures[arm][picture], direct, "#888888")
         row[0].set_ylabel(NAMES[arm], fontsize=9)
         views = view(outcome.bank.transforms, taken(outcome.shown[arm], picture), u).cpu()
         scores = outcome.scores[arm]
@@ -48,7 +50,9 @@ def contact_sheet(path: str | Path, parts: Parts, outcome: Outcome) -> None:
             row[1:], views, scores.cosine[picture], scores.nearest[picture], strict=False
         ):
             known = bool(parts.gallery.same(nearest, parts.truth[picture]))
-            _show(axis, seen, f"{cosine:.2f}" + ("" if known else "  not known"), "#2f855a" if known else "#c53030")
+            aimed = parts.goal is not None and bool(parts.gallery.same(nearest, parts.goal[picture]))
+            said = "" if known else "  the target" if aimed else "  not known"
+            _show(axis, seen, f"{cosine:.2f}{said}", "#2f855a" if known else "#c53030")
     figure.tight_layout(pad=0.4)
     with atomic(path) as temporary:
         figure.savefig(temporary, format="png", metadata={"Software": None})

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from attacks.experiment import Outcome
 from attacks.files import write_text
+from attacks.patch_facts import rows
 from attacks.report.figures import NAMES, SHOWN, drift_curve, loss_curve, typical
 from attacks.subject import described
 
@@ -18,11 +19,13 @@ from attacks.subject import described
 def write_report(out: Path, content: dict[str, Any], outcome: Outcome, warnings: list[str]) -> None:
     """Write `report.html` into the run directory; `views.png` must be there already."""
     page = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined)
+    patch = content["threat"]["patch"]
     text = page.get_template("template.html").render(
         metrics=content,
         names=NAMES,
         verdict=verdict(content),
-        encoder=described(content["encoder"]),
+        encoder=described(content["encoder"]) + (rows(patch) if patch else []),
+        texture=base64.b64encode((out / "patch.png").read_bytes()).decode() if patch else None,
         shown=content["queries"][typical(outcome)],
         views=SHOWN,
         warnings=warnings,
@@ -37,13 +40,15 @@ def write_report(out: Path, content: dict[str, Any], outcome: Outcome, warnings:
 def verdict(content: dict[str, Any]) -> str:
     """One sentence with the interval that it rests on."""
     eot, plain = content["arms"]["eot"], content["arms"]["no_eot"]
+    patch = content["threat"].get("patch")
+    what = "a picture with the patch" if patch else "an attacked picture"
     if not content["threat"]["targeted"]:
         return (
-            f"Under held-out camera views the encoder recognises an attacked picture {_share(eot['recall_at_1'])}; "
+            f"Under held-out camera views the encoder recognises {what} {_share(eot['recall_at_1'])}; "
             f"when the attack ignores the views, {_share(plain['recall_at_1'])}."
         )
     return (
-        "Under held-out camera views an attacked picture is taken for the attacker's target "
+        f"Under held-out camera views {what} is taken for the attacker's target "
         f"{_share(eot['success'])}; "
         f"when the attack ignores the views, {_share(plain['success'])}."
     )

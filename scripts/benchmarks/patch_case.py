@@ -25,9 +25,10 @@ from transforms.homography import matrix_of, quad_to_quad
 
 #: Sides of a scene in pixels and of a texture in texels.
 SIZE, TEXTURE = 96, 48
-#: Scenes that share a patch; groups; the first few choose the peers' settings and are not judged.
-SCENES, GROUPS, TUNED = 8, 7, 1
-SCALE, DEGREES = (0.3, 0.6), 22.5
+#: Scenes that share a patch, and groups of them; the first group chooses settings and is not judged.
+SCENES, GROUPS = 8, 7
+#: ART's default; and what scale a patch has where nothing else is said.
+DEGREES, SCALE = 22.5, (0.3, 0.6)
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ class Askew(Homography):
 class Ranges:
     """Where a patch may lie: ART's arguments, and the same for us."""
 
-    distortion: float = 0.0
     scale: tuple[float, float] = SCALE
+    distortion: float = 0.0
     degrees: float = DEGREES
 
     @property
@@ -113,19 +114,19 @@ class Question:
         return self.rows if self.target is None else torch.full_like(self.rows, self.target)
 
     def judged(self, views: Tensor) -> tuple[Tensor, Tensor]:
-        """(B*V,3,S,S), scene by scene -> the cosines to the anchors and whether the attack has its way, (B,V) both."""
+        """(B*V,3,S,S), scene by scene -> cosines to the anchors, and whether the attack has its way, (B,V) both."""
         with torch.no_grad():
             found = torch.cat([self.counted.encoder(part) for part in views.split(64)])
         likeness = (F.normalize(found, dim=1) @ self.gallery.T).unflatten(0, (len(self.scenes), -1))
         cosine = likeness.gather(2, self.goal[:, None, None].expand(-1, likeness.shape[1], 1))[..., 0]
-        reached = likeness.argmax(2) == self.goal[:, None]
-        return cosine, reached if self.target is not None else ~reached
+        same = likeness.argmax(2) == self.goal[:, None]
+        return cosine, same if self.target is not None else ~same
 
     def ours(self, texture: Tensor, views: int) -> Tensor:
         """(1,3,h,w) -> `views` fresh placements in each scene by our renderer."""
         pipeline = self.ranges.pipeline
         u = Sobol()(views * len(self.scenes), pipeline.dims, seed=stream(self.seed, "held out"))
-        patch = self.ranges.patch(SIZE, texture.shape[-1])
+        patch = self.ranges.patch(self.scenes.shape[-1], texture.shape[-1])
         with torch.no_grad():
             return pipeline(patch.scene(self.scenes, texture), u.to(texture))
 
@@ -136,26 +137,38 @@ class Question:
 
 
 @lru_cache(maxsize=1)
-def network() -> nn.Module:
+def network(device: str) -> nn.Module:
     """The pocket encoder, frozen."""
-    return load_encoder().requires_grad_(False)
+    return load_encoder().requires_grad_(False).to(device)
 
 
 @lru_cache(maxsize=1)
-def gallery() -> tuple[Pictures, Tensor]:
+def gallery(device: str) -> tuple[Pictures, Tensor]:
     """Every tile of every photograph, and their embeddings of length 1."""
     everything = tiles(SIZE)
     with torch.no_grad():
-        return everything, F.normalize(network()(everything.images), dim=1)
+        found = torch.cat([network(device)(part.to(device)) for part in everything.images.split(64)])
+    return everything, F.normalize(found, dim=1)
 
 
-def question(group: int, targeted: bool, ranges: Ranges, evals: int) -> Question:
-    """The scenes of a group, its target a picture of a photograph that no scene is cut from."""
-    everything, embedded = gallery()
+def question(
+    group: int, targeted: bool, ranges: Ranges, evals: int, device: str = "cpu", size: int = SIZE
+) -> Question:
+    """The scenes of a group, enlarged to `size`; its target is a picture of a photograph that the encoder knows."""
+    everything, embedded = gallery(device)
     held = [i for i, name in enumerate(everything.names) if name.rsplit("-", 2)[0] in HELD_OUT]
+    others = sorted(set(range(len(everything))) - set(held))
     rows = held[group :: len(held) // SCENES][:SCENES]
-    others = [i for i in range(len(everything)) if i not in set(held)]
-    target = others[(2 * group + 1) * len(others) // (2 * GROUPS)] if targeted else None
-    seed = stream(0, "patch", group, targeted)
-    counted = Counting(network()).eval()
-    return Question(everything.images[rows], torch.tensor(rows), target, ranges, evals, seed, counted, embedded)
+    scenes = everything.images[rows]
+    if size != SIZE:
+        scenes = F.interpolate(scenes, (size, size), mode="bilinear", antialias=True).clamp(0, 1)
+    return Question(
+        scenes.to(device),
+        torch.tensor(rows, device=device),
+        others[(2 * group + 1) * len(others) // (2 * GROUPS)] if targeted else None,
+        ranges,
+        evals,
+        stream(0, "patch", group, targeted),
+        Counting(network(device)).eval(),
+        embedded,
+    )

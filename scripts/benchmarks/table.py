@@ -24,21 +24,24 @@ class Table:
         columns: the heading of each column, and the format of its figures: {"ms": ".1f"}.
         rows: name of a row -> a figure for each column, or words ("not installed").
         chart: "bars" draws the first column, a bar a row; "lines" draws a line a row, over headings that are
-            numbers; None draws nothing.
+            numbers; "shares" draws such lines between 0 and 1, with the rows "NAME, low" and "NAME, high" as the band
+            of NAME; None draws nothing.
         notes: lines printed below.
+        across: what the columns are.
     """
 
     title: str
     columns: Mapping[str, str]
     rows: Mapping[str, Row]
-    chart: Literal["bars", "lines"] | None = None
+    chart: Literal["bars", "lines", "shares"] | None = None
     notes: tuple[str, ...] = ()
+    across: str = ""
 
     def __str__(self) -> str:
         left = max(14, *(len(name) for name in self.rows))
         widths = [max(8, len(name)) for name in self.columns]
         heads = " ".join(f"{name:>{width}}" for name, width in zip(self.columns, widths, strict=True))
-        lines = [self.title, f"{'':{left}} {heads}"]
+        lines = [self.title, f"{'':{left}} {heads}  {self.across}".rstrip()]
         for name, row in self.rows.items():
             cells = row if isinstance(row, str) else " ".join(self._cells(row, widths))
             lines.append(f"{name:{left}} {cells}")
@@ -65,7 +68,7 @@ def save(tables: Sequence[Table], name: str, folder: Path, machine: Mapping[str,
     drawn = [table for table in tables if table.chart]
     figure = Figure(figsize=(8, 0.5 + 3.2 * len(drawn)), dpi=110)
     for table, axis in zip(drawn, figure.subplots(len(drawn), squeeze=False).flat, strict=True):
-        (_bars if table.chart == "bars" else _lines)(axis, table)
+        {"bars": _bars, "lines": _lines, "shares": _shares}[table.chart or "bars"](axis, table)
         axis.set_title("\n".join([table.title, *table.notes[-1:]]), fontsize=8)
         axis.tick_params(labelsize=8)
     figure.tight_layout()
@@ -91,3 +94,26 @@ def _lines(axis: Axes, table: Table) -> None:
     axis.set_xticks(at, list(table.columns))
     axis.minorticks_off()
     axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))  # beside the curves, not on them
+
+
+def _shares(axis: Axes, table: Table) -> None:
+    at = [float(column) for column in table.columns]
+    found = {
+        name: [float("nan") if x is None else x for x in row]
+        for name, row in table.rows.items()
+        if not isinstance(row, str)
+    }
+    for name, line in found.items():
+        if not name.endswith((", low", ", high")):
+            (drawn,) = axis.plot(at, line, marker="o", label=name)
+            if f"{name}, low" in found:
+                low, high = found[f"{name}, low"], found[f"{name}, high"]
+                axis.fill_between(at, low, high, color=drawn.get_color(), alpha=0.15)
+    axis.set_xticks(at, list(table.columns))
+    if at[0] > at[-1]:
+        axis.invert_xaxis()  # columns run from left to right
+    axis.set_ylim(-0.03, 1.03)
+    axis.set_xlabel(table.across, fontsize=8)
+    axis.set_ylabel("share of the views", fontsize=8)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))

@@ -6,7 +6,6 @@ They are made with numpy and OpenCV alone, and share nothing with `transforms` b
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,15 @@ from numpy.typing import NDArray
 
 from attacks.files import atomic, write_json
 from attacks.physical.layout import Card, card_from
+from attacks.physical.placed import placement, read_json
 from attacks.physical.simulation.camera import Pixels, filed, printed
 from attacks.physical.simulation.photographs import MM, photograph
 from attacks.physical.simulation.shots import Ranges, draw
 
 __all__ = ["Ranges", "simulate"]
+
+#: No print has more.
+MOST_DPI, MOST_PIXELS = 10_000, 89_000_000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,42 +115,42 @@ def simulate(
 def _subject(run: Path, strength: float) -> Subject:
     if not run.is_dir():
         raise FileNotFoundError(f"run directory `{run}` does not exist")
-    placement = run / "placement.json"
-    if not placement.is_file():
-        raise FileNotFoundError(f"`{placement}` is missing: is this the output of a run with `perturbation=patch`?")
+    if not (run / "placement.json").is_file():
+        raise FileNotFoundError(
+            f"`{run}` has no placement.json: is it the output of a run with `perturbation=patch`?"
+        )
     sheet, raster = run / "print" / "sheet.json", run / "print" / "card.png"
     for path in (sheet, raster):
         if not path.is_file():
             raise FileNotFoundError(f"`{path}` is missing: run `python scripts/print_patch.py {run}` first")
-    said, where = _json(sheet), _json(placement)
+    said, where = read_json(sheet), placement(run)
     try:
-        card, name, dpi = card_from(said["card"]), str(said["id"]), int(said["dpi"])
-        names, quads = where["pictures"], where["quads"]
-        pictures = tuple(
-            (each, run / "pictures" / "clean" / f"{each}.png", tuple(own))
-            for each, own in zip(names, quads, strict=True)
-        )
+        card, name, dpi = card_from(said["card"]), str(said["id"]), said["dpi"]
+        if type(dpi) is not int or not 1 <= dpi <= MOST_DPI:
+            raise ValueError(f"`dpi` must be a whole number of 1..{MOST_DPI}")
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"`{sheet}` or `{placement}` is not as its script writes it ({error!r})") from None
-    if not pictures or not all(own and np.shape(own)[1:] == (4, 2) for _, _, own in pictures):
-        raise ValueError(f"`{placement}` must name a picture or more, and for each one quad of four (x, y) or more")
+        raise ValueError(f"`{sheet}` is not as print_patch writes it ({type(error).__name__}: {error})") from None
+    pictures = tuple(
+        (each, run / "pictures" / "clean" / f"{each}.png", quads)
+        for each, quads in zip(where.pictures, where.quads, strict=True)
+    )
     pixels = _read(raster)
     if any(abs(side - of * dpi / MM) > 2 for side, of in zip(pixels.shape, (card.height, card.width), strict=False)):
         raise ValueError(f"`{raster}` has not the size that `{sheet}` says: print the run again")
     return Subject(name, card, printed(pixels, strength), dpi, pictures)
 
 
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"`{path}` is not JSON ({error})") from None
-
-
 def _read(path: Path) -> NDArray[np.uint8]:
+    """A picture that a run or a print wrote: only PNG is decoded, and only what fits into memory."""
     if not path.is_file():
         raise FileNotFoundError(f"picture `{path}` is missing")
-    found = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR_RGB)
+    content = path.read_bytes()
+    if content[:8] != b"\x89PNG\r\n\x1a\n":
+        raise ValueError(f"picture `{path}` cannot be read: it is no PNG")
+    pixels = int.from_bytes(content[16:20], "big") * int.from_bytes(content[20:24], "big")  # width and height
+    if not 0 < pixels <= MOST_PIXELS:
+        raise ValueError(f"picture `{path}` cannot be read: {pixels} pixels, and at most {MOST_PIXELS} are read")
+    found = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR_RGB)
     if found is None:
         raise ValueError(f"picture `{path}` cannot be read: is the file whole?")
     return found  # type: ignore[return-value]

@@ -1,0 +1,153 @@
+"""Whose patch is stronger for the same number of gradients? Ours by one rule, ART's as documented and tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks import interval
+from attacks.progress import Progress
+from benchmarks.patch_case import GROUPS, SCENES, SIZE, TEXTURE, Ranges, question
+from benchmarks.patch_peers import CONTESTANTS, OURS, Setting, art_patch
+from benchmarks.peers import installed
+from benchmarks.table import Row, Table
+
+#: Views of each scene that choose a peer's setting.
+TUNING_VIEWS = 32
+
+
+class Cell(NamedTuple):
+    """A goal, and where the patch may lie. The scales leave room for a difference: at 0.3 to 0.6 of a scene's side a
+    patch hides nearly every scene, and is taken for hardly any target."""
+
+    targeted: bool
+    ranges: Ranges
+
+    def __str__(self) -> str:
+        low, high = self.ranges.scale
+        askew = f", distortion {self.ranges.distortion:g}" if self.ranges.distortion else ""
+        return f"{'toward a target' if self.targeted else 'away'}, scale {low:g} to {high:g}{askew}"
+
+
+CELLS = (
+    Cell(True, Ranges((0.5, 0.8))),
+    Cell(True, Ranges((0.5, 0.8), distortion=0.2)),
+    Cell(False, Ranges((0.2, 0.4))),
+)
+
+
+class Job(NamedTuple):
+    """An attack of a contestant on a group of scenes, `evals` gradients of each, and how many `views` of each scene
+    judge it, for each renderer."""
+
+    cell: Cell
+    group: int
+    name: str
+    setting: Setting
+    evals: int
+    views: int
+
+
+class Outcome(NamedTuple):
+    """Of one texture: whether each view has its way, and its cosine to the anchor, (2,B,V) both: by our renderer, and
+    by ART's. And the gradients of each scene that it took."""
+
+    success: Tensor
+    cosine: Tensor
+    gradients: float
+
+
+def work(job: Job) -> Outcome:
+    """Do a job: its texture, as an 8-bit file holds it, on fresh placements. The same result whenever it is asked."""
+    asked = question(job.group, job.cell.targeted, job.cell.ranges, job.evals)
+    found = CONTESTANTS[job.name].run(asked, job.setting)
+    gradients = asked.counted.gradients / len(asked.scenes)
+    texture = (found.clamp(0, 1) * 255).round() / 255
+    judges = [asked.ours(texture, job.views)]
+    if installed("art"):
+        made, _, _ = art_patch(asked, Setting(1.0, 1), 1, "Adam")
+        judges.append(asked.theirs(made._random_overlay, texture, job.views))
+    cosine, success = zip(*(asked.judged(views) for views in judges), strict=True)
+    return Outcome(torch.stack(success).float(), torch.stack(cosine), gradients)
+
+
+def run(evals: int, groups: int, views: int) -> list[Table]:
+    """Success and cosine in each cell.
+
+    Args:
+        evals: gradients of each scene.
+        groups: of scenes, for each a patch.
+        views: held-out placements in each scene, for each renderer.
+
+    Raises:
+        ValueError: more groups than there are.
+    """
+    if not groups < GROUPS:
+        raise ValueError(f"`--groups` must be at most {GROUPS - 1}, for the first one chooses settings; got {groups}")
+    return [table for cell in CELLS for table in compared(cell, evals, groups, views)]
+
+
+def compared(cell: Cell, evals: int, groups: int, views: int) -> tuple[Table, Table]:
+    """All contestants on one cell, ART's with the defaults of its signature and tuned."""
+    here = {name: each for name, each in CONTESTANTS.items() if installed(each.module)}
+    settings = {name: (name, each.default) for name, each in here.items()}
+    settings |= {f"{name}, tuned": (name, tuned(cell, name, evals)) for name, each in here.items() if each.grid}
+    jobs = {
+        row: [Job(cell, group, name, setting, evals, views) for group in range(1, groups + 1)]
+        for row, (name, setting) in settings.items()
+    }
+    outcomes = iter(_done(f"{cell}", [job for each in jobs.values() for job in each]))
+    found = {row: [next(outcomes) for _ in each] for row, each in jobs.items()}
+    missing = dict.fromkeys([name for name in CONTESTANTS if name not in here], "not installed")
+    what = f"{cell}; {groups} groups of {SCENES} scenes, {evals} gradients of each"
+    notes = tuple(
+        f"{row}: {setting}; {found[row][0].gradients:g} gradients" for row, (_, setting) in settings.items()
+    )
+    success: dict[str, Row] = {row: figures("success", each, found[OURS]) for row, each in found.items()}
+    cosine: dict[str, Row] = {row: figures("cosine", each, found[OURS]) for row, each in found.items()}
+    heads = ("by ours", "by ART", "- ours", "low", "high")
+    better = "higher" if cell.targeted else "lower"
+    return (
+        Table(
+            f"Success of a patch, {what} ({SIZE}x{SIZE}, texture {TEXTURE}x{TEXTURE}), {views} views of each judge",
+            dict(zip(heads, (".3f", ".3f", "+.3f", "+.3f", "+.3f"), strict=True)),
+            success | missing,
+            "bars",
+            notes,
+        ),
+        Table(
+            f"Cosine to the anchor, {better} is stronger: {what}",
+            dict(zip(heads, (".4f", ".4f", "+.4f", "+.4f", "+.4f"), strict=True)),
+            cosine | missing,
+        ),
+    )
+
+
+def tuned(cell: Cell, name: str, evals: int) -> Setting:
+    """The setting of a contestant's grid with the most success on the first group, as its own renderer sees it; among
+    equals, that with the better cosine."""
+    grid = [setting for setting in CONTESTANTS[name].grid if setting.views <= evals]
+    jobs = [Job(cell, 0, name, setting, evals, TUNING_VIEWS) for setting in grid]
+    sign = 1 if cell.targeted else -1
+    worth = [(float(o.success[-1].mean()), sign * float(o.cosine[-1].mean())) for o in _done(f"tuning {name}", jobs)]
+    return grid[worth.index(max(worth))]
+
+
+def figures(name: str, mine: Sequence[Outcome], ours: Sequence[Outcome]) -> Row:
+    """A row: the means by each renderer (ART's is None where it is missing), and over both the difference to ours,
+    with its interval over groups, because the scenes of a group share a patch."""
+    here, there = (torch.stack([getattr(o, name).mean((1, 2)) for o in each]) for each in (mine, ours))
+    by = [float(value) for value in here.mean(0)]
+    return (by[0], by[1] if len(by) > 1 else None, *interval((here - there).mean(1, keepdim=True)))
+
+
+def _done(name: str, jobs: Sequence[Job]) -> list[Outcome]:
+    found = []
+    with Progress(name, len(jobs)) as progress:
+        for job in jobs:
+            found.append(work(job))
+            progress.step(success=float(found[-1].success.mean()), cosine=float(found[-1].cosine.mean()))
+    return found

@@ -1,0 +1,94 @@
+"""What does a view of a patch cost: ours, ART's, and the encoder alone, which no placement can do without?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attacks import Wiener
+from attacks.engine import keep_freed_memory
+from attacks.progress import Progress
+from benchmarks.patch_case import SCENES, Question, Ranges, question
+from benchmarks.patch_peers import OURS, Setting, art_patch, started
+from benchmarks.peers import installed
+from benchmarks.strength_case import seeded
+from benchmarks.table import Row, Table
+from benchmarks.timing import compare
+
+#: The side of the scenes, that of the texture, and the views of a step over all scenes.
+TIMED = ((96, 48, 8), (96, 48, 32), (96, 200, 32), (224, 48, 8), (224, 48, 32), (224, 200, 32))
+ART, ALONE = "ART", "encoder"
+#: More steps than anybody will take: each call takes the next.
+ENDLESS = 10**6
+
+
+def run(rounds: int, device: str) -> Table:
+    """Milliseconds a view: a step of ours, one of ART's, and the encoder, forward and backward, on views that are
+    there. All have the encoder frozen, in float32."""
+    rows: dict[str, Row] = {}
+    with Progress("timing", len(TIMED)) as progress:
+        for size, texture, batch in TIMED:
+            rows[f"{size}x{size}, texture {texture}, {batch} views"] = times(size, texture, batch, rounds, device)
+            progress.step()
+    return Table(
+        f"Milliseconds a view, a step of all: pocket encoder, {device}, {torch.get_num_threads()} threads, "
+        f"{rounds} rounds",
+        {OURS: ".2f", ART: ".2f", ALONE: ".2f", "ART / ours": ".2f", "ART / encoder": ".2f"},
+        rows,
+        None,
+        ("ART / encoder: what no placement, however fast, exceeds with this encoder as it comes",),
+    )
+
+
+def times(size: int, texture: int, batch: int, rounds: int, device: str) -> Row:
+    """A row: ours, ART's (None where it is missing), the encoder, and ART's over both."""
+    asked = question(1, True, Ranges(), 1, device, size)
+    makers = {ALONE: alone(asked, batch), OURS: ours(asked, batch, texture)}
+    if installed("art"):
+        makers[ART] = art(asked, batch, texture)
+    found = compare({name: _kept(name, step) for name, step in makers.items()}, rounds, device, warm=True)
+    keep_freed_memory(False)
+    mine, bare = (1e3 * found[name] / batch for name in (OURS, ALONE))
+    if ART not in found:
+        return mine, None, bare, None, None
+    theirs = 1e3 * found[ART] / batch
+    return mine, theirs, bare, theirs / mine, theirs / bare
+
+
+def alone(asked: Question, batch: int) -> Callable[[], object]:
+    """The encoder's gradient for `batch` views that are there."""
+    views = asked.scenes.repeat_interleave(batch // SCENES, 0)
+
+    def run() -> Tensor:
+        leaf = views.clone().requires_grad_()
+        loss = F.cosine_similarity(asked.counted.encoder(leaf), asked.anchor[:1]).sum()
+        return torch.autograd.grad(loss, leaf)[0]
+
+    return run
+
+
+def ours(asked: Question, batch: int, texture: int) -> Callable[[], object]:
+    """The next step of our loop at each call."""
+    steps = started(asked, Setting(Wiener().rel_step_size, batch // SCENES), ENDLESS, texture)
+    return lambda: next(steps)
+
+
+def art(asked: Question, batch: int, texture: int) -> Callable[[], object]:
+    """The next step of ART's Adam; its pgd costs the same."""
+    made, pictures, labels = art_patch(asked, Setting(0.05, batch // SCENES, "gallery"), 1, "Adam", texture)
+    with seeded(0):
+        made.generate(pictures[:1].cpu().numpy(), labels[:1].cpu().numpy())  # finds out what kind of loss it has
+    return lambda: made._train_step(images=pictures, target=labels)
+
+
+def _kept(name: str, step: Callable[[], object]) -> Callable[[], object]:
+    """As in a run: ours keeps freed memory, ART has what glibc adapts itself to."""
+
+    def run() -> object:
+        keep_freed_memory(name != ART)
+        return step()
+
+    return run

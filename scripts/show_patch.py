@@ -1,0 +1,127 @@
+"""The pictures of docs/physical.md, from a run that was printed, photographed and scored.
+
+    python scripts/show_patch.py outputs/my_patch photos docs/physical
+
+Writes small JPEG files: views.jpg (the four arms under six views), sheet.jpg, photographs.jpg (two that show the whole
+card), overview.jpg (the first photographs as they were scored) and README.jpg (a photograph, the sheet, the scores).
+Where `photos/truth.json` tells where the patch is, prints how far from there it was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from attacks.files import atomic
+
+#: The height of a row of overview.png and the width of a column, and how many are shown.
+CELL, ROWS, COLUMNS = (314, 188), 2, 4
+#: Errors are given for a patch of this width in pixels.
+WIDTH = 300
+GAP, QUALITY = 12, 68
+
+
+def corners(patch: dict[str, Any], width: float, height: float) -> NDArray[np.float64]:
+    """(4,2) where a patch of that size in mm was found, in pixels: what photos.json says, put together again."""
+    half = min(width, height) / 2
+    square = np.array([[-width, -height], [width, -height], [width, height], [-width, height]]) / 2
+    moved = square + np.array(patch["corners"]) * half
+    angle = np.deg2rad(patch["degrees"])
+    turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    return np.asarray(patch["scale"] * moved @ turn + np.array(patch["centre"]))
+
+
+def errors(run: Path, photos: Path) -> tuple[dict[str, NDArray[np.float64]], int]:
+    """Of each scored photograph how far off its worst corner is, in pixels of a patch `WIDTH` wide, by the number of
+    fiducials that were found ("4", or "2 or 3"); and how many photographs there are."""
+    box = json.loads((run / "print" / "sheet.json").read_text())["card"]["patch"]
+    truth = {
+        each["file"]: np.array(each["patch_px"]) for each in json.loads((photos / "truth.json").read_text())["photos"]
+    }
+    found: dict[str, list[float]] = {}
+    for photo in json.loads((run / "photos" / "photos.json").read_text())["photos"]:
+        true = truth[photo["photo"]]
+        off = np.linalg.norm(corners(photo["patch"], box["width"], box["height"]) - true, axis=1).max()
+        wide = np.linalg.norm(true - np.roll(true, -1, 0), axis=1).mean()
+        found.setdefault("4" if len(photo["fiducials"]) == 4 else "2 or 3", []).append(float(off * WIDTH / wide))
+    return {name: np.array(each) for name, each in found.items()}, len(truth)
+
+
+def scaled(path: Path, height: int) -> Image.Image:
+    """A picture in that height."""
+    with Image.open(path) as file:
+        picture = file.convert("RGB")
+    return picture.resize((round(picture.width * height / picture.height), height), Image.Resampling.LANCZOS)
+
+
+def beside(pictures: list[Image.Image]) -> Image.Image:
+    """Pictures of one height in a row."""
+    width = sum(each.width for each in pictures) + GAP * (len(pictures) - 1)
+    made, x = Image.new("RGB", (width, pictures[0].height), "white"), 0
+    for each in pictures:
+        made.paste(each, (x, 0))
+        x += each.width + GAP
+    return made
+
+
+def make(run: Path, photos: Path) -> dict[str, Image.Image]:
+    """The pictures by name."""
+    said = json.loads((run / "photos" / "photos.json").read_text())["photos"]
+    scored = [
+        photo["photo"] for photo in sorted(said, key=lambda photo: -len(photo["fiducials"]))
+    ]  # whole cards first
+    sheet = next(path for name in ("sheet.png", "sheet-1.png") if (path := run / "print" / name).is_file())
+    with Image.open(run / "photos" / "overview.png") as file:
+        whole = file.convert("RGB")
+    columns, rows = min(COLUMNS, whole.width // CELL[0]), min(ROWS, whole.height // CELL[1])
+    overview = whole.crop((0, 0, columns * CELL[0], rows * CELL[1]))
+    part = whole.crop((0, 0, min(2, columns) * CELL[0], rows * CELL[1]))
+    first = [scaled(photos / name, 360) for name in scored[:2]]
+    height = part.height
+    return {
+        "views": scaled(run / "views.png", 700),
+        "sheet": scaled(sheet, 760),
+        "photographs": beside(first),
+        "overview": overview,
+        "README": beside([scaled(photos / scored[0], height), scaled(sheet, height), part]),
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the pictures. Returns the exit status: 0, or 2 after one line that says what to mend."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, printed and scored")
+    parser.add_argument("photos", type=Path, metavar="PHOTOS", help="the photographs that were scored")
+    parser.add_argument("out", type=Path, metavar="OUT", help="where to write")
+    given = parser.parse_args(arguments)
+    try:
+        pictures = make(given.run, given.photos)
+        given.out.mkdir(parents=True, exist_ok=True)
+        for name, picture in pictures.items():
+            with atomic(given.out / f"{name}.jpg") as temporary:
+                picture.save(temporary, format="JPEG", quality=QUALITY, progressive=True)
+        if (given.photos / "truth.json").is_file():
+            found, count = errors(given.run, given.photos)
+            print(f"scored: {sum(map(len, found.values()))} of {count} photographs")
+            for name, off in sorted(found.items()):
+                low, high, worst = np.percentile(off, [50, 95, 100])
+                print(
+                    f"{name} fiducials, {len(off)} photographs: worst corner off by {low:.2f} px (median), "
+                    f"{high:.2f} (95 %), {worst:.2f} (worst) of a patch {WIDTH} px wide"
+                )
+    except (OSError, StopIteration, KeyError) as error:
+        what = str(error) or "print/sheet.png is missing"
+        print(f"error: {' '.join(what.split())}; print, photograph and score the run first", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

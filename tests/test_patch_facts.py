@@ -1,0 +1,129 @@
+"""What a report says of a patch is what was laid into the pictures."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from attacks import choices_physical as choices
+from attacks.build import price
+from attacks.laying import laid
+from attacks.patch_facts import facts, rows
+from attacks.patches import patch, tags
+from attacks.physical.layout import card
+from attacks.physical.raster import surround
+from attacks.places import Places
+from attacks.report.page import verdict
+from attacks.results import warnings
+from transforms import Compose
+
+IMAGES = torch.zeros(2, 3, 40, 60)
+QUAD = [[0.2, 0.1], [0.6, 0.1], [0.6, 0.6], [0.2, 0.6]]
+PLAIN = choices.Printer(name="none")
+
+
+def node(**keys):
+    return choices.Patch(**({"size": [16, 24], "quad": QUAD, "start": "grey", "shape": "rectangle"} | keys))
+
+
+def told(places=None, printer=PLAIN, target=None, **keys):
+    return facts(node(**keys), printer, patch(node(**keys), IMAGES, places), (40, 60), target)
+
+
+@pytest.mark.parametrize(
+    ("shape", "share"),
+    [("rectangle", 1), ("ellipse", math.pi / 4), ("circle", math.pi / 6), ([[0, 0], [1, 0], [0, 1]], 0.5)],
+)
+def test_the_area_is_that_of_the_shape_in_its_quad(shape, share):
+    area = told(shape=shape)["area"]
+    assert list(area.values()) == pytest.approx([0.4 * 0.5 * share] * 3, abs=2e-3)
+
+
+def test_the_area_is_that_of_each_picture_and_overlaps_count_once():
+    quads = torch.tensor([[QUAD, QUAD], [QUAD, [[x / 2, y / 2] for x, y in QUAD]]], dtype=torch.float64)
+    there = torch.tensor([[1.0, 1.0], [0.0, 1.0]])[..., None, None]
+    area = told(Places(quads, there))["area"]
+    assert list(area.values()) == pytest.approx([0.125, 0.05, 0.2], abs=1e-3)
+
+
+def test_anywhere_ranges_over_its_sizes():
+    found = told(place={"scale": [0.2, 0.4], "degrees": 20})
+    # Of the shorter side, 40 pixels; the texture is 1.5 times as wide as high.
+    sides = [0.2 * 40, 0.3 * 40, 0.4 * 40]
+    low, mean, high = (1.5 * side**2 / 2400 for side in sides)
+    assert found["area"] == pytest.approx({"mean": mean, "low": low, "high": high}, abs=1e-3)
+    ranges = {"scale": [0.2, 0.4], "degrees": [-20, 20], "x": [0, 1], "y": [0, 1]}
+    assert found["anywhere"] == {key: pytest.approx(ends) for key, ends in ranges.items()}
+    assert "scale 0.2 to 0.4, degrees -20 to 20, x 0 to 1" in dict(rows(found))["lies"]
+
+
+def test_a_card_covers_more_than_its_patch():
+    found = told(card=True, width_mm=60.0)
+    assert found["sheet_area"]["mean"] > 1.3 * found["area"]["mean"] == pytest.approx(1.3 * 0.2, abs=2e-3)
+    said = dict(rows(found))
+    assert "20.0% of the picture; with the card" in said["covers"]
+    assert f"60 mm wide; seen with its card, fiducials of group {found['tags']}" in said["printed"]
+
+
+def test_the_words_name_printer_colours_and_target():
+    printer = choices.Printer(name="generic", colour="generic", stages={"exposure": {"stops": 0.3}})
+    said = dict(rows(told(printer=printer, target="chelsea-0-0", gamut=[0.1, 0.9], grey=True)))
+    assert said["printed"] == "printer=generic, colours generic (relative); exposure"
+    assert said["its colours"] == "gamut [0.1, 0.9], grey only" and said["target"] == "chelsea-0-0"
+    assert "saw no printer" in dict(rows(told()))["printed"] and "target" not in dict(rows(told()))
+
+
+def test_no_budget_is_missed_by_a_patch_that_resembles_what_it_hides():
+    arm = {key: {"mean": 0.9, "low": 0.9, "high": 0.9} for key in ("cosine", "success", "recall_at_1")}
+    arms = {name: arm | {"budget_used": 0.2} for name in ("clean", "noise", "no_eot")}
+    arms["eot"] = arm | {"budget_used": 0.2, "cosine": {"mean": 0.1}}
+    content = {"sanity": None, "queries": list("abcde"), "arms": arms, "encoder": {"weights": None}}
+    content |= {"bank": {"coordinates": []}, "threat": {"objective": "away", "targeted": False, "patch": told()}}
+    assert warnings(content) == []
+    assert "recognises a picture with the patch in 90%" in verdict(content)
+
+
+def test_a_patch_that_lies_anywhere_keeps_its_aspect():
+    quad = patch(node(place={"scale": [0.2, 0.4]}), IMAGES).places.quads[0, 0] * torch.tensor([60, 40])
+    wide, high = (quad[1] - quad[0]).norm(), (quad[2] - quad[1]).norm()
+    assert (float(wide), float(high)) == pytest.approx((18, 12))
+
+
+def test_the_card_that_the_attack_sees_is_the_one_that_is_told():
+    made = {width: node(card=True, width_mm=width) for width in (60.0, 70.0, 80.0, 90.0)}
+    assert len({tags(each) for each in made.values()}) > 1
+    for width, each in made.items():
+        picture, top, left, times = surround(card(width, width * 16 / 24, tags(each)), (16, 24))
+        own = patch(each, IMAGES).surround
+        assert (own.top, own.left, own.times) == (top, left, times)
+        assert torch.equal((own.picture[0] * 255).round().byte(), torch.from_numpy(picture).permute(2, 0, 1))
+
+
+BAD = [
+    ({"quad": []}, "`perturbation.quad` must be four corners"),
+    ({"quad": [[]]}, "`perturbation.quad` must be four corners"),
+    ({"quad": QUAD[:3]}, "`perturbation.quad` must be four corners"),
+    ({"quad": [*QUAD[:3], [0.2]]}, "`perturbation.quad` must be four corners"),
+    ({"quad": [QUAD, QUAD[:3]]}, "`perturbation.quad` must be four corners"),
+    ({"quad": [QUAD[0], QUAD[2], QUAD[1], QUAD[3]]}, r"`perturbation.quad` folds over.*got \[\[0.2, 0.1\]"),
+    ({"quad": [[x + 1, y] for x, y in QUAD]}, "`perturbation.quad` lies outside the picture"),
+    ({"shape": [["a", "b"], [1, 1], [0, 1]]}, "`perturbation.shape` must be a word"),
+    ({"shape": [1, 2, 3]}, "`perturbation.shape` must be a word"),
+    ({"shape": [[0, 0], [1, 1], [1, 0], [0, 1]]}, "`perturbation.shape` is flat, or crosses itself"),
+    ({"width_mm": 0.0}, "`perturbation.width_mm` must be a number of millimetres above 0; got 0"),
+    ({"width_mm": -3.0, "card": True}, "`perturbation.width_mm` must be"),
+]
+
+
+@pytest.mark.parametrize(("keys", "message"), BAD)
+def test_a_wrong_value_is_refused_by_its_key(keys, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        patch(node(**keys), IMAGES)
+
+
+def test_other_keys_are_named_as_well():
+    with pytest.raises(ValueError, match=r"^`penalty.weight` must be a positive number; got -1.0"):
+        price(choices.NonPrintability(weight=-1.0))
+    with pytest.raises(ValueError, match=r"^`printer.colour` is of what is printed"):
+        laid(Compose(), dataclasses.replace(PLAIN, colour="generic"), None)
