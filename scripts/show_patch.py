@@ -2,8 +2,8 @@
 
     python scripts/show_patch.py outputs/my_patch photos docs/physical
 
-Writes small JPEG files: views.jpg (the four arms under six views), sheet.jpg, photographs.jpg (two that show the whole
-card), overview.jpg (the first photographs as they were scored) and README.jpg (a photograph, the sheet, the scores).
+Writes small JPEG files: views.jpg (the four arms under six views), sheet.jpg, photographs.jpg (two that show the
+whole card), overview.jpg (the first ones as they were scored) and README.jpg (a photograph, the sheet, the scores).
 Where `photos/truth.json` tells where the patch is, prints how far from there it was found.
 """
 

@@ -51,6 +51,16 @@ def test_the_script_writes_everything_with_its_resolution(script, tmp_path, caps
             assert picture.size == tuple(round(side * 150 / MM) for side in size)
 
 
+@pytest.mark.parametrize("tags", [None, 7])
+def test_a_card_that_the_attack_has_not_seen_is_said_and_one_that_it_has_keeps_its_tags(tmp_path, tags):
+    run = fake_run(tmp_path / "run", width=42.0)
+    said = json.loads((run / "placement.json").read_text()) | {"tags": tags}
+    (run / "placement.json").write_text(json.dumps(said))
+    printed = write(run, dpi=150)
+    assert any("has not seen the card" in note for note in printed.notes) == (tags is None)
+    assert tags is None or [tag.number for tag in printed.card.tags] == [28, 29, 30, 31]
+
+
 def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(script, tmp_path):
     run = fake_run(tmp_path / "run")
     arguments = [str(run), "--paper", "letter", "--dpi", "150", "--out", str(tmp_path / "out")]

@@ -56,8 +56,6 @@ def test_every_command_is_run_by_somebody():
     assert "run_docs.py README.md docs/*.md" in ci
     for line in commands(ROOT / "README.md"):
         starts = [who for begin, who in ELSEWHERE.items() if line.startswith(begin)]
-        assert (
-            line.startswith(("python -m attacks.run", "torchrun --standalone", *SCRIPTS)) or starts
-        ), line
+        assert line.startswith(("python -m attacks.run", "torchrun --standalone", *SCRIPTS)) or starts, line
     for who in ELSEWHERE.values():
         assert who == "itself" or (ROOT / who).exists(), who

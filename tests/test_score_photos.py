@@ -221,6 +221,7 @@ def test_the_preset_composes_and_says_what_was_seen(run, scored):
     preset = read_preset(scored / "preset.yaml")
     ConfigStore.instance().store(group="config", name="second_patch", node=preset, package="_global_")
     second, first = composed("config=second_patch"), composed(*ASKED)
+    assert composed("config=second_patch", "sanity=none").sanity.pictures == 0  # its own words win over the preset's
     assert second.printer.colour == str((scored / "colour.json").resolve())
     stages = second.transforms.stages
     assert list(stages)[:3] == ["perspective", "affine", "exposure"]

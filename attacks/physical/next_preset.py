@@ -71,7 +71,8 @@ def content(config: dict[str, Any], measured: dict[str, dict[str, Any]], colour:
     config = json.loads(json.dumps(config))  # YAML writes a node that occurs twice as an alias
     groups = {key: value for key, value in config.items() if isinstance(value, dict) and "name" in value}
     named = {key: str(value["name"]) for key, value in groups.items()} | {"transforms": "identity"}
-    body: dict[str, Any] = {key: value for key, value in config.items() if key != "show"}
+    # The checks by their name alone: values would win over `sanity=none` on the command line.
+    body: dict[str, Any] = {key: value for key, value in config.items() if key not in ("show", "sanity")}
     body["transforms"] |= {"name": "measured", "stages": staged(body["transforms"]["stages"], measured)}
     if colour is not None:
         if named.get("printer", "none") == "none":

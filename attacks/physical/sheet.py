@@ -190,6 +190,14 @@ def _record(found: Subject, laid: Card, sheets: Plan, dpi: int) -> dict[str, Any
 
 
 def _notes(found: Subject, width: float) -> tuple[str, ...]:
-    if found.width is None or math.isclose(found.width, width):
-        return ()
-    return (f"the run placed a patch {found.width:g} mm wide; one of {width:g} mm is seen from another distance",)
+    notes = []
+    if found.tags is None:
+        notes.append(
+            "the attack has not seen the card that is printed round its patch, and photographs show it: expect less "
+            "than the run's figures, or run again with perturbation.card=true perturbation.width_mm=..."
+        )
+    if found.width is not None and not math.isclose(found.width, width):
+        notes.append(
+            f"the run placed a patch {found.width:g} mm wide; one of {width:g} mm is seen from another distance"
+        )
+    return tuple(notes)
