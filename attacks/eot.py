@@ -39,7 +39,8 @@ class EOT:
         transforms: the views; an empty `Compose` is the identity view, an attack without EOT.
         draws: where the views' coordinates come from.
         n: views per image and step. Every image of a batch is seen from the same n views (common random numbers),
-            so an image's gradient does not depend on its neighbours in the batch.
+            so an image's gradient does not depend on its neighbours in the batch; images that share a perturbation
+            have views of their own, for their gradients are added up, and more views tell more.
         chunk: most views held in memory at once, over all images; halved where memory runs out.
         risk: how the losses of an image's views become the one number to minimise: their mean, or their tail
             (`CVaR`, `WorstOf`, `SoftMax`). A tail costs a second forward pass, of the views that count.
@@ -57,11 +58,14 @@ class EOT:
             if type(value) is not int or value < 1:
                 raise ValueError(f"`{name}` must be a whole number of views, at least 1; got {value!r}")
 
-    def points(self, seed: int, step: int, like: Tensor, *, times: int = 1) -> Tensor:
-        """The coordinates (times * n, dims) of one step's views: blocks step, step + 1, ... of n points each."""
-        dims = self.transforms.dims
-        parts = [self.draws(self.n, dims, seed=seed, step=step + i) for i in range(times)]
-        return torch.cat(parts).to(like)
+    def points(self, seed: int, step: int, like: Tensor, *, times: int = 1, pictures: int | None = None) -> Tensor:
+        """The coordinates (times * n, dims) of one step's views: blocks step, step + 1, ... of n points each. Or for
+        each of so many `pictures` blocks of its own, (pictures, times * n, dims)."""
+        dims, own = self.transforms.dims, pictures or 1
+        parts = [self.draws(self.n, dims, seed=seed, step=step * own + i) for i in range(times * own)]
+        if pictures is None:
+            return torch.cat(parts).to(like)
+        return torch.stack(parts).unflatten(0, (times, own)).transpose(0, 1).flatten(1, 2).to(like)
 
     def estimate(
         self,

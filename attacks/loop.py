@@ -120,7 +120,9 @@ def attack(
         rows = active.nonzero()[:, 0].to(images.device)
         if not len(rows):
             return
-        u: Tensor | Callable[[Look], Tensor] = eot.points(views, drawn, images, times=size.times)
+        own = len(images) if perturbation.shared else None
+        u: Tensor | Callable[[Look], Tensor] = eot.points(views, drawn, images, times=size.times, pictures=own)
+        u = u if own is None else u[rows]
         if adversary is not None:
             choose, count = adversary.views, len(rows)
             u = partial(choose, eot=eot, n=n, like=images, count=count, seed=views, step=drawn, world=world)

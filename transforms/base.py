@@ -228,7 +228,10 @@ class Compose:
             view = copies(base.pixels, views // len(base.pixels))
             return view if tone is None else toned(view, tone)
         own = None if rest else tone
-        view = self._sample(base.pixels, base.pull, scene.size, chain, self.border, self.value, views, own)
+        if chain or placed:
+            view = self._sample(base.pixels, base.pull, scene.size, chain, self.border, self.value, views, own)
+        else:  # nothing moves the picture, only what lies on it
+            view = copies(base.pixels, views // len(base.pixels))
         for layer in rest:
             # Premultiplied: colour and coverage go through the same filter, so edges do not darken and a black
             # pixel is not a hole (Porter & Duff 1984).
