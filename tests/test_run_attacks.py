@@ -117,7 +117,7 @@ def test_a_mask_of_another_size_is_refused_in_one_line(tmp_path, monkeypatch, ca
         (["attack=suite", "attack.nearest=9999"], "`attack.nearest` must lie between 0 and"),
         (["attack=suite", "objective=layers"], "cannot be combined"),
         (["attack.adversary=1"], "`attack.adversary` chooses the views of a step, 2, among"),
-        (["penalty=tv", "penalty.weight=-1"], "`weight` must be a positive number"),
+        (["penalty=tv", "penalty.weight=-1"], "`penalty.weight` must be a positive number"),
         (["objective=layers", "objective.layers=[stages.9]"], "`objective.layers`: the encoder has no 'stages.9'"),
         (["objective=layers", "objective.layers=[head:max]"], "`objective.layers`: the pool of head must be one of"),
         (["objective=layers", "objective.weights=[1]"], "`objective.weights` must be one number for each of 2"),
