@@ -1,6 +1,7 @@
 """Many pictures at once: budgets of their own, leaving the batch, and one perturbation for all."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -147,8 +148,12 @@ def test_one_perturbation_for_all_beats_noise_on_every_picture(problem, inner):
 
 
 def test_a_common_perturbation_follows_the_mean_gradient(problem):
-    # Plain PGD by hand, on the mean over pictures and views.
+    # Plain PGD by hand, on the mean over pictures and views; the views the same for all, whoever asks for them.
+    def views(n, dims, *, seed, step=0):
+        return torch.rand(n, dims, generator=torch.Generator().manual_seed(7), dtype=double)
+
     images, anchor, parts = problem
+    parts = parts | {"eot": replace(parts["eot"], draws=views)}
     parts |= {"perturbation": Universal(Linf(0.1, random_start=False)), "optimiser": PGD(0.25, 0.0, "constant")}
     first = run(images, anchor, parts | {"steps": 1})[0]
     own = attack(images, anchor, **parts | {"perturbation": Linf(0.1, random_start=False), "steps": 1})

@@ -29,8 +29,11 @@ def problem():
 
 @every_set
 def test_without_refinement_it_is_the_attack_on_the_tail(problem, perturbation):
-    # The worst 2 of 8 have the gradient of CVaR(1/4) of 8, so the two attacks take the same path.
+    # The worst 2 of 8 have the gradient of CVaR(1/4) of 8, so the attacks take the same path. Without an adversary,
+    # images that share a delta have views of their own; of one image these are the same.
     images, anchor, parts = problem
+    if perturbation.shared:
+        images, anchor = images[:1], anchor[:1]
     parts |= {"perturbation": perturbation}
     found = list(attack(images, anchor, adversary=Adversary(8), **parts))
     wanted = list(attack(images, anchor, **parts | {"eot": EOT(SEEN, n=8, risk=CVaR(1 / 4))}))

@@ -44,11 +44,12 @@ def on_its_views(images, anchor, parts, delta):
     class Still:
         """Starts at `delta` and stays there."""
 
-        shared, random_start, eps, reach = parts["perturbation"].shared, True, 1.0, 1.0
+        # Each picture has a row: pictures that share one would have views of their own, which a search has not.
+        shared, random_start, eps, reach = False, True, 1.0, 1.0
         scene = staticmethod(parts["perturbation"].scene)
 
         def start(self, images, generator):
-            return delta
+            return delta.expand(len(images), -1, -1, -1)
 
         def descend(self, grad, length, at, images):
             return 0 * grad
