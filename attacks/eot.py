@@ -65,7 +65,8 @@ class EOT:
         parts = [self.draws(self.n, dims, seed=seed, step=step * own + i) for i in range(times * own)]
         if pictures is None:
             return torch.cat(parts).to(like)
-        return torch.stack(parts).unflatten(0, (times, own)).transpose(0, 1).flatten(1, 2).to(like)
+        blocks = torch.stack(parts).view(times, own, self.n, dims).transpose(0, 1)
+        return blocks.reshape(own, times * self.n, dims).to(like)
 
     def estimate(
         self,

@@ -121,8 +121,8 @@ def attack(
         if not len(rows):
             return
         own = len(images) if perturbation.shared else None
-        u: Tensor | Callable[[Look], Tensor] = eot.points(views, drawn, images, times=size.times, pictures=own)
-        u = u if own is None else u[rows]
+        points = eot.points(views, drawn, images, times=size.times, pictures=own)
+        u: Tensor | Callable[[Look], Tensor] = points if own is None else points[rows]
         if adversary is not None:
             choose, count = adversary.views, len(rows)
             u = partial(choose, eot=eot, n=n, like=images, count=count, seed=views, step=drawn, world=world)
