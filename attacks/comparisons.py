@@ -1,0 +1,70 @@
+"""Two arms compared picture by picture, and how likely such a difference is by chance. Pictures are the units: the
+views of one are not independent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from attacks.metrics import BLOCK, Interval, interval
+
+#: Up to so many pictures every choice of signs is tried, 4096 of them.
+EXACT = 12
+#: Of more pictures, so many random ones.
+FLIPS = 10_000
+#: Sums that differ by no more than rounding are equal.
+ROUNDING = 1e-12
+
+
+def paired(one: Tensor, other: Tensor, seed: int = 0) -> Interval:
+    """The mean difference of (N,V) values, each pair of the same picture in the same view, with the interval of
+    `attacks.metrics.interval`."""
+    if one.shape != other.shape:
+        raise ValueError(f"`one` and `other` must be pairs; got shapes {tuple(one.shape)} and {tuple(other.shape)}")
+    return interval(one.double() - other.double(), seed)
+
+
+def mcnemar(one: Tensor, other: Tensor) -> float:
+    """The p value, two-sided, of two arms (N,) bool that succeed on the same pictures equally often: exact, by the
+    binomial distribution of the pictures on which only one succeeds (McNemar 1947)."""
+    one, other = one.bool(), other.bool()
+    only = int((one & ~other).sum()), int((other & ~one).sum())
+    tail = sum(math.comb(sum(only), k) for k in range(min(only) + 1))
+    return min(1.0, 2 * tail / (1 << sum(only)))
+
+
+def sign_flip(differences: Tensor, seed: int = 0) -> float:
+    """The p value, two-sided, of differences (N,) between two arms that come with either sign equally often: the
+    share of choices of signs with a mean at least as far from 0 (Fisher 1935). Up to 12 pictures all choices are
+    tried; of more, 10 000 random ones, and the seen one is counted among them (Phipson & Smyth 2010)."""
+    values = differences.double().cpu()
+    n = len(values)
+    if not bool(values.isfinite().all()):
+        raise ValueError("`differences` must be finite numbers; got NaN or infinity (does an arm lack its scores?)")
+    least = float(values.sum().abs()) - ROUNDING * float(values.abs().sum())
+    if n <= EXACT:
+        signs = (torch.arange(2**n)[:, None] >> torch.arange(n)) % 2
+        return _as_far(signs, values, least) / len(signs)
+    generator, found = torch.Generator().manual_seed(seed), 0
+    for part in torch.arange(FLIPS).split(max(1, BLOCK // n)):
+        found += _as_far(torch.randint(2, (len(part), n), generator=generator), values, least)
+    return (1 + found) / (1 + FLIPS)
+
+
+def _as_far(signs: Tensor, values: Tensor, least: float) -> int:
+    return int((((2 * signs - 1).double() @ values).abs() >= least).sum())
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """p values corrected for there being several, in their order (Holm 1979): the smallest times their number, the
+    next times one less, and so on; none below one that was smaller before, none above 1."""
+    if not all(0 <= each <= 1 for each in p):
+        raise ValueError(f"`p` must hold probabilities, 0..1; got {[each for each in p if not 0 <= each <= 1]}")
+    found, floor = [0.0] * len(p), 0.0
+    for done, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
+        floor = max(floor, min(1.0, (len(p) - done) * p[place]))
+        found[place] = floor
+    return found

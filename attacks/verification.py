@@ -1,0 +1,80 @@
+"""Verification: two pictures are said to show the same where their cosine reaches a threshold, which is set on pairs
+of untouched pictures that do not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+#: The most pairs of a gallery that are looked at; of more pairs, so many spread evenly over all.
+PAIRS = 1_000_000
+#: False accept rates that are usual in print, and how many false accepts a threshold needs to rest on.
+FARS = (1e-2, 1e-3, 1e-4)
+ACCEPTS = 10
+#: Pairs compared at once.
+BLOCK = 2**14
+
+
+@torch.no_grad()
+def impostors(embeddings: Tensor, identity: Tensor | None = None, most: int = PAIRS) -> Tensor:
+    """The cosines of all pairs of rows that show different things, or of `most` of them: (P,) float64 on the CPU.
+
+    Args:
+        embeddings: (G,D) of untouched pictures, each of a length above 0.
+        identity: (G,) whole numbers, equal for rows that show the same; None where each shows its own.
+    """
+    rows = len(embeddings)
+    named = torch.arange(rows) if identity is None else identity.cpu()
+    order = named.argsort(stable=True)
+    # In the order of identities the impostors of a row, each pair taken once, are all rows after its identity.
+    ends = torch.searchsorted(named[order].contiguous(), named[order].contiguous(), right=True)
+    until = (rows - ends).cumsum(0)
+    pairs = _spread(int(until[-1]) if rows else 0, most)
+    first = torch.searchsorted(until, pairs, right=True)
+    second = rows - (until[first] - pairs)
+    unit = F.normalize(embeddings, dim=1)
+    found = [
+        (unit[one.to(unit.device)] * unit[other.to(unit.device)]).sum(1).double().cpu()
+        for one, other in zip(order[first].split(BLOCK), order[second].split(BLOCK), strict=True)
+    ]
+    return torch.cat(found) if found else torch.empty(0, dtype=torch.float64)
+
+
+def _spread(count: int, most: int) -> Tensor:
+    """Numbers 0..count - 1: all, or `most` different ones, a random one of each of as many equal stretches."""
+    if count <= most:
+        return torch.arange(count)
+    edges = torch.arange(most + 1) * count // most
+    lengths = edges.diff()
+    draws = torch.rand(most, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return edges[:-1] + torch.minimum((draws * lengths).long(), lengths - 1)
+
+
+def thresholds(pairs: Tensor, fars: Sequence[float] = FARS) -> dict[float, float]:
+    """For each false accept rate the smallest threshold at which at most that share of the impostors (P,) reaches it;
+    without the rates that P is too small for: a threshold rests on ten false accepts at least."""
+    falling = pairs.double().sort(descending=True).values
+    found = {}
+    for far in fars:
+        if not 0 < far < 1:
+            raise ValueError(f"`fars` must hold rates between 0 and 1; got {far}")
+        if len(falling) < ACCEPTS / far:
+            continue
+        allowed = int(far * len(falling))
+        allowed += (allowed + 1) / len(falling) <= far  # a product rounded down
+        found[far] = math.nextafter(float(falling[allowed]), math.inf)  # the first that is one too many stays out
+    return found
+
+
+def tar(cosine: Tensor, threshold: float) -> Tensor:
+    """Which cosines are accepted, bool: the share of genuine pairs accepted is the true accept rate."""
+    return cosine.double() >= threshold
+
+
+def far_name(far: float) -> str:
+    """How tables name a rate: 0.01, 0.001."""
+    return f"{far:g}"

@@ -1,0 +1,108 @@
+"""Ranks and votes against a sorted list of the gallery and scikit-learn's neighbours."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from sklearn.neighbors import KNeighborsClassifier
+
+from attacks.ranking import mrr, ranks, recall_at, votes
+
+
+def crowd(seed, views=40, rows=12, levels=None):
+    """Similarities, with many ties where there are few `levels`, and identities of three rows each."""
+    generator = torch.Generator().manual_seed(seed)
+    similarity = torch.randn(views, rows, generator=generator)
+    if levels:
+        similarity = (similarity * levels).round() / levels
+    return similarity, torch.randperm(rows, generator=generator) // 3
+
+
+def in_order(row):
+    return np.argsort(-row.numpy(), kind="stable")
+
+
+@pytest.mark.parametrize("levels", [None, 1, 3])
+def test_a_rank_is_the_place_after_other_identities_in_a_stable_order(levels):
+    for seed in range(20):
+        similarity, identity = crowd(seed, levels=levels)
+        same = identity == identity[seed % 12]
+        for row, rank in zip(similarity, ranks(similarity, same), strict=True):
+            shown = same.numpy()[in_order(row)]
+            assert rank == 1 + (~shown)[: shown.argmax()].sum()
+
+
+@pytest.mark.parametrize("levels", [None, 1])
+def test_rank_one_is_what_argmax_takes_it_for(levels):
+    similarity, identity = crowd(0, views=500, levels=levels)
+    same = identity == 2
+    assert torch.equal(ranks(similarity, same) == 1, same[similarity.argmax(1)])
+    assert recall_at(ranks(similarity, same), 1).float().mean() == same[similarity.argmax(1)].float().mean()
+
+
+def test_all_equal_rows_stand_in_their_order():
+    for row in range(5):
+        assert ranks(torch.zeros(2, 5), torch.arange(5) == row).tolist() == [row + 1] * 2
+
+
+def test_more_own_rows_never_worsen_a_rank():
+    similarity, _ = crowd(1, levels=2)
+    one, two = torch.arange(12) == 4, (torch.arange(12) == 4) | (torch.arange(12) == 7)
+    assert bool((ranks(similarity, two) <= ranks(similarity, one)).all())
+
+
+def test_recall_and_reciprocal_rank():
+    rank = torch.tensor([[1, 2], [5, 6]])
+    assert recall_at(rank, 5).tolist() == [[True, True], [True, False]]
+    assert mrr(rank).tolist() == [[1, 0.5], [0.2, 1 / 6]] and mrr(rank).dtype == torch.float64
+
+
+@pytest.mark.parametrize("k", [1, 3, 5, 12])
+def test_votes_are_those_of_sklearns_neighbours(k):
+    generator = torch.Generator().manual_seed(k)
+    gallery = torch.nn.functional.normalize(torch.randn(30, 4, generator=generator), dim=1).double()
+    seen = torch.nn.functional.normalize(torch.randn(200, 4, generator=generator), dim=1).double()
+    identity, exclude = torch.arange(30) % 3, torch.arange(30) == 6
+    peer = KNeighborsClassifier(k, metric="cosine", algorithm="brute").fit(gallery[~exclude], identity[~exclude])
+    chances = np.sort(peer.predict_proba(seen), 1)
+    clear = chances[:, -1] > chances[:, -2]  # of equal counts theirs takes the lowest number
+    assert clear.mean() > 0.5
+    found = votes(seen @ gallery.T, identity, 0, exclude, k)
+    assert (found.numpy() == (peer.predict(seen) == 0))[clear].all()
+
+
+@pytest.mark.parametrize("levels", [None, 2])
+def test_of_equally_many_votes_the_nearer_identity_wins(levels):
+    ties = 0
+    for seed in range(10):
+        similarity, identity = crowd(seed, levels=levels)
+        exclude = torch.arange(12) == seed
+        found = votes(similarity, identity, int(identity[seed]), exclude, 4)
+        for row, right in zip(similarity, found, strict=True):
+            said = [int(identity[i]) for i in in_order(row) if i != seed][:4]
+            counts = Counter(said)
+            most = max(counts.values())
+            ties += sum(count == most for count in counts.values()) > 1
+            winner = next(name for name in said if counts[name] == most)
+            assert right == (winner == identity[seed])
+    assert ties > 20
+
+
+def test_a_picture_has_no_vote_on_itself_and_fewer_rows_than_voters_all_vote():
+    similarity, identity = torch.tensor([[0.9, 0.1, 0.2]]), torch.tensor([0, 1, 1])
+    for k in (1, 2, 99):
+        assert not votes(similarity, identity, 0, torch.tensor([True, False, False]), k)
+    assert votes(similarity, identity, 0, torch.zeros(3, dtype=torch.bool), 1)
+    assert not votes(similarity, identity, 0, torch.zeros(3, dtype=torch.bool), 99)
+
+
+def test_what_has_no_rank_or_vote_is_refused():
+    similarity, nothing = torch.zeros(1, 3), torch.zeros(3, dtype=torch.bool)
+    with pytest.raises(ValueError, match="`same`"):
+        ranks(similarity, nothing)
+    with pytest.raises(ValueError, match="NaN"):
+        ranks(similarity / 0, ~nothing)
+    for exclude, k in ((nothing, 0), (~nothing, 1)):
+        with pytest.raises(ValueError, match="`k`"):
+            votes(similarity, torch.arange(3), 0, exclude, k)

@@ -1,0 +1,90 @@
+"""Impostor pairs against all pairs, thresholds against scikit-learn's ROC curve."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_curve
+
+from attacks.verification import _spread, far_name, impostors, tar, thresholds
+
+
+def gallery(seed=0, rows=25):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, 6, generator=generator), torch.randint(8, (rows,), generator=generator)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_impostors_are_all_pairs_of_different_identity_once(named):
+    rows, identity = gallery()
+    found = impostors(rows, identity if named else None)
+    unit = rows.double() / rows.double().norm(dim=1, keepdim=True)
+    cosines = (unit @ unit.T).numpy()
+    one, other = np.triu_indices(len(rows), 1)
+    different = (identity[one] != identity[other]).numpy() if named else np.ones(len(one), bool)
+    np.testing.assert_allclose(np.sort(found), np.sort(cosines[one, other][different]), atol=1e-6)
+
+
+def test_too_many_pairs_are_thinned_evenly_and_always_alike():
+    rows, identity = gallery(rows=60)
+    everything, some = impostors(rows, identity), impostors(rows, identity, 500)
+    assert len(some) == 500 < len(everything) and torch.equal(some, impostors(rows, identity, 500))
+    left = list(everything.numpy().round(9))
+    for value in some.numpy().round(9):
+        left.remove(value)  # each is one of them, and none comes twice
+    assert float(some.mean()) == pytest.approx(float(everything.mean()), abs=4 * float(everything.std()) / 500**0.5)
+
+
+@pytest.mark.parametrize(("count", "most"), [(0, 5), (5, 5), (6, 5), (7, 5), (99, 5), (10**13, 1000)])
+def test_places_are_spread_over_all(count, most):
+    found = _spread(count, most).tolist()
+    assert len(set(found)) == len(found) == min(count, most) and found == sorted(found)
+    for i, place in enumerate(found):
+        assert count * i // len(found) <= place < count * (i + 1) // len(found)
+    if count > 1000 * most:  # not always the same part of a stretch, which could be the same row
+        assert np.mean([place * most % count / count for place in found]) == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("single", [0, 1, 5])
+def test_without_two_identities_there_are_no_impostors(single):
+    assert len(impostors(torch.ones(single, 3), torch.zeros(single, dtype=torch.long))) == 0
+    assert thresholds(impostors(torch.ones(single, 3), torch.zeros(single, dtype=torch.long))) == {}
+
+
+@pytest.mark.parametrize("digits", [2, 9])  # with many equal scores, and with none
+def test_true_accepts_are_those_of_sklearns_roc_curve(digits):
+    generator = np.random.default_rng(digits)
+    false, true = generator.normal(0, 0.2, 12_345).round(digits), generator.normal(0.4, 0.2, 3000).round(digits)
+    fpr, tpr, _ = roc_curve(
+        np.r_[np.zeros(len(false)), np.ones(len(true))], np.r_[false, true], drop_intermediate=False
+    )
+    found = thresholds(torch.from_numpy(false))
+    assert list(found) == [1e-2, 1e-3]
+    for far, limit in found.items():
+        share = float(tar(torch.from_numpy(true), limit).double().mean())
+        assert share == pytest.approx(tpr[fpr <= far].max(), abs=1e-12)
+
+
+@pytest.mark.parametrize("digits", [1, 9])
+def test_a_threshold_is_the_smallest_that_keeps_its_rate(digits):
+    false = np.random.default_rng(0).normal(0, 0.3, 5000).round(digits)
+    for far, limit in thresholds(torch.from_numpy(false)).items():
+        assert (false >= limit).mean() <= far < (false >= math.nextafter(limit, -1)).mean()
+
+
+def test_a_rate_is_said_where_ten_impostors_stand_behind_it():
+    scores = torch.linspace(-1, 1, 10_000)
+    assert list(thresholds(scores)) == [1e-2, 1e-3]
+    assert list(thresholds(scores[:9999])) == [1e-2]
+    assert list(thresholds(scores[:999])) == []
+    with pytest.raises(ValueError, match="`fars`"):
+        thresholds(scores, (0.0,))
+
+
+def test_a_cosine_at_the_threshold_is_accepted():
+    assert tar(torch.tensor([[0.5, 0.49]]), 0.5).tolist() == [[True, False]]
+
+
+def test_names_of_rates():
+    assert [far_name(far) for far in (1e-2, 1e-3, 1e-4)] == ["0.01", "0.001", "0.0001"]
