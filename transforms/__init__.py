@@ -29,6 +29,7 @@ from transforms.resize_pad import ResizePad
 from transforms.scene import Layer, Scene, Shown, base_of, scene_of, taken
 from transforms.sensor import Quantise, SensorNoise, quantise
 from transforms.viewpoint import Viewpoint
+from transforms.widen import widened
 
 __all__ = [
     "Affine",
@@ -96,4 +97,5 @@ __all__ = [
     "warp_affine",
     "warp_perspective",
     "webp",
+    "widened",
 ]

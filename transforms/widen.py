@@ -1,0 +1,201 @@
+"""Every range of a pipeline made wider: the views just beyond those that somebody has planned for.
+
+What a range is, a stage says itself: an argument whose change carries its `values` outwards. So probabilities,
+colours, kernels and seeds stay, and stages of anybody's own are widened too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from transforms.base import Compose, Stage
+from transforms.choice import OneOf, Sometimes
+from transforms.downscale import Downscale
+from transforms.layered import OnLayers
+from transforms.resize_pad import ResizePad
+
+#: How finely the reach of an end is sought, by halves.
+HALVES = 40
+#: Ends are rounded to so many digits, which is coarser than that: so a limit is met exactly.
+DIGITS = 8
+#: How near 1 the last coordinate that is looked at lies, and how far values may be off for it, as a share of a range.
+LAST, SLACK = 1 - 2**-40, 1e-9
+
+
+def widened(pipeline: Compose, factor: float) -> Compose:
+    """The pipeline with every range `factor` times as wide about its middle.
+
+    Ranges between two positive ends are ratios, and widened in the logarithm: (0.5, 2) twice as wide is (0.25, 4).
+    Others are widened linearly; a number that stands for a range, such as a jitter, is multiplied. An end goes as
+    far as its stage allows (a JPEG quality to 100, noise down to 0) while the others go on. A range of one point
+    stays, and so does the size of a view. The coordinates keep their number and names.
+
+    Raises:
+        ValueError: a factor below 1.
+    """
+    if not isinstance(factor, int | float) or not 1 <= factor < math.inf:
+        raise ValueError(f"`factor` must be a number of at least 1, the width over that of now; got {factor!r}")
+    return replace(pipeline, stages=[_wide(stage, factor) for stage in pipeline.stages]) if factor > 1 else pipeline
+
+
+def _wide(stage: Stage, factor: float) -> Stage:
+    # By name, because a stage may hold others that run elsewhere, such as an encoder's own draws.
+    match stage:
+        case Compose():
+            return widened(stage, factor)
+        case Sometimes():
+            return Sometimes(_wide(stage.stage, factor), stage.p)
+        case OneOf():
+            return OneOf([_wide(each, factor) for each in stage.stages], stage.weights)
+        case OnLayers():
+            place: Any = None if stage.place is None else _wide(stage.place, factor)
+            return OnLayers([_wide(each, factor) for each in stage.stages], place)
+        case Downscale(size=(_, high), then_upscale=None):  # the upper end says how large a view is, too
+            return _grown(replace(stage, then_upscale=high), factor)
+        case ResizePad():
+            return _grown(stage, factor, held=("scale", 1))
+    return _grown(stage, factor)
+
+
+@dataclass(frozen=True)
+class _End:
+    """One end of a range: the argument, and which end of a pair (None: a number that stands for both)."""
+
+    name: str
+    side: int | None
+    whole: bool
+    low: float
+    high: float
+
+    def at(self, reach: float) -> float:
+        """Where it lies when the range is `reach` times as wide."""
+        if self.side is None:
+            return _round(self.high * reach)
+        if self.low > 0:
+            middle, half = math.sqrt(self.low) * math.sqrt(self.high), math.sqrt(self.high / self.low)
+            new = middle * half**reach if self.side else middle / half**reach
+        else:
+            middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
+            new = middle + half * reach if self.side else middle - half * reach
+        new = round(new) if self.whole else _round(new)
+        return max(self.high, new) if self.side else min(self.low, new)  # not inwards, by rounding
+
+
+class _Trial(NamedTuple):
+    """A stage with some of its ends moved, and which values it then takes (2,dims)."""
+
+    stage: Stage
+    extent: Tensor
+
+
+def _grown(stage: Stage, factor: float, held: tuple[str, int] | None = None) -> Stage:
+    """All ends move outwards together; one that meets a limit stays there, and the others go on. So a larger factor
+    never makes a narrower range, where one end's limit depends on another's."""
+    if not stage.dims:
+        return stage
+    old = _extent(stage)
+    ends = [end for end in _ends(stage) if (end.name, end.side) != held and _moves(stage, old, end)]
+    reach, free, now = dict.fromkeys(ends, 1.0), ends, 1.0
+
+    def fits(which: Sequence[_End], to: float) -> bool:
+        return _trial(stage, old, reach | dict.fromkeys(which, to)) is not None
+
+    while free:
+        now, beyond = _furthest(partial(fits, free), now, factor)
+        reach |= dict.fromkeys(free, now)
+        left = [end for end in free if fits([end], beyond)] if beyond <= factor else []
+        free = left if len(left) < len(free) else []
+    found = _trial(stage, old, reach)
+    return stage if found is None else found.stage
+
+
+def _furthest(fits: Callable[[float], bool], good: float, most: float) -> tuple[float, float]:
+    """The largest reach up to `most` that fits, from `good` on which does, and one a little beyond what does not."""
+    if fits(most):
+        return most, math.inf
+    step, bad = most - good, most
+    for _ in range(HALVES):
+        middle = (good + bad) / 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good, min(most, bad + 1e-6 * step)
+
+
+def _ends(stage: Any) -> list[_End]:
+    """What may be an end of a range, by its type: pairs of numbers in order, and numbers."""
+    found = []
+    for field in dataclasses.fields(stage) if dataclasses.is_dataclass(stage) else ():
+        value = getattr(stage, field.name)
+        if not field.init:
+            continue
+        if _number(value) and value:
+            found.append(_End(field.name, None, False, value, value))
+        elif isinstance(value, tuple | list) and len(value) == 2 and all(map(_number, value)) and value[0] < value[1]:
+            low, high = map(float, value)
+            whole = _made(stage, {field.name: (low, high)}) is None
+            found += [_End(field.name, side, whole, *value) for side in (0, 1)]
+    return found
+
+
+def _moves(stage: Stage, old: Tensor, end: _End) -> bool:
+    """Whether the stage's values go further out when the end does, if only a little."""
+    little = 1 + 1e-3
+    while end.whole and end.at(little) == end.at(1):
+        little = 1 + 2 * (little - 1)
+    found = _trial(stage, old, {end: little})
+    return found is not None and not _within(found.extent, old)
+
+
+def _trial(stage: Stage, old: Tensor, reach: dict[_End, float]) -> _Trial | None:
+    """The stage with its ends so far out; None where it refuses, or would no longer take all its `old` values."""
+    arguments: dict[str, Any] = {}
+    for end, to in reach.items():
+        if end.side is None:
+            arguments[end.name] = end.at(to)
+        else:
+            pair = list(arguments.get(end.name, getattr(stage, end.name)))
+            pair[end.side] = end.at(to)
+            arguments[end.name] = tuple(pair)
+    made = _made(stage, arguments)
+    if made is None or made.dims != stage.dims:
+        return None
+    extent = _extent(made)
+    return _Trial(made, extent) if _within(old, extent) else None
+
+
+def _within(one: Tensor, other: Tensor) -> bool:
+    """Whether the extents (2,dims) of one lie within those of the other."""
+    slack = SLACK * (other[1] - other[0])
+    return bool(((one[0] >= other[0] - slack) & (one[1] <= other[1] + slack)).all())
+
+
+def _made(stage: Any, arguments: dict[str, Any]) -> Stage | None:
+    try:
+        made: Stage = replace(stage, **arguments)
+    except (TypeError, ValueError):
+        return None
+    return made
+
+
+def _extent(stage: Stage) -> Tensor:
+    """The least and the largest value of each coordinate (2,dims), over the cube's two opposite corners and their
+    neighbours: an extent may depend on one other coordinate."""
+    eye = torch.eye(stage.dims, dtype=torch.float64)
+    none = torch.zeros(1, stage.dims, dtype=torch.float64)
+    values = stage.values(torch.cat([none, eye, 1 - eye, none + 1]).clamp(max=LAST))
+    return torch.stack([values.amin(0), values.amax(0)])
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
