@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from attacks.inspection import layer_shapes
     from attacks.layers import Layers, named_layers
     from attacks.loop import Step, attack
-    from attacks.metrics import interval
+    from attacks.metrics import interval, rate
+    from attacks.notebook import robustness
     from attacks.objectives import Away, Paired, Toward
     from attacks.optimisers import PGD, SGD, Adam
     from attacks.patch import Patch
@@ -59,6 +60,8 @@ _HOME = {
     "bank": "evaluation",
     "evaluate": "evaluation",
     "interval": "metrics",
+    "rate": "metrics",
+    "robustness": "notebook",
     "Away": "objectives",
     "Toward": "objectives",
     "PGD": "optimisers",
@@ -174,6 +177,8 @@ __all__ = [
     "mean_embedding",
     "named_layers",
     "randomised",
+    "rate",
+    "robustness",
     "solve",
     "worst_views",
 ]

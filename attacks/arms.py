@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -14,7 +14,6 @@ from attacks.aims import Aim, Known, shown_sign
 from attacks.build import Parts
 from attacks.distributed import World
 from attacks.eot import EOT
-from attacks.evaluation import Bank, Scores, evaluate, signature_of
 from attacks.laying import fixed
 from attacks.loop import Step
 from attacks.parts import Encoder, Setup, among
@@ -26,7 +25,7 @@ from attacks.solver import Best, watch
 from attacks.suite import Member, members, suite
 from attacks.trees import Tree, take
 from attacks.worst import Adversary
-from transforms import Shown, base_of, stream, taken
+from transforms import stream
 
 
 class Trace(NamedTuple):
@@ -35,6 +34,7 @@ class Trace(NamedTuple):
     comparison (of the risk, if that is not the mean), or None before the first; `views` of each picture, and
     `pictures` that took part."""
 
+    batch: int
     arm: str
     attack: str
     step: int
@@ -61,27 +61,31 @@ class Counted:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the arms have in common."""
+    """What the arms have in common, of one batch of pictures."""
 
     run: Run
     parts: Parts
     world: World
     encoder: Counted  # as the engine runs it; it gives the gradients
-    judge: Counted  # in full precision; it gives the anchors and the scores
     aim: Aim
     chunk: int
+    seed: int
+    batch: int = 0
+    follow: Callable[[Trace], None] | None = None  # told of each step
 
 
 def optimise(arm: str, setting: Setting, known: Known, spent: int = 0) -> tuple[Best, list[Trace]]:
     """One optimised arm, with its progress shown. Without EOT each plain picture is looked at `spent` times, as often
-    as all views were with it."""
+    as all views were with it; with one view a step there are as many steps."""
     sign, best = shown_sign(setting.run.objective), None
     lines: list[Trace] = []
     expected = spent or _expected(setting, known)
-    with Progress(arm, expected, shown=setting.world.first) as progress:
+    title = f"{arm}, batch {setting.batch}" if setting.batch else arm
+    with Progress(title, expected, shown=setting.world.first) as progress:
         for name, step, best in _steps(arm, setting, known, spent):
             found, count = step.estimate, len(known.images)
             line = Trace(
+                batch=setting.batch,
                 arm=arm,
                 attack=name,
                 step=len(lines),
@@ -94,6 +98,8 @@ def optimise(arm: str, setting: Setting, known: Known, spent: int = 0) -> tuple[
                 evals=step.evals,
             )
             lines.append(line)
+            if setting.follow is not None:
+                setting.follow(line)
             progress.step(loss=sign * line.objective, held_out=line.held_out, snr=line.snr)
     assert best is not None  # the last step is always compared
     return best, lines
@@ -128,6 +134,9 @@ def _steps(arm: str, setting: Setting, known: Known, spent: int) -> Iterator[tup
     if arm == "no_eot":
         setup["eot"] = replace(setup["eot"], transforms=fixed(setup["eot"].transforms), n=1, risk=Mean())
         setup["steps"] = spent
+    elif arm == "one_view":
+        setup["eot"] = replace(setup["eot"], n=1, risk=Mean())
+        setup["steps"] = spent
     elif isinstance(attack, choices.Suite):
         yield from suite(known.images, setting.aim, _members(setting, known, attack), **setup)
         return
@@ -152,7 +161,7 @@ def _setup(arm: str, setting: Setting) -> Setup:
         "optimiser": parts.optimiser,
         "eot": EOT(parts.transforms, parts.draws, n=run.attack.views, chunk=setting.chunk, risk=parts.risk),
         "steps": run.attack.steps,
-        "seed": stream(run.seed, arm),
+        "seed": stream(setting.seed, arm),
         "world": setting.world,
         "penalty": parts.penalty,
     }
@@ -168,27 +177,6 @@ def _expected(setting: Setting, known: Known) -> int:
 
 def _members(setting: Setting, known: Known, attack: choices.Suite) -> list[Member]:
     return members(known, attack.nearest, setting.aim, setting.parts.optimiser)
-
-
-def judge_arm(arm: str, setting: Setting, shown: Shown, own: Tensor, gallery: Tensor, views: Bank) -> Scores:
-    """One arm's scores, picture by picture, with progress shown."""
-    found, world = [], setting.world
-    with Progress(f"judging {arm}", len(base_of(shown)), shown=world.first) as progress:
-        for i, clean in enumerate(own):
-            found.append(
-                evaluate(
-                    taken(shown, i),
-                    clean[None],
-                    gallery,
-                    encoder=setting.judge,
-                    bank=views,
-                    chunk=setting.chunk,
-                    world=world,
-                    signature=signature_of(setting.parts.encoder),
-                )
-            )
-            progress.step()
-    return Scores(*(torch.cat(column).cpu() for column in zip(*found, strict=True)))
 
 
 def csv(trace: list[Trace]) -> str:

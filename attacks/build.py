@@ -69,8 +69,9 @@ class Parts:
     device: torch.device
 
 
-def build(run: schema.Run) -> Parts:
-    """Make the parts that a checked configuration names. Raises ValueError or FileNotFoundError in one line."""
+def build(run: schema.Run, module: nn.Module | None = None) -> Parts:
+    """Make the parts that a checked configuration names; a `module`, if one is given, in the place of its encoder.
+    Raises ValueError or FileNotFoundError in one line."""
     for name, value, least in (
         ("attack.steps", run.attack.steps, 1),
         ("attack.views", run.attack.views, 1),
@@ -80,6 +81,13 @@ def build(run: schema.Run) -> Parts:
         ("sanity.steps", run.sanity.steps, 1 if run.sanity.pictures else 0),
         ("sanity.views", run.sanity.views, 1 if run.sanity.pictures else 0),
         ("evaluate.refine", run.evaluate.refine, 0),
+        ("evaluate.batch", 1 if run.evaluate.batch is None else run.evaluate.batch, 1),
+        ("evaluate.wide", run.evaluate.wide, 1),
+        ("evaluate.neighbours", run.evaluate.neighbours, 0),
+        ("evaluate.map_pictures", run.evaluate.map_pictures, 1),
+        ("evaluate.left_out", run.evaluate.left_out, 0),
+        ("evaluate.deploy", run.evaluate.deploy, 0),
+        ("evaluate.explain", run.evaluate.explain, 0),
     ):
         if value < least:
             raise ValueError(f"`{name}` must be at least {least}; got {value}")
@@ -96,7 +104,7 @@ def build(run: schema.Run) -> Parts:
     optimiser = optimise(run.optimiser)
     transforms = laid(pipeline(run.transforms), run.printer, run.perturbation)
     where = device(run.engine.device)
-    encoder = subject(run.encoder, where, run.defence)
+    encoder = subject(run.encoder, where, run.defence, module)
     if run.encoder.stochastic:
         transforms = randomised(transforms, encoder)
     queries, pictures, truth = data(run.data, run.perturbation)

@@ -9,6 +9,7 @@ from omegaconf import MISSING
 
 from attacks.choices_encoder import DEFENCES, ENCODERS
 from attacks.choices_physical import PRINTERS, NonPrintability, Patch, Scenes
+from attacks.choices_tracking import TRACKERS
 
 
 @dataclass
@@ -281,6 +282,7 @@ CHOICES: dict[str, dict[str, type]] = {
     "sanity": {"short": Sanity, "none": Sanity},
     "data": {"bundled": Bundled, "folder": Folder, "scenes": Scenes},
     "engine": {"auto": Engine, "fixed": Engine},
+    "tracker": TRACKERS,
 }
 #: Groups whose files share one schema, whatever their name.
 OPEN: dict[str, type] = {"transforms": Views}

@@ -17,6 +17,7 @@ from attacks.distributed import ALONE, World
 from attacks.eot import view
 from attacks.parts import Encoder, Objective
 from attacks.randomness import drawn
+from attacks.ranking import ranks, votes
 from attacks.trees import Tree, joined, take
 from transforms import Compose, Shown, Sobol, base_of, scene_of, stream, taken
 
@@ -87,11 +88,34 @@ def twins_of(objective: Objective, untouched: Tensor | None) -> Tensor | None:
 
 
 class Scores(NamedTuple):
-    """For each picture and view: `cosine` (N,V) to the picture's clean embedding, and `nearest` (N,V), the row of
-    the gallery that the view is taken for."""
+    """What N pictures seen from V views are taken for.
+
+    cosine: (N,V) to the picture's clean embedding.
+    nearest: (N,V) the row of the gallery that the view is taken for.
+
+    The rest only where `evaluate` is told what is right (see `Right`), else None:
+    rank: (N,V) place of the first gallery row that shows the same, 1 for the first of all; rows that are equally near
+        stand in their own order.
+    vote: (N,V) whether the nearest rows, without the picture's own, agree on its identity.
+    goal_rank, goal_cosine: (N,V) place of, and cosine to, what the attacker wants.
+    """
 
     cosine: Tensor
     nearest: Tensor
+    rank: Tensor | None = None
+    vote: Tensor | None = None
+    goal_rank: Tensor | None = None
+    goal_cosine: Tensor | None = None
+
+
+class Right(NamedTuple):
+    """What a view should be taken for: each picture's row of the gallery (N,), the row that the attacker wants (N,)
+    or None, each row's identity (G,) or None where no two show the same, and how many `neighbours` vote."""
+
+    truth: Tensor
+    goal: Tensor | None = None
+    identity: Tensor | None = None
+    neighbours: int = 5
 
 
 @torch.no_grad()
@@ -121,6 +145,7 @@ def evaluate(
     chunk: int = 64,
     world: World = ALONE,
     signature: Callable[[Tensor], Tensor] | None = None,
+    right: Right | None = None,
 ) -> Scores:
     """Score pictures on a bank.
 
@@ -130,6 +155,7 @@ def evaluate(
         gallery: (G,D) embeddings of the pictures that a view could be taken for.
         world: the processes that share the views; each gets all the scores.
         signature: of the plain encoder (see `signature_of`), where `encoder` is wrapped; None for that of `encoder`.
+        right: what each picture should be taken for, for ranks and votes.
     """
     signature = signature or signature_of(encoder)
     if signature is not None:
@@ -137,11 +163,48 @@ def evaluate(
     gallery, mine = F.normalize(gallery, dim=1), list(world.share(len(bank.u)))
     base = base_of(images)
     cosine = base.new_zeros(len(base), len(bank.u))
-    nearest = torch.zeros_like(cosine, dtype=torch.long)
-    if mine:
-        found = bank.features(images, encoder, chunk, mine)
-        found = F.normalize(found if signature is None else signature(found), dim=2)
-        cosine[:, mine] = (found * F.normalize(clean, dim=1)[:, None]).sum(2).to(cosine)
-        nearest[:, mine] = (found @ gallery.T).argmax(2)
-    world.sum(cosine, nearest)
-    return Scores(cosine, nearest)
+    found = _empty(cosine, right)
+    for i in range(len(base)) if mine else ():
+        seen = bank.features(taken(images, i), encoder, chunk, mine)[0]
+        seen = F.normalize(seen if signature is None else signature(seen), dim=1)
+        cosine[i, mine] = (seen * F.normalize(clean[i], dim=0)).sum(1).to(cosine)
+        for key, value in _placed(seen @ gallery.T, i, right).items():
+            found[key][i, mine] = value.to(found[key])
+    world.sum(cosine, *found.values())
+    if "vote" in found:
+        found["vote"] = found["vote"].bool()
+    return Scores(cosine, **found)
+
+
+def _empty(like: Tensor, right: Right | None) -> dict[str, Tensor]:
+    found = {"nearest": torch.zeros_like(like, dtype=torch.long)}
+    if right is None:
+        return found
+    found["rank"] = torch.zeros_like(found["nearest"])
+    if right.identity is not None and right.neighbours:
+        found["vote"] = torch.zeros_like(found["nearest"])
+    if right.goal is not None:
+        found |= {"goal_rank": torch.zeros_like(found["nearest"]), "goal_cosine": torch.zeros_like(like)}
+    return found
+
+
+def _placed(similarity: Tensor, i: int, right: Right | None) -> dict[str, Tensor]:
+    """What the views of picture `i` are taken for, from their similarity (V,G) to the gallery."""
+    found = {"nearest": similarity.argmax(1)}
+    if right is None:
+        return found
+    rows = torch.arange(similarity.shape[1], device=similarity.device)
+    identity = None if right.identity is None else right.identity.to(rows.device)
+
+    def shows(row: Tensor) -> Tensor:
+        return rows == row if identity is None else identity == identity[row]
+
+    own = right.truth[i].to(rows.device)
+    found["rank"] = ranks(similarity, shows(own))
+    if identity is not None and right.neighbours:
+        found["vote"] = votes(similarity, identity, int(identity[own]), rows == own, right.neighbours)
+    if right.goal is not None:
+        goal = right.goal[i].to(rows.device)
+        found["goal_rank"] = ranks(similarity, shows(goal))
+        found["goal_cosine"] = similarity[:, goal]
+    return found

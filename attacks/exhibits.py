@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +14,64 @@ from torch import Tensor
 from attacks import choices_physical as choices
 from attacks.distributed import World
 from attacks.images import load_image, load_texture, save_image
+from attacks.parts import Perturbation
 from attacks.patch import Patch
 from attacks.patches import tags
-from transforms import Scene
+from transforms import Shown
 
 
-def patched(
-    out: Path, patch: Patch, images: Tensor, textures: Mapping[str, Tensor], world: World
-) -> dict[str, Scene]:
-    """Write `patches/ARM.png`, and `patch.png` for the attack with EOT; the scenes of the textures as read back.
+@dataclass(frozen=True, eq=False)
+class Exhibits:
+    """The files of a run in its directory `out`: `pictures/ARM/`, and of a patch `patches/ARM.png`. `images`
+    (N,3,H,W) are all pictures as they were before, `names` their files. The first process of `world` writes and
+    reads, the others are told."""
 
-    A view samples the texture itself: a picture with the patch pasted in would be resampled twice.
-    """
-    scenes = {}
-    for arm, texture in textures.items():
-        found = torch.zeros_like(texture[0])
-        if world.first:
-            path = out / "patches" / f"{arm}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            alpha = None if patch.alpha is None else patch.alpha[0]
-            for each in (path, *([out / "patch.png"] if arm == "eot" else [])):
-                save_image(each, texture[0], alpha)
-            found = load_texture(path).to(found)
-        scenes[arm] = patch.scene(images, world.broadcast(found)[None])
-    return scenes
+    out: Path
+    names: tuple[str, ...]
+    images: Tensor
+    perturbation: Perturbation
+    device: torch.device
+    world: World
+
+    def write(self, rows: Sequence[int], files: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+        """Write the pictures `rows`, a folder for each arm, and the textures of a patch, from deltas `saved`."""
+        if not self.world.first:
+            return
+        for arm, pictures in files.items():
+            (self.out / "pictures" / arm).mkdir(parents=True, exist_ok=True)
+            for row, image in zip(rows, pictures, strict=True):
+                save_image(self._file(arm, row), image)
+        if isinstance(self.perturbation, Patch):
+            alpha = None if self.perturbation.alpha is None else self.perturbation.alpha[0]
+            (self.out / "patches").mkdir(exist_ok=True)
+            for arm, texture in saved.items():
+                for path in (self._texture(arm), *([self.out / "patch.png"] if arm == "eot" else [])):
+                    save_image(path, texture[0], alpha)
+
+    def pictures(self, arm: str, rows: Sequence[int]) -> Tensor:
+        """The pictures (n,3,H,W) as read back from their files: what is judged is what a person can take away."""
+        found = torch.zeros(len(rows), *self.images.shape[1:])
+        if self.world.first:
+            found = torch.stack([load_image(self._file(arm, row))[0] for row in rows])
+        return self.world.broadcast(found).to(self.device)
+
+    def shown(self, arm: str, rows: Sequence[int]) -> Shown:
+        """What the encoder is shown of an arm. A view samples a patch's texture itself, as read back from its file: a
+        picture with the patch pasted in would be resampled twice."""
+        if arm == "clean" or not isinstance(self.perturbation, Patch):
+            return self.pictures(arm, rows)
+        texture = torch.zeros(3, *self.perturbation.size)
+        if self.world.first:
+            texture = load_texture(self._texture(arm))
+        texture = self.world.broadcast(texture).to(self.device)
+        patch = self.perturbation.take(torch.tensor(list(rows)))
+        return patch.scene(self.pictures("clean", rows), texture[None])
+
+    def _file(self, arm: str, row: int) -> Path:
+        return self.out / "pictures" / arm / self.names[row]
+
+    def _texture(self, arm: str) -> Path:
+        return self.out / "patches" / f"{arm}.png"
 
 
 def placement(
@@ -70,17 +105,6 @@ def file_names(names: tuple[str, ...]) -> list[str]:
         found |= {i: form(names[i]) for i, name in found.items() if not name or taken[name] > 1}
     clash = len(set(found.values())) < len(found)
     return [f"{f'{i}-' if clash else ''}{name}.png" for i, name in found.items()]
-
-
-def through_files(folder: Path, names: list[str], images: Tensor, world: World) -> Tensor:
-    """Write the pictures and read them back: what is judged is what a person can take away."""
-    found = torch.zeros(images.shape)
-    if world.first:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, image in zip(names, images, strict=True):
-            save_image(folder / name, image)
-        found = torch.stack([load_image(folder / name)[0] for name in names])
-    return world.broadcast(found.to(images.device)).cpu()
 
 
 def sheet(images: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import subprocess
 from dataclasses import asdict
@@ -10,39 +11,61 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from attacks.batch import SAME, WIDE
 from attacks.build import Parts
 from attacks.distributed import World
 from attacks.engine import Choice
+from attacks.evaluation import Bank
 from attacks.experiment import Outcome
-from attacks.metrics import Interval, interval
+from attacks.gallery import Gallery
+from attacks.metrics import Interval
 from attacks.patch import Patch
 from attacks.patch_facts import facts
+from attacks.per_image import arms_table, comparisons, per_image_rows
 from attacks.schema import Run
+from attacks.sections import Sections
 from attacks.subject import described, identity
+from attacks.verification import far_name, impostors, thresholds
 from attacks.zero_shot import Classes
 
-SCHEMA = 1
+SCHEMA = 2
 PACKAGES = ("viewproof", "torch", "torchvision", "kornia", "hydra-core", "numpy", "pillow", "safetensors")
 #: Libraries of encoders, which may be there or not.
 LIBRARIES = ("timm", "open_clip_torch", "transformers", "diffusers", "onnx", "onnx2torch")
 
 
-def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, Any]:
-    """The content of metrics.json. Equal seeds give equal content but for `cost.seconds`."""
-    arms = {}
-    for arm, scores in outcome.scores.items():
-        hit = parts.gallery.same(scores.nearest, parts.truth[:, None])
-        success = ~hit if parts.goal is None else parts.gallery.same(scores.nearest, parts.goal[:, None])
-        arms[arm] = {
-            "cosine": interval(scores.cosine)._asdict(),
-            # Of each picture the view that resists the attacker most, refined (see `bank`).
-            "worst_cosine": interval(outcome.worst[arm][:, None])._asdict(),
-            "recall_at_1": interval(hit.double())._asdict(),
-            "success": interval(success.double())._asdict(),
-            "budget_used": float(outcome.budget[arm].max() / parts.perturbation.eps),
-        }
-    return {
+def metrics(
+    run: Run, parts: Parts, outcome: Outcome, looks: Sections, preset: str
+) -> tuple[dict[str, Any], list[dict[str, object]]]:
+    """The content of metrics.json, and the rows of per_image.csv that its tables are computed from. Equal seeds give
+    equal content but for the seconds."""
+    judge, count = outcome.bench.judge, len(parts.queries)
+    everyone = torch.arange(count)
+    known = parts.gallery if isinstance(parts.gallery, Gallery) else None
+    pairs = impostors(judge.embeddings, known.identity) if known is not None else None
+    limits = {} if pairs is None else thresholds(pairs)
+    success = {
+        name: {arm: judge.success(scores, everyone) for arm, scores in arms.items()}
+        for name, arms in outcome.scores.items()
+    }
+    rows = per_image_rows(
+        outcome.scores,
+        success,
+        {SAME: outcome.worst} | {name: _worst(outcome, name) for name in outcome.scores if name != SAME},
+        pictures=parts.queries.names,
+        identities=_identities(parts),
+        thresholds=limits,
+    )
+    views = {name: (arms, success[name]) for name, arms in outcome.scores.items()} if count == 1 else None
+    tables = arms_table(rows, views=views)
+    arms = {
+        arm: row | {"budget_used": float(outcome.budget[arm].max() / parts.perturbation.eps)}
+        for arm, row in tables[SAME].items()
+    }
+    cost = asdict(outcome.cost + looks.cost)
+    content = {
         "schema": SCHEMA,
         "preset": preset,
         "seed": run.seed,
@@ -57,31 +80,75 @@ def metrics(run: Run, parts: Parts, outcome: Outcome, preset: str) -> dict[str, 
             "steps": run.attack.steps,
             "views_per_step": run.attack.views,
             "risk": run.risk.name,
+            "transforms": run.transforms.name,
             "shared": parts.perturbation.shared,
             "penalty": run.penalty.name,
             **{key: value for key, value in vars(run.attack).items() if key not in ("name", "steps", "views")},
             "patch": _patch(run, parts),  # None for any other perturbation
         },
         "queries": list(parts.queries.names),
+        "pixels": [_sha256(image) for image in parts.queries.images],
         "gallery": len(parts.gallery),
         "classes": list(parts.gallery.names) if isinstance(parts.gallery, Classes) else None,
         "guessed": parts.gallery.guessed if isinstance(parts.gallery, Classes) else 0,
         # None where every picture is its own; else a view is recognised by any picture of its identity.
         "identities": None if parts.gallery.identity is None else len(parts.gallery.identity.unique()),
-        "bank": {
-            "views": len(outcome.bank.u),
-            "refine": outcome.refined,  # steps from the worst views, for `worst_cosine`
-            "draws": "scrambled Sobol, a stream of its own",
-            "coordinates": list(outcome.bank.transforms.names),
-        },
-        "intervals": "95 %, bootstrap over pictures"
-        if len(parts.queries) > 1
-        else "95 %, bootstrap over views of one picture",
+        "bank": _bank(outcome.bench.banks[SAME], outcome.refined),
+        "intervals": "95 %, bootstrap over pictures; of rates Wilson's, pictures as clusters"
+        if count > 1
+        else "95 %, over the views of one picture",
         "arms": arms,
-        "cost": outcome.cost._asdict(),
+        "wide": None,
+        # Cosines at which two pictures are taken for the same, set on pairs of untouched pictures that are not.
+        "verification": None
+        if pairs is None
+        else {"thresholds": {far_name(far): value for far, value in limits.items()}, "impostors": len(pairs)},
+        "neighbours": run.evaluate.neighbours,
+        "comparisons": comparisons(rows) if count > 1 else [],
+        "cost": cost | {"cached": outcome.cached},
+        "costs": {name: asdict(spent) for name, spent in (outcome.costs | looks.costs).items()},
         "sanity": None if outcome.sanity is None else outcome.sanity.to_dict(),
         "drift": None if outcome.drift is None else outcome.drift.to_dict(),
+        **looks.to_dict(),
     }
+    if WIDE in tables:
+        bank = _bank(outcome.bench.banks[WIDE], 0)
+        content["wide"] = {"factor": run.evaluate.wide, "bank": bank, "arms": tables[WIDE]}
+    return content, rows
+
+
+def _bank(bank: Bank, refined: int) -> dict[str, Any]:
+    """What is said of a bank; `refine` steps lead from its worst views to `worst_cosine`."""
+    corners = bank.u.new_tensor([[0.0], [1 - 1e-6]]).expand(2, bank.transforms.dims)
+    low, high = bank.transforms.values(corners).tolist()
+    return {
+        "views": len(bank.u),
+        "refine": refined,
+        "draws": "scrambled Sobol, a stream of its own",
+        "coordinates": list(bank.transforms.names),
+        "ranges": [sorted(ends) for ends in zip(low, high, strict=True)],
+    }
+
+
+def _worst(outcome: Outcome, name: str) -> dict[str, Tensor]:
+    """Of each picture the cosine in the view of a bank that resists the attacker most, as it is."""
+    away = outcome.bench.parts.goal is None
+    return {
+        arm: found.cosine.amax(1) if away else found.cosine.amin(1) for arm, found in outcome.scores[name].items()
+    }
+
+
+def _sha256(image: Tensor) -> str:
+    """Of a picture's 8-bit values: other runs' pictures of the same name may be others."""
+    return hashlib.sha256((image * 255).round().byte().cpu().contiguous().numpy().tobytes()).hexdigest()
+
+
+def _identities(parts: Parts) -> list[str]:
+    """Whom or what each query shows, in words; nothing where that is not known."""
+    if isinstance(parts.gallery, Classes):
+        return [parts.gallery.names[row] for row in parts.truth.tolist()]
+    labels = [parts.gallery.labels[row] for row in parts.truth.tolist()]
+    return ["" if label is None else label for label in labels]
 
 
 def _patch(run: Run, parts: Parts) -> dict[str, Any] | None:
@@ -124,10 +191,11 @@ def manifest(
 
 def table(content: dict[str, Any]) -> str:
     """The four arms, and what the worst view leaves of an attack, for the terminal."""
-    lines = [f"{'arm':<8}{'cosine to clean':<26}{'recall@1':<24}{'success':<8}"]
+    width = 2 + max(map(len, content["arms"]))
+    lines = [f"{'arm':<{width}}{'cosine to clean':<26}{'recall@1':<24}{'success':<8}"]
     for arm, row in content["arms"].items():
         cosine, recall = (_words(Interval(**row[key])) for key in ("cosine", "recall_at_1"))
-        lines.append(f"{arm:<8}{cosine:<26}{recall:<24}{row['success']['mean']:.2f}")
+        lines.append(f"{arm:<{width}}{cosine:<26}{recall:<24}{row['success']['mean']:.2f}")
     eot, plain = (_words(Interval(**content["arms"][arm]["worst_cosine"])) for arm in ("eot", "no_eot"))
     which = ", refined" if content["bank"]["refine"] else " of the bank"
     lines.append(f"worst view{which}: cosine eot {eot}, no_eot {plain}")
@@ -179,6 +247,20 @@ def warnings(content: dict[str, Any]) -> list[str]:
             "EOT is weaker than the attack without it: too few steps or views, do not read this as robustness"
         )
     return said
+
+
+def comparison_lines(content: dict[str, Any]) -> list[str]:
+    """How the attack with EOT compares with the others on its own distribution, for the terminal."""
+    lines = []
+    for row in content["comparisons"]:
+        if row["bank"] != SAME or row["measure"] != "success" or row["other"] == "clean":
+            continue
+        found = row["difference"]
+        lines.append(
+            f"success of {row['arm']} minus {row['other']}: {found['mean']:+.3f} "
+            f"[{found['low']:+.3f}, {found['high']:+.3f}], p {row['p_holm']:.3g} ({row['test']}, Holm)"
+        )
+    return lines
 
 
 def _words(value: Interval) -> str:

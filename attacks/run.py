@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attacks import presets, schema
 from attacks.choices import CHOICES, Views
+from attacks.tracking import refuse_unasked
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
@@ -55,9 +56,12 @@ def _open(node: type) -> DictConfig:
 def main(config: DictConfig) -> None:
     """One experiment, as composed by Hydra."""
     settings = HydraConfig.get()
+    if settings.mode is RunMode.MULTIRUN:
+        _swept.append(Path(settings.sweep.dir))
     try:
         run = schema.validate(config)
         _refuse_unasked_program(run.encoder.name, settings.overrides.task)
+        refuse_unasked(run.tracker, settings.overrides.task)
         from attacks.job import job, show
 
         if run.show is not None:
@@ -100,13 +104,62 @@ def cli() -> None:
         os.environ["HYDRA_FULL_ERROR"] = os.environ.pop(ALL)
 
 
-def _run() -> None:
+def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> schema.Run:
+    """The checked configuration that the command line `config=PRESET OVERRIDES...` gives, for use in Python.
+
+    Raises ValueError in one line."""
     register()
+    try:
+        words = [_stored(f"config={preset}"), *overrides]
+        _refuse_unchecked(words)
+        with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            run = schema.validate(hydra.compose("run", overrides=words))
+    except (CompactHydraException, OmegaConfBaseException) as error:
+        raise ValueError(_one_line(error)) from None
+    _refuse_unasked_program(run.encoder.name, words)
+    refuse_unasked(run.tracker, words)
+    return run
+
+
+def _resume(arguments: Sequence[str]) -> None:
+    """`resume=DIRECTORY`, which brings its whole configuration along."""
+    folder, words = "", []
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key == "resume":
+            folder = value
+        elif key in ("encoder.model", "tracker.mode", "tracker.uri"):  # what a directory may not choose
+            words.append(argument)
+        else:
+            raise ValueError(f"`resume` takes the whole configuration of its run; drop {argument!r}")
+    if not folder:
+        raise ValueError("`resume` must be the directory of a run: resume=outputs/...")
+    from attacks.job import resume
+
+    resume(Path(folder), words)
+
+
+def _run() -> None:
+    if any(argument.startswith("resume=") for argument in sys.argv[1:]):
+        _resume(sys.argv[1:])
+        return
+    register()
+    _swept.clear()
     sys.argv[1:] = [_stored(argument) for argument in sys.argv[1:]]
     if {"--help", "-h"} & set(sys.argv[1:]) and not any(a.startswith("config=") for a in sys.argv[1:]):
         sys.argv.append("config=quickstart")  # help shows a whole configuration, so it needs one
     _refuse_unchecked(sys.argv[1:])
-    main()
+    try:
+        main()
+    finally:
+        if _swept and not RANK:
+            from attacks.job import index
+
+            index(_swept[0])
+
+
+#: The directory of the sweep that this process runs.
+_swept: list[Path] = []
 
 
 def _follower(arguments: list[str], scratch: str) -> list[str]:

@@ -21,6 +21,16 @@ class Evaluate:
     views: int = MISSING
     refine: int = MISSING  # steps uphill from the worst views of each picture, for the worst case; 0 for none
     layers: Any = MISSING  # where the embedding drifts: module or module:pool, several, or all
+    batch: int | None = None  # pictures that are attacked together, and kept: None for all
+    one_view: bool = MISSING  # one more arm: as many passes, one random view a step
+    wide: float = MISSING  # a second bank, every range so many times as wide; 1 for none
+    neighbours: int = MISSING  # so many nearest pictures vote on an identity
+    maps: list[Any] = field(default_factory=list)  # pairs of coordinates: success over both
+    curves: list[Any] = field(default_factory=list)  # coordinates: success over each
+    map_pictures: int = MISSING  # so many pictures are looked at for maps and curves
+    left_out: int = MISSING  # so many pictures are attacked without each stage in turn; 0 for none
+    deploy: int = MISSING  # so many pictures go through file formats and resizers; 0 for none
+    explain: int = MISSING  # so many pictures get maps of what the encoder looks at; 0 for none
 
 
 @dataclass
@@ -44,6 +54,7 @@ class Run:
     risk: Any = MISSING
     data: Any = MISSING
     engine: Any = MISSING
+    tracker: Any = MISSING
 
 
 def validate(config: DictConfig) -> Run:

@@ -22,14 +22,21 @@ from attacks.randomness import randomness_of
 
 #: The fingerprint of an encoder without weights.
 NO_TENSORS = fingerprint(nn.Identity())
+#: The name of an encoder that was given as a module.
+MODULE = "module"
 #: Keys of a schema that `load_encoder` takes.
 _KEYS = ("model", "weights", "preprocess", "pool")
 
 
-def subject(node: Subject, device: torch.device, defence: Defence | None = None) -> nn.Module:
-    """The encoder, behind its defence. Raises ValueError or FileNotFoundError in one line."""
+def subject(
+    node: Subject, device: torch.device, defence: Defence | None = None, module: nn.Module | None = None
+) -> nn.Module:
+    """The encoder, behind its defence; a `module` in the place of what the configuration names is put in evaluation
+    mode and frozen. Raises ValueError or FileNotFoundError in one line."""
     given = {key: getattr(node, key) for key in _KEYS if hasattr(node, key)}
-    found = featured(load_encoder(node.name, device=str(device), **given), node.features)
+    if module is None:
+        module = load_encoder(node.name, device=str(device), **given)
+    found = featured(module.eval().requires_grad_(False).to(device), node.features)
     if defence is not None and defence.stages:
         found = Defended(found, stages(defence.stages, "defence.stages"))
     if node.stochastic:
@@ -56,6 +63,9 @@ def identity(node: Subject, encoder: nn.Module) -> dict[str, Any]:
         said |= {"model": origin.model, "weights": origin.weights, "preprocess": asdict(encoder.preprocess)}
     elif isinstance(encoder, Pocket):
         said["sha256"] = sha256(getattr(node, "weights", None) or POCKET_WEIGHTS)
+    if node.name == MODULE:
+        said["model"] = said["model"] or type(encoder).__name__
+        said["weights"] = said["weights"] or "as they are in memory"
     if node.name == "plugin":
         said |= {"model": node.model, "package": package_of(node.model)}  # type: ignore[attr-defined]
     pool = getattr(node, "pool", None)

@@ -18,9 +18,9 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from attacks.earlier import PROGRAMS
 from attacks.physical.looks import VIEWS
 from attacks.physical.photo_report import table
-from attacks.physical.rerun import PROGRAMS
 from attacks.physical.scoring import score_photos
 
 

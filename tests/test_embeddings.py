@@ -89,7 +89,8 @@ def test_a_run_lets_its_first_process_write(monkeypatch, tmp_path, rank):
 
     monkeypatch.setattr("attacks.experiment.embedded", stopped)
     with pytest.raises(InterruptedError):
-        experiment(run, build(run), PLAIN, World(rank, 2), tmp_path)
+        parts = build(run)
+        experiment(run, parts, parts.encoder, PLAIN, World(rank, 2), tmp_path)
     assert asked == [rank == 0]
 
 

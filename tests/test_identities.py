@@ -13,12 +13,14 @@ from attacks.apgd import APGD
 from attacks.build import build
 from attacks.distributed import ALONE
 from attacks.engine import Decision
-from attacks.experiment import experiment, file_names
+from attacks.exhibits import file_names
+from attacks.experiment import experiment
 from attacks.gallery import HELD_OUT, Pictures, gathered, on_shelf, tiles
 from attacks.images import save_image
 from attacks.objectives import Away
 from attacks.results import metrics
 from attacks.retrieval import InfoNCE, Retrieval
+from attacks.sections import sections
 from attacks.sets import target
 from attacks.suite import members
 from tests.test_configs import composed
@@ -215,8 +217,9 @@ def done(out, *words):
     """A run, its parts, its outcome, its metrics without the cost, and the cost."""
     run = schema.validate(composed(*SHORT, *words))
     parts = build(run)
-    outcome = experiment(run, parts, Decision(), ALONE, out)
-    content = json.loads(json.dumps(metrics(run, parts, outcome, "smoke")))
+    outcome = experiment(run, parts, parts.encoder, Decision(), ALONE, out)
+    content = json.loads(json.dumps(metrics(run, parts, outcome, sections(outcome), "smoke")[0]))
+    content.pop("costs")
     return run, parts, outcome, content, content.pop("cost")
 
 
@@ -262,8 +265,11 @@ def test_a_view_is_recognised_by_any_picture_of_its_identity(objective, album, t
     shown = [name.partition("-")[0] for name in parts.gallery.names]
     # As if views were taken for this and that.
     nearest = torch.randint(0, 6, (2, 4), generator=torch.Generator().manual_seed(0))
-    scores = {arm: found._replace(nearest=nearest) for arm, found in outcome.scores.items()}
-    found = metrics(run, parts, replace(outcome, scores=scores), "smoke")["arms"]["eot"]
+    same = parts.gallery.same(nearest, parts.truth[:, None])
+    rank = torch.where(same, 1, 2)
+    scores = {arm: found._replace(nearest=nearest, rank=rank) for arm, found in outcome.scores["same"].items()}
+    seen = replace(outcome, scores={"same": scores})
+    found = metrics(run, parts, seen, sections(seen), "smoke")[0]["arms"]["eot"]
     wanted = parts.truth if parts.goal is None else parts.goal
 
     def share(rows):

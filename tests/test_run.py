@@ -84,7 +84,8 @@ def test_the_same_seed_gives_the_same_bits(runs):
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
     contents = [json.loads((folder / "metrics.json").read_text()) for folder in (first, second)]
     for content in contents:
-        del content["cost"]["seconds"]
+        for cost in (content["cost"], *content["costs"].values()):
+            del cost["seconds"]
     assert contents[0] == contents[1]
 
 
@@ -131,9 +132,7 @@ def test_the_report_fetches_nothing(runs):
                     assert value.startswith(("data:", "#")), (tag, name, value[:80])
 
     Links().feed(page)
-    assert "http" not in re.sub(
-        r'xmlns(:\w+)?="[^"]*"|<!DOCTYPE[^>]*>|rdf:\w+="[^"]*"|<metadata>.*?</metadata>', "", page, flags=re.S
-    )
+    assert not re.search("https?:", re.sub(r'xmlns(:\w+)?="[^"]*"', "", page))
     for word in ("Under held-out camera views", "random noise", "attack without EOT", "Warning"):
         assert word in page
 

@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 
 from attacks import job, load_encoder, subject
 from attacks.choices import CHOICES
-from attacks.experiment import experiment, file_names
+from attacks.exhibits import file_names
+from attacks.experiment import experiment
 from attacks.images import save_image
 from attacks.results import warnings
 from tests.test_run import call
@@ -182,7 +183,7 @@ def test_a_hash_is_judged_by_the_bits_of_the_saved_files(layout, kept, tmp_path,
     clean, eot = (
         torch.stack([bits_of(folder / "pictures" / arm / name) for name in names]) for arm in ("clean", "eot")
     )
-    flipped, found = (eot != clean).sum(1), outcome.scores["eot"]
+    flipped, found = (eot != clean).sum(1), outcome.scores["same"]["eot"]
     assert (flipped > 8).all()
     assert torch.equal(found.cosine, (1 - 2 * flipped[:, None] / 64).expand(2, 4).to(found.cosine))
     # And looked up by them: nothing in the gallery differs in fewer bits than what a view is taken for.

@@ -14,11 +14,11 @@ from hydra import compose, initialize_config_dir
 from PIL import Image
 
 from attacks.build import build
+from attacks.earlier import refuse_program
 from attacks.files import sha256, write_json
 from attacks.images import load_image, save_image, to_bytes
 from attacks.physical import score, scoring
 from attacks.physical.layout import card
-from attacks.physical.rerun import refuse_program
 from attacks.physical.views import photo_view
 from attacks.presets import read as read_preset
 from attacks.run import CONFIGS, register
@@ -239,8 +239,8 @@ def test_a_run_directory_does_not_start_a_program(name):
     run.encoder = composed("config=patch", f"encoder={name}", "encoder.model=mine.pt").encoder
     for said in (None, "other.pt"):
         with pytest.raises(ValueError, match=r"--encoder-code mine\.pt"):
-            refuse_program(run, said)
-    refuse_program(run, "mine.pt")
+            refuse_program(run, said, "--encoder-code mine.pt")
+    refuse_program(run, "mine.pt", "--encoder-code mine.pt")
 
 
 def blacken(run):

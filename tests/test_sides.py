@@ -9,9 +9,9 @@ from torch import nn
 
 from attacks import Away, bank, load_encoder
 from attacks.arms import Counted
+from attacks.batch import KEPT, _worst, refinable
 from attacks.distributed import ALONE
 from attacks.evaluation import evaluate
-from attacks.experiment import KEPT, _refinable, _worst
 from attacks.images import load_image
 from attacks.pipelines import preset
 from attacks.results import table
@@ -65,11 +65,11 @@ def test_where_a_slope_means_nothing_the_view_of_the_bank_counts(judged, goal, b
     images, own, net, views, scores = judged
     plain = load_encoder("phash") if bits else net
     parts, run = SimpleNamespace(goal=goal, encoder=plain), SimpleNamespace(evaluate=SimpleNamespace(refine=3))
-    setting = SimpleNamespace(parts=parts, run=run, judge=Counted(net), chunk=8, world=ALONE)
-    assert _refinable(setting) == steps
-    found = _worst(setting, images, own, scores, views, steps)
+    bench = SimpleNamespace(parts=parts, run=run, counted=Counted(net), banks={"same": views}, chunk=8, world=ALONE)
+    assert refinable(run, parts) == steps
+    found = _worst(bench, images, own, scores)
     rough = scores.cosine.amax(1) if goal is None else scores.cosine.amin(1)
-    assert setting.judge.forward == (3 * KEPT * (steps + 1) if steps else 0)
+    assert bench.counted.forward == (3 * KEPT * (steps + 1) if steps else 0)
     assert torch.equal(found, rough) if not steps else (found >= rough).all() and (found > rough).any()
 
 

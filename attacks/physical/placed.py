@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from attacks.earlier import read_json
 
 #: The longest side of a run's pictures and of a texture, and how much longer it may be than the other one.
 LONGEST, ASPECT = 2**14, 2**10
@@ -23,16 +24,6 @@ class Placement:
     texture: tuple[int, int]
     quads: tuple[tuple[Any, ...], ...]
     target: str | None
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file. Raises FileNotFoundError or ValueError in one line."""
-    if not path.is_file():
-        raise FileNotFoundError(f"`{path}` does not exist: is it the directory of a finished run?")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"`{path}` is not JSON ({error})") from None
 
 
 def placement(folder: Path) -> Placement:

@@ -7,18 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from attacks import choices
 from attacks.build import Parts, build
+from attacks.earlier import earlier, read_json, refuse_program
 from attacks.images import load_image
-from attacks.physical.placed import Placement, placement, read_json
-from attacks.schema import Run, validate
+from attacks.physical.placed import Placement, placement
+from attacks.schema import Run
 from attacks.subject import identity
 
-#: Encoders that are programs. A run directory may be a stranger's: what is in it names them, it does not start them.
-PROGRAMS = ("torchscript", "plugin")
 #: Keys of an encoder's identity that say whether it is the same.
 SAME = ("fingerprint", "sha256")
 
@@ -45,17 +42,10 @@ def rerun(folder: Path, device: str = "auto", program: str | None = None) -> Aga
         FileNotFoundError, ValueError: in one line: no run of a patch, an encoder that is a program and was not named,
             other weights or pictures than the run had.
     """
-    where, said = placement(folder), read_json(folder / "manifest.json")
-    metrics = read_json(folder / "metrics.json")
-    if not isinstance(said, dict) or not isinstance(said.get("config"), dict):
-        raise ValueError(f"`{folder / 'manifest.json'}` has no `config`: was it written by another version?")
-    try:
-        config: Any = OmegaConf.create(said["config"])
-        run = validate(config)
-    except (TypeError, ValueError, OmegaConfBaseException) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"`{folder / 'manifest.json'}` is not of this version: {reason}") from None
-    refuse_program(run, program)
+    where, before = placement(folder), earlier(folder)
+    metrics, said = read_json(folder / "metrics.json"), before.manifest
+    run = before.run
+    refuse_program(run, program, f"--encoder-code {getattr(run.encoder, 'model', None)}")
     run.engine.device = device
     run.penalty = choices.NoPenalty()  # a term of the attack, which may need a network of its own
     if getattr(run.data, "cache", None) is not None:
@@ -64,16 +54,6 @@ def rerun(folder: Path, device: str = "auto", program: str | None = None) -> Aga
     _same_encoder(identity(run.encoder, parts.encoder), said.get("encoder"))
     _same_pictures(folder, where, parts)
     return Again(folder, run, parts, said, metrics, where)
-
-
-def refuse_program(run: Run, program: str | None) -> None:
-    """As a preset may not choose a TorchScript file, neither may a run directory."""
-    if run.encoder.name not in PROGRAMS or run.encoder.model == program:
-        return
-    raise ValueError(
-        f"`encoder={run.encoder.name}` runs a program, {run.encoder.model}, so a run directory may not choose it: "
-        f"where you trust it, say --encoder-code {run.encoder.model}" + (f"; got {program!r}" if program else "")
-    )
 
 
 def _same_encoder(found: dict[str, Any], before: Any) -> None:

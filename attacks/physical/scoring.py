@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from attacks.earlier import read_json
 from attacks.files import sha256
 from attacks.images import to_bytes
 from attacks.physical import colour_fit, photo_report
@@ -16,7 +17,7 @@ from attacks.physical.colour_fit import ColourFit
 from attacks.physical.layout import Card, card_from
 from attacks.physical.looks import VIEWS, Look, described, look
 from attacks.physical.photos import listed, quads, read
-from attacks.physical.placed import Placement, placement, read_json
+from attacks.physical.placed import Placement, placement
 from attacks.physical.rerun import Again, rerun
 from attacks.physical.score import compared, judge
 from attacks.subject import described as encoder_words

@@ -13,9 +13,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from attacks.earlier import read_json
 from attacks.files import atomic, write_json
 from attacks.physical.layout import Card, card_from
-from attacks.physical.placed import placement, read_json
+from attacks.physical.placed import placement
 from attacks.physical.simulation.camera import Pixels, filed, printed
 from attacks.physical.simulation.photographs import MM, photograph
 from attacks.physical.simulation.shots import Ranges, draw

@@ -1,0 +1,172 @@
+"""Runs compared with each other, picture by picture, from the files in their directories.
+
+Only runs of one protocol are compared: same views, same gallery, same aim, same pixels. Files are read with distrust,
+for a run may be a stranger's.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from attacks.comparisons import holm, mcnemar, sign_flip
+from attacks.metrics import Interval, interval
+
+#: No run writes as much; what is more is not read.
+MOST_BYTES, MOST_PAIRS = 64 * 2**20, 2_000
+ARM, MEASURES = "eot", ("success", "cosine")
+
+
+class Picture(NamedTuple):
+    """Which picture a number is of: its name, and the sha256 of its pixels where the run says it."""
+
+    name: str
+    pixels: str
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a run must share with another to be compared, and its values by (bank, measure) and picture."""
+
+    protocol: Mapping[str, Any]
+    values: Mapping[tuple[str, str], Mapping[Picture, float]]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """How two runs differ in one measure: the second minus the first, over the pictures that both attacked."""
+
+    first: str
+    second: str
+    bank: str
+    measure: str
+    pictures: int
+    difference: Interval
+    test: str
+    p: float
+    p_holm: float = math.nan
+
+    def row(self) -> dict[str, object]:
+        """A row of pairs.csv."""
+        head: dict[str, object] = {"first": self.first, "second": self.second, "arm": ARM, "bank": self.bank}
+        head |= {"measure": self.measure, "pictures": self.pictures, **self.difference._asdict()}
+        return head | {"test": self.test, "p": self.p, "p_holm": self.p_holm}
+
+
+def judged(run: Path) -> Judged:
+    """What metrics.json, manifest.json and per_image.csv of a run directory say.
+
+    Raises:
+        ValueError, OSError: a file that is missing, too large, or not what its name says.
+    """
+    content, plan = (_json(run / f"{name}.json") for name in ("metrics", "manifest"))
+    config, threat = _mapping(plan.get("config")), _mapping(content.get("threat"))
+    views = {key: value for key, value in _mapping(content.get("bank")).items() if key != "refine"}
+    protocol = {
+        "seed": content.get("seed"),
+        "bank": [views, config.get("transforms"), config.get("printer")],
+        "gallery": [content.get(key) for key in ("gallery", "classes", "identities")],
+        "aim": [bool(threat.get("targeted")), _mapping(config.get("objective")).get("target")],
+    }
+    names, pixels = (_list(content.get(key)) for key in ("queries", "pixels"))
+    known = {str(name): str(digest) for name, digest in zip(names, pixels, strict=False)}
+    wide = f"wide x{_mapping(content.get('wide')).get('factor')}"  # another factor, another bank
+    values: dict[tuple[str, str], dict[Picture, float]] = {}
+    try:
+        for row in csv.DictReader(io.StringIO(_text(run / "per_image.csv"))):
+            if row.get("arm") == ARM and row.get("picture") is not None:
+                picture = Picture(row["picture"], known.get(row["picture"], ""))
+                for measure in MEASURES:
+                    if (value := _number(row.get(measure))) is not None:
+                        bank = row.get("bank") or ""
+                        values.setdefault((wide if bank == "wide" else bank, measure), {})[picture] = value
+    except csv.Error as error:
+        raise ValueError(f"per_image.csv is not a CSV file: {error}") from None
+    if not values:
+        raise ValueError(f"per_image.csv has no {' or '.join(MEASURES)} of the arm {ARM}")
+    return Judged(protocol, values)
+
+
+def compare(first: Judged, second: Judged, names: tuple[str, str]) -> list[Pair] | str:
+    """The differences in every bank and measure that both have, or why there are none."""
+    other = [what for what in first.protocol if first.protocol[what] != second.protocol[what]]
+    if other:
+        return "another " + ", another ".join(other)
+    pairs = []
+    for (bank, measure), ours in first.values.items():
+        theirs = second.values.get((bank, measure), {})
+        shared = [picture for picture in ours if picture in theirs]
+        if len(shared) < 2:
+            continue
+        one, two = (torch.tensor([each[key] for key in shared], dtype=torch.float64) for each in (ours, theirs))
+        # As within a run (`per_image.comparisons`): a picture succeeds if it does in more than half of its views.
+        cosine = measure == "cosine"
+        p = sign_flip(two - one) if cosine else mcnemar(one > 0.5, two > 0.5)
+        test, difference = "sign flips" if cosine else "McNemar", interval((two - one)[:, None])
+        pairs.append(Pair(*names, bank, measure, len(shared), difference, test, p))
+    return pairs or "fewer than two pictures in common"
+
+
+def compared(found: Mapping[str, Judged]) -> tuple[list[Pair], list[tuple[str, str, str]]]:
+    """All pairs of runs by name, p values corrected for all of the pairs in that bank and measure; and the pairs that
+    are not compared, each with the reason.
+
+    Raises:
+        ValueError: too many runs.
+    """
+    if math.comb(len(found), 2) > MOST_PAIRS:
+        raise ValueError(f"`RUN`: {len(found)} runs make more than {MOST_PAIRS} pairs; compare fewer at a time")
+    pairs, silent = [], []
+    for one, two in itertools.combinations(found, 2):
+        answer = compare(found[one], found[two], (one, two))
+        if isinstance(answer, str):
+            silent.append((one, two, answer))
+        else:
+            pairs += answer
+    for at in dict.fromkeys((pair.bank, pair.measure) for pair in pairs):
+        family = [i for i, pair in enumerate(pairs) if (pair.bank, pair.measure) == at]
+        for i, p in zip(family, holm([pairs[i].p for i in family]), strict=True):
+            pairs[i] = replace(pairs[i], p_holm=p)
+    return pairs, silent
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    try:
+        return _mapping(json.loads(_text(path)))
+    except (RecursionError, json.JSONDecodeError):
+        raise ValueError(f"{path.name} is not JSON") from None
+
+
+def _text(path: Path) -> str:
+    if not path.is_file():  # a pipe would be waited for
+        raise ValueError(f"there is no {path.name}")
+    with path.open("rb") as file:
+        held = file.read(MOST_BYTES + 1)
+    if len(held) > MOST_BYTES:
+        raise ValueError(f"{path.name} is larger than {MOST_BYTES // 2**20} MiB")
+    return held.decode("utf-8")
+
+
+def _mapping(found: object) -> Mapping[str, Any]:
+    return found if isinstance(found, dict) else {}
+
+
+def _list(found: object) -> list[Any]:
+    return found if isinstance(found, list) else []
+
+
+def _number(word: str | None) -> float | None:
+    try:
+        value = float(word or "nan")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

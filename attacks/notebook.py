@@ -1,0 +1,142 @@
+"""The whole evaluation from Python, for notebooks: one call, and a result that shows its report."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from attacks.job import job
+from attacks.results import table
+from attacks.tables import read_rows
+
+#: Columns of per_image.csv that are words, even where a picture is named 0001.
+WORDS = ("picture", "identity", "arm", "bank")
+
+
+@dataclass(frozen=True, eq=False)
+class Robustness:
+    """What a run found. In a notebook it shows its report; printed, the table of its arms."""
+
+    folder: Path
+    metrics: dict[str, Any]  # the content of metrics.json
+
+    @property
+    def arms(self) -> dict[str, Any]:
+        """By arm and measure the mean and its 95 % interval, as `arms["eot"]["success"]["mean"]`."""
+        found: dict[str, Any] = self.metrics["arms"]
+        return found
+
+    @cached_property
+    def per_image(self) -> list[dict[str, Any]]:
+        """The rows of per_image.csv, which every number of the tables is computed from: one for each picture, arm and
+        bank of views. None is what has no value."""
+        rows = read_rows(self.folder / "per_image.csv")
+        return [{key: text if key in WORDS else _number(text) for key, text in row.items()} for row in rows]
+
+    def __str__(self) -> str:
+        return f"{table(self.metrics)}\nreport: {self.folder / 'report.html'}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The report in a frame of its own: its style does not touch the notebook's, and nothing in it runs."""
+        page = html.escape((self.folder / "report.html").read_text(encoding="utf-8"))
+        style = "width: 100%; height: 48em; border: 1px solid #8888"
+        return f'<iframe sandbox title="robustness report" style="{style}" srcdoc="{page}"></iframe>'
+
+
+def robustness(
+    encoder: str | nn.Module = "pocket",
+    pictures: str | Path | None = None,
+    *,
+    preset: str = "evaluate",
+    eps: str | float | None = None,
+    out: str | Path | None = None,
+    **values: Any,
+) -> Robustness:
+    """Attack pictures and judge the encoder on views that no attack has seen: `python -m attacks.run`, from Python.
+
+    Args:
+        encoder: a name, also with a model as in "timm:resnet50"; or a module in eval mode that takes (N,3,H,W) in
+            [0,1] to (N,D).
+        pictures: a folder of them; None for those that come with the package.
+        preset: the name of a preset, or the path of one (see README).
+        eps: the largest change of a pixel, as "8/255"; None for the preset's.
+        out: the run directory; None for a fresh one under `outputs/`.
+        values: any other key of the configuration, as `seed=1` or `**{"attack.steps": 20}`.
+
+    Raises:
+        ValueError, OSError, FloatingPointError: what a person can mend, in one line.
+    """
+    from attacks.run import compose  # it brings Hydra along, which only a run needs
+
+    if not isinstance(encoder, str | nn.Module):
+        raise ValueError(f"`encoder` must be a name or a torch.nn.Module; got {type(encoder).__name__}")
+    name, _, model = encoder.partition(":") if isinstance(encoder, str) else ("", "", "")
+    given: dict[str, Any] = {"encoder": name} if name else {}
+    given |= {"encoder.model": model} if model else {}
+    given |= {"data": "folder", "data.path": str(pictures)} if pictures is not None else {}
+    given |= {"perturbation.eps": eps} if eps is not None else {}
+    overrides = [word(key, value) for key, value in (given | values).items()]
+    run = compose(preset, overrides)
+    folder = Path(out) if out is not None else _fresh(preset)
+    module = encoder if isinstance(encoder, nn.Module) else None
+    content = job(run, folder, Path(preset).stem, overrides, module=module)
+    return Robustness(folder, content)
+
+
+def word(key: str, value: Any) -> str:
+    """`key=value` as the command line has it: a value of Python in Hydra's grammar.
+
+    Raises:
+        ValueError: a value that the command line cannot have.
+    """
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", key):
+        raise ValueError(f"`values` must be keys of the configuration such as attack.steps; got {key!r}")
+    return f"{key}={_said(key, value)}"
+
+
+def _said(key: str, value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str | Path):
+        return _quoted(str(value))
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{_quoted(str(k))}:{_said(key, each)}" for k, each in value.items()) + "}"
+    if isinstance(value, Sequence):
+        return "[" + ",".join(_said(key, each) for each in value) + "]"
+    raise ValueError(f"`{key}` must be a word, a number, a list or a mapping; got {type(value).__name__}")
+
+
+def _quoted(text: str) -> str:
+    """A word as it is; anything else in quotes, with a backslash before each quote inside."""
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*", text):
+        return text if text.lower() not in ("null", "true", "false", "nan", "inf") else f"'{text}'"
+    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), text)
+    return f"'{escaped}'"
+
+
+def _fresh(preset: str) -> Path:
+    now = datetime.now()
+    return Path("outputs") / f"{now:%Y-%m-%d}" / f"{Path(preset).stem}-{now:%H-%M-%S-%f}"
+
+
+def _number(text: str) -> float | int | str | None:
+    if not text:
+        return None
+    try:
+        return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+    except ValueError:
+        return text

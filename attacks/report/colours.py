@@ -1,0 +1,81 @@
+"""The colours of the pages, light and dark. The tests compute the contrast of every pair that stands together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+LIGHT = {
+    "ink": "#1d2530",
+    "dim": "#56616e",
+    "line": "#cfd6dd",
+    "paper": "#ffffff",
+    "panel": "#f4f6f8",
+    "mark": "#fff1cc",
+    "link": "#0b55c4",
+    "clean": "#2d7a52",
+    "noise": "#6b7786",
+    "no_eot": "#bb4f18",
+    "one_view": "#8b45b8",
+    "eot": "#1a56a8",
+}
+DARK = {
+    "ink": "#e6e9ed",
+    "dim": "#a6b1be",
+    "line": "#3c4652",
+    "paper": "#12171d",
+    "panel": "#1b222b",
+    "mark": "#43360f",
+    "link": "#8dbbff",
+    "clean": "#7fd6a3",
+    "noise": "#a0aec0",
+    "no_eot": "#f6a06a",
+    "one_view": "#d3a8f2",
+    "eot": "#7fb2f5",
+}
+#: Text on its ground, which must have a contrast of 4.5, and lines on theirs, which must have 3 (WCAG 2.2).
+TEXT = [(text, ground) for text in ("ink", "dim", "link") for ground in ("paper", "panel", "mark")]
+LINES = [(arm, "paper") for arm in ("clean", "noise", "no_eot", "one_view", "eot")]
+#: From an attack that does nothing to one that does all it can. A cell brings its ground along, so it is the same by
+#: day and by night.
+RAMP = ("#f3f6fa", "#c2d6ec", "#80aad8", "#3b74b5", "#123e7a")
+
+
+def variables(palette: dict[str, str]) -> str:
+    """The palette as CSS variables."""
+    return " ".join(f"--{name}: {colour};" for name, colour in palette.items())
+
+
+def themed(svg: str) -> str:
+    """A drawing made with the light palette, its colours replaced by the page's variables. White stays white: it is
+    the text of dark cells."""
+    for name, colour in LIGHT.items():
+        if name != "paper":
+            svg = svg.replace(f": {colour}", f": var(--{name})")
+    return svg
+
+
+def shade(measure: str, mean: float) -> tuple[str, str]:
+    """Ground and text of a cell. Dark is where the attack works: a high success, or a low cosine."""
+    place = mean if measure == "success" else 1 - mean
+    place = min(max(place, 0.0), 1.0) * (len(RAMP) - 1)
+    low = min(int(place), len(RAMP) - 2)
+    pairs = zip(_channels(RAMP[low]), _channels(RAMP[low + 1]), strict=True)
+    ground = "#" + "".join(f"{round(a + (b - a) * (place - low)):02x}" for a, b in pairs)
+    return ground, max("#000000", "#ffffff", key=lambda text: contrast(text, ground))
+
+
+def contrast(first: str, second: str) -> float:
+    """The contrast ratio of two colours #rrggbb, 1 to 21, as WCAG 2.2 defines it."""
+    dark, light = sorted((_luminance(first), _luminance(second)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in _channels(colour))
+    ]
+    return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def _channels(colour: str) -> Iterator[int]:
+    return (int(colour[at : at + 2], 16) for at in (1, 3, 5))

@@ -1,0 +1,123 @@
+"""Curves of a run, from what metrics.json and steps.csv hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from attacks.report.colours import LIGHT
+from attacks.report.svg import drawn, legend, literal, plain
+from attacks.report.words import ARMS, OBJECTIVES
+
+#: So that arms differ without their colours, too.
+MARKS = {"clean": "s", "noise": "v", "no_eot": "^", "one_view": "D", "eot": "o"}
+
+
+class Line(Protocol):
+    """A line of steps.csv."""
+
+    @property
+    def arm(self) -> str: ...
+    @property
+    def attack(self) -> str: ...
+    @property
+    def objective(self) -> float: ...
+    @property
+    def held_out(self) -> float | None: ...
+    @property
+    def evals(self) -> int: ...
+
+
+def loss_curve(trace: Sequence[Line], objective: str) -> Markup:
+    """What the objective measures over encoder passes: each step's estimate, and the fixed bank's as a line."""
+    figure, axis = _axis((7.6, 3.0))
+    for arm in (arm for arm in ARMS if any(line.arm == arm for line in trace)):
+        lines = [line for line in trace if line.arm == arm]
+        lines = [line for line in lines if line.attack == lines[0].attack]  # of a suite, the first attack
+        axis.plot([x.evals for x in lines], [x.objective for x in lines], color=LIGHT[arm], alpha=0.3, linewidth=1)
+        looked = [x for before, x in zip([None, *lines], lines, strict=False) if _new(before, x)]
+        own = "on the picture itself" if arm == "no_eot" else "on camera views"
+        points = [x.evals for x in looked], [x.held_out or 0.0 for x in looked]
+        axis.plot(*points, f"{MARKS[arm]}-", color=LIGHT[arm], markersize=3.5, label=f"{ARMS[arm]}, {own}")
+    axis.set_xlabel("encoder passes")
+    axis.set_ylabel(OBJECTIVES.get(objective, "mean loss (low is strong)"))
+    plain(axis)
+    legend(figure, axis, 2)
+    said = "Over encoder passes, what each attack measures in every step and on the fixed bank. Numbers: steps.csv."
+    return drawn(figure, "loss", "How the attacks went", said)
+
+
+def drift_curve(drift: Mapping[str, Any], names: Mapping[str, str] = ARMS) -> Markup:
+    """The cosine to the untouched picture over the layers, a line for each arm with its interval."""
+    rows, places = drift["layers"], range(len(drift["layers"]))
+    figure, axis = _axis((7.6, 3.2))
+    for arm in (arm for arm in ARMS if arm in rows[0]):
+        _band(axis, places, [row[arm] for row in rows], arm, names[arm])
+    for place in places:
+        if rows[place]["layer"] == drift["flips"]:
+            axis.axvline(place, color=LIGHT["ink"], linestyle=":", linewidth=1, label="flips here")
+    axis.set_xticks(places, [literal(row["layer"]) for row in rows], rotation=50, ha="right", rotation_mode="anchor")
+    axis.set_ylabel("mean cosine, same view")
+    plain(axis)
+    legend(figure, axis)
+    said = "A line for each arm over the layers, with its 95% interval. The table below has the numbers."
+    return drawn(figure, "drift-curve", "Drift of the features, layer by layer", said)
+
+
+def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str] = ARMS) -> Markup:
+    """Success and cosine over one coordinate of the view, with bands and the trained range."""
+    figure = Figure(figsize=(9.6, 2.9), layout="constrained")
+    x, arms = curve["x"], [arm for arm in ARMS if arm in curve["arms"]]
+    for axis, measure in zip(figure.subplots(1, 2), ("success", "cosine"), strict=True):
+        if x.get("trained"):
+            axis.axvspan(*x["trained"], color=LIGHT["line"], alpha=0.4, linewidth=0, label="range of the attack")
+        for arm in arms:
+            _band(axis, x["values"], curve["arms"][arm][measure], arm, names[arm])
+        axis.set_xlabel(literal(x["name"]))
+        axis.set_ylabel({"success": "attacker's success", "cosine": "cosine to the clean embedding"}[measure])
+        plain(axis)
+    figure.axes[0].set_ylim(-0.04, 1.04)
+    legend(figure, figure.axes[0], 6)
+    said = (
+        f"Left the attacker's success, right the cosine, over {x['name']}: for each arm a line with its 95% interval."
+    )
+    return drawn(figure, name, f"Response to {x['name']}", said)
+
+
+def spectrum_curve(spectrum: Mapping[str, Any], names: Mapping[str, str] = ARMS) -> Markup:
+    """Where in frequency the perturbations lie."""
+    figure, axis = _axis((7.6, 2.8))
+    for arm in (arm for arm in ARMS if spectrum["arms"].get(arm)):
+        values = spectrum["arms"][arm]
+        axis.plot(spectrum["frequency"], values, f"{MARKS[arm]}-", color=LIGHT[arm], markersize=3, label=names[arm])
+    axis.set_xlabel("frequency (cycles per pixel)")
+    axis.set_yscale("log", nonpositive="mask")
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # powers of ten would be formulas
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_ylabel("share of the power")
+    plain(axis)
+    legend(figure, axis, 5)
+    return drawn(
+        figure, "spectrum", "Spectrum of the perturbation", "Its power over radial frequency, a line per arm."
+    )
+
+
+def _axis(size: tuple[float, float]) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots()
+
+
+def _band(axis: Axes, x: Any, intervals: Sequence[Mapping[str, float]], arm: str, name: str) -> None:
+    low, mean, high = ([each[key] for each in intervals] for key in ("low", "mean", "high"))
+    axis.fill_between(x, low, high, color=LIGHT[arm], alpha=0.12, linewidth=0)
+    axis.plot(x, mean, f"{MARKS[arm]}-", color=LIGHT[arm], markersize=3.5, linewidth=1.2, label=name)
+
+
+def _new(before: object, line: object) -> bool:
+    last, now = getattr(before, "held_out", None), getattr(line, "held_out", None)
+    return now is not None and now != last

@@ -1,0 +1,196 @@
+"""Several runs in one table: what each directory holds, read with distrust, as a page and as a CSV file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from attacks.files import write_text
+from attacks.metrics import Interval
+from attacks.report.environment import TEMPLATES, environment
+from attacks.report.reading import count, interval, mapping, number, read, word
+from attacks.report.words import ARMS, measure_name
+from attacks.results import warnings
+from attacks.tables import write_rows
+
+MEASURES = ("success", "cosine")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run: what was attacked and how, and by arm and measure what came of it. None is what a run does not say."""
+
+    directory: Path
+    preset: str
+    encoder: str
+    threat: str
+    transforms: str
+    seed: int | None
+    pictures: int
+    arms: Mapping[str, Mapping[str, Interval]]
+    wide: Mapping[str, Mapping[str, Interval]]  # on the wide bank; empty without one
+    worst: Interval | None  # the cosine of the worst views of the attack with EOT
+    passes: int | None
+    seconds: float | None
+    warnings: int | None
+
+    def flat(self) -> dict[str, object]:
+        """A row of the CSV file, with the same keys for all runs."""
+        head = {key: getattr(self, key) for key in ("preset", "encoder", "threat", "transforms", "seed", "pictures")}
+        said: dict[str, object] = {"run": self.directory.name, **head}
+        for bank, arms in (("", self.arms), ("wide_", self.wide)):
+            for arm in ARMS:
+                for measure in MEASURES:
+                    said |= _columns(f"{bank}{arm}_{measure}", arms.get(arm, {}).get(measure))
+        said |= _columns("eot_worst_cosine", self.worst)
+        return said | {key: getattr(self, key) for key in ("passes", "seconds", "warnings")}
+
+
+class Skipped(NamedTuple):
+    """A directory that is no run, and why."""
+
+    directory: Path
+    reason: str
+
+
+class Collected(NamedTuple):
+    """The runs in the order of their directories as given, and what was left out."""
+
+    rows: list[Row]
+    skipped: list[Skipped]
+
+
+def collect(directories: Iterable[str | Path]) -> Collected:
+    """Read metrics.json and manifest.json of run directories. One that is broken, or of another program, is left out
+    with its reason: a sweep is looked at while some of it has failed."""
+    found = Collected([], [])
+    for directory in map(Path, directories):
+        try:
+            found.rows.append(_row(directory))
+        except (OSError, ValueError, RecursionError) as error:
+            found.skipped.append(Skipped(directory, _why(error)))
+    return found
+
+
+def write_index(path: str | Path, rows: Sequence[Row], skipped: Sequence[Skipped] = ()) -> None:
+    """Write the page, and the same table beside it as `.csv`. A run below the page's folder is linked; any other is
+    only named, so a page that is given away shows nothing of the disk it comes from."""
+    path, script = Path(path), (TEMPLATES / "sort.js").read_text(encoding="utf-8")
+    arms = [arm for arm in reversed(ARMS) if any(arm in row.arms for row in rows)]
+    write_text(
+        path,
+        environment()
+        .get_template("index.html")
+        .render(
+            rows=rows,
+            arms=arms,
+            names=ARMS,
+            wide=any(row.wide for row in rows),
+            measures=[(measure, measure_name(measure)) for measure in MEASURES],
+            places=[(row, *place(path.parent, row.directory)) for row in rows],
+            skipped=[(each.directory.name, each.reason) for each in skipped],
+            script=Markup(script),
+            allowed=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
+            csv=path.with_suffix(".csv").name,
+        ),
+    )
+    write_rows(path.with_suffix(".csv"), [row.flat() for row in rows])
+
+
+def place(folder: Path, directory: Path) -> tuple[str, str | None]:
+    """What a page in `folder` calls a run, and where it finds its report: None for a run without one, and for one
+    outside the folder, be it by a link of the file system."""
+    report, folder = (directory / "report.html").resolve(), folder.resolve()
+    if not directory.resolve().is_relative_to(folder):
+        return directory.resolve().name, None
+    name = directory.resolve().relative_to(folder).as_posix()
+    inside = report.is_file() and report.is_relative_to(folder)
+    return name, quote(report.relative_to(folder).as_posix(), safe="/") if inside else None
+
+
+def _row(directory: Path) -> Row:
+    content = read(directory / "metrics.json")
+    plan = read(directory / "manifest.json") if (directory / "manifest.json").is_file() else {}
+    config = mapping(plan.get("config"))
+    threat, wide, cost = (mapping(content.get(key)) for key in ("threat", "wide", "cost"))
+    queries = content.get("queries")
+    if not isinstance(queries, list) or not threat:
+        raise ValueError("`metrics.json` must be that of a run; it has no `queries` or no `threat`")
+    arms = _arms(content.get("arms"))
+    if "eot" not in arms:
+        raise ValueError("`metrics.json` must have the arm `eot`; it has " + (", ".join(arms) or "no arms"))
+    passes = [count(cost.get(key)) for key in ("forward", "backward")]
+    return Row(
+        directory=directory,
+        preset=word(content.get("preset")),
+        encoder=_encoder(content.get("encoder") or plan.get("encoder")),
+        threat=_threat(threat),
+        transforms=_transforms(config, content),
+        seed=count(content.get("seed")),
+        pictures=len(queries),
+        arms=arms,
+        wide=_arms(wide.get("arms")),
+        worst=interval(mapping(mapping(content["arms"]).get("eot")).get("worst_cosine")),
+        passes=None if None in passes else sum(filter(None, passes)),
+        seconds=number(cost.get("seconds")),
+        warnings=_warned(content),
+    )
+
+
+def _arms(found: object) -> dict[str, dict[str, Interval]]:
+    rows = {arm: mapping(mapping(found).get(arm)) for arm in ARMS}
+    read = {arm: {key: value for key in MEASURES if (value := interval(row.get(key)))} for arm, row in rows.items()}
+    return {arm: values for arm, values in read.items() if values}
+
+
+def _encoder(found: object) -> str:
+    said = mapping(found)
+    name = ":".join(word(said.get(key)) for key in ("name", "model") if said.get(key) is not None)
+    weights = said.get("weights")
+    return word(name + (f" ({Path(word(weights)).name})" if weights else "")) or "?"
+
+
+def _threat(threat: Mapping[str, Any]) -> str:
+    patch, eps = mapping(threat.get("patch")), number(threat.get("eps"))
+    if patch:
+        area = number(mapping(patch.get("area")).get("mean"))
+        return "patch" + ("" if area is None else f", {area:.1%} of the picture")
+    norm = word(threat.get("norm"))
+    if eps is None:
+        return norm
+    return f"{norm} {eps * 255:.3g}/255" if norm == "linf" else f"{norm} {eps:.4g}"
+
+
+def _transforms(config: Mapping[str, Any], content: Mapping[str, Any]) -> str:
+    """The preset of the views; of an old run the stages that its coordinates name."""
+    name = mapping(content.get("threat")).get("transforms") or mapping(config.get("transforms")).get("name")
+    if isinstance(name, str):
+        return word(name)
+    coordinates = mapping(content.get("bank")).get("coordinates")
+    stages = [text.split()[0] for text in coordinates or [] if isinstance(text, str) and text.strip()]
+    return word(", ".join(dict.fromkeys(stages))) or "?"
+
+
+def _warned(content: dict[str, Any]) -> int | None:
+    try:
+        return len(warnings(content))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"`{Path(error.filename or '').name}`: {(error.strerror or 'cannot be read').lower()}"
+    return word(str(error)) or type(error).__name__
+
+
+def _columns(name: str, value: Interval | None) -> dict[str, object]:
+    mean, low, high = value or (None, None, None)
+    return {name: mean, f"{name}_low": low, f"{name}_high": high}

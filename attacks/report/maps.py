@@ -1,0 +1,90 @@
+"""Heat maps: a cell for every pair of coordinates, a panel for every arm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from attacks.report.colours import LIGHT, shade
+from attacks.report.svg import drawn, literal
+from attacks.report.words import ARMS, measure_name, p_value, short
+
+#: Panels side by side.
+ACROSS = 2
+#: A difference with a smaller p value, after Holm, has a star.
+LEVEL = 0.05
+
+
+def heat_map(found: Mapping[str, Any], measure: str, name: str, names: Mapping[str, str] = ARMS) -> Markup:
+    """The map of one measure: the number in each cell, its interval in the cell's title, a frame around the range in
+    which the attack was made, a star where EOT differs from the attack without it."""
+    x, y = found["x"], found["y"]
+    arms = [arm for arm in ARMS if arm in found["arms"]]
+    down = -(-len(arms) // ACROSS)
+    figure = Figure(figsize=(9.6, down * (0.75 + 0.34 * len(y["values"]))), layout="constrained")
+    axes = figure.subplots(down, ACROSS, squeeze=False).flatten()
+    tips: dict[str, str] = {}
+    for arm, axis in zip(arms, axes, strict=False):
+        axis.set_title(names[arm], fontsize=9.5, color=LIGHT["ink"], loc="left")
+        stars = found.get("p_holm") if arm == "eot" else None
+        tips |= _cells(axis, found["arms"][arm][measure], (x, y), measure, arm, stars)
+        _frame(axis, x, y, arm)
+        axis.set_xticks(range(len(x["values"])), [short(value) for value in x["values"]])
+        axis.set_yticks(range(len(y["values"])), [short(value) for value in y["values"]])
+        axis.set_xlabel(literal(x["name"]), fontsize=8.5, color=LIGHT["ink"])
+        axis.set_ylabel(literal(y["name"]), fontsize=8.5, color=LIGHT["ink"])
+    for axis in axes[len(arms) :]:
+        axis.set_axis_off()
+    title = f"{measure_name(measure)} over {x['name']} and {y['name']}"
+    said = f"A panel for each of {', '.join(names[arm] for arm in arms)}. The tables below have every number."
+    return drawn(figure, name, title[:1].upper() + title[1:], said, tips)
+
+
+def _cells(
+    axis: Axes,
+    rows: Sequence[Sequence[Mapping[str, float]]],
+    over: tuple[Mapping[str, Any], Mapping[str, Any]],
+    measure: str,
+    arm: str,
+    stars: Sequence[Sequence[float | None]] | None,
+) -> dict[str, str]:
+    x, y = over
+    axis.set(xlim=(-0.5, len(x["values"]) - 0.5), ylim=(-0.5, len(y["values"]) - 0.5))
+    axis.spines[:].set_visible(False)
+    axis.tick_params(colors=LIGHT["dim"], labelsize=8, length=0)
+    size, tips = 8 if len(x["values"]) <= 8 else 6.5, {}
+    for j, row in enumerate(rows):
+        for i, cell in enumerate(row):
+            ground, ink = shade(measure, cell["mean"])
+            gid = f"{arm}-{j}-{i}"
+            axis.add_patch(Rectangle((i - 0.485, j - 0.485), 0.97, 0.97, facecolor=ground, linewidth=0, gid=gid))
+            p = stars[j][i] if stars else None
+            text = f"{cell['mean']:.2f}" + ("*" if p is not None and p < LEVEL else "")
+            axis.text(i, j, text, ha="center", va="center", fontsize=size, color=ink, in_layout=False)
+            at = f"{x['name']} {short(x['values'][i])}, {y['name']} {short(y['values'][j])}"
+            tips[gid] = f"{at}: {cell['mean']:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]"
+            tips[gid] += "" if p is None else f", against the attack without EOT p = {p_value(p)} after Holm"
+    return tips
+
+
+def _frame(axis: Axes, x: Mapping[str, Any], y: Mapping[str, Any], arm: str) -> None:
+    """Round the cells that lie in the range of the attack, if there are any."""
+    across, up = _inside(x), _inside(y)
+    if across and up:
+        frame = Rectangle((across[0] - 0.5, up[0] - 0.5), len(across), len(up), fill=False, gid=f"trained-{arm}")
+        frame.set(edgecolor=LIGHT["no_eot"], linewidth=1.8, clip_on=False)
+        axis.add_patch(frame)
+
+
+def _inside(axis: Mapping[str, Any]) -> list[int]:
+    """The places of the values in the trained range; values rise or fall, so these are neighbours."""
+    if not axis.get("trained"):
+        return []
+    low, high = sorted(axis["trained"])
+    slack = 1e-6 * (high - low)
+    return [i for i, value in enumerate(axis["values"]) if low - slack <= value <= high + slack]

@@ -1,0 +1,198 @@
+"""What an evaluation adds to its tables, each part from the saved files and only where it is asked for: maps over the
+space of views, the attack without each stage, the way through file formats, and what the encoder looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from attacks.aims import Known, aim
+from attacks.arms import Setting, optimise
+from attacks.batch import SAME, Bench, Spent, part_of
+from attacks.build import Parts
+from attacks.deployment import deployed_size, deployment
+from attacks.experiment import Outcome
+from attacks.explain.explanation import Explanations, explain
+from attacks.gallery import spread
+from attacks.left_out import left_out, varying
+from attacks.patch import Patch
+from attacks.response import axes_of, response
+from attacks.schema import Run
+from transforms import Compose, Shown, stream, widened
+
+#: Views of a cell of a map, and cells along its sides; cells of a curve.
+VIEWS, CELLS, CURVE_CELLS = 4, 7, 9
+
+
+class Section(Protocol):
+    """One of the parts."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For metrics.json."""
+
+    def rows(self) -> list[dict[str, object]]:
+        """The rows that its tables are computed from."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sections:
+    """The parts by their key in metrics.json, None where not asked for, and what each has cost."""
+
+    found: dict[str, Section | None]
+    costs: dict[str, Spent] = field(default_factory=dict)
+
+    @property
+    def cost(self) -> Spent:
+        """Of all parts."""
+        return sum(self.costs.values(), Spent())
+
+    def to_dict(self) -> dict[str, Any]:
+        """For metrics.json."""
+        return {name: None if part is None else part.to_dict() for name, part in self.found.items()}
+
+    def rows(self) -> dict[str, list[dict[str, object]]]:
+        """The rows by the name of their file."""
+        rows = {name: part.rows() for name, part in self.found.items() if part is not None}
+        part = self.found["explanations"]
+        if isinstance(part, Explanations):
+            rows["spectrum"] = part.spectrum_rows()
+        return rows
+
+    def draw(self, out: Path) -> None:
+        """Write explanations.png, if there are any."""
+        part = self.found["explanations"]
+        if isinstance(part, Explanations):
+            part.draw(out / "explanations.png")
+
+
+def check(run: Run, parts: Parts) -> None:
+    """Refuse what a part cannot do, before anything is attacked. Raises ValueError in one line."""
+    asked = run.evaluate
+    if asked.maps or asked.curves:
+        axes_of(asked.maps, asked.curves, parts.transforms, wide_of(parts.transforms, asked.wide))
+    if asked.left_out:
+        varying(parts.transforms)
+
+
+def sections(outcome: Outcome) -> Sections:
+    """All parts that a run asks for; every process of its world takes part."""
+    bench, asked = outcome.bench, outcome.bench.run.evaluate
+    found: dict[str, Section | None] = {}
+    costs: dict[str, Spent] = {}
+    meter = bench.meter()
+    for name, wanted, make in (
+        ("response", asked.maps or asked.curves, _response),
+        ("left_out", asked.left_out, _left_out),
+        ("deployment", asked.deploy, _deployment),
+        ("explanations", asked.explain, _explanations),
+    ):
+        part = found[name] = make(outcome) if wanted else None
+        spent = meter.read()
+        if isinstance(part, Explanations):  # its hooks see the encoder itself, which no meter counts
+            spent = Spent(part.forward, part.backward, part.seconds)
+        if wanted:
+            costs[name] = spent
+    return Sections(found, costs)
+
+
+def _some(bench: Bench, count: int) -> tuple[list[int], list[str]]:
+    """So many pictures spread evenly over the queries, or all, and their names."""
+    names = bench.parts.queries.names
+    rows = spread(len(names), min(count, len(names)))
+    return rows, [names[row] for row in rows]
+
+
+def _shown(outcome: Outcome, rows: Sequence[int]) -> dict[str, Shown]:
+    return {arm: outcome.bench.exhibits.shown(arm, rows) for arm in outcome.arms}
+
+
+def wide_of(transforms: Compose, factor: float) -> Compose:
+    """The views that maps and curves span."""
+    return widened(transforms, factor) if factor > 1 else transforms
+
+
+def _response(outcome: Outcome) -> Section:
+    bench, asked = outcome.bench, outcome.bench.run.evaluate
+    rows, names = _some(bench, asked.map_pictures)
+    return response(
+        _shown(outcome, rows),
+        torch.tensor(rows),
+        bench.judge,
+        names=names,
+        transforms=bench.parts.transforms,
+        wide=wide_of(bench.parts.transforms, asked.wide),
+        maps=asked.maps,
+        curves=asked.curves,
+        seed=bench.run.seed,
+        views=VIEWS,
+        cells=CELLS,
+        curve_cells=CURVE_CELLS,
+    )
+
+
+def _left_out(outcome: Outcome) -> Section:
+    """The run's own attack in the place of what it saw sees all but one stage."""
+    bench = outcome.bench
+    rows, names = _some(bench, bench.run.evaluate.left_out)
+    parts = part_of(bench.parts, rows)
+    images = parts.queries.images.to(parts.device)
+    own = bench.judge.own[torch.tensor(rows, device=bench.judge.own.device)]
+    known = Known(images, own, bench.judge.gallery, parts.truth, parts.goal, parts.gallery.identity)
+
+    def attack(transforms: Compose) -> Shown:
+        some = replace(parts, transforms=transforms)
+        found = aim(bench.run.objective, known, bench.exact, transforms, bench.run.seed)
+        seed = stream(bench.run.seed, "left out")
+        setting = Setting(bench.run, some, bench.world, bench.encoder, found, bench.chunk, seed)
+        best, _ = optimise("eot", setting, known)
+        saved = parts.perturbation.quantise(best.delta, images)
+        if isinstance(parts.perturbation, Patch):
+            return parts.perturbation.scene(images, saved)
+        return ((images + saved) * 255).round() / 255
+
+    views = len(bench.banks[SAME].u)
+    return left_out(
+        attack,
+        parts.transforms,
+        torch.tensor(rows),
+        bench.judge,
+        names=names,
+        views=views,
+        steps=bench.run.attack.steps,
+        seed=bench.run.seed,
+    )
+
+
+def _deployment(outcome: Outcome) -> Section:
+    """A patch goes this way in the picture that it was pasted into."""
+    bench = outcome.bench
+    rows, names = _some(bench, bench.run.evaluate.deploy)
+    height, width = bench.parts.queries.images.shape[2:]
+    size = deployed_size(bench.parts.encoder, (height, width))
+    pictures = {arm: bench.exhibits.pictures(arm, rows) for arm in outcome.arms}
+    return deployment(pictures, torch.tensor(rows), bench.judge, size, names=names)
+
+
+def _explanations(outcome: Outcome) -> Section:
+    """The encoder's own answer, with gradients, of the pictures as their files have them."""
+    bench = outcome.bench
+    rows, names = _some(bench, bench.run.evaluate.explain)
+    judge = bench.judge
+    anchors: Tensor = judge.own if judge.goal is None else judge.gallery[judge.goal.to(judge.gallery.device)]
+    pictures = {arm: bench.exhibits.pictures(arm, rows) for arm in outcome.arms}
+    clean = pictures.pop("clean")
+    return explain(
+        bench.parts.encoder,
+        clean,
+        pictures,
+        anchors[torch.tensor(rows, device=anchors.device)],
+        bench.banks[SAME],
+        names=names,
+        chunk=bench.chunk,
+        seed=bench.run.seed,
+    )

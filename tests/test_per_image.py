@@ -1,0 +1,224 @@
+"""Rows and tables against numpy, scipy and scikit-learn, from the embeddings and from the file alone."""
+
+import csv
+import statistics
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+import torch.nn.functional as F
+from sklearn.metrics import label_ranking_average_precision_score, roc_curve, top_k_accuracy_score
+from sklearn.neighbors import KNeighborsClassifier
+
+from attacks.evaluation import Scores
+from attacks.metrics import interval, median, quantile, rate
+from attacks.per_image import arms_table, comparisons, per_image_rows
+from attacks.ranking import ranks, votes
+from attacks.tables import read_rows, write_rows
+from attacks.verification import impostors, thresholds
+
+ARMS = {"clean": 1.0, "noise": 1.5, "no_eot": 3.0, "eot": 4.0}
+IDENTITY = torch.arange(60) // 4
+
+
+def scored(gallery, seen, count, goal):
+    """Scores of views (N,V,D) of the first rows of a gallery."""
+    found = []
+    for row in range(count):
+        similarity, own = F.normalize(seen[row], dim=1) @ gallery.T, torch.arange(60) == row
+        best = ranks(similarity, IDENTITY[row] == IDENTITY)
+        vote = votes(similarity, IDENTITY, int(IDENTITY[row]), own, 5)
+        goals = (ranks(similarity, torch.arange(60) == 59), similarity[:, 59]) if goal else (None, None)
+        found.append((similarity[:, row], similarity.argmax(1), best, vote, *goals))
+    return Scores(*(None if column[0] is None else torch.stack(column) for column in zip(*found, strict=True)))
+
+
+def a_run(count=12, views=16, goal=False):
+    """A run of every arm on two banks: its parts, and the rows that it gives."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(15, 8, generator=generator)[IDENTITY]
+    gallery = F.normalize(centres + 0.3 * torch.randn(60, 8, generator=generator), dim=1)
+    noise = torch.randn(2, count, views, 8, generator=generator)
+    level = 0.3 * (1 + torch.rand(count, 1, 1, generator=generator))
+    seen = {
+        bank: {arm: gallery[:count, None] + much * level * noise[i] for arm, much in ARMS.items()}
+        for i, bank in enumerate(("same", "wide"))
+    }
+    scores = {
+        bank: {arm: scored(gallery, each, count, goal) for arm, each in arms.items()} for bank, arms in seen.items()
+    }
+    success = {
+        bank: {arm: IDENTITY[each.nearest] != IDENTITY[:count, None] for arm, each in arms.items()}
+        for bank, arms in scores.items()
+    }
+    worst = {bank: {arm: each.cosine.amax(1) + 0.1 for arm, each in arms.items()} for bank, arms in scores.items()}
+    names, words = [f'{i}, "{i}".png' for i in range(count)], [str(int(each)) for each in IDENTITY[:count]]
+    limits = thresholds(impostors(gallery, IDENTITY))
+    rows = per_image_rows(scores, success, worst, pictures=names, identities=words, thresholds=limits)
+    return SimpleNamespace(**{key: value for key, value in locals().items() if key != "generator"})
+
+
+@pytest.fixture(scope="module")
+def found():
+    return a_run()
+
+
+def column(run, bank, arm, name):
+    return np.array([row[name] for row in run.rows if (row["bank"], row["arm"]) == (bank, arm)])
+
+
+def test_there_is_a_row_for_each_bank_arm_and_picture(found):
+    assert len(found.rows) == 2 * 4 * 12 == len({(row["bank"], row["arm"], row["picture"]) for row in found.rows})
+    assert list(found.rows[0])[:6] == ["bank", "arm", "picture", "identity", "views", "cosine"]
+    assert {row["views"] for row in found.rows} == {16}
+
+
+@pytest.mark.parametrize("bank", ["same", "wide"])
+@pytest.mark.parametrize("arm", ARMS)
+def test_rows_are_what_numpy_finds(found, bank, arm):
+    cosine, clean, rank = (
+        each.double().numpy()
+        for each in (found.scores[bank][arm].cosine, found.scores[bank]["clean"].cosine, found.scores[bank][arm].rank)
+    )
+    wanted = {
+        "cosine": cosine.mean(1),
+        "shift": (cosine - clean).mean(1),
+        "cosine_p10": np.quantile(cosine, 0.1, axis=1),
+        "worst_cosine": found.worst[bank][arm].double().numpy(),
+        "median_rank": [statistics.median_low(each) for each in rank.tolist()],
+        "success": found.success[bank][arm].numpy().mean(1),
+    }
+    for name, values in wanted.items():
+        np.testing.assert_allclose(column(found, bank, arm, name), values, atol=1e-12, err_msg=name)
+
+
+def test_rows_are_what_sklearn_finds_in_the_embeddings(found):
+    seen = F.normalize(found.seen["wide"]["eot"], dim=2)
+    names = IDENTITY.numpy()
+    for i in range(12):
+        similarity = (seen[i] @ found.gallery.T).numpy()
+        best = np.stack([similarity[:, names == name].max(1) for name in range(15)], 1)  # of each identity
+        row = {name: column(found, "wide", "eot", name)[i] for name in found.rows[0]}
+        others = np.concatenate([best[:, [names[i]]], similarity[:, names != names[i]]], 1)
+        first = np.zeros(16, int)
+        for k in (1, 5, 10):
+            wanted = top_k_accuracy_score(first, others, k=k, labels=np.arange(others.shape[1]))
+            assert row[f"recall_at_{k}"] == pytest.approx(wanted, abs=1e-9)
+        truth = np.arange(others.shape[1])[None].repeat(16, 0) == 0
+        assert row["mrr"] == pytest.approx(label_ranking_average_precision_score(truth, others), abs=1e-9)
+        rest = np.arange(60) != i
+        peer = KNeighborsClassifier(5, metric="cosine", algorithm="brute").fit(found.gallery[rest], names[rest])
+        chances = np.sort(peer.predict_proba(seen[i]), 1)
+        clear = chances[:, -1] > chances[:, -2]  # of equal counts theirs takes the lowest number
+        right = (peer.predict(seen[i]) == names[i])[clear]
+        assert abs(row["knn"] * 16 - right.sum()) <= (~clear).sum()
+
+
+def test_true_accept_rates_are_sklearns(found):
+    assert list(found.limits) == [1e-2]
+    false = impostors(found.gallery, IDENTITY).numpy()
+    true = found.scores["same"]["eot"].cosine.double().numpy().ravel()
+    labels = np.r_[np.zeros(len(false)), np.ones(len(true))]
+    fpr, tpr, _ = roc_curve(labels, np.r_[false, true], drop_intermediate=False)
+    assert column(found, "same", "eot", "tar_0.01").mean() == pytest.approx(tpr[fpr <= 0.01].max(), abs=1e-9)
+
+
+def test_the_table_can_be_computed_from_the_file_alone(found, tmp_path):
+    write_rows(tmp_path / "per_image.csv", found.rows)
+    again = read_rows(tmp_path / "per_image.csv")
+    assert arms_table(again) == arms_table(found.rows)  # bit for bit
+    assert comparisons(again) == comparisons(found.rows)
+    with (tmp_path / "per_image.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    for bank, arms in arms_table(again).items():
+        for arm, table in arms.items():
+            some = [line for line in lines if (line["bank"], line["arm"]) == (bank, arm)]
+            for name, cell in (table | {"tar_0.01": table["tar"]["0.01"]}).items():
+                if cell is not None and name != "tar":
+                    values = [float(line[name]) for line in some]
+                    middle = statistics.median_low(values) if "rank" in name else np.mean(values)
+                    assert cell["mean"] == pytest.approx(middle, abs=1e-9), (bank, arm, name)
+                    assert cell["low"] <= cell["mean"] <= cell["high"]
+
+
+def test_intervals_are_those_of_the_scores(found):
+    table, scores = arms_table(found.rows)["wide"]["eot"], found.scores["wide"]["eot"]
+    assert table["cosine"] == pytest.approx(interval(scores.cosine)._asdict(), abs=1e-9)
+    assert table["success"] == pytest.approx(rate(found.success["wide"]["eot"])._asdict(), abs=1e-9)
+    assert table["recall_at_5"] == pytest.approx(rate(scores.rank <= 5)._asdict(), abs=1e-9)
+    assert table["knn"] == pytest.approx(rate(scores.vote)._asdict(), abs=1e-9)
+    assert table["median_rank"] == median(scores.rank.double().median(1).values)._asdict()
+
+
+def test_comparisons_are_scipys(found):
+    table = comparisons(found.rows)
+    keys = [(row["bank"], row["other"], row["measure"]) for row in table]
+    others = ("clean", "noise", "no_eot")
+    assert keys == [(b, o, m) for b in ("same", "wide") for o in others for m in ("cosine", "success")]
+    for row in table:
+        one, other = (column(found, row["bank"], arm, row["measure"]) for arm in ("eot", row["other"]))
+        assert row["arm"] == "eot" and row["difference"]["mean"] == pytest.approx((one - other).mean(), abs=1e-9)
+        assert row["difference"]["low"] < row["difference"]["mean"] < row["difference"]["high"]
+        if row["measure"] == "cosine":
+            wanted = scipy.stats.permutation_test(
+                (one - other,), np.mean, permutation_type="samples", n_resamples=np.inf
+            ).pvalue
+        else:
+            first, second = ((one > 0.5) & ~(other > 0.5)).sum(), (~(one > 0.5) & (other > 0.5)).sum()
+            wanted = scipy.stats.binomtest(first, first + second).pvalue if first + second else 1
+        assert (
+            row["p"] == pytest.approx(wanted, abs=1e-9)
+            and row["test"] == {"cosine": "sign flips", "success": "McNemar"}[row["measure"]]
+        )
+    p = np.array([row["p"] for row in table])
+    for row in table:  # the largest of what the smaller ones have to pass
+        passed = [min(1, (p >= each).sum() * each) for each in p[p <= row["p"]]]
+        assert row["p_holm"] == pytest.approx(max(passed), abs=1e-9)
+
+
+def test_without_eot_there_is_nothing_to_compare(found):
+    assert comparisons([row for row in found.rows if row["arm"] != "eot"]) == []
+
+
+def test_what_a_run_does_not_have_stays_empty(found):
+    bare = {
+        bank: {arm: each._replace(vote=None) for arm, each in arms.items()} for bank, arms in found.scores.items()
+    }
+    rows = per_image_rows(bare, found.success, found.worst, pictures=found.names, identities=[""] * 12, thresholds={})
+    table = arms_table(rows)["same"]["eot"]
+    assert table["knn"] is table["tar"] is table["goal_rank"] is table["goal_cosine"] is None
+    assert table["success"] == arms_table(found.rows)["same"]["eot"]["success"]
+    assert not any(name.startswith("tar") for name in rows[0])
+    bare["same"]["eot"] = bare["same"]["eot"]._replace(rank=None)
+    with pytest.raises(ValueError, match="ranks"):
+        per_image_rows(bare, found.success, found.worst, pictures=found.names, identities=[""] * 12, thresholds={})
+
+
+def test_a_target_has_a_rank_and_a_cosine():
+    run = a_run(goal=True)
+    table, scores = arms_table(run.rows)["same"]["eot"], run.scores["same"]["eot"]
+    assert table["goal_cosine"] == pytest.approx(interval(scores.goal_cosine)._asdict(), abs=1e-9)
+    assert table["goal_rank"] == median(scores.goal_rank.double().median(1).values)._asdict()
+
+
+def test_a_single_picture_has_intervals_over_its_views():
+    run = a_run(count=1, views=40, goal=True)
+    views = {bank: (arms, run.success[bank]) for bank, arms in run.scores.items()}
+    alone, table = arms_table(run.rows), arms_table(run.rows, views=views)
+    for bank in ("same", "wide"):
+        scores, found = run.scores[bank]["eot"], table[bank]["eot"]
+        assert (
+            found["cosine"] == interval(scores.cosine)._asdict() and found["cosine"]["low"] < found["cosine"]["high"]
+        )
+        assert found["shift"] == interval(scores.cosine.double() - run.scores[bank]["clean"].cosine)._asdict()
+        assert found["success"] == pytest.approx(rate(run.success[bank]["eot"])._asdict(), abs=1e-12)
+        assert found["mrr"] == interval(1 / scores.rank.double())._asdict()
+        assert found["median_rank"] == median(scores.rank[0])._asdict()
+        assert found["goal_rank"] == median(scores.goal_rank[0])._asdict()
+        assert found["cosine_p10"] == quantile(scores.cosine[0].double(), 0.1)._asdict()
+        assert found["worst_cosine"]["low"] == found["worst_cosine"]["high"]
+        for name, cell in alone[bank]["eot"].items():
+            if name != "tar":
+                assert cell["mean"] == pytest.approx(found[name]["mean"], abs=1e-9), name
