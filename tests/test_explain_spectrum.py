@@ -1,0 +1,51 @@
+"""The radial spectrum: NumPy's Fourier transform, Parseval, and waves whose frequency is known."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from attacks.explain.spectrum import frequencies, radial, ring_count, shares
+
+
+@pytest.mark.parametrize("size", [(32, 32), (33, 40), (64, 21)])
+def test_equals_numpy_ring_by_ring(size):
+    deltas = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0))
+    rings = ring_count(*size)
+    found, centres = radial(deltas, rings), frequencies(rings)
+    radius = np.hypot(np.fft.fftfreq(size[0])[:, None], np.fft.fftfreq(size[1])[None])
+    for n in range(2):
+        power = (
+            sum(np.abs(np.fft.fft2(deltas[n, c].double().numpy())) ** 2 for c in range(3)) / 3 / math.prod(size) ** 2
+        )
+        for k, centre in enumerate(centres.tolist()):
+            low, high = centre - 0.25 / rings, centre + 0.25 / rings
+            inside = (radius >= low - 1e-12) & ((radius <= 0.5) if k == rings - 1 else (radius < high - 1e-12))
+            assert found[n, k] == pytest.approx(power[inside].sum(), rel=1e-9)
+        # Parseval: with the corners it is the mean square.
+        whole = float(found[n].sum()) + power[radius > 0.5].sum()
+        assert whole == pytest.approx(float(deltas[n].double().square().mean()), rel=1e-9)
+
+
+@pytest.mark.parametrize(("down", "across"), [(0, 3), (5, 0), (6, 8), (16, 0)])
+def test_a_wave_is_in_its_ring(down, across):
+    y, x = torch.meshgrid(torch.arange(32), torch.arange(32), indexing="ij")
+    wave = torch.cos(2 * math.pi * (down * y + across * x) / 32).double()[None, None]
+    share = shares(radial(wave, ring_count(32, 32)))
+    ring = min(int(math.hypot(down, across) / 32 * 2 * 16), 15)
+    assert share[ring] == pytest.approx(1.0) and sum(share) == pytest.approx(1.0)
+
+
+def test_each_picture_counts_alike_whatever_its_power():
+    deltas = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    power = radial(deltas * torch.tensor([1.0, 9.0])[:, None, None, None], 16)
+    torch.testing.assert_close(torch.tensor(shares(power)), torch.tensor(shares(radial(deltas, 16))))
+    assert sum(shares(power)) == pytest.approx(1.0)
+
+
+def test_no_perturbation_has_no_spectrum():
+    none = torch.zeros(1, 3, 16, 16)
+    assert shares(radial(none, 8)) is None
+    some = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    assert shares(radial(torch.cat([none, some]), 8)) == shares(radial(some, 8))
