@@ -1,0 +1,184 @@
+"""What a run is told to its trackers, without their libraries."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from attacks.choices_tracking import TRACKERS, MLflow, NoTracker, WandB
+from attacks.tracking import Trackers, log_end, log_step, refuse_unasked, tracker
+from attacks.tracking.jsonl import JsonLines
+from attacks.tracking.protocol import flat, picture
+
+CONFIG = {"seed": 0, "tracker": {"name": "none"}}
+
+
+def events(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def timeless(path):
+    return [{key: value for key, value in event.items() if key != "seconds"} for event in events(path)]
+
+
+class Recorder:
+    """A tracker that remembers what it was told, and fails in the call of a given name."""
+
+    def __init__(self, failing=None):
+        self.told, self.failing = [], failing
+
+    def _tell(self, name, *what):
+        self.told.append((name, *what))
+        if name == self.failing:
+            raise ConnectionError("the server\nis gone")
+
+    def log_scalars(self, step, values, arm=""):
+        self._tell("scalars", step, dict(values), arm)
+
+    def log_image(self, name, image):
+        self._tell("image", name)
+
+    def log_artifact(self, path):
+        self._tell("artifact", path.name)
+
+    def close(self, failed=False):
+        self._tell("close", failed)
+
+
+def told(out, *others):
+    """A short run told to events.jsonl and to others."""
+    line = SimpleNamespace(arm="eot", step=3, objective=0.25, held_out=None, snr=float("nan"), evals=24, views=4)
+    interval = {"mean": 0.5, "low": 0.25, "high": 0.75}
+    content = {"arms": {"eot": {"success": interval, "knn": None, "budget_used": 1.0}}, "wide": None}
+    (out / "report.html").write_text("a page")
+    with Trackers(JsonLines(out / "events.jsonl"), dict(enumerate(others))) as trackers:
+        log_step(trackers, line)
+        log_step(trackers, line, batch=2)
+        trackers.log_image("seen", torch.full((3, 2, 4), 0.5))
+        log_end(trackers, content, out)
+
+
+def test_every_event_is_a_line_and_equal_runs_write_equal_lines(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        told(tmp_path / name)
+    first, second = (timeless(tmp_path / name / "events.jsonl") for name in ("a", "b"))
+    assert first == second
+    values = {"objective": 0.25, "held_out": None, "snr": None, "evals": 24.0}
+    assert first[1:3] == [
+        {"event": "scalars", "arm": arm, "step": 3, "values": values} for arm in ("eot", "eot/batch 2")
+    ]
+    assert first[3]["width"] == 4 and len(first[3]["sha256"]) == 64
+    final = {"success/mean": 0.5, "success/low": 0.25, "success/high": 0.75, "budget_used": 1.0}
+    assert first[4] == {"event": "scalars", "arm": "final/eot", "step": 0, "values": final}
+    assert first[5:] == [{"event": "artifact", "path": "report.html"}, {"event": "end", "failed": False}]
+    assert all(event["seconds"] >= 0 for event in events(tmp_path / "a" / "events.jsonl"))
+
+
+def test_a_run_that_goes_on_keeps_its_lines_but_not_a_torn_one(tmp_path):
+    path = tmp_path / "events.jsonl"
+    broken = JsonLines(path)
+    broken.log_scalars(0, {"objective": 1.0})
+    broken.file.close()
+    with path.open("a") as file:
+        file.write('{"event": "scal')
+    JsonLines(path).close()
+    assert [event["event"] for event in events(path)] == ["start", "scalars", "start", "end"]
+
+
+@pytest.mark.parametrize("call", ["scalars", "image", "artifact", "close"])
+def test_a_tracker_that_fails_is_dropped_after_one_warning_and_the_run_goes_on(tmp_path, capsys, call):
+    bad, good = Recorder(failing=call), Recorder()
+    told(tmp_path, bad, good)
+    said = capsys.readouterr().err
+    assert said.count("warning") == 1 and said.count("\n") == 1 and "the server is gone" in said
+    assert [name for name, *_ in bad.told].count(call) == 1 or call == "close"
+    assert good.told[-1] == ("close", False) and len(good.told) == 6
+    assert events(tmp_path / "events.jsonl")[-1]["event"] == "end"
+    assert bad.told[-1] == ("close", True)  # it is let go, once
+
+
+def test_all_are_closed_when_the_run_fails(tmp_path):
+    seen = Recorder()
+    with (
+        pytest.raises(RuntimeError, match="in the run"),
+        Trackers(JsonLines(tmp_path / "events.jsonl"), {"one": seen}),
+    ):
+        raise RuntimeError("in the run")
+    assert seen.told == [("close", True)]
+    assert events(tmp_path / "events.jsonl")[-1]["failed"] is True
+
+
+def test_a_file_of_lines_that_cannot_be_written_is_an_error(tmp_path):
+    (tmp_path / "events.jsonl").mkdir()
+    with pytest.raises(OSError):
+        tracker(NoTracker(), tmp_path, "run", CONFIG)
+    lines = Recorder(failing="scalars")
+    with pytest.raises(ConnectionError):
+        Trackers(lines).log_scalars(0, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("tensorboard", "tensorboard"), ("mlflow", "mlflow"), ("wandb", "wandb")]
+)
+def test_a_missing_library_is_one_line_that_installs_it(tmp_path, monkeypatch, name, package):
+    for module in (package, "torch.utils.tensorboard", "sqlalchemy", "mlflow.entities"):
+        monkeypatch.setitem(sys.modules, module, None)
+    node = TRACKERS[name]()
+    vars(node).update(experiment="x", project="x", mode="offline", uri=None)
+    with pytest.raises(ValueError, match=rf'pip install "viewproof\[{name}\]"') as error:
+        tracker(node, tmp_path, "run", CONFIG)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_library_is_imported_unasked():
+    import subprocess
+
+    code = (
+        "import sys, attacks.tracking, attacks.tracking.mlflow\n"
+        "assert not {'torch', 'tensorboard', 'mlflow', 'wandb'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("node", "word"),
+    [
+        (MLflow(uri="file:///tmp/runs", experiment="x"), "deprecated"),
+        (MLflow(uri="mlruns", experiment="x"), "sqlite:///FILE"),
+        (MLflow(uri="https://me:secret@host/x", experiment="x"), "MLFLOW_TRACKING_PASSWORD"),
+        (WandB(mode="shared", project="x"), "offline, online"),
+    ],
+)
+def test_what_no_tracker_can_do_is_refused_before_anything_is_written(tmp_path, node, word):
+    with pytest.raises(ValueError, match=word):
+        tracker(node, tmp_path, "run", CONFIG)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("node", "word"),
+    [
+        (WandB(mode="online", project="x"), "tracker.mode=online"),
+        (MLflow(uri="https://host", experiment="x"), "tracker.uri=https://host"),
+    ],
+)
+def test_only_the_person_can_send_a_run_over_the_network(node, word):
+    for overrides in ([], ["tracker=wandb"], ["tracker.mode=offline", "tracker.uri=https://elsewhere"]):
+        with pytest.raises(ValueError, match="command line"):
+            refuse_unasked(node, overrides)
+    refuse_unasked(node, [word])
+    for local in (NoTracker(), WandB(mode="offline", project="x"), MLflow(uri="sqlite:///a.db", experiment="x")):
+        refuse_unasked(local, [])
+
+
+def test_leaves_and_levels():
+    config = {"a": {"b": {"c": 1}, "d": []}, "e": {}}
+    assert dict(flat(config)) == {"a.b.c": 1, "a.d": [], "e": {}}
+    levels = torch.arange(256).float() / 255
+    image = np.asarray(picture(levels.repeat(3, 1, 1)))
+    assert (image == np.arange(256)[None, :, None]).all() and image.shape == (1, 256, 3)

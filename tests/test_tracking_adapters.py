@@ -1,0 +1,223 @@
+"""The adapters and the real libraries: what is written is read back, and nothing leaves the machine."""
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+import torch
+from PIL import Image
+
+from attacks.choices_tracking import MLflow, TensorBoard, WandB
+from attacks.tracking import tracker
+
+pytestmark = [
+    pytest.mark.trackers,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the libraries, about each other
+]
+CONFIG = {"seed": 7, "encoder": {"name": "pocket", "features": []}, "tracker": {"name": "secret group"}}
+STEPS = {step: 1 / (step + 1) for step in range(4)}
+SECRET = "a1b2c3d4e5f6" * 3
+
+
+@pytest.fixture
+def alone(monkeypatch, tmp_path):
+    """A machine whose every connection to elsewhere fails the test, with a secret in its environment."""
+    tried, connect = [], socket.socket.connect
+
+    def watched(self, address):
+        if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1", "localhost"):
+            tried.append(address)
+            raise OSError("no network in tests")
+        return connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", watched)
+    monkeypatch.setattr(socket.socket, "connect_ex", watched)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: tried.append(host) or [])
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WANDB_API_KEY", SECRET)
+    monkeypatch.setenv("SOME_TOKEN", SECRET)
+    monkeypatch.setenv("WANDB_MODE", "online")  # what the person says of this run counts, not what lies around
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    assert tried == []
+
+
+def told(node, out, failed=False):
+    """A short run; returns its directory."""
+    out.mkdir(parents=True)
+    (out / "report.html").write_text("a page")
+    found = tracker(node, out, "one run", CONFIG)
+    for arm in ("no_eot", "eot"):  # each arm counts from 0
+        for step, value in STEPS.items():
+            found.log_scalars(step, {"objective": value, "snr": float("nan"), "held_out": None}, arm)
+    found.log_image("seen", torch.full((3, 4, 6), 0.5))
+    found.log_artifact(out / "report.html")
+    Image.new("RGB", (6, 4), "red").save(out / "views.png")
+    found.log_artifact(out / "views.png")
+    found.close(failed)
+    return out
+
+
+def no_secret(folder):
+    for path in folder.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert SECRET.encode() not in content and b"secret group" not in content, path
+
+
+def test_tensorboard(alone):
+    out = told(TensorBoard(), alone / "run")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(out / "tensorboard"))
+    found.Reload()
+    assert found.Tags()["scalars"] == ["no_eot/objective", "eot/objective"]
+    for tag in found.Tags()["scalars"]:
+        assert {event.step: event.value for event in found.Scalars(tag)} == pytest.approx(STEPS)
+    for name in ("seen", "views"):
+        (image,) = found.Images(name)
+        assert (image.width, image.height) == (6, 4)
+    assert b"pocket" in found.Tensors("configuration/text_summary")[0].tensor_proto.string_val[0]
+    no_secret(alone)
+
+
+@pytest.mark.parametrize("folder", ["runs", "Läufe 100% #1"])
+def test_mlflow(alone, folder):
+    out = told(MLflow(experiment="cite"), alone / folder / "run")
+    told(MLflow(experiment="cite"), alone / folder / "second", failed=True)  # the same store
+    import mlflow
+
+    assert {path.name for path in out.parent.iterdir()} == {"run", "second", "mlflow.db", "mlflow-artifacts"}
+    client = mlflow.MlflowClient(f"sqlite:///{out.parent / 'mlflow.db'}")
+    (experiment,) = client.search_experiments(filter_string="name = 'cite'")
+    second, first = client.search_runs([experiment.experiment_id])
+    assert (first.info.status, second.info.status, first.info.run_name) == ("FINISHED", "FAILED", "one run")
+    assert first.data.params == {"seed": "7", "encoder.name": "pocket", "encoder.features": "[]"}
+    assert set(first.data.metrics) == {"no_eot/objective", "eot/objective"}
+    for arm in ("no_eot", "eot"):
+        history = client.get_metric_history(first.info.run_id, f"{arm}/objective")
+        assert {metric.step: metric.value for metric in history} == STEPS
+    assert {file.path for file in client.list_artifacts(first.info.run_id)} == {
+        "report.html",
+        "seen.png",
+        "views.png",
+    }
+    assert not (alone / "mlruns").exists()
+    no_secret(alone)
+
+
+def test_wandb(alone):
+    import wandb
+
+    out = told(WandB(mode="offline", project="cite"), alone / "run")
+    (folder,) = (out / "wandb").glob("offline-run-*")
+    assert (folder / "files" / "report.html").read_text() == "a page"
+    (log,) = folder.glob("run-*.wandb")
+    rows, config = history(log)
+    for arm in ("no_eot", "eot"):
+        found = {int(row[f"{arm}/step"]): float(row[f"{arm}/objective"]) for row in rows if f"{arm}/step" in row}
+        assert found == pytest.approx(STEPS)
+    assert config["seed"] == "7"
+    assert wandb.run is None  # a notebook's own run would be left as it is
+    assert not list(folder.rglob("wandb-metadata.json")) and not list(folder.rglob("requirements.txt"))
+    assert socket.gethostname().encode() not in log.read_bytes() or len(socket.gethostname()) < 6
+    no_secret(alone)
+
+
+def history(log):
+    """The rows and the configuration in W&B's own log of an offline run."""
+    from wandb.proto import wandb_internal_pb2
+
+    rows, config = [], {}
+    for data in records(log.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        if record.WhichOneof("record_type") == "history":
+            rows.append({item.key or ".".join(item.nested_key): item.value_json for item in record.history.item})
+        elif record.WhichOneof("record_type") == "run":
+            config |= {item.key: item.value_json for item in record.run.config.update}
+    return rows, config
+
+
+def records(content, block=1 << 15, head=7):
+    """The records of a log in LevelDB's format: blocks of 32 KiB, each piece with checksum, length and kind."""
+    at, whole = head, b""
+    while at + head <= len(content):
+        if block - at % block < head:  # the rest of a block is too small for a piece
+            at += block - at % block
+            continue
+        size, kind = struct.unpack("<HB", content[at + 4 : at + head])
+        whole += content[at + head : at + head + size]
+        at += head + size
+        if kind in (1, 4):  # whole, or the last piece of several
+            yield whole
+            whole = b""
+
+
+class Server(BaseHTTPRequestHandler):
+    """An MLflow server that answers the first questions, and is then gone."""
+
+    answers = 3
+
+    def answer(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        Server.answers -= 1
+        self.send_response(200 if Server.answers >= 0 else 500)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        if "get-by-name" in self.path:
+            self.wfile.write(b'{"experiment": {"experiment_id": "1", "name": "x", "lifecycle_stage": "active"}}')
+        elif self.path.endswith("runs/create"):
+            self.wfile.write(b'{"run": {"info": {"run_id": "a", "run_uuid": "a", "status": "RUNNING"}, "data": {}}}')
+        else:
+            self.wfile.write(b"{}")
+
+    do_GET = do_POST = answer
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_server_that_goes_away_costs_a_warning_and_seconds(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+    server = HTTPServer(("127.0.0.1", 0), Server)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    found = tracker(MLflow(uri=f"http://127.0.0.1:{server.server_port}", experiment="x"), tmp_path, "run", CONFIG)
+    server.shutdown()
+    server.server_close()
+    began = time.perf_counter()
+    for step in range(3):
+        found.log_scalars(step, {"objective": 1.0}, "eot")
+    found.close()
+    assert time.perf_counter() - began < 20
+    assert capsys.readouterr().err.count("warning") == 1
+    assert (tmp_path / "events.jsonl").read_text().count('"scalars"') == 3
+
+
+def test_a_server_that_is_not_there_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+    with pytest.raises(ValueError, match="`tracker=mlflow` could not be started"):
+        tracker(MLflow(uri="http://127.0.0.1:9", experiment="x"), tmp_path, "run", CONFIG)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_said_on_the_way(tmp_path):
+    code = (
+        "import pathlib, sys\nfrom attacks.tracking import tracker\nfrom attacks.choices_tracking import *\n"
+        "for node in (TensorBoard(), MLflow(experiment='x'), WandB(mode='offline', project='x')):\n"
+        "    out = pathlib.Path(sys.argv[1]) / node.name\n    out.mkdir()\n"
+        "    (out / 'report.html').write_text('a page')\n"
+        "    with tracker(node, out, 'run', {}) as found:\n"
+        "        found.log_scalars(0, {'a': 1.0}, 'eot')\n        found.log_artifact(out / 'report.html')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "" and [line for line in done.stderr.splitlines() if "oneDNN" not in line] == []
