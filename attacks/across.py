@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attacks.comparisons import holm, mcnemar, sign_flip
+from attacks.comparisons import holm, mcnemar, paired_shares, sign_flip
 from attacks.metrics import Interval, interval
 
 #: No run writes as much; what is more is not read.
@@ -86,7 +86,8 @@ def judged(run: Path) -> Judged:
             if row.get("arm") == ARM and row.get("picture") is not None:
                 picture = Picture(row["picture"], known.get(row["picture"], ""))
                 for measure in MEASURES:
-                    if (value := _number(row.get(measure))) is not None:
+                    value = _number(row.get(measure))
+                    if value is not None and (measure == "cosine" or 0 <= value <= 1):
                         bank = row.get("bank") or ""
                         values.setdefault((wide if bank == "wide" else bank, measure), {})[picture] = value
     except csv.Error as error:
@@ -111,7 +112,8 @@ def compare(first: Judged, second: Judged, names: tuple[str, str]) -> list[Pair]
         # As within a run (`per_image.comparisons`): a picture succeeds if it does in more than half of its views.
         cosine = measure == "cosine"
         p = sign_flip(two - one) if cosine else mcnemar(one > 0.5, two > 0.5)
-        test, difference = "sign flips" if cosine else "McNemar", interval((two - one)[:, None])
+        test = "sign flips" if cosine else "McNemar"
+        difference = interval((two - one)[:, None]) if cosine else paired_shares(two, one, _views(first))
         pairs.append(Pair(*names, bank, measure, len(shared), difference, test, p))
     return pairs or "fewer than two pictures in common"
 
@@ -137,6 +139,12 @@ def compared(found: Mapping[str, Judged]) -> tuple[list[Pair], list[tuple[str, s
         for i, p in zip(family, holm([pairs[i].p for i in family]), strict=True):
             pairs[i] = replace(pairs[i], p_holm=p)
     return pairs, silent
+
+
+def _views(run: Judged) -> int:
+    """Of each picture; 1 where the run does not say it, which makes intervals wide."""
+    views = _mapping(run.protocol["bank"][0]).get("views")
+    return views if type(views) is int and views > 0 else 1
 
 
 def _json(path: Path) -> Mapping[str, Any]:

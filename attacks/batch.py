@@ -16,7 +16,7 @@ from attacks.distributed import World
 from attacks.drift import VIEWS, Drift, layer_drift
 from attacks.evaluation import Bank, Scores, signature_of
 from attacks.exhibits import Exhibits
-from attacks.judge import Judge
+from attacks.judge import Judge, resisting
 from attacks.layers import Pool
 from attacks.objectives import Away
 from attacks.parts import among
@@ -194,9 +194,9 @@ def _title(arm: str, bank: str, number: int) -> str:
 
 
 def refinable(run: Run, parts: Parts) -> int:
-    """The steps of gradient toward the worst view. None with a target: the row is then the lowest cosine to the
-    picture itself, and a view without anything in it would win. None for an encoder compared by its bits: they have
-    no slope."""
+    """The steps of gradient toward the worst view. None with a target: the worst view is then the one least like the
+    target, and a view without anything in it would win. None for an encoder compared by its bits: they have no
+    slope."""
     plain = parts.goal is None and signature_of(parts.encoder) is None
     return run.evaluate.refine if plain else 0
 
@@ -204,7 +204,7 @@ def refinable(run: Run, parts: Parts) -> int:
 def _worst(bench: Bench, shown: Shown, own: Tensor, scores: Scores) -> Tensor:
     """Of each picture the cosine (n,) to its clean embedding in the view that resists the attacker most."""
     if bench.parts.goal is not None:
-        return scores.cosine.amin(1)
+        return resisting(scores)
     found = uphill(
         shown,
         own,

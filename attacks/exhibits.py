@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attacks import choices_physical as choices
-from attacks.distributed import World
+from attacks.distributed import ALONE, World
 from attacks.images import load_image, load_texture, save_image
 from attacks.parts import Perturbation
 from attacks.patch import Patch
@@ -66,6 +66,12 @@ class Exhibits:
         texture = self.world.broadcast(texture).to(self.device)
         patch = self.perturbation.take(torch.tensor(list(rows)))
         return patch.scene(self.pictures("clean", rows), texture[None])
+
+    @property
+    def alone(self) -> Exhibits:
+        """The same for the first process by itself, while it writes what the others do not: they would not listen,
+        and it would wait for them."""
+        return replace(self, world=ALONE)
 
     def _file(self, arm: str, row: int) -> Path:
         return self.out / "pictures" / arm / self.names[row]

@@ -178,6 +178,10 @@ def _key(bench: Bench, decision: Decision) -> str:
         "engine": decision.to_dict(),
         "names": parts.queries.names,
         "pictures": hashlib.sha256(pixels.numpy().data).hexdigest(),
+        "gallery": parts.gallery.names if isinstance(parts.gallery, Classes) else parts.gallery.digests,
+        "right": [
+            None if rows is None else rows.tolist() for rows in (parts.truth, parts.goal, parts.gallery.identity)
+        ],
         "processes": bench.world.size,
         "threads": torch.get_num_threads(),
     }
@@ -213,7 +217,7 @@ def _gathered(bench: Bench, founds: list[Found], spent: Spent, cached: int) -> O
 def _write(out: Path, outcome: Outcome, founds: list[Found]) -> None:
     bench, parts = outcome.bench, outcome.bench.parts
     rows = range(min(SHOWN, len(parts.queries)))
-    save_image(out / "adversarial.png", sheet(bench.exhibits.pictures("eot", rows).cpu()))
+    save_image(out / "adversarial.png", sheet(bench.exhibits.alone.pictures("eot", rows).cpu()))
     shared = parts.perturbation.shared
     saved = {
         arm: founds[0].saved[arm] if shared else torch.cat([found.saved[arm] for found in founds])

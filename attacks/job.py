@@ -66,7 +66,8 @@ def job(
             print(f"note: {note}", file=sys.stderr)
         out.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(out / "batches", ignore_errors=True)  # of another run into the same directory
-        (out / "metrics.json").unlink(missing_ok=True)
+        for name in ("metrics.json", "events.jsonl"):
+            (out / name).unlink(missing_ok=True)
         write_json(out / "manifest.json", said)
     with tracker(run.tracker, out, out.name, said["config"]) if world.first else Trackers() as told:
         with watched(parts.encoder, run.objective) as encoder:
@@ -130,9 +131,9 @@ def _write(
         write_rows(out / f"{name}.csv", lines)
     contact_sheet(out / "views.png", outcome)
     looks.draw(out)
-    write_json(out / "metrics.json", content)
     first = [line for line in outcome.trace if line.batch == 0]
     write_report(out, content, said, warnings(content), first, typical(outcome))
+    write_json(out / "metrics.json", content)  # the last file: where it is, the run has come to its end
     shutil.rmtree(out / "batches", ignore_errors=True)
 
 

@@ -78,6 +78,14 @@ class Judge:
         return ~self.known.same(scores.nearest, self.truth[rows, None])
 
 
+def resisting(scores: Scores) -> Tensor:
+    """The cosine (N,) of each picture in the view that resists the attacker most: with a target that is the view
+    least like it, without one the view most like the picture itself."""
+    if scores.goal_cosine is None:
+        return scores.cosine.amax(1)
+    return scores.cosine.gather(1, scores.goal_cosine.argmin(1, keepdim=True))[:, 0]
+
+
 def joined(parts: list[Scores]) -> Scores:
     """Scores of pictures after each other, on the CPU."""
     columns = zip(Scores._fields, zip(*parts, strict=True), strict=True)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from attacks.job import job
 from attacks.results import table
@@ -80,6 +81,8 @@ def robustness(
 
     if not isinstance(encoder, str | nn.Module):
         raise ValueError(f"`encoder` must be a name or a torch.nn.Module; got {type(encoder).__name__}")
+    if not isinstance(pictures, str | Path | None):
+        raise ValueError(f"`pictures` must be the path of a folder; got {type(pictures).__name__}")
     name, _, model = encoder.partition(":") if isinstance(encoder, str) else ("", "", "")
     given: dict[str, Any] = {"encoder": name} if name else {}
     given |= {"encoder.model": model} if model else {}
@@ -88,9 +91,49 @@ def robustness(
     overrides = [word(key, value) for key, value in (given | values).items()]
     run = compose(preset, overrides)
     folder = Path(out) if out is not None else _fresh(preset)
-    module = encoder if isinstance(encoder, nn.Module) else None
-    content = job(run, folder, Path(preset).stem, overrides, module=module)
-    return Robustness(folder, content)
+    if isinstance(encoder, nn.Module):
+        with _lent(encoder, looked_at=not run.encoder.features):
+            return Robustness(folder, job(run, folder, Path(preset).stem, overrides, module=encoder))
+    return Robustness(folder, job(run, folder, Path(preset).stem, overrides))
+
+
+@contextmanager
+def _lent(module: nn.Module, looked_at: bool) -> Iterator[None]:
+    """A run freezes the encoder. Somebody's own is given back as it was; what it answers is looked at, unless some
+    layer's features are asked for: said of the module itself, a mistake is understood."""
+    modes = [(part, part.training) for part in module.modules()]
+    wanted = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
+    widths: list[int] = []  # of all answers; the first is what the others must be
+
+    def look(_module: nn.Module, inputs: tuple[Any, ...], answer: object) -> None:
+        if not looked_at:
+            return
+        if not isinstance(answer, Tensor) or answer.ndim != 2:
+            said = f"one shaped {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+            raise ValueError(
+                f"`encoder` must answer with one tensor, a row of features for each picture (N,D); it answered with "
+                f"{said} to {_size(inputs)}: end it with torch.nn.Flatten(), or return its embedding alone"
+            )
+        widths.append(answer.shape[1])
+        if answer.shape[1] != widths[0]:
+            raise ValueError(
+                f"`encoder` must give as many features for every size of picture; it gave {widths[0]} before and "
+                f"{answer.shape[1]} to {_size(inputs)}: begin it with a resize such as torch.nn.AdaptiveAvgPool2d(64)"
+            )
+
+    handle = module.register_forward_hook(look)
+    try:
+        yield
+    finally:
+        handle.remove()
+        for part, training in modes:
+            part.training = training
+        for parameter, want in wanted:
+            parameter.requires_grad_(want)
+
+
+def _size(inputs: tuple[Any, ...]) -> str:
+    return f"pictures shaped {tuple(inputs[0].shape)}" if inputs and isinstance(inputs[0], Tensor) else "pictures"
 
 
 def word(key: str, value: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from attacks.comparisons import holm, mcnemar, paired, sign_flip
+from attacks.comparisons import holm, mcnemar, paired, paired_shares, sign_flip
 from attacks.evaluation import Scores
 from attacks.metrics import Interval, interval, median, quantile, rate_of_shares
 from attacks.ranking import mrr, recall_at
@@ -169,10 +169,11 @@ def comparisons(rows: Sequence[Row], arm: str = "eot") -> list[dict[str, object]
                 words = {"measure": measure, "arm": arm, "other": other, "bank": bank}
                 if measure == "cosine":
                     test, p = "sign flips", sign_flip(first - second)
+                    difference = paired(first[:, None], second[:, None])
                 else:
                     test, p = "McNemar", mcnemar(first > 0.5, second > 0.5)
-                difference = paired(first[:, None], second[:, None])._asdict()
-                found.append(words | {"difference": difference, "test": test, "p": p})
+                    difference = paired_shares(first, second, int(str(arms[arm][0]["views"])))
+                found.append(words | {"difference": difference._asdict(), "test": test, "p": p})
                 chances.append(p)
     return [row | {"p_holm": p} for row, p in zip(found, holm(chances), strict=True)]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from attacks.comparisons import holm, sign_flip
+from attacks.comparisons import holm, least_p, sign_flip
 from attacks.evaluation import Bank, bank
 from attacks.scoring import Found, Scoring, judged
 from attacks.slices import Axis, axis, sliced
@@ -45,6 +45,7 @@ class Slice:
         x, y = self.axes
         arms = {arm: {key: self._rows(cells) for key, cells in self._said(arm).items()} for arm in self.found}
         found = {"x": x.to_dict(), "y": y.to_dict(), "arms": arms, "p_holm": None, "worst": None, "best": None}
+        found |= {"tested": "success" if self.targeted else "cosine", "p_least": self._least()}
         if {"eot", "no_eot"} <= set(self.found):
             found["p_holm"] = self._rows(holm([self._p(at) for at in range(len(self.places))]))
         if "eot" in self.found:
@@ -78,6 +79,10 @@ class Slice:
         pairs = (one.success, other.success) if self.targeted else (one.cosine, other.cosine)
         first, second = (values.double().mean(1) for values in pairs)
         return sign_flip(first - second)
+
+    def _least(self) -> float:
+        """The smallest p value after Holm that so many pictures can give: the least of one test, times the cells."""
+        return min(1.0, least_p(len(next(iter(self.found.values())).cosine)) * len(self.places))
 
     def _order(self) -> list[int]:
         """The cells from that where the encoder resists EOT most. Without a target that is a high cosine; with one

@@ -20,20 +20,21 @@ from attacks.engine import Choice
 from attacks.evaluation import Bank
 from attacks.experiment import Outcome
 from attacks.gallery import Gallery
+from attacks.judge import resisting
 from attacks.metrics import Interval
 from attacks.patch import Patch
 from attacks.patch_facts import facts
 from attacks.per_image import arms_table, comparisons, per_image_rows
 from attacks.schema import Run
-from attacks.sections import Sections
+from attacks.sections import FEW, Sections, thin
 from attacks.subject import described, identity
 from attacks.verification import far_name, impostors, thresholds
 from attacks.zero_shot import Classes
 
 SCHEMA = 2
 PACKAGES = ("viewproof", "torch", "torchvision", "kornia", "hydra-core", "numpy", "pillow", "safetensors")
-#: Libraries of encoders, which may be there or not.
-LIBRARIES = ("timm", "open_clip_torch", "transformers", "diffusers", "onnx", "onnx2torch")
+#: Libraries of encoders, and of the deployment's resizers, which may be there or not.
+LIBRARIES = ("opencv-python-headless", "timm", "open_clip_torch", "transformers", "diffusers", "onnx", "onnx2torch")
 
 
 def metrics(
@@ -132,10 +133,7 @@ def _bank(bank: Bank, refined: int) -> dict[str, Any]:
 
 def _worst(outcome: Outcome, name: str) -> dict[str, Tensor]:
     """Of each picture the cosine in the view of a bank that resists the attacker most, as it is."""
-    away = outcome.bench.parts.goal is None
-    return {
-        arm: found.cosine.amax(1) if away else found.cosine.amin(1) for arm, found in outcome.scores[name].items()
-    }
+    return {arm: resisting(found) for arm, found in outcome.scores[name].items()}
 
 
 def _sha256(image: Tensor) -> str:
@@ -236,8 +234,10 @@ def warnings(content: dict[str, Any]) -> list[str]:
             f"{content['guessed']} picture(s) have no identity, and the class that the encoder gives them untouched: "
             "recall is how far it agrees with itself, not its accuracy"
         )
-    if len(content["queries"]) < 5:
+    if len(content["queries"]) < FEW:
         said.append(f"{len(content['queries'])} picture(s): the intervals say little about other pictures")
+    else:
+        said += thin(content)
     if arms["clean"]["recall_at_1"]["mean"] < 0.8:
         said.append("the encoder fails on clean views already, so a low recall is no merit of the attack")
     # With one view for all there is nothing to average: n gradients of it are one.

@@ -90,7 +90,9 @@ def cli() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            if RANK or any(a.startswith("show=") and a != "show=null" for a in sys.argv[1:]):
+            shown = any(a.startswith("show=") and a != "show=null" for a in sys.argv[1:])
+            resumed = any(a.startswith("resume=") for a in sys.argv[1:])  # composes nothing, so Hydra makes no folder
+            if (RANK or shown) and not resumed:
                 sys.argv[1:] = _follower(sys.argv[1:], scratch)
             _run()
     except (CompactHydraException, OmegaConfBaseException, *USER_ERRORS) as error:

@@ -23,10 +23,15 @@ from attacks.left_out import left_out, varying
 from attacks.patch import Patch
 from attacks.response import axes_of, response
 from attacks.schema import Run
+from attacks.slices import axis
 from transforms import Compose, Shown, stream, widened
 
 #: Views of a cell of a map, and cells along its sides; cells of a curve.
 VIEWS, CELLS, CURVE_CELLS = 4, 7, 9
+#: What maps and curves take for `auto`: the first of these that vary, then whatever else does.
+TELLING = ("affine angle", "affine scale", "yaw", "distance", "angle", "scale", "shift right", "quality")
+#: Intervals over fewer pictures than that hold the truth too seldom (see docs/evaluation.md).
+FEW = 5
 
 
 class Section(Protocol):
@@ -70,11 +75,21 @@ class Sections:
             part.draw(out / "explanations.png")
 
 
+def thin(content: dict[str, Any]) -> list[str]:
+    """Warnings of the parts that looked at few pictures, though many were attacked."""
+    said = []
+    for name in ("response", "left_out", "deployment", "explanations"):
+        pictures = (content.get(name) or {}).get("pictures", FEW)  # some parts name them
+        count = pictures if isinstance(pictures, int) else len(pictures)
+        if count < FEW:
+            said.append(f"{count} picture(s) in the part {name}: the intervals there say little about other pictures")
+    return said
+
+
 def check(run: Run, parts: Parts) -> None:
     """Refuse what a part cannot do, before anything is attacked. Raises ValueError in one line."""
     asked = run.evaluate
-    if asked.maps or asked.curves:
-        axes_of(asked.maps, asked.curves, parts.transforms, wide_of(parts.transforms, asked.wide))
+    axes_of(*wished(run, parts.transforms), parts.transforms, wide_of(parts.transforms, asked.wide))
     if asked.left_out:
         varying(parts.transforms)
 
@@ -86,7 +101,7 @@ def sections(outcome: Outcome) -> Sections:
     costs: dict[str, Spent] = {}
     meter = bench.meter()
     for name, wanted, make in (
-        ("response", asked.maps or asked.curves, _response),
+        ("response", any(wished(bench.run, bench.parts.transforms)), _response),
         ("left_out", asked.left_out, _left_out),
         ("deployment", asked.deploy, _deployment),
         ("explanations", asked.explain, _explanations),
@@ -116,8 +131,32 @@ def wide_of(transforms: Compose, factor: float) -> Compose:
     return widened(transforms, factor) if factor > 1 else transforms
 
 
+def wished(run: Run, transforms: Compose) -> tuple[list[Any], list[Any]]:
+    """The maps and curves that a run asks for, each by the names of its coordinates. For `auto` two coordinates are
+    chosen, so that a preset suits any views: their map and their curves, as far as there are two."""
+    asked = run.evaluate
+    names = _telling(transforms, wide_of(transforms, asked.wide)) if "auto" in (*asked.maps, *asked.curves) else []
+    grids, lines = [names] if len(names) > 1 else [], names
+    maps = [pair for each in asked.maps for pair in (grids if each == "auto" else [each])]
+    return maps, [name for each in asked.curves for name in (lines if each == "auto" else [each])]
+
+
+def _telling(transforms: Compose, wide: Compose) -> list[str]:
+    """Up to two coordinates that vary. Those of a stage that is only taken sometimes come last."""
+    found: list[str] = []
+    for words in (*TELLING, *sorted(wide.names, key=lambda name: name.startswith(("oneof", "sometimes")))):
+        try:
+            name = axis(words, transforms, wide, CELLS, "auto").name
+        except ValueError:  # none, several, a seed, or one that stands still
+            continue
+        if name not in found:
+            found.append(name)
+    return found[:2]
+
+
 def _response(outcome: Outcome) -> Section:
     bench, asked = outcome.bench, outcome.bench.run.evaluate
+    maps, curves = wished(bench.run, bench.parts.transforms)
     rows, names = _some(bench, asked.map_pictures)
     return response(
         _shown(outcome, rows),
@@ -126,8 +165,8 @@ def _response(outcome: Outcome) -> Section:
         names=names,
         transforms=bench.parts.transforms,
         wide=wide_of(bench.parts.transforms, asked.wide),
-        maps=asked.maps,
-        curves=asked.curves,
+        maps=maps,
+        curves=curves,
         seed=bench.run.seed,
         views=VIEWS,
         cells=CELLS,

@@ -13,6 +13,7 @@ import torch
 from scipy.stats import binomtest
 
 from attacks.across import MOST_BYTES, compared, judged
+from attacks.comparisons import paired_shares
 from attacks.metrics import interval
 from attacks.tables import read_rows, write_rows
 
@@ -80,8 +81,9 @@ def test_the_difference_is_paired_by_name_and_its_test_agrees_with_scipys(tmp_pa
     success, cosine = pairs
     change = torch.tensor(two, dtype=torch.float64) - torch.tensor(one, dtype=torch.float64)
     assert silent == [] and success.pictures == 12 and (success.first, success.second) == ("a", "b")
-    assert success.difference == pytest.approx(interval(change[:, None]), abs=1e-12)
-    assert cosine.difference.mean == pytest.approx(-float(change.mean()), abs=1e-12)
+    assert cosine.difference == pytest.approx(interval(-change[:, None]), abs=1e-12)
+    assert success.difference == paired_shares(torch.tensor(two), torch.tensor(one), 64)
+    assert success.difference.mean == pytest.approx(float(change.mean()), abs=1e-12)
     only = (
         sum(x > 0.5 >= y for x, y in zip(one, two, strict=True)),
         sum(y > 0.5 >= x for x, y in zip(one, two, strict=True)),

@@ -7,8 +7,9 @@ import pytest
 import scipy.stats
 import torch
 
-from attacks.comparisons import holm, mcnemar, paired, sign_flip
+from attacks.comparisons import holm, least_p, mcnemar, paired, paired_shares, sign_flip
 from attacks.metrics import interval
+from tests.test_coverage import VIEWS, held, hits
 
 
 def some(n, seed=0, shift=0.3):
@@ -22,6 +23,53 @@ def test_a_paired_difference_is_that_of_each_picture_in_each_view():
     assert paired(one + level, other + level) == pytest.approx(paired(one, other), abs=1e-9)
     with pytest.raises(ValueError, match="pairs"):
         paired(one, other[:, :1])
+
+
+def test_shares_of_one_view_differ_as_newcombe_has_it():
+    # 50 pairs: on 36 both succeed, on 12 only the first, on 2 only the other (Newcombe 1998, table II, method 10).
+    one, other = torch.tensor([1.0] * 48 + [0.0] * 2), torch.tensor([1.0] * 36 + [0.0] * 12 + [1.0] * 2)
+    assert paired_shares(one, other, 1) == pytest.approx((0.2, 0.0569, 0.3404), abs=5e-5)
+    there, back = paired_shares(one, other, 8), paired_shares(other, one, 8)
+    assert there == pytest.approx((-back.mean, -back.high, -back.low), abs=1e-12)
+    assert paired_shares(one, one, 8)[0] == 0
+    with pytest.raises(ValueError, match="pairs"):
+        paired_shares(one, other[:3], 8)
+
+
+@pytest.mark.parametrize("pictures", [10, 20])
+@pytest.mark.parametrize(("rates", "alike"), [((0.98, 0.01), 0.3), ((0.95, 0.9), 0.6)])
+def test_differences_of_shares_hold_the_truth_where_a_bootstrap_does_not(pictures, rates, alike):
+    random = np.random.default_rng(0)
+    one, other = (torch.from_numpy(hits(random, 400, pictures, p, alike)) for p in rates)
+    ours, theirs = ([found(*each) for each in zip(one, other, strict=True)] for found in (of_shares, paired_means))
+    truth = rates[0] - rates[1]
+    assert held(truth, *zip(*[each[1:] for each in ours], strict=True)) >= 0.93
+    assert held(truth, *zip(*[each[1:] for each in theirs], strict=True)) < 0.9
+    assert all(-1 <= low <= mean <= high <= 1 and low < high for mean, low, high in ours)
+
+
+@pytest.mark.parametrize("pictures", [2, 3])
+def test_differences_of_shares_of_very_few_pictures_are_wide(pictures):
+    # Two pictures are always wholly correlated: that alone would hold the truth 0.80 of the time.
+    random = np.random.default_rng(0)
+    level = random.beta(0.6, 0.4, size=(600, pictures))
+    one, other = (torch.from_numpy(random.binomial(VIEWS, each) / VIEWS) for each in (level, level**1.5))
+    truth = float((random.beta(0.6, 0.4, 10**6) ** 1.5).mean())
+    found = [of_shares(*each) for each in zip(one, other, strict=True)]
+    assert held(0.6 - truth, *zip(*[each[1:] for each in found], strict=True)) >= 0.95
+
+
+def of_shares(one, other):
+    return paired_shares(one, other, VIEWS)
+
+
+def paired_means(one, other):
+    return paired(one[:, None], other[:, None])
+
+
+@pytest.mark.parametrize("n", [1, 2, 8, 12, 40])
+def test_no_p_value_is_below_the_least(n):
+    assert sign_flip(torch.linspace(1, 2, n, dtype=torch.float64)) == pytest.approx(least_p(n), rel=1e-12)
 
 
 @pytest.mark.parametrize("only", [(0, 0), (0, 5), (1, 9), (4, 4), (30, 51), (700, 800)])

@@ -170,6 +170,14 @@ def test_another_process_writes_nothing_and_names_itself(monkeypatch, capsys, tm
     assert not list(tmp_path.iterdir())
 
 
+def test_another_process_takes_an_interrupted_run_up_as_the_first_does(monkeypatch, tmp_path, follower):
+    seen = []
+    monkeypatch.setattr("attacks.job.resume", lambda folder, words: seen.append((folder, words)))
+    monkeypatch.setattr(sys, "argv", ["viewproof", f"resume={tmp_path}"])
+    cli()
+    assert seen == [(tmp_path, [])]
+
+
 def test_of_several_processes_none_goes_on_in_a_sweep_alone(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("attacks.run.PROCESSES", 2)
     folder = f"hydra.sweep.dir={tmp_path}"

@@ -2,15 +2,18 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
 import attacks.experiment
+import attacks.job
 from attacks.batch import ARMS, Spent, arms_of, part_of
 from attacks.batch_files import read_batch, write_batch
 from attacks.build import build
+from attacks.distributed import World
 from attacks.run import compose
 from attacks.tables import read_rows, write_rows
 from tests.test_run import call
@@ -47,21 +50,27 @@ def whole(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def stopped(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def half(tmp_path_factory):
     """The same run, stopped in its second batch, after the first was written."""
-    folder, real = tmp_path / "run", attacks.experiment.attacked
+    folder, real = tmp_path_factory.mktemp("half") / "run", attacks.experiment.attacked
 
     def attacked(bench, rows, number):
         if number == 1:
             raise KeyboardInterrupt
         return real(bench, rows, number)
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attacks.experiment, "attacked", attacked)
         assert call(patch, *TINY, *LEAN, f"hydra.run.dir={folder}") == 130
     assert [path.name for path in (folder / "batches").iterdir()] == ["00000.safetensors"]
     return folder
+
+
+@pytest.fixture
+def stopped(half, tmp_path):
+    """A copy of it, to do anything with."""
+    return Path(shutil.copytree(half, tmp_path / "run"))
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_bytes(whole, stopped, monkeypatch):
@@ -112,6 +121,69 @@ def test_what_cannot_be_taken_up_is_said_in_a_line(harm, words, stopped, monkeyp
     assert call(monkeypatch, f"resume={stopped}") == 1
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert len(said) == 1 and words in said[0]
+
+
+def test_batches_are_not_taken_up_beside_another_gallery(tmp_path, monkeypatch, capsys):
+    """Somebody adds a picture to the folder before going on: half of the table would be judged beside another one."""
+    pictures, out, real = tmp_path / "pictures", tmp_path / "run", attacks.experiment.attacked
+    pictures.mkdir()
+    for at, name in enumerate("abc"):
+        pixels = torch.randint(256, (64, 64, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(at))
+        Image.fromarray(pixels.numpy()).save(pictures / f"{name}.png")
+    (tmp_path / "two.txt").write_text("pictures/a.png\npictures/b.png\n")
+
+    def attacked(bench, rows, number):
+        if number == 1:
+            raise KeyboardInterrupt
+        return real(bench, rows, number)
+
+    words = ["config=smoke", "data=folder", f"data.path={tmp_path / 'two.txt'}", f"data.gallery={pictures}"]
+    words += ["data.size=64", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0", "evaluate.batch=1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(attacks.experiment, "attacked", attacked)
+        assert call(patch, *words, f"hydra.run.dir={out}") == 130
+    Image.new("RGB", (64, 64), (200, 30, 30)).save(pictures / "0.png")
+    assert call(monkeypatch, f"resume={out}") == 1
+    assert "another run" in capsys.readouterr().err
+
+
+def test_a_run_that_died_over_its_report_is_not_finished(whole, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(attacks.job, "write_report", die)
+        assert call(patch, *TINY, *LEAN, f"hydra.run.dir={folder}") == 130
+    assert not (folder / "report.html").exists() and not (folder / "metrics.json").exists()
+    assert call(monkeypatch, f"resume={folder}") == 0
+    assert (folder / "report.html").exists() and without_seconds(folder) == without_seconds(whole)
+
+
+def test_what_only_the_first_process_writes_asks_no_other(tmp_path, monkeypatch):
+    """A broadcast that the others do not take part in waits for ever."""
+    world, writing = World(), []
+    real = World.broadcast
+
+    def broadcast(self, tensor):
+        assert not (writing and self is world), "only the first process is here"
+        return real(self, tensor)
+
+    def alone(write):
+        def run(*given):
+            writing.append(True)
+            write(*given)
+            writing.pop()
+
+        return run
+
+    monkeypatch.setattr(World, "broadcast", broadcast)
+    monkeypatch.setattr(attacks.job, "join", lambda: world)
+    for module in (attacks.experiment, attacks.job):
+        monkeypatch.setattr(module, "_write", alone(module._write))
+    words = ["config=smoke", "attack.steps=1", "data.size=64", "evaluate.views=2", "evaluate.refine=0"]
+    assert call(monkeypatch, *words, f"hydra.run.dir={tmp_path / 'run'}") == 0
 
 
 def edited(folder, change):

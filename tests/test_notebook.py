@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from contextlib import nullcontext
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -54,6 +55,56 @@ def test_a_module_takes_the_encoders_place_and_fresh_folders_differ(asked, tmp_p
     assert len({call["out"] for call in asked}) == 3 and asked[2]["out"] == tmp_path / "here"
 
 
+def conv(*after):
+    return torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(16), torch.nn.Conv2d(3, 4, 8, stride=8), *after)
+
+
+class Pair(torch.nn.Module):
+    def forward(self, x):
+        return x.flatten(1), x
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (
+            conv(),
+            r"a row of features for each picture \(N,D\); it answered with one shaped \(\d+, 4, 2, 2\) to pictures",
+        ),
+        (conv(torch.nn.Flatten(0)), r"answered with one shaped \(\d+,\)"),
+        (Pair(), "answered with a tuple"),
+        (torch.nn.Flatten(), "as many features for every size of picture; it gave 49152 before and "),
+    ],
+)
+def test_a_module_that_is_no_encoder_is_told_what_it_answers(module, said, tmp_path):
+    with pytest.raises(ValueError, match=said) as error:
+        robustness(module.eval(), preset="smoke", out=tmp_path, **TINY)
+    assert "\n" not in str(error.value) and not module._forward_hooks
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_module_is_given_back_as_it_was(fails, asked, monkeypatch):
+    """After an evaluation somebody goes on training: also after one that failed."""
+
+    def job(run, out, preset, overrides, *, module):
+        module.eval().requires_grad_(False)
+        if fails:
+            raise ValueError("no")
+        return {}
+
+    monkeypatch.setattr(notebook, "job", job)
+    module = conv(torch.nn.BatchNorm2d(4).eval(), torch.nn.Flatten()).train()
+    module[2].eval().bias.requires_grad_(False)
+    before = [part.training for part in module.modules()], [each.requires_grad for each in module.parameters()]
+    with pytest.raises(ValueError, match="no") if fails else nullcontext():
+        robustness(module, preset="smoke")
+    assert (
+        [part.training for part in module.modules()],
+        [each.requires_grad for each in module.parameters()],
+    ) == before
+    assert not module._forward_hooks and {True, False} == set(before[0]) == set(before[1])
+
+
 def test_a_preset_file_of_ones_own(asked, tmp_path):
     (tmp_path / "mine.yaml").write_text("defaults: [/config/smoke, _self_]\nattack: {steps: 7}\n")
     robustness(preset="./mine.yaml")
@@ -70,6 +121,7 @@ def test_a_preset_file_of_ones_own(asked, tmp_path):
         ({"hydra/launcher": "x"}, "keys of the configuration"),
         ({"preset": "nothing"}, "nothing"),
         ({"encoder": abs}, "`encoder` must be a name or a torch.nn.Module"),
+        ({"pictures": ["a.png"]}, "`pictures` must be the path of a folder; got list"),
     ],
 )
 def test_a_mistake_is_one_line_and_runs_nothing(asked, values, said):
@@ -143,6 +195,11 @@ def test_it_is_said_in_under_15_lines_and_is_the_command_lines_run(tmp_path, mon
         for name in "ab"
     ]
     assert events[0] == events[1] and len(events[0]) > 8
+    robustness(preset="smoke", out="a", **TINY)  # again into the same folder: its events are those of one run
+    again = [
+        {**json.loads(line), "seconds": 0} for line in (tmp_path / "a" / "events.jsonl").read_text().splitlines()
+    ]
+    assert again == events[0]
     pictures = {row["picture"] for row in found.per_image}
     assert pictures == set(found.metrics["queries"]) and "eot" in str(found)
     assert "<iframe sandbox" in found._repr_html_()

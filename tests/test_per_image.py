@@ -13,6 +13,7 @@ from sklearn.metrics import label_ranking_average_precision_score, roc_curve, to
 from sklearn.neighbors import KNeighborsClassifier
 
 from attacks.evaluation import Scores
+from attacks.judge import resisting
 from attacks.metrics import interval, median, quantile, rate
 from attacks.per_image import arms_table, comparisons, per_image_rows
 from attacks.ranking import ranks, votes
@@ -201,6 +202,15 @@ def test_a_target_has_a_rank_and_a_cosine():
     table, scores = arms_table(run.rows)["same"]["eot"], run.scores["same"]["eot"]
     assert table["goal_cosine"] == pytest.approx(interval(scores.goal_cosine)._asdict(), abs=1e-9)
     assert table["goal_rank"] == median(scores.goal_rank.double().median(1).values)._asdict()
+
+
+def test_the_worst_view_is_the_one_that_resists_most():
+    run = a_run(goal=True)
+    scores = run.scores["same"]["eot"]
+    least = [each.index(min(each)) for each in scores.goal_cosine.tolist()]
+    assert resisting(scores).tolist() == [scores.cosine[i, view].item() for i, view in enumerate(least)]
+    bare = scores._replace(goal_cosine=None)
+    assert resisting(bare).tolist() == [max(each) for each in scores.cosine.tolist()]
 
 
 def test_a_single_picture_has_intervals_over_its_views():

@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 sys.path.insert(0, str(ROOT / "scripts"))
-SCRIPTS = tuple(f"python scripts/{name}.py" for name in ("audit", "print_patch", "simulate_photos", "score_photos"))
+SCRIPTS = tuple(
+    f"python scripts/{name}.py" for name in ("audit", "print_patch", "simulate_photos", "score_photos", "compare")
+)
 
 
 def test_the_two_commands_stand_first_and_exactly():
@@ -19,7 +21,7 @@ def test_the_two_commands_stand_first_and_exactly():
 
 
 def test_the_python_example_is_short_and_runs(capsys):
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    example, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     code = [line for line in example.splitlines() if line.strip()]
     assert len(code) <= 20
     exec(compile(example, "README", "exec"), {})
@@ -29,6 +31,14 @@ def test_the_python_example_is_short_and_runs(capsys):
     )
     assert attacked < clean - 0.2
     assert "affine angle (deg)" in said
+
+
+def test_the_run_from_python_is_what_it_says(tmp_path, monkeypatch, capsys):
+    _, example = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "README", "exec"), {})
+    assert capsys.readouterr().out.splitlines()[-1].startswith("{'mean': ")
+    assert (tmp_path / "outputs" / "smoke" / "report.html").is_file()
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name)

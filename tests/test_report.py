@@ -196,6 +196,43 @@ def test_the_command_repeats_the_run(whole):
     assert words == ["python", "-m", "attacks.run", *reported.manifest()["overrides"]]
     given = reported.manifest() | {"overrides": ["seed=3"], "preset": "smoke"}
     assert "attacks.run config=smoke seed=3<" in render(reported.content(response=None), given)
+    # A module from Python is on no command line: the command would attack another encoder.
+    own = render(reported.content(response=None), given | {"encoder": {"name": "module"}})
+    assert "attacks.run" not in own and ">config=smoke seed=3<" in own and "attacks.robustness" in own
+
+
+def test_what_an_arm_cost_stands_beside_it(whole):
+    (table,) = re.findall(
+        r"<table>.*?</table>", re.search(r'<section id="arms">.*?</table>', whole, re.DOTALL)[0], re.DOTALL
+    )
+    costs = reported.content()["costs"]
+    for key, name, digits in (
+        ("forward", "forward passes", 0),
+        ("backward", "backward passes", 0),
+        ("seconds", "seconds", 1),
+    ):
+        row = re.search(rf'<th scope="row">{name}</th>(.*?)</tr>', table, re.DOTALL)[1]
+        assert re.findall(r"<td[^>]*>(.*?)</td>", row) == [f"{costs[arm][key]:.{digits}f}" for arm in ARMS]
+
+
+def test_comparisons_stand_by_bank_and_none_is_lost(whole):
+    section = re.search(r'<section id="comparisons">.*?</section>', whole, re.DOTALL)[0]
+    groups = re.findall(r'scope="rowgroup"[^>]*>(.*?)</th>(.*?)</tbody>', section, re.DOTALL)
+    assert [html.unescape(name) for name, _ in groups] == [
+        "Views from the attack's own ranges: attack with EOT less",
+        "Views from wider ranges: attack with EOT less",
+    ]
+    rows = reported.content()["comparisons"]
+    assert [body.count("<tr>") for _, body in groups] == [
+        sum(row["bank"] == bank for row in rows) for bank in ("same", "wide")
+    ]
+
+
+def test_every_section_with_numbers_says_which_file_holds_them(whole):
+    for name, body in re.findall(r'<section id="(\w+)">(.*?)</section>', whole, re.DOTALL):
+        assert ("<table" not in body and "<svg" not in body) or re.search(r"<code>[\w.]+\.(csv|json)</code>", body), (
+            name
+        )
 
 
 def test_a_perturbation_is_shown_as_it_is_and_as_large_as_it_can_be(tmp_path):

@@ -1,5 +1,6 @@
 """Figures, colours and words of the pages."""
 
+import html
 import itertools
 import re
 
@@ -9,6 +10,7 @@ from attacks.report.colours import DARK, LIGHT, LINES, RAMP, TEXT, contrast, sha
 from attacks.report.curves import drift_curve, loss_curve, response_curve, spectrum_curve
 from attacks.report.environment import environment
 from attacks.report.maps import heat_map
+from attacks.report.page import render
 from attacks.report.words import measured, p_value, short, value_of
 from tests import reported
 
@@ -136,3 +138,19 @@ def test_numbers_are_as_short_as_they_may_be():
     ]
     number = environment().filters["number"]
     assert [number(value) for value in (-0.0004, 0.0, -0.0006, 1)] == ["0.000", "0.000", "-0.001", "1.000"]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"tested": "cosine", "p_least": 0.02}, "Star: its cosine to the clean embedding differs"),
+        ({"tested": "success", "p_least": 0.02}, "Star: its attacker's success differs"),
+        ({"tested": "cosine", "p_least": 0.38}, "No cell has a star: 8 picture(s) are too few"),
+    ],
+)
+def test_what_a_star_in_a_map_is_and_that_there_can_be_none(more, words):
+    content = reported.content()
+    content["response"] |= {"pictures": 8}
+    content["response"]["maps"] = [each | more for each in content["response"]["maps"]]
+    page = html.unescape(render(content, reported.manifest()))
+    assert words in page and ("Star:" in page) == words.startswith("Star")

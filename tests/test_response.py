@@ -7,10 +7,12 @@ import torch
 import torch.nn.functional as F
 
 from attacks import bank, evaluate, interval
-from attacks.comparisons import holm, sign_flip
+from attacks.comparisons import holm, least_p, sign_flip
 from attacks.evaluation import Scores
 from attacks.metrics import rate
 from attacks.response import axes_of, response
+from attacks.run import compose
+from attacks.sections import CELLS, FEW
 from attacks.slices import coordinate
 from attacks.tables import write_rows
 from transforms import (
@@ -197,6 +199,24 @@ def test_every_number_can_be_had_from_the_rows(shown, pictures, tmp_path):
     for at, x in enumerate(curve["x"]["values"]):
         seen = table("cosine", kind="curve", arm="eot", x_value=x, y_value="")
         assert interval(seen)._asdict() == curve["arms"]["eot"]["cosine"][at]
+
+
+def test_the_least_p_of_a_map_is_what_so_many_pictures_can_give(pictures):
+    far = {"no_eot": torch.zeros(3, 3, 4, 4), "eot": torch.ones(3, 3, 4, 4)}  # as different as can be
+    for goal in (False, True):
+        judge = Known(lambda values: 0.7 + 0 * values["affine angle (deg)"], goal)
+        (drawn,) = look(far, judge).to_dict()["maps"]
+        assert {p for row in drawn["p_holm"] for p in row} == {drawn["p_least"]} == {1.0}
+        assert drawn["tested"] == ("success" if goal else "cosine")
+    many = {arm: torch.full((12, 3, 4, 4), float(arm == "eot")) for arm in ("no_eot", "eot")}
+    (drawn,) = look(many, judge, names=[str(i) for i in range(12)]).to_dict()["maps"]
+    assert drawn["p_least"] == 9 * 2**-11 == drawn["p_holm"][0][0]
+
+
+def test_the_preset_looks_at_enough_pictures_for_a_star():
+    asked = compose("evaluate").evaluate
+    assert CELLS**2 * least_p(asked.map_pictures) < 0.05
+    assert min(asked.left_out, asked.deploy, asked.explain, asked.map_pictures) >= FEW
 
 
 def test_pictures_with_a_patch_are_scenes(pictures):

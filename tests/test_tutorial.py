@@ -25,6 +25,7 @@ def undone():
     torch.use_deterministic_algorithms(strict)
 
 
+@pytest.mark.slow
 def test_the_python_runs_in_order_and_says_what_the_page_says(tmp_path, monkeypatch, capsys, undone):
     prepare(tmp_path, PAGE)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,5 @@
-"""Is a map true? Blocks of the picture are blurred away, or brought back, in the map's order (Petsiuk et al. 2018).
+"""Is a map true? Blocks of the picture are blurred away, or brought back, in the map's order (after Petsiuk et al.
+2018; they take away single pixels, to black in the deletion, and measure the probability of a class, not a cosine).
 
 Where the map shows what the encoder goes by, blurring its first blocks makes the likeness fall early (a small area
 under the deletion curve), and bringing them back makes it rise early (a large area under the insertion curve). What

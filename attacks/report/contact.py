@@ -31,15 +31,15 @@ def contact_sheet(path: str | Path, outcome: Outcome) -> None:
     """Save the typical picture's views, a row per arm: the file itself, then held-out views with their cosine to the
     clean embedding, the frame red where the encoder takes the view for another picture."""
     picture, bench = typical(outcome), outcome.bench
-    parts, bank = bench.parts, bench.banks[SAME]
+    parts, bank, exhibits = bench.parts, bench.banks[SAME], bench.exhibits.alone
     u = bank.u[:SHOWN]
     figure = Figure(figsize=(1.45 * (len(u) + 1), 1.72 * len(outcome.arms)), dpi=110)
     axes = figure.subplots(len(outcome.arms), len(u) + 1)
     direct = "head-on" if isinstance(parts.perturbation, Patch) else "the file"
     for row, arm in zip(axes, outcome.arms, strict=True):
-        _show(row[0], bench.exhibits.pictures(arm, [picture])[0], direct, "#888888")
+        _show(row[0], exhibits.pictures(arm, [picture])[0], direct, "#888888")
         row[0].set_ylabel(NAMES[arm], fontsize=9)
-        views = view(bank.transforms, scene_of(bench.exhibits.shown(arm, [picture])), u).cpu()
+        views = view(bank.transforms, scene_of(exhibits.shown(arm, [picture])), u).cpu()
         scores = outcome.scores[SAME][arm]
         for axis, seen, cosine, nearest in zip(
             row[1:], views, scores.cosine[picture], scores.nearest[picture], strict=False

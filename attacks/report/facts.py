@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from attacks.report.words import arm_names, share
+from attacks.report.words import BANKS, arm_names, share
+from attacks.subject import MODULE, described
 
 
 class Tile(NamedTuple):
@@ -17,18 +18,29 @@ class Tile(NamedTuple):
 
 
 def verdict(content: Mapping[str, Any]) -> str:
-    """One sentence with the interval that it rests on."""
-    eot, plain = content["arms"]["eot"], content["arms"]["no_eot"]
+    """One sentence with the interval that it rests on: who was tested, from which views, and what is left of what the
+    encoder does with the untouched picture."""
+    eot, plain, clean = (content["arms"][arm] for arm in ("eot", "no_eot", "clean"))
     what = "a picture with the patch" if content["threat"].get("patch") else "an attacked picture"
+    seen = "Seen as the file is, without a camera"
+    if content["bank"]["coordinates"]:
+        seen = f"Seen from {content['bank']['views']} held-out views from the attack's own ranges"
     if not content["threat"]["targeted"]:
         return (
-            f"Under held-out camera views the encoder recognises {what} {share(eot['recall_at_1'])}; "
-            f"when the attack ignores the views, {share(plain['recall_at_1'])}."
+            f"{seen}, {_encoder(content)} recognises {what} {share(eot['recall_at_1'])}, and the untouched one in "
+            f"{clean['recall_at_1']['mean']:.0%}; when the attack ignores the views, {share(plain['recall_at_1'])}."
         )
     return (
-        f"Under held-out camera views {what} is taken for the attacker's target {share(eot['success'])}; "
-        f"when the attack ignores the views, {share(plain['success'])}."
+        f"{seen}, {_encoder(content)} takes {what} for the attacker's target {share(eot['success'])}, and the "
+        f"untouched one in {clean['success']['mean']:.0%}; when the attack ignores the views, "
+        f"{share(plain['success'])}."
     )
+
+
+def _encoder(content: Mapping[str, Any]) -> str:
+    """The name of the encoder in a sentence; the page of an old run does not know it."""
+    said = content.get("encoder") or {}
+    return f"the encoder {described(said)[0][1]}" if "model" in said else "the encoder"
 
 
 def tiles(content: Mapping[str, Any]) -> list[Tile]:
@@ -54,20 +66,30 @@ def deployed(found: Mapping[str, Any], order: Sequence[str]) -> list[tuple[str, 
 
 
 def command(manifest: Mapping[str, Any]) -> str:
-    """The command line of the run, quoted for a shell; empty if the manifest does not say."""
+    """The command line of the run, quoted for a shell; empty if the manifest does not say. Where the encoder was a
+    module, the words alone: no command line can name that."""
     if "overrides" not in manifest:
         return ""
     words = list(map(str, manifest["overrides"]))
     if not any(word.startswith("config=") for word in words):
         words.insert(0, f"config={manifest.get('preset')}")
-    return shlex.join(["python", "-m", "attacks.run", *words])
+    return shlex.join([*([] if of_module(manifest) else ["python", "-m", "attacks.run"]), *words])
+
+
+def of_module(manifest: Mapping[str, Any]) -> bool:
+    """Whether the encoder was given as a module, from Python."""
+    return (manifest.get("encoder") or {}).get("name") == MODULE
 
 
 def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What a reader needs to repeat the run and to cite it, in words."""
     said = [
+        ("preset", content.get("preset")),
         ("seed", content["seed"]),
-        ("views", f"{content['bank']['views']} held out; draws: {content['bank']['draws']}"),
+        ("pictures", f"{len(content['queries'])}, in a gallery of {content['gallery']}"),
+        ("threat", _threat(content["threat"])),
+        ("views at attack", "{views_per_step} per picture in each of {steps} steps".format_map(content["threat"])),
+        ("views at evaluation", _banks(content)),
         ("intervals", content["intervals"]),
         ("git revision", manifest.get("git")),
         ("device", manifest.get("device")),
@@ -77,5 +99,32 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
         ("versions", ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())),
         *((f"{key} of the encoder", (content.get("encoder") or {}).get(key)) for key in ("sha256", "fingerprint")),
     ]
-    said = said if manifest else said[:3]
-    return [(what, str(words)) for what, words in said if words not in (None, "")]
+    return [(what, str(words)) for what, words in said if words not in (None, "", "?, ?")]
+
+
+def _threat(threat: Mapping[str, Any]) -> str:
+    """What the attacker may do, wants, and goes about it with."""
+    size = "" if threat.get("patch") else f", eps {threat['eps']:.5g}"
+    size += ", one for all pictures" if threat.get("shared") else ""
+    said = [f"{threat['norm']}{size}", f"objective {threat['objective']}"]
+    said += [f"{key} {threat[key]}" for key in ("attack", "optimiser", "risk", "transforms") if threat.get(key)]
+    return "; ".join(said)
+
+
+def _banks(content: Mapping[str, Any]) -> str:
+    wide, bank = content.get("wide"), content["bank"]
+    said = f"{bank['views']} per picture, held out; draws: {bank['draws']}"
+    return said + (f"; and {wide['bank']['views']} of ranges {wide['factor']:g} times as wide" if wide else "")
+
+
+def compared(content: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """The paired comparisons, those of one arm on one bank of views together."""
+    rows, names = content.get("comparisons") or [], arm_names(content)
+    groups = dict.fromkeys((row["bank"], row["arm"]) for row in rows)
+    return [
+        (
+            f"{BANKS.get(bank, bank)}: {names.get(arm, arm)} less",
+            [row for row in rows if (row["bank"], row["arm"]) == (bank, arm)],
+        )
+        for bank, arm in groups
+    ]

@@ -12,7 +12,7 @@ from attacks.files import write_text
 from attacks.patch_facts import rows
 from attacks.report.curves import Line, drift_curve, loss_curve, response_curve, spectrum_curve
 from attacks.report.environment import environment
-from attacks.report.facts import command, deployed, protocol, tiles, verdict
+from attacks.report.facts import command, compared, deployed, of_module, protocol, tiles, verdict
 from attacks.report.maps import heat_map
 from attacks.report.sheets import LARGEST, Picture, from_file, perturbation
 from attacks.report.words import arm_names, measured
@@ -100,10 +100,12 @@ def render(
             tiles=tiles(content),
             sections=sections(content, pictures, bool(trace)),
             groups=measured(content["arms"]),
+            compared=compared(content),
             wide_groups=measured(wide.get("arms", {})),
             encoder=described(content["encoder"]) if content.get("encoder") else [],
             patch_facts=rows(patch) if patch else [],
             command=command(manifest),
+            of_module=of_module(manifest),
             settings=" ".join((manifest.get("engine") or {}).get("settings", [])),
             protocol=protocol(content, manifest),
             curve=loss_curve(trace, content["threat"]["objective"]) if trace else None,

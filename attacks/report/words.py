@@ -13,6 +13,8 @@ ARMS = {
     "one_view": "EOT, one view a step",
     "eot": "attack with EOT",
 }
+#: The banks of views.
+BANKS = {"same": "Views from the attack's own ranges", "wide": "Views from wider ranges"}
 #: What else a run spends passes on.
 PARTS = {
     "gallery": "embedding the gallery",

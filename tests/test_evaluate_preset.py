@@ -1,0 +1,40 @@
+"""What config=evaluate can be combined with: any perturbation, any views."""
+
+import pytest
+
+from attacks.pipelines import pipeline
+from attacks.response import axes_of
+from attacks.run import compose
+from attacks.sections import wide_of, wished
+
+
+@pytest.mark.parametrize("perturbation", ["patch", "l0", "l1", "l2"])
+def test_an_evaluation_takes_any_perturbation(perturbation):
+    assert compose("evaluate", [f"perturbation={perturbation}"]).perturbation.name == perturbation
+
+
+@pytest.mark.parametrize(
+    ("transforms", "names"),
+    [
+        ("camera", ["affine angle", "affine scale"]),
+        ("eot3d", ["viewpoint yaw", "viewpoint distance"]),
+        ("print", ["viewpoint yaw", "viewpoint distance"]),
+        ("web", ["jpeg quality", "oneof stage"]),
+        ("si", ["oneof stage"]),
+        ("identity", []),
+    ],
+)
+def test_an_evaluation_draws_maps_of_any_views(transforms, names):
+    run = compose("evaluate", [f"transforms={transforms}"])
+    views = pipeline(run.transforms)
+    maps, curves = wished(run, views)
+    assert [name.partition(" (")[0] for name in curves] == names
+    assert maps == ([curves] if len(curves) > 1 else [])
+    axes = axes_of(maps, curves, views, wide_of(views, run.evaluate.wide))
+    assert [len(each) for each in axes] == [2] * len(maps) + [1] * len(curves)
+
+
+def test_maps_that_are_named_stay_as_they_are():
+    run = compose("evaluate", ["evaluate.maps=[[angle,shear],auto]", "evaluate.curves=[bright]"])
+    maps, curves = wished(run, pipeline(run.transforms))
+    assert (maps[0], len(maps), curves) == (["angle", "shear"], 2, ["bright"])
