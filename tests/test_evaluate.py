@@ -147,6 +147,7 @@ def test_batches_are_not_taken_up_beside_another_gallery(tmp_path, monkeypatch, 
     assert "another run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_that_died_over_its_report_is_not_finished(whole, tmp_path, monkeypatch):
     folder = tmp_path / "run"
 

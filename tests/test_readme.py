@@ -20,6 +20,7 @@ def test_the_two_commands_stand_first_and_exactly():
     assert first == 'pip install -e ".[test]" && python -m attacks.run config=quickstart\npython -m pytest\n'
 
 
+@pytest.mark.slow
 def test_the_python_example_is_short_and_runs(capsys):
     example, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     code = [line for line in example.splitlines() if line.strip()]
@@ -33,6 +34,7 @@ def test_the_python_example_is_short_and_runs(capsys):
     assert "affine angle (deg)" in said
 
 
+@pytest.mark.slow
 def test_the_run_from_python_is_what_it_says(tmp_path, monkeypatch, capsys):
     _, example = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     monkeypatch.chdir(tmp_path)
