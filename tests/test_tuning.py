@@ -137,5 +137,5 @@ def test_without_eot_as_many_gradients_are_spent(job):
     for name, words in {"a": [], "b": ["attack.stop=0.9", "attack.steps=20"], "c": ["risk=cvar"]}.items():
         _, folder = job(name, *words)
         lines = [line.split(",") for line in (folder / "steps.csv").read_text().splitlines()[1:]]
-        spent = {arm: int([line for line in lines if line[0] == arm][-1][-1]) for arm in ("no_eot", "eot")}
+        spent = {arm: int([line for line in lines if line[1] == arm][-1][-1]) for arm in ("no_eot", "eot")}
         assert spent["eot"] <= spent["no_eot"] < spent["eot"] + 2  # two pictures, rounded up
