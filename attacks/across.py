@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,12 +17,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attacks.comparisons import holm, mcnemar, paired_shares, sign_flip
-from attacks.metrics import Interval, interval
+from attacks.comparisons import Measure, holm
+from attacks.comparisons import compared as beside
+from attacks.metrics import Interval
+from attacks.report.reading import mapping, read, text
 
-#: No run writes as much; what is more is not read.
-MOST_BYTES, MOST_PAIRS = 64 * 2**20, 2_000
-ARM, MEASURES = "eot", ("success", "cosine")
+#: More are not compared at a time.
+MOST_PAIRS = 2_000
+ARM = "eot"
+MEASURES: tuple[Measure, ...] = ("success", "cosine")
 
 
 class Picture(NamedTuple):
@@ -38,7 +40,7 @@ class Judged:
     """What a run must share with another to be compared, and its values by (bank, measure) and picture."""
 
     protocol: Mapping[str, Any]
-    values: Mapping[tuple[str, str], Mapping[Picture, float]]
+    values: Mapping[tuple[str, Measure], Mapping[Picture, float]]
 
 
 @dataclass(frozen=True)
@@ -68,21 +70,21 @@ def judged(run: Path) -> Judged:
     Raises:
         ValueError, OSError: a file that is missing, too large, or not what its name says.
     """
-    content, plan = (_json(run / f"{name}.json") for name in ("metrics", "manifest"))
-    config, threat = _mapping(plan.get("config")), _mapping(content.get("threat"))
-    views = {key: value for key, value in _mapping(content.get("bank")).items() if key != "refine"}
+    content, plan = (read(run / f"{name}.json") for name in ("metrics", "manifest"))
+    config, threat = mapping(plan.get("config")), mapping(content.get("threat"))
+    views = {key: value for key, value in mapping(content.get("bank")).items() if key != "refine"}
     protocol = {
         "seed": content.get("seed"),
         "bank": [views, config.get("transforms"), config.get("printer")],
         "gallery": [content.get(key) for key in ("gallery", "classes", "identities")],
-        "aim": [bool(threat.get("targeted")), _mapping(config.get("objective")).get("target")],
+        "aim": [bool(threat.get("targeted")), mapping(config.get("objective")).get("target")],
     }
     names, pixels = (_list(content.get(key)) for key in ("queries", "pixels"))
     known = {str(name): str(digest) for name, digest in zip(names, pixels, strict=False)}
-    wide = f"wide x{_mapping(content.get('wide')).get('factor')}"  # another factor, another bank
-    values: dict[tuple[str, str], dict[Picture, float]] = {}
+    wide = f"wide x{mapping(content.get('wide')).get('factor')}"  # another factor, another bank
+    values: dict[tuple[str, Measure], dict[Picture, float]] = {}
     try:
-        for row in csv.DictReader(io.StringIO(_text(run / "per_image.csv"))):
+        for row in csv.DictReader(io.StringIO(text(run / "per_image.csv"))):
             if row.get("arm") == ARM and row.get("picture") is not None:
                 picture = Picture(row["picture"], known.get(row["picture"], ""))
                 for measure in MEASURES:
@@ -109,12 +111,8 @@ def compare(first: Judged, second: Judged, names: tuple[str, str]) -> list[Pair]
         if len(shared) < 2:
             continue
         one, two = (torch.tensor([each[key] for key in shared], dtype=torch.float64) for each in (ours, theirs))
-        # As within a run (`per_image.comparisons`): a picture succeeds if it does in more than half of its views.
-        cosine = measure == "cosine"
-        p = sign_flip(two - one) if cosine else mcnemar(one > 0.5, two > 0.5)
-        test = "sign flips" if cosine else "McNemar"
-        difference = interval((two - one)[:, None]) if cosine else paired_shares(two, one, _views(first))
-        pairs.append(Pair(*names, bank, measure, len(shared), difference, test, p))
+        answer = beside(measure, two, one, _views(first))
+        pairs.append(Pair(*names, bank, measure, len(shared), answer.difference, answer.test, answer.p))
     return pairs or "fewer than two pictures in common"
 
 
@@ -143,29 +141,8 @@ def compared(found: Mapping[str, Judged]) -> tuple[list[Pair], list[tuple[str, s
 
 def _views(run: Judged) -> int:
     """Of each picture; 1 where the run does not say it, which makes intervals wide."""
-    views = _mapping(run.protocol["bank"][0]).get("views")
+    views = mapping(run.protocol["bank"][0]).get("views")
     return views if type(views) is int and views > 0 else 1
-
-
-def _json(path: Path) -> Mapping[str, Any]:
-    try:
-        return _mapping(json.loads(_text(path)))
-    except (RecursionError, json.JSONDecodeError):
-        raise ValueError(f"{path.name} is not JSON") from None
-
-
-def _text(path: Path) -> str:
-    if not path.is_file():  # a pipe would be waited for
-        raise ValueError(f"there is no {path.name}")
-    with path.open("rb") as file:
-        held = file.read(MOST_BYTES + 1)
-    if len(held) > MOST_BYTES:
-        raise ValueError(f"{path.name} is larger than {MOST_BYTES // 2**20} MiB")
-    return held.decode("utf-8")
-
-
-def _mapping(found: object) -> Mapping[str, Any]:
-    return found if isinstance(found, dict) else {}
 
 
 def _list(found: object) -> list[Any]:

@@ -129,7 +129,10 @@ def attacked(bench: Bench, rows: Sequence[int], number: int) -> Found:
     """Run the arms on the pictures `rows`, batch `number` of the run; write their files, and judge these."""
     run, world = bench.run, bench.world
     meter, costs = bench.meter(), {}
-    setting, known = _setting(bench, rows, number)
+    # Noise, starts and views are each batch's own.
+    seed = stream(run.seed, "batch", number) if number else run.seed
+    setting, known = setup(bench, part_of(bench.parts, rows), rows, seed)
+    setting = replace(setting, batch=number, follow=bench.follow)
     parts, images = setting.parts, known.images
     costs["anchors"] = meter.read()
 
@@ -176,17 +179,15 @@ def attacked(bench: Bench, rows: Sequence[int], number: int) -> Found:
     )
 
 
-def _setting(bench: Bench, rows: Sequence[int], number: int) -> tuple[Setting, Known]:
-    """The parts of one batch, and what is known of its pictures. Noise, starts and views are each batch's own."""
-    run, parts, judge = bench.run, part_of(bench.parts, rows), bench.judge
+def setup(bench: Bench, parts: Parts, rows: Sequence[int], seed: int) -> tuple[Setting, Known]:
+    """How the pictures `rows` are attacked with their `parts` (see `part_of`), and what is known of them."""
+    run, judge = bench.run, bench.judge
     images = parts.queries.images.to(parts.device)
     own = judge.own[torch.tensor(list(rows), device=judge.own.device)]
     known = Known(images, own, judge.gallery, parts.truth, parts.goal, parts.gallery.identity)
     exact = bench.exact if bench.world.first else bench.exact.encoder  # every process does it, for the same answer
     found = aim(run.objective, known, exact, parts.transforms, run.seed)
-    seed = stream(run.seed, "batch", number) if number else run.seed
-    setting = Setting(run, parts, bench.world, bench.encoder, found, bench.chunk, seed, number, bench.follow)
-    return setting, known
+    return Setting(run, parts, bench.world, bench.encoder, found, bench.chunk, seed), known
 
 
 def _title(arm: str, bank: str, number: int) -> str:

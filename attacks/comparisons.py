@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attacks.metrics import BLOCK, Interval, interval, rate_of_shares
 
+Measure = Literal["cosine", "success"]
+#: What is compared.
+MEASURES: tuple[Measure, ...] = ("cosine", "success")
 #: Up to so many pictures every choice of signs is tried, 4096 of them.
 EXACT = 12
 #: Of more pictures, so many random ones.
@@ -49,6 +53,22 @@ def paired_shares(one: Tensor, other: Tensor, views: int) -> Interval:
     low = _apart(first.mean - first.low, second.high - second.mean, alike)
     high = _apart(first.high - first.mean, second.mean - second.low, alike)
     return Interval(mean, mean - low, mean + high)
+
+
+class Compared(NamedTuple):
+    """How two arms, or two runs, differ in a measure, and how likely that is by chance."""
+
+    difference: Interval
+    test: str
+    p: float
+
+
+def compared(measure: Measure, one: Tensor, other: Tensor, views: int) -> Compared:
+    """Each picture's mean cosine, or its share of successes among its `views`, (N,) in two arms: cosines by flipping
+    signs, successes by McNemar's test of the pictures that the attack wins in more than half of their views."""
+    if measure == "cosine":
+        return Compared(paired(one[:, None], other[:, None]), "sign flips", sign_flip(one - other))
+    return Compared(paired_shares(one, other, views), "McNemar", mcnemar(one > 0.5, other > 0.5))
 
 
 def _apart(one: float, other: float, alike: float) -> float:

@@ -146,6 +146,7 @@ def evaluate(
     world: World = ALONE,
     signature: Callable[[Tensor], Tensor] | None = None,
     right: Right | None = None,
+    told: Callable[[], None] = lambda: None,
 ) -> Scores:
     """Score pictures on a bank.
 
@@ -156,6 +157,7 @@ def evaluate(
         world: the processes that share the views; each gets all the scores.
         signature: of the plain encoder (see `signature_of`), where `encoder` is wrapped; None for that of `encoder`.
         right: what each picture should be taken for, for ranks and votes.
+        told: called after each picture.
     """
     signature = signature or signature_of(encoder)
     if signature is not None:
@@ -170,6 +172,7 @@ def evaluate(
         cosine[i, mine] = (seen * F.normalize(clean[i], dim=0)).sum(1).to(cosine)
         for key, value in _placed(seen @ gallery.T, i, right).items():
             found[key][i, mine] = value.to(found[key])
+        told()
     world.sum(cosine, *found.values())
     if "vote" in found:
         found["vote"] = found["vote"].bool()

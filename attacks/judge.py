@@ -14,7 +14,7 @@ from attacks.gallery import Gallery
 from attacks.parts import Encoder
 from attacks.progress import Progress
 from attacks.zero_shot import Classes
-from transforms import Shown, base_of, taken
+from transforms import Shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,27 +43,23 @@ class Judge:
     def __call__(self, shown: Shown, rows: Tensor, bank: Bank, title: str = "") -> Scores:
         """The scores, on the CPU, of the pictures with numbers `rows` (n,), shown in some state; with a `title`,
         progress is shown."""
-        found, count = [], len(base_of(shown))
         # Classes are not pictures: without its own there is nothing left that shows the same.
         voters = 0 if isinstance(self.known, Classes) else self.neighbours
-        with Progress(title, count, shown=bool(title) and self.world.first) as progress:
-            for i, row in enumerate(rows.tolist()):
-                goal = None if self.goal is None else self.goal[row, None]
-                found.append(
-                    evaluate(
-                        taken(shown, i),
-                        self.own[row, None],
-                        self.gallery,
-                        encoder=self.encoder,
-                        bank=bank,
-                        chunk=self.chunk,
-                        world=self.world,
-                        signature=self.signature,
-                        right=Right(self.truth[row, None], goal, self.known.identity, voters),
-                    )
-                )
-                progress.step()
-        return joined(found)
+        goal = None if self.goal is None else self.goal[rows]
+        with Progress(title, len(rows), shown=bool(title) and self.world.first) as progress:
+            found = evaluate(
+                shown,
+                self.own[rows.to(self.own.device)],
+                self.gallery,
+                encoder=self.encoder,
+                bank=bank,
+                chunk=self.chunk,
+                world=self.world,
+                signature=self.signature,
+                right=Right(self.truth[rows], goal, self.known.identity, voters),
+                told=progress.step,
+            )
+        return joined([found])
 
     @property
     def embeddings(self) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from attacks.comparisons import holm, mcnemar, paired, paired_shares, sign_flip
+from attacks.comparisons import MEASURES, compared, holm
 from attacks.evaluation import Scores
 from attacks.metrics import Interval, interval, median, quantile, rate_of_shares
 from attacks.ranking import mrr, recall_at
@@ -163,18 +163,13 @@ def comparisons(rows: Sequence[Row], arm: str = "eot") -> list[dict[str, object]
     chances: list[float] = []
     for bank, arms in _grouped(rows).items():
         for other in arms:
-            for measure in ("cosine", "success") if other != arm and arm in arms else ():
+            for measure in MEASURES if other != arm and arm in arms else ():
                 first, second = (_column(arms[name], measure) for name in (arm, other))
                 assert first is not None and second is not None
+                answer = compared(measure, first, second, int(str(arms[arm][0]["views"])))
                 words = {"measure": measure, "arm": arm, "other": other, "bank": bank}
-                if measure == "cosine":
-                    test, p = "sign flips", sign_flip(first - second)
-                    difference = paired(first[:, None], second[:, None])
-                else:
-                    test, p = "McNemar", mcnemar(first > 0.5, second > 0.5)
-                    difference = paired_shares(first, second, int(str(arms[arm][0]["views"])))
-                found.append(words | {"difference": difference._asdict(), "test": test, "p": p})
-                chances.append(p)
+                found.append(words | answer._asdict() | {"difference": answer.difference._asdict()})
+                chances.append(answer.p)
     return [row | {"p_holm": p} for row, p in zip(found, holm(chances), strict=True)]
 
 

@@ -11,9 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from attacks.aims import Known, aim
-from attacks.arms import Setting, optimise
-from attacks.batch import SAME, Bench, Spent, part_of
+from attacks.arms import optimise
+from attacks.batch import SAME, Bench, Spent, part_of, setup
 from attacks.build import Parts
 from attacks.deployment import deployed_size, deployment
 from attacks.experiment import Outcome
@@ -179,20 +178,15 @@ def _left_out(outcome: Outcome) -> Section:
     bench = outcome.bench
     rows, names = _some(bench, bench.run.evaluate.left_out)
     parts = part_of(bench.parts, rows)
-    images = parts.queries.images.to(parts.device)
-    own = bench.judge.own[torch.tensor(rows, device=bench.judge.own.device)]
-    known = Known(images, own, bench.judge.gallery, parts.truth, parts.goal, parts.gallery.identity)
+    seed = stream(bench.run.seed, "left out")
 
     def attack(transforms: Compose) -> Shown:
-        some = replace(parts, transforms=transforms)
-        found = aim(bench.run.objective, known, bench.exact, transforms, bench.run.seed)
-        seed = stream(bench.run.seed, "left out")
-        setting = Setting(bench.run, some, bench.world, bench.encoder, found, bench.chunk, seed)
+        setting, known = setup(bench, replace(parts, transforms=transforms), rows, seed)
         best, _ = optimise("eot", setting, known)
-        saved = parts.perturbation.quantise(best.delta, images)
+        saved = parts.perturbation.quantise(best.delta, known.images)
         if isinstance(parts.perturbation, Patch):
-            return parts.perturbation.scene(images, saved)
-        return ((images + saved) * 255).round() / 255
+            return parts.perturbation.scene(known.images, saved)
+        return ((known.images + saved) * 255).round() / 255
 
     views = len(bench.banks[SAME].u)
     return left_out(

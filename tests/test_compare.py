@@ -12,9 +12,10 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from attacks.across import MOST_BYTES, compared, judged
+from attacks.across import compared, judged
 from attacks.comparisons import paired_shares
 from attacks.metrics import interval
+from attacks.report.reading import MOST_BYTES
 from attacks.tables import read_rows, write_rows
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
+from attacks.arms import Trace
 from attacks.report.colours import LIGHT
 from attacks.report.svg import drawn, legend, literal, plain
 from attacks.report.words import ARMS, OBJECTIVES
@@ -18,22 +19,7 @@ from attacks.report.words import ARMS, OBJECTIVES
 MARKS = {"clean": "s", "noise": "v", "no_eot": "^", "one_view": "D", "eot": "o"}
 
 
-class Line(Protocol):
-    """A line of steps.csv."""
-
-    @property
-    def arm(self) -> str: ...
-    @property
-    def attack(self) -> str: ...
-    @property
-    def objective(self) -> float: ...
-    @property
-    def held_out(self) -> float | None: ...
-    @property
-    def evals(self) -> int: ...
-
-
-def loss_curve(trace: Sequence[Line], objective: str) -> Markup:
+def loss_curve(trace: Sequence[Trace], objective: str) -> Markup:
     """What the objective measures over encoder passes: each step's estimate, and the fixed bank's as a line."""
     figure, axis = _axis((7.6, 3.0))
     for arm in (arm for arm in ARMS if any(line.arm == arm for line in trace)):

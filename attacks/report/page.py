@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from attacks.arms import Trace
 from attacks.exhibits import file_names
 from attacks.files import write_text
 from attacks.patch_facts import rows
-from attacks.report.curves import Line, drift_curve, loss_curve, response_curve, spectrum_curve
+from attacks.report.curves import drift_curve, loss_curve, response_curve, spectrum_curve
 from attacks.report.environment import environment
 from attacks.report.facts import command, compared, deployed, of_module, protocol, tiles, verdict
 from attacks.report.maps import heat_map
@@ -46,7 +47,7 @@ def write_report(
     content: Mapping[str, Any],
     manifest: Mapping[str, Any],
     warnings: Sequence[str],
-    trace: Sequence[Line],
+    trace: Sequence[Trace],
     shown: int | None = None,
 ) -> None:
     """Write `report.html` into a run directory, with the pictures that lie there already: `views.png`, `patch.png`,
@@ -80,7 +81,7 @@ def render(
     content: Mapping[str, Any],
     manifest: Mapping[str, Any],
     warnings: Sequence[str] = (),
-    trace: Sequence[Line] = (),
+    trace: Sequence[Trace] = (),
     pictures: Images | None = None,
 ) -> str:
     """The page of a run, from what metrics.json and manifest.json hold. A section of which neither they nor the

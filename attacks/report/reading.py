@@ -14,15 +14,22 @@ from attacks.metrics import Interval
 MOST_BYTES, MOST_LETTERS = 64 * 2**20, 120
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The mapping in a JSON file. Raises ValueError or OSError."""
+def text(path: Path) -> str:
+    """The text of a file. Raises ValueError or OSError."""
+    if not path.is_file():  # a pipe would be waited for
+        raise ValueError(f"there is no `{path.name}`")
     with path.open("rb") as file:
         held = file.read(MOST_BYTES + 1)
     if len(held) > MOST_BYTES:
         raise ValueError(f"`{path.name}` is larger than {MOST_BYTES // 2**20} MiB")
+    return held.decode("utf-8")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The mapping in a JSON file. Raises ValueError or OSError."""
     try:
-        content = json.loads(held)
-    except (ValueError, RecursionError):
+        content = json.loads(text(path))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         raise ValueError(f"`{path.name}` is not JSON") from None
     if not isinstance(content, dict):
         raise ValueError(f"`{path.name}` must hold a mapping; it holds a {type(content).__name__}")
