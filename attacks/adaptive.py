@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from attacks.estimate import Estimate
+from attacks.kept import kept
 
 
+@kept
 class Views(NamedTuple):
     """How many blocks of `EOT.n` views a step takes, and for how many steps running the cosine was too low."""
 

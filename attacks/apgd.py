@@ -11,8 +11,10 @@ from torch import Tensor
 
 from attacks.estimate import Estimate
 from attacks.ground import Ground
+from attacks.kept import kept
 
 
+@kept
 class State(NamedTuple):
     """Like delta: the point `before` the last step, the `best` point so far and the gradient there. For each delta
     (N,): the loss of the best point and of the latest one, the `length` of the next step, and since the last

@@ -14,6 +14,7 @@ from attacks.aims import Aim, Known, shown_sign
 from attacks.build import Parts
 from attacks.distributed import World
 from attacks.eot import EOT
+from attacks.kept import kept
 from attacks.laying import fixed
 from attacks.loop import Step
 from attacks.parts import Encoder, Setup, among
@@ -28,6 +29,7 @@ from attacks.worst import Adversary
 from transforms import stream
 
 
+@kept
 class Trace(NamedTuple):
     """One line of `steps.csv`. `attack` is the optimiser, or the member of a suite. `objective` is the mean loss (of
     `toward`, the cosine itself); `held_out` that on the fixed bank that chooses the best iterate, as of the last

@@ -6,38 +6,56 @@ the caller.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.adaptive import Adaptive, Views
+from attacks.checks import DEAD, budgeted, checked, watched_over
 from attacks.distributed import ALONE, World
 from attacks.eot import EOT
 from attacks.estimate import Estimate, combined
 from attacks.ground import Ground
+from attacks.kept import kept
 from attacks.norms import settles
 from attacks.parts import Encoder, Inner, Look, Objective, Optimiser, Penalty, Perturbation, among
 from attacks.penalties import penalised
 from attacks.randomness import drawn as own_draws
-from attacks.trees import Tree, length, take
+from attacks.trees import Tree, take
 from transforms import Scene, scene_of, stream
-
-#: A gradient that is zero for so many steps running has died. A loss that is at its end may do that (the
-#: cross-entropy of a label that is reached), so its picture leaves, and the others go on.
-DEAD = 5
 
 STEPS = 100
 
 
+@kept
+class Position(NamedTuple):
+    """Where an attack stands after a step: all that the next one depends on, but for what the attack was started
+    with. `attack(..., position=...)` goes on from here, to the bit. It is a value: nothing of it changes afterwards.
+    """
+
+    index: int  # type: ignore[assignment]  # of the next step; hides tuple.index, which nobody needs here
+    delta: Tensor
+    state: Any  # the optimiser's
+    estimate: Estimate
+    evals: int
+    left: Tensor  # encoder passes that each image may still have (N,)
+    solved: Tensor  # images that have left (N,)
+    silent: Tensor | None = None  # for how many steps running a delta has had no gradient
+    drawn: int = 0  # blocks of views, so far
+    size: Views = Views()
+    chance: Tensor | None = None  # of a search: its generator
+
+
+@kept
 class Step(NamedTuple):
     """After step `index`: the perturbation as it stands now, the estimate that led there (it belongs to the
     perturbation *before* the step), the encoder passes (forward and backward of one view) spent so far, which images
-    took part (N,), and whether no step can follow. Of an image that took no part, the estimate is its last."""
+    took part (N,), and whether no step can follow. Of an image that took no part, the estimate is its last. From
+    `position` the attack can be taken up again (None: not from here)."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     delta: Tensor
@@ -45,6 +63,7 @@ class Step(NamedTuple):
     evals: int
     active: Tensor
     last: bool
+    position: Any = None
 
 
 @settles
@@ -64,6 +83,7 @@ def attack(
     world: World = ALONE,
     penalty: Penalty | None = None,
     adversary: Inner | None = None,
+    position: Position | None = None,
 ) -> Generator[Step, Tensor | None, None]:
     """Optimise one perturbation per image, or one for all, over the expected views; yields after every step.
 
@@ -83,6 +103,8 @@ def attack(
         penalty: a price on the look of the perturbation; its value and gradient are added to the risk's.
         adversary: chooses the `eot.n` views of each step, picture by picture, to the attacker's harm (see
             `attacks.worst.Adversary`); what it spends on that counts as encoder passes. Not with `adaptive`.
+        position: of an earlier step of this very attack, to go on from; images that were said to be solved after
+            that step belong into its `solved`.
 
     Raises:
         ValueError: wrong shapes or ranges, an encoder in training mode, a start where the gradient is zero, or a
@@ -104,17 +126,22 @@ def attack(
         raise ValueError(
             f"`adaptive` needs draws that are new in every step; {type(eot.draws).__name__} repeats its points"
         )
-    delta = perturbation.start(images, torch.Generator().manual_seed(stream(seed, "start")))
-    state = optimiser.init(delta, reach=perturbation.reach, steps=steps)
     ground = Ground(
         lambda grad, length, at: perturbation.descend(grad, length, at, images),
         lambda at, by: perturbation.move(at, by, images),
     )
-    views, drawn, evals, size = stream(seed, "attack"), 0, 0, Views()
-    solved, estimate = torch.zeros(len(images), dtype=torch.bool), None
-    silent = torch.zeros(len(delta), dtype=torch.long, device=delta.device)
+    views, estimate = stream(seed, "attack"), None
+    if position is None:
+        delta = perturbation.start(images, torch.Generator().manual_seed(stream(seed, "start")))
+        state, begin = optimiser.init(delta, reach=perturbation.reach, steps=steps), 0
+        drawn, evals, size, solved = 0, 0, Views(), torch.zeros(len(images), dtype=torch.bool)
+        silent = torch.zeros(len(delta), dtype=torch.long, device=delta.device)
+    else:
+        begin, delta, state, estimate, evals, left, solved, quiet, drawn, size, _ = position
+        assert quiet is not None  # of a search otherwise
+        silent, eot = quiet, replace(eot, chunk=estimate.chunk)
 
-    for index in range(steps):
+    for index in range(begin, steps):
         n = size.times * eot.n
         active = ~solved & (left >= n + extra)
         rows = active.nonzero()[:, 0].to(images.device)
@@ -128,9 +155,10 @@ def attack(
             u = partial(choose, eot=eot, n=n, like=images, count=count, seed=views, step=drawn, world=world)
         found = _estimate(delta, images, anchor, rows, encoder, objective, perturbation, eot, u, world, not index)
         estimate = found if estimate is None else merged(estimate, found, rows, perturbation.shared)
-        silent = _watch(estimate, index, active.to(delta.device), silent)
-        solved |= (silent >= DEAD).cpu().expand(len(solved))
+        silent = watched_over(estimate, index, active.to(delta.device), silent)
+        solved = solved | (silent >= DEAD).cpu().expand(len(solved))
         eot = replace(eot, chunk=world.least(found.chunk))
+        estimate = estimate._replace(chunk=eot.chunk)
         priced = estimate
         if penalty is not None:
             priced = penalised(estimate, penalty, perturbation.scene, delta, images)
@@ -145,9 +173,10 @@ def attack(
         if adaptive is not None:
             size = adaptive.next(size, found, base=eot.n, steps=remaining, budget=int(left[active].min()))
         last = not remaining or not bool((~solved & (left >= size.times * eot.n + extra)).any())
-        said = yield Step(index, delta, estimate, evals, active, last)
+        at = Position(index + 1, delta, state, estimate, evals, left, solved, silent, drawn, size)
+        said = yield Step(index, delta, estimate, evals, active, last, at)
         if said is not None:
-            solved |= said.cpu()
+            solved = solved | said.cpu()
 
 
 def _estimate(
@@ -217,65 +246,3 @@ def merged(before: Estimate, now: Estimate, rows: Tensor, shared: bool) -> Estim
     old = before._replace(grad=torch.zeros_like(before.grad))
     names = ("mean", "stderr", "value") if shared else ("mean", "stderr", "value", "snr", "grad")
     return now._replace(**{name: getattr(old, name).index_copy(0, rows, getattr(now, name)) for name in names})
-
-
-def budgeted(budget: int | Tensor | None, images: int, steps: int, n: int, adaptive: Adaptive | None) -> Tensor:
-    """The encoder passes that each image may have (N,), on the CPU."""
-    if budget is None:
-        if adaptive is not None:
-            raise ValueError("`adaptive` needs a `budget`: how many encoder passes each image may have at most")
-        budget = steps * n
-    left = torch.as_tensor(budget, device="cpu")
-    if left.is_floating_point() or left.shape not in ((), (images,)) or bool((left < n).any()):
-        raise ValueError(
-            f"`budget` must be a whole number of encoder passes, for all or for each of {images} images, and at "
-            f"least {n}, those of one step; got {budget}"
-        )
-    return left.expand(images).clone()
-
-
-def checked(
-    images: Tensor, anchor: Tree, encoder: Encoder, objective: Objective, perturbation: Perturbation, steps: int
-) -> None:
-    if images.dim() != 4 or not images.is_floating_point():
-        raise ValueError(f"`images` must be floating (N,3,H,W); got {images.dtype} of shape {tuple(images.shape)}")
-    low, high = float(images.min()), float(images.max())
-    if not (low >= 0 and high <= 1):  # so written, NaN is out of range too
-        raise ValueError(f"`images` must lie in [0, 1]; got {low:g} to {high:g} (divide 8-bit values by 255)")
-    if length(anchor) != len(images):
-        raise ValueError(f"`anchor` must hold one row per image; got {length(anchor)} for {len(images)} images")
-    if steps < 1:
-        raise ValueError(f"`steps` must be at least 1; got {steps}")
-    if isinstance(encoder, nn.Module) and encoder.training:
-        raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
-    if objective.stationary_at_anchor and not perturbation.random_start:
-        raise ValueError(
-            f"{type(objective).__name__} has a zero gradient at delta = 0, so the attack would never move; "
-            "`random_start` must be true"
-        )
-
-
-def _watch(estimate: Estimate, index: int, active: Tensor, silent: Tensor) -> Tensor:
-    """A gradient must not die in silence: for how many steps running that of each delta has been zero."""
-    energy = estimate.grad.flatten(1).abs().amax(1)
-    finite = estimate.mean.isfinite() & energy.isfinite()
-    if not bool(finite.all()):
-        rows = (~finite).nonzero()[:, 0].tolist()
-        raise FloatingPointError(f"step {index}: the loss or its gradient is not finite for image(s) {rows}")
-    here = active if len(active) == len(energy) else active.any()
-    silent = torch.where(here, torch.where(energy == 0, silent + 1, 0), silent)
-    if index == 0 and bool(silent.any()):
-        rows = silent.nonzero()[:, 0].tolist()
-        raise ValueError(
-            f"the gradient is exactly zero for image(s) {rows}: a stage or the encoder cuts the graph "
-            "(uint8, .numpy(), no_grad), or no view shows the picture"
-        )
-    dead = here & (silent == DEAD)
-    if bool(dead.any()):
-        rows = dead.nonzero()[:, 0].tolist()
-        warnings.warn(
-            f"the gradient of image(s) {rows} has been exactly zero for {DEAD} steps (step {index}): the loss is at "
-            "its end, or something has begun to cut the graph; they leave as they are",
-            stacklevel=3,
-        )
-    return silent

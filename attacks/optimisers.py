@@ -14,11 +14,13 @@ from torch import Tensor
 
 from attacks.estimate import Estimate
 from attacks.ground import Ground
+from attacks.kept import kept
 from transforms.homography import wide_dtype
 
 Schedule = Literal["constant", "cosine", "linear"]
 
 
+@kept
 class State(NamedTuple):
     """`momentum` (like delta), the number of steps done and planned, the length that steps are measured in; and the
     `point` that delta looks ahead from, where it does."""
@@ -117,6 +119,7 @@ class SGD:
         return after, state._replace(momentum=momentum, step=state.step + 1)
 
 
+@kept
 class Moments(NamedTuple):
     """Running means of the gradient and of its square (like delta), the number of steps done and planned, and the
     length that steps are measured in."""

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from attacks.adaptive import Adaptive
+from attacks.checks import budgeted, checked
 from attacks.distributed import ALONE, World
 from attacks.eot import EOT
 from attacks.estimate import Estimate
 from attacks.evaluation import Bank
-from attacks.loop import STEPS, Step, attack, budgeted, checked
+from attacks.loop import STEPS, Position, Step, attack
 from attacks.parts import Encoder, Inner, Objective, Optimiser, Penalty, Perturbation, Proposer, among
 from attacks.penalties import seen
 from attacks.trees import Tree, take
@@ -48,6 +49,7 @@ def search(
     world: World = ALONE,
     penalty: Penalty | None = None,
     adversary: Inner | None = None,
+    position: Position | None = None,
 ) -> Generator[Step, Tensor | None, None]:
     """Search one perturbation per image, or one for all, with forward passes only; yields after every query.
 
@@ -74,12 +76,24 @@ def search(
     if adversary is not None:
         raise ValueError("`adversary` chooses new views in each step, and a search keeps the same; leave it out")
     left = budgeted(budget, len(images), steps, eot.n, None)
-    delta = perturbation.start(images, torch.Generator().manual_seed(stream(seed, "start")))
     views = Bank(eot.transforms, eot.points(stream(seed, "attack"), 0, images))
     chance = torch.Generator().manual_seed(stream(seed, "search"))
-    solved, evals, known = torch.zeros(len(images), dtype=torch.bool), 0, _nothing(delta, images, eot)
+    if position is None:
+        delta = perturbation.start(images, torch.Generator().manual_seed(stream(seed, "start")))
+        solved, begin, evals, known = torch.zeros(len(images), dtype=torch.bool), 0, 0, _nothing(delta, images, eot)
+    else:
+        begin, delta, evals, left, solved = (
+            position.index,
+            position.delta,
+            position.evals,
+            position.left,
+            position.solved,
+        )
+        known = position.estimate
+        assert position.chance is not None  # of an attack with gradients otherwise
+        chance.set_state(position.chance)
 
-    for index in range(steps):
+    for index in range(begin, steps):
         active = ~solved & (left >= eot.n)
         rows = active.nonzero()[:, 0].to(images.device)
         if not len(rows):
@@ -103,10 +117,11 @@ def search(
         now = _chosen(better, found, known)
         evals, left = evals + eot.n * len(rows), left - eot.n * active
         last = index + 1 == steps or not bool((~solved & (left >= eot.n)).any())
-        said = yield Step(index, delta, known if index else now, evals, active, last)
+        at = Position(index + 1, delta, None, now, evals, left, solved, chance=chance.get_state())
+        said = yield Step(index, delta, known if index else now, evals, active, last, at)
         known = now
         if said is not None:
-            solved |= said.cpu()
+            solved = solved | said.cpu()
 
 
 def _moved(delta: Tensor, direction: Tensor, perturbation: Perturbation, images: Tensor) -> Tensor:

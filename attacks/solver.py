@@ -13,7 +13,8 @@ from torch import Tensor
 
 from attacks.distributed import ALONE
 from attacks.evaluation import Bank, bank
-from attacks.loop import STEPS, Step, merged
+from attacks.kept import kept
+from attacks.loop import STEPS, Position, Step, merged
 from attacks.parts import Perturbation, Setup, among
 from attacks.patch import Patch
 from attacks.penalties import seen
@@ -28,6 +29,7 @@ VIEWS = 64
 LOOKS = 10
 
 
+@kept
 class Best(NamedTuple):
     """The best perturbation so far (of each picture, or the one that all share), the loss of each picture under it on
     the bank (N,), the step that it comes from (N,), and the last comparison's loss (N,)."""
@@ -36,6 +38,22 @@ class Best(NamedTuple):
     loss: Tensor
     step: Tensor
     latest: Tensor
+
+
+@kept
+class Standing(NamedTuple):
+    """Where `watch` stands after a step: the restart, the pictures (R,) that take part in it, the attack's own
+    position, the last step of the restart before and the latest one, the best, which pictures have moved since it was
+    looked for (N,), and which are solved (N,)."""
+
+    restart: int
+    rows: Tensor
+    inner: Position
+    before: Step | None
+    step: Step
+    best: Best | None
+    moved: Tensor
+    solved: Tensor
 
 
 def solve(
@@ -50,7 +68,13 @@ def solve(
 
 
 def watch(
-    images: Tensor, anchor: Tree, *, stop: float | None = None, restarts: int = 1, **setup: Unpack[Setup]
+    images: Tensor,
+    anchor: Tree,
+    *,
+    stop: float | None = None,
+    restarts: int = 1,
+    standing: Standing | None = None,
+    **setup: Unpack[Setup],
 ) -> Iterator[tuple[Step, Best | None]]:
     """The steps of `attack` (of `search`, if the optimiser is gradient-free), each with the best iterate so far (None
     until the first comparison).
@@ -62,6 +86,8 @@ def watch(
     and the whole `budget`; all are compared on one bank. Steps and encoder passes are counted on. A picture that is
     solved takes no part in the later runs; they show the best delta for it.
 
+    Each step's `position` is a `Standing`; given as `standing`, the same run goes on after that step, to the bit.
+
     Raises:
         ValueError: as `attack`, and for `restarts` below 1.
     """
@@ -72,17 +98,23 @@ def watch(
     every, best, shared = max(1, steps // LOOKS), None, setup["perturbation"].shared
     solved = torch.zeros(len(images), dtype=torch.bool)
     step: Step | None = None
-    for restart in range(restarts):
-        rows, before = (~solved).nonzero()[:, 0].to(images.device), step
+    if standing is not None:
+        step, best, solved = standing.step, standing.best, standing.solved
+    for restart in range(0 if standing is None else standing.restart, restarts):
+        rows, before, moved, inner = (~solved).nonzero()[:, 0].to(images.device), step, torch.zeros_like(solved), None
+        if standing is not None:
+            rows, before, moved, inner = standing.rows, standing.before, standing.moved, standing.inner
+            standing = None
         if not len(rows):
             return
-        running, said = _run(images, anchor, restart, rows, setup), None
-        moved = torch.zeros_like(solved)
+        running, said = _run(images, anchor, restart, rows, inner, setup), None
         while True:
             try:
                 own = running.send(said)
             except StopIteration:
                 break
+            inner = own.position
+            own = own._replace(position=None)
             step = own if before is None or best is None else _joined(own, rows, before, best)
             said, moved = None, moved | step.active
             if (own.index + 1) % every == 0 or own.last:
@@ -91,23 +123,25 @@ def watch(
                     solved = (best.loss <= stop).cpu()
                     solved = solved.all().expand_as(solved) if shared else solved
                     said = solved[rows.cpu()]
+                    inner = inner._replace(solved=inner.solved | said)
                 moved = torch.zeros_like(moved)
-            yield step._replace(last=step.last and restart == restarts - 1), best
+            at = Standing(restart, rows, inner, before, step, best, moved, solved)
+            yield step._replace(last=step.last and restart == restarts - 1, position=at), best
 
 
 def _run(
-    images: Tensor, anchor: Tree, restart: int, rows: Tensor, setup: Setup
+    images: Tensor, anchor: Tree, restart: int, rows: Tensor, position: Position | None, setup: Setup
 ) -> Generator[Step, Tensor | None, None]:
     """One run on the `rows` that are left: the first one is the run of the setup itself, on all pictures."""
     run = loop_of(setup["optimiser"])
     if not restart:
-        return run(images, anchor, **setup)
+        return run(images, anchor, position=position, **setup)
     budget = setup.get("budget")
     own = setup.copy()
     own["seed"] = stream(setup.get("seed", 0), "restart", restart)
     own["budget"] = budget[rows.to(budget.device)] if isinstance(budget, Tensor) and budget.dim() else budget
     own["perturbation"] = among(own["perturbation"], rows)
-    return run(images[rows], take(anchor, rows), **own)
+    return run(images[rows], take(anchor, rows), position=position, **own)
 
 
 def _joined(own: Step, rows: Tensor, before: Step, best: Best) -> Step:

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from attacks.aims import Aim, Known
 from attacks.apgd import APGD
+from attacks.kept import kept
 from attacks.loop import Step
 from attacks.objectives import Toward
 from attacks.parts import Objective, Optimiser, Proposer, Setup
 from attacks.retrieval import Retrieval, alike
-from attacks.solver import Best, compare, watch
+from attacks.solver import Best, Standing, compare, watch
 from attacks.square import Square
 from attacks.trees import Tree
 
@@ -63,8 +64,19 @@ def members(known: Known, nearest: int, aim: Aim, optimiser: Optimiser | Propose
     ]
 
 
+@kept
+class Stand(NamedTuple):
+    """Where a suite stands after a step: the member, where that one's own run stands, the best of all that have
+    ended, and the encoder passes of those before it."""
+
+    member: int
+    inner: Standing
+    best: Best | None
+    evals: int
+
+
 def suite(
-    images: Tensor, aim: Aim, attacks: Sequence[Member], **setup: Unpack[Setup]
+    images: Tensor, aim: Aim, attacks: Sequence[Member], *, stand: Stand | None = None, **setup: Unpack[Setup]
 ) -> Iterator[tuple[str, Step, Best | None]]:
     """The steps of every member, one after the other, each with its name and the best of all that have ended (None
     until the first has). The last item has the best of all; `Best.step` counts within its member, and `Best.loss` is
@@ -72,18 +84,18 @@ def suite(
 
     Args:
         aim: in terms of which the members are compared.
+        stand: the `position` of a step, to go on after it.
         setup: as for `watch`; objective and optimiser are those of the members.
     """
-    best: Best | None = None
-    evals = 0
-    for member in attacks:
+    first, inner, best, evals = (0, None, None, 0) if stand is None else stand
+    for number, member in list(enumerate(attacks))[first:]:
         own = setup | {"objective": member.objective, "optimiser": member.optimiser}
-        last: tuple[Step, Best | None] | None = None
-        for now in watch(images, member.anchor, **own):
-            if last is not None:
-                yield member.name, last[0]._replace(evals=evals + last[0].evals), best
-            last = now
-        assert last is not None and last[1] is not None  # the last step is always compared
-        evals += last[0].evals
-        best = compare(best, last[1], images, aim.anchor, setup | {"objective": aim.objective})
-        yield member.name, last[0]._replace(evals=evals), best
+        passed = 0 if inner is None else inner.step.evals
+        for step, found in watch(images, member.anchor, standing=inner, **own):
+            passed = step.evals
+            if step.last:
+                assert found is not None  # the last step is always compared
+                best = compare(best, found, images, aim.anchor, setup | {"objective": aim.objective})
+            at = Stand(number, step.position, best, evals)
+            yield member.name, step._replace(evals=evals + step.evals, position=at), best
+        evals, inner = evals + passed, None

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from attacks.estimate import Estimate
 from attacks.ground import Ground
+from attacks.kept import kept
 from attacks.optimisers import Schedule, check_step, decay
 from transforms.homography import wide_dtype
 
@@ -27,6 +28,7 @@ GROWTH = 3
 RINGS, LEAST = 24, 0.01
 
 
+@kept
 class State(NamedTuple):
     """The weighted sums of the gradients of even and of odd steps (like delta), the number of steps done and planned,
     and the length that steps are measured in."""

@@ -68,6 +68,7 @@ ATTACKS = (
     ),
     (
         "choices",
+        "kept",
         "comparisons",
         "tables",
         "report.reading",
@@ -98,6 +99,7 @@ ATTACKS = (
     ("adaptive", "eot", "optimisers", "penalties"),
     ("apgd", "printability", "wiener"),
     ("parts",),
+    ("checks",),
     ("images", "loop", "presets", "objectives"),
     ("listing", "pipelines"),
     ("shelf", "printers", "scene_table"),
