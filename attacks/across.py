@@ -21,6 +21,7 @@ from attacks.comparisons import Measure, holm
 from attacks.comparisons import compared as beside
 from attacks.metrics import Interval
 from attacks.report.reading import mapping, read, text
+from attacks.tables import meant
 
 #: More are not compared at a time.
 MOST_PAIRS = 2_000
@@ -86,7 +87,8 @@ def judged(run: Path) -> Judged:
     try:
         for row in csv.DictReader(io.StringIO(text(run / "per_image.csv"))):
             if row.get("arm") == ARM and row.get("picture") is not None:
-                picture = Picture(row["picture"], known.get(row["picture"], ""))
+                name = meant(row["picture"])
+                picture = Picture(name, known.get(name, ""))
                 for measure in MEASURES:
                     value = _number(row.get(measure))
                     if value is not None and (measure == "cosine" or 0 <= value <= 1):

@@ -9,9 +9,10 @@ from torch import Tensor
 from attacks.eot import view
 from attacks.evaluation import Bank
 from attacks.parts import Encoder
+from attacks.passes import in_parts
 from attacks.randomness import drawn
 from attacks.trees import Tree, joined, mapped
-from transforms import scene_of
+from transforms import Scene, scene_of
 
 
 @torch.no_grad()
@@ -31,9 +32,11 @@ def mean_embedding(images: Tensor, encoder: Encoder, bank: Bank, chunk: int = 64
     u, rows = bank.u.to(images), []
     for image in images:
         scene = scene_of(image[None])
-        seen = (
-            encoder(view(bank.transforms, scene, part), **drawn(bank.transforms, part)) for part in u.split(chunk)
-        )
-        sums = [mapped(found, lambda leaf: F.normalize(leaf, dim=-1).sum(0)) for found in seen]
+
+        def look(part: Tensor, scene: Scene = scene) -> Tree:
+            return encoder(view(bank.transforms, scene, part), **drawn(bank.transforms, part))
+
+        seen = in_parts(look, u, chunk)
+        sums = [mapped(found, lambda leaf: F.normalize(leaf, dim=-1).sum(0)) for _, found in seen]
         rows.append(joined(sums, lambda leaves: torch.stack(leaves).sum(0)))
     return mapped(joined(rows, torch.stack), lambda leaf: F.normalize(leaf, dim=-1))

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from attacks import choices
 from attacks.aims import Aim, Known, shown_sign
 from attacks.build import Parts
+from attacks.checkpoint import NOWHERE, Checkpoint
 from attacks.distributed import World
+from attacks.engine import engine_reset, engine_restore, engine_state
 from attacks.eot import EOT
 from attacks.kept import kept
 from attacks.laying import fixed
 from attacks.loop import Step
-from attacks.parts import Encoder, Setup, among
+from attacks.meter import Counted, Meter, Spent
+from attacks.parts import Setup, among
 from attacks.progress import Progress
 from attacks.risk import Mean
 from attacks.sanity import Sanity, examine
 from attacks.schema import Run
 from attacks.solver import Best, watch
 from attacks.suite import Member, members, suite
-from attacks.trees import Tree, take
+from attacks.trees import take
 from attacks.worst import Adversary
 from transforms import stream
 
@@ -49,16 +53,20 @@ class Trace(NamedTuple):
     evals: int
 
 
-class Counted:
-    """An encoder that counts the views it has seen, and those that a gradient is asked of."""
+@kept
+class Place(NamedTuple):
+    """Where an arm stands: the attack's own position and what the engine remembers, the best so far, the lines, and
+    what was spent."""
 
-    def __init__(self, encoder: Encoder) -> None:
-        self.encoder, self.forward, self.backward = encoder, 0, 0
+    position: Any
+    engine: dict[str, float | int | bool]
+    best: Best | None
+    lines: tuple[Trace, ...]
+    spent: Spent
 
-    def __call__(self, images: Tensor, **which: Any) -> Tree:
-        self.forward += len(images)
-        self.backward += len(images) * images.requires_grad
-        return self.encoder(images, **which)
+    def having(self, lines: list[Trace], count: int) -> Place:
+        """With the first `count` of the lines, of which there may be more by now."""
+        return self._replace(lines=tuple(lines[:count]))
 
 
 @dataclass(frozen=True)
@@ -76,15 +84,24 @@ class Setting:
     follow: Callable[[Trace], None] | None = None  # told of each step
 
 
-def optimise(arm: str, setting: Setting, known: Known, spent: int = 0) -> tuple[Best, list[Trace]]:
-    """One optimised arm, with its progress shown. Without EOT each plain picture is looked at `spent` times, as often
-    as all views were with it; with one view a step there are as many steps."""
-    sign, best = shown_sign(setting.run.objective), None
+def optimise(
+    arm: str, setting: Setting, known: Known, meter: Meter, checkpoint: Checkpoint = NOWHERE, spent: int = 0
+) -> tuple[Best, list[Trace]]:
+    """One optimised arm, with its progress shown, from where `checkpoint` has it. Without EOT each plain picture is
+    looked at `spent` times, as often as all views were with it; with one view a step there are as many steps."""
+    sign, best, position = shown_sign(setting.run.objective), None, None
     lines: list[Trace] = []
     expected = spent or _expected(setting, known)
     title = f"{arm}, batch {setting.batch}" if setting.batch else arm
-    with Progress(title, expected, shown=setting.world.first) as progress:
-        for name, step, best in _steps(arm, setting, known, spent):
+    with checkpoint.going(arm) as going, Progress(title, expected, shown=setting.world.first) as progress:
+        engine_reset(setting.encoder)  # no arm hangs on those before it
+        if going.start is not None:
+            position, engine, best, known_lines, before = going.start
+            engine_restore(setting.encoder, engine)
+            lines += known_lines
+            meter.begin(before)
+            progress.skip(len(lines))
+        for name, step, best in _steps(arm, setting, known, spent, position):
             found, count = step.estimate, len(known.images)
             line = Trace(
                 batch=setting.batch,
@@ -103,6 +120,8 @@ def optimise(arm: str, setting: Setting, known: Known, spent: int = 0) -> tuple[
             if setting.follow is not None:
                 setting.follow(line)
             progress.step(loss=sign * line.objective, held_out=line.held_out, snr=line.snr)
+            place = Place(step.position, engine_state(setting.encoder), best, (), meter.peek())
+            going.at(partial(place.having, lines, len(lines)))
     assert best is not None  # the last step is always compared
     return best, lines
 
@@ -112,6 +131,7 @@ def check(setting: Setting, known: Known, trace: list[Trace], module: nn.Module)
     run, asked = setting.run, setting.run.sanity
     if not asked.pictures:
         return None
+    engine_reset(setting.encoder)
     rows = torch.arange(min(asked.pictures, len(known.images)), device=known.images.device)
     sign = shown_sign(run.objective)
     looks = [line.held_out for line in trace if line.attack == trace[0].attack][: run.attack.steps]  # of one start
@@ -128,8 +148,10 @@ def check(setting: Setting, known: Known, trace: list[Trace], module: nn.Module)
     )
 
 
-def _steps(arm: str, setting: Setting, known: Known, spent: int) -> Iterator[tuple[str, Step, Best | None]]:
-    """The steps of an arm, each with the name of its attack."""
+def _steps(
+    arm: str, setting: Setting, known: Known, spent: int, position: Any
+) -> Iterator[tuple[str, Step, Best | None]]:
+    """The steps of an arm from `position` on (None: all), each with the name of its attack."""
     run, parts, attack = setting.run, setting.parts, setting.run.attack
     setup = _setup(arm, setting)
     stop, restarts = None, 1
@@ -140,7 +162,7 @@ def _steps(arm: str, setting: Setting, known: Known, spent: int) -> Iterator[tup
         setup["eot"] = replace(setup["eot"], n=1, risk=Mean())
         setup["steps"] = spent
     elif isinstance(attack, choices.Suite):
-        yield from suite(known.images, setting.aim, _members(setting, known, attack), **setup)
+        yield from suite(known.images, setting.aim, _members(setting, known, attack), stand=position, **setup)
         return
     else:
         stop = None if attack.stop is None else shown_sign(run.objective) * attack.stop
@@ -149,7 +171,8 @@ def _steps(arm: str, setting: Setting, known: Known, spent: int) -> Iterator[tup
             setup |= {"adversary": Adversary(attack.adversary, attack.refine)}
         if parts.adaptive is not None:
             setup |= {"adaptive": parts.adaptive, "budget": attack.budget}
-    for step, best in watch(known.images, setting.aim.anchor, stop=stop, restarts=restarts, **setup):
+    watched = watch(known.images, setting.aim.anchor, stop=stop, restarts=restarts, standing=position, **setup)
+    for step, best in watched:
         yield run.optimiser.name, step, best
 
 

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attacks.aims import Known, aim
-from attacks.arms import Counted, Setting, Trace, check, optimise
+from attacks.arms import Setting, Trace, check, optimise
 from attacks.build import Parts
+from attacks.checkpoint import NOWHERE, Checkpoint
 from attacks.distributed import World
 from attacks.drift import VIEWS, Drift, layer_drift
+from attacks.engine import engine_state
 from attacks.evaluation import Bank, Scores, signature_of
 from attacks.exhibits import Exhibits
 from attacks.judge import Judge, resisting
+from attacks.kept import kept
 from attacks.layers import Pool
+from attacks.meter import Counted, Meter, Spent
 from attacks.objectives import Away
 from attacks.parts import among
 from attacks.sanity import Sanity
 from attacks.schema import Run
-from attacks.solver import written
+from attacks.solver import Best, written
 from attacks.worst import uphill
 from transforms import Shown, stream
 
@@ -34,40 +39,6 @@ SAME = "same"
 WIDE = "wide"
 #: Views of each picture, the worst for the attacker, from which the search for a worse one starts.
 KEPT = 4
-
-
-@dataclass(frozen=True)
-class Spent:
-    """Encoder passes, in views, and seconds."""
-
-    forward: int = 0
-    backward: int = 0
-    seconds: float = 0.0
-
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(self.forward + other.forward, self.backward + other.backward, self.seconds + other.seconds)
-
-
-class Meter:
-    """Counts the passes of some encoders on all processes, and the seconds, from one reading to the next."""
-
-    def __init__(self, encoders: Iterable[Counted], world: World) -> None:
-        self.encoders = list({id(each): each for each in encoders}.values())
-        self.world = world
-        self.last = self._now()
-
-    def read(self) -> Spent:
-        """What was spent since the last reading; every process must call it."""
-        now = self._now()
-        forward, backward, seconds = (b - a for a, b in zip(self.last, now, strict=True))
-        self.last = now
-        passes = torch.tensor([forward, backward], dtype=torch.long)
-        self.world.sum(passes)
-        return Spent(int(passes[0]), int(passes[1]), seconds)
-
-    def _now(self) -> tuple[int, int, float]:
-        forward = sum(each.forward for each in self.encoders)
-        return forward, sum(each.backward for each in self.encoders), time.perf_counter()
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +58,7 @@ class Bench:
     exhibits: Exhibits
     chunk: int
     follow: Callable[[Trace], None] | None = None  # told of each step
+    checkpoint: Checkpoint = NOWHERE
 
     def meter(self) -> Meter:
         """A meter of all three encoders, which may be one."""
@@ -94,10 +66,34 @@ class Bench:
 
 
 @dataclass(frozen=True)
+class Unit:
+    """Pictures [start, stop) of a run, which are attacked together: a batch, or one picture of a batch that failed.
+    `number` is the batch's."""
+
+    start: int
+    stop: int
+    number: int
+    alone: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return f"{self.start:06d}-{self.stop:06d}"
+
+    def seed(self, seed: int) -> int:
+        """Noise, starts and views are each unit's own."""
+        if self.alone:
+            return stream(seed, "alone", self.start)
+        return stream(seed, "batch", self.number) if self.number else seed
+
+
+@kept
+@dataclass(frozen=True)
 class Found:
     """What a batch gave: of the pictures `rows` the scores by bank and arm, each one's cosine in its worst view, the
     norm of what was changed, the deltas as the files hold them, and the way there. `drift` of the layers that the
-    run asks for; `sanity` of the first batch."""
+    run asks for; `sanity` of the first batch. `fallen` are arms that the engine's precision was not enough for, which
+    went on in float32."""
 
     rows: tuple[int, ...]
     scores: dict[str, dict[str, Scores]]
@@ -108,6 +104,7 @@ class Found:
     costs: dict[str, Spent] = field(default_factory=dict)
     sanity: Sanity | None = None
     drift: Drift | None = None
+    fallen: tuple[str, ...] = ()
 
 
 def arms_of(run: Run) -> tuple[str, ...]:
@@ -125,45 +122,56 @@ def part_of(parts: Parts, rows: Sequence[int]) -> Parts:
     return replace(parts, queries=some, truth=parts.truth[chosen], goal=goal, perturbation=perturbation)
 
 
-def attacked(bench: Bench, rows: Sequence[int], number: int) -> Found:
-    """Run the arms on the pictures `rows`, batch `number` of the run; write their files, and judge these."""
-    run, world = bench.run, bench.world
-    meter, costs = bench.meter(), {}
-    # Noise, starts and views are each batch's own.
-    seed = stream(run.seed, "batch", number) if number else run.seed
+def attacked(bench: Bench, unit: Unit) -> Found:
+    """Run the arms on the pictures of a unit; write their files, and judge these. What was found before the run was
+    stopped is taken up."""
+    run, rows, number = bench.run, range(unit.start, unit.stop), unit.number
+    meter, seed = bench.meter(), unit.seed(run.seed)
+    costs: dict[str, Spent] = {}
+    checkpoint = bench.checkpoint.under(unit.name)
+
+    def task(name: str, cost: str, make: Callable[[], Any]) -> Any:
+        found, spent = checkpoint.once(name, lambda: (make(), meter.read()))
+        costs[cost] = costs.get(cost, Spent()) + spent
+        meter.read()
+        return found
+
     setting, known = setup(bench, part_of(bench.parts, rows), rows, seed)
     setting = replace(setting, batch=number, follow=bench.follow)
     parts, images = setting.parts, known.images
     costs["anchors"] = meter.read()
 
-    seed = stream(setting.seed, "noise")
-    deltas = {"noise": parts.perturbation.noise(images, torch.Generator().manual_seed(seed))}
-    best, eot = optimise("eot", setting, known)
-    deltas["eot"], costs["eot"], trace = best.delta, meter.read(), {"eot": eot}
-    for arm in arms_of(run)[2:-1]:
-        best, trace[arm] = optimise(arm, setting, known, spent=-(-eot[-1].evals // len(images)))
-        deltas[arm], costs[arm] = best.delta, meter.read()
-    sanity = check(setting, known, eot, bench.module) if number == 0 else None
-    meter.read()  # a cost of its own
+    noise = torch.Generator().manual_seed(stream(seed, "noise"))
+    deltas = {"noise": parts.perturbation.noise(images, noise)}
+    trace: dict[str, list[Trace]] = {}
+    fallen: set[str] = set()
+    for arm in ("eot", *arms_of(run)[2:-1]):
+        looks = 0 if arm == "eot" else -(-trace["eot"][-1].evals // len(images))
+        run_it = partial(optimise, arm, setting, known, meter, checkpoint=checkpoint, spent=looks)
+        (best, trace[arm]), fell = task(arm, arm, partial(_engine_told, run_it, setting.encoder))
+        deltas[arm], fallen = best.delta, fallen | ({arm} if fell else set())
+    sanity = None
+    if unit.start == 0 and run.sanity.pictures:  # a cost of its own
+        sanity = checkpoint.once("sanity", lambda: check(setting, known, trace["eot"], bench.module))
+        meter.read()
 
     saved = {arm: parts.perturbation.quantise(deltas[arm], images) for arm in arms_of(run)[1:]}
     files = {"clean": images} | {arm: written(parts.perturbation, images, delta) for arm, delta in saved.items()}
     bench.exhibits.write(rows, files, saved)
     shown = {arm: bench.exhibits.shown(arm, rows) for arm in arms_of(run)}
     chosen = torch.tensor(list(rows))
-    scores = {
-        name: {arm: bench.judge(shown[arm], chosen, bank, _title(arm, name, number)) for arm in arms_of(run)}
-        for name, bank in bench.banks.items()
-    }
     own = bench.judge.own[chosen.to(bench.judge.own.device)]
-    worst = {arm: _worst(bench, shown[arm], own, scores[SAME][arm]) for arm in arms_of(run)}
-    costs["judging"] = meter.read()
-    drift = None
-    if bench.layers:
-        bank = bench.banks[SAME]
-        some, others = bank._replace(u=bank.u[:VIEWS]), {arm: shown[arm] for arm in arms_of(run)[1:]}
-        clean = bench.exhibits.pictures("clean", rows)
-        drift = layer_drift(parts.encoder, clean, others, some, bench.layers, chunk=bench.chunk, world=world)
+    scores: dict[str, dict[str, Scores]] = {}
+    for bank, views in bench.banks.items():
+        scores[bank] = {}
+        for arm in arms_of(run):
+            look = partial(bench.judge, shown[arm], chosen, views, _title(arm, bank, number))
+            scores[bank][arm] = task(f"{arm} {bank}", "judging", look)
+    worst = {
+        arm: task(f"{arm} worst", "judging", partial(_worst, bench, shown[arm], own, scores[SAME][arm]))
+        for arm in arms_of(run)
+    }
+    drift = checkpoint.once("drift", lambda: _drift(bench, parts, rows, shown)) if bench.layers else None
     budget = {arm: parts.perturbation.norm(bench.exhibits.pictures(arm, rows) - images).cpu() for arm in arms_of(run)}
     ordered = [line for arm in arms_of(run) for line in trace.get(arm, [])]
     return Found(
@@ -176,7 +184,21 @@ def attacked(bench: Bench, rows: Sequence[int], number: int) -> Found:
         costs,
         sanity,
         drift,
+        tuple(sorted(fallen)),
     )
+
+
+def _drift(bench: Bench, parts: Parts, rows: Sequence[int], shown: dict[str, Shown]) -> Drift:
+    bank = bench.banks[SAME]
+    some, others = bank._replace(u=bank.u[:VIEWS]), {arm: shown[arm] for arm in arms_of(bench.run)[1:]}
+    clean = bench.exhibits.pictures("clean", rows)
+    return layer_drift(parts.encoder, clean, others, some, bench.layers, chunk=bench.chunk, world=bench.world)
+
+
+def _engine_told(attack: Callable[[], tuple[Best, list[Trace]]], encoder: Counted) -> tuple[Any, bool]:
+    """What an attack gives, and whether the engine had to fall back to float32."""
+    found = attack()
+    return found, bool(engine_state(encoder).get("fell_back", False))
 
 
 def setup(bench: Bench, parts: Parts, rows: Sequence[int], seed: int) -> tuple[Setting, Known]:

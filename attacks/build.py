@@ -49,6 +49,10 @@ OPTIMISERS: dict[str, type] = {
 }
 
 
+#: Of anything that is counted, and of how much wider views may be: no machine comes to the end of more.
+MOST = 10**9
+
+
 @dataclass(frozen=True)
 class Parts:
     """Everything an experiment is made of. `queries` are attacked, `gallery` is what a view can be taken for, and
@@ -89,8 +93,9 @@ def build(run: schema.Run, module: nn.Module | None = None) -> Parts:
         ("evaluate.deploy", run.evaluate.deploy, 0),
         ("evaluate.explain", run.evaluate.explain, 0),
     ):
-        if value < least:
-            raise ValueError(f"`{name}` must be at least {least}; got {value}")
+        if not least <= value <= MOST:
+            limit = f"at most {MOST:,}" if value > MOST else f"at least {least}"
+            raise ValueError(f"`{name}` must be {limit}; got {value}")
     if isinstance(run.attack, choices.Suite) and isinstance(run.objective, choices.Layers):
         raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
     wish, adaptive = tail(run.risk, run.attack.views), more_views(run.attack)

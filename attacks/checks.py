@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,10 @@ from attacks.trees import Tree, length
 #: A gradient that is zero for so many steps running has died. A loss that is at its end may do that (the
 #: cross-entropy of a label that is reached), so its picture leaves, and the others go on.
 DEAD = 5
+
+
+class DeadGradient(ValueError):
+    """The loss of a picture does not depend on it, from the first step on."""
 
 
 def budgeted(budget: int | Tensor | None, images: int, steps: int, n: int, adaptive: Adaptive | None) -> Tensor:
@@ -53,27 +58,24 @@ def checked(
         )
 
 
-def watched_over(estimate: Estimate, index: int, active: Tensor, silent: Tensor) -> Tensor:
-    """A gradient must not die in silence: for how many steps running that of each delta has been zero."""
+def watched_over(estimate: Estimate, index: int, active: Tensor, silent: Tensor, why: Callable[[int], str]) -> Tensor:
+    """A gradient must not die in silence: for how many steps running that of each delta has been zero. `why` tells
+    of a delta what can be found out."""
     energy = estimate.grad.flatten(1).abs().amax(1)
-    finite = estimate.mean.isfinite() & energy.isfinite()
-    if not bool(finite.all()):
-        rows = (~finite).nonzero()[:, 0].tolist()
-        raise FloatingPointError(f"step {index}: the loss or its gradient is not finite for image(s) {rows}")
     here = active if len(active) == len(energy) else active.any()
     silent = torch.where(here, torch.where(energy == 0, silent + 1, 0), silent)
     if index == 0 and bool(silent.any()):
         rows = silent.nonzero()[:, 0].tolist()
-        raise ValueError(
+        raise DeadGradient(
             f"the gradient is exactly zero for image(s) {rows}: a stage or the encoder cuts the graph "
-            "(uint8, .numpy(), no_grad), or no view shows the picture"
+            f"(uint8, .numpy(), no_grad), or no view shows the picture. Looked at: {why(rows[0])}"
         )
     dead = here & (silent == DEAD)
     if bool(dead.any()):
         rows = dead.nonzero()[:, 0].tolist()
         warnings.warn(
-            f"the gradient of image(s) {rows} has been exactly zero for {DEAD} steps (step {index}): the loss is at "
-            "its end, or something has begun to cut the graph; they leave as they are",
+            f"the gradient of image(s) {rows} has been exactly zero for {DEAD} steps (step {index}); they leave as "
+            f"they are. Looked at: {why(rows[0])}",
             stacklevel=3,
         )
     return silent

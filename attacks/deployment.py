@@ -15,6 +15,7 @@ from attacks.codecs import codecs
 from attacks.encoders.preprocess import Preprocess
 from attacks.evaluation import Bank
 from attacks.images import to_bytes
+from attacks.kept import kept
 from attacks.layers import unwrapped
 from attacks.resamplers import resamplers
 from attacks.scoring import Found, Scoring, judged
@@ -22,6 +23,7 @@ from transforms import Compose
 from transforms.resize import target_size
 
 
+@kept
 class Cell(NamedTuple):
     """One codec and one resampler, and what is found of each arm, seen from one view."""
 
@@ -30,6 +32,7 @@ class Cell(NamedTuple):
     arms: dict[str, Found]
 
 
+@kept
 @dataclass(frozen=True, eq=False)
 class Deployment:
     """What `deployment` finds: every cell, the pictures' names, the (height, width) that the resamplers resize to,

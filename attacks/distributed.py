@@ -57,6 +57,10 @@ class World:
         dist.all_reduce(smallest, dist.ReduceOp.MIN)
         return int(smallest)
 
+    def meet(self) -> None:
+        """Wait until all have come so far."""
+        self.least(0)
+
     def agree(self, value: Any) -> Any:
         """The first process's value, of what JSON can hold: it is sent as text, so nothing that it holds is run."""
         if self.size == 1:

@@ -15,11 +15,13 @@ from attacks.distributed import ALONE, World
 from attacks.eot import view
 from attacks.evaluation import Bank, signature_of
 from attacks.inspection import Visit, visits
+from attacks.kept import kept
 from attacks.layers import OUTPUT, Layers, Pool, asked, called
 from attacks.metrics import interval
 from attacks.objectives import similarity
+from attacks.passes import in_parts
 from attacks.randomness import drawn
-from transforms import Shown, taken
+from transforms import Scene, Shown, taken
 
 #: The word for a choice of layers, at most so many.
 ALL, MOST = "all", 24
@@ -33,6 +35,7 @@ CLEARLY = 2.0
 LEAST = 0.1
 
 
+@kept
 @dataclass(frozen=True)
 class Drift:
     """What `layer_drift` finds: `cosine[arm]` (L,N,V) of each layer, picture and view. Layers are in the order in
@@ -109,10 +112,14 @@ def layer_drift(
     with Layers(encoder, pools, keep=compared) as watching:
         for i in range(len(clean)):
             pictures = [taken(shown, i) for shown in (clean, *attacked.values())]
-            for places in mine.split(max(1, chunk // arms)) if len(mine) else ():
+
+            def look(places: Tensor, pictures: list[Scene] = pictures) -> Tensor:
                 seen = [view(bank.transforms, picture, bank.u[places]) for picture in pictures]
                 cosines = watching(torch.cat(seen), **drawn(bank.transforms, bank.u[places].repeat(arms, 1)))
-                found[:, :, i, places.to(found.device)] = torch.stack([cosines[name] for name in pools]).to(found)
+                return torch.stack([cosines[name] for name in pools])
+
+            for places, part in in_parts(look, mine, max(1, chunk // arms)):
+                found[:, :, i, places.to(found.device)] = part.to(found)
     world.sum(found)
     names = tuple(name if pool == "flat" else f"{name}:{pool}" for name, pool in pools.items())
     passes = arms * len(clean) * len(bank.u)

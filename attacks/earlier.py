@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from attacks.links import refuse_links
+from attacks.report.reading import text
 from attacks.schema import Run, validate
 
 #: Encoders that are programs. A run directory may be a stranger's: what is in it names them, it does not start them.
@@ -30,7 +33,7 @@ def read_json(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"`{path}` does not exist: is it the directory of a finished run?")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(text(path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"`{path}` is not JSON ({error})") from None
 
@@ -61,21 +64,50 @@ def interrupted(folder: Path, program: str | None = None) -> Earlier:
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"`resume` must be the directory of a run; there is none at {str(folder)!r}")
+    refuse_links(folder)
     found = earlier(folder)
     if (folder / "metrics.json").exists():
         raise ValueError(f"`resume`: the run in {folder} is finished; its report is {folder / 'report.html'}")
     refuse_program(found.run, program, f"encoder.model={getattr(found.run.encoder, 'model', None)}")
     said = found.manifest
     try:
-        for name, value in said["engine"]["decision"].items():
-            setattr(found.run.engine, name, value)
-        found.run.engine.reuse, found.run.engine.threads = None, said["threads"]
+        decision = {**said["engine"]["decision"], "reuse": None, "threads": said["threads"]}
+        config: Any = OmegaConf.create(said["config"] | {"engine": said["config"]["engine"] | decision})
         str(said["preset"]), [str(word) for word in said["overrides"]]
     except (KeyError, TypeError, AttributeError):
         raise ValueError(
             f"`{folder / 'manifest.json'}` holds no engine decision: was it written by another version?"
         ) from None
-    return found
+    try:
+        return replace(found, run=validate(config))
+    except (TypeError, ValueError, OmegaConfBaseException) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"`{folder / 'manifest.json'}` is not of this version: {reason}") from None
+
+
+#: What whoever resumes a run may say beside it, because a directory may not choose it.
+TYPED = ("encoder.model", "tracker.mode", "tracker.uri", "data.cache")
+
+
+def typed(words: Sequence[str]) -> list[str]:
+    """Of a command line what may be said to a run that is resumed."""
+    return [word for word in words if word.lstrip("+").partition("=")[0] in TYPED]
+
+
+def refuse_words(said: dict[str, Any], words: Sequence[str]) -> None:
+    """A run goes on as it was begun. Raises ValueError for a word that would change its configuration."""
+    for word in words:
+        key, _, _ = word.lstrip("+~").partition("=")
+        if key in TYPED:
+            continue
+        node: Any = said["config"]
+        for part in key.split("."):
+            node = node.get(part) if isinstance(node, dict) else None
+        began = f", which was begun with {key}={node}," if isinstance(node, str | int | float) else ""
+        raise ValueError(
+            f"`resume` takes the whole configuration of its run{began} and goes on with it; drop {word!r}, or start "
+            "a new run"
+        )
 
 
 def refuse_program(run: Run, program: str | None, words: str) -> None:

@@ -19,14 +19,15 @@ from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from attacks.encoders.weights import fingerprint
 from attacks.engine import Decision
-from attacks.files import atomic
+from attacks.files import write_bytes
 from attacks.gallery import Gallery
 from attacks.parts import Encoder
+from attacks.passes import in_parts
 from attacks.schema import Run
 from attacks.zero_shot import Classes
 
@@ -81,8 +82,10 @@ def embedded(
             found, trouble = block.read()
             counts[found is None] += len(rows)
             if found is None:
-                found = encoder(shelf.read(rows).to(device))
-                trouble = (block.write(found) if keep else "") or trouble
+                parts_of = [part for _, part in in_parts(encoder, shelf.read(rows).to(device), len(rows))]
+                found = torch.cat(parts_of)
+                # What had to be halved for lack of memory has not the bits of the whole pass.
+                trouble = (block.write(found) if keep and len(parts_of) == 1 else "") or trouble
             notes += [trouble] if trouble else []
             parts.append(found.to(device))
     return Embedded(torch.cat(parts)[gallery.order.to(device)], counts[True], counts[False], tuple(notes))
@@ -126,8 +129,7 @@ class _Block:
             return ""
         plain = found.detach().cpu().contiguous()
         try:
-            with atomic(self.path) as temporary:
-                save_file({"embeddings": plain}, temporary, {"key": self.key, "sha256": _sha256(plain)})
+            write_bytes(self.path, save({"embeddings": plain}, {"key": self.key, "sha256": _sha256(plain)}))
         except (SafetensorError, OSError) as error:
             return f"cached embeddings cannot be kept in {self.path.parent}: {' '.join(str(error).split())}"
         return ""

@@ -7,19 +7,24 @@ draws never coincide with them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attacks.certain import Looks, certain_losses, located
 from attacks.distributed import ALONE, World
 from attacks.eot import view
+from attacks.kept import kept
+from attacks.objectives import Away
 from attacks.parts import Encoder, Objective
+from attacks.passes import in_parts
 from attacks.randomness import drawn
 from attacks.ranking import ranks, votes
 from attacks.trees import Tree, joined, take
-from transforms import Compose, Shown, Sobol, base_of, scene_of, stream, taken
+from transforms import Compose, Scene, Shown, Sobol, base_of, scene_of, stream, taken
 
 
 class Bank(NamedTuple):
@@ -39,23 +44,32 @@ class Bank(NamedTuple):
         world: World = ALONE,
         *,
         untouched: Tensor | None = None,
+        step: int | None = None,
     ) -> Tensor:
         """The loss of each picture from each view, at most `chunk` views at a time: N pictures, (N,...) -> (N,V). A
-        paired objective needs the `untouched` pictures (N,C,H,W) too."""
+        paired objective needs the `untouched` pictures (N,C,H,W) too. Raises NotFinite, with the `step`, for a loss
+        that is not finite."""
         twins = twins_of(objective, untouched)
         base = base_of(images)
-        mine, losses = list(world.share(len(self.u))), base.new_zeros(len(base), len(self.u))
-        for i in range(len(base)):
-            for places in torch.tensor(mine, dtype=torch.long, device=base.device).split(chunk) if mine else ():
-                u = self.u[places]
-                if twins is None:
-                    beside = take(anchor, torch.full_like(places, i))
-                else:
-                    beside = encoder(view(self.transforms, scene_of(twins[i, None]), u), **drawn(self.transforms, u))
-                found = encoder(view(self.transforms, taken(images, i), u), **drawn(self.transforms, u))
-                losses[i, places] = objective(found, beside).to(losses)
-        world.sum(losses)
-        return losses
+        mine = torch.tensor(list(world.share(len(self.u))), dtype=torch.long, device=base.device)
+
+        def look(i: int, places: Tensor) -> Tensor:
+            u = self.u[places]
+            if twins is None:
+                beside = take(anchor, torch.full_like(places, i))
+            else:
+                beside = encoder(view(self.transforms, scene_of(twins[i, None]), u), **drawn(self.transforms, u))
+            return objective(encoder(view(self.transforms, taken(images, i), u), **drawn(self.transforms, u)), beside)
+
+        def run() -> Tensor:
+            losses = base.new_zeros(len(base), len(self.u))
+            for i in range(len(base)):
+                for places, found in in_parts(partial(look, i), mine, chunk):
+                    losses[i, places] = found.to(losses)
+            world.sum(losses)
+            return losses
+
+        return certain_losses(self.looks(images, anchor, encoder, objective, twins, step), run)
 
     @torch.no_grad()
     def features(
@@ -63,15 +77,43 @@ class Bank(NamedTuple):
     ) -> Tensor:
         """Embeddings of each picture from each view (or from some of them): N pictures -> (N,V,D), at most `chunk`
         views at a time."""
+
+        def look(scene: Scene, u: Tensor) -> Tensor:
+            found: Tensor = encoder(view(self.transforms, scene, u), **drawn(self.transforms, u))
+            return found
+
         rows = []
         for i in range(len(base_of(images))):
-            scene = taken(images, i)
-            parts = [
-                encoder(view(self.transforms, scene, u), **drawn(self.transforms, u))
-                for u in self.u[only].split(chunk)
-            ]
-            rows.append(torch.cat(parts))
+            parts = in_parts(partial(look, taken(images, i)), self.u[only], chunk)
+            rows.append(torch.cat([found for _, found in parts]))
         return torch.stack(rows)
+
+    def looks(
+        self,
+        images: Shown,
+        anchor: Tree,
+        encoder: Encoder,
+        objective: Objective,
+        twins: Tensor | None = None,
+        step: int | None = None,
+    ) -> Looks:
+        """What is asked of an encoder where pictures are judged."""
+        base = base_of(images)
+        twin = None if twins is None else lambda which: scene_of(twins[which])
+        rows = torch.arange(len(base), device=base.device)
+        return Looks(
+            doing="evaluate",
+            transforms=self.transforms,
+            u=self.u.to(base.device),
+            encoder=encoder,
+            objective=objective,
+            scene=lambda _, which: taken(images, which),
+            anchor=lambda which: take(anchor, which),
+            images=base,
+            rows=rows,
+            twin=twin,
+            step=step,
+        )
 
 
 def twins_of(objective: Objective, untouched: Tensor | None) -> Tensor | None:
@@ -87,6 +129,7 @@ def twins_of(objective: Objective, untouched: Tensor | None) -> Tensor | None:
     return untouched
 
 
+@kept
 class Scores(NamedTuple):
     """What N pictures seen from V views are taken for.
 
@@ -121,7 +164,7 @@ class Right(NamedTuple):
 @torch.no_grad()
 def embed(images: Tensor, encoder: Encoder, device: torch.device, chunk: int = 64) -> Tree:
     """The embeddings of pictures seen directly: (N,C,H,W) -> (N,D) on `device`, or a tree of such."""
-    return joined([encoder(part.to(device)) for part in images.split(chunk)], torch.cat)
+    return joined([found for _, found in in_parts(lambda part: encoder(part.to(device)), images, chunk)], torch.cat)
 
 
 def bank(transforms: Compose, views: int, *, seed: int, purpose: str) -> Bank:
@@ -174,6 +217,8 @@ def evaluate(
             found[key][i, mine] = value.to(found[key])
         told()
     world.sum(cosine, *found.values())
+    if not bool(cosine.isfinite().all()):
+        raise located(bank.looks(images, clean, encoder, Away()), ~cosine.isfinite())
     if "vote" in found:
         found["vote"] = found["vote"].bool()
     return Scores(cosine, **found)

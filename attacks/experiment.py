@@ -2,45 +2,48 @@
 
 The arms are judged alike: `clean`, `noise` (same budget, no optimisation), `no_eot` (the same optimiser and as many
 encoder passes, but only the picture itself is looked at), `one_view` (as many passes, one random view a step; only
-where it is asked for) and `eot`. Pictures are taken in batches; what each batch gave is kept in a file.
+where it is asked for) and `eot`. Pictures are taken in units; what each unit gave is kept in a file.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
-from attacks.arms import Counted, Trace, csv
-from attacks.batch import SAME, WIDE, Bench, Found, Spent, arms_of, attacked, refinable
-from attacks.batch_files import read_batch, write_batch
+from attacks.arms import Trace, csv
+from attacks.batch import SAME, WIDE, Bench, Found, arms_of, part_of, refinable
 from attacks.build import Parts
+from attacks.checkpoint import Checkpoint
 from attacks.distributed import World
 from attacks.drift import Drift, ordered
 from attacks.embeddings import cache_of, embedded
-from attacks.encoders.weights import fingerprint
 from attacks.engine import Decision, prepare
 from attacks.evaluation import Bank, Scores, bank, embed, signature_of
 from attacks.exhibits import Exhibits, file_names, placement, sheet
-from attacks.files import atomic, write_json, write_text
+from attacks.files import write_bytes, write_json, write_text
 from attacks.images import save_image
 from attacks.judge import Judge, joined
+from attacks.ledger import Failure, Ledger
+from attacks.meter import Counted, Spent
 from attacks.patch import Patch
 from attacks.sanity import Sanity
+from attacks.sanity.check import skipped
 from attacks.schema import Run
+from attacks.units import work
 from attacks.zero_shot import Classes
 from transforms import Compose, widened
 
 #: The most pictures that `adversarial.png` shows.
 SHOWN = 64
+#: Of a run without sanity checks that was to have some.
+UNCHECKED = "they are made with the first picture, and that has failed"
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +61,8 @@ class Outcome:
     refined: int  # steps of gradient that lead to the worst views, from the worst of the bank
     sanity: Sanity | None
     drift: Drift | None  # of the layers that the run asks for
+    failed: tuple[Failure, ...] = ()  # pictures that are in no table
+    fallen: tuple[str, ...] = ()  # arms that went on in float32, the engine's precision being not enough
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -80,19 +85,27 @@ def experiment(
     decision: Decision,
     world: World,
     out: Path,
+    ledger: Ledger | None,
+    checkpoint: Checkpoint,
     follow: Callable[[Trace], None] | None = None,
 ) -> Outcome:
-    """Run all arms; write `pictures/`, `batches/`, `adversarial.png`, `perturbation.safetensors` and `steps.csv` to
-    `out` (the first process of `world` does). Batches that are there already are taken up.
+    """Run all arms; write `pictures/`, `adversarial.png`, `perturbation.safetensors` and `steps.csv` to `out` (the
+    first process of `world` does). What is in the checkpoint already is taken up.
 
     Args:
         module: the encoder as the objective wants it (see `attacks.aims.watched`).
+        ledger: of the first process of `world`, which says which pictures are this world's.
         follow: is told of each step.
+
+    Raises:
+        Elsewhere: the pictures are done, and another process makes the tables.
     """
     bench, spent, cached = _bench(run, parts, module, decision, world, out)
-    bench = replace(bench, follow=follow)
-    founds = list(_batches(bench, decision, out))
-    outcome = _gathered(bench, founds, spent, cached)
+    bench = replace(bench, follow=follow, checkpoint=checkpoint)
+    spent, cached = checkpoint.once("gallery", lambda: (spent, cached))  # as the first process had it
+    founds, failed = work(bench, ledger)
+    bench = _narrowed(bench, [row for found in founds for row in found.rows])
+    outcome = replace(_gathered(bench, founds, spent, cached), failed=tuple(failed))
     if world.first:
         _write(out, outcome, founds)
     return outcome
@@ -153,44 +166,25 @@ def _banks(run: Run, transforms: Compose, like: Tensor) -> dict[str, Bank]:
     return {name: each._replace(u=each.u.to(like)) for name, each in banks.items()}
 
 
-def _batches(bench: Bench, decision: Decision, out: Path) -> Iterator[Found]:
-    count, size = len(bench.parts.queries), bench.run.evaluate.batch
-    size = count if size is None or bench.parts.perturbation.shared else size
-    key, out = _key(bench, decision), Path(bench.world.agree(str(out.resolve())))  # others have none of their own
-    for number, start in enumerate(range(0, count, size)):
-        path = out / "batches" / f"{number:05d}.safetensors"
-        if bench.world.agree(path.exists()):
-            yield read_batch(path, key)
-            continue
-        found = attacked(bench, range(start, min(start + size, count)), number)
-        if bench.world.first:
-            write_batch(path, found, key)
-        yield found
-
-
-def _key(bench: Bench, decision: Decision) -> str:
-    """All that a batch's numbers depend on."""
-    run, parts = bench.run, bench.parts
-    pixels = (parts.queries.images * 255).round().to(torch.uint8).contiguous()
-    said = {
-        "config": {name: value for name, value in asdict(run).items() if name not in ("engine", "show", "tracker")},
-        "encoder": fingerprint(parts.encoder),
-        "engine": decision.to_dict(),
-        "names": parts.queries.names,
-        "pictures": hashlib.sha256(pixels.numpy().data).hexdigest(),
-        "gallery": parts.gallery.names if isinstance(parts.gallery, Classes) else parts.gallery.digests,
-        "right": [
-            None if rows is None else rows.tolist() for rows in (parts.truth, parts.goal, parts.gallery.identity)
-        ],
-        "processes": bench.world.size,
-        "threads": torch.get_num_threads(),
-    }
-    return hashlib.sha256(json.dumps(said, default=str).encode()).hexdigest()
+def _narrowed(bench: Bench, rows: list[int]) -> Bench:
+    """The bench of the pictures `rows`: those that have failed have no place in a table."""
+    if len(rows) == len(bench.parts.queries):
+        return bench
+    parts, chosen = part_of(bench.parts, rows), torch.tensor(rows)
+    judge, exhibits = bench.judge, bench.exhibits
+    own = judge.own[chosen.to(judge.own.device)]
+    judge = replace(judge, own=own, truth=parts.truth, goal=parts.goal)
+    names = tuple(exhibits.names[row] for row in rows)
+    exhibits = replace(exhibits, names=names, images=parts.queries.images, perturbation=parts.perturbation)
+    return replace(bench, parts=parts, judge=judge, exhibits=exhibits)
 
 
 def _gathered(bench: Bench, founds: list[Found], spent: Spent, cached: int) -> Outcome:
     """All batches as one."""
     first, arms = founds[0], arms_of(bench.run)
+    sanity = next((found.sanity for found in founds if found.sanity is not None), None)
+    if sanity is None and bench.run.sanity.pictures:
+        sanity = Sanity((skipped("all", UNCHECKED),), {"forward": 0, "backward": 0, "seconds": 0.0})
     costs = {"gallery": spent}
     for found in founds:
         for name, cost in found.costs.items():
@@ -209,8 +203,9 @@ def _gathered(bench: Bench, founds: list[Found], spent: Spent, cached: int) -> O
         costs,
         cached,
         refinable(bench.run, bench.parts),
-        first.sanity,
+        sanity,
         drift,
+        fallen=tuple(sorted({arm for found in founds for arm in found.fallen})),
     )
 
 
@@ -223,8 +218,7 @@ def _write(out: Path, outcome: Outcome, founds: list[Found]) -> None:
         arm: founds[0].saved[arm] if shared else torch.cat([found.saved[arm] for found in founds])
         for arm in founds[0].saved
     }
-    with atomic(out / "perturbation.safetensors") as temporary:
-        save_file(saved, temporary)
+    write_bytes(out / "perturbation.safetensors", save(saved))
     if isinstance(parts.perturbation, Patch):
         goal = None if parts.goal is None else parts.gallery.names[int(parts.goal[0])]
         images, names = parts.queries.images, list(bench.exhibits.names)

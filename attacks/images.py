@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import warnings
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import torch
@@ -14,6 +18,10 @@ from attacks.files import atomic
 #: Formats that Pillow may take a file for, whatever its name: left to itself it hands PostScript to Ghostscript.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
+#: The most pixels of a picture: where Pillow begins to warn of bombs. One of 4 bytes a value is 1 GB of memory then.
+MOST_PIXELS = Image.MAX_IMAGE_PIXELS or 2**26
+#: The longest side: no format but PNG and TIFF has more, and 500 bytes of a moving WebP can say 17 x 4 million.
+MOST_SIDE = 65_535
 
 
 def load_image(path: str | Path) -> tuple[Tensor, list[str]]:
@@ -22,26 +30,61 @@ def load_image(path: str | Path) -> tuple[Tensor, list[str]]:
     Returns:
         (3,H,W) float32 in [0,1], every value a multiple of 1/255, and what was converted on the way, in words: an
         alpha channel is laid over white, 16 bits are reduced to 8, grey and palette become RGB, the EXIF orientation
-        is applied.
+        is applied, and of several frames or pages the first is taken. A colour profile is not applied.
 
     Raises:
         FileNotFoundError, ValueError: no such file, or not a picture that Pillow can read whole.
     """
     path = Path(path)
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else f"does not exist (paths are relative to {Path.cwd()})"
-        raise FileNotFoundError(f"image `{path}` {what}")
+    name = shown(str(path))
+    if not path.is_file():  # a pipe would be waited for, a device has no end
+        there = "is no plain file" if path.exists() else f"does not exist (paths are relative to {Path.cwd()})"
+        raise FileNotFoundError(f"image `{name}` {'is a folder' if path.is_dir() else there}")
     notes: list[str] = []
     try:
-        with Image.open(path, formats=FORMATS) as opened:
-            deep = any(";16" in str(tile.args) for tile in opened.tile)  # Pillow keeps the high bytes of RGB;16
-            turned = opened.getexif().get(ORIENTATION, 1) != 1
-            opened.load()
-            tensor = _to_tensor(ImageOps.exif_transpose(opened), notes, deep)
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"image `{path}` cannot be read ({error}): is the file whole, and a picture?") from None
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=FORMATS) as opened:
+                if max(opened.size) > MOST_SIDE:  # before anything is decoded
+                    raise ValueError(f"it says that it is more than {MOST_SIDE:,} pixels long")
+                deep = any(";16" in str(tile.args) for tile in opened.tile)  # Pillow keeps the high bytes of RGB;16
+                turned = opened.getexif().get(ORIENTATION, 1) != 1
+                opened.load()
+                tensor = _to_tensor(ImageOps.exif_transpose(opened), notes, deep)
+                several = getattr(opened, "is_animated", False)  # last, for it looks for a second frame
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ValueError(
+            f"image `{name}` cannot be read: it says that it has more than {MOST_PIXELS:,} pixels; reduce it"
+        ) from None
+    except Exception as error:  # what a broken file makes Pillow raise has no common ancestor
+        raise ValueError(
+            f"image `{name}` cannot be read ({_why(error)}): is the file whole, and a picture?"
+        ) from None
     notes += ["set upright as its EXIF orientation says"] if turned else []
-    return tensor, [f"{path.name}: {note}" for note in notes]
+    notes += ["the first of several frames is taken"] if several else []
+    notes += list(dict.fromkeys(shown(f"Pillow warns: {warning.message}") for warning in heard))
+    return tensor, [f"{shown(path.name)}: {note}" for note in notes]
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return f"it is none of {', '.join(FORMATS)}"
+    kind = "" if isinstance(error, OSError | SyntaxError | ValueError) else f"{type(error).__name__}: "
+    return shown(f"{kind}{' '.join(str(error).split())[:200]}")
+
+
+def shown(name: str) -> str:
+    """A file's name as reports, tables and a terminal have it: what cannot be printed as %0A is of a line's end. Two
+    names stay two, and none can end a line, move a cursor, or fail to be written as UTF-8."""
+    return _ODD.sub(lambda found: found[0] if _harmless(found[0]) else quote(os.fsencode(found[0])), name)
+
+
+def _harmless(letter: str) -> bool:
+    return letter.isprintable() and letter != "%"
+
+
+_ODD = re.compile(r"%(?=[0-9A-Fa-f]{2})|[^ -~]")
 
 
 ORIENTATION = 0x0112  # the EXIF tag
@@ -64,7 +107,7 @@ def _to_tensor(picture: Image.Image, notes: list[str], deep: bool) -> Tensor:
     elif picture.mode != "RGB":
         notes.append(f"mode {picture.mode} converted to RGB")
     array = np.array(picture.convert("RGB"))
-    return torch.from_numpy(array).permute(2, 0, 1).float() / 255
+    return torch.from_numpy(array).permute(2, 0, 1).float().div_(255)  # in place: the largest is a gigabyte
 
 
 def to_bytes(image: Tensor) -> np.ndarray:

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import nn
 
+from attacks import fault
 from attacks.aims import watched
 from attacks.build import build, device
+from attacks.cautions import warnings
+from attacks.checkpoint import Checkpoint
 from attacks.choices_encoder import Subject
-from attacks.distributed import join
+from attacks.distributed import World, join
 from attacks.drift import words
-from attacks.earlier import interrupted
+from attacks.earlier import interrupted, read_json, refuse_words
 from attacks.engine import describe, keep_freed_memory
 from attacks.experiment import Outcome, experiment
-from attacks.files import write_json
+from attacks.fault import NotFinite
+from attacks.files import clean, write_json
+from attacks.identity import Identity, identity, key_of, refuse_other
 from attacks.inspection import layer_listing
+from attacks.links import refuse_links
 from attacks.report.contact import contact_sheet, typical
 from attacks.report.index import collect, write_index
 from attacks.report.page import write_report
-from attacks.results import comparison_lines, encoder_line, manifest, metrics, table, warnings
+from attacks.results import comparison_lines, encoder_line, manifest, metrics, table
 from attacks.sanity import table as sanity_table
 from attacks.schema import Run
 from attacks.sections import Sections, check, sections
@@ -33,6 +40,10 @@ from attacks.subject import MODULE, subject
 from attacks.tables import write_rows
 from attacks.tracking import Trackers, log_end, log_step, refuse_unasked, tracker
 from attacks.tuning import decide
+from attacks.units import LEDGER, Elsewhere, ledger_of
+
+#: In a run directory: what is done so far, and what the run is.
+CHECKPOINT, IDENTITY = "checkpoint", "identity.json"
 
 
 def job(
@@ -44,13 +55,14 @@ def job(
 
     Args:
         module: an encoder that takes the place of the configuration's: (N,3,H,W) in [0,1] -> (N,D).
-        resumed: whether `out` holds the batches of this very run, which are then taken up.
+        resumed: whether `out` holds what this very run has done so far, which is then taken up.
 
-    Returns the content of metrics.json. Raises ValueError, OSError or FloatingPointError for what a person can mend.
+    Returns the content of metrics.json, or nothing where another process makes the tables. Raises
+    ValueError, OSError or FloatingPointError for what a person can mend.
     """
     if run.engine.threads is not None:
-        if run.engine.threads < 1:
-            raise ValueError(f"`engine.threads` must be at least 1; got {run.engine.threads}")
+        if not 1 <= run.engine.threads <= 1024:  # of more than a system allows, the library ends the process
+            raise ValueError(f"`engine.threads` must be at least 1, and at most 1024; got {run.engine.threads}")
         torch.set_num_threads(run.engine.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     keep_freed_memory()
@@ -61,22 +73,36 @@ def job(
     world = join()
     choice = decide(run, parts, world)
     said = manifest(run, parts, preset, overrides, choice, world)
-    if world.first and not resumed:
-        for note in (*parts.queries.notes, *describe(choice)):
-            print(f"note: {note}", file=sys.stderr)
-        out.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(out / "batches", ignore_errors=True)  # of another run into the same directory
-        for name in ("metrics.json", "events.jsonl"):
-            (out / name).unlink(missing_ok=True)
-        write_json(out / "manifest.json", said)
-    with tracker(run.tracker, out, out.name, said["config"]) if world.first else Trackers() as told:
-        with watched(parts.encoder, run.objective) as encoder:
-            decision = choice.decision
-            outcome = experiment(
-                run, parts, encoder, decision, world, out, lambda line: log_step(told, line, line.batch)
-            )
-            looks = sections(outcome)
-        content, rows = metrics(run, parts, outcome, looks, preset)
+    now = identity(run, parts, choice.decision, world, said["versions"])
+    if world.first:
+        _begin(out, said, now, (*parts.queries.notes, *describe(choice)), resumed)
+    folder = Path(world.agree(str(out.resolve()))) / CHECKPOINT  # of several processes one has a directory
+    checkpoint = Checkpoint(folder, key_of(now), run.checkpoint.seconds, run.checkpoint.steps, world, parts.device)
+    with ledger_of(parts, run.evaluate.batch, out, world) as ledger, _told(run, out, said, world) as told:
+        try:
+            with watched(parts.encoder, run.objective) as encoder:
+                outcome = experiment(
+                    run,
+                    parts,
+                    encoder,
+                    choice.decision,
+                    world,
+                    out,
+                    ledger,
+                    checkpoint,
+                    lambda line: log_step(told, line, line.batch),
+                )
+                looks = sections(outcome)
+        except Elsewhere:
+            if world.first:
+                print(f"note: all pictures of {out} are done, and another process writes the tables", file=sys.stderr)
+            return {}
+        except NotFinite as error:  # of no picture alone: of several processes, of a delta for all, of a section
+            if world.first and error.path is None:
+                fault.write(out, error)
+            raise
+        world.meet()  # what the others still read goes now
+        content, rows = metrics(run, outcome.bench.parts, outcome, looks, preset)
         if world.first:
             _write(out, content, rows, said, outcome, looks)
             log_end(told, content, out)
@@ -85,16 +111,71 @@ def job(
     return content
 
 
+def _begin(out: Path, said: dict[str, Any], now: Identity, notes: Iterable[str], resumed: bool) -> None:
+    """What a run directory holds before anything is attacked; of one that is there already, whether it is the same
+    run. Raises ValueError where it is another."""
+    if resumed:
+        refuse_other(read_json(out / IDENTITY), now, out)
+        (out / CHECKPOINT).mkdir(exist_ok=True)
+        for folder in (out, *(path for path in out.rglob("*") if path.is_dir())):
+            clean(folder)
+        return
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    refuse_links(out)
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(out / CHECKPOINT, ignore_errors=True)  # of another run into the same directory
+    old = ("metrics.json", "events.jsonl", LEDGER, f"{LEDGER}-journal", "manifest.json")
+    for path in (*(out / name for name in old), *out.glob("fault*.safetensors")):
+        path.unlink(missing_ok=True)
+    (out / CHECKPOINT).mkdir()
+    write_json(out / IDENTITY, now)
+    write_json(out / "manifest.json", said)  # the last: where it is, the run can be taken up
+
+
+@contextmanager
+def _told(run: Run, out: Path, said: dict[str, Any], world: World) -> Iterator[Trackers]:
+    """The trackers of a run. Of several workers of one directory the first has them, until it ends."""
+    if not world.first:
+        yield Trackers()
+        return
+    with (out / CHECKPOINT / "tracker.lock").open("a") as lock:
+        if not _locked(lock):
+            yield Trackers()
+            return
+        with tracker(run.tracker, out, out.name, said["config"]) as told:
+            yield told
+
+
+def _locked(file: IO[str]) -> bool:
+    """Whether the file is now ours; where the system knows no locks, it is."""
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
 def resume(folder: Path, words: Sequence[str] = ()) -> dict[str, Any]:
-    """Go on with an interrupted run: batches that are done are taken up, the rest is done as it would have been.
+    """Go on with an interrupted run, or help one that is at work: what is done is taken up, and the rest is done as
+    it would have been.
 
     Args:
         words: what whoever starts this says beside it, which a directory may not choose: `encoder.model=FILE` of a
-            program, or where a tracker sends the run.
+            program, where a tracker sends the run, or `data.cache=FOLDER`.
     """
-    typed = dict(word.split("=", 1) for word in words)
-    before = interrupted(folder, typed.get("encoder.model"))
+    said_too = dict(word.split("=", 1) for word in words if "=" in word)
+    before = interrupted(folder, said_too.get("encoder.model"))
+    refuse_words(before.manifest, words)
     refuse_unasked(before.run.tracker, words)
+    if getattr(before.run.data, "cache", None) is not None:  # a directory does not choose where something is written
+        before.run.data.cache = said_too.get("data.cache")
     said = before.manifest
     return job(before.run, folder, said["preset"], said["overrides"], resumed=True)
 
@@ -134,7 +215,7 @@ def _write(
     first = [line for line in outcome.trace if line.batch == 0]
     write_report(out, content, said, warnings(content), first, typical(outcome))
     write_json(out / "metrics.json", content)  # the last file: where it is, the run has come to its end
-    shutil.rmtree(out / "batches", ignore_errors=True)
+    shutil.rmtree(out / CHECKPOINT, ignore_errors=True)
 
 
 def _print(out: Path, content: dict[str, Any], outcome: Outcome) -> None:

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
-from attacks.files import atomic
+from attacks.files import write_bytes
 
 #: Of the files: another number where their content changes its meaning.
 FORMAT = "2"
@@ -45,8 +45,7 @@ def write(path: Path, value: Any, key: str) -> None:
     """
     tensors: dict[str, Tensor] = {}
     about = {"format": FORMAT, "key": key, "value": _folded(value, tensors, {})}
-    with atomic(path) as temporary:
-        save_file(tensors, temporary, {ABOUT: json.dumps(about)})  # one entry: several have no order
+    write_bytes(path, save(tensors, {ABOUT: json.dumps(about)}))  # one entry: several have no order
 
 
 def read(path: Path, key: str, device: torch.device = CPU) -> Any:

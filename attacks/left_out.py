@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from attacks.evaluation import Bank, bank
+from attacks.kept import kept
 from attacks.scoring import Found, Scoring, judged
 from transforms import Compose, Shown, base_of
 from transforms.base import Laying, Stage
@@ -18,6 +19,7 @@ from transforms.base import Laying, Stage
 NOTHING, ALL = "nothing", "all"
 
 
+@kept
 @dataclass(frozen=True)
 class LeftOut:
     """What was found of N pictures: without a stage (or "nothing") -> test ("all", or one stage alone) -> scores."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attacks.images import SUFFIXES
+from attacks.images import SUFFIXES, shown
 
 #: A longer line is no path of any system.
 LONGEST = 4096
@@ -56,7 +56,7 @@ def listed(path: str | Path) -> tuple[list[Entry], list[str]]:
     readers = {".csv": _table, ".txt": _lines}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        return [Entry(path, path.name)], []
+        return [Entry(path, shown(path.name))], []
     found = [entry_of(path, *row) for row in reader(path, text_of(path))]
     if not found:
         raise ValueError(f"`{path}` names no picture")
@@ -74,9 +74,11 @@ def _folder(path: Path) -> tuple[list[Entry], list[str]]:
     folders = sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
     if found:
         note = f"{path}: it holds pictures itself, so its {len(folders)} folders are not looked into"
-        return [Entry(file, file.name) for file in found], [note] * bool(folders)
+        return [Entry(file, shown(file.name)) for file in found], [note] * bool(folders)
     inside = [
-        Entry(file, f"{folder.name}/{file.name}", folder.name) for folder in folders for file in _pictures(folder)
+        Entry(file, shown(f"{folder.name}/{file.name}"), shown(folder.name))
+        for folder in folders
+        for file in _pictures(folder)
     ]
     if not inside:
         raise ValueError(f"`{path}` holds no picture ({', '.join(SUFFIXES)}), and no folder with one")
@@ -89,6 +91,8 @@ def _pictures(folder: Path) -> list[Path]:
 
 def text_of(path: Path, longest: float = LONGEST) -> str:
     """The text of a UTF-8 file. Raises ValueError, with the line, where it is none, or a line has more letters."""
+    if not path.is_file():  # a pipe would be waited for
+        raise ValueError(f"`{shown(str(path))}` is no plain file: it should be a text of paths")
     raw = path.read_bytes()
     try:
         text = raw.decode("utf-8-sig")
@@ -177,4 +181,4 @@ def named(entries: list[Entry]) -> list[Entry]:
         taken = Counter(found.values())
         open_rows = [i for i in open_rows if taken[found[i]] > 1]
         depth += 1
-    return [replace(entry, name=found[i]) for i, entry in enumerate(entries)]
+    return [replace(entry, name=shown(found[i])) for i, entry in enumerate(entries)]

@@ -15,18 +15,21 @@ import torch
 from torch import Tensor
 
 from attacks.adaptive import Adaptive, Views
+from attacks.certain import certain, looks_of
 from attacks.checks import DEAD, budgeted, checked, watched_over
 from attacks.distributed import ALONE, World
+from attacks.engine import engine_agree
 from attacks.eot import EOT
 from attacks.estimate import Estimate, combined
 from attacks.ground import Ground
 from attacks.kept import kept
 from attacks.norms import settles
-from attacks.parts import Encoder, Inner, Look, Objective, Optimiser, Penalty, Perturbation, among
+from attacks.parts import Encoder, Inner, Look, Objective, Optimiser, Penalty, Perturbation
 from attacks.penalties import penalised
 from attacks.randomness import drawn as own_draws
-from attacks.trees import Tree, take
-from transforms import Scene, scene_of, stream
+from attacks.silence import why_silent
+from attacks.trees import Tree
+from transforms import stream
 
 STEPS = 100
 
@@ -110,7 +113,7 @@ def attack(
         ValueError: wrong shapes or ranges, an encoder in training mode, a start where the gradient is zero, or a
             gradient that is zero in the first step. One that is zero in five later steps running is a warning, and
             its image leaves.
-        FloatingPointError: a loss or gradient that is not finite, with the step.
+        NotFinite: (a FloatingPointError) a loss or gradient that is not finite, with the step and the view.
     """
     checked(images, anchor, encoder, objective, perturbation, steps)
     if adversary is not None and adaptive is not None:
@@ -153,9 +156,12 @@ def attack(
         if adversary is not None:
             choose, count = adversary.views, len(rows)
             u = partial(choose, eot=eot, n=n, like=images, count=count, seed=views, step=drawn, world=world)
-        found = _estimate(delta, images, anchor, rows, encoder, objective, perturbation, eot, u, world, not index)
+        found = _estimate(delta, images, anchor, rows, encoder, objective, perturbation, eot, u, world, index)
         estimate = found if estimate is None else merged(estimate, found, rows, perturbation.shared)
-        silent = watched_over(estimate, index, active.to(delta.device), silent)
+        every = torch.arange(len(images), device=images.device)
+        given = (delta, images, anchor, every, encoder, objective, perturbation, eot.transforms, points, index)
+        why = partial(why_silent, partial(looks_of, *given))
+        silent = watched_over(estimate, index, active.to(delta.device), silent, why)
         solved = solved | (silent >= DEAD).cpu().expand(len(solved))
         eot = replace(eot, chunk=world.least(found.chunk))
         estimate = estimate._replace(chunk=eot.chunk)
@@ -190,28 +196,21 @@ def _estimate(
     eot: EOT,
     u: Tensor | Callable[[Look], Tensor],
     world: World,
-    first: bool,
+    step: int,
 ) -> Estimate:
     """The estimate for some of the images, from the views `u` or from those that it chooses; of members that are to
-    be estimated apart, theirs combined. In the `first` step each of them must have a gradient."""
+    be estimated apart, theirs combined. In the first step each of them must have a gradient."""
 
-    def scene(part: Tensor, which: Tensor) -> Scene:
-        own = among(perturbation, rows[which]) if perturbation.shared else perturbation
-        return own.scene(images[rows[which]], part)
+    looks = looks_of(delta, images, anchor, rows, encoder, objective, perturbation, eot.transforms, images[:0], step)
+    part, scene, paired = looks.delta, looks.scene, looks.twin
 
     def loss(pixels: Tensor, which: Tensor, untouched: Tensor | None = None, **draws: Tensor) -> Tensor:
         if untouched is None:
-            return objective(encoder(pixels, **draws), take(anchor, rows[which]))
+            return objective(encoder(pixels, **draws), looks.anchor(which))
         # Its pixels have a gradient where an adversary moves the view of both.
         with torch.set_grad_enabled(torch.is_grad_enabled() and untouched.requires_grad):
             beside = encoder(untouched, **draws)
         return objective(encoder(pixels, **draws), beside)
-
-    def twin(which: Tensor) -> Scene:
-        return scene_of(images[rows[which]])
-
-    part = delta if perturbation.shared else delta[rows]
-    paired = twin if getattr(objective, "paired", False) else None
 
     def look(which: Tensor, at: Tensor) -> Tensor:
         rows_of = part.expand(len(which), *part.shape[1:]) if perturbation.shared else part[which]
@@ -226,17 +225,20 @@ def _estimate(
     members = None if apart is None else apart(encoder, anchor)
     if members is not None:
         found = [
-            _estimate(delta, images, own, rows, run, wish, perturbation, eot, u, world, first)
+            _estimate(delta, images, own, rows, run, wish, perturbation, eot, u, world, step)
             for run, wish, own in members
         ]
         for i, each in enumerate(found):
-            if first and not bool(each.grad.any()):
+            if not step and not bool(each.grad.any()):
                 raise ValueError(
                     f"encoder {i} of the ensemble has a gradient of exactly zero: it cuts the graph (uint8, "
                     ".numpy(), no_grad), or it is flat there"
                 )
         return combined(found)
-    return eot.estimate(part, scene, loss, u, count=len(rows), world=world, twin=paired)
+    ask = partial(eot.estimate, part, scene, loss, u, count=len(rows), world=world, twin=paired)
+    one = certain(replace(looks, u=u), ask)
+    engine_agree(encoder, world)
+    return one
 
 
 def merged(before: Estimate, now: Estimate, rows: Tensor, shared: bool) -> Estimate:

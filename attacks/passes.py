@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
 
 #: At least so many groups, where there are as many views; fewer than twice as many.
 GROUPS = 4
@@ -71,25 +72,65 @@ def passes(images: range, views: Sequence[int], n: int, room: int) -> Iterator[P
 
 
 def within_memory(run: Callable[[Pass], Found], whole: Pass) -> Iterator[tuple[Pass, Found]]:
-    """Run a pass; where it does not fit into memory, its halves, and so on."""
-    try:
-        found = run(whole)
-    except RuntimeError as error:  # torch.OutOfMemoryError is one
-        if not out_of_memory(error) or whole.rows == 1:
-            raise
-    else:
+    """Run a pass; where it does not fit into memory, its halves, and so on. Raises MemoryError in one line where a
+    single view does not."""
+    found = _tried(run, whole)
+    if not isinstance(found, _Full):
         yield whole, found
         return
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    if whole.rows == 1:
+        raise MemoryError(found.words())
     for half in whole.halves():
         yield from within_memory(run, half)
 
 
-def out_of_memory(error: RuntimeError) -> bool:
+def in_parts(run: Callable[[Tensor], Found], rows: Tensor, chunk: int) -> Iterator[tuple[Tensor, Found]]:
+    """`run` of `rows`, at most `chunk` at a time, with the part that each was; where one does not fit into memory, it
+    and those after it are halved. Raises MemoryError in one line where a single row does not fit."""
+    start, chunk = 0, max(1, min(chunk, len(rows)))
+    while start < len(rows):
+        part = rows[start : start + chunk]
+        found = _tried(run, part)
+        if not isinstance(found, _Full):
+            yield part, found
+            start += len(part)
+        elif len(part) == 1:
+            raise MemoryError(found.words())
+        else:
+            chunk = len(part) // 2
+
+
+class _Full:
+    """Memory ran out; the error itself would keep what filled it."""
+
+    def __init__(self, error: Exception) -> None:
+        self.said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+    def words(self) -> str:
+        """What can still be done."""
+        return (
+            "memory ran out with one view of one picture in a pass, so `engine.chunk` cannot go lower: make the "
+            "pictures smaller (`data.size`) or fewer at a time (`evaluate.batch`), take a smaller encoder or "
+            f"engine.precision=bfloat16, or a device with more memory ({self.said})"
+        )
+
+
+def _tried(run: Callable[[Any], Found], what: Any) -> Found | _Full:
+    try:
+        return run(what)
+    except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is of the first kind, numpy's of the second
+        if not out_of_memory(error):
+            raise
+        full = _Full(error)
+    if torch.cuda.is_available():  # here, where the error, and what it held, are gone
+        torch.cuda.empty_cache()
+    return full
+
+
+def out_of_memory(error: Exception) -> bool:
     """Whether an error says that memory ran out: CUDA has a class of its own for it, other devices only words."""
-    words = ("out of memory", "can't allocate memory")
-    return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in words)
+    words = ("out of memory", "can't allocate memory", "not enough memory", "ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
 
 
 Several = TypeVar("Several", bound=Sequence[object])

@@ -58,9 +58,15 @@ def _card(node: choices.Patch, size: tuple[int, int]) -> Surround:
 def texture_size(node: choices.Patch) -> tuple[int, int]:
     """(height, width) of the texture. Raises ValueError."""
     size = tuple(node.size)
-    if len(size) != 2 or not all(type(side) is int and side >= 1 for side in size):
-        raise ValueError(f"`perturbation.size` must be [height, width] in whole texels, at least 1; got {node.size}")
+    if len(size) != 2 or not all(type(side) is int and 1 <= side <= LONGEST for side in size):
+        raise ValueError(
+            f"`perturbation.size` must be [height, width] in whole texels, each 1 to {LONGEST}; got {node.size}"
+        )
     return size
+
+
+#: The most texels of a side; a print of a metre at 300 dpi has 11 811 dots.
+LONGEST = 2**14
 
 
 def _corners(quad: Any) -> Any:

@@ -13,7 +13,9 @@ from omegaconf.errors import OmegaConfBaseException
 import configs
 from attacks import choices
 from attacks.presets import is_path, read
+from attacks.schema import printable
 from transforms import Compose, Stage
+from transforms.ranges import is_number
 from transforms.registry import STAGES
 
 CONFIGS = Path(configs.__file__).parent
@@ -41,7 +43,7 @@ def stages(node: Any, path: str) -> list[Stage]:
 def _stage(label: str, arguments: Any, path: str) -> Stage:
     name = re.sub(r"\d+$", "", label)
     if name not in STAGES:
-        raise ValueError(f"`{path}` is unknown: stages are {', '.join(STAGES)}")
+        raise ValueError(f"`{printable(path)}` is unknown: stages are {', '.join(STAGES)}")
     if not isinstance(arguments, dict):
         raise ValueError(f"`{path}` must map arguments to values, such as {{degrees: 20}}; got {arguments!r}")
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
@@ -50,7 +52,7 @@ def _stage(label: str, arguments: Any, path: str) -> Stage:
         known[known.index("stage")] = "stages"
     for key in given:
         if key not in known:
-            raise ValueError(f"unknown key `{path}.{key}`: known here are {', '.join(known)}")
+            raise ValueError(f"unknown key `{path}.{printable(key)}`: known here are {', '.join(known)}")
     try:
         if "stages" in known:
             inner = stages(given.pop("stages", {}), f"{path}.stages")
@@ -85,13 +87,15 @@ def preset(name: str) -> Compose:
     return pipeline(made)
 
 
-def _merged(path: Path) -> Any:
+def _merged(path: Path, above: tuple[Path, ...] = ()) -> Any:
     """A preset with those that its `defaults` name; the schema's entry is Hydra's business."""
+    if path in above:
+        raise ValueError(f"preset `{printable(path)}` names itself in its defaults, at once or by way of others")
     node = read(path)
-    entries = [entry for entry in node.pop("defaults", []) if isinstance(entry, str) and entry != "_self_"]
+    entries = [entry for entry in node.pop("defaults", None) or [] if isinstance(entry, str) and entry != "_self_"]
     bases = [path.with_name(f"{entry}.yaml") for entry in entries if not entry.startswith("/schema/")]
-    return OmegaConf.merge(*(_merged(base) for base in bases), node)
+    return OmegaConf.merge(*(_merged(base, (*above, path)) for base in bases), node)
 
 
 def _shade(value: object) -> bool:
-    return isinstance(value, int | float) and 0 <= value <= 1
+    return is_number(value) and 0 <= value <= 1

@@ -34,6 +34,12 @@ class Progress:
         if self.bar is not None:
             self.bar.close()
 
+    def skip(self, steps: int) -> None:
+        """So many steps were done before."""
+        self.done += steps
+        if self.bar is not None:
+            self.bar.update(steps)
+
     def step(self, **figures: float | None) -> None:
         """One step more, with its figures; a figure that is None or NaN is left out."""
         self.done += 1

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from attacks.comparisons import holm, least_p, sign_flip
 from attacks.evaluation import Bank, bank
+from attacks.kept import kept
 from attacks.scoring import Found, Scoring, judged
 from attacks.slices import Axis, axis, sliced
 from transforms import Compose, Shown, base_of
 
 
+@kept
 @dataclass(frozen=True)
 class Slice:
     """What was found in the cells of one or two coordinates, the first coordinate's fastest.
@@ -97,6 +99,7 @@ class Slice:
         return {"x": x, "y": y} | self.cell("eot", at).to_dict()
 
 
+@kept
 @dataclass(frozen=True)
 class Response:
     """All maps and curves, and the names of the pictures."""

@@ -26,7 +26,7 @@ from attacks.patch import Patch
 from attacks.patch_facts import facts
 from attacks.per_image import arms_table, comparisons, per_image_rows
 from attacks.schema import Run
-from attacks.sections import FEW, Sections, thin
+from attacks.sections import Sections
 from attacks.subject import described, identity
 from attacks.verification import far_name, impostors, thresholds
 from attacks.zero_shot import Classes
@@ -108,6 +108,8 @@ def metrics(
         "comparisons": comparisons(rows) if count > 1 else [],
         "cost": cost | {"cached": outcome.cached},
         "costs": {name: asdict(spent) for name, spent in (outcome.costs | looks.costs).items()},
+        "failed": [failure._asdict() for failure in outcome.failed],
+        "fell_back": list(outcome.fallen),
         "sanity": None if outcome.sanity is None else outcome.sanity.to_dict(),
         "drift": None if outcome.drift is None else outcome.drift.to_dict(),
         **looks.to_dict(),
@@ -205,48 +207,6 @@ def encoder_line(content: dict[str, Any]) -> str:
     (_, name), *rows = described(content["encoder"])
     shown = (f"{what} {words}" for what, words in rows if what not in ("resize", "crop", "normalise"))
     return "; ".join([f"encoder: {name}", *shown])
-
-
-def warnings(content: dict[str, Any]) -> list[str]:
-    """What a reader must know before believing the numbers."""
-    checks = content["sanity"]["checks"] if content["sanity"] else []
-    said = []
-    if content["encoder"]["weights"] == "random":
-        said.append("THE ENCODER HAS RANDOM WEIGHTS: the numbers show that all runs, and say nothing of any encoder")
-    said += [f"SANITY CHECK FAILED, {c['name']}: {c['words']}" for c in checks if c["verdict"] == "failed"]
-    arms = content["arms"]
-    # What the attacker is after: low cosines, or views that are taken for something else.
-    away = content["threat"]["objective"] in ("away", "layers", "verification", "bits")
-    measure, sign = ("cosine", 1) if away else ("success", -1)
-    if sign * (arms["eot"][measure]["mean"] - arms["noise"][measure]["mean"]) > -0.02:
-        said.append(
-            "the attack does hardly more than random noise of the same budget: before you call the encoder robust, "
-            "see whether its steps are too short or too few (optimiser.lr or rel_step_size, attack.steps)"
-        )
-    # What a patch changes says how much it differs from what it hides, and no budget limits it.
-    if arms["eot"]["budget_used"] < 0.5 and not content["threat"].get("patch"):
-        said.append(
-            f"the attacked files use {arms['eot']['budget_used']:.0%} of the budget: 8 bits cannot hold it, or the "
-            "attack stays inside its set"
-        )
-    if content.get("guessed"):
-        said.append(
-            f"{content['guessed']} picture(s) have no identity, and the class that the encoder gives them untouched: "
-            "recall is how far it agrees with itself, not its accuracy"
-        )
-    if len(content["queries"]) < FEW:
-        said.append(f"{len(content['queries'])} picture(s): the intervals say little about other pictures")
-    else:
-        said += thin(content)
-    if arms["clean"]["recall_at_1"]["mean"] < 0.8:
-        said.append("the encoder fails on clean views already, so a low recall is no merit of the attack")
-    # With one view for all there is nothing to average: n gradients of it are one.
-    views = content["bank"]["coordinates"]
-    if views and sign * (arms["eot"][measure]["mean"] - arms["no_eot"][measure]["mean"]) > 0:
-        said.append(
-            "EOT is weaker than the attack without it: too few steps or views, do not read this as robustness"
-        )
-    return said
 
 
 def comparison_lines(content: dict[str, Any]) -> list[str]:

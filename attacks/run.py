@@ -13,9 +13,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -26,11 +26,17 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attacks import presets, schema
+from attacks import launchers, presets, schema
+from attacks.cautions import refuse_failed
 from attacks.choices import CHOICES, Views
+from attacks.masking import refuse_credentials
+from attacks.messages import one_line
+from attacks.signals import Stopped, stoppable
 from attacks.tracking import refuse_unasked
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+#: Hydra 1.3 wants to be told whose rules hold; 1.4 has its own, which are the same, and warns of the word.
+RULES = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 
 
 def register() -> None:
@@ -41,6 +47,7 @@ def register() -> None:
         for name, node in choices.items():
             store.store(group=f"schema/{group}", name=name, node=_open(node))
     store.store(group="schema/transforms", name="views", node=Views)
+    launchers.register()
 
 
 def _open(node: type) -> DictConfig:
@@ -52,22 +59,29 @@ def _open(node: type) -> DictConfig:
     return made
 
 
-@hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="run")
+@hydra.main(**RULES, config_path=str(CONFIGS), config_name="run")
 def main(config: DictConfig) -> None:
     """One experiment, as composed by Hydra."""
     settings = HydraConfig.get()
-    if settings.mode is RunMode.MULTIRUN:
-        _swept.append(Path(settings.sweep.dir))
     try:
         run = schema.validate(config)
-        _refuse_unasked_program(run.encoder.name, settings.overrides.task)
         refuse_unasked(run.tracker, settings.overrides.task)
-        from attacks.job import job, show
+        presets.refuse_unasked(run, settings.overrides.task)
+        from attacks.earlier import typed
+        from attacks.job import job, resume, show
 
         if run.show is not None:
             show(run)
             return
-        job(run, Path(settings.runtime.output_dir), settings.runtime.choices["config"], list(settings.overrides.task))
+        out, words = Path(settings.runtime.output_dir), list(settings.overrides.task)
+        with stoppable(out):
+            if launchers.again(out, words):
+                refuse_failed(resume(out, typed(words)))
+            else:
+                refuse_failed(job(run, out, settings.runtime.choices["config"], words))
+    except Stopped as stop:
+        launchers.hand_on(stop.number)
+        raise
     except Exception as error:
         mendable = isinstance(error, USER_ERRORS)
         if PROCESSES > 1:
@@ -75,12 +89,12 @@ def main(config: DictConfig) -> None:
         if mendable and settings.mode is RunMode.RUN and not _all_asked():
             _fail(error)  # leaves here: handed on, Hydra would add a line of its own
         if mendable and settings.mode is RunMode.MULTIRUN:  # the sweep goes on; Hydra raises this again at its end
-            print(f"error: {_one_line(error)}", file=sys.stderr, flush=True)
+            print(f"error: job {settings.job.num}: {one_line(error)}", file=sys.stderr, flush=True)
         raise
 
 
 #: What a person can mend; anything else is a fault of ours and shows its traceback.
-USER_ERRORS = (ValueError, OSError, FloatingPointError)
+USER_ERRORS = (ValueError, OSError, FloatingPointError, MemoryError)
 
 
 def cli() -> None:
@@ -99,6 +113,10 @@ def cli() -> None:
         if _all_asked():
             raise
         _fail(error)
+    except Stopped as stop:
+        if not RANK:
+            print(stop, file=sys.stderr)
+        sys.exit(stop.code)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
@@ -113,13 +131,13 @@ def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> schema
     register()
     try:
         words = [_stored(f"config={preset}"), *overrides]
-        _refuse_unchecked(words)
-        with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        _refuse_unchecked([presets.plain_word(word) for word in words])
+        with hydra.initialize_config_dir(str(CONFIGS), **RULES):
             run = schema.validate(hydra.compose("run", overrides=words))
     except (CompactHydraException, OmegaConfBaseException) as error:
-        raise ValueError(_one_line(error)) from None
-    _refuse_unasked_program(run.encoder.name, words)
+        raise ValueError(one_line(error)) from None
     refuse_unasked(run.tracker, words)
+    presets.refuse_unasked(run, words)
     return run
 
 
@@ -128,17 +146,17 @@ def _resume(arguments: Sequence[str]) -> None:
     folder, words = "", []
     for argument in arguments:
         key, _, value = argument.partition("=")
+        refuse_credentials(value, f"`{key}`")
         if key == "resume":
             folder = value
-        elif key in ("encoder.model", "tracker.mode", "tracker.uri"):  # what a directory may not choose
-            words.append(argument)
         else:
-            raise ValueError(f"`resume` takes the whole configuration of its run; drop {argument!r}")
+            words.append(argument)
     if not folder:
         raise ValueError("`resume` must be the directory of a run: resume=outputs/...")
     from attacks.job import resume
 
-    resume(Path(folder), words)
+    with stoppable(Path(folder)):
+        refuse_failed(resume(Path(folder), words))
 
 
 def _run() -> None:
@@ -146,22 +164,20 @@ def _run() -> None:
         _resume(sys.argv[1:])
         return
     register()
-    _swept.clear()
     sys.argv[1:] = [_stored(argument) for argument in sys.argv[1:]]
     if {"--help", "-h"} & set(sys.argv[1:]) and not any(a.startswith("config=") for a in sys.argv[1:]):
         sys.argv.append("config=quickstart")  # help shows a whole configuration, so it needs one
     _refuse_unchecked(sys.argv[1:])
-    try:
+    launchers.prepare(sys.argv[1:])
+    with launchers.sweeping(_index):
         main()
-    finally:
-        if _swept and not RANK:
-            from attacks.job import index
-
-            index(_swept[0])
 
 
-#: The directory of the sweep that this process runs.
-_swept: list[Path] = []
+def _index(sweep: Path) -> None:
+    if not RANK:
+        from attacks.job import index
+
+        index(sweep)
 
 
 def _follower(arguments: list[str], scratch: str) -> list[str]:
@@ -207,7 +223,7 @@ def _give_way() -> None:
 
 def _fail(error: BaseException) -> NoReturn:
     _give_way()
-    print(f"{f'process {RANK}: ' if RANK else ''}error: {_one_line(error)}", file=sys.stderr)
+    print(f"{f'process {RANK}: ' if RANK else ''}error: {one_line(error)}", file=sys.stderr)
     sys.exit(1)
 
 
@@ -229,16 +245,6 @@ def _stored(argument: str) -> str:
     return f"config={','.join(names)}"
 
 
-def _refuse_unasked_program(encoder: str, overrides: Iterable[str]) -> None:
-    """A TorchScript file is a program, which could open files: whoever runs it names it, and no preset does."""
-    typed = dict(override.lstrip("+").split("=", 1) for override in overrides if "=" in override)
-    if encoder == "torchscript" and (typed.get("encoder") != encoder or not typed.get("encoder.model")):
-        raise ValueError(
-            "`encoder=torchscript` runs the program in a file, so a preset may not choose it: where you trust the "
-            "file, say encoder=torchscript encoder.model=FILE on the command line"
-        )
-
-
 def _refuse_unchecked(arguments: list[str]) -> None:
     """Hydra reads files before any check of ours; so those of a `--config-dir` are checked first, and other ways to
     other files are closed: a file there could open or run what it names under `hydra`, and a pickle is code."""
@@ -246,8 +252,9 @@ def _refuse_unchecked(arguments: list[str]) -> None:
     for flag in ("config_path", "config_name", "experimental_rerun"):
         if getattr(given, flag) is not None:
             raise ValueError(f"`--{flag.replace('_', '-')}` is refused: name a preset file, config=./mine.yaml")
-    for argument in given.overrides:
+    for argument in map(presets.plain_word, given.overrides):
         key, _, value = argument.lstrip("+~").partition("=")
+        refuse_credentials(value, f"`{key}`")  # Hydra keeps the whole command line
         if key == "hydra.searchpath":
             raise ValueError("`hydra.searchpath` is refused: name a folder of configurations with --config-dir")
         group = key.partition("@")[0]
@@ -259,30 +266,6 @@ def _refuse_unchecked(arguments: list[str]) -> None:
             raise ValueError(f"`{file}` is refused: a folder of configurations has no links to folders, and no hydra")
         if file.suffix in (".yaml", ".yml"):
             presets.read(file)
-
-
-def _one_line(error: BaseException) -> str:
-    """The message of an error, and of its cause, on one line; hints that would lead astray are dropped."""
-    parts = [str(error).partition("Config search path")[0]]
-    if isinstance(error, CompactHydraException) and error.__cause__ is not None:
-        parts.append(str(error.__cause__))
-        keys = _known_keys(error.__cause__)
-        parts += [f"known here are {', '.join(keys)}"] if keys else []
-    lines = [line for part in parts for line in part.splitlines() if line.strip()]
-    choices = [line.strip() for line in lines if line.startswith("\t")]
-    said = [line.strip() for line in lines if not line.startswith((*NOISE, "\t", " "))]
-    text = "; ".join(line.rstrip(".") for line in said)
-    return " ".join([text, ", ".join(choices)]).strip()
-
-
-#: Lines of Hydra's messages: the advice to add an unknown key with +, and OmegaConf's internals.
-NOISE = ("To append", "full_key", "object_type", "reference_type")
-
-
-def _known_keys(error: BaseException) -> list[str]:
-    node: Any = getattr(error, "parent_node", None)
-    unknown = "is not in struct" in str(error) or "not in '" in str(error)
-    return [str(key) for key in node] if unknown and isinstance(node, DictConfig) else []
 
 
 if __name__ == "__main__":

@@ -34,12 +34,21 @@ class Evaluate:
 
 
 @dataclass
+class Pace:
+    """How often an attack in hand writes down where it stands; each null is never."""
+
+    seconds: float | None = MISSING
+    steps: int | None = MISSING
+
+
+@dataclass
 class Run:
     """One experiment."""
 
     seed: int = 0
     show: str | None = None  # encoder: print it and its layers, and run nothing
     evaluate: Evaluate = field(default_factory=Evaluate)
+    checkpoint: Pace = field(default_factory=Pace)
     attack: Any = MISSING
     encoder: Any = MISSING
     defence: Any = MISSING
@@ -66,7 +75,10 @@ def validate(config: DictConfig) -> Run:
         ValueError: an unknown key, a wrong type, a missing value, an unknown name, or a `_target_`, with its path.
     """
     refuse_code(OmegaConf.to_container(config, resolve=False), "configuration")
-    plain = OmegaConf.to_container(config, resolve=True)
+    try:
+        plain = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:  # a reference to nothing, or in a circle
+        raise ValueError(f"`{error.full_key}`: {printable(str(error).splitlines()[0])}") from None
     assert isinstance(plain, dict)
     run: Run = _typed(Run, {key: value for key, value in plain.items() if key not in GROUPS}, "")
     for group in GROUPS:
@@ -99,7 +111,7 @@ def _known(schema: type, node: dict[Any, Any], prefix: str) -> None:
     places: dict[str, Any] = {f.name: f.default_factory for f in fields(schema)}
     for key, value in node.items():
         if key not in places:
-            raise ValueError(f"unknown key `{prefix}{key}`: known here are {', '.join(places)}")
+            raise ValueError(f"unknown key `{prefix}{printable(key)}`: known here are {', '.join(places)}")
         if is_dataclass(places[key]) and isinstance(value, dict):
             _known(places[key], value, f"{prefix}{key}.")
 
@@ -110,7 +122,11 @@ def _run(merged: Any) -> Run:
     evaluate.layers = _words(evaluate.layers, "evaluate.layers")
     if merged.show not in (None, "encoder"):
         raise ValueError(f"`show` must be encoder, or null for a run; got {merged.show!r}")
-    return Run(merged.seed, merged.show, evaluate)
+    pace: Any = OmegaConf.to_object(merged.checkpoint)
+    for name, value in vars(pace).items():
+        if value is not None and not 0 < value < float("inf"):
+            raise ValueError(f"`checkpoint.{name}` must be a positive number, or null for never; got {value}")
+    return Run(merged.seed, merged.show, evaluate, pace)
 
 
 def _words(value: Any, key: str) -> list[str]:
@@ -140,13 +156,18 @@ def refuse_code(node: Any, where: str) -> None:
             refuse_code(value, where)
     elif isinstance(node, str) and "${" in _REFERENCE.sub("", node):
         raise ValueError(
-            f"{where}: `{node}` is refused: a configuration refers to its own keys, such as ${{seed}}; it does not "
-            "read the environment or anything else"
+            f"{where}: `{printable(node)}` is refused: a configuration refers to its own keys, such as ${{seed}}; it "
+            "does not read the environment or anything else"
         )
 
 
 #: To another key of the configuration, absolute or relative.
 _REFERENCE = re.compile(r"\$\{[\w.\[\]]+\}")
+
+
+def printable(key: object) -> str:
+    """A key or a path as a message may have it: what would end its line, or move a cursor, is written out."""
+    return repr(str(key))[1:-1]
 
 
 def fraction(text: str, name: str) -> float:

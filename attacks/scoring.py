@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from attacks.evaluation import Bank, Scores
+from attacks.kept import kept
 from attacks.metrics import interval, rate
 from transforms import Shown
 
@@ -22,6 +23,7 @@ class Scoring(Protocol):
         """(N,V), true where the attacker has what he wants."""
 
 
+@kept
 class Found(NamedTuple):
     """Of N pictures from V views: `cosine` (N,V) to the clean embedding, and `success` (N,V) of the attacker."""
 

@@ -102,9 +102,8 @@ def search(
         candidate = _moved(delta, direction, perturbation, images)
         part = candidate if perturbation.shared else candidate[rows]
         attacked = among(perturbation, rows).scene(images[rows], part)
-        losses = views.losses(
-            attacked, take(anchor, rows), encoder, objective, eot.chunk, world, untouched=images[rows]
-        )
+        own = take(anchor, rows)
+        losses = views.losses(attacked, own, encoder, objective, eot.chunk, world, untouched=images[rows], step=index)
         price = None if penalty is None else penalty(part, seen(attacked), images[rows])
         found = _learned(known, losses, price, rows, eot)
         if not bool(found.value[rows].isfinite().all()):

@@ -3,8 +3,10 @@ space of views, the attack without each stage, the way through file formats, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,13 +14,14 @@ import torch
 from torch import Tensor
 
 from attacks.arms import optimise
-from attacks.batch import SAME, Bench, Spent, part_of, setup
+from attacks.batch import SAME, Bench, part_of, setup
 from attacks.build import Parts
 from attacks.deployment import deployed_size, deployment
 from attacks.experiment import Outcome
 from attacks.explain.explanation import Explanations, explain
 from attacks.gallery import spread
 from attacks.left_out import left_out, varying
+from attacks.meter import Meter, Spent
 from attacks.patch import Patch
 from attacks.response import axes_of, response
 from attacks.schema import Run
@@ -29,8 +32,6 @@ from transforms import Compose, Shown, stream, widened
 VIEWS, CELLS, CURVE_CELLS = 4, 7, 9
 #: What maps and curves take for `auto`: the first of these that vary, then whatever else does.
 TELLING = ("affine angle", "affine scale", "yaw", "distance", "angle", "scale", "shift right", "quality")
-#: Intervals over fewer pictures than that hold the truth too seldom (see docs/evaluation.md).
-FEW = 5
 
 
 class Section(Protocol):
@@ -74,17 +75,6 @@ class Sections:
             part.draw(out / "explanations.png")
 
 
-def thin(content: dict[str, Any]) -> list[str]:
-    """Warnings of the parts that looked at few pictures, though many were attacked."""
-    said = []
-    for name in ("response", "left_out", "deployment", "explanations"):
-        pictures = (content.get(name) or {}).get("pictures", FEW)  # some parts name them
-        count = pictures if isinstance(pictures, int) else len(pictures)
-        if count < FEW:
-            said.append(f"{count} picture(s) in the part {name}: the intervals there say little about other pictures")
-    return said
-
-
 def check(run: Run, parts: Parts) -> None:
     """Refuse what a part cannot do, before anything is attacked. Raises ValueError in one line."""
     asked = run.evaluate
@@ -105,13 +95,18 @@ def sections(outcome: Outcome) -> Sections:
         ("deployment", asked.deploy, _deployment),
         ("explanations", asked.explain, _explanations),
     ):
-        part = found[name] = make(outcome) if wanted else None
-        spent = meter.read()
-        if isinstance(part, Explanations):  # its hooks see the encoder itself, which no meter counts
-            spent = Spent(part.forward, part.backward, part.seconds)
+        found[name] = None
         if wanted:
-            costs[name] = spent
+            found[name], costs[name] = bench.checkpoint.once(name, partial(_priced, make, outcome, meter))
+            meter.read()
     return Sections(found, costs)
+
+
+def _priced(make: Callable[[Outcome, Meter], Section], outcome: Outcome, meter: Meter) -> tuple[Section, Spent]:
+    part = make(outcome, meter)
+    if isinstance(part, Explanations):  # its hooks see the encoder itself, which no meter counts
+        return part, Spent(part.forward, part.backward, part.seconds)
+    return part, meter.read()
 
 
 def _some(bench: Bench, count: int) -> tuple[list[int], list[str]]:
@@ -153,7 +148,7 @@ def _telling(transforms: Compose, wide: Compose) -> list[str]:
     return found[:2]
 
 
-def _response(outcome: Outcome) -> Section:
+def _response(outcome: Outcome, _: Meter) -> Section:
     bench, asked = outcome.bench, outcome.bench.run.evaluate
     maps, curves = wished(bench.run, bench.parts.transforms)
     rows, names = _some(bench, asked.map_pictures)
@@ -173,16 +168,21 @@ def _response(outcome: Outcome) -> Section:
     )
 
 
-def _left_out(outcome: Outcome) -> Section:
+def _left_out(outcome: Outcome, meter: Meter) -> Section:
     """The run's own attack in the place of what it saw sees all but one stage."""
     bench = outcome.bench
     rows, names = _some(bench, bench.run.evaluate.left_out)
     parts = part_of(bench.parts, rows)
     seed = stream(bench.run.seed, "left out")
+    numbers = count()
 
     def attack(transforms: Compose) -> Shown:
+        checkpoint = bench.checkpoint.under(f"left_out.{next(numbers)}")
         setting, known = setup(bench, replace(parts, transforms=transforms), rows, seed)
-        best, _ = optimise("eot", setting, known)
+        (best, _), before = checkpoint.once(
+            "eot", lambda: (optimise("eot", setting, known, meter, checkpoint), meter.peek())
+        )
+        meter.begin(before)
         saved = parts.perturbation.quantise(best.delta, known.images)
         if isinstance(parts.perturbation, Patch):
             return parts.perturbation.scene(known.images, saved)
@@ -201,7 +201,7 @@ def _left_out(outcome: Outcome) -> Section:
     )
 
 
-def _deployment(outcome: Outcome) -> Section:
+def _deployment(outcome: Outcome, _: Meter) -> Section:
     """A patch goes this way in the picture that it was pasted into."""
     bench = outcome.bench
     rows, names = _some(bench, bench.run.evaluate.deploy)
@@ -211,7 +211,7 @@ def _deployment(outcome: Outcome) -> Section:
     return deployment(pictures, torch.tensor(rows), bench.judge, size, names=names)
 
 
-def _explanations(outcome: Outcome) -> Section:
+def _explanations(outcome: Outcome, _: Meter) -> Section:
     """The encoder's own answer, with gradients, of the pictures as their files have them."""
     bench = outcome.bench
     rows, names = _some(bench, bench.run.evaluate.explain)

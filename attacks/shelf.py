@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from attacks.images import load_image, to_bytes
+from attacks.images import load_image, shown, to_bytes
 from attacks.listing import Entry, listed
 from transforms import resize
 from transforms.resize import target_size
@@ -119,8 +119,8 @@ def read_entries(entries: list[Entry], notes: list[str], size: int, unreadable: 
 
 
 def _reason(entry: Entry, error: Exception) -> str:
-    known = isinstance(error, OSError | ValueError) and str(entry.path) in str(error)
-    said = str(error) if known else f"image `{entry.path}` cannot be read ({type(error).__name__}: {error})"
+    path = shown(str(entry.path))
+    said = str(error) if path in str(error) else f"image `{path}` cannot be read ({type(error).__name__}: {error})"
     return " ".join(f"{entry.where + ': ' if entry.where else ''}{said}".split())
 
 
@@ -148,7 +148,10 @@ def square(image: Tensor, size: int) -> Tensor:
     """A picture with the shorter side `size` (Pillow's bicubic), the central square of it, rounded to 8 bits."""
     short, long = sorted(image.shape[1:])
     if long > SLENDER * short:
-        raise ValueError(f"a picture of {image.shape[2]}x{image.shape[1]} is too slender to cut a square from")
+        raise ValueError(
+            f"a picture of {image.shape[2]}x{image.shape[1]} is too slender to cut a square from: crop it, the "
+            f"longer side is at most {SLENDER} times the shorter"
+        )
     if short != size:
         image = resize(image[None], size, "pil_bicubic")[0].clamp(0, 1)
     top, left = (image.shape[1] - size) // 2, (image.shape[2] - size) // 2

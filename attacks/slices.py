@@ -13,12 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attacks.kept import kept
 from transforms import Compose
 
 #: A coordinate is looked at in so many places when its distinct values are sought.
 LOOKS = 4096
 
 
+@kept
 @dataclass(frozen=True)
 class Axis:
     """One coordinate of the views, cut into cells.

@@ -17,7 +17,7 @@ from attacks.engine import Overflow
 from attacks.eot import EOT
 from attacks.evaluation import Bank, bank, twins_of
 from attacks.parts import Encoder, Look, Objective
-from attacks.passes import blocks
+from attacks.passes import blocks, in_parts
 from attacks.randomness import drawn
 from attacks.risk import CVaR
 from attacks.trees import Tree, take
@@ -194,8 +194,15 @@ def _survey(look: Look, u: Tensor, count: int, chunk: int, world: World) -> Tens
     losses = u.new_zeros(count, len(u))
     for pictures in blocks(count, max(1, chunk // len(mine))) if len(mine) else ():
         which = torch.tensor(pictures, device=u.device)
-        for part in mine.split(max(1, chunk // len(which))):
-            losses[which[:, None], part] = look(which, u[part].repeat(len(which), 1)).view(len(which), -1).to(u)
+
+        def some(part: Tensor, which: Tensor = which) -> Tensor:
+            def of(some: Tensor) -> Tensor:
+                return look(some, u[part].repeat(len(some), 1)).view(len(some), -1)
+
+            return torch.cat([found for _, found in in_parts(of, which, len(which))])
+
+        for part, found in in_parts(some, mine, max(1, chunk // len(which))):
+            losses[which[:, None], part] = found.to(u)
     world.sum(losses)
     return losses
 
@@ -214,9 +221,13 @@ def _refined(look: Look, found: Worst, fixed: tuple[int, ...], steps: int, chunk
     which = torch.arange(count, device=found.u.device).repeat_interleave(keep)
     u, losses = torch.zeros_like(found.u).view(-1, dims), torch.zeros_like(found.losses).view(-1)
     mine = torch.tensor(world.share(len(which)), dtype=torch.long, device=u.device)
-    for part in mine.split(chunk) if len(mine) else ():
+
+    def climb(part: Tensor) -> tuple[Tensor, Tensor]:
         start, height = found.u.view(-1, dims)[part], found.losses.view(-1)[part]
-        u[part], losses[part] = _climbed(look, which[part], start, height, fixed, steps)
+        return _climbed(look, which[part], start, height, fixed, steps)
+
+    for part, (points, heights) in in_parts(climb, mine, chunk):
+        u[part], losses[part] = points, heights
     world.sum(u, losses)
     u, losses = u.view(count, keep, dims), losses.view(count, keep)
     order = losses.argsort(dim=1, descending=True, stable=True)

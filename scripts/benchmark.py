@@ -9,6 +9,7 @@
     python scripts/benchmark.py strength       # how low each attack brings the cosine, gradient for gradient
     python scripts/benchmark.py patch          # a patch that lies anywhere, ours and ART's: strength, and time a view
     python scripts/benchmark.py curves         # how a patch's success falls with its area and with distance
+    python scripts/benchmark.py ledger         # what a second process on the same run is worth
 
 Contestants take turns, round by round, and medians are compared: a noisy machine disturbs all of them alike. With
 `--out DIR`, the figures and the machine go to DIR/NAME.json and a picture of them to DIR/NAME.png.
@@ -25,6 +26,7 @@ from benchmarks import (
     antialias,
     engine,
     estimator,
+    ledger,
     machine,
     memory,
     patch,
@@ -96,6 +98,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--held-out", type=positive, default=128, help="views that judge; %(default)s")
     command.add_argument("--workers", type=positive, default=1, help="processes; the figures do not depend on them")
     command.set_defaults(threads=1)
+    command = add("ledger", "the same pictures by one process and by two that share a ledger", rounds=3)
+    command.add_argument("--pictures", type=positive, default=64, help="%(default)s")
+    command.add_argument("--unit", type=positive, default=2, help="pictures that are claimed at a time; %(default)s")
     return whole
 
 
@@ -131,6 +136,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[Table]]] = {
     "curves": lambda given: patch_curves.run(
         given.pictures, given.targets, given.evals, given.held_out, given.workers
     ),
+    "ledger": lambda given: ledger.run(given.rounds, given.pictures, given.unit),
 }
 
 

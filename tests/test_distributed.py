@@ -172,7 +172,7 @@ def test_another_process_writes_nothing_and_names_itself(monkeypatch, capsys, tm
 
 def test_another_process_takes_an_interrupted_run_up_as_the_first_does(monkeypatch, tmp_path, follower):
     seen = []
-    monkeypatch.setattr("attacks.job.resume", lambda folder, words: seen.append((folder, words)))
+    monkeypatch.setattr("attacks.job.resume", lambda folder, words: (seen.append((folder, words)), {})[1])
     monkeypatch.setattr(sys, "argv", ["viewproof", f"resume={tmp_path}"])
     cli()
     assert seen == [(tmp_path, [])]

@@ -10,6 +10,7 @@ from torch import nn
 import attacks.embeddings
 from attacks import choices, choices_encoder
 from attacks.build import build
+from attacks.checkpoint import NOWHERE
 from attacks.distributed import World
 from attacks.embeddings import BLOCK, cache_of, embedded
 from attacks.engine import Decision
@@ -90,7 +91,7 @@ def test_a_run_lets_its_first_process_write(monkeypatch, tmp_path, rank):
     monkeypatch.setattr("attacks.experiment.embedded", stopped)
     with pytest.raises(InterruptedError):
         parts = build(run)
-        experiment(run, parts, parts.encoder, PLAIN, World(rank, 2), tmp_path)
+        experiment(run, parts, parts.encoder, PLAIN, World(rank, 2), tmp_path, None, NOWHERE)
     assert asked == [rank == 0]
 
 

@@ -11,6 +11,7 @@ from attacks import choices, schema
 from attacks.aims import Aim, Known, aim
 from attacks.apgd import APGD
 from attacks.build import build
+from attacks.checkpoint import Checkpoint
 from attacks.distributed import ALONE
 from attacks.engine import Decision
 from attacks.exhibits import file_names
@@ -23,6 +24,7 @@ from attacks.retrieval import InfoNCE, Retrieval
 from attacks.sections import sections
 from attacks.sets import target
 from attacks.suite import members
+from attacks.units import ledger_of
 from tests.test_configs import composed
 from transforms import Compose
 
@@ -209,15 +211,16 @@ def album(tmp_path_factory):
     return folder
 
 
-SHORT = ("config=smoke", "data=folder", "data.size=64", "data.count=2", "evaluate.refine=0", "sanity=none")
-SHORT += ("evaluate.views=4", "attack.steps=2", "engine.device=cpu")
+SHORT = "config=smoke data=folder data.size=64 data.count=2 evaluate.refine=0 sanity=none".split()
+SHORT += ["evaluate.views=4", "attack.steps=2", "engine.device=cpu"]
 
 
 def done(out, *words):
     """A run, its parts, its outcome, its metrics without the cost, and the cost."""
-    run = schema.validate(composed(*SHORT, *words))
-    parts = build(run)
-    outcome = experiment(run, parts, parts.encoder, Decision(), ALONE, out)
+    parts = build(run := schema.validate(composed(*SHORT, *words)))
+    (out / "kept").mkdir(parents=True)
+    with ledger_of(parts, None, out, ALONE) as ledger:
+        outcome = experiment(run, parts, parts.encoder, Decision(), ALONE, out, ledger, Checkpoint(out / "kept"))
     content = json.loads(json.dumps(metrics(run, parts, outcome, sections(outcome), "smoke")[0]))
     content.pop("costs")
     return run, parts, outcome, content, content.pop("cost")

@@ -39,16 +39,32 @@ FAMILIES = (
     "transformers_models",
 )
 ATTACKS = (
-    ("randomness", "inks", "physical", "physical.extra", "physical.layout", "report.words", "report.colours"),
-    ("physical.simulation.shots", "report.svg"),
-    ("physical.fiducials", "physical.paper"),
+    (
+        "living",
+        "launchers",
+        "signals",
+        "cautions",
+        "masking",
+        "cautions",
+        "masking",
+        "ledger_file",
+        "randomness",
+        "inks",
+        "physical",
+        "physical.extra",
+        "physical.layout",
+        "report.words",
+        "report.colours",
+    ),
+    ("files", "messages", "workers", "physical.simulation.shots", "report.svg"),
+    ("kept", "ledger", "physical.fiducials", "physical.paper"),
     ("physical.drawing",),
     ("physical.furniture", "physical.raster"),
     (
-        "files",
         "choices_encoder",
         "choices_physical",
         "choices_tracking",
+        "links",
         "tracking.protocol",
         "alpha",
         "places",
@@ -68,7 +84,6 @@ ATTACKS = (
     ),
     (
         "choices",
-        "kept",
         "comparisons",
         "tables",
         "report.reading",
@@ -82,7 +97,7 @@ ATTACKS = (
         "classification",
         "encoders.phash",
     ),
-    ("features", "gamut", "inspection", "across", "tracking.choose"),
+    ("checkpoint", "features", "gamut", "inspection", "across", "tracking.choose"),
     ("sparse", "tracking"),
     ("regions",),
     ("perturbations", "spectral"),
@@ -92,14 +107,16 @@ ATTACKS = (
     ("engine.mixed", "engine.precision"),
     ("engine.prepare", "engine.records"),
     ("engine.rounding", "engine.bench"),
-    ("engine.search",),
+    ("engine.search", "engine.fallback"),
     ("engine.measure",),
     ("engine",),
     ("estimate", "progress"),
     ("adaptive", "eot", "optimisers", "penalties"),
     ("apgd", "printability", "wiener"),
-    ("parts",),
-    ("checks",),
+    ("parts", "fault"),
+    ("checks", "traced", "meter"),
+    ("certain",),
+    ("silence",),
     ("images", "loop", "presets", "objectives"),
     ("listing", "pipelines"),
     ("shelf", "printers", "scene_table"),
@@ -131,11 +148,11 @@ ATTACKS = (
     ("sanity.battery",),
     ("sanity",),
     ("suite", "build", "patch_facts"),
-    ("arms", "tuning"),
+    ("arms", "tuning", "replay", "identity"),
     ("batch",),
-    ("batch_files",),
+    ("units",),
     ("experiment",),
-    ("sections", "report.contact"),
+    ("sections", "report.contact", "replay_run"),
     ("results",),
     ("report.environment", "report.sheets"),
     ("report.curves", "report.facts", "report.index", "report.maps"),
@@ -194,7 +211,7 @@ def test_the_loop_receives_its_parts_and_imports_none():
 
 def test_only_run_knows_hydra():
     users = [module(path) for path in SOURCES if any(name.split(".")[0] == "hydra" for name in imports(path))]
-    assert users == ["attacks.run"]
+    assert users == ["attacks.launchers", "attacks.messages", "attacks.run"]
 
 
 def test_nobody_imports_scripts_or_tests():

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attacks.passes import GROUPS, Pass, blocks, group_size, passes, within_memory
+from attacks.passes import GROUPS, Pass, blocks, group_size, in_parts, passes, within_memory
 
 counts = st.integers(1, 40)
 
@@ -67,8 +67,28 @@ def test_a_single_view_that_does_not_fit_is_an_error(words):
     def run(part):
         raise RuntimeError(words)
 
-    with pytest.raises(RuntimeError, match=words):
+    with pytest.raises(MemoryError, match=rf"`engine.chunk` cannot go lower.*{words}"):
         list(within_memory(run, Pass(range(2), ((0, 1),))))
+    with pytest.raises(MemoryError, match=rf"`engine.chunk` cannot go lower.*{words}"):
+        list(in_parts(run, torch.arange(3), 2))
+
+
+@given(count=st.integers(0, 30), chunk=st.integers(1, 40), fits=st.integers(1, 40))
+def test_rows_are_cut_as_torch_cuts_them_and_halved_where_they_do_not_fit(count, chunk, fits):
+    def run(part):
+        if len(part) > fits:
+            raise MemoryError
+        return part + 1
+
+    rows = torch.arange(count)
+    done = list(in_parts(run, rows, chunk))
+    assert torch.equal(torch.cat([rows[:0], *(part for part, _ in done)]), rows)
+    assert torch.equal(torch.cat([rows[:0], *(found for _, found in done)]), rows + 1)
+    sizes = [len(part) for part, _ in done]
+    if chunk <= fits:
+        assert sizes == [len(part) for part in rows.split(chunk) if len(part)]
+    else:
+        assert max(sizes, default=0) <= fits
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory():

@@ -8,6 +8,7 @@ import torch
 
 from attacks import choices_physical as choices
 from attacks.build import price
+from attacks.cautions import warnings
 from attacks.laying import laid
 from attacks.patch_facts import facts, rows
 from attacks.patches import patch, tags
@@ -15,7 +16,6 @@ from attacks.physical.layout import card
 from attacks.physical.raster import surround
 from attacks.places import Places
 from attacks.report.page import verdict
-from attacks.results import warnings
 from transforms import Compose
 
 IMAGES = torch.zeros(2, 3, 40, 60)

@@ -7,12 +7,13 @@ import torch
 import torch.nn.functional as F
 
 from attacks import bank, evaluate, interval
+from attacks.cautions import FEW
 from attacks.comparisons import holm, least_p, sign_flip
 from attacks.evaluation import Scores
 from attacks.metrics import rate
 from attacks.response import axes_of, response
 from attacks.run import compose
-from attacks.sections import CELLS, FEW
+from attacks.sections import CELLS
 from attacks.slices import coordinate
 from attacks.tables import write_rows
 from transforms import (

@@ -11,11 +11,11 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from attacks import job, load_encoder, subject
+from attacks.cautions import warnings
 from attacks.choices import CHOICES
 from attacks.exhibits import file_names
 from attacks.experiment import experiment
 from attacks.images import save_image
-from attacks.results import warnings
 from tests.test_run import call
 
 SHORT = ("config=smoke", "data.count=1", "evaluate.views=4", "evaluate.refine=1", "attack.steps=2")

@@ -12,9 +12,10 @@ from hydra.errors import ConfigCompositionException
 from safetensors.torch import save_file
 
 from attacks import schema
+from attacks.cautions import warnings
 from attacks.encoders import POCKET_WEIGHTS
 from attacks.encoders.preprocess import Preprocess
-from attacks.results import encoder_line, warnings
+from attacks.results import encoder_line
 from attacks.run import CONFIGS, register
 from attacks.subject import described, identity, subject
 

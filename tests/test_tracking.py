@@ -165,6 +165,7 @@ def test_what_no_tracker_can_do_is_refused_before_anything_is_written(tmp_path, 
     [
         (WandB(mode="online", project="x"), "tracker.mode=online"),
         (MLflow(uri="https://host", experiment="x"), "tracker.uri=https://host"),
+        (MLflow(uri="sqlite:////tmp/a.db", experiment="x"), "tracker.uri=sqlite:////tmp/a.db"),
     ],
 )
 def test_only_the_person_can_send_a_run_over_the_network(node, word):
@@ -172,7 +173,7 @@ def test_only_the_person_can_send_a_run_over_the_network(node, word):
         with pytest.raises(ValueError, match="command line"):
             refuse_unasked(node, overrides)
     refuse_unasked(node, [word])
-    for local in (NoTracker(), WandB(mode="offline", project="x"), MLflow(uri="sqlite:///a.db", experiment="x")):
+    for local in (NoTracker(), WandB(mode="offline", project="x"), MLflow(uri=None, experiment="x")):
         refuse_unasked(local, [])
 
 

@@ -21,6 +21,8 @@ from transforms.colour import widened
 from transforms.ranges import Range, Ranged, pair, symmetric
 from transforms.surrogate import straight_through
 
+#: The widest blur of each kind in pixels. A kernel takes memory with its square or cube: beyond these, gigabytes.
+MOST_SIGMA, MOST_RADIUS, MOST_LENGTH = 250, 100, 1000
 #: Gaussian kernels end at this many standard deviations, as SciPy's do.
 TRUNCATE = 4.0
 
@@ -30,9 +32,9 @@ class GaussianBlur(Ranged):
     """Convolve with a sampled Gaussian, as `scipy.ndimage.gaussian_filter(mode="nearest")` does.
 
     Args:
-        sigma: (low, high) standard deviation in pixels. The kernel of every view reaches as far as `high` needs, so
-            that a view changes smoothly with its sigma. Below about 0.2 a sampled Gaussian is the identity to
-            rounding, and so is its derivative zero to rounding.
+        sigma: (low, high) standard deviation in pixels, at most 250. The kernel of every view reaches as far as
+            `high` needs, so that a view changes smoothly with its sigma. Below about 0.2 a sampled Gaussian is the
+            identity to rounding, and so is its derivative zero to rounding.
     """
 
     sigma: Range = (0.0, 0.0)
@@ -41,7 +43,7 @@ class GaussianBlur(Ranged):
     names: ClassVar[tuple[str, ...]] = ("sigma (px)",)
 
     def _bounds(self) -> tuple[Range, ...]:
-        return (pair(self.sigma, "sigma", low=0),)
+        return (pair(self.sigma, "sigma", low=0, high=MOST_SIGMA),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         work = widened(images)
@@ -63,7 +65,7 @@ class Defocus(Ranged):
     variance of radius^2/4 an axis up to 1/4 px^2.
 
     Args:
-        radius: (low, high) in pixels.
+        radius: (low, high) in pixels, at most 100.
     """
 
     radius: Range = (0.0, 0.0)
@@ -72,7 +74,7 @@ class Defocus(Ranged):
     names: ClassVar[tuple[str, ...]] = ("radius (px)",)
 
     def _bounds(self) -> tuple[Range, ...]:
-        return (pair(self.radius, "radius", low=0),)
+        return (pair(self.radius, "radius", low=0, high=MOST_RADIUS),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         most = math.ceil(self._bounds()[0][1])
@@ -87,7 +89,7 @@ class MotionBlur(Ranged):
     The average along the segment of the picture read bilinearly; see `Defocus`.
 
     Args:
-        length: (low, high) in pixels, from one end of the segment to the other.
+        length: (low, high) in pixels, at most 1000, from one end of the segment to the other.
         angle: direction of motion in degrees, clockwise as displayed from the horizontal; a number x means (-x, x),
             and 90 covers every direction.
     """
@@ -99,7 +101,7 @@ class MotionBlur(Ranged):
     names: ClassVar[tuple[str, ...]] = ("length (px)", "angle (deg)")
 
     def _bounds(self) -> tuple[Range, Range]:
-        return pair(self.length, "length", low=0), symmetric(self.angle, "angle")
+        return pair(self.length, "length", low=0, high=MOST_LENGTH), symmetric(self.angle, "angle")
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         length, angle = self.values(u).unbind(-1)

@@ -13,6 +13,9 @@ from transforms.ranges import spread_whole
 from transforms.resize import axes, check_kernel, resize, target_size
 from transforms.surrogate import saturate
 
+#: The longest shorter side of a view in pixels: 800 megabytes a view.
+MOST = 8192
+
 
 @dataclass(frozen=True)
 class Downscale:
@@ -41,14 +44,16 @@ class Downscale:
         if not isinstance(self.eight_bit, bool):
             raise ValueError(f"`eight_bit` must be true or false; got {self.eight_bit!r}")
         bounds = self.size if isinstance(self.size, tuple) else (self.size,)
-        whole = all(type(side) is int and side >= 1 for side in bounds)
+        whole = all(type(side) is int and 1 <= side <= MOST for side in bounds)
         if not whole or len(bounds) not in (1, 2) or bounds[0] > bounds[-1]:
-            raise ValueError(f"`size` must be a whole number of pixels or (low, high); got {self.size!r}")
-        up = self.then_upscale
-        if up is not None and (type(up) is not int or up < bounds[-1]):
             raise ValueError(
-                f"`then_upscale` must be a whole number of pixels, at least `size` ({bounds[-1]}); got {up!r} "
-                "(two reductions are two stages)"
+                f"`size` must be a whole number of pixels or (low, high), 1 to {MOST}; got {self.size!r}"
+            )
+        up = self.then_upscale
+        if up is not None and (type(up) is not int or not bounds[-1] <= up <= MOST):
+            raise ValueError(
+                f"`then_upscale` must be a whole number of pixels, at least `size` ({bounds[-1]}), at most {MOST}; "
+                f"got {up!r} (two reductions are two stages)"
             )
         object.__setattr__(self, "size", bounds[0] if len(set(bounds)) == 1 else bounds)
 

@@ -17,6 +17,9 @@ from transforms.colour import is_grey, widened
 from transforms.light import MOST_STOPS, relight
 from transforms.ranges import Range, Ranged, pair, spread, symmetric
 
+#: Controls of a `Shading` along each side: each is a coordinate of its own, with a name.
+MOST_CONTROLS = 64
+
 
 @dataclass(frozen=True)
 class Vignette(Ranged):
@@ -51,7 +54,7 @@ class Shading:
 
     Args:
         strength: the gain of each control, in stops; a number x means (-x, x).
-        grid: controls along each side, 1 or more.
+        grid: controls along each side, 1 to 64.
     """
 
     strength: float | Range = (0.0, 0.0)
@@ -59,8 +62,8 @@ class Shading:
 
     def __post_init__(self) -> None:
         self._bounds()
-        if type(self.grid) is not int or self.grid < 1:
-            raise ValueError(f"`grid` must be a whole number of controls, 1 or more; got {self.grid!r}")
+        if type(self.grid) is not int or not 1 <= self.grid <= MOST_CONTROLS:
+            raise ValueError(f"`grid` must be a whole number of controls, 1 to {MOST_CONTROLS}; got {self.grid!r}")
 
     @property
     def dims(self) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from transforms.colour import widened
-from transforms.ranges import Range, Ranged, pair
+from transforms.ranges import Range, Ranged, is_number, pair
 from transforms.surrogate import saturate
 
 
@@ -37,7 +37,7 @@ class Cutout(Ranged):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.value, int | float) or not 0 <= self.value <= 1:
+        if not is_number(self.value) or not 0 <= self.value <= 1:
             raise ValueError(f"`value` must be a number in [0, 1]; got {self.value!r}")
 
     def _bounds(self) -> tuple[Range, ...]:

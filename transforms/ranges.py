@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TypeGuard, cast
 
 from torch import Tensor
 
 Range = tuple[float, float]
 
+#: Further out than this no value means anything, and float32 would not tell its neighbours apart.
+MOST = 1e6
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a number; true and false are none, though Python counts them among the integers."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
 
 def symmetric(value: float | Range, name: str) -> Range:
     """A number x means (-x, x); a pair is taken as it stands. Raises ValueError on anything else."""
-    if isinstance(value, int | float):
+    if is_number(value):
         return pair((-abs(value), abs(value)), name)
-    return pair(value, name)
+    return pair(cast(Range, value), name)
 
 
-def pair(value: Range, name: str, low: float = -math.inf, high: float = math.inf) -> Range:
+def pair(value: Range, name: str, low: float = -MOST, high: float = MOST) -> Range:
     """`value` as (low, high) floats, checked: two finite numbers in order, within [low, high]."""
     try:
-        if isinstance(value, str | Mapping):  # "15" would be 1 to 5, and a mapping its keys
+        # "15" would be 1 to 5, and a mapping its keys.
+        if isinstance(value, str | Mapping) or any(isinstance(v, str | bool) for v in value):
             raise TypeError
         first, last = (float(v) for v in value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"`{name}` must be a pair of numbers (low, high); got {value!r}") from None
     if not (math.isfinite(first) and math.isfinite(last) and first <= last):
         raise ValueError(f"`{name}` must be (low, high) with low <= high, both finite; got {value!r}")

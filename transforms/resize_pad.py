@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transforms.colour import widened
-from transforms.ranges import Range, Ranged, pair, spread_whole
+from transforms.ranges import Range, Ranged, is_number, pair, spread_whole
 from transforms.resize import axes, check_kernel, target_size
 from transforms.surrogate import saturate
 
@@ -39,7 +39,7 @@ class ResizePad(Ranged):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_kernel(self.kernel)
-        if not isinstance(self.value, int | float) or not 0 <= self.value <= 1:
+        if not is_number(self.value) or not 0 <= self.value <= 1:
             raise ValueError(f"`value` must be a number in [0, 1]; got {self.value!r}")
 
     def _bounds(self) -> tuple[Range, ...]:

@@ -127,11 +127,13 @@ def fill(module: nn.Module, state: dict[str, Tensor], what: str, *, without: Col
                 f"{what} do not fit {type(module).__name__}: `{name}` must hold numbers such as {tensor.dtype}, got "
                 f"{found[name].dtype}"
             )
+    learnt = {name for name, _ in module.named_parameters()}  # what is not may be a mask of minus infinity
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(found[name])
-            if bool(tensor.isnan().any()):
-                raise ValueError(f"{what}: `{name}` holds NaN, so no number of the encoder would mean anything")
+            if bool(tensor.isnan().any()) or (name in learnt and not bool(tensor.isfinite().all())):
+                kind = "NaN" if bool(tensor.isnan().any()) else "infinity"
+                raise ValueError(f"{what}: `{name}` holds {kind}, so no number of the encoder would mean anything")
 
 
 def _kind(tensor: Tensor) -> str:

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from attacks.engine.allocator import keep_freed_memory
 from attacks.engine.decision import Decision
+from attacks.engine.fallback import (
+    engine_agree,
+    engine_reset,
+    engine_restore,
+    engine_state,
+    in_float32,
+    safely,
+)
 from attacks.engine.fold import foldable
 from attacks.engine.measure import choose
 from attacks.engine.memory import free_memory
@@ -19,8 +27,14 @@ __all__ = [
     "Trial",
     "choose",
     "describe",
+    "engine_agree",
+    "engine_reset",
+    "engine_restore",
+    "engine_state",
     "foldable",
     "free_memory",
+    "in_float32",
     "keep_freed_memory",
     "prepare",
+    "safely",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ def prepare(encoder: Encoder, decision: Decision) -> Encoder:
     if isinstance(encoder, nn.Module):
         if encoder.training:
             raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
-        return _Prepared(_module(encoder, decision), decision)
+        return Prepared(_module(encoder, decision), decision, encoder)
     for name, wanted in (
         ("precision=mixed", decision.precision == "mixed"),
         ("fold=true", decision.fold),
@@ -49,7 +50,7 @@ def prepare(encoder: Encoder, decision: Decision) -> Encoder:
     ):
         if wanted:
             raise ValueError(f"`engine.{name}` needs an encoder that is an nn.Module; got a {type(encoder).__name__}")
-    return _Prepared(encoder, decision)
+    return Prepared(encoder, decision, encoder)
 
 
 def _module(encoder: nn.Module, decision: Decision) -> nn.Module:
@@ -71,14 +72,26 @@ def _module(encoder: nn.Module, decision: Decision) -> nn.Module:
     return torch.compile(module, dynamic=False) if decision.compile else module  # type: ignore[return-value]
 
 
-class _Prepared:
-    """Images in, embeddings out, in the decision's layout and precision."""
+class Prepared:
+    """Images in, embeddings out, in the decision's layout and precision; in float32 once it has fallen back (see
+    `attacks.engine.fallback`). `source` is the encoder as it came."""
 
-    def __init__(self, run: Encoder, decision: Decision) -> None:
-        self.run, self.decision = run, decision
+    def __init__(self, run: Encoder, decision: Decision, source: Encoder) -> None:
+        self.run, self.decision, self.source = run, decision, source
         self.scale = LossScale()
+        self.fell_back = self.warned = False
+        self._exact: Encoder | None = None
+
+    @property
+    def exact(self) -> Encoder:
+        """The same in float32, made when it is first asked for: not compiled, for it may be needed once."""
+        if self._exact is None:
+            self._exact = prepare(self.source, replace(self.decision, precision="float32", compile=False))
+        return self._exact
 
     def __call__(self, images: Tensor, **which: Any) -> Tree:
+        if self.fell_back:
+            return self.exact(images, **which)
         dtype, precision = images.dtype, self.decision.precision
         if self.decision.layout == "channels_last":
             images = images.contiguous(memory_format=torch.channels_last)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attacks.explain.saliency import Asked
+from attacks.passes import in_parts
 from transforms import GaussianBlur
 
 #: Blocks along an axis, and after how many equal shares of them the likeness is taken.
@@ -34,7 +35,7 @@ def curves(
         for hidden in masks(ranks.to(picture.device))[1:-1]:
             shows += [torch.where(hidden, blurred, picture), torch.where(hidden, picture, blurred)]
     pictures = torch.stack([picture, blurred, *shows])
-    found = torch.cat([asked.judged(part, anchor[None]) for part in pictures.split(chunk)]).cpu()
+    found = torch.cat([f for _, f in in_parts(lambda part: asked.judged(part, anchor[None]), pictures, chunk)]).cpu()
     (whole, nothing), rest = found[:2], found[2:].view(len(orders), STEPS - 1, 2)
     ends = torch.stack([whole, nothing])
     return {

@@ -19,14 +19,17 @@ from attacks.explain.gradients import Reach, reach
 from attacks.explain.maps import CAM, GRADIENT, RANDOM, Maps
 from attacks.explain.saliency import Asked, saliency
 from attacks.explain.spectrum import frequencies, radial, ring_count, shares
+from attacks.kept import kept
 from attacks.metrics import interval
 from attacks.norms import settle
+from attacks.passes import in_parts
 from transforms import stream
 
 #: The rows of the sheet, as far as they are there.
 DRAWN = ("clean", "no_eot", "eot")
 
 
+@kept
 @dataclass(frozen=True, eq=False)
 class Explanations:
     """What `explain` finds.
@@ -172,7 +175,9 @@ def _maps(
     asked: Asked, pictures: Tensor, anchors: Tensor, layer: str | None, seeds: Sequence[int], chunk: int
 ) -> Maps:
     size = (pictures.shape[2], pictures.shape[3])
-    seen = [look(asked, *part, layer) for part in zip(pictures.split(chunk), anchors.split(chunk), strict=True)]
+    every = torch.arange(len(pictures), device=pictures.device)
+    parts = in_parts(lambda rows: look(asked, pictures[rows], anchors[rows], layer), every, chunk)
+    seen = [found for _, found in parts]
     known: dict[str, Tensor] = {}
     cams = [one.cam for one in seen if one.cam is not None]
     if cams:

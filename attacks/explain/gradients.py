@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from attacks.evaluation import Bank
 from attacks.explain.saliency import Asked, saliency
+from attacks.kept import kept
+from attacks.passes import in_parts
 from attacks.randomness import drawn
 from transforms import scene_of
 from transforms.auditing.coverage import covered, effective, together
@@ -17,6 +20,7 @@ from transforms.auditing.coverage import covered, effective, together
 VIEWS = 8
 
 
+@kept
 class Reach(NamedTuple):
     """Of N pictures, over some views.
 
@@ -38,15 +42,19 @@ def reach(asked: Asked, pictures: Tensor, anchors: Tensor, bank: Bank, chunk: in
     encoder passes none on. At most `chunk` views are in memory at a time."""
     u = bank.u[:VIEWS].to(pictures)
     rows: list[tuple[Tensor, ...]] = []
+
+    def look(some: Tensor, picture: Tensor, anchor: Tensor) -> Tensor | None:
+        # A copy for each view, so that each has a gradient of its own.
+        leaf = picture.detach().repeat(len(some), 1, 1, 1).requires_grad_()
+        with torch.enable_grad():
+            seen = bank.transforms(scene_of(leaf), some)
+            values = asked.sloped(seen, anchor[None], **drawn(bank.transforms, some))
+            (gradient,) = asked.gradients(values, [leaf])
+        return gradient
+
     for picture, anchor in zip(pictures, anchors, strict=True):
         parts = []
-        for some in u.split(chunk):
-            # A copy for each view, so that each has a gradient of its own.
-            leaf = picture.detach().repeat(len(some), 1, 1, 1).requires_grad_()
-            with torch.enable_grad():
-                seen = bank.transforms(scene_of(leaf), some)
-                values = asked.sloped(seen, anchor[None], **drawn(bank.transforms, some))
-                (gradient,) = asked.gradients(values, [leaf])
+        for _, gradient in in_parts(partial(look, picture=picture, anchor=anchor), u, chunk):
             if gradient is None:
                 return None
             parts.append(gradient.nan_to_num(0, 0, 0))

@@ -7,11 +7,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 from attacks.explain.deletion import area
+from attacks.kept import kept
 
 #: The orders of deletion: by Grad-CAM, by the input gradient, and by chance.
 CAM, GRADIENT, RANDOM = "gradcam", "gradient", "random"
 
 
+@kept
 class Maps(NamedTuple):
     """Of N pictures in one state: the pictures (N,3,H,W) and their `likeness` (N,) to the anchor, the input-gradient
     map and the Grad-CAM (N,H,W), None where there is none, and by order the deletion and insertion curves

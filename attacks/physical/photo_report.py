@@ -18,6 +18,7 @@ from attacks.metrics import Interval
 from attacks.physical import next_preset
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.looks import Look, file_name
+from attacks.tables import literal
 
 #: Photographs on the contact sheet, at most, how many beside each other, and a picture's side.
 SHOWN, COLUMNS, SIDE = 48, 4, 150
@@ -75,6 +76,8 @@ def table_csv(photos: Sequence[dict[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
+    if isinstance(value, str):
+        return literal(value)
     return f"{value:.6g}" if isinstance(value, float) else int(value) if isinstance(value, bool) else value
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from attacks.images import FORMATS, SUFFIXES, load_image, to_bytes
+from attacks.images import shown as printable
 from attacks.physical.rectify import quad_of
 
 #: What parts a picture's name from the rest of a file's.
@@ -45,7 +46,7 @@ def listed(folder: Path, pictures: Sequence[str], chosen: str | None = None) -> 
         raise ValueError(f"`--picture` must be one of the run's pictures ({_some(pictures)}); got {chosen!r}")
     found, notes = [], []
     for path in sorted(_files(folder, pictures)):
-        name = path.relative_to(folder).as_posix()
+        name = printable(path.relative_to(folder).as_posix())
         if path.suffix.lower() in RAW:
             notes.append(f"{name}: left out, {path.suffix} is not read; save it as JPEG or PNG")
         if path.suffix.lower() not in SUFFIXES:

@@ -41,13 +41,14 @@ def loss_curve(trace: Sequence[Trace], objective: str) -> Markup:
 def drift_curve(drift: Mapping[str, Any], names: Mapping[str, str] = ARMS) -> Markup:
     """The cosine to the untouched picture over the layers, a line for each arm with its interval."""
     rows, places = drift["layers"], range(len(drift["layers"]))
-    figure, axis = _axis((7.6, 3.2))
+    called = [literal(row["layer"]) for row in rows]
+    figure, axis = _axis((7.6, 3.2 + 0.06 * max(0, max(map(len, called)) - 24)))  # long names need room below
     for arm in (arm for arm in ARMS if arm in rows[0]):
         _band(axis, places, [row[arm] for row in rows], arm, names[arm])
     for place in places:
         if rows[place]["layer"] == drift["flips"]:
             axis.axvline(place, color=LIGHT["ink"], linestyle=":", linewidth=1, label="flips here")
-    axis.set_xticks(places, [literal(row["layer"]) for row in rows], rotation=50, ha="right", rotation_mode="anchor")
+    axis.set_xticks(places, called, rotation=50, ha="right", rotation_mode="anchor")
     axis.set_ylabel("mean cosine, same view")
     plain(axis)
     legend(figure, axis)

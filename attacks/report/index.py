@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from attacks.cautions import warnings
 from attacks.files import write_text
 from attacks.metrics import Interval
 from attacks.report.environment import TEMPLATES, environment
 from attacks.report.reading import count, interval, mapping, number, read, word
 from attacks.report.words import ARMS, measure_name
-from attacks.results import warnings
 from attacks.tables import write_rows
 
 MEASURES = ("success", "cosine")

@@ -64,5 +64,10 @@ def legend(figure: Figure, axis: Axes, columns: int = 3) -> None:
 
 
 def literal(text: str) -> str:
-    """A string of a run as a label: matplotlib would take what stands between two dollars for a formula."""
-    return text.replace("$", r"\$")
+    """A string of a run as a label: matplotlib would take what stands between two dollars for a formula, and a name
+    of any length would leave no room for the figure."""
+    return (text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…").replace("$", r"\$")
+
+
+#: Letters of a label.
+LONGEST = 60

@@ -6,9 +6,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from attacks.kept import kept
+
 Verdict = Literal["passed", "failed", "skipped"]
 
 
+@kept
 @dataclass(frozen=True)
 class Check:
     """The answer to one question.
@@ -26,6 +29,7 @@ class Check:
     figures: dict[str, float] = field(default_factory=dict)
 
 
+@kept
 @dataclass(frozen=True)
 class Sanity:
     """All checks of a run, and their `cost`: encoder passes `forward` and `backward`, in views, and `seconds`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -42,6 +43,7 @@ class Tally:
     def of(self, encoder: Encoder) -> Encoder:
         """The encoder, counted."""
 
+        @wraps(encoder, assigned=(), updated=())  # so that the engine finds its own behind it
         def counted(images: Tensor, **which: Any) -> Tree:
             self.forward += len(images)
             self.backward += len(images) * images.requires_grad

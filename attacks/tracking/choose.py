@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from attacks import choices_tracking as choices
+from attacks.masking import masked
 from attacks.tracking.jsonl import JsonLines
 from attacks.tracking.mlflow import MLflow, check_store
 from attacks.tracking.protocol import Tracker, Values
@@ -115,16 +116,19 @@ def check(node: Node) -> None:
 
 
 def refuse_unasked(node: Node, overrides: Iterable[str]) -> None:
-    """A run sends nothing anywhere unless whoever starts it says so: no preset file can. Raises ValueError."""
+    """A run sends nothing anywhere, and writes nowhere but to its directory and beside it, unless whoever starts it
+    says so: no preset file can. Raises ValueError, also for what no tracker can do (see `check`)."""
+    check(node)
     typed = dict(override.lstrip("+").split("=", 1) for override in overrides if "=" in override)
-    sends = {"mode": getattr(node, "mode", "offline"), "uri": getattr(node, "uri", None) or "sqlite:"}
+    sends = {"mode": getattr(node, "mode", "offline"), "uri": getattr(node, "uri", None) or ""}
     for key, value in sends.items():
-        local = value == "offline" or value.startswith("sqlite:")
-        if not local and typed.get(f"tracker.{key}", "").strip("'\"") != value:
-            raise ValueError(
-                f"`tracker.{key}={value}` sends the run over the network, so a preset may not choose it: if that is "
-                f"wanted, say tracker.{key}={value} on the command line"
-            )
+        if value in ("offline", "") or typed.get(f"tracker.{key}", "").strip("'\"") == value:
+            continue
+        what = "writes to a file of its own" if value.startswith("sqlite:") else "sends the run over the network"
+        said = f"tracker.{key}={masked(value)}"
+        raise ValueError(
+            f"`{said}` {what}, so a preset may not choose it: if that is wanted, say {said} on the command line"
+        )
 
 
 def _end(tracker: Tracker) -> None:
@@ -137,7 +141,7 @@ def _end(tracker: Tracker) -> None:
 
 def _said(error: Exception) -> str:
     """What went wrong, on one line of bounded length."""
-    words = " ".join(f"{type(error).__name__}: {error}".split())
+    words = masked(" ".join(f"{type(error).__name__}: {error}".split()))  # it may quote the address of a proxy
     return words if len(words) <= LONGEST else words[:LONGEST] + " ..."
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attacks.masking import masked, refuse_credentials
 from attacks.tracking.protocol import Values, flat, library, named, picture
 
 if TYPE_CHECKING:
@@ -70,14 +71,11 @@ def check_store(uri: str | None) -> None:
     scheme, _, rest = (uri or "sqlite:///mlflow.db").partition("://")
     if scheme not in ("sqlite", "http", "https") or not rest.strip("/"):
         raise ValueError(
-            f"`tracker.uri` must be sqlite:///FILE, http://SERVER or https://SERVER; got {uri!r} (MLflow's store of "
-            "plain files is deprecated)"
+            f"`tracker.uri` must be sqlite:///FILE, http://SERVER or https://SERVER; got {masked(uri or '')!r} "
+            "(MLflow's store of plain files is deprecated)"
         )
-    if scheme != "sqlite" and "@" in rest.partition("/")[0]:
-        raise ValueError(
-            "`tracker.uri` must be without a name and password, for it is written to the run directory: set "
-            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-        )
+    if scheme != "sqlite":
+        refuse_credentials(uri or "", "`tracker.uri`")
 
 
 def _artifacts(store: str) -> str | None:

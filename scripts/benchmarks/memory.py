@@ -97,7 +97,9 @@ def tensor_peak(work: Callable[[], object], device: str) -> int:
     if torch.device(device).type == "cuda":
         return peak(work, device)
     os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else the profiler writes of the GPUs that it misses
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    # `acc_events`: else torch 2.10 warns that it forgets the events of earlier cycles, of which there are none.
+    with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as profile:
         work()
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
     return int(max(accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))))

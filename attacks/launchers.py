@@ -1,0 +1,170 @@
+"""What the launchers of a sweep need (`-m ... hydra/launcher=NAME`): settings that follow from the machine, a GPU for
+each worker, a job that is queued again going on where it was, and a sentence where the launcher's library is missing.
+
+Beside `run` the only file that knows Hydra. Knows no torch: all of this comes before it is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+import omegaconf
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+
+#: Choice of `hydra/launcher` -> the extra that brings it, and the plugin in it.
+NEEDS = {
+    **dict.fromkeys(("cores", "joblib"), ("joblib", "hydra_joblib_launcher")),
+    **dict.fromkeys(("local", "slurm", "submitit_local", "submitit_slurm"), ("submitit", "hydra_submitit_launcher")),
+    **dict.fromkeys(("ray_jobs", "ray"), ("ray", "hydra_ray_launcher")),
+}
+#: What the libraries take from the environment. A job is told of its end by the signal that a run knows already, and
+#: nothing is reported to anyone.
+ENVIRONMENT = {"SUBMITIT_PREEMPT_SIGNAL": "USR1", "RAY_USAGE_STATS_ENABLED": "0"}
+DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+#: The directory of the sweep that this process has started.
+_started: list[Path] = []
+
+
+class Sweep(Callback):
+    """Told by Hydra what happens to a sweep. Its jobs may all run in other processes than the one that starts it."""
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """In the process that starts it: keep the directory for the index at the end."""
+        _started.append(Path(config.hydra.sweep.dir))
+
+    def on_job_start(self, config: DictConfig, **_: Any) -> None:  # noqa: ARG002
+        """In the process of a job, before torch is imported."""
+        own_gpu()
+
+
+@contextmanager
+def sweeping(index: Callable[[Path], None]) -> Iterator[None]:
+    """Where the block has started a sweep, write its `index` and name the jobs without a result, however it ended.
+
+    A job whose process is gone is a ChildProcessError in one sentence."""
+    _started.clear()
+    try:
+        yield
+    except Exception as error:
+        if said := LOST.get(type(error).__name__):
+            raise ChildProcessError(f"{said}; {RESUME}") from error
+        raise
+    finally:
+        for sweep in _started:
+            index(sweep)
+            for line in unfinished(sweep):
+                print(line, file=sys.stderr)
+
+
+def unfinished(sweep: Path) -> list[str]:
+    """A line for each job of a sweep that has begun and has no result."""
+    folders = sorted((log.parent for log in sweep.glob("*/run.log")), key=lambda path: (len(path.name), path.name))
+    return [f"no result: {folder}" for folder in folders if not (folder / "metrics.json").exists()]
+
+
+def register() -> None:
+    """Make known to OmegaConf what the launchers' presets compute from `engine.threads`."""
+    # OmegaConf 2.4 has another word for it, and warns of this one.
+    word = "register_new_resolver" if omegaconf.__version__.startswith("2.3.") else "register_resolver"
+    add = getattr(OmegaConf, word)
+    add("jobs_at_once", jobs_at_once, replace=True)
+    add("cores_of_a_job", cores_of_a_job, replace=True)
+
+
+def jobs_at_once(threads: int | None) -> int:
+    """How many jobs of so many threads (None: one) fill the cores that this process may use."""
+    return max(1, _cores() // (threads or 1))
+
+
+def _cores() -> int:
+    """Those that affinity and the limits of a container leave, as the launcher itself counts them."""
+    counted: int = import_module("joblib").cpu_count()
+    return counted
+
+
+def cores_of_a_job(threads: int | None, otherwise: int) -> int:
+    """The cores that a job asks a cluster for: one for each of its threads."""
+    return threads or otherwise
+
+
+def prepare(arguments: Iterable[str], environment: MutableMapping[str, str] = os.environ) -> None:
+    """Settle what must stand before Hydra reads the arguments. Raises ValueError where the launcher is missing."""
+    for name, value in ENVIRONMENT.items():
+        environment.setdefault(name, value)
+    for argument in arguments:
+        key, _, name = argument.partition("=")
+        extra, plugin = NEEDS.get(name, ("", "")) if key == "hydra/launcher" else ("", "")
+        if plugin and not _installed(f"hydra_plugins.{plugin}"):
+            raise ValueError(f'`{argument}` needs the extra `{extra}`: pip install "viewproof[{extra}]"')
+        if plugin and name in ("slurm", "submitit_slurm") and which("srun") is None:
+            raise ValueError(f"`{argument}` needs Slurm on this machine, and there is no srun; hydra/launcher=local")
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package around it
+        return False
+
+
+def own_gpu(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Where joblib runs this process beside others, and the machine has several GPUs, take one of them.
+
+    By the number of the worker and not of the job: a worker keeps its GPU from its first job to its last, and which
+    worker takes which job is chance. Slurm, submitit and Ray give out GPUs themselves.
+    """
+    worker = re.fullmatch(r"LokyProcess-(\d+)", multiprocessing.current_process().name)
+    if worker:
+        gpus = _gpus(environment)
+        if len(gpus) > 1:
+            environment[DEVICES] = gpus[(int(worker[1]) - 1) % len(gpus)]
+
+
+def _gpus(environment: MutableMapping[str, str], driver: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    if DEVICES in environment:
+        return [name.strip() for name in environment[DEVICES].split(",") if name.strip()]
+    return [str(number) for number in range(len(list(driver.iterdir())))] if driver.is_dir() else []
+
+
+def again(folder: Path, overrides: Sequence[str], environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this is a job of submitit that was stopped, queued again, and finds in `folder` what it has done."""
+    if "SUBMITIT_EXECUTOR" not in environment or (folder / "metrics.json").exists():
+        return False
+    try:
+        said = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(said, dict) and said.get("overrides") == list(overrides)
+
+
+def hand_on(number: int, environment: Mapping[str, str] = os.environ) -> None:
+    """Let submitit have the signal that has stopped its job, now that the checkpoint is written: it queues the job
+    again. Elsewhere there is nobody to tell."""
+    if "SUBMITIT_EXECUTOR" in environment:
+        signal.raise_signal(number)
+
+
+#: Errors of launchers about a job whose process is gone -> what that means. By name, for they may be missing.
+LOST = {
+    "UncompletedJobError": "the process of a job ended without a result (memory, its time, or a signal); the "
+    "other jobs go on, and `scripts/compare.py` reads the sweep when they are done",
+    "TerminatedWorkerError": "a worker was ended from outside (memory?), and joblib has ended the others",
+    "WorkerCrashedError": "a worker of Ray was ended from outside (memory?)",
+}
+RESUME = "go on with each run by itself: python -m attacks.run resume=ITS DIRECTORY"

@@ -1,0 +1,24 @@
+"""What no file and no message of a run may give away: the name and password in an address."""
+
+from __future__ import annotations
+
+import re
+
+#: Between a scheme and the host. A password may hold a slash that should have been %2F.
+_CREDENTIALS = re.compile(r"(?<=://)[^\s'\"`]*@")
+_GIVEN = re.compile(r"://([^/\s]*|[^\s]*:[^\s]*)@")
+
+
+def masked(text: str) -> str:
+    """A text with `***` in the place of every name and password."""
+    return _CREDENTIALS.sub("***@", text)
+
+
+def refuse_credentials(text: str, where: str) -> None:
+    """Raise ValueError where a text holds an address with a name or password: configurations and command lines are
+    kept in the run directory."""
+    if _GIVEN.search(text):
+        raise ValueError(
+            f"{where} holds the name or password of a server, and would be written to the run directory: give them "
+            "in the environment, as MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        )

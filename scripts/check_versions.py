@@ -1,0 +1,94 @@
+"""Do the tests pass with the oldest versions that we say we support, and with the newest that there are?
+
+    python scripts/check_versions.py lowest                    # every dependency as old as pyproject.toml allows
+    python scripts/check_versions.py newest                    # as new as it allows
+    python scripts/check_versions.py candidate                 # and the release candidate of hydra-core
+    python scripts/check_versions.py lowest -n 2 tests/test_run.py # what follows is pytest's
+
+Each makes an environment of its own in a temporary folder (some 6 GB), runs the tests in it, and removes it. It needs
+uv, which can look for the lowest versions, where pip cannot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = ROOT / "pyproject.toml"
+#: What is said to uv. Only what pyproject.toml names itself is taken at its lowest: of other packages' packages the
+#: lowest are often broken.
+KINDS = {
+    "lowest": ["--resolution", "lowest-direct"],
+    "newest": [],
+    "candidate": [],
+}
+#: What else a kind asks for; a pre-release that is named here is allowed for this package alone.
+ALSO = {"candidate": "hydra-core>=1.4.0rc1,<1.5"}
+#: Warnings of what hydra 1.5 will do otherwise: the tests speak to 1.3 and 1.4 alike, and must not end at them.
+WARNED = {"candidate": ("The version_base parameter is deprecated", "ConfigStore config ")}
+#: What is told of an environment before the tests.
+SHOWN = ("torch", "torchvision", "hydra-core", "omegaconf", "kornia", "numpy", "pillow", "safetensors", "pytest")
+
+
+def uv() -> list[str]:
+    """The command that is uv. Raises SystemExit where there is none."""
+    if found := shutil.which("uv"):
+        return [found]
+    module = [sys.executable, "-m", "uv"]
+    if subprocess.run([*module, "--version"], capture_output=True, check=False).returncode:
+        raise SystemExit("uv is needed: python -m pip install uv")
+    return module
+
+
+def compile_command(kind: str, folder: Path, python: Path) -> list[str]:
+    """The command that writes the versions of this kind to `folder`."""
+    sources = [str(PROJECT)]
+    if kind in ALSO:
+        (folder / "also.txt").write_text(ALSO[kind] + "\n")
+        sources.append(str(folder / "also.txt"))
+    options = ["--quiet", "--no-annotate", "--no-header", "--extra", "test", *KINDS[kind]]
+    where = ["--python", str(python), "--output-file", str(folder / "versions.txt")]
+    return [*uv(), "pip", "compile", *options, *where, *sources]
+
+
+def shown(versions: str) -> str:
+    """Of a list of versions those that matter most, on a line."""
+    pins = [line.split(" ")[0] for line in versions.splitlines()]
+    return " ".join(pin for pin in pins if pin.split("==")[0] in SHOWN)
+
+
+def check(kind: str, arguments: list[str]) -> int:
+    """Make the environment, run the tests in it; the exit code of pytest."""
+    with tempfile.TemporaryDirectory(prefix="versions-") as temporary:
+        folder = Path(temporary)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+        binaries = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
+        python = binaries / "python"
+        subprocess.run(compile_command(kind, folder, python), check=True)
+        print(f"{kind}: Python {sys.version.split()[0]} {shown((folder / 'versions.txt').read_text())}", flush=True)
+        install = [*uv(), "pip", "install", "--quiet", "--python", str(python)]
+        subprocess.run([*install, "--requirement", folder / "versions.txt"], check=True)
+        subprocess.run([*install, "--no-deps", "--editable", ROOT], check=True)
+        environment = os.environ | {"PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
+        environment.pop("PYTHONPATH", None)  # else another environment's packages could come first
+        passed = [word for text in WARNED.get(kind, ()) for word in ("-W", f"ignore:{text}")]
+        tests = [str(python), "-m", "pytest", *passed, *arguments]
+        return subprocess.run(tests, cwd=ROOT, env=environment, check=False).returncode
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of pytest")
+    given = parser.parse_args()
+    sys.exit(check(given.kind, given.arguments))
+
+
+if __name__ == "__main__":
+    main()

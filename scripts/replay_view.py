@@ -1,0 +1,117 @@
+"""See one view of a run again, stage by stage: where does a value or a gradient cease to be finite?
+
+    python scripts/replay_view.py outputs/my_run                                # the view that the run stopped at
+    python scripts/replay_view.py outputs/my_run/fault.safetensors --out view.png
+    python scripts/replay_view.py outputs/my_run --step 12 --view 3 --picture 0 # any view of a finished run
+
+A line for each stage: the least and the greatest value after it, how many numbers are not finite, and the norm of the
+loss's gradient there. Steps, views and pictures count from 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NoReturn
+
+from attacks.earlier import PROGRAMS
+from attacks.fault import NAME
+from attacks.images import save_image
+from attacks.replay import Again, of_fault
+from attacks.replay_run import Named, of_run
+from attacks.traced import Line, broken, traced
+
+
+#: Files that a message names.
+SHOWN = 3
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, metavar="RUN", help=f"the directory of a run, or a {NAME} in it")
+    parser.add_argument("--step", type=int, help="of a finished run: the step")
+    parser.add_argument("--view", type=int, help="the view in it")
+    parser.add_argument("--picture", type=int, help="the picture, as they stand in metrics.json")
+    parser.add_argument("--out", type=Path, metavar="FILE.png", help="write the view")
+    parser.add_argument("--device", default="auto", help="where the encoder runs (default: auto)")
+    parser.add_argument(
+        "--encoder-code",
+        metavar="MODEL",
+        help=f"run this program, where it is the run's encoder ({', '.join(PROGRAMS)}): name it as the run did",
+    )
+    return parser.parse_args(arguments)
+
+
+def kept_view(run: Path) -> Path:
+    """The file of the view that a run stopped at. Where pictures have failed one by one, each has its own."""
+    found = sorted(run.glob("fault*.safetensors")) if run.is_dir() else [run]
+    if len(found) > 1:
+        shown = ", ".join(str(path) for path in found[:SHOWN]) + (", ..." if len(found) > SHOWN else "")
+        raise ValueError(f"`{run}` holds {len(found)} views that were not finite; name one of them: {shown}")
+    return found[0] if found else run / NAME
+
+
+def asked(given: argparse.Namespace) -> AbstractContextManager[Again]:
+    """The view that the command line names."""
+    numbers = (given.step, given.view, given.picture)
+    if numbers == (None, None, None):
+        return of_fault(kept_view(given.run), given.device, given.encoder_code)
+    if None in numbers:
+        raise ValueError("a view of a finished run needs all of `--step`, `--view` and `--picture`")
+    return of_run(given.run, Named(*numbers), given.device, given.encoder_code)
+
+
+def table(lines: tuple[Line, ...]) -> list[str]:
+    """A line for each stage, with a head."""
+    wide = max(len("stage"), *(len(line.name) for line in lines))
+    head = f"{'stage':{wide}}  {'least':>12}  {'greatest':>12}  {'not finite':>10}  {'gradient':>12}"
+    return [
+        head,
+        *(
+            f"{line.name:{wide}}  {_number(line.least):>12}  {_number(line.greatest):>12}  {line.bad:>10}  "
+            f"{_number(line.slope):>12}"
+            for line in lines
+        ),
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.6g}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the view. Returns the exit status: 0, or 1 after one line that says what to mend."""
+    try:
+        given = parsed(arguments)
+        with asked(given) as again:
+            trace = traced(again.view)
+            where = broken(trace.lines, again.view)
+            print(again.title)
+            for name, value in again.values.items():
+                print(f"  {name}: {value:.6g}")
+            print("\n".join(table(trace.lines)))
+            print(f"NaN or inf begins at {where}" if where else "every value and gradient is finite")
+            if again.where not in (None, where):
+                print(f"note: in the run it began at {again.where}")
+            for note in again.notes:
+                print(f"note: {note}")
+            if given.out is not None:
+                save_image(given.out, trace.shown[0].nan_to_num(0, 1, 0).clamp(0, 1))
+                print(f"written: {given.out}")
+    except (ValueError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

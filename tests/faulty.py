@@ -1,0 +1,68 @@
+"""Planted faults: stages, encoders and attacks in which something ceases to be finite, or to have a gradient."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from attacks import EOT, PGD, Away, Ensemble, Linf, attack
+from transforms import Compose
+
+LIMIT = 8.0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Brightness by an angle in (-10, 10); NaN, or an infinite slope, above a limit."""
+
+    slope: bool = False
+    label = "turn"
+    dims = 1
+    names = ("angle (deg)",)
+
+    def values(self, u):
+        return 20 * u - 10
+
+    def __call__(self, images, u):
+        angle = self.values(u)[:, :, None, None]
+        bad = angle > LIMIT
+        if self.slope:
+            flat = torch.where(bad, images - images, 1.0).abs().sqrt()  # of slope infinity at 0
+            return images + torch.where(bad, flat, 0.0)
+        return torch.where(bad, torch.nan, images * (1 + angle / 100))
+
+
+def net(seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        made = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(6))
+        made(torch.zeros(1, 3, 10, 12))
+    return made.eval().requires_grad_(False)
+
+
+def pictures(count=3):
+    return 0.2 + 0.6 * torch.rand(count, 3, 10, 12, generator=torch.Generator().manual_seed(1))
+
+
+def started(encoder=None, stages=(), objective=None, perturbation=None, images=None, n=8, **more):
+    images, encoder = pictures() if images is None else images, encoder or net()
+    anchor = torch.stack([net()(image[None])[0] for image in images])
+    if isinstance(encoder, Ensemble):
+        anchor = (anchor,) * len(encoder.members)
+    given = {"perturbation": perturbation or Linf(0.1), "optimiser": PGD(), "steps": 6, "seed": 3} | more
+    eot = EOT(Compose(list(stages)), n=n, chunk=5)
+    return attack(images, anchor, encoder=encoder, objective=objective or Away(), eot=eot, **given)
+
+
+def run_all(**setup):
+    for _ in started(**setup):
+        pass
+
+
+class Head(nn.Module):
+    def __init__(self, after):
+        super().__init__()
+        self.net, self.after, self.training = net(), after, False
+
+    def forward(self, images):
+        return self.after(self.net(images), images)

@@ -1,0 +1,65 @@
+"""Runs in processes of their own, which may be killed."""
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from pathlib import Path
+
+#: Seconds that a run may take on a machine with much else to do.
+PATIENCE = 300
+
+
+def worker(words, log, at):
+    """The command line; it kills itself at its `at`-th change of a file, if that is given."""
+    os.setsid()
+    with Path(log).open("a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    count = [0]
+
+    def counted(real):
+        def call(*given):
+            count[0] += 1
+            if count[0] == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*given)
+
+        return call
+
+    Path.replace, os.fsync = counted(Path.replace), counted(os.fsync)
+    from attacks.run import cli
+
+    sys.argv = ["viewproof", *words]
+    cli()
+
+
+def started(words, log, at=0):
+    """A worker; new processes start from one that has torch loaded, so it takes no time."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["attacks.job"])
+    process = context.Process(target=worker, args=(words, str(log), at))
+    process.start()
+    return process
+
+
+def ended(process):
+    """Its exit code."""
+    process.join(PATIENCE)
+    assert process.exitcode is not None, "it hangs"
+    return process.exitcode
+
+
+def facts(folder):
+    """All bytes of a finished run that count, by name; of metrics.json all but times."""
+    names = [*folder.glob("*.csv"), *(folder / "pictures").rglob("*.png"), folder / "adversarial.png"]
+    names.append(folder / "perturbation.safetensors")
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in names}
+    return found | {"metrics.json": json.dumps(without_times(json.loads((folder / "metrics.json").read_text())))}
+
+
+def without_times(node):
+    if isinstance(node, dict):
+        return {name: without_times(value) for name, value in node.items() if name != "seconds"}
+    return [without_times(value) for value in node] if isinstance(node, list) else node

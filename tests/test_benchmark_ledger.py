@@ -1,0 +1,36 @@
+"""The benchmark of the ledger reads what a ledger says, and computes what it promises."""
+
+import importlib
+
+import pytest
+
+from attacks.ledger import Ledger
+
+
+@pytest.fixture
+def bench(monkeypatch, request):
+    monkeypatch.syspath_prepend(request.config.rootpath / "scripts")
+    return importlib.import_module("benchmarks.ledger")
+
+
+def test_it_sees_the_first_claim_and_the_last_unit(bench, tmp_path):
+    assert bench.states(tmp_path) == (0, 0, 0)
+    with Ledger(tmp_path / "ledger.sqlite", ["a", "b", "c"], 2) as ledger:
+        assert bench.states(tmp_path)[2] == 0
+        first = ledger.claim()
+        assert bench.states(tmp_path) == (0, 1, 1)
+        ledger.done(first)
+        second = ledger.claim()
+        assert bench.states(tmp_path) == (1, 2, 2)
+        ledger.done(second)
+        assert bench.states(tmp_path) == (bench.DONE, bench.DONE, 2)
+
+
+def test_efficiency_is_the_time_of_one_over_the_cores_time(bench):
+    one, two = [bench.Time(30, 20, 29), bench.Time(99, 99, 99), bench.Time(28, 18, 1)], [bench.Time(17, 10, 33)]
+    rows = bench.table(
+        {"one process": one, "two on one ledger": two, "two runs at once": [bench.Time(40, 25, 60)]}, ""
+    ).rows
+    assert rows["one process"] == (20, 1, 30, 1, 29)
+    assert rows["two on one ledger"] == (10, pytest.approx(20 / (2 * 10)), 17, pytest.approx(30 / (2 * 17)), 33)
+    assert rows["two runs at once"] == (25, pytest.approx(20 / 25), 40, pytest.approx(30 / 40), 60)
