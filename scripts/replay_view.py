@@ -23,7 +23,6 @@ from attacks.replay import Again, of_fault
 from attacks.replay_run import Named, of_run
 from attacks.traced import Line, broken, traced
 
-
 #: Files that a message names.
 SHOWN = 3
 

@@ -211,7 +211,7 @@ def album(tmp_path_factory):
     return folder
 
 
-SHORT = "config=smoke data=folder data.size=64 data.count=2 evaluate.refine=0 sanity=none".split()
+SHORT = ["config=smoke", "data=folder", "data.size=64", "data.count=2", "evaluate.refine=0", "sanity=none"]
 SHORT += ["evaluate.views=4", "attack.steps=2", "engine.device=cpu"]
 
 
