@@ -5,14 +5,13 @@
     python scripts/fuzz.py stages --minutes 10     # every stage and compositions, on pictures of all shapes and types
 
 With atheris installed (`pip install atheris`), half of the time is guided by which branches a case reaches; without
-it, hypothesis alone makes the cases. A case that breaks a law, takes longer than 10 seconds or needs more than 1 GiB
+it, hypothesis alone makes the cases. A case that breaks a law, takes longer than 10 seconds of work or needs more than 1 GiB
 goes to a file of `--cases`, with what was said and the command that runs it again. Exit code 1 where there is one.
 """
 
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import importlib.util
 import os
 import shutil
@@ -116,9 +115,8 @@ def replay(name: str, file: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as place:
         os.chdir(place)
         target = worker.loaded(name)
-        faulthandler.dump_traceback_later(target.seconds, exit=True)
-        worker.checked(target, target.read(content))
-        faulthandler.cancel_dump_traceback_later()
+        with worker.hurried(target.seconds, sys.stderr):
+            worker.checked(target, target.read(content))
         os.chdir(SCRIPT.parent)
     print("it holds")
     return 0

@@ -15,13 +15,16 @@ import logging
 import os
 import re
 import resource
+import signal
 import sys
 import time
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = {"images": "fuzzing.images", "configs": "fuzzing.configs", "stages": "fuzzing.stages"}
@@ -39,18 +42,30 @@ class Worker:
         """Check one; returns how long it took."""
         content, start = self.target.write(case), time.monotonic()
         (self.folder / "current").write_bytes(content)
-        faulthandler.dump_traceback_later(self.target.seconds, exit=True, file=self.log)
         try:
-            checked(self.target, case)
+            with hurried(self.target.seconds, self.log):
+                checked(self.target, case)
         except (Exception, SystemExit) as error:
             record(self.folder / "found", self.target, content, error)
-        finally:
-            faulthandler.cancel_dump_traceback_later()
         self.count += 1
         if time.monotonic() - self.said > 1:
             self.said = time.monotonic()
             (self.folder / "count").write_text(str(self.count))
         return time.monotonic() - start
+
+
+@contextmanager
+def hurried(seconds: float, log: IO[str]) -> Iterator[None]:
+    """End the process, with its traceback in `log`, when the block has worked for so many seconds, or has taken six
+    times as many of the clock's: on a machine with much else to do a case that waits for its turn is no finding."""
+    faulthandler.register(signal.SIGPROF, log, chain=True)  # then as by default: the process ends
+    faulthandler.dump_traceback_later(6 * seconds, exit=True, file=log)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        faulthandler.cancel_dump_traceback_later()
 
 
 def record(found: Path, target: Any, content: bytes, error: BaseException) -> None:
