@@ -5,8 +5,9 @@
     python scripts/fuzz.py stages --minutes 10     # every stage and compositions, on pictures of all shapes and types
 
 With atheris installed (`pip install atheris`), half of the time is guided by which branches a case reaches; without
-it, hypothesis alone makes the cases. A case that breaks a law, takes longer than 10 seconds of work or needs more than
-1 GiB goes to a file of `--cases`, with what was said and the command that runs it again. Exit code 1 where there is one.
+it, hypothesis alone makes the cases. A case that breaks a law, takes longer than 10 seconds of work or needs more
+than 1 GiB goes to a file of `--cases`, with what was said and the command that runs it again. Exit code 1 where there
+is one.
 """
 
 from __future__ import annotations
