@@ -12,6 +12,8 @@ from attacks.masking import masked
 
 def one_line(error: BaseException) -> str:
     """The message of an error, and of its cause, on one line; hints that would lead astray are dropped."""
+    if isinstance(error, RecursionError):
+        return "`defaults`: presets that lead back to themselves, or a configuration that is nested too deep"
     parts = [str(error).partition("Config search path")[0]]
     if isinstance(error, CompactHydraException) and error.__cause__ is not None:
         parts.append(str(error.__cause__))

@@ -86,7 +86,7 @@ def validate(config: DictConfig) -> Run:
         if not isinstance(node, dict) or "name" not in node:
             raise ValueError(f"`{group}` must name one of {', '.join(CHOICES.get(group, OPEN))}; got {node!r}")
         choices = CHOICES.get(group, {})
-        if group not in OPEN and node["name"] not in choices:
+        if group not in OPEN and (not isinstance(node["name"], str) or node["name"] not in choices):
             raise ValueError(f"`{group}.name` must be one of {', '.join(choices)}; got {node['name']!r}")
         setattr(run, group, _typed(OPEN.get(group) or choices[node["name"]], node, f"{group}."))
     return run

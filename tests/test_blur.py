@@ -197,3 +197,19 @@ def test_convolve_takes_a_kernel_larger_than_the_picture():
 def test_invalid_ranges_are_refused_by_name(make, argument):
     with pytest.raises(ValueError, match=f"`{argument}`"):
         make()
+
+
+@pytest.mark.parametrize("stage", [Defocus((0, 6)), MotionBlur((0, 9), 40)], ids=["defocus", "motion"])
+def test_points_in_parts_give_the_kernel_of_all_at_once(stage, monkeypatch):
+    images, u = torch.rand(3, 2, 11, 13, dtype=torch.float64), torch.rand(3, stage.dims, dtype=torch.float64)
+
+    def views_and_slope():
+        leaf = u.clone().requires_grad_()
+        views = stage(images, leaf)
+        return views.detach(), torch.autograd.grad(views.square().sum(), leaf)[0]
+
+    whole = views_and_slope()
+    monkeypatch.setattr("transforms.blur.MOST_VALUES", 500)
+    for part, all_at_once in zip(views_and_slope(), whole, strict=True):
+        torch.testing.assert_close(part, all_at_once, rtol=1e-11, atol=1e-12)
+    assert torch.autograd.gradcheck(lambda at: stage(images, at), u.clone().requires_grad_())

@@ -123,6 +123,21 @@ def test_defaults_of_nothing_are_none_and_those_in_a_circle_are_refused(defaults
         assert pipelines.preset(str(path)).stages == tuple(pipelines.stages({"affine": {"degrees": 5}}, "x"))
 
 
+def test_a_preset_whose_defaults_lead_back_to_it_is_refused_in_a_line(tmp_path):
+    path = tmp_path / "case.yaml"
+    path.write_text("defaults:\n- /schema/objective/verification@_here_\n- case\nthreshold: 0.5\n")
+    with pytest.raises(ValueError, match="lead back to themselves"):
+        compose(str(path))
+
+
+@pytest.mark.parametrize("name", [["pgd"], {"a": 1}, 3, True])
+def test_a_name_that_is_no_word_is_refused_by_its_key(name):
+    whole = OmegaConf.create(config_cases.composed()[0])
+    whole.optimiser.name = name
+    with pytest.raises(ValueError, match=r"`optimiser\.name` must be one of"):
+        schema.validate(whole)
+
+
 ODD_KEY = "a\nb\u2028\x1b[2J"
 
 

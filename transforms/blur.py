@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from transforms.colour import widened
 from transforms.ranges import Range, Ranged, pair, symmetric
@@ -23,6 +24,8 @@ from transforms.surrogate import straight_through
 
 #: The widest blur of each kind in pixels. A kernel takes memory with its square or cube: beyond these, gigabytes.
 MOST_SIGMA, MOST_RADIUS, MOST_LENGTH = 250, 100, 1000
+#: Values of an array of shares; more points go in parts.
+MOST_VALUES = 2**21
 #: Gaussian kernels end at this many standard deviations, as SciPy's do.
 TRUNCATE = 4.0
 
@@ -123,12 +126,43 @@ def gaussian(sigma: Tensor, radius: int) -> Tensor:
 def kernel_of_points(points: Tensor, weights: Tensor, radius: int) -> Tensor:
     """The kernel that averages, by `weights` (K,), the picture read bilinearly at `points` (N,K,2), offsets (x, y) in
     pixels of which none exceeds `radius`: (N, 2 radius + 1, 2 radius + 1), rows are y."""
+    most = max(1, MOST_VALUES // (2 * len(points) * (2 * radius + 1)))
+    parts = points.shape[1] > most
+    kernel = _InParts.apply(points, weights, radius, most) if parts else _shares(points, weights, radius)
+    return kernel / kernel.sum((-2, -1), keepdim=True)
+
+
+def _shares(points: Tensor, weights: Tensor, radius: int) -> Tensor:
     at = torch.arange(-radius, radius + 1, dtype=points.dtype, device=points.device)
     share = 1 - (points[..., None] - at).abs()
     # `maximum` splits the derivative at a kink evenly, so that a line at exactly 0 degrees has the two-sided one.
     x, y = torch.maximum(share, torch.zeros_like(share)).unbind(2)
-    kernel = y.mT @ (x * weights[:, None])
-    return kernel / kernel.sum((-2, -1), keepdim=True)
+    return y.mT @ (x * weights[:, None])
+
+
+class _InParts(torch.autograd.Function):
+    """`_shares` of some points after the other: those of a disc grow with the square of its radius, and the memory
+    for all of them at once would with its cube. What a part needs for its derivative is computed again."""
+
+    @staticmethod
+    def forward(ctx: Any, points: Tensor, weights: Tensor, radius: int, most: int) -> Tensor:
+        ctx.save_for_backward(points, weights)
+        ctx.radius, ctx.most = radius, most
+        kernel = points.new_zeros(len(points), 2 * radius + 1, 2 * radius + 1)
+        for part, share in zip(points.split(most, 1), weights.split(most), strict=True):
+            kernel += _shares(part, share, radius)
+        return kernel
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        points, weights = ctx.saved_tensors
+        found = []
+        for part, share in zip(points.split(ctx.most, 1), weights.split(ctx.most), strict=True):
+            with torch.enable_grad():
+                leaf = part.detach().requires_grad_()
+                found += torch.autograd.grad(_shares(leaf, share, ctx.radius), leaf, grad)
+        return torch.cat(found, 1), None, None, None
 
 
 def convolve(images: Tensor, kernels: Tensor) -> Tensor:
