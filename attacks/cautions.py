@@ -23,6 +23,7 @@ def warnings(content: dict[str, Any]) -> list[str]:
         named = [f"{each['name']} ({each['reason']})" for each in content["failed"]]
         more = [f"and {len(named) - NAMED} more, in metrics.json"] if len(named) > NAMED else []
         said.append(f"{len(named)} PICTURE(S) FAILED, and are in no table: {', '.join(named[:NAMED] + more)}")
+    said += [f"THE PART {name} FAILED: {why}" for name, why in content.get("failed_parts", {}).items()]
     if content.get("fell_back"):
         said.append(
             f"the engine's precision was not enough for {', '.join(content['fell_back'])}, and float32 took its "
@@ -75,10 +76,12 @@ def thin(content: dict[str, Any]) -> list[str]:
 
 
 def refuse_failed(content: dict[str, Any]) -> None:
-    """A run whose tables lack pictures has not done what it was asked for. Raises ValueError in one line."""
+    """A run whose tables lack pictures or parts has not done what it was asked for. Raises ValueError in one line."""
     if content.get("failed"):
         named = ", ".join(each["name"] for each in content["failed"][:NAMED])
         raise ValueError(
             f"{len(content['failed'])} picture(s) failed twice and are in no table, {named} among them: see `failed` "
             "in metrics.json; the tables are of the others"
         )
+    for name, why in content.get("failed_parts", {}).items():
+        raise ValueError(f"the part {name} failed, and the tables are without it: {why}")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import atexit
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -20,6 +22,25 @@ from torch import Tensor
 #: A process waits so long for the others. The first one measures the engine and writes files while they wait; one
 #: that has died is noticed by torchrun at once, so this only ends what hangs.
 PATIENCE = timedelta(minutes=30)
+
+
+#: What the libraries say where the other end of a connection is gone, or silent.
+GONE = ("connection", "timed out", "timeout", "broken pipe", "socket")
+
+
+@contextmanager
+def _others() -> Iterator[None]:
+    """Raise ConnectionError, in one line, where another process has ended instead of answering. What it died of is
+    said by itself, or by torchrun."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(word in str(error).lower() for word in GONE):
+            raise
+        raise ConnectionError(
+            "another process of this run has ended, and none can go on without it; what is done is kept: start all "
+            "of them again with resume=THE RUN'S DIRECTORY"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -43,9 +64,10 @@ class World:
         if self.size > 1:
             for tensor in tensors:
                 whole = tensor.contiguous()
-                dist.all_reduce(whole)
-                # Every process keeps the first one's sum: an algorithm may add in another order for each of them.
-                dist.broadcast(whole, 0)
+                with _others():
+                    dist.all_reduce(whole)
+                    # Every process keeps the first one's sum: an algorithm may add in another order for each of them.
+                    dist.broadcast(whole, 0)
                 if whole is not tensor:
                     tensor.copy_(whole)
 
@@ -54,7 +76,8 @@ class World:
         if self.size == 1:
             return value
         smallest = torch.tensor(value)
-        dist.all_reduce(smallest, dist.ReduceOp.MIN)
+        with _others():
+            dist.all_reduce(smallest, dist.ReduceOp.MIN)
         return int(smallest)
 
     def meet(self) -> None:
@@ -67,16 +90,19 @@ class World:
             return value
         text = list(json.dumps(value).encode()) if self.first else []
         length = torch.tensor(len(text))
-        dist.broadcast(length, 0)
+        with _others():
+            dist.broadcast(length, 0)
         letters = torch.tensor(text, dtype=torch.uint8) if self.first else torch.zeros(int(length), dtype=torch.uint8)
-        dist.broadcast(letters, 0)
+        with _others():
+            dist.broadcast(letters, 0)
         return json.loads(bytes(letters.tolist()))
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """The first process's tensor; those of the others must have its shape and dtype."""
         if self.size > 1:
             tensor = tensor.contiguous()
-            dist.broadcast(tensor, 0)
+            with _others():
+                dist.broadcast(tensor, 0)
         return tensor
 
 

@@ -65,6 +65,8 @@ def interrupted(folder: Path, program: str | None = None) -> Earlier:
     if not folder.is_dir():
         raise FileNotFoundError(f"`resume` must be the directory of a run; there is none at {str(folder)!r}")
     refuse_links(folder)
+    if not (folder / "manifest.json").exists():  # the last that is written before the first picture
+        raise FileNotFoundError(f"`resume`: nothing was begun in {str(folder)!r} (no manifest.json): start the run")
     found = earlier(folder)
     if (folder / "metrics.json").exists():
         raise ValueError(f"`resume`: the run in {folder} is finished; its report is {folder / 'report.html'}")

@@ -210,11 +210,14 @@ def evaluate(
     cosine = base.new_zeros(len(base), len(bank.u))
     found = _empty(cosine, right)
     for i in range(len(base)) if mine else ():
-        seen = bank.features(taken(images, i), encoder, chunk, mine)[0]
-        seen = F.normalize(seen if signature is None else signature(seen), dim=1)
-        cosine[i, mine] = (seen * F.normalize(clean[i], dim=0)).sum(1).to(cosine)
-        for key, value in _placed(seen @ gallery.T, i, right).items():
-            found[key][i, mine] = value.to(found[key])
+        features = bank.features(taken(images, i), encoder, chunk, mine)[0]
+        whole = features.isfinite().all(1)  # a signature may make bits of NaN
+        seen = F.normalize(features if signature is None else signature(features), dim=1)
+        alike = (seen * F.normalize(clean[i], dim=0)).sum(1)
+        cosine[i, mine] = alike.masked_fill(~whole, torch.nan).to(cosine)
+        if bool(whole.all()):  # or else a view is named below
+            for key, value in _placed(seen @ gallery.T, i, right).items():
+                found[key][i, mine] = value.to(found[key])
         told()
     world.sum(cosine, *found.values())
     if not bool(cosine.isfinite().all()):

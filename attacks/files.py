@@ -76,6 +76,18 @@ def atomic(path: str | Path, size: int | None = None) -> Iterator[Path]:
         _remove(temporary)
 
 
+@contextmanager
+def named_where_unwritten(path: Path) -> Iterator[None]:
+    """Of a file that is written bit by bit: the system's error tells neither its name nor what is safe."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in REASONS:
+            raise
+        said = f"{path} cannot be written: {REASONS[error.errno]}; what was complete before is untouched"
+        raise Unwritten(said, error.errno) from None
+
+
 def clean(folder: Path) -> None:
     """Remove what processes that were killed have left of files half written in this folder: those of this machine
     whose process is gone, and those of another when they are a day old."""

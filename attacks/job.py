@@ -28,9 +28,8 @@ from attacks.files import clean, write_json
 from attacks.identity import Identity, identity, key_of, refuse_other
 from attacks.inspection import layer_listing
 from attacks.links import refuse_links
-from attacks.report.contact import contact_sheet, typical
+from attacks.passes import memory_told
 from attacks.report.index import collect, write_index
-from attacks.report.page import write_report
 from attacks.results import comparison_lines, encoder_line, manifest, metrics, table
 from attacks.sanity import table as sanity_table
 from attacks.schema import Run
@@ -76,11 +75,12 @@ def job(
     now = identity(run, parts, choice.decision, world, said["versions"])
     if world.first:
         _begin(out, said, now, (*parts.queries.notes, *describe(choice)), resumed)
+        _prepare_to_draw()
     folder = Path(world.agree(str(out.resolve()))) / CHECKPOINT  # of several processes one has a directory
     checkpoint = Checkpoint(folder, key_of(now), run.checkpoint.seconds, run.checkpoint.steps, world, parts.device)
     with ledger_of(parts, run.evaluate.batch, out, world) as ledger, _told(run, out, said, world) as told:
         try:
-            with watched(parts.encoder, run.objective) as encoder:
+            with watched(parts.encoder, run.objective) as encoder, memory_told():
                 outcome = experiment(
                     run,
                     parts,
@@ -93,8 +93,13 @@ def job(
                     lambda line: log_step(told, line, line.batch),
                 )
                 looks = sections(outcome)
-        except Elsewhere:
+        except (Elsewhere, OSError) as error:
+            ended = (folder.parent / "metrics.json").exists()  # the checkpoint has gone; what we made anew goes too
+            if isinstance(error, OSError) and not ended:
+                raise
             if world.first:
+                if ended:
+                    shutil.rmtree(folder, ignore_errors=True)
                 print(f"note: all pictures of {out} are done, and another process writes the tables", file=sys.stderr)
             return {}
         except NotFinite as error:  # of no picture alone: of several processes, of a delta for all, of a section
@@ -131,6 +136,14 @@ def _begin(out: Path, said: dict[str, Any], now: Identity, notes: Iterable[str],
     (out / CHECKPOINT).mkdir()
     write_json(out / IDENTITY, now)
     write_json(out / "manifest.json", said)  # the last: where it is, the run can be taken up
+
+
+def _prepare_to_draw() -> None:
+    """Load what draws. Not before a run has begun: matplotlib writes a cache into the home, and what is refused
+    writes nothing. Not at its end either, when hours later the sources may be others."""
+    import attacks.explain.figure
+    import attacks.report.contact
+    import attacks.report.page  # noqa: F401
 
 
 @contextmanager
@@ -170,6 +183,8 @@ def resume(folder: Path, words: Sequence[str] = ()) -> dict[str, Any]:
         words: what whoever starts this says beside it, which a directory may not choose: `encoder.model=FILE` of a
             program, where a tracker sends the run, or `data.cache=FOLDER`.
     """
+    if (folder / "metrics.json").exists():  # a run that was killed as the last thing it did
+        shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
     said_too = dict(word.split("=", 1) for word in words if "=" in word)
     before = interrupted(folder, said_too.get("encoder.model"))
     refuse_words(before.manifest, words)
@@ -207,6 +222,9 @@ def _write(
     outcome: Outcome,
     looks: Sections,
 ) -> None:
+    from attacks.report.contact import contact_sheet, typical
+    from attacks.report.page import write_report
+
     write_rows(out / "per_image.csv", rows)
     for name, lines in looks.rows().items():
         write_rows(out / f"{name}.csv", lines)

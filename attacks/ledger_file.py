@@ -25,6 +25,8 @@ SCHEMA = (
 LOCKED = 30.0
 #: The most bytes of a value that is read.
 LONGEST = 1 << 16
+#: The most letters of a line for people.
+LINE = 2000
 #: The last bytes of a journal that names a second journal. Ours never do, and sqlite deletes the file that is named.
 SECOND = bytes.fromhex("d9d505f920a163d7")
 SAFE = "the results that are written are safe in files of their own"
@@ -112,9 +114,11 @@ def _foreign(path: Path, why: str) -> str:
 
 
 def line(text: object) -> str:
-    """Any text as one line that a terminal can be shown."""
-    words = "".join(letter if letter.isprintable() else " " for letter in str(text)[:5000])
-    return " ".join(words.split())[:500]
+    """Any text as one line that a terminal can be shown. A long one loses its middle: what happened stands at its
+    beginning, and the command that shows it at its end."""
+    words = " ".join("".join(letter if letter.isprintable() else " " for letter in str(text)).split())
+    half = (LINE - 5) // 2
+    return words if len(words) <= LINE else f"{words[:half]} ... {words[-half:]}"
 
 
 def digest(names: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -100,6 +101,27 @@ def in_parts(run: Callable[[Tensor], Found], rows: Tensor, chunk: int) -> Iterat
             chunk = len(part) // 2
 
 
+@contextmanager
+def memory_told() -> Iterator[None]:
+    """Raise MemoryError, in one line, where memory runs out in what is done as a whole."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        if isinstance(error, MemoryError) and str(error).startswith(RAN_OUT):
+            raise
+        raise MemoryError(f"{RAN_OUT}; {INSTEAD} ({_Full(error).said})") from error
+
+
+#: What is said where memory ran out, and what can still be done.
+RAN_OUT = "memory ran out"
+INSTEAD = (
+    "make the pictures smaller (`data.size`) or fewer at a time (`evaluate.batch`), take a smaller encoder or "
+    "engine.precision=bfloat16, or a device with more memory"
+)
+
+
 class _Full:
     """Memory ran out; the error itself would keep what filled it."""
 
@@ -109,9 +131,8 @@ class _Full:
     def words(self) -> str:
         """What can still be done."""
         return (
-            "memory ran out with one view of one picture in a pass, so `engine.chunk` cannot go lower: make the "
-            "pictures smaller (`data.size`) or fewer at a time (`evaluate.batch`), take a smaller encoder or "
-            f"engine.precision=bfloat16, or a device with more memory ({self.said})"
+            f"{RAN_OUT} with one view of one picture in a pass, so `engine.chunk` cannot go lower: {INSTEAD} "
+            f"({self.said})"
         )
 
 

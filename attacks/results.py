@@ -109,6 +109,7 @@ def metrics(
         "cost": cost | {"cached": outcome.cached},
         "costs": {name: asdict(spent) for name, spent in (outcome.costs | looks.costs).items()},
         "failed": [failure._asdict() for failure in outcome.failed],
+        "failed_parts": looks.failed,
         "fell_back": list(outcome.fallen),
         "sanity": None if outcome.sanity is None else outcome.sanity.to_dict(),
         "drift": None if outcome.drift is None else outcome.drift.to_dict(),

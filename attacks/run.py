@@ -109,8 +109,9 @@ def cli() -> None:
             if (RANK or shown) and not resumed:
                 sys.argv[1:] = _follower(sys.argv[1:], scratch)
             _run()
-    except (CompactHydraException, OmegaConfBaseException, *USER_ERRORS) as error:
-        if _all_asked():
+    except (CompactHydraException, OmegaConfBaseException, RecursionError, *USER_ERRORS) as error:
+        ours = isinstance(error, RecursionError) and "attacks.job" in sys.modules  # not Hydra's any more
+        if _all_asked() or ours:
             raise
         _fail(error)
     except Stopped as stop:
@@ -134,7 +135,7 @@ def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> schema
         _refuse_unchecked([presets.plain_word(word) for word in words])
         with hydra.initialize_config_dir(str(CONFIGS), **RULES):
             run = schema.validate(hydra.compose("run", overrides=words))
-    except (CompactHydraException, OmegaConfBaseException) as error:
+    except (CompactHydraException, OmegaConfBaseException, RecursionError) as error:
         raise ValueError(one_line(error)) from None
     refuse_unasked(run.tracker, words)
     presets.refuse_unasked(run, words)

@@ -22,10 +22,12 @@ from attacks.explain.explanation import Explanations, explain
 from attacks.gallery import spread
 from attacks.left_out import left_out, varying
 from attacks.meter import Meter, Spent
+from attacks.passes import memory_told
 from attacks.patch import Patch
 from attacks.response import axes_of, response
 from attacks.schema import Run
 from attacks.slices import axis
+from attacks.units import FAULTS, keep_fault
 from transforms import Compose, Shown, stream, widened
 
 #: Views of a cell of a map, and cells along its sides; cells of a curve.
@@ -46,10 +48,12 @@ class Section(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Sections:
-    """The parts by their key in metrics.json, None where not asked for, and what each has cost."""
+    """The parts by their key in metrics.json, None where not asked for or failed, what each has cost, and why those
+    that failed did."""
 
     found: dict[str, Section | None]
     costs: dict[str, Spent] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
 
     @property
     def cost(self) -> Spent:
@@ -88,6 +92,7 @@ def sections(outcome: Outcome) -> Sections:
     bench, asked = outcome.bench, outcome.bench.run.evaluate
     found: dict[str, Section | None] = {}
     costs: dict[str, Spent] = {}
+    failed: dict[str, str] = {}
     meter = bench.meter()
     for name, wanted, make in (
         ("response", any(wished(bench.run, bench.parts.transforms)), _response),
@@ -96,10 +101,18 @@ def sections(outcome: Outcome) -> Sections:
         ("explanations", asked.explain, _explanations),
     ):
         found[name] = None
-        if wanted:
-            found[name], costs[name] = bench.checkpoint.once(name, partial(_priced, make, outcome, meter))
-            meter.read()
-    return Sections(found, costs)
+        if not wanted:
+            continue
+        try:
+            with memory_told():
+                found[name], costs[name] = bench.checkpoint.once(name, partial(_priced, make, outcome, meter))
+        except FAULTS as error:  # the tables of the arms stand without it
+            if bench.world.size > 1:  # each process may have met another
+                raise
+            keep_fault(bench, error, name)
+            failed[name] = str(error)
+        meter.read()
+    return Sections(found, costs, failed)
 
 
 def _priced(make: Callable[[Outcome, Meter], Section], outcome: Outcome, meter: Meter) -> tuple[Section, Spent]:

@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
 
-import torch
-
 from attacks.batch import Bench, Found, Unit, attacked
 from attacks.build import Parts
 from attacks.checks import DeadGradient
 from attacks.distributed import World
 from attacks.fault import NotFinite, write
 from attacks.ledger import Claim, Failure, Ledger
+from attacks.passes import memory_told
 
 #: Seconds between two looks at what the others are doing.
 PAUSE = 0.5
@@ -25,7 +24,7 @@ SHOWN = 3
 #: The file of a run's ledger.
 LEDGER = "ledger.sqlite"
 #: What may be a picture's own fault: it is tried once more, by itself, and then reported.
-FAULTS = (FloatingPointError, DeadGradient, torch.OutOfMemoryError, MemoryError)
+FAULTS = (FloatingPointError, DeadGradient, MemoryError)
 #: So many pictures that are given up, with none that is done, and it is no longer these pictures' fault.
 HOPELESS = 3
 
@@ -121,13 +120,13 @@ def _do(ledger: Ledger | None, bench: Bench, unit: Unit, size: int) -> None:
     """One unit. A fault of a picture costs that picture; a run of which nothing but faults has come ends."""
     claim = Claim(unit.start, unit.stop)
     try:
-        bench.checkpoint.once(unit.name, lambda: attacked(bench, unit))
+        with memory_told():
+            bench.checkpoint.once(unit.name, lambda: attacked(bench, unit))
     except FAULTS as error:
         # A perturbation for all has no picture to leave out, and several processes may have met several faults.
         if ledger is None or bench.world.size > 1 or bench.parts.perturbation.shared:
             raise
-        if isinstance(error, NotFinite):
-            write(bench.exhibits.out, error, f"fault.{unit.start:06d}.safetensors")
+        keep_fault(bench, error, f"{unit.start:06d}")
         bench.checkpoint.under(unit.name).drop("")
         ledger.failed(claim, str(error))
         counts = ledger.counts()
@@ -137,6 +136,12 @@ def _do(ledger: Ledger | None, bench: Bench, unit: Unit, size: int) -> None:
     else:
         if ledger is not None:
             ledger.done(claim)
+
+
+def keep_fault(bench: Bench, error: Exception, name: str) -> None:
+    """Keep the view that is not finite, if it is one, for whoever wants to see it again."""
+    if isinstance(error, NotFinite):
+        write(bench.exhibits.out, error, f"fault.{name}.safetensors")
 
 
 def _unit(start: int, stop: int, bench: Bench, size: int) -> Unit:

@@ -13,7 +13,7 @@ import argparse
 import importlib
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import attacks
 from attacks import load_encoder
@@ -42,8 +42,15 @@ def stranger(place: str) -> Any:
     return found
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--transforms", metavar="NAME", help="a preset of configs/transforms, or a YAML file")
     source.add_argument("--callable", metavar="MODULE:ATTRIBUTE", help="a transform of your own")
@@ -59,13 +66,17 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the audit. Returns the exit status: 0, or 1 after one line that says what to mend."""
-    given = parsed(arguments)
     try:
+        given = parsed(arguments)
         pipeline = preset(given.transforms) if given.transforms else stranger(given.callable)
         image, notes = load_image(given.image)
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
         if given.side is not None:
+            if not 1 <= given.side <= min(image.shape[1:]):
+                raise ValueError(
+                    f"`--side` must be 1 to {min(image.shape[1:])}, the picture's shorter side; got {given.side}"
+                )
             image = resize(image[None], given.side, "pil_bicubic")[0].clamp(0, 1)
         report = audit(
             pipeline,

@@ -52,6 +52,8 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 def kept_view(run: Path) -> Path:
     """The file of the view that a run stopped at. Where pictures have failed one by one, each has its own."""
+    if not run.exists():
+        raise FileNotFoundError(f"`{run}` does not exist: name the directory of a run, or a {NAME} in it")
     found = sorted(run.glob("fault*.safetensors")) if run.is_dir() else [run]
     if len(found) > 1:
         shown = ", ".join(str(path) for path in found[:SHOWN]) + (", ..." if len(found) > SHOWN else "")

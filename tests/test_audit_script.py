@@ -42,6 +42,12 @@ def test_the_script_audits_a_strangers_callable(script, capsys):
         ["--callable", "torch:nothing"],
         ["--transforms", "identity", "--image", "missing.png"],
         ["--transforms", "identity", "--draws", "0"],
+        ["--transforms", "identity", "--draws", "many"],
+        ["--transforms", "identity", "--side", "0"],
+        ["--transforms", "identity", "--side", "100000000"],
+        ["--transforms", "identity", "--callable", "torch:round"],
+        ["--nothing"],
+        [],
     ],
 )
 def test_the_scripts_errors_are_one_line(script, arguments, capsys):

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.wrong import desk as desk
+from tests.wrong import mostly_slow
 
 WRITES = "logging.FileHandler, filename: mark"
 BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
@@ -72,7 +73,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", mostly_slow(TEXTS, 3))
 def test_a_bad_preset_is_one_line(desk, text):
     content, reason = TEXTS[text]
     path = desk.given / "mine.yaml"

@@ -101,7 +101,7 @@ CONTENTS = {
 }
 
 
-@pytest.mark.parametrize("name", mostly_slow(CONTENTS, 2), ids=ascii)
+@pytest.mark.parametrize("name", mostly_slow(CONTENTS, 4), ids=ascii)
 def test_a_bad_file_is_one_line(desk, name):
     content, reason = CONTENTS[name]
     (desk.given / name).write_bytes(content)
@@ -135,7 +135,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", mostly_slow(PLACES, 3))
 def test_what_is_no_file_is_one_line(desk, place):
     make, name, reason = PLACES[place]
     make(desk.given / name.partition("/")[0])

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shlex
 import signal
 import threading
 

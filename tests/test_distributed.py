@@ -3,15 +3,22 @@
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from attacks.distributed import ALONE, join
+import attacks.job
+from attacks.distributed import ALONE, World, join
 from attacks.run import cli
+from attacks.signals import Stopped
+from tests.processes import facts
+from tests.test_replay import run_of as composed
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -39,10 +46,12 @@ open(f"{sys.argv[1]}/{found['rank']}.json", "w").write(json.dumps(found))
 """
 
 
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+
+
 def torchrun(size, arguments, folder, check=True):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
     return subprocess.run(
-        [*command, *arguments],
+        [*TORCHRUN, str(size), *arguments],
         cwd=folder,
         env=ENVIRONMENT,
         capture_output=True,
@@ -132,6 +141,91 @@ def compare(sizes, folder, arguments, rel):
                 assert row[name]["mean"] == pytest.approx(metrics["arms"][arm][name]["mean"], abs=1e-3), (arm, name)
         assert found["cost"]["forward"] == metrics["cost"]["forward"]
         assert found["cost"]["backward"] == metrics["cost"]["backward"]
+
+
+def cut(arguments, folder, place, stop):
+    """Two processes, stopped once an arm stands at its `place`: what they said. `stop` is told torchrun's number, and
+    those of its processes."""
+    command = [*TORCHRUN, "2", "-m", "attacks.run", *arguments]
+    children = "/proc/{0}/task/{0}/children"
+    with subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as running:
+        while not list(folder.glob(place)):
+            assert running.poll() is None, running.stderr.read()
+            time.sleep(0.02)
+        workers = [int(pid) for pid in Path(children.format(running.pid)).read_text().split()]
+        stop(running.pid, workers)
+        said = running.communicate(timeout=60)[1]
+    assert running.returncode != 0
+    return said
+
+
+def kill_one(_, workers):
+    os.kill(workers[-1], signal.SIGKILL)
+
+
+def end(torchrun, _):
+    os.kill(torchrun, signal.SIGTERM)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
+def test_two_processes_that_are_stopped_go_on_and_end_with_the_same_bytes(tmp_path, monkeypatch, capsys):
+    words = ["config=smoke", "data.count=2", "attack.views=4", "attack.steps=4", "evaluate.views=4", "engine=fixed"]
+    words += ["sanity=none", "checkpoint.steps=1", "evaluate.refine=0"]
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    beside = subprocess.Popen(
+        [*TORCHRUN, "2", "-m", "attacks.run", *words, f"hydra.run.dir={whole}"], cwd=tmp_path, env=ENVIRONMENT
+    )
+    cut([*words, f"hydra.run.dir={run}"], tmp_path, "run/checkpoint/*.eot.now.safetensors", kill_one)
+    said = cut([f"resume={run}"], tmp_path, "run/checkpoint/*.no_eot.now.safetensors", end)
+    again = f"torchrun --standalone --nproc-per-node 2 -m attacks.run resume={run}"
+    assert said.count("stopped by SIGTERM") == said.count(f"stopped by SIGTERM; go on with: {again}\n") == 1
+    assert call(monkeypatch, f"resume={run}") == 1
+    assert "the number of processes was 2 and is 1" in capsys.readouterr().err
+    torchrun(2, ["-m", "attacks.run", f"resume={run}"], tmp_path)
+    assert beside.wait(60) == 0
+    assert facts(run) == facts(whole)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "python -m attacks.run"),
+        ({"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, "python -m attacks.run"),
+        ({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, "torchrun --standalone --nproc-per-node 2 -m attacks.run"),
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, "torchrun with the flags of before, -m attacks.run"),
+    ],
+)
+def test_a_run_that_is_stopped_names_the_command_that_starts_as_many_processes(monkeypatch, tmp_path, given, words):
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "manifest.json").touch()
+    assert str(Stopped(signal.SIGTERM, tmp_path)) == f"stopped by SIGTERM; go on with: {words} resume={tmp_path}"
+
+
+def test_the_checkpoint_goes_when_all_processes_have_read_it(monkeypatch, tmp_path):
+    order, write = [], attacks.job._write
+    monkeypatch.setattr(World, "meet", lambda _: order.append((tmp_path / "checkpoint").exists()))
+    monkeypatch.setattr(attacks.job, "_write", lambda *given: (order.append("written"), write(*given)))
+    attacks.job.job(composed("attack.steps=1", "data.count=1"), tmp_path, "smoke", [])
+    assert order == [True, "written"] and not (tmp_path / "checkpoint").exists()
+
+
+def test_where_another_process_is_gone_the_rest_say_so_in_a_line(monkeypatch):
+    def gone(*_):
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:26029")
+
+    for name in ("all_reduce", "broadcast"):
+        monkeypatch.setattr(dist, name, gone)
+    world, ones = World(0, 2), torch.ones(2)
+    for ask in (lambda: world.sum(ones), lambda: world.agree("a"), lambda: world.broadcast(ones), world.meet):
+        with pytest.raises(ConnectionError, match=r"^another process of this run has ended.* resume=[^\n]*$"):
+            ask()
+    monkeypatch.setattr(dist, "broadcast", lambda *_: torch.ones(2) @ torch.ones(3))
+    with pytest.raises(RuntimeError, match="size"):  # a fault of ours stays one
+        world.broadcast(ones)
 
 
 def test_an_error_is_told_by_the_process_that_meets_it(tmp_path):

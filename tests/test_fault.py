@@ -8,7 +8,7 @@ import torch
 
 from attacks import EOT, Away, Ensemble, Linf, Members, Paired, Universal, fault
 from attacks.certain import certain, looks_of
-from attacks.evaluation import bank, evaluate
+from attacks.evaluation import Right, bank, evaluate
 from attacks.fault import NotFinite
 from tests.faulty import LIMIT, Head, Turn, net, pictures, run_all, started
 from transforms import Affine, Brightness, Compose, stream
@@ -153,5 +153,12 @@ def test_judging_stops_at_a_view_that_is_not_finite():
     with pytest.raises(NotFinite, match="step 4: ") as other:
         views.losses(images, net()(images), net(), Away(), 5, step=4)
     assert one.value.fault.view == other.value.fault.view
+    right = Right(torch.arange(3), torch.arange(3), torch.arange(3))
+    for signature in (None, torch.sign):  # which makes a number of NaN
+        with pytest.raises(NotFinite, match="stage `turn`") as ranked:
+            evaluate(
+                *(images, net()(images), net()(images)), encoder=net(), bank=views, right=right, signature=signature
+            )
+        assert ranked.value.fault.view == one.value.fault.view
     assert one.value.fault.doing == "evaluate"
     assert float(Turn().values(views.u[one.value.fault.view, -1])) > LIMIT

@@ -196,8 +196,17 @@ def test_a_reason_is_one_short_line_that_a_terminal_can_be_shown(two, reason):
     one.failed(one.claim(), reason)
     (failure,) = one.failures()
     assert failure[:3] == (0, "0.png", 2)
-    assert len(failure.reason) <= 500
+    assert len(failure.reason) <= 2000
     assert failure.reason.isprintable()
+
+
+def test_a_long_reason_keeps_its_beginning_and_its_end(two):
+    one, _ = two
+    for _ in range(2):
+        one.failed(one.claim(), f"NaN begins at lens ({'angle 3, ' * 999}); python scripts/replay_view.py run")
+    (failure,) = one.failures()
+    assert failure.reason.startswith("NaN begins at lens (")
+    assert failure.reason.endswith("; python scripts/replay_view.py run")
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 3), (1, 3), (-1, 0), (5, 7), (2, 2)])

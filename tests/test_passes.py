@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attacks.passes import GROUPS, Pass, blocks, group_size, in_parts, passes, within_memory
+from attacks.passes import GROUPS, Pass, blocks, group_size, in_parts, memory_told, passes, within_memory
 
 counts = st.integers(1, 40)
 
@@ -101,3 +101,24 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory():
     with pytest.raises(RuntimeError, match="mat1"):
         list(within_memory(run, Pass(range(2), ((0, 1),))))
     assert len(tried) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory.\nSee there"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"),
+        MemoryError(),
+    ],
+    ids=["cuda", "cpu", "python"],
+)
+def test_memory_that_runs_out_in_no_pass_is_told_in_a_line_too(error):
+    with pytest.raises(MemoryError, match=r"^memory ran out; make the pictures smaller [^\n]*\)$"), memory_told():
+        raise error
+
+
+@pytest.mark.parametrize("error", [MemoryError("memory ran out with one view"), RuntimeError("shapes")], ids=str)
+def test_what_is_told_already_and_what_is_no_lack_of_memory_stay_as_they_are(error):
+    with pytest.raises(type(error)) as caught, memory_told():
+        raise error
+    assert caught.value is error

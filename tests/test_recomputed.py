@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from attacks import cautions, job, sections
+from attacks import cautions, sections
 from tests.recomputed import cells, read
 from tests.test_run import call
 
@@ -18,7 +18,7 @@ def test_every_number_follows_from_the_files(tmp_path, monkeypatch):
     monkeypatch.setattr(sections, "CELLS", 3)
     monkeypatch.setattr(sections, "CURVE_CELLS", 2)
     monkeypatch.setattr(sections.Sections, "draw", lambda self, out: None)
-    monkeypatch.setattr(job, "write_report", lambda *_, **__: None)
+    monkeypatch.setattr("attacks.report.page.write_report", lambda *_, **__: None)
     assert call(monkeypatch, *TINY, f"hydra.run.dir={tmp_path / 'run'}") == 0
     content, seen = read(tmp_path / "run"), Counter()
     for where, there, computed in cells(content, tmp_path / "run"):

@@ -127,6 +127,15 @@ def test_what_cannot_be_had_is_refused_in_one_line(finished, capsys, words, mess
     assert said.count("\n") == 1
 
 
+def test_what_is_not_there_or_torn_is_refused_in_one_line(stopped, capsys, tmp_path):
+    out, _ = stopped
+    (out / fault.NAME).write_bytes((out / fault.NAME).read_bytes()[:3000])
+    for path, message in ((out / "none", "does not exist: name the directory"), (out, "does not hold a view")):
+        assert replay_view.main([str(path)]) == 1
+        said = capsys.readouterr().err
+        assert message in said and said.count("\n") == 1
+
+
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
     """The directory of a run that has stopped, and the error."""
@@ -203,3 +212,27 @@ def test_a_gradient_that_is_not_finite_is_seen_again(tmp_path, monkeypatch, caps
     said = capsys.readouterr().out
     assert "NaN or inf begins at the gradient of stage `turn`" in said
     assert "note: in the run" not in said
+
+
+SHARED = "perturbation.shared=true"
+
+
+@pytest.mark.parametrize(
+    "words", [[SHARED], ["evaluate.batch=1", "data.count=3"]], ids=["a delta for all", "picture by picture"]
+)
+def test_a_run_that_a_view_has_stopped_keeps_it_and_tells_the_command(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.setitem(STAGES, "turn", Turn)
+    run = run_of(*words, affine={"degrees": 20}, turn={"limit": -9.9})
+    with pytest.raises(FloatingPointError) as caught:
+        job(run, tmp_path, "smoke", [])
+    name = str(caught.value).partition("python scripts/replay_view.py ")[2]
+    capsys.readouterr()
+    assert replay_view.main([name]) == 0
+    said = capsys.readouterr().out
+    assert "NaN or inf begins at stage `turn`" in said and "note: in the run" not in said
+    if SHARED in words:
+        assert name == str(tmp_path)
+        return
+    assert replay_view.main([str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert "holds 3 views that were not finite; name one of them" in said and name in said

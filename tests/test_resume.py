@@ -66,7 +66,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bytes(whole, stopped, monkeyp
     ("harm", "words"),
     [
         (lambda folder: shutil.rmtree(folder), "there is none"),
-        (lambda folder: (folder / "manifest.json").unlink(), "does not exist"),
+        (lambda folder: (folder / "manifest.json").unlink(), "nothing was begun"),
         (lambda folder: (folder / "manifest.json").write_text("[]"), "has no `config`"),
         (lambda folder: (folder / "metrics.json").write_text("{}"), "is finished"),
         (lambda folder: (folder / "checkpoint" / FIRST).write_bytes(b"no"), "cannot be taken up"),
@@ -153,7 +153,7 @@ def test_a_run_that_died_over_its_report_is_not_finished(whole, tmp_path, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(attacks.job, "write_report", die)
+        patch.setattr("attacks.report.page.write_report", die)
         assert call(patch, *TINY, *LEAN, f"hydra.run.dir={folder}") == 130
     assert not (folder / "report.html").exists() and not (folder / "metrics.json").exists()
     assert call(monkeypatch, f"resume={folder}") == 0

@@ -1,5 +1,6 @@
 """What a run is told to its trackers, without their libraries."""
 
+import errno
 import json
 import sys
 from types import SimpleNamespace
@@ -87,6 +88,24 @@ def test_a_run_that_goes_on_keeps_its_lines_but_not_a_torn_one(tmp_path):
         file.write('{"event": "scal')
     JsonLines(path).close()
     assert [event["event"] for event in events(path)] == ["start", "scalars", "start", "end"]
+
+
+def test_a_full_disk_is_named_with_the_file_and_does_not_hide_what_ended_the_run(tmp_path):
+    path = tmp_path / "events.jsonl"
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def filled():
+        lines = JsonLines(path)
+        lines.file.close()
+        lines.file = SimpleNamespace(name=str(path), write=full, close=lambda: None)
+        return lines
+
+    with pytest.raises(OSError, match=r"events\.jsonl cannot be written: the disk is full"):
+        filled().log_scalars(0, {"objective": 1.0})
+    with pytest.raises(FloatingPointError), Trackers(filled()):
+        raise FloatingPointError
 
 
 @pytest.mark.parametrize("call", ["scalars", "image", "artifact", "close"])

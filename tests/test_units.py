@@ -1,6 +1,7 @@
 """Several processes on the pictures of one run, and what becomes of pictures that fail."""
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from PIL import Image
 
 import attacks.batch
+import attacks.job
 import attacks.units
 from attacks.fault import NotFinite
 from tests.processes import ended, facts, started
@@ -73,7 +75,10 @@ def spoiled(monkeypatch, names, error):
     monkeypatch.setattr(attacks.units, "attacked", attacked)
 
 
-@pytest.mark.parametrize("error", [NotFinite("NaN begins at lens"), MemoryError("too much")], ids=["nan", "memory"])
+FAULTS = [NotFinite("NaN begins at lens"), MemoryError("memory ran out")]
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=["nan", "memory"])
 def test_a_picture_that_fails_is_tried_alone_then_reported(tmp_path, monkeypatch, capsys, error):
     words = [
         *SMALL,
@@ -92,6 +97,15 @@ def test_a_picture_that_fails_is_tried_alone_then_reported(tmp_path, monkeypatch
     assert "001.png" not in (tmp_path / "run" / "per_image.csv").read_text()
     assert "001.png" in (tmp_path / "run" / "report.html").read_text()
     assert not (tmp_path / "run" / "pictures" / "eot" / "001.png").exists()
+
+
+def test_memory_that_runs_out_in_no_pass_costs_a_picture_and_not_the_run(tmp_path, monkeypatch):
+    spoiled(monkeypatch, ["001.png"], RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"))
+    path = pictures(tmp_path / "in", 2)
+    run = tmp_path / "run"
+    assert call(monkeypatch, *SMALL, f"data.path={path}", "evaluate.batch=1", f"hydra.run.dir={run}") == 1
+    (failed,) = json.loads((run / "metrics.json").read_text())["failed"]
+    assert failed["name"] == "001.png" and failed["reason"].startswith("memory ran out; make the pictures smaller")
 
 
 def test_where_nothing_succeeds_the_run_ends(tmp_path, monkeypatch, capsys):
@@ -148,6 +162,27 @@ def test_a_file_of_the_checkpoint_that_is_gone_is_made_again(tmp_path, monkeypat
     assert facts(run) == facts(whole)
 
 
+@pytest.mark.parametrize("late", ["at its beginning", "at work"])
+def test_who_comes_when_the_run_ends_leaves_nothing_behind(tmp_path, monkeypatch, capsys, late):
+    path, run = pictures(tmp_path / "in", 3), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        spoiled(patch, ["000.png"], OSError("the disk is full"))
+        assert call(patch, *SMALL, f"data.path={path}", "evaluate.batch=1", f"hydra.run.dir={run}") == 1
+
+    def ended(*given):
+        """Another process has come to the end meanwhile."""
+        (run / "metrics.json").touch()
+        shutil.rmtree(run / "checkpoint")
+        return real(*given)  # which makes the folder anew, or misses it
+
+    where = (attacks.job, "_begin") if late == "at its beginning" else (attacks.units, "attacked")
+    real = getattr(*where)
+    monkeypatch.setattr(*where, ended)
+    assert call(monkeypatch, f"resume={run}") == 0
+    assert "another process writes the tables" in capsys.readouterr().err
+    assert not (run / "checkpoint").exists()
+
+
 def test_a_ledger_that_is_gone_is_made_from_the_files(tmp_path, monkeypatch):
     path, run = pictures(tmp_path / "in", 3), tmp_path / "run"
     with monkeypatch.context() as patch:
@@ -165,3 +200,18 @@ def test_a_unit_s_seed_is_its_own():
     seeds = [unit.seed(3) for unit in units]
     assert seeds[0] == 3 and len(set(seeds)) == 3
     assert torch.Generator().manual_seed(seeds[2])
+
+
+def test_a_part_that_fails_costs_the_part_and_is_said(tmp_path, monkeypatch, capsys):
+    def broken(*_):
+        raise NotFinite("NaN begins at lens")
+
+    path, run = pictures(tmp_path / "in", 2), tmp_path / "run"
+    monkeypatch.setattr("attacks.sections._deployment", broken)
+    assert call(monkeypatch, *SMALL, f"data.path={path}", "evaluate.deploy=1", f"hydra.run.dir={run}") == 1
+    said = capsys.readouterr()
+    assert said.err.splitlines()[-1].startswith("error: the part deployment failed, and the tables are without it")
+    assert "THE PART deployment FAILED: NaN begins at lens" in said.out
+    content = json.loads((run / "metrics.json").read_text())
+    assert content["deployment"] is None and content["failed_parts"] == {"deployment": "NaN begins at lens"}
+    assert len(content["queries"]) == 2 and "THE PART deployment FAILED" in (run / "report.html").read_text()

@@ -8,13 +8,10 @@ import signal
 import stat
 from pathlib import Path
 
-import matplotlib.font_manager
 import pytest
 
 from tests.test_run import call
 
-#: Imported here, or the first case would find its cache of fonts in the home that it watches.
-assert matplotlib.font_manager
 #: Seconds after which a case counts as one that hangs.
 LONGEST = 20
 #: What Hydra makes before a configuration is looked at.

@@ -12,6 +12,7 @@ import numpy as np
 from attacks.earlier import read_json
 from attacks.files import sha256
 from attacks.images import to_bytes
+from attacks.links import refuse_links
 from attacks.physical import colour_fit, photo_report
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.layout import Card, card_from
@@ -86,6 +87,8 @@ def score_photos(
     """
     if view not in VIEWS:
         raise ValueError(f"`--view` must be one of {', '.join(VIEWS)}; got {view!r}")
+    if out is None:
+        refuse_links(run)
     where, card = placement(run), printed(run)
     found, notes = listed(photos, where.pictures, picture)
     given = {} if quad is None else quads(quad, found)

@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 
 from attacks.files import atomic, sha256, write_json
+from attacks.links import refuse_links
 from attacks.physical.furniture import Label, beside
 from attacks.physical.layout import GROUPS, SIDES, Card, card
 from attacks.physical.paper import INCH, Page, Plan, plan
@@ -110,8 +111,11 @@ def write(
         out: the folder; None: `print` in that of the run.
 
     Raises:
-        ValueError: see `subject`, `card` and `plan`; or the card has more pixels than common software opens.
+        ValueError: see `subject`, `card`, `plan` and `refuse_links`; or the card has more pixels than common software
+            opens.
     """
+    if out is None:
+        refuse_links(run)
     found = subject(run)
     wide = WIDTH if width is None and found.width is None else found.width if width is None else width
     assert wide is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,8 @@ class Trackers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(failed=kind is not None)
+        with suppress(OSError) if kind is not None else nullcontext():  # the first error is the news
+            self.close(failed=kind is not None)
 
     def log_scalars(self, step: int, values: Values, arm: str = "") -> None:
         self._tell(lambda tracker: tracker.log_scalars(step, values, arm))

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attacks.files import named_where_unwritten
 from attacks.tracking.protocol import Values, named, picture
 
 if TYPE_CHECKING:
@@ -53,8 +54,9 @@ class JsonLines:
 
     def _write(self, **event: Any) -> None:
         line = json.dumps(event | {"seconds": round(time.perf_counter() - self.began, 3)}, allow_nan=False)
-        self.file.write(line + "\n")
-        self.file.flush()
+        with named_where_unwritten(Path(self.file.name)):
+            self.file.write(line + "\n")
+            self.file.flush()
 
 
 def _drop_torn_line(path: Path) -> None:
