@@ -37,8 +37,8 @@ STEEP = (
 )
 
 
-#: Views of more values than that (a line of pixels, enlarged by fifty) are not taken apart: float64 and gradients of a
-#: chain of stages would need more memory than a case may have.
+#: Views of more values than that (a line of pixels, enlarged by fifty) are not taken apart: float64 and gradients of
+#: a chain of stages would need more memory than a case may have.
 MOST = 2**20
 
 
