@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from attacks.checkpoint.kept import kept
 from attacks.estimate import Estimate
-from attacks.kept import kept
 
 
 @kept

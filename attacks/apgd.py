@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from attacks.checkpoint.kept import kept
 from attacks.estimate import Estimate
 from attacks.ground import Ground
-from attacks.kept import kept
 
 
 @kept

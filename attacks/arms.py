@@ -14,10 +14,10 @@ from attacks import choices
 from attacks.aims import Aim, Known, shown_sign
 from attacks.build import Parts
 from attacks.checkpoint import NOWHERE, Checkpoint
+from attacks.checkpoint.kept import kept
 from attacks.distributed import World
 from attacks.engine import engine_reset, engine_restore, engine_state
 from attacks.eot import EOT
-from attacks.kept import kept
 from attacks.laying import fixed
 from attacks.loop import Step
 from attacks.meter import Counted, Meter, Spent

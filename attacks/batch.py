@@ -14,13 +14,13 @@ from attacks.aims import Known, aim
 from attacks.arms import Setting, Trace, check, optimise
 from attacks.build import Parts
 from attacks.checkpoint import NOWHERE, Checkpoint
+from attacks.checkpoint.kept import kept
 from attacks.distributed import World
 from attacks.drift import VIEWS, Drift, layer_drift
 from attacks.engine import engine_state
 from attacks.evaluation import Bank, Scores, signature_of
 from attacks.exhibits import Exhibits
 from attacks.judge import Judge, resisting
-from attacks.kept import kept
 from attacks.layers import Pool
 from attacks.meter import Counted, Meter, Spent
 from attacks.objectives import Away

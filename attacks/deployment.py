@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attacks.checkpoint.kept import kept
 from attacks.codecs import codecs
 from attacks.encoders.preprocess import Preprocess
 from attacks.evaluation import Bank
 from attacks.images import to_bytes
-from attacks.kept import kept
 from attacks.layers import unwrapped
 from attacks.resamplers import resamplers
 from attacks.scoring import Found, Scoring, judged

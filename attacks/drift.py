@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attacks.checkpoint.kept import kept
 from attacks.distributed import ALONE, World
 from attacks.eot import view
 from attacks.evaluation import Bank, signature_of
 from attacks.inspection import Visit, visits
-from attacks.kept import kept
 from attacks.layers import OUTPUT, Layers, Pool, asked, called
 from attacks.metrics import interval
 from attacks.objectives import similarity

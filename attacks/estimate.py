@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.kept import kept
+from attacks.checkpoint.kept import kept
 
 
 @kept

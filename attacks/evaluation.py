@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.certain import Looks, certain_losses, located
+from attacks.checkpoint.kept import kept
 from attacks.distributed import ALONE, World
 from attacks.eot import view
-from attacks.kept import kept
+from attacks.faults.certain import Looks, certain_losses, located
 from attacks.objectives import Away
 from attacks.parts import Encoder, Objective
 from attacks.passes import in_parts

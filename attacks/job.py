@@ -12,20 +12,19 @@ from typing import IO, Any
 import torch
 from torch import nn
 
-from attacks import fault
 from attacks.aims import watched
 from attacks.build import build, device
 from attacks.cautions import warnings
 from attacks.checkpoint import Checkpoint
+from attacks.checkpoint.identity import Identity, identity, key_of, refuse_other
 from attacks.choices_encoder import Subject
 from attacks.distributed import World, join
 from attacks.drift import words
 from attacks.earlier import interrupted, read_json, refuse_words
 from attacks.engine import describe, keep_freed_memory
 from attacks.experiment import Outcome, experiment
-from attacks.fault import NotFinite
+from attacks.faults import NotFinite, fault
 from attacks.files import clean, write_json
-from attacks.identity import Identity, identity, key_of, refuse_other
 from attacks.inspection import layer_listing
 from attacks.links import refuse_links
 from attacks.passes import memory_told

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from attacks.checkpoint.kept import kept
 from attacks.evaluation import Bank, bank
-from attacks.kept import kept
 from attacks.scoring import Found, Scoring, judged
 from transforms import Compose, Shown, base_of
 from transforms.base import Laying, Stage

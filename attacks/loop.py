@@ -15,19 +15,19 @@ import torch
 from torch import Tensor
 
 from attacks.adaptive import Adaptive, Views
-from attacks.certain import certain, looks_of
+from attacks.checkpoint.kept import kept
 from attacks.checks import DEAD, budgeted, checked, watched_over
 from attacks.distributed import ALONE, World
 from attacks.engine import engine_agree
 from attacks.eot import EOT
 from attacks.estimate import Estimate, combined
+from attacks.faults.certain import certain, looks_of
+from attacks.faults.silence import why_silent
 from attacks.ground import Ground
-from attacks.kept import kept
 from attacks.norms import settles
 from attacks.parts import Encoder, Inner, Look, Objective, Optimiser, Penalty, Perturbation
 from attacks.penalties import penalised
 from attacks.randomness import drawn as own_draws
-from attacks.silence import why_silent
 from attacks.trees import Tree
 from transforms import stream
 

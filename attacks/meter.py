@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attacks.checkpoint.kept import kept
 from attacks.distributed import World
-from attacks.kept import kept
 from attacks.parts import Encoder
 from attacks.trees import Tree
 

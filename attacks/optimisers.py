@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from attacks.checkpoint.kept import kept
 from attacks.estimate import Estimate
 from attacks.ground import Ground
-from attacks.kept import kept
 from transforms.homography import wide_dtype
 
 Schedule = Literal["constant", "cosine", "linear"]

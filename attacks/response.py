@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
+from attacks.checkpoint.kept import kept
 from attacks.comparisons import holm, least_p, sign_flip
 from attacks.evaluation import Bank, bank
-from attacks.kept import kept
 from attacks.scoring import Found, Scoring, judged
 from attacks.slices import Axis, axis, sliced
 from transforms import Compose, Shown, base_of

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from attacks.checkpoint.kept import kept
 from attacks.evaluation import Bank, Scores
-from attacks.kept import kept
 from attacks.metrics import interval, rate
 from transforms import Shown
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.kept import kept
+from attacks.checkpoint.kept import kept
 from transforms import Compose
 
 #: A coordinate is looked at in so many places when its distinct values are sought.

@@ -11,9 +11,9 @@ from typing import NamedTuple, Unpack
 import torch
 from torch import Tensor
 
+from attacks.checkpoint.kept import kept
 from attacks.distributed import ALONE
 from attacks.evaluation import Bank, bank
-from attacks.kept import kept
 from attacks.loop import STEPS, Position, Step, merged
 from attacks.parts import Perturbation, Setup, among
 from attacks.patch import Patch

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attacks.aims import Aim, Known
 from attacks.apgd import APGD
-from attacks.kept import kept
+from attacks.checkpoint.kept import kept
 from attacks.loop import Step
 from attacks.objectives import Toward
 from attacks.parts import Objective, Optimiser, Proposer, Setup

@@ -13,7 +13,7 @@ from attacks.batch import Bench, Found, Unit, attacked
 from attacks.build import Parts
 from attacks.checks import DeadGradient
 from attacks.distributed import World
-from attacks.fault import NotFinite, write
+from attacks.faults import NotFinite, write
 from attacks.ledger import Claim, Failure, Ledger
 from attacks.passes import memory_told
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from attacks.checkpoint.kept import kept
 from attacks.estimate import Estimate
 from attacks.ground import Ground
-from attacks.kept import kept
 from attacks.optimisers import Schedule, check_step, decay
 from transforms.homography import wide_dtype
 

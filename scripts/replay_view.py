@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from attacks.earlier import PROGRAMS
-from attacks.fault import NAME
+from attacks.faults import NAME
+from attacks.faults.replay import Again, of_fault
+from attacks.faults.replay_run import Named, of_run
+from attacks.faults.traced import Line, broken, traced
 from attacks.images import save_image
-from attacks.replay import Again, of_fault
-from attacks.replay_run import Named, of_run
-from attacks.traced import Line, broken, traced
 
 #: Files that a message names.
 SHOWN = 3

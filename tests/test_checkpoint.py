@@ -9,7 +9,7 @@ import threading
 import pytest
 import torch
 
-import attacks.checkpoint
+import attacks.checkpoint.tasks
 from attacks.checkpoint import NOWHERE, Checkpoint
 from attacks.signals import SIGNALS, Stopped, stoppable
 
@@ -77,8 +77,8 @@ def test_an_exception_finds_the_last_place_written(checkpoint, until, error):
 
 def test_a_place_is_written_as_often_as_asked(tmp_path, monkeypatch):
     written, now = [], [0.0]
-    monkeypatch.setattr(attacks.checkpoint, "write", lambda path, value, key: written.append(value))
-    monkeypatch.setattr(attacks.checkpoint.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(attacks.checkpoint.tasks, "write", lambda path, value, key: written.append(value))
+    monkeypatch.setattr(attacks.checkpoint.tasks.time, "monotonic", lambda: now[0])
 
     def walked(**pace):
         written.clear()

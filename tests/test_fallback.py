@@ -12,7 +12,7 @@ from attacks.arms import Counted
 from attacks.distributed import ALONE
 from attacks.engine import Decision, engine_agree, engine_reset, engine_restore, engine_state, prepare
 from attacks.evaluation import bank
-from attacks.fault import NotFinite
+from attacks.faults import NotFinite
 from attacks.sanity.trial import Tally
 from tests.faulty import net, pictures, run_all, started
 from transforms import Affine, Compose

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from attacks import EOT, Away, Ensemble, Linf, Members, Paired, Universal, fault
-from attacks.certain import certain, looks_of
+from attacks import EOT, Away, Ensemble, Linf, Members, Paired, Universal
 from attacks.evaluation import Right, bank, evaluate
-from attacks.fault import NotFinite
+from attacks.faults import NotFinite, fault
+from attacks.faults.certain import certain, looks_of
 from tests.faulty import LIMIT, Head, Turn, net, pictures, run_all, started
 from transforms import Affine, Brightness, Compose, stream
 

@@ -1,13 +1,17 @@
 """What a run is: everything that its numbers depend on shows, and nothing else does."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from attacks.build import build
+from attacks.checkpoint.identity import identity, key_of, refuse_other, sources
 from attacks.distributed import World
 from attacks.engine import Decision
-from attacks.identity import identity, key_of, refuse_other
 from attacks.run import compose
 
+ROOT = Path(__file__).resolve().parents[1]
 BASE = ["data.count=2", "data.size=32"]
 
 
@@ -53,3 +57,14 @@ def test_how_the_work_is_done_shows(base):
     others = [named(decision=Decision(chunk=3)), named(world=World(0, 2)), named(versions={"torch": "2"})]
     assert len({key_of(each) for each in (base, *others)}) == 4
     refuse_other(base, dict(base), "run")
+
+
+@pytest.mark.parametrize("file", ["attacks/loop.py", "attacks/checkpoint/kept.py", "transforms/sampling.py"])
+def test_every_file_of_ours_is_part_of_a_run(file, tmp_path):
+    for copy in ("same", "edited"):
+        for package in ("attacks", "transforms"):
+            shutil.copytree(ROOT / package, tmp_path / copy / package)
+    edited = tmp_path / "edited" / file
+    edited.write_bytes(edited.read_bytes() + b"\n")
+    assert sources(tmp_path / "same") == sources()
+    assert sources(tmp_path / "edited") != sources()

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from attacks.adaptive import Views
+from attacks.checkpoint.kept import ABOUT, FORMAT, read, write
 from attacks.estimate import Estimate
-from attacks.kept import ABOUT, FORMAT, read, write
 
 
 def kept(tmp_path, value):

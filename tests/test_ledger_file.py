@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 
 from attacks.ledger import Ledger
-from attacks.ledger_file import SCHEMA, SECOND
+from attacks.ledger.file import SCHEMA, SECOND
 
 NAMES = [f"{i}.png" for i in range(20)]
 

@@ -7,7 +7,7 @@ from attacks import APGD, EOT, L2, PGD, SGD, Adam, Away, Linf, Toward, Universal
 from attacks.adaptive import Adaptive
 from attacks.aims import Aim
 from attacks.apgd import APGD as Auto
-from attacks.kept import read, write
+from attacks.checkpoint.kept import read, write
 from attacks.optimisers import PGD as Descent
 from attacks.risk import CVaR
 from attacks.solver import watch

@@ -9,14 +9,14 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from attacks import Away, attack, fault, schema
+from attacks import Away, attack, schema
 from attacks.build import build
 from attacks.eot import EOT
-from attacks.fault import NotFinite
+from attacks.faults import NotFinite, fault
+from attacks.faults.replay import of_fault
+from attacks.faults.replay_run import Named, of_run
+from attacks.faults.traced import broken, traced
 from attacks.job import job
-from attacks.replay import of_fault
-from attacks.replay_run import Named, of_run
-from attacks.traced import broken, traced
 from scripts import replay_view
 from tests.test_configs import composed
 from transforms.registry import STAGES

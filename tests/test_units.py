@@ -13,7 +13,7 @@ from PIL import Image
 import attacks.batch
 import attacks.job
 import attacks.units
-from attacks.fault import NotFinite
+from attacks.faults import NotFinite
 from tests.processes import ended, facts, started
 from tests.test_run import call
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attacks.checkpoint.kept import kept
 from attacks.evaluation import Bank
 from attacks.explain.deletion import curves, ranks
 from attacks.explain.gradcam import look, on_picture, spatial_layer
@@ -19,7 +20,6 @@ from attacks.explain.gradients import Reach, reach
 from attacks.explain.maps import CAM, GRADIENT, RANDOM, Maps
 from attacks.explain.saliency import Asked, saliency
 from attacks.explain.spectrum import frequencies, radial, ring_count, shares
-from attacks.kept import kept
 from attacks.metrics import interval
 from attacks.norms import settle
 from attacks.passes import in_parts

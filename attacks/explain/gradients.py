@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from attacks.checkpoint.kept import kept
 from attacks.evaluation import Bank
 from attacks.explain.saliency import Asked, saliency
-from attacks.kept import kept
 from attacks.passes import in_parts
 from attacks.randomness import drawn
 from transforms import scene_of

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from attacks.checkpoint.kept import kept
 from attacks.explain.deletion import area
-from attacks.kept import kept
 
 #: The orders of deletion: by Grad-CAM, by the input gradient, and by chance.
 CAM, GRADIENT, RANDOM = "gradcam", "gradient", "random"

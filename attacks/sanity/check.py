@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from attacks.kept import kept
+from attacks.checkpoint.kept import kept
 
 Verdict = Literal["passed", "failed", "skipped"]
 

@@ -20,11 +20,11 @@ from attacks import choices
 from attacks.aims import Known, aim, wants_gallery, watched
 from attacks.batch import Unit, part_of
 from attacks.build import Parts, build
-from attacks.certain import Looks, one_view
 from attacks.embeddings import embedded
 from attacks.engine import Decision
 from attacks.eot import EOT
-from attacks.replay import Again, as_run, rebuildable
+from attacks.faults.certain import Looks, one_view
+from attacks.faults.replay import Again, as_run, rebuildable
 from attacks.schema import Run
 from attacks.search import gradient_free
 from attacks.trees import take

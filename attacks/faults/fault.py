@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from attacks import kept
+from attacks.checkpoint import kept
 from attacks.trees import Tree
 from transforms import Layer, Scene
 from transforms.outline import Outline
 
-#: The file in a run directory; what `attacks.kept` asks for.
+#: The file in a run directory; what `kept.read` asks for.
 NAME, KEY = "fault.safetensors", "a view that is not finite, 1"
 
 
@@ -105,7 +105,7 @@ def read(path: Path) -> Fault:
         reason = str(error).partition("cannot be taken up: ")[2].partition("; remove it")[0] or str(error)
         raise ValueError(f"`{path}` does not hold a view: {reason}") from None
     if not isinstance(found, Fault) or not all(map(_fits, found, _KINDS)):
-        raise ValueError(f"`{path}` does not hold a view: its content is none of `attacks.fault`")
+        raise ValueError(f"`{path}` does not hold a view: its content is not what a run writes there")
     return found
 
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from attacks.engine import in_float32, safely
 from attacks.eot import MakeScene, MakeTwin
 from attacks.estimate import Estimate
-from attacks.fault import Fault, NotFinite, layers_of
+from attacks.faults.fault import Fault, NotFinite, layers_of
+from attacks.faults.traced import OneView, Trace, broken, slope_of, traced
 from attacks.parts import Encoder, Objective, Perturbation, among
 from attacks.randomness import drawn
-from attacks.traced import OneView, Trace, broken, slope_of, traced
 from attacks.trees import Tree, take
 from transforms import Compose, Scene, scene_of
 

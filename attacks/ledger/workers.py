@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from attacks.ledger_file import CLAIMED, connect
+from attacks.ledger.file import CLAIMED, connect
 from attacks.living import born, lives, machine
 
 HOLDERS = """SELECT held.id, machine, pid, born, beat

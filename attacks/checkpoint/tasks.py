@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from attacks.checkpoint.kept import CPU, read, write
 from attacks.distributed import ALONE, World
-from attacks.kept import CPU, read, write
 
 Found = TypeVar("Found")
 
@@ -103,7 +103,7 @@ class Going:
         return self
 
     def at(self, place: Callable[[], Any]) -> None:
-        """The task stands at `place()`: a value (see `attacks.kept`) that is the same whenever it is asked for."""
+        """The task stands at `place()`: a value (see `kept.py`) that is the same whenever it is asked for."""
         if self._path is None:
             return
         self._place, self._since = place, self._since + 1

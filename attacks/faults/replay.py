@@ -1,6 +1,6 @@
 """A view of a run, seen again from the run's directory.
 
-A view that was not finite is held by a file (see `attacks.fault`). `attacks.replay_run` makes any other one again.
+A view that was not finite is held by a file (see `fault.py`). `replay_run.py` makes any other one again.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks import fault
 from attacks.aims import watched
 from attacks.build import device
 from attacks.earlier import Earlier, earlier, refuse_program
 from attacks.engine import Decision, prepare
+from attacks.faults import fault
+from attacks.faults.traced import OneView
 from attacks.laying import fixed, laid
 from attacks.parts import Encoder
 from attacks.pipelines import pipeline
 from attacks.randomness import drawn, randomised
 from attacks.schema import Run
 from attacks.subject import MODULE, subject
-from attacks.traced import OneView
 from attacks.trees import Tree, leaves
 from transforms import Compose, widened
 
 
 @dataclass(frozen=True, eq=False)
 class Again:
-    """A view as it can be looked at (see `attacks.traced`), what it is, the physical values of its coordinates, and
+    """A view as it can be looked at (see `traced.py`), what it is, the physical values of its coordinates, and
     what a reader must know. `where` is where it was not finite in the run, if it is of a fault."""
 
     view: OneView

@@ -27,6 +27,9 @@ SHOWN = 5
 
 Identity = dict[str, str]
 
+#: Where our packages lie.
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def identity(run: Run, parts: Parts, decision: Decision, world: World, versions: Mapping[str, str]) -> Identity:
     """What the numbers depend on: the configuration and the files that it names, the code, libraries, the encoder's
@@ -69,9 +72,8 @@ def refuse_other(before: Mapping[str, Any], now: Identity, folder: Path) -> None
 
 
 @lru_cache
-def sources() -> str:
-    """The digest of our code. A version number would not tell of an edit."""
-    root = Path(__file__).resolve().parents[1]
+def sources(root: Path = ROOT) -> str:
+    """The digest of our code, as it lies in `root`. A version number would not tell of an edit."""
     files = sorted(path for folder in ("attacks", "transforms") for path in (root / folder).rglob("*.py"))
     return _digest([(str(path.relative_to(root)), sha256(path)) for path in files])
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from attacks.ledger_file import CLAIMED, DONE, FAILED, FREE, line, opened, plain, transaction
-from attacks.workers import Pulse, Watch, beat, enter
+from attacks.ledger.file import CLAIMED, DONE, FAILED, FREE, line, opened, plain, transaction
+from attacks.ledger.workers import Pulse, Watch, beat, enter
 
 #: A picture alone is given up after so many failures; in a unit that failed it has one behind it.
 TRIES = 2

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from attacks.certain import Looks, one_view
+from attacks.faults.certain import Looks, one_view
+from attacks.faults.traced import ENCODER, traced
 from attacks.penalties import seen
-from attacks.traced import ENCODER, traced
 from attacks.trees import leaves
 from transforms import audit
 

@@ -1,0 +1,7 @@
+"""What a run has so far, and what it is, as files: so that it can go on after a stop."""
+
+from __future__ import annotations
+
+from attacks.checkpoint.tasks import NOWHERE, Checkpoint, Going
+
+__all__ = ["NOWHERE", "Checkpoint", "Going"]
