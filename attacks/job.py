@@ -16,7 +16,6 @@ from attacks.aims import watched
 from attacks.build import build, device
 from attacks.cautions import warnings
 from attacks.checkpoint import Checkpoint
-from attacks.checkpoint.identity import Identity, identity, key_of, refuse_other
 from attacks.choices_encoder import Subject
 from attacks.distributed import World, join
 from attacks.drift import words
@@ -25,6 +24,7 @@ from attacks.engine import describe, keep_freed_memory
 from attacks.experiment import Outcome, experiment
 from attacks.faults import NotFinite, fault
 from attacks.files import clean, write_json
+from attacks.identity import Identity, identity, key_of, refuse_other
 from attacks.inspection import layer_listing
 from attacks.links import refuse_links
 from attacks.passes import memory_told

@@ -18,10 +18,10 @@ from typing import NoReturn
 
 from attacks.earlier import PROGRAMS
 from attacks.faults import NAME
-from attacks.faults.replay import Again, of_fault
-from attacks.faults.replay_run import Named, of_run
 from attacks.faults.traced import Line, broken, traced
 from attacks.images import save_image
+from attacks.replay import Again, of_fault
+from attacks.replay_run import Named, of_run
 
 #: Files that a message names.
 SHOWN = 3

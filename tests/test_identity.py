@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from attacks.build import build
-from attacks.checkpoint.identity import identity, key_of, refuse_other, sources
 from attacks.distributed import World
 from attacks.engine import Decision
+from attacks.identity import identity, key_of, refuse_other, sources
 from attacks.run import compose
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,10 +13,10 @@ from attacks import Away, attack, schema
 from attacks.build import build
 from attacks.eot import EOT
 from attacks.faults import NotFinite, fault
-from attacks.faults.replay import of_fault
-from attacks.faults.replay_run import Named, of_run
 from attacks.faults.traced import broken, traced
 from attacks.job import job
+from attacks.replay import of_fault
+from attacks.replay_run import Named, of_run
 from scripts import replay_view
 from tests.test_configs import composed
 from transforms.registry import STAGES

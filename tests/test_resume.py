@@ -12,8 +12,8 @@ import attacks.experiment
 import attacks.job
 import attacks.units
 from attacks.batch import ARMS
-from attacks.checkpoint.identity import key_of
 from attacks.checkpoint.kept import read, write
+from attacks.identity import key_of
 from tests.runs import FILES, FIRST, LEAN, TINY, whole_run, without_seconds
 from tests.test_run import call
 

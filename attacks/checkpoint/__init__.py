@@ -1,4 +1,4 @@
-"""What a run has so far, and what it is, as files: so that it can go on after a stop."""
+"""What a run has so far, as files, so that it can go on after a stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views, losses and gradients that are not finite, or zero: which view began it, and how to see that view again."""
+"""Views, losses and gradients that are not finite, or zero: which view began it, at which stage."""
 
 from __future__ import annotations
 

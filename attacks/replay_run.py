@@ -24,7 +24,7 @@ from attacks.embeddings import embedded
 from attacks.engine import Decision
 from attacks.eot import EOT
 from attacks.faults.certain import Looks, one_view
-from attacks.faults.replay import Again, as_run, rebuildable
+from attacks.replay import Again, as_run, rebuildable
 from attacks.schema import Run
 from attacks.search import gradient_free
 from attacks.trees import take

@@ -1,6 +1,6 @@
 """A view of a run, seen again from the run's directory.
 
-A view that was not finite is held by a file (see `fault.py`). `replay_run.py` makes any other one again.
+A view that was not finite is held by a file (see `attacks.faults`). `attacks.replay_run` makes any other one again.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from transforms import Compose, widened
 
 @dataclass(frozen=True, eq=False)
 class Again:
-    """A view as it can be looked at (see `traced.py`), what it is, the physical values of its coordinates, and
-    what a reader must know. `where` is where it was not finite in the run, if it is of a fault."""
+    """A view as it can be looked at (see `attacks.faults.traced`), what it is, its coordinates in physical values,
+    and what a reader must know. `where` is where it was not finite in the run, if it is of a fault."""
 
     view: OneView
     title: str

@@ -28,7 +28,7 @@ SHOWN = 5
 Identity = dict[str, str]
 
 #: Where our packages lie.
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def identity(run: Run, parts: Parts, decision: Decision, world: World, versions: Mapping[str, str]) -> Identity:
