@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import AliasToken, YAMLError, scan
+from yaml import AliasToken, TagToken, YAMLError, scan
 
 from attacks.masking import refuse_credentials
 from attacks.schema import GROUPS, Run, printable, refuse_code
@@ -45,9 +45,7 @@ def read(path: str | Path) -> DictConfig:
         raise ValueError(f"{where} is larger than {MOST_BYTES // 2**10} KiB: is it a preset?")
     try:
         text = held.decode("utf-8")
-        # Each is copied in full: ten lines of aliases can make a billion values.
-        if any(isinstance(token, AliasToken) for token in scan(text)):
-            raise ValueError(f"{where}: YAML aliases (*name) are refused; write it out, or refer by ${{key}}")
+        refuse_marks(text, where)
         loaded = OmegaConf.load(io.StringIO(text)) if text.strip() else None
     except OSError:  # what OmegaConf says of a number
         loaded = None
@@ -71,6 +69,15 @@ def read(path: str | Path) -> DictConfig:
     _refuse_defaults(content.get("defaults"), where)
     refuse_code(content, where)
     return loaded
+
+
+def refuse_marks(text: str, where: str) -> None:
+    """Raise ValueError where YAML's aliases or tags stand in a text, YAMLError where it is none."""
+    for token in scan(text):
+        if isinstance(token, AliasToken):  # each is copied in full: ten lines of them can make a billion values
+            raise ValueError(f"{where}: YAML aliases (*name) are refused; write it out, or refer by ${{key}}")
+        if isinstance(token, TagToken):  # what makes values of a tag fails in any way it likes
+            raise ValueError(f"{where}: YAML tags (!name) are refused; a value says what it is")
 
 
 def refuse_unasked(run: Run, overrides: Iterable[str]) -> None:

@@ -29,7 +29,7 @@ import attacks
 from attacks.files import atomic
 from attacks.images import load_image, to_bytes
 from attacks.pipelines import preset, stages
-from attacks.presets import read
+from attacks.presets import read, refuse_marks
 from attacks.schema import refuse_code
 from transforms import Compose, Draws, Grid, Sobol, Uniform, resize
 
@@ -129,6 +129,7 @@ def save(picture: Image.Image, path: Path, **options: Any) -> None:
 def written(text: str) -> Compose:
     """The pipeline of a `--stage`. Raises ValueError in one line."""
     try:
+        refuse_marks(text, "`--stage`")
         node: Any = OmegaConf.create(text)
         refuse_code(OmegaConf.to_container(node, resolve=False), "`--stage`")
         return Compose(stages(OmegaConf.to_container(node, resolve=True), "--stage"))

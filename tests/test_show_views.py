@@ -153,6 +153,7 @@ def test_the_script_draws_a_page_of_all_stages(script, tmp_path, monkeypatch):
         ["--stage", "{affine: {degree: 3}}"],
         ["--stage", "{affine: [3}"],
         ["--stage", "[affine]"],
+        ["--stage", "{affine: {degrees: !!timestamp x}}"],
         ["--stage", "{affine: {_target_: os.system}}"],
         ["--stage", "{affine: {degrees: '${oc.env:HOME}'}}"],
         ["--stage", "{affine: {degrees: '${nowhere}'}}"],
