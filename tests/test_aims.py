@@ -41,6 +41,7 @@ def setting():
     return encoder, Known(images, gallery[:2], gallery, torch.tensor([0, 1]), torch.tensor([5, 6]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NODES)
 def test_what_the_attack_lowers_falls_on_views_it_has_not_seen(name, setting):
     plain, known = setting

@@ -107,6 +107,7 @@ PAIRS = [f"{key}={value}" for key, values in NUMBERS.items() for value in values
 PAIRS += [text.format(value) for text, values in MORE.items() for value in values]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", mostly_slow(PAIRS, 16))
 def test_a_number_that_means_nothing_is_one_line(desk, words):
     said = desk.refused(*([] if words.startswith("config=") else [SMOKE]), *words.split(" "))

@@ -101,6 +101,7 @@ CONTENTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(CONTENTS, 4), ids=ascii)
 def test_a_bad_file_is_one_line(desk, name):
     content, reason = CONTENTS[name]
@@ -135,6 +136,7 @@ PLACES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", mostly_slow(PLACES, 3))
 def test_what_is_no_file_is_one_line(desk, place):
     make, name, reason = PLACES[place]

@@ -94,6 +94,7 @@ def test_solve_stops_at_a_loss_on_the_bank(problem):
     torch.testing.assert_close(early.loss[early.loss > stop], best.loss[best.loss > stop], rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_common_perturbation_is_solved_when_it_solves_all(problem):
     images, anchor, parts = problem
     parts |= {"perturbation": Universal(Linf(0.1)), "steps": 40}
@@ -131,6 +132,7 @@ def test_the_best_iterate_is_best_by_the_risk(problem, risk):
     torch.testing.assert_close(best.loss, risk.value(losses))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", [Linf(0.1), L2(1.0)], ids=["linf", "l2"])
 def test_one_perturbation_for_all_beats_noise_on_every_picture(problem, inner):
     images, anchor, parts = problem

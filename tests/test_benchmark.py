@@ -171,6 +171,7 @@ def by_main(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_engine_compares_each_with_each(monkeypatch, capsys):
     kornia = {"kornia, one graph": peers.PEERS["kornia, one graph"]}
     monkeypatch.setattr(engine, "PEERS", kornia | {"absent": ("no_such_module", None)})
@@ -219,6 +220,7 @@ def test_the_tensors_peak_is_counted_to_the_byte():
     assert memory.tensor_peak(work, "cpu") == 4 * memory.MIB
 
 
+@pytest.mark.slow
 def test_more_views_need_no_more_tensors():
     whole = memory.case("pocket", 64, "cpu")
     few, some, many = (memory.tensor_peak(memory.step(whole, n), "cpu") for n in (8, 32, 64))

@@ -251,6 +251,7 @@ def test_marks_and_our_rule_fit_any_budget():
             assert mark // rule(mark).views * rule(mark).views == mark
 
 
+@pytest.mark.slow
 def test_the_table_says_who_is_ahead_and_by_how_much(monkeypatch):
     ours = CONTESTANTS[OURS]
     monkeypatch.setattr(

@@ -39,6 +39,7 @@ def test_every_preset_validates_and_builds(preset):
     assert parts.goal is None or not bool((parts.goal == parts.truth).any())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("group", "name"), EVERY)
 def test_every_choice_is_typed_by_its_schema(group, name):
     path = ["data.path=x"] if name == "folder" else []

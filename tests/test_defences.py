@@ -55,6 +55,7 @@ def test_every_defence_has_its_schema():
     assert sorted(DEFENCES) == EVERY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_a_defence_is_a_word_of_a_configuration(name):
     run = validate(composed("config=smoke", f"defence={name}"))
@@ -211,6 +212,7 @@ def judged(images, delta, encoder, gallery, transforms, ball):
     )
 
 
+@pytest.mark.slow
 def test_an_attack_through_the_codec_beats_one_that_ignores_it(pocket):
     encoder, images, gallery = pocket
     safe, ball = Defended(encoder, [Jpeg(30)]), Linf(3 / 255)
@@ -224,6 +226,7 @@ def test_an_attack_through_the_codec_beats_one_that_ignores_it(pocket):
     assert found["aware"] < found["blind"] - 0.1, found
 
 
+@pytest.mark.slow
 def test_an_attack_that_averages_over_a_random_defence_beats_one_that_does_not(pocket):
     encoder, images, gallery = pocket
     images = images[:2]

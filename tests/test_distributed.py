@@ -45,7 +45,6 @@ for turn in range(2):  # a sweep joins again
 open(f"{sys.argv[1]}/{found['rank']}.json", "w").write(json.dumps(found))
 """
 
-
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
 
@@ -228,6 +227,7 @@ def test_where_another_process_is_gone_the_rest_say_so_in_a_line(monkeypatch):
         world.broadcast(ones)
 
 
+@pytest.mark.slow
 def test_an_error_is_told_by_the_process_that_meets_it(tmp_path):
     said = torchrun(2, ["-m", "attacks.run", "config=smoke", "attack.steps=0"], tmp_path, check=False)
     assert said.returncode != 0
@@ -251,6 +251,7 @@ def follower(monkeypatch):
         monkeypatch.setattr(f"attacks.run.{name}", value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [[], ["hydra/job_logging=none", "hydra.output_subdir=mine"]], ids=str)
 @pytest.mark.parametrize("flags", [[[], []], [["-m"], []], [[], ["-m"]]], ids=str)
 def test_another_process_writes_nothing_and_names_itself(monkeypatch, capsys, tmp_path, follower, given, flags):

@@ -213,6 +213,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "message"), REFUSED.items(), ids=REFUSED)
 def test_what_cannot_be_had_is_refused_before_the_attack(monkeypatch, capsys, tmp_path, given, message):
     assert call(monkeypatch, "config=smoke", f"evaluate.layers={given}", f"hydra.run.dir={tmp_path}") == 1

@@ -258,6 +258,7 @@ def test_compile_gets_the_prepared_module(monkeypatch):
     torch.testing.assert_close(features, encoder(images), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 @pytest.mark.parametrize("precision", ["float32", *LOWER])
 def test_a_graph_compiler_can_follow(precision):

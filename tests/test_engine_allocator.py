@@ -24,6 +24,7 @@ for keep in (False, True):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
 def test_freed_memory_stays_when_told_to():
     # In this order: what the heap holds by then may be below a block that lives on, and can't be given back.

@@ -30,6 +30,7 @@ def size(truth):
     return float(truth.square().sum(1).mean().sqrt())
 
 
+@pytest.mark.slow
 def test_the_pocket_encoder_end_to_end():
     encoder, transforms = load_encoder(), Compose([Affine(degrees=(-20, 20), scale=(0.7, 1.3)), Downscale(48)])
     image, u = torch.rand(1, 3, 64, 64), Sobol()(16, transforms.dims, seed=0, step=0)

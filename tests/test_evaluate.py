@@ -24,6 +24,7 @@ def whole(tmp_path_factory):
     return whole_run(tmp_path_factory)
 
 
+@pytest.mark.slow
 def test_what_only_the_first_process_writes_asks_no_other(tmp_path, monkeypatch):
     """A broadcast that the others do not take part in waits for ever."""
     world, writing = World(), []
@@ -49,6 +50,7 @@ def test_what_only_the_first_process_writes_asks_no_other(tmp_path, monkeypatch)
     assert call(monkeypatch, *words, f"hydra.run.dir={tmp_path / 'run'}") == 0
 
 
+@pytest.mark.slow
 def test_every_arm_stands_in_every_table_and_paid_alike(whole):
     content = json.loads((whole / "metrics.json").read_text())
     assert tuple(content["arms"]) == tuple(content["wide"]["arms"]) == ARMS

@@ -87,6 +87,7 @@ def test_chunks_do_not_matter(dtype, rtol, risk, shared):
         close(found, whole, rtol if dtype == double else 1e-4)  # snr is a difference of large numbers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 @pytest.mark.parametrize("risk", RISKS, ids=lambda risk: type(risk).__name__)
 @pytest.mark.parametrize("n", [1, 2, 3, 6, 16])
@@ -165,6 +166,7 @@ def test_views_that_do_not_count_are_not_differentiated():
     assert len(differentiated) > 1
 
 
+@pytest.mark.slow
 def test_one_number_tells_what_any_number_of_views_will_give():
     # cosine^2 = n / (n + c): the c of few views foretells the cosine of many.
     setting, reference = Setting(), coordinates(2048)

@@ -148,6 +148,7 @@ def call(monkeypatch, capsys, *arguments):
     return line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lines",
     [

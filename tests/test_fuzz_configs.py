@@ -23,8 +23,7 @@ few = settings(max_examples=100, deadline=None, derandomize=True, database=None)
 
 
 @pytest.fixture(autouse=True)
-def as_it_was(monkeypatch, tmp_path):
-    monkeypatch.setattr(configs.run_module, "register", configs.run_module.register)
+def in_a_folder_of_its_own(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 

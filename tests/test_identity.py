@@ -36,6 +36,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", OTHERS)
 def test_what_matters_shows_by_name(base, word):
     from attacks.encoders import POCKET_WEIGHTS

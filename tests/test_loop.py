@@ -64,6 +64,7 @@ def setup(**parts):
     return plain | {"eot": EOT(), "steps": 3} | parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("random_start", [False, True])
 @pytest.mark.parametrize("optimiser", [PGD(), PGD(0.25, 0.0, "constant")], ids=["default", "plain"])
 @pytest.mark.parametrize("eot", [EOT(n=2), EOT(VIEWS, Fixed(), n=8, chunk=5)], ids=["identity", "views"])

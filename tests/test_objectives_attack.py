@@ -78,6 +78,7 @@ GOALS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", GOALS.values(), ids=GOALS)
 def test_an_attack_reaches_its_goal(pictures, encoder, classifier, gallery, make):
     objective, anchor, rows = make(gallery)

@@ -232,6 +232,7 @@ def test_a_gradient_of_zeros_moves_nothing(optimiser, perturbation):
     assert torch.equal(moves(optimiser, torch.zeros(3, 2, 3, 5, 7), perturbation), torch.zeros(3, 2, 3, 5, 7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("random_start", [False, True])
 @every_optimiser
 @pytest.mark.parametrize("kind", [Linf, L2])

@@ -127,6 +127,7 @@ def test_black_on_white_is_black_and_no_hole(scale, kernel, edge):
     assert view[0].permute(1, 2, 0).flatten(0, 1)[deep].abs().max() <= 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("scale", [1.3, 1.0, 0.5, 0.25, 0.1])
 @pytest.mark.parametrize(("degrees", "bend"), [(0, 0.0), (17, 0.0), (45, 0.0), (17, 0.1)])

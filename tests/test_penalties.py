@@ -197,6 +197,7 @@ def judged(victims, penalty, perturbation=Linf(8 / 255)):  # noqa: B008
         return cosine, total_variation(pictures - images).mean().item(), ssim
 
 
+@pytest.mark.slow
 def test_attacks_that_pay_are_smoother_or_more_alike_and_lose_little(victims):
     cosine, variation, ssim = judged(victims, None)
     assert cosine < 0.6

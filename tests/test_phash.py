@@ -51,6 +51,7 @@ SETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_bits_are_imagehashs(name):
     for images in SETS[name]():

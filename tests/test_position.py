@@ -65,6 +65,7 @@ def same_after_each(tmp_path, run):
         assert [facts(*each) for each in went_on] == [facts(*each) for each in whole[at + 1 :]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_taken_up_after_any_step_the_rest_is_the_same(problem, tmp_path, name):
     images, anchor, parts = problem

@@ -14,6 +14,7 @@ TINY += ["evaluate.map_pictures=3", "evaluate.curves=[angle]", "transforms=eot2d
 PARTS = {"same", "wide", "comparisons", "map", "curve", "left_out", "deployment", "explanations", "spectrum"}
 
 
+@pytest.mark.slow
 def test_every_number_follows_from_the_files(tmp_path, monkeypatch):
     monkeypatch.setattr(sections, "CELLS", 3)
     monkeypatch.setattr(sections, "CURVE_CELLS", 2)

@@ -40,6 +40,7 @@ def test_rectification_is_exact_to_half_a_pixel(count):
     assert median < 0.15 and worst <= 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [(28,), (28, 29), (29, 31)])
 def test_without_a_tag_the_edges_of_the_swatches_lead(hidden):
     light = drawn(CARD, hidden=hidden)

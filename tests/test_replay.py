@@ -82,6 +82,7 @@ def finished(request, tmp_path_factory):
     return out, seen, request.param
 
 
+@pytest.mark.slow
 def test_a_named_view_is_the_one_that_the_attack_has_seen(finished):
     out, seen, kind = finished
     saved = load_file(out / "perturbation.safetensors")["eot"]
@@ -217,6 +218,7 @@ def test_a_gradient_that_is_not_finite_is_seen_again(tmp_path, monkeypatch, caps
 SHARED = "perturbation.shared=true"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [[SHARED], ["evaluate.batch=1", "data.count=3"]], ids=["a delta for all", "picture by picture"]
 )

@@ -63,6 +63,7 @@ def reported_names():
     return {arm: arm for arm in reported.ARMS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trained", "columns"),
     [([-20.0, 20.0], 3), ([-25.0, 35.0], 3), ([-90.0, 90.0], 7), ([60.0, 60.0], 1), ([5.0, 10.0], 0), (None, 0)],
@@ -140,6 +141,7 @@ def test_numbers_are_as_short_as_they_may_be():
     assert [number(value) for value in (-0.0004, 0.0, -0.0006, 1)] == ["0.000", "0.000", "-0.001", "1.000"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "words"),
     [

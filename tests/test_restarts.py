@@ -32,6 +32,7 @@ def seeds(parts, restarts):
     return [parts["seed"], *(stream(parts["seed"], "restart", i) for i in range(1, restarts))]
 
 
+@pytest.mark.slow
 @every_set
 @every_run
 def test_the_best_is_the_minimum_over_separate_runs(problem, name, perturbation):
@@ -74,6 +75,7 @@ def test_more_runs_are_never_worse(problem, name, perturbation):
     assert (losses[2] < losses[0]).any()
 
 
+@pytest.mark.slow
 @every_run
 @every_set
 def test_one_run_is_the_attack_itself(problem, name, perturbation):
@@ -91,6 +93,7 @@ def test_one_run_is_the_attack_itself(problem, name, perturbation):
             assert torch.equal(a.estimate.mean, b.estimate.mean)
 
 
+@pytest.mark.slow
 @every_run
 @every_set
 def test_steps_and_passes_are_counted_on(problem, name, perturbation):

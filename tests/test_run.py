@@ -232,6 +232,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "what", "hint"), WRONG, ids=[" ".join(x[0]) for x in WRONG])
 def test_wrong_input_is_one_line(monkeypatch, capsys, files, arguments, what, hint):
     run = [] if any("hydra.run.dir" in a for a in arguments) else [f"hydra.run.dir={files / 'run'}"]

@@ -47,17 +47,10 @@ def content(folder):
     return json.loads((folder / "metrics.json").read_text())
 
 
-#: Of each group one; the others run in the slow suite.
-QUICK = ("layers", "apgd", "l2", "tv", "suite", "phash")
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("group", "name"),
-    [
-        pytest.param(group, name, marks=() if name in QUICK else pytest.mark.slow)
-        for group, names in GROUPS.items()
-        for name in names
-    ],
+    [(group, name) for group, names in GROUPS.items() for name in names],
 )
 def test_every_choice_runs(group, name, tmp_path, monkeypatch):
     folder = tmp_path / "run"
@@ -93,6 +86,7 @@ def test_every_option_runs_and_stays_in_its_budget(words, tmp_path, monkeypatch)
     assert arms["eot"]["budget_used"] <= 1 + 1e-4
 
 
+@pytest.mark.slow
 def test_a_mask_is_kept_to_in_the_files(tmp_path, monkeypatch):
     mask = torch.zeros(128, 128, dtype=torch.uint8)
     mask[30:60, 40:90] = 255
@@ -110,6 +104,7 @@ def test_a_mask_of_another_size_is_refused_in_one_line(tmp_path, monkeypatch, ca
     assert "must be as large as the attacked pictures, 128x128" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -138,6 +133,7 @@ def test_what_cannot_be_is_one_line(words, message, tmp_path, monkeypatch, capsy
     assert message in said and "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_a_patch_is_saved_as_itself_and_in_the_pictures(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     words = ("config=patch", "sanity=none", *SHORT[1:], f"hydra.run.dir={folder}")
@@ -173,6 +169,7 @@ def bits_of(path):
         return torch.from_numpy(imagehash.phash(image).hash).flatten()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])  # the encoder itself, and as the engine wraps it
 def test_a_hash_is_judged_by_the_bits_of_the_saved_files(layout, kept, tmp_path, monkeypatch):
     words = ("encoder=phash", "objective=bits", "transforms=identity", "data.count=2", f"engine.layout={layout}")
@@ -206,6 +203,7 @@ def test_an_attack_that_wants_low_cosines_is_judged_by_them(objective):
     assert any("use 10% of the budget" in line for line in warnings(content | {"arms": unused}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["fixed", "auto"])
 @pytest.mark.parametrize("anchor", ["own", "nobody"])
 def test_no_hook_outlives_a_run_or_its_failure(engine, anchor, kept, tmp_path, monkeypatch):
@@ -227,6 +225,7 @@ def test_layers_are_chosen_on_the_command_line(kept, tmp_path, monkeypatch):
     assert (run.objective.layers, run.objective.weights) == (["stages.2:mean", "stages.8"], [3.0, 1.0])
 
 
+@pytest.mark.slow
 def test_the_checks_are_printed_stored_and_shown(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "run"
     words = ("sanity=short", "sanity.pictures=1", "sanity.steps=8", f"hydra.run.dir={folder}")

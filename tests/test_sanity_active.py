@@ -134,6 +134,7 @@ RIGHT = {
 SETS = {"linf": Linf(0.1), "l2": L2(1.0), "universal": Universal(Linf(0.1))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
 @pytest.mark.parametrize("optimiser", RIGHT.values(), ids=RIGHT)
 def test_every_right_optimiser_finds_it(optimiser, perturbation, images):
@@ -147,6 +148,7 @@ def test_sgd_with_a_sensible_rate_finds_it(images):
     assert check.verdict == "passed", check
 
 
+@pytest.mark.slow
 def test_a_search_finds_it_if_it_has_the_queries(images):
     assert verdict(images, Square(), Linf(0.1), steps=QUERIES - 1).verdict == "skipped"
     check = verdict(images, Square(), Linf(0.1), steps=QUERIES)

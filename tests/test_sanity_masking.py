@@ -120,6 +120,7 @@ def slope_check(encoder, pictures, module, seed):
     return differences(test, module)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", BROKEN.values(), ids=BROKEN)
 @pytest.mark.parametrize("wide", [True, False], ids=["float64", "float32"])
 def test_a_broken_gradient_differs_from_the_slope(make, wide, pictures):

@@ -156,6 +156,7 @@ def call(monkeypatch, *arguments):
     return 0
 
 
+@pytest.mark.slow
 def test_a_run_says_where_the_patch_lies(three, monkeypatch, capsys):
     folder, _ = three
     noise(folder / "wide.png", 5, 60, 40)

@@ -121,6 +121,7 @@ def scored(script, run, photos, tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_every_photograph_is_scored_or_named(run, scored):
     said = json.loads((scored / "photos.json").read_text())
     first, second = names_of(run)

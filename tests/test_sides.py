@@ -88,6 +88,7 @@ def runs(tmp_path_factory):
     return folders, {steps: json.loads((folder / "metrics.json").read_text()) for steps, folder in folders.items()}
 
 
+@pytest.mark.slow
 def test_a_run_tells_the_refined_worst_case_and_what_it_cost(runs):
     folders, contents = runs
     rough, fine = contents[0], contents[3]
@@ -109,6 +110,7 @@ def test_a_run_tells_the_refined_worst_case_and_what_it_cost(runs):
         assert worst[arm][0] == pytest.approx(float(cosine.max()), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_worst_case_stands_under_the_table_and_in_the_report(runs):
     folders, _ = runs
     for steps, words in ((0, "worst view of the bank: "), (3, "worst view, refined: ")):

@@ -145,6 +145,7 @@ def test_beyond_scene_and_horizon_is_mid_grey():
         taken(flat(1), Shot(pitch=75, distance=0.3))
 
 
+@pytest.mark.slow
 def test_detected_tags_lead_to_the_true_patch_and_nearly_all_are_found(run, tmp_path):
     simulate(run, tmp_path / "photos", count=20, size=(480, 640))
     given = cv2.aruco.DetectorParameters()

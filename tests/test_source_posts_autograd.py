@@ -77,6 +77,7 @@ def test_at_a_quarter_the_posted_bicubic_is_a_decimation_and_the_audit_says_so(p
     assert any("without an antialias filter" in text for text in report.warnings)
 
 
+@pytest.mark.slow
 def test_at_two_thirds_the_posted_backward_is_not_the_derivative_and_the_audit_says_so(photo):
     picture = photo[..., :12, :18].clone().requires_grad_()
     with pytest.raises(RuntimeError, match="Jacobian mismatch"):

@@ -29,6 +29,7 @@ def composed(*overrides):
         return schema.validate(compose("run", overrides=["config=smoke", *overrides]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
@@ -125,6 +126,7 @@ def words(*overrides):
     return described(identity(run.encoder, subject(run.encoder, CPU, run.defence)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "override",
     [

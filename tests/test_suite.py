@@ -70,7 +70,8 @@ AIMS = {
 }
 
 
-@pytest.mark.parametrize("name", ["toward", "triplet", pytest.param("infonce", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AIMS)
 def test_no_suite_is_weaker_than_a_single_run(name, known):
     # Whatever is wanted: the first member is the run itself.
     aim = AIMS[name](known.gallery)

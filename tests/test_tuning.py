@@ -36,6 +36,7 @@ def figures(folder):
     return json.loads((folder / "metrics.json").read_text())["arms"]
 
 
+@pytest.mark.slow
 def test_fixed_settings_are_kept_and_nothing_is_measured(job):
     code, folder = job("a", "engine.layout=channels_last", "engine.fold=true", "engine.chunk=3")
     assert code == 0
@@ -43,6 +44,7 @@ def test_fixed_settings_are_kept_and_nothing_is_measured(job):
     assert engine(folder)["measurements"] == []
 
 
+@pytest.mark.slow
 def test_a_short_run_is_not_worth_measuring(job):
     code, folder = job("a", "engine=auto")
     assert code == 0
@@ -77,6 +79,7 @@ def test_what_is_measured_is_written_down_and_can_be_given_back(job, monkeypatch
         assert figures(repeated) == figures(measured)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
@@ -102,6 +105,7 @@ def test_refuses_a_manifest_without_a_decision(tmp_path, content):
         earlier(str(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

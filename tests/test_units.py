@@ -116,6 +116,7 @@ def test_where_nothing_succeeds_the_run_ends(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "run" / "metrics.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2])
 def test_bad_pictures_at_the_beginning_do_not_end_a_run(tmp_path, monkeypatch, batch):
     path, run = pictures(tmp_path / "in", 3), tmp_path / "run"
@@ -140,6 +141,7 @@ def test_a_run_all_of_whose_pictures_have_failed_says_so_again(tmp_path, monkeyp
     assert not (run / "metrics.json").exists()
 
 
+@pytest.mark.slow
 def test_another_fault_ends_the_run_at_once_and_is_no_picture_s(tmp_path, monkeypatch, capsys):
     path, run = pictures(tmp_path / "in", 3), tmp_path / "run"
     with monkeypatch.context() as patch:
@@ -150,6 +152,7 @@ def test_another_fault_ends_the_run_at_once_and_is_no_picture_s(tmp_path, monkey
     assert json.loads((run / "metrics.json").read_text())["failed"] == []
 
 
+@pytest.mark.slow
 def test_a_file_of_the_checkpoint_that_is_gone_is_made_again(tmp_path, monkeypatch):
     path, run, whole = pictures(tmp_path / "in", 3), tmp_path / "run", tmp_path / "whole"
     words = [*SMALL, f"data.path={path}", "evaluate.batch=1"]
@@ -162,6 +165,7 @@ def test_a_file_of_the_checkpoint_that_is_gone_is_made_again(tmp_path, monkeypat
     assert facts(run) == facts(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", ["at its beginning", "at work"])
 def test_who_comes_when_the_run_ends_leaves_nothing_behind(tmp_path, monkeypatch, capsys, late):
     path, run = pictures(tmp_path / "in", 3), tmp_path / "run"

@@ -95,6 +95,7 @@ def test_the_retrieval_hinge_drives_to_the_nearest_other_class(folder, monkeypat
     assert metrics["arms"]["eot"]["success"]["mean"] == 1 and metrics["arms"]["noise"]["success"]["mean"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "message"),
     [

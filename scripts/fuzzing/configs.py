@@ -10,7 +10,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from attacks import pipelines, presets, schema
-from attacks import run as run_module
 from attacks.run import compose
 from fuzzing.config_cases import CASES, composed
 from fuzzing.guard import watched
@@ -62,7 +61,6 @@ def _warm() -> None:
     for name in ("smoke", "evaluate", "patch"):
         pipelines.pipeline(compose(name).transforms)
     composed()
-    run_module.register = lambda: None  # done, and a quarter of the time
 
 
 def _tried(step: Any) -> Any:
