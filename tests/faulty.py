@@ -16,6 +16,7 @@ class Turn:
     """Brightness by an angle in (-10, 10); NaN, or an infinite slope, above a limit."""
 
     slope: bool = False
+    limit: float = LIMIT
     label = "turn"
     dims = 1
     names = ("angle (deg)",)
@@ -25,7 +26,7 @@ class Turn:
 
     def __call__(self, images, u):
         angle = self.values(u)[:, :, None, None]
-        bad = angle > LIMIT
+        bad = angle > self.limit
         if self.slope:
             flat = torch.where(bad, images - images, 1.0).abs().sqrt()  # of slope infinity at 0
             return images + torch.where(bad, flat, 0.0)

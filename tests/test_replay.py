@@ -18,6 +18,7 @@ from attacks.job import job
 from attacks.replay import of_fault
 from attacks.replay_run import Named, of_run
 from scripts import replay_view
+from tests.faulty import Turn
 from tests.test_configs import composed
 from transforms.registry import STAGES
 
@@ -32,23 +33,6 @@ SMALL = (
     "data.size=64",
     "engine=fixed",
 )
-
-
-@dataclass(frozen=True)
-class Turn:
-    """Brightness by an angle in (-10, 10), NaN above a limit."""
-
-    limit: float = 8.0
-    label = "turn"
-    dims = 1
-    names = ("angle (deg)",)
-
-    def values(self, u):
-        return 20 * u - 10
-
-    def __call__(self, images, u):
-        angle = self.values(u)[:, :, None, None]
-        return torch.where(angle > self.limit, torch.nan, images * (1 + angle / 100))
 
 
 def run_of(*words, **stages):
@@ -200,10 +184,7 @@ def test_a_program_must_be_named(stopped, capsys):
 class Steep(Turn):
     """The same, with an infinite slope instead of NaN."""
 
-    def __call__(self, images, u):
-        bad = self.values(u)[:, :, None, None] > self.limit
-        flat = torch.where(bad, images - images, 1.0).abs().sqrt()
-        return images + torch.where(bad, flat, 0.0)
+    slope: bool = True
 
 
 def test_a_gradient_that_is_not_finite_is_seen_again(tmp_path, monkeypatch, capsys):
