@@ -12,39 +12,39 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attacks.adaptive import Adaptive
     from attacks.anchors import mean_embedding
-    from attacks.apgd import APGD
-    from attacks.classification import DLR, CrossEntropy
-    from attacks.combined import Each, Sum, Term
-    from attacks.drift import layer_drift
-    from attacks.encoders import Bpda, Defended, Stochastic, load_encoder
-    from attacks.ensemble import Ensemble, Members
-    from attacks.eot import EOT
-    from attacks.estimate import Estimate
-    from attacks.evaluation import bank, evaluate
-    from attacks.features import Features
+    from attacks.encoders.features import Features
+    from attacks.encoders.layers import Layers, named_layers
+    from attacks.encoders.loading import Bpda, Defended, Stochastic, load_encoder
+    from attacks.encoders.randomness import randomised
+    from attacks.eot.adaptive import Adaptive
+    from attacks.eot.estimate import Estimate
+    from attacks.eot.estimator import EOT
+    from attacks.eot.risk import CVaR, Mean, SoftMax, WorstOf
+    from attacks.evaluation.drift import layer_drift
+    from attacks.evaluation.intervals import interval, rate
+    from attacks.evaluation.sanity import examine
+    from attacks.evaluation.scores import bank, evaluate
+    from attacks.evaluation.transfer import leave_one_out
     from attacks.inspection import layer_shapes
-    from attacks.layers import Layers, named_layers
-    from attacks.loop import Step, attack
-    from attacks.metrics import interval, rate
     from attacks.notebook import robustness
-    from attacks.objectives import Away, Paired, Toward
-    from attacks.optimisers import PGD, SGD, Adam
-    from attacks.patch import Patch
-    from attacks.penalties import LPIPS, SSIM, Penalties, TotalVariation
-    from attacks.perturbations import L0, L1, L2, Linf, Universal
-    from attacks.randomness import randomised
-    from attacks.regions import Grey, Masked
-    from attacks.retrieval import InfoNCE, Retrieval, Triplet, Verification
-    from attacks.risk import CVaR, Mean, SoftMax, WorstOf
-    from attacks.sanity import examine
-    from attacks.solver import Best, solve
-    from attacks.spectral import LowFrequency, Smoothed
-    from attacks.square import Square
-    from attacks.transfer import leave_one_out
-    from attacks.wiener import Wiener
-    from attacks.worst import Adversary, both_sides, worst_views
+    from attacks.objectives.classification import DLR, CrossEntropy
+    from attacks.objectives.composite import Each, Sum, Term
+    from attacks.objectives.embedding import Away, Paired, Toward
+    from attacks.objectives.ensemble import Ensemble, Members
+    from attacks.objectives.penalties import LPIPS, SSIM, Penalties, TotalVariation
+    from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet, Verification
+    from attacks.optimisers.apgd import APGD
+    from attacks.optimisers.gradient import PGD, SGD, Adam
+    from attacks.optimisers.square import Square
+    from attacks.optimisers.wiener import Wiener
+    from attacks.perturbations.patch.patch import Patch
+    from attacks.perturbations.spectral import LowFrequency, Smoothed
+    from attacks.perturbations.subspace import Grey, Masked
+    from attacks.perturbations.universal import L0, L1, L2, Linf, Universal
+    from attacks.solvers.loop import Step, attack
+    from attacks.solvers.solver import Best, solve
+    from attacks.solvers.worst import Adversary, both_sides, worst_views
 
 _HOME = {
     "attack": "loop",

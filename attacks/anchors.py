@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.eot import view
-from attacks.evaluation import Bank
-from attacks.parts import Encoder
-from attacks.passes import in_parts
-from attacks.randomness import drawn
-from attacks.trees import Tree, joined, mapped
+from attacks.encoders.randomness import drawn
+from attacks.encoders.tree import Tree, joined, mapped
+from attacks.eot.batching import in_parts
+from attacks.eot.estimator import view
+from attacks.eot.protocols import Encoder
+from attacks.evaluation.scores import Bank
 from transforms import Scene, scene_of
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attacks.layers import OUTPUT, named_layers
+from attacks.encoders.layers import OUTPUT, named_layers
 
 
 class Visit(NamedTuple):

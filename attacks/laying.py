@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attacks import choices_physical as choices
-from attacks.printers import printed
+from attacks.experiment.build.printer import printed
+from attacks.schema import patch as choices
 from transforms import Compose, OnLayers, Place
 
 #: Keys of `perturbation.place`.

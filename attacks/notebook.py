@@ -14,9 +14,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attacks.job import job
-from attacks.results import table
-from attacks.tables import read_rows
+from attacks.experiment.job import job
+from attacks.experiment.results import table
+from attacks.runtime.tables import read_rows
 
 #: Columns of per_image.csv that are words, even where a picture is named 0001.
 WORDS = ("picture", "identity", "arm", "bank")

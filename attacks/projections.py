@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from transforms.homography import wide_dtype
+from transforms.sampling.homography import wide_dtype
 
 #: Steps of a search that ends when nothing moves: halvings alone would need as many.
 MOST = 60

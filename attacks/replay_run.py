@@ -16,18 +16,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from attacks import choices
-from attacks.aims import Known, aim, wants_gallery, watched
-from attacks.batch import Unit, part_of
-from attacks.build import Parts, build
-from attacks.embeddings import embedded
-from attacks.engine import Decision
-from attacks.eot import EOT
-from attacks.faults.certain import Looks, one_view
-from attacks.replay import Again, as_run, rebuildable
-from attacks.schema import Run
-from attacks.search import gradient_free
-from attacks.trees import take
+from attacks.encoders.engine import Decision
+from attacks.encoders.tree import take
+from attacks.eot.estimator import EOT
+from attacks.eot.faults.certain import Looks, one_view
+from attacks.experiment.batch import Unit, part_of
+from attacks.experiment.build.objective import Known, aim, wants_gallery, watched
+from attacks.experiment.build.parts import Parts, build
+from attacks.experiment.embeddings import embedded
+from attacks.experiment.replay import Again, as_run, rebuildable
+from attacks.schema import groups as choices
+from attacks.schema.validate import Run
+from attacks.solvers.search import gradient_free
 from transforms import scene_of, stream
 
 
@@ -99,7 +99,7 @@ def _refuse(run: Run, named: Named) -> None:
 
 
 def _points(folder: Path, run: Run, parts: Parts, named: Named) -> Tensor:
-    """The coordinates (1,dims) of a view, as `attacks.loop` draws them."""
+    """The coordinates (1,dims) of a view, as `attacks.solvers.loop` draws them."""
     batch, shared = run.evaluate.batch, parts.perturbation.shared
     size = len(parts.queries) if batch is None or shared else min(batch, len(parts.queries))
     number = named.picture // size

@@ -27,13 +27,14 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attacks import launchers, presets, schema
-from attacks.cautions import refuse_failed
-from attacks.choices import CHOICES, Views
-from attacks.masking import refuse_credentials
-from attacks.messages import one_line
-from attacks.signals import Stopped, stoppable
-from attacks.tracking import refuse_unasked
+from attacks.report.warnings import refuse_failed
+from attacks.runtime.signals import Stopped, stoppable
+from attacks.runtime.tracking import refuse_unasked
+from attacks.schema import launchers, presets
+from attacks.schema import validate as schema
+from attacks.schema.groups import CHOICES, Views
+from attacks.schema.messages import one_line
+from attacks.schema.secrets import refuse_credentials
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 #: Hydra 1.3 wants to be told whose rules hold; 1.4 has its own, which are the same, and warns of the word.
@@ -70,8 +71,8 @@ def main(config: DictConfig) -> None:
         run = schema.validate(config)
         refuse_unasked(run.tracker, settings.overrides.task)
         presets.refuse_unasked(run, settings.overrides.task)
-        from attacks.earlier import typed
-        from attacks.job import job, resume, show
+        from attacks.experiment.directory import typed
+        from attacks.experiment.job import job, resume, show
 
         if run.show is not None:
             show(run)
@@ -113,7 +114,7 @@ def cli() -> None:
                 sys.argv[1:] = _follower(sys.argv[1:], scratch)
             _run()
     except (CompactHydraException, OmegaConfBaseException, RecursionError, *USER_ERRORS) as error:
-        ours = isinstance(error, RecursionError) and "attacks.job" in sys.modules  # not Hydra's any more
+        ours = isinstance(error, RecursionError) and "attacks.experiment.job" in sys.modules  # not Hydra's any more
         if _all_asked() or ours:
             raise
         _fail(error)
@@ -157,7 +158,7 @@ def _resume(arguments: Sequence[str]) -> None:
             words.append(argument)
     if not folder:
         raise ValueError("`resume` must be the directory of a run: resume=outputs/...")
-    from attacks.job import resume
+    from attacks.experiment.job import resume
 
     with stoppable(Path(folder)):
         refuse_failed(resume(Path(folder), words))
@@ -179,7 +180,7 @@ def _run() -> None:
 
 def _index(sweep: Path) -> None:
     if not RANK:
-        from attacks.job import index
+        from attacks.experiment.job import index
 
         index(sweep)
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from attacks.checkpoint.kept import kept
-from attacks.evaluation import Bank, Scores
-from attacks.metrics import interval, rate
+from attacks.evaluation.intervals import interval, rate
+from attacks.evaluation.scores import Bank, Scores
+from attacks.runtime.values import kept
 from transforms import Shown
 
 

@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 
 import attacks
 from attacks import load_encoder
-from attacks.files import write_text
-from attacks.images import load_image
-from attacks.pipelines import preset
+from attacks.data.images import load_image
+from attacks.experiment.build.pipeline import preset
+from attacks.runtime.files import write_text
 from transforms import audit, resize
 
 PHOTO = Path(attacks.__file__).parent / "data" / "photos" / "astronaut.png"

@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from attacks.across import Judged, Pair, compared, judged
+from attacks.report.compare import Judged, Pair, compared, judged
 from attacks.report.index import Row, Skipped, collect, write_index
-from attacks.tables import write_rows
+from attacks.runtime.tables import write_rows
 
 MOST_RUNS, MOST_FOLDERS = 500, 20_000
 #: So many pairs that are not compared are named one by one.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attacks.gallery import FLAT, HELD_OUT, photographs
+from attacks.data.gallery import FLAT, HELD_OUT, photographs
 from transforms import resize
 
 SIDE = 128

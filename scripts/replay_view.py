@@ -16,11 +16,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn
 
-from attacks.earlier import PROGRAMS
-from attacks.faults import NAME
-from attacks.faults.traced import Line, broken, traced
-from attacks.images import save_image
-from attacks.replay import Again, of_fault
+from attacks.data.images import save_image
+from attacks.eot.faults import NAME
+from attacks.eot.faults.traced import Line, broken, traced
+from attacks.experiment.directory import PROGRAMS
+from attacks.experiment.replay import Again, of_fault
 from attacks.replay_run import Named, of_run
 
 #: Files that a message names.

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from attacks.earlier import PROGRAMS
+from attacks.experiment.directory import PROGRAMS
 from attacks.physical.looks import VIEWS
 from attacks.physical.photo_report import table
 from attacks.physical.scoring import score_photos

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from attacks.files import atomic
+from attacks.runtime.files import atomic
 
 #: The height of a row of overview.png and the width of a column, and how many are shown.
 CELL, ROWS, COLUMNS = (314, 188), 2, 4

@@ -26,11 +26,11 @@ from torch import Tensor
 from yaml import YAMLError
 
 import attacks
-from attacks.files import atomic
-from attacks.images import load_image, to_bytes
-from attacks.pipelines import preset, stages
-from attacks.presets import read, refuse_marks
-from attacks.schema import refuse_code
+from attacks.data.images import load_image, to_bytes
+from attacks.experiment.build.pipeline import preset, stages
+from attacks.runtime.files import atomic
+from attacks.schema.presets import read, refuse_marks
+from attacks.schema.validate import refuse_code
 from transforms import Compose, Draws, Grid, Sobol, Uniform, resize
 
 ROOT = Path(__file__).resolve().parents[1]

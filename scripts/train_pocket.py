@@ -21,9 +21,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from attacks import Linf, bank, evaluate, interval, load_encoder
-from attacks.encoders import untrained
-from attacks.gallery import HELD_OUT, tiles
-from attacks.parts import Encoder
+from attacks.data.gallery import HELD_OUT, tiles
+from attacks.encoders.loading import untrained
+from attacks.eot.protocols import Encoder
 from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective, Uniform, resize
 
 #: A little wider than the camera of `config=quickstart`.

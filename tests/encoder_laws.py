@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from attacks.gallery import photographs
+from attacks.data.gallery import photographs
 
 #: How far Pillow's 8-bit resize lies from the same kernel in floating point, in levels: (at most, on average).
 PIL = {"pil_bilinear": (1.0, 0.30), "pil_bicubic": (5.0, 0.30), "pil_lanczos": (5.0, 0.35), "pil_nearest": (0.0, 0.0)}

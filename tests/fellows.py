@@ -2,7 +2,7 @@
 
 import threading
 
-from attacks.distributed import World
+from attacks.runtime.distributed import World
 
 
 class Fellow(World):

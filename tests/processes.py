@@ -38,7 +38,7 @@ def worker(words, log, at):
 def started(words, log, at=0):
     """A worker; new processes start from one that has torch loaded, so it takes no time."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["attacks.job"])
+    context.set_forkserver_preload(["attacks.experiment.job"])
     process = context.Process(target=worker, args=(words, str(log), at))
     process.start()
     return process

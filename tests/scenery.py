@@ -6,8 +6,8 @@ import json
 import numpy as np
 from PIL import Image
 
-from attacks.scenes import places_in, read_scenes
-from attacks.spots import Print
+from attacks.data.scene_geometry import Print
+from attacks.data.scenes import places_in, read_scenes
 
 #: Of the squares that are attacked.
 SIDE = 40

@@ -6,7 +6,7 @@ import json
 import cv2
 import numpy as np
 
-from attacks.physical.layout import card
+from attacks.perturbations.patch.card import card
 from attacks.physical.simulation.photographs import photograph
 from attacks.physical.simulation.shots import Shot
 

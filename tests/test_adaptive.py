@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from attacks import EOT, PGD, Linf, Toward, attack
-from attacks.adaptive import Adaptive, Views
-from attacks.estimate import Estimate
+from attacks.eot.adaptive import Adaptive, Views
+from attacks.eot.estimate import Estimate
 from transforms import Affine, Brightness, Compose, Fixed, Grid, Sobol
 
 SEEN = Compose([Affine(degrees=90, translate=0.3), Brightness(0.2)])

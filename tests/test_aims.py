@@ -4,12 +4,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import EOT, PGD, Linf, bank, choices, load_encoder, solve
-from attacks.aims import Known, aim, shown_sign, wants_gallery, watched
-from attacks.gallery import tiles
-from attacks.layers import Layers
-from attacks.pipelines import pipeline
-from attacks.solver import pictures
+from attacks import EOT, PGD, Linf, bank, load_encoder, solve
+from attacks.data.gallery import tiles
+from attacks.encoders.layers import Layers
+from attacks.experiment.build.objective import Known, aim, shown_sign, wants_gallery, watched
+from attacks.experiment.build.pipeline import pipeline
+from attacks.schema import groups as choices
+from attacks.solvers.solver import pictures
 from transforms import Affine, Compose
 
 VIEWS = Compose([Affine(degrees=(-10, 10), scale=(0.9, 1.1))])

@@ -10,8 +10,8 @@ import skimage.draw
 import torch
 from PIL import Image
 
-from attacks import images
-from attacks.alpha import FORMATS, alpha_of, outline_of
+from attacks.data import images
+from attacks.perturbations.patch.shape import FORMATS, alpha_of, outline_of
 
 #: Concave, and turning to the right on the screen.
 ARROW = [[0.1, 0.05], [0.9, 0.2], [0.6, 0.5], [0.95, 0.95], [0.2, 0.8]]

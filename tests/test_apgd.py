@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from attacks import EOT, L2, CVaR, Linf, Toward, Universal, attack
-from attacks.apgd import APGD
-from attacks.estimate import Estimate
+from attacks.eot.estimate import Estimate
 from attacks.ground import Ground
+from attacks.optimisers.apgd import APGD
 from transforms import Brightness, Compose, Fixed, Uniform
 
 double = torch.float64

@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save, save_file
 
-from attacks.encoders import POCKET_WEIGHTS
-from attacks.links import refuse_links
+from attacks.encoders.loading import POCKET_WEIGHTS
 from attacks.run import compose
+from attacks.runtime.folders import refuse_links
 from tests.wrong import desk as desk
 from tests.wrong import mostly_slow
 

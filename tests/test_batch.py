@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from attacks import EOT, L2, PGD, Linf, Toward, attack, bank, solve
-from attacks.perturbations import Universal
-from attacks.risk import CVaR, WorstOf
-from attacks.solver import VIEWS, watch
+from attacks.eot.risk import CVaR, WorstOf
+from attacks.perturbations.universal import Universal
+from attacks.solvers.solver import VIEWS, watch
 from transforms import Affine, Brightness, Compose
 
 SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])

@@ -14,7 +14,7 @@ from benchmarks.patch_curves import AREAS, ARMS, KNOWN, PIPELINE, SCALES, WHOLE,
 from benchmarks.table import Table, save
 
 from attacks import interval
-from attacks.gallery import HELD_OUT
+from attacks.data.gallery import HELD_OUT
 from transforms import Affine
 
 NAMES = [f"{photo}-{i}-{j}" for photo in (*HELD_OUT, "brick", "grass") for i in range(2) for j in range(3)]

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from attacks.ledger import Ledger
+from attacks.runtime.ledger import Ledger
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from benchmarks.patch_case import GROUPS, SCENES, Anywhere, Askew, Ranges, galle
 from benchmarks.patch_peers import CONTESTANTS, OURS, Contestant, Setting, ToAnchor, ToGallery, art_patch
 
 from attacks import InfoNCE
-from transforms.homography import invert, transform
+from transforms.sampling.homography import invert, transform
 
 SQUARE = torch.tensor([[[-1.0, -1], [1, -1], [1, 1], [-1, 1]]], dtype=torch.float64)
 CELL = Cell(True, Ranges((0.5, 0.8)))

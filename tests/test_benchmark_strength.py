@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import attacks.solver
-from attacks.gallery import tiles
-from attacks.patch import Patch
+import attacks.solvers.solver
+from attacks.data.gallery import tiles
+from attacks.perturbations.patch.patch import Patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
@@ -116,7 +116,7 @@ def test_arts_patch_lies_where_ours_does():
 
 def test_our_patch_lies_where_it_is_pasted():
     images, texture = pictures(2, "evaluate"), (torch.rand(1, 3, SIDE, SIDE) * 255).round() / 255
-    found = attacks.solver.pictures(Patch((SIDE, SIDE), strength_patch.QUAD), images, texture)
+    found = attacks.solvers.solver.pictures(Patch((SIDE, SIDE), strength_patch.QUAD), images, texture)
     torch.testing.assert_close(found, pasted(images, texture), rtol=0, atol=1e-5)
 
 

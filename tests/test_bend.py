@@ -11,11 +11,11 @@ from scipy.interpolate import RBFInterpolator
 from scipy.ndimage import map_coordinates
 from torch.autograd import gradcheck
 
-from transforms.base import UNSEEN, Compose, Framed, Geometry, Homography
-from transforms.bend import Lens, RollingShutter, ThinPlate
-from transforms.cylinder import Cylinder
-from transforms.geometry import Affine, Crop, Flip, Perspective
-from transforms.viewpoint import Viewpoint
+from transforms.compose import UNSEEN, Compose, Framed, Geometry, Homography
+from transforms.geometry.affine import Affine, Crop, Flip, Perspective
+from transforms.geometry.cylinder import Cylinder
+from transforms.geometry.distortion import Lens, RollingShutter, ThinPlate
+from transforms.geometry.viewpoint import Viewpoint
 
 double = torch.float64
 LAST = 1 - 2**-24

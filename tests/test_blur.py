@@ -8,7 +8,7 @@ import scipy.ndimage
 import torch
 from torch.autograd import gradcheck
 
-from transforms.blur import Defocus, GaussianBlur, MotionBlur, convolve
+from transforms.camera.blur import Defocus, GaussianBlur, MotionBlur, convolve
 
 double = torch.float64
 STAGES = {
@@ -209,7 +209,7 @@ def test_points_in_parts_give_the_kernel_of_all_at_once(stage, monkeypatch):
         return views.detach(), torch.autograd.grad(views.square().sum(), leaf)[0]
 
     whole = views_and_slope()
-    monkeypatch.setattr("transforms.blur.MOST_VALUES", 500)
+    monkeypatch.setattr("transforms.camera.blur.MOST_VALUES", 500)
     for part, all_at_once in zip(views_and_slope(), whole, strict=True):
         torch.testing.assert_close(part, all_at_once, rtol=1e-11, atol=1e-12)
     assert torch.autograd.gradcheck(lambda at: stage(images, at), u.clone().requires_grad_(), fast_mode=True)

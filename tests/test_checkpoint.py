@@ -9,9 +9,9 @@ import threading
 import pytest
 import torch
 
-import attacks.checkpoint.tasks
+import attacks.runtime.checkpoint
 from attacks.checkpoint import NOWHERE, Checkpoint
-from attacks.signals import SIGNALS, Stopped, stoppable
+from attacks.runtime.signals import SIGNALS, Stopped, stoppable
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def test_an_exception_finds_the_last_place_written(checkpoint, until, error):
 
 def test_a_place_is_written_as_often_as_asked(tmp_path, monkeypatch):
     written, now = [], [0.0]
-    monkeypatch.setattr(attacks.checkpoint.tasks, "write", lambda path, value, key: written.append(value))
-    monkeypatch.setattr(attacks.checkpoint.tasks.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(attacks.runtime.checkpoint, "write", lambda path, value, key: written.append(value))
+    monkeypatch.setattr(attacks.runtime.checkpoint.time, "monotonic", lambda: now[0])
 
     def walked(**pace):
         written.clear()

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from transforms.base import Compose, Framed, Geometry, Homography, Stage, discrete
-from transforms.bend import Lens, RollingShutter
+from transforms.camera.downscale import Downscale
 from transforms.choice import OneOf, Sometimes
-from transforms.downscale import Downscale
-from transforms.geometry import Affine, Crop, Flip, Perspective
-from transforms.photometric import Brightness, Contrast
+from transforms.colour.photometric import Brightness, Contrast
+from transforms.compose import Compose, Framed, Geometry, Homography, Stage, discrete
+from transforms.geometry.affine import Affine, Crop, Flip, Perspective
+from transforms.geometry.distortion import Lens, RollingShutter
 
 double = torch.float64
 TURN, LENS, LIGHT = Affine(30, (0.7, 1.3)), Lens(0.3, 0.1), Brightness(0.3)

@@ -10,8 +10,8 @@ from kornia.enhance import jpeg_codec_differentiable
 from PIL import Image, features
 from torch.autograd import gradcheck
 
-from transforms.codec import Jpeg, Webp, jpeg, webp
-from transforms.surrogate import backward_through, saturate
+from transforms.camera.codec import Jpeg, Webp, jpeg, webp
+from transforms.sampling.straight_through import backward_through, saturate
 
 double = torch.float64
 needs_webp = pytest.mark.skipif(not features.check("webp"), reason="Pillow without WebP")

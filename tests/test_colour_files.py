@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image, ImageCms
 
-from attacks.colour_files import polynomial_json, read_colour_map
-from attacks.images import to_bytes
-from attacks.inks import INKS, generic, neugebauer
-from transforms.colour import to_linear, to_srgb
-from transforms.colour_map import apply_lut, nodes, terms
+from attacks.data.images import to_bytes
+from attacks.perturbations.patch.colour_profiles import polynomial_json, read_colour_map
+from attacks.perturbations.patch.inks import INKS, generic, neugebauer
+from transforms.colour.lut import apply_lut, nodes, terms
+from transforms.colour.spaces import to_linear, to_srgb
 
 double = torch.float64
 #: Where Debian's packages ghostscript and icc-profiles put profiles of presses; none may be shipped here.

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from attacks.perturbations.patch.card import card
 from attacks.physical import colour_fit
 from attacks.physical.colour_fit import Measured, asked, difference, fit, measure, pooled, solved, terms
-from attacks.physical.layout import card
 from tests.photographed import drawn, photographed, posed
-from transforms import colour_map
-from transforms.colour import to_linear
+from transforms.colour import lut as colour_map
+from transforms.colour.spaces import to_linear
 
 CARD = card(80, 80, group=7)
 SOURCE = asked(CARD)

@@ -8,8 +8,8 @@ import torch
 from torch.autograd import gradcheck
 
 from transforms import Compose, Exposure
-from transforms.base import Geometry, Stage
-from transforms.colour_map import ColourMap, apply_lut, nodes, powers, sampled, terms
+from transforms.colour.lut import ColourMap, apply_lut, nodes, powers, sampled, terms
+from transforms.compose import Geometry, Stage
 
 double = torch.float64
 MATRIX = torch.tensor([[0.5, 0.3, -0.1], [0.05, 0.5, 0.2], [0.2, 0.1, 0.55]], dtype=double)

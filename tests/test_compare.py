@@ -12,11 +12,11 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from attacks.across import compared, judged
-from attacks.comparisons import paired_shares
-from attacks.metrics import interval
-from attacks.report.reading import MOST_BYTES
-from attacks.tables import read_rows, write_rows
+from attacks.evaluation.intervals import interval
+from attacks.evaluation.significance import paired_shares
+from attacks.report.compare import compared, judged
+from attacks.runtime.tables import read_rows, write_rows
+from attacks.runtime.untrusted import MOST_BYTES
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -224,7 +224,7 @@ def test_too_much_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("compare.MOST_FOLDERS", 0)
     with pytest.raises(ValueError, match="more than 0 folders"):
         runs_of([tmp_path])
-    monkeypatch.setattr("attacks.across.MOST_PAIRS", 0)
+    monkeypatch.setattr("attacks.report.compare.MOST_PAIRS", 0)
     with pytest.raises(ValueError, match="more than 0 pairs"):
         pairs_of(tmp_path / "a", tmp_path / "b")
 

@@ -7,8 +7,8 @@ import pytest
 import scipy.stats
 import torch
 
-from attacks.comparisons import holm, least_p, mcnemar, paired, paired_shares, sign_flip
-from attacks.metrics import interval
+from attacks.evaluation.intervals import interval
+from attacks.evaluation.significance import holm, least_p, mcnemar, paired, paired_shares, sign_flip
 from tests.test_coverage import VIEWS, held, hits
 
 

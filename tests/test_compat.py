@@ -11,8 +11,8 @@ from torch.autograd import gradcheck
 from torchvision.transforms import InterpolationMode
 
 from transforms import affine, compat, perspective, rotate, warp_affine, warp_perspective
-from transforms.homography import homography, invert, transform
-from transforms.sampling import sample
+from transforms.sampling.homography import homography, invert, transform
+from transforms.sampling.warp import sample
 
 OPENCV_4 = int(cv2.__version__.split(".")[0]) < 5  # it rounds coordinates to 1/32 pixel
 START = [[0, 0], [120, 0], [120, 80], [0, 80]]

@@ -10,8 +10,8 @@ import torch
 from scipy.ndimage import map_coordinates
 
 from transforms import Affine, Brightness, Compose, Contrast, Downscale, Geometry, Perspective
-from transforms.homography import invert, transform
-from transforms.sampling import warp, warp_by_matrix
+from transforms.sampling.homography import invert, transform
+from transforms.sampling.warp import warp, warp_by_matrix
 
 double = torch.float64
 TURN = Affine(degrees=20, scale=(0.6, 1.3), shear=8, translate=0.1)
@@ -144,7 +144,7 @@ def test_fused_geometry_keeps_the_high_frequencies_that_a_chain_loses():
 )
 def test_count_of_resamples_is_that_of_the_calls(photo, monkeypatch, stages, count):
     calls = []
-    monkeypatch.setattr("transforms.base.warp", lambda *args, **options: calls.append(1) or warp(*args, **options))
+    monkeypatch.setattr("transforms.compose.warp", lambda *args, **options: calls.append(1) or warp(*args, **options))
     pipeline = Compose(stages)
     pipeline(photo, draw(pipeline))
     assert pipeline.resamples() == len(calls) == count

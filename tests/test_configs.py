@@ -10,10 +10,12 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from attacks import build, pipelines, schema
-from attacks.build import OPTIMISERS
-from attacks.choices import CHOICES, OPEN
+from attacks.experiment.build import parts as build
+from attacks.experiment.build import pipeline as pipelines
+from attacks.experiment.build.parts import OPTIMISERS
 from attacks.run import CONFIGS, register
+from attacks.schema import validate as schema
+from attacks.schema.groups import CHOICES, OPEN
 
 GROUPS = {
     folder.name: sorted(p.stem for p in folder.glob("*.yaml")) for folder in CONFIGS.iterdir() if folder.is_dir()

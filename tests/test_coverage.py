@@ -1,5 +1,5 @@
 """How often 95 % intervals hold the truth, on simulated pictures whose views are alike: the very functions of
-`attacks.metrics`, 10 000 times in each cell. Intervals that take every view for evidence of its own hold it rarely.
+`attacks.evaluation.intervals`, 10 000 times in each cell. Intervals that take every view for evidence of its own hold it rarely.
 
 What is simulated is a bank of views fixed for all pictures, as in a run: the truth is the mean over all pictures that
 there could be, from these views.
@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 import torch
 
-from attacks.metrics import NORMAL, bootstrap, interval, median, rate_of_shares, wilson
+from attacks.evaluation.intervals import NORMAL, bootstrap, interval, median, rate_of_shares, wilson
 
 TRIALS, VIEWS = 10_000, 32
 #: How alike views of one picture are, as a correlation.

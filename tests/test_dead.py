@@ -3,8 +3,8 @@
 import pytest
 
 from attacks import EOT, Away, CVaR, Linf, Toward
-from attacks.ensemble import Ensemble, Members
-from attacks.gallery import tiles
+from attacks.data.gallery import tiles
+from attacks.objectives.ensemble import Ensemble, Members
 from tests.test_ensemble import VIEWS, Small, final
 
 

@@ -12,19 +12,19 @@ from torch import nn
 from torch.autograd import gradcheck
 
 from attacks import EOT, PGD, Away, Bpda, Defended, Linf, Stochastic, attack, bank, load_encoder, randomised, solve
-from attacks.build import build
-from attacks.choices_encoder import DEFENCES, Defence, PhashEncoder, PocketEncoder
-from attacks.distributed import ALONE
-from attacks.engine import Choice, Decision, prepare
-from attacks.evaluation import evaluate, signature_of
-from attacks.gallery import tiles
-from attacks.layers import named_layers
-from attacks.pipelines import CONFIGS, stages
-from attacks.presets import read
-from attacks.randomness import randomness_of
-from attacks.schema import validate
-from attacks.subject import identity, subject
-from attacks.tuning import decide
+from attacks.data.gallery import tiles
+from attacks.encoders.engine import Choice, Decision, prepare
+from attacks.encoders.layers import named_layers
+from attacks.encoders.randomness import randomness_of
+from attacks.evaluation.scores import evaluate, signature_of
+from attacks.experiment.build.encoder import identity, subject
+from attacks.experiment.build.parts import build
+from attacks.experiment.build.pipeline import CONFIGS, stages
+from attacks.experiment.tuning import decide
+from attacks.runtime.distributed import ALONE
+from attacks.schema.encoder import DEFENCES, Defence, PhashEncoder, PocketEncoder
+from attacks.schema.presets import read
+from attacks.schema.validate import validate
 from tests.small import small, smooth
 from tests.test_configs import composed
 from transforms import Compose, Downscale, GaussianBlur, Jpeg, Quantise, ResizePad, jpeg, quantise, resize
@@ -261,7 +261,7 @@ def test_the_engine_measures_views_with_their_draws(monkeypatch):
         trial(spy, 4)
         return Choice(Decision(), ())
 
-    monkeypatch.setattr("attacks.tuning.choose", measured)
+    monkeypatch.setattr("attacks.experiment.tuning.choose", measured)
     decide(run, parts, ALONE)
     assert shown and set(shown) == {(4, 1)}
     with pytest.raises(ValueError, match=r"`engine\.compile=true`"):

@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from PIL import Image, features
 
-from attacks.deployment import deployed_size, deployment
-from attacks.encoders import Defended, Phash, Preprocess, untrained, with_preprocess
-from attacks.evaluation import Bank, embed, evaluate
-from attacks.gallery import tiles
-from attacks.metrics import interval, rate
-from attacks.tables import read_rows, write_rows
+from attacks.data.gallery import tiles
+from attacks.encoders.loading import Defended, Phash, Preprocess, untrained, with_preprocess
+from attacks.evaluation.deployment import deployed_size, deployment
+from attacks.evaluation.intervals import interval, rate
+from attacks.evaluation.scores import Bank, embed, evaluate
+from attacks.runtime.tables import read_rows, write_rows
 from tests.small import small
 from transforms import Compose, Jpeg
 

@@ -4,8 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
+from attacks.perturbations.patch.card import card
 from attacks.physical.detect import detect
-from attacks.physical.layout import card
 from tests.photographed import drawn, photographed, posed, through
 
 CARD = card(80, 80, group=7)

@@ -13,10 +13,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import attacks.job
-from attacks.distributed import ALONE, World, join
+import attacks.experiment.job
 from attacks.run import cli
-from attacks.signals import Stopped
+from attacks.runtime.distributed import ALONE, World, join
+from attacks.runtime.signals import Stopped
 from tests.processes import facts
 from tests.test_replay import run_of as composed
 
@@ -205,10 +205,10 @@ def test_a_run_that_is_stopped_names_the_command_that_starts_as_many_processes(m
 
 
 def test_the_checkpoint_goes_when_all_processes_have_read_it(monkeypatch, tmp_path):
-    order, write = [], attacks.job._write
+    order, write = [], attacks.experiment.job._write
     monkeypatch.setattr(World, "meet", lambda _: order.append((tmp_path / "checkpoint").exists()))
-    monkeypatch.setattr(attacks.job, "_write", lambda *given: (order.append("written"), write(*given)))
-    attacks.job.job(composed("attack.steps=1", "data.count=1"), tmp_path, "smoke", [])
+    monkeypatch.setattr(attacks.experiment.job, "_write", lambda *given: (order.append("written"), write(*given)))
+    attacks.experiment.job.job(composed("attack.steps=1", "data.count=1"), tmp_path, "smoke", [])
     assert order == [True, "written"] and not (tmp_path / "checkpoint").exists()
 
 
@@ -267,7 +267,7 @@ def test_another_process_writes_nothing_and_names_itself(monkeypatch, capsys, tm
 
 def test_another_process_takes_an_interrupted_run_up_as_the_first_does(monkeypatch, tmp_path, follower):
     seen = []
-    monkeypatch.setattr("attacks.job.resume", lambda folder, words: (seen.append((folder, words)), {})[1])
+    monkeypatch.setattr("attacks.experiment.job.resume", lambda folder, words: (seen.append((folder, words)), {})[1])
     monkeypatch.setattr(sys, "argv", ["viewproof", f"resume={tmp_path}"])
     cli()
     assert seen == [(tmp_path, [])]
@@ -287,7 +287,7 @@ def test_a_fault_of_ours_ends_one_of_several_processes_with_its_traceback(monkey
         raise RuntimeError("not the person's")
 
     monkeypatch.setattr("attacks.run.PROCESSES", 2)
-    monkeypatch.setattr("attacks.schema.validate", fault)
+    monkeypatch.setattr("attacks.schema.validate.validate", fault)
     folders = [f"hydra.{mode}.dir={tmp_path}" for mode in ("run", "sweep")]
     assert call(monkeypatch, *mode, "config=smoke", "seed=1,2" if mode else "seed=1", *folders) == 1
     said = capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.gallery import PHOTOS
+from attacks.data.gallery import PHOTOS
 from tests.test_family_plugin import install
 from tests.test_run import call
 
@@ -108,7 +108,7 @@ def test_the_command_runs(command, tiny, place, monkeypatch, capsys):
 
 
 def test_there_is_a_command_for_every_family():
-    from attacks.choices_encoder import ENCODERS
+    from attacks.schema.encoder import ENCODERS
 
     named = {re.search(r"encoder=(\w+)", command)[1] for command in COMMANDS}
     assert named == set(ENCODERS)

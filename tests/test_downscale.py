@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from transforms import Downscale, resize
-from transforms.resize import NAMES
+from transforms.resizing.resize import NAMES
 
 kernels = pytest.mark.parametrize("kernel", [*NAMES, "keys(-0.6)"])
 

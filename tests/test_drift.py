@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import bank, evaluate, interval, layer_drift, load_encoder
-from attacks.distributed import World
-from attacks.drift import ordered
+from attacks.data.gallery import tiles
 from attacks.encoders.phash import Phash, bits
-from attacks.gallery import tiles
+from attacks.evaluation.drift import ordered
+from attacks.runtime.distributed import World
 from tests.test_run import call
 from transforms import Affine, Compose
 

@@ -7,17 +7,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-import attacks.embeddings
-from attacks import choices, choices_encoder
-from attacks.build import build
+import attacks.experiment.embeddings
 from attacks.checkpoint import NOWHERE
-from attacks.distributed import World
-from attacks.embeddings import BLOCK, cache_of, embedded
-from attacks.engine import Decision
-from attacks.evaluation import embed
-from attacks.experiment import experiment
-from attacks.gallery import Pictures, gathered, on_shelf
-from attacks.schema import Run, validate
+from attacks.data.gallery import Pictures, gathered, on_shelf
+from attacks.encoders.engine import Decision
+from attacks.evaluation.scores import embed
+from attacks.experiment.build.parts import build
+from attacks.experiment.embeddings import BLOCK, cache_of, embedded
+from attacks.experiment.experiment import experiment
+from attacks.runtime.distributed import World
+from attacks.schema import encoder as choices_encoder
+from attacks.schema import groups as choices
+from attacks.schema.validate import Run, validate
 from tests.test_configs import composed
 
 SIZE, CPU = 16, torch.device("cpu")
@@ -88,7 +89,7 @@ def test_a_run_lets_its_first_process_write(monkeypatch, tmp_path, rank):
         asked.append(keep)
         raise InterruptedError
 
-    monkeypatch.setattr("attacks.experiment.embedded", stopped)
+    monkeypatch.setattr("attacks.experiment.experiment.embedded", stopped)
     with pytest.raises(InterruptedError):
         parts = build(run)
         experiment(run, parts, parts.encoder, PLAIN, World(rank, 2), tmp_path, None, NOWHERE)
@@ -153,7 +154,7 @@ def test_other_pictures_or_another_order_read_nothing(tmp_path):
 def forged(path, tensor, **said):
     """The file with other numbers; its header as it should be but for `said`."""
     key = path.name.removesuffix(".safetensors")
-    save_file({"embeddings": tensor}, path, {"key": key, "sha256": attacks.embeddings._sha256(tensor)} | said)
+    save_file({"embeddings": tensor}, path, {"key": key, "sha256": attacks.experiment.embeddings._sha256(tensor)} | said)
 
 
 HARM = {

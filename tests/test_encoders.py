@@ -7,7 +7,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from attacks.encoders import load_encoder, untrained
+from attacks.encoders.loading import load_encoder, untrained
 from attacks.encoders.preprocess import Preprocess
 
 double = torch.float64

@@ -8,8 +8,8 @@ import torch
 import torchvision
 from torch import nn
 
-from attacks.encoders import load_encoder
-from attacks.engine import Decision, Overflow, prepare
+from attacks.encoders.engine import Decision, Overflow, prepare
+from attacks.encoders.loading import load_encoder
 
 
 def dressed(module):

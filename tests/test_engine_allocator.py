@@ -36,7 +36,7 @@ def test_freed_memory_stays_when_told_to():
 
 
 def test_elsewhere_nothing_happens(monkeypatch):
-    from attacks.engine import keep_freed_memory
+    from attacks.encoders.engine import keep_freed_memory
 
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert not keep_freed_memory()

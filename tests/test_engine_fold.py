@@ -5,8 +5,8 @@ import torch
 import torchvision
 from torch import nn
 
-from attacks.encoders import load_encoder
-from attacks.engine import Decision, foldable, prepare
+from attacks.encoders.engine import Decision, foldable, prepare
+from attacks.encoders.loading import load_encoder
 
 
 class Conv2dThrice(nn.Module):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.engine import Decision, Overflow, Trial, choose, describe
+from attacks.encoders.engine import Decision, Overflow, Trial, choose, describe
 
 CPU = torch.device("cpu")
 VIEWS = 64  # of one trial
@@ -28,7 +28,7 @@ class World:
         self.before = before or (lambda d: None)
         self.seconds, self.trials, self.tried = 0.0, 0, []
         self.encoder = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).eval()
-        monkeypatch.setattr("attacks.engine.bench.prepare", self.prepare)
+        monkeypatch.setattr("attacks.encoders.engine.bench.prepare", self.prepare)
 
     def prepare(self, _, decision):
         self.before(decision)
@@ -219,13 +219,13 @@ def test_an_encoder_without_batch_norm_is_not_folded(monkeypatch):
 def test_a_chunk_must_fit_in_memory(monkeypatch):
     world = World(monkeypatch, cost=lambda d: 10 / d.chunk)
     assert world.choose(10**6).decision.chunk == VIEWS
-    monkeypatch.setattr("attacks.engine.measure.most_rows", lambda *_: 20)
+    monkeypatch.setattr("attacks.encoders.engine.measure.most_rows", lambda *_: 20)
     choice = world.choose(10**6)
     assert choice.decision.chunk == 16
     assert verdict(choice, "chunk 32").why == "refused: memory holds 20 views"
-    monkeypatch.setattr("attacks.engine.measure.most_rows", lambda *_: 3)
+    monkeypatch.setattr("attacks.encoders.engine.measure.most_rows", lambda *_: 3)
     assert world.choose(10**6).decision.chunk == 3
-    monkeypatch.setattr("attacks.engine.measure.most_rows", lambda *_: None)
+    monkeypatch.setattr("attacks.encoders.engine.measure.most_rows", lambda *_: None)
     assert world.choose(10**6).decision.chunk == 8
 
 

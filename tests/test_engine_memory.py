@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from attacks.engine import free_memory
-from attacks.engine.memory import most_rows, watch
+from attacks.encoders.engine import free_memory
+from attacks.encoders.engine.memory import most_rows, watch
 
 
 def test_memory_is_the_least_of_machine_and_groups(tmp_path):
@@ -30,7 +30,7 @@ def test_memory_is_the_least_of_machine_and_groups(tmp_path):
 
 
 def test_a_chunk_may_use_half_of_what_is_free(monkeypatch):
-    monkeypatch.setattr("attacks.engine.memory.free_memory", lambda _: 1000)
+    monkeypatch.setattr("attacks.encoders.engine.memory.free_memory", lambda _: 1000)
     assert most_rows(torch.device("cpu"), 50.0) == 10
     assert most_rows(torch.device("cpu"), 5000.0) == 1
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks.encoders import load_encoder
-from attacks.engine import Trial, choose, prepare
+from attacks.encoders.engine import Trial, choose, prepare
+from attacks.encoders.loading import load_encoder
 from attacks.engine.rounding import compare
 from transforms import Affine, Compose, Downscale, Sobol
 

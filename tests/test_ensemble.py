@@ -6,18 +6,18 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, PGD, Away, Linf, Toward, attack, bank, load_encoder
-from attacks.arms import Counted
-from attacks.combined import Each
+from attacks.data.gallery import tiles
+from attacks.encoders.engine.precision import half_pass, make_low
+from attacks.encoders.layers import Layers
 from attacks.encoders.preprocess import Preprocess
-from attacks.engine.precision import half_pass, make_low
-from attacks.ensemble import Ensemble, Members
-from attacks.estimate import Estimate, combined
-from attacks.gallery import tiles
-from attacks.layers import Layers
-from attacks.objectives import Paired
-from attacks.retrieval import Retrieval
-from attacks.solver import solve
-from attacks.transfer import leave_one_out
+from attacks.eot.estimate import Estimate, combined
+from attacks.evaluation.transfer import leave_one_out
+from attacks.experiment.arms import Counted
+from attacks.objectives.composite import Each
+from attacks.objectives.embedding import Paired
+from attacks.objectives.ensemble import Ensemble, Members
+from attacks.objectives.retrieval import Retrieval
+from attacks.solvers.solver import solve
 from transforms import Affine, Compose, scene_of
 
 VIEWS = Compose([Affine(degrees=20, scale=(0.8, 1.2))])

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT
-from attacks.eot import view
-from attacks.risk import CVaR, Mean
+from attacks.eot.estimator import view
+from attacks.eot.risk import CVaR, Mean
 from transforms import Affine, Brightness, Compose, Layer, Perspective, Scene, Uniform, scene_of
 
 VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3), translate=0.1), Perspective(0.2), Brightness(0.1)])

@@ -6,12 +6,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from attacks.across import judged
-from attacks.cautions import warnings
-from attacks.exhibits import file_names
+from attacks.experiment.artifacts import file_names
+from attacks.report.compare import judged
 from attacks.report.index import collect, write_index
 from attacks.report.page import Images, render, write_report
-from attacks.tables import FORMULAS, literal, meant, read_rows, write_rows
+from attacks.report.warnings import warnings
+from attacks.runtime.tables import FORMULAS, literal, meant, read_rows, write_rows
 from tests import reported
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(1)><a href=javascript:alert(1)></a></style></svg>"

@@ -6,15 +6,15 @@ import pytest
 import torch
 from PIL import Image
 
-import attacks.experiment
-import attacks.job
-import attacks.units
-from attacks.batch import ARMS, arms_of, part_of
-from attacks.build import build
-from attacks.distributed import World
-from attacks.meter import Spent
+import attacks.experiment.experiment
+import attacks.experiment.job
+import attacks.experiment.units
+from attacks.experiment.batch import ARMS, arms_of, part_of
+from attacks.experiment.build.parts import build
+from attacks.experiment.cost import Spent
 from attacks.run import compose
-from attacks.tables import read_rows, write_rows
+from attacks.runtime.distributed import World
+from attacks.runtime.tables import read_rows, write_rows
 from tests.runs import LEAN, whole_run
 from tests.test_run import call
 
@@ -43,8 +43,8 @@ def test_what_only_the_first_process_writes_asks_no_other(tmp_path, monkeypatch)
         return run
 
     monkeypatch.setattr(World, "broadcast", broadcast)
-    monkeypatch.setattr(attacks.job, "join", lambda: world)
-    for module in (attacks.experiment, attacks.job):
+    monkeypatch.setattr(attacks.experiment.job, "join", lambda: world)
+    for module in (attacks.experiment.experiment, attacks.experiment.job):
         monkeypatch.setattr(module, "_write", alone(module._write))
     words = ["config=smoke", "attack.steps=1", "data.size=64", "evaluate.views=2", "evaluate.refine=0"]
     assert call(monkeypatch, *words, f"hydra.run.dir={tmp_path / 'run'}") == 0

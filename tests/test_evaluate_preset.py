@@ -2,10 +2,10 @@
 
 import pytest
 
-from attacks.pipelines import pipeline
-from attacks.response import axes_of
+from attacks.evaluation.response import axes_of
+from attacks.experiment.build.pipeline import pipeline
+from attacks.experiment.sections import wide_of, wished
 from attacks.run import compose
-from attacks.sections import wide_of, wished
 
 
 @pytest.mark.parametrize("perturbation", ["patch", "l0", "l1", "l2"])

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT
-from attacks.distributed import World
-from attacks.eot import view
-from attacks.risk import CVaR, Mean, SoftMax, WorstOf
+from attacks.eot.estimator import view
+from attacks.eot.risk import CVaR, Mean, SoftMax, WorstOf
+from attacks.runtime.distributed import World
 from tests.fellows import together
 from transforms import Affine, Brightness, Compose, Perspective, scene_of
 

@@ -9,14 +9,14 @@ from PIL import Image
 from torch import nn
 
 from attacks import bank, interval
-from attacks.encoders import Defended, Phash, Stochastic, untrained
-from attacks.explain import explain
-from attacks.explain.deletion import STEPS
-from attacks.explain.gradients import VIEWS
-from attacks.explain.spectrum import shares
-from attacks.gallery import tiles
-from attacks.randomness import randomised
-from attacks.tables import read_rows, write_rows
+from attacks.data.gallery import tiles
+from attacks.encoders.loading import Defended, Phash, Stochastic, untrained
+from attacks.encoders.randomness import randomised
+from attacks.evaluation.explain import explain
+from attacks.evaluation.explain.deletion import STEPS
+from attacks.evaluation.explain.gradients import VIEWS
+from attacks.evaluation.explain.spectrum import shares
+from attacks.runtime.tables import read_rows, write_rows
 from transforms import Affine, Compose, Jpeg, SensorNoise
 
 CLEAN = tiles(32).spread(3).images

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.explain.deletion import BLOCKS, STEPS, area, blocks, blur, curves, masks, ranks
-from attacks.explain.saliency import Asked
+from attacks.evaluation.explain.deletion import BLOCKS, STEPS, area, blocks, blur, curves, masks, ranks
+from attacks.evaluation.explain.saliency import Asked
 from tests.small import small, smooth
 
 

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import load_encoder
-from attacks.encoders import Defended, Phash, Preprocess, with_preprocess
-from attacks.explain.gradcam import cam, look, on_picture, places, spatial_layer
-from attacks.explain.saliency import Asked
+from attacks.encoders.loading import Defended, Phash, Preprocess, with_preprocess
+from attacks.evaluation.explain.gradcam import cam, look, on_picture, places, spatial_layer
+from attacks.evaluation.explain.saliency import Asked
 from tests.small import small, smooth
 from transforms import Jpeg
 

@@ -3,8 +3,8 @@
 import torch
 import torch.nn.functional as F
 
-from attacks.encoders import Phash, bits
-from attacks.explain.saliency import Asked, saliency
+from attacks.encoders.loading import Phash, bits
+from attacks.evaluation.explain.saliency import Asked, saliency
 from tests.small import small, smooth
 
 PICTURES = smooth().double()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.explain.spectrum import frequencies, radial, ring_count, shares
+from attacks.evaluation.explain.spectrum import frequencies, radial, ring_count, shares
 
 
 @pytest.mark.parametrize("size", [(32, 32), (33, 40), (64, 21)])

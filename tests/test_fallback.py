@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from attacks import Away
-from attacks.arms import Counted
-from attacks.distributed import ALONE
-from attacks.engine import Decision, engine_agree, engine_reset, engine_restore, engine_state, prepare
-from attacks.evaluation import bank
-from attacks.faults import NotFinite
-from attacks.sanity.trial import Tally
+from attacks.encoders.engine import Decision, engine_agree, engine_reset, engine_restore, engine_state, prepare
+from attacks.eot.faults import NotFinite
+from attacks.evaluation.sanity.trial import Tally
+from attacks.evaluation.scores import bank
+from attacks.experiment.arms import Counted
+from attacks.runtime.distributed import ALONE
 from tests.faulty import net, pictures, run_all, started
 from transforms import Affine, Compose
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from attacks.encoders import load_encoder
 from attacks.encoders.families.diffusers_models import preprocessing
+from attacks.encoders.loading import load_encoder
 from tests.encoder_laws import (
     as_pil,
     assert_as_tensor,

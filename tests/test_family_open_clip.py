@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from attacks.encoders import load_encoder
 from attacks.encoders.families.open_clip_models import preprocessing
+from attacks.encoders.loading import load_encoder
 from attacks.encoders.request import unseen
 from tests.encoder_laws import (
     assert_as_pil,

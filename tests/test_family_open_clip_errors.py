@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from attacks.encoders import load_encoder
+from attacks.encoders.loading import load_encoder
 
 pytest.importorskip("open_clip")
 from tests.test_family_open_clip import PLATES, SAID, WORDS, folder_of, made, open_clip, refusal, registered, tags

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from attacks import Layers, load_encoder
-from attacks.drift import ordered
-from attacks.engine import Decision
-from attacks.engine.prepare import prepare
+from attacks.encoders.engine import Decision
+from attacks.encoders.engine.prepare import prepare
+from attacks.evaluation.drift import ordered
 from attacks.inspection import layer_listing, visits
 from attacks.run import cli
 from tests.encoder_laws import assert_every_pixel_counts, assert_gradient_is_exact

@@ -14,9 +14,9 @@ from torch import nn
 from torchvision.models.densenet import _load_state_dict
 from torchvision.models.resnet import BasicBlock, ResNet
 
-from attacks.encoders import load_encoder
 from attacks.encoders.families.torchvision_models import load, preprocessing
 from attacks.encoders.image_encoder import ImageEncoder, Origin
+from attacks.encoders.loading import load_encoder
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.request import Request
 from tests.encoder_laws import assert_every_pixel_counts, assert_gradient_is_exact, three_pictures, within

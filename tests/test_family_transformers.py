@@ -7,8 +7,8 @@ import shutil
 import pytest
 import torch
 
-from attacks.encoders import load_encoder
-from attacks.encoders.processor import preprocessing
+from attacks.encoders.families.processor import preprocessing
+from attacks.encoders.loading import load_encoder
 from tests.encoder_laws import (
     as_pil,
     assert_as_tensor,

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from attacks.encoders import load_encoder
+from attacks.encoders.loading import load_encoder
 
 pytest.importorskip("transformers")
 from tests.test_family_transformers import SQUARE, VISION, configured, copied, hf, loaded, processing, saved

@@ -11,14 +11,14 @@ from torchvision.models import VisionTransformer, resnet18
 from torchvision.models.feature_extraction import create_feature_extractor
 
 from attacks import Features, Layers, layer_shapes, load_encoder, named_layers
-from attacks.choices_encoder import PocketEncoder
-from attacks.encoders import ImageEncoder, Preprocess
+from attacks.encoders.engine import Decision, prepare
+from attacks.encoders.features import featured
 from attacks.encoders.image_encoder import Origin
+from attacks.encoders.loading import ImageEncoder, Preprocess
 from attacks.encoders.phash import Phash
-from attacks.engine import Decision, prepare
-from attacks.features import featured
+from attacks.experiment.build.encoder import identity
 from attacks.inspection import layer_listing, visits
-from attacks.subject import identity
+from attacks.schema.encoder import PocketEncoder
 from tests.test_layers import hooks
 from tests.test_run import call
 

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from attacks.files import atomic, sha256, write_json, write_text
-from attacks.images import save_image
+from attacks.data.images import save_image
+from attacks.runtime.files import atomic, sha256, write_json, write_text
 
 # name -> a call that writes something else over a file
 WRITERS = {

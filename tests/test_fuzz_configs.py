@@ -16,8 +16,10 @@ from fuzzing import config_cases, configs
 from fuzzing.guard import watched
 from fuzzing.target import Broken
 
-from attacks import pipelines, presets, schema
+from attacks.experiment.build import pipeline as pipelines
 from attacks.run import compose
+from attacks.schema import presets
+from attacks.schema import validate as schema
 
 few = settings(max_examples=100, deadline=None, derandomize=True, database=None)
 

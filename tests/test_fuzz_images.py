@@ -17,7 +17,7 @@ from fuzzing.damage import damaged
 from fuzzing.seeds import MOVING, seeds
 from fuzzing.target import Broken
 
-from attacks.images import FORMATS, load_image
+from attacks.data.images import FORMATS, load_image
 
 few = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 

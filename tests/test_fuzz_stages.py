@@ -13,11 +13,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 from fuzzing import stage_cases, stage_laws
 from fuzzing.target import Broken
 
-from attacks.choices import Views
-from attacks.pipelines import pipeline, stages
+from attacks.experiment.build.pipeline import pipeline, stages
+from attacks.schema.groups import Views
 from transforms import Gamma
 from transforms.registry import STAGES
-from transforms.surrogate import straight_through
+from transforms.sampling.straight_through import straight_through
 
 few = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 many = settings(few, max_examples=600)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from PIL import Image
 
-from attacks.gallery import FLAT, HELD_OUT, Pictures, folder, on_shelf, photographs, tiles
-from attacks.gallery import gathered as gather
-from attacks.images import save_image
+from attacks.data.gallery import FLAT, HELD_OUT, Pictures, folder, on_shelf, photographs, tiles
+from attacks.data.gallery import gathered as gather
+from attacks.data.images import save_image
 
 SIZE = 128
 

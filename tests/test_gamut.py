@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from attacks import gamut as gamuts
-from attacks.gamut import Box, Printable
-from attacks.inks import generic
-from attacks.patch import Patch
-from transforms.colour_map import apply_lut, nodes
+from attacks.perturbations.patch import gamut as gamuts
+from attacks.perturbations.patch.gamut import Box, Printable
+from attacks.perturbations.patch.inks import generic
+from attacks.perturbations.patch.patch import Patch
+from transforms.colour.lut import apply_lut, nodes
 
 double = torch.float64
 LEVEL = 1 / 255

@@ -8,7 +8,7 @@ from PIL import Image
 from torch.autograd import gradcheck
 
 from transforms import Affine, Compose, Perspective, warp_affine
-from transforms.sampling import sample
+from transforms.sampling.warp import sample
 
 double = torch.float64
 BORDERS = ["constant", "replicate", "reflect", "reflect101"]

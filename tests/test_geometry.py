@@ -9,10 +9,10 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as tv
 
-from transforms.base import Compose, Framed, Homography
-from transforms.geometry import Affine, Crop, Flip, Perspective
-from transforms.homography import homography, invert, transform
-from transforms.viewpoint import Viewpoint
+from transforms.compose import Compose, Framed, Homography
+from transforms.geometry.affine import Affine, Crop, Flip, Perspective
+from transforms.geometry.viewpoint import Viewpoint
+from transforms.sampling.homography import homography, invert, transform
 
 double = torch.float64
 LAST = 1 - 2**-24

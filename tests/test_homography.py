@@ -9,7 +9,7 @@ import torch
 from torch.autograd import gradcheck
 
 from transforms import homography
-from transforms.homography import HORIZON, invert, rotate, scale, shear, shift, transform
+from transforms.sampling.homography import HORIZON, invert, rotate, scale, shear, shift, transform
 
 SQUARE = torch.tensor([[-1.0, -1], [1, -1], [1, 1], [-1, 1]]).double()
 DEGENERATE = {

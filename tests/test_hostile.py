@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks.choices import Views
-from attacks.pipelines import pipeline, stages
+from attacks.experiment.build.pipeline import pipeline, stages
+from attacks.schema.groups import Views
 from transforms import (
     Affine,
     Brightness,
@@ -24,7 +24,7 @@ from transforms import (
     warp_perspective,
 )
 from transforms.registry import STAGES
-from transforms.sampling import warp_by_matrix
+from transforms.sampling.warp import warp_by_matrix
 
 double = torch.float64
 HEIGHT, WIDTH, ROWS, VALUE = 12, 16, 500, 0.25

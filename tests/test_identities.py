@@ -7,24 +7,25 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import choices, schema
-from attacks.aims import Aim, Known, aim
-from attacks.apgd import APGD
-from attacks.build import build
 from attacks.checkpoint import Checkpoint
-from attacks.distributed import ALONE
-from attacks.engine import Decision
-from attacks.exhibits import file_names
-from attacks.experiment import experiment
-from attacks.gallery import HELD_OUT, Pictures, gathered, on_shelf, tiles
-from attacks.images import save_image
-from attacks.objectives import Away
-from attacks.results import metrics
-from attacks.retrieval import InfoNCE, Retrieval
-from attacks.sections import sections
-from attacks.sets import target
-from attacks.suite import members
-from attacks.units import ledger_of
+from attacks.data.gallery import HELD_OUT, Pictures, gathered, on_shelf, tiles
+from attacks.data.images import save_image
+from attacks.encoders.engine import Decision
+from attacks.experiment.artifacts import file_names
+from attacks.experiment.build.data import target
+from attacks.experiment.build.objective import Aim, Known, aim
+from attacks.experiment.build.parts import build
+from attacks.experiment.experiment import experiment
+from attacks.experiment.results import metrics
+from attacks.experiment.sections import sections
+from attacks.experiment.units import ledger_of
+from attacks.objectives.embedding import Away
+from attacks.objectives.retrieval import InfoNCE, Retrieval
+from attacks.optimisers.apgd import APGD
+from attacks.runtime.distributed import ALONE
+from attacks.schema import groups as choices
+from attacks.schema import validate as schema
+from attacks.solvers.suite import members
 from tests.test_configs import composed
 from transforms import Compose
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from attacks.build import build
-from attacks.distributed import World
-from attacks.engine import Decision
-from attacks.identity import identity, key_of, refuse_other, sources
+from attacks.encoders.engine import Decision
+from attacks.experiment.build.parts import build
+from attacks.experiment.identity import identity, key_of, refuse_other, sources
 from attacks.run import compose
+from attacks.runtime.distributed import World
 
 ROOT = Path(__file__).resolve().parents[1]
 BASE = ["data.count=2", "data.size=32"]
@@ -39,7 +39,7 @@ OTHERS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("word", OTHERS)
 def test_what_matters_shows_by_name(base, word):
-    from attacks.encoders import POCKET_WEIGHTS
+    from attacks.encoders.loading import POCKET_WEIGHTS
 
     other = named(word.format(file=POCKET_WEIGHTS))
     assert [name for name in {**base, **other} if base.get(name) != other.get(name)] == OTHERS[word]
@@ -60,7 +60,7 @@ def test_how_the_work_is_done_shows(base):
     refuse_other(base, dict(base), "run")
 
 
-@pytest.mark.parametrize("file", ["attacks/loop.py", "attacks/checkpoint/kept.py", "transforms/sampling.py"])
+@pytest.mark.parametrize("file", ["attacks/solvers/loop.py", "attacks/runtime/values.py", "transforms/sampling/warp.py"])
 def test_every_file_of_ours_is_part_of_a_run(file, tmp_path):
     for copy in ("same", "edited"):
         for package in ("attacks", "transforms"):

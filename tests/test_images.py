@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import EpsImagePlugin, Image
 
-from attacks.images import load_image, save_image, to_bytes
+from attacks.data.images import load_image, save_image, to_bytes
 
 RGB = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
 GREY = RGB[:, :, 0]

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from attacks.cautions import warnings
 from attacks.report.index import collect, place, write_index
-from attacks.report.reading import MOST_LETTERS
+from attacks.report.warnings import warnings
+from attacks.runtime.untrusted import MOST_LETTERS
 from tests import reported
 from tests.test_report import Page
 

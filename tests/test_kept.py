@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from attacks.adaptive import Views
-from attacks.checkpoint.kept import ABOUT, FORMAT, read, write
-from attacks.estimate import Estimate
+from attacks.eot.adaptive import Views
+from attacks.eot.estimate import Estimate
+from attacks.runtime.values import ABOUT, FORMAT, read, write
 
 
 def kept(tmp_path, value):
@@ -85,8 +85,8 @@ BROKEN = {
     "deep": {ABOUT: "[" * 100_000},
     "a list": header([1]),
     "an unknown type": header({"type": "os.system", "fields": {"command": "true"}}),
-    "a type of ours that is not marked": header({"type": "attacks.files.atomic", "fields": {"path": "x"}}),
-    "other fields": header({"type": "attacks.adaptive.Views", "fields": {"many": 1}}),
+    "a type of ours that is not marked": header({"type": "attacks.runtime.files.atomic", "fields": {"path": "x"}}),
+    "other fields": header({"type": "attacks.eot.adaptive.Views", "fields": {"many": 1}}),
     "a tensor that is not there": header({"tensor": "7", "strides": None, "cpu": True}),
     "strides beyond reason": header({"tensor": "0", "strides": [1 << 34], "cpu": True}),
     "an unknown kind": header({"set": [1]}),

@@ -15,9 +15,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from attacks import launchers, presets
 from attacks.run import CONFIGS, _refuse_unchecked
-from attacks.tables import read_rows
+from attacks.runtime.tables import read_rows
+from attacks.schema import launchers, presets
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

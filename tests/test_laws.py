@@ -41,7 +41,7 @@ from transforms import (
     Webp,
     WhiteBalance,
 )
-from transforms.base import Geometry, Stage, discrete
+from transforms.compose import Geometry, Stage, discrete
 from transforms.registry import STAGES
 
 double = torch.float64

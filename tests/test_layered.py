@@ -18,7 +18,7 @@ from transforms import (
     Scene,
     ThinPlate,
 )
-from transforms.homography import homography
+from transforms.sampling.homography import homography
 
 double = torch.float64
 SIZE = (40, 60)

@@ -10,13 +10,13 @@ from torchvision.models import VisionTransformer, resnet18
 from torchvision.models.feature_extraction import create_feature_extractor
 
 from attacks import EOT, PGD, Away, Linf, Toward, attack, load_encoder, solve
-from attacks.combined import Each, Sum, Term
+from attacks.data.gallery import tiles
+from attacks.encoders.batch_norm import settled
+from attacks.encoders.engine import Decision, prepare
+from attacks.encoders.engine.fold import foldable
+from attacks.encoders.layers import Layers
 from attacks.encoders.phash import Phash
-from attacks.engine import Decision, prepare
-from attacks.engine.fold import foldable
-from attacks.gallery import tiles
-from attacks.layers import Layers
-from attacks.norms import settled
+from attacks.objectives.composite import Each, Sum, Term
 
 BLOCK = "encoder.layers.encoder_layer_0"
 

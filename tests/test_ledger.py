@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from attacks.ledger import DIED, Claim, Counts, Ledger
+from attacks.runtime.ledger import DIED, Claim, Counts, Ledger
 
 
 @dataclass

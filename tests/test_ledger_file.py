@@ -5,8 +5,8 @@ import sqlite3
 
 import pytest
 
-from attacks.ledger import Ledger
-from attacks.ledger.file import SCHEMA, SECOND
+from attacks.runtime.ledger import Ledger
+from attacks.runtime.ledger.file import SCHEMA, SECOND
 
 NAMES = [f"{i}.png" for i in range(20)]
 

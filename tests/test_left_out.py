@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 
 from attacks import bank, evaluate, interval
-from attacks.evaluation import Scores
-from attacks.left_out import left_out
-from attacks.metrics import rate
-from attacks.randomness import EncoderDraws, drawn
+from attacks.encoders.randomness import EncoderDraws, drawn
+from attacks.evaluation.ablation import left_out
+from attacks.evaluation.intervals import rate
+from attacks.evaluation.scores import Scores
 from transforms import Affine, Brightness, Compose, Flip, Layer, OnLayers, Place, Quantise, Scene, Sometimes
 
 VIEWS = Compose([Affine(20), Quantise(), Brightness(0.2), Sometimes(Affine(scale=(0.5, 1)), 0.7), Brightness(0.1)])

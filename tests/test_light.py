@@ -7,7 +7,7 @@ import torch
 from scipy.interpolate import BSpline
 
 from transforms import Exposure, Moire, Shading, Shadow, Vignette, WhiteBalance
-from transforms.colour import to_linear, to_srgb
+from transforms.colour.spaces import to_linear, to_srgb
 
 double = torch.float64
 STAGES = [

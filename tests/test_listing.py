@@ -6,12 +6,12 @@ import re
 import pytest
 import torch
 
-import attacks.shelf
-from attacks import choices
-from attacks.images import load_image, save_image
-from attacks.listing import listed
-from attacks.sets import data
-from attacks.shelf import SLENDER, read_files, square
+import attacks.data.pictures
+from attacks.data.images import load_image, save_image
+from attacks.data.listing import listed
+from attacks.data.pictures import SLENDER, read_files, square
+from attacks.experiment.build.data import data
+from attacks.schema import groups as choices
 
 SIZE = 16
 
@@ -191,7 +191,7 @@ def test_no_picture_is_kept(mine, monkeypatch):
         alive.append(sum(type(each) is torch.Tensor and each.dim() == 3 for each in gc.get_objects()))
         return load_image(path)
 
-    monkeypatch.setattr(attacks.shelf, "load_image", counted)
+    monkeypatch.setattr(attacks.data.pictures, "load_image", counted)
     for i in range(8):
         save_image(mine / f"{i}.png", noise(20 + i, SIZE, SIZE + 2))
     shelf = read_files(mine, SIZE)

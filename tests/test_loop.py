@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, L2, PGD, SGD, Away, Linf, Toward, attack
-from attacks.eot import view
+from attacks.eot.estimator import view
 from transforms import Affine, Compose, Perspective, scene_of
 
 VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3), translate=0.1), Perspective(0.2)])

@@ -8,7 +8,7 @@ import scipy.stats
 import torch
 
 from attacks import interval
-from attacks.metrics import NORMAL, bootstrap, median, quantile, rate, rate_of_shares, student, wilson
+from attacks.evaluation.intervals import NORMAL, bootstrap, median, quantile, rate, rate_of_shares, student, wilson
 
 double = torch.float64
 
@@ -112,7 +112,7 @@ def test_many_samples_at_once_are_each_by_itself():
 def test_many_pictures_are_resampled_in_parts(monkeypatch):
     values = clustered(0, pictures=30)
     whole = interval(values)
-    monkeypatch.setattr("attacks.metrics.BLOCK", 1000)
+    monkeypatch.setattr("attacks.evaluation.intervals.BLOCK", 1000)
     assert interval(values) == pytest.approx(whole, abs=1e-12)
 
 

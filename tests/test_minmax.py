@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 from attacks import EOT, PGD, Adaptive, Away, CVaR, Linf, Toward, Universal, attack, bank, solve
-from attacks.objectives import Paired
-from attacks.search import search
-from attacks.solver import VIEWS
-from attacks.square import Square
-from attacks.worst import Adversary
+from attacks.objectives.embedding import Paired
+from attacks.optimisers.square import Square
+from attacks.solvers.search import search
+from attacks.solvers.solver import VIEWS
+from attacks.solvers.worst import Adversary
 from transforms import Affine, Brightness, Compose
 
 SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])

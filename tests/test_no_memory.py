@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from attacks import Adversary, Away, Paired, bank, evaluate, layer_drift, mean_embedding, worst_views
-from attacks.embeddings import Cache, embedded
-from attacks.evaluation import embed
-from attacks.explain.deletion import curves, ranks
-from attacks.explain.gradients import reach
-from attacks.explain.saliency import Asked
-from attacks.gallery import on_shelf, tiles
+from attacks.data.gallery import on_shelf, tiles
+from attacks.evaluation.explain.deletion import curves, ranks
+from attacks.evaluation.explain.gradients import reach
+from attacks.evaluation.explain.saliency import Asked
+from attacks.evaluation.scores import embed
+from attacks.experiment.embeddings import Cache, embedded
 from tests.faulty import net, pictures, run_all
 from transforms import Affine, Compose
 

@@ -177,7 +177,7 @@ def test_a_result_reads_its_rows_and_shows_its_report(tmp_path):
 @pytest.mark.slow
 def test_it_is_said_in_under_15_lines_and_is_the_command_lines_run(tmp_path, monkeypatch):
     """The tutorial's cell, counted, against `python -m attacks.run` with the same words."""
-    from attacks.job import job
+    from attacks.experiment.job import job
     from attacks.run import compose
 
     root = Path(__file__).resolve().parents[1]

@@ -9,10 +9,10 @@ from torch import nn
 
 from attacks import EOT, PGD, Away, Linf, Toward, attack, bank
 from attacks.anchors import mean_embedding
-from attacks.classification import DLR, CrossEntropy
-from attacks.combined import Sum, Term
-from attacks.objectives import Paired
-from attacks.retrieval import InfoNCE, Retrieval, Triplet, Verification
+from attacks.objectives.classification import DLR, CrossEntropy
+from attacks.objectives.composite import Sum, Term
+from attacks.objectives.embedding import Paired
+from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet, Verification
 from transforms import Affine, Compose
 
 double = torch.float64

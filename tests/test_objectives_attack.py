@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, PGD, Away, Linf, Toward, bank, load_encoder, solve
-from attacks.classification import DLR, CrossEntropy
-from attacks.combined import Each, Sum, Term
-from attacks.ensemble import Members
-from attacks.gallery import tiles
-from attacks.objectives import Paired
-from attacks.retrieval import InfoNCE, Retrieval, Triplet, Verification
+from attacks.data.gallery import tiles
+from attacks.objectives.classification import DLR, CrossEntropy
+from attacks.objectives.composite import Each, Sum, Term
+from attacks.objectives.embedding import Paired
+from attacks.objectives.ensemble import Members
+from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet, Verification
 from transforms import Affine, Compose
 
 THREE, NEXT = torch.arange(3), torch.tensor([9, 10, 11])

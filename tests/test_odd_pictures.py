@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image, ImageCms, ImageOps
 
-from attacks.exhibits import LONGEST, file_names
-from attacks.images import load_image, shown
-from attacks.listing import listed
+from attacks.data.images import load_image, shown
+from attacks.data.listing import listed
+from attacks.experiment.artifacts import LONGEST, file_names
 from tests.test_bad_pictures import RGB, chunk, encoded, png
 
 GREY, ALPHA = RGB[:, :, 0], RGB[:, :, 1]

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attacks import EOT, L2, PGD, SGD, Linf, attack
-from attacks.apgd import APGD
-from attacks.estimate import Estimate
+from attacks.eot.estimate import Estimate
 from attacks.ground import Ground
-from attacks.optimisers import Adam, decay
-from attacks.wiener import Wiener
+from attacks.optimisers.apgd import APGD
+from attacks.optimisers.gradient import Adam, decay
+from attacks.optimisers.wiener import Wiener
 
 SETS = [Linf(8 / 255), L2(4.0)]
 every_set = pytest.mark.parametrize("perturbation", SETS, ids=["linf", "l2"])

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attacks.passes import GROUPS, Pass, blocks, group_size, in_parts, memory_told, passes, within_memory
+from attacks.eot.batching import GROUPS, Pass, blocks, group_size, in_parts, memory_told, passes, within_memory
 
 counts = st.integers(1, 40)
 

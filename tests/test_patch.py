@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, PGD, Away, attack, bank, load_encoder, solve
-from attacks.eot import view
-from attacks.gallery import tiles
-from attacks.patch import CENTRE, Patch
-from attacks.pipelines import preset
-from attacks.solver import pictures
+from attacks.data.gallery import tiles
+from attacks.eot.estimator import view
+from attacks.experiment.build.pipeline import preset
+from attacks.perturbations.patch.patch import CENTRE, Patch
+from attacks.solvers.solver import pictures
 from transforms import Affine, Compose, Perspective
 
 double = torch.float64

@@ -6,16 +6,16 @@ import math
 import pytest
 import torch
 
-from attacks import choices_physical as choices
-from attacks.build import price
-from attacks.cautions import warnings
+from attacks.experiment.build.parts import price
+from attacks.experiment.build.patch import patch, tags
+from attacks.experiment.patch_record import facts, rows
 from attacks.laying import laid
-from attacks.patch_facts import facts, rows
-from attacks.patches import patch, tags
-from attacks.physical.layout import card
-from attacks.physical.raster import surround
-from attacks.places import Places
+from attacks.perturbations.patch.card import card
+from attacks.perturbations.patch.card_raster import surround
+from attacks.perturbations.patch.placement import Places
 from attacks.report.page import verdict
+from attacks.report.warnings import warnings
+from attacks.schema import patch as choices
 from transforms import Compose
 
 IMAGES = torch.zeros(2, 3, 40, 60)

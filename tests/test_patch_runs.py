@@ -6,13 +6,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, Away
-from attacks import choices_physical as choices
+from attacks.eot.protocols import among
+from attacks.experiment.build.patch import patch
+from attacks.experiment.patch_record import facts
 from attacks.laying import anywhere, fixed
-from attacks.parts import among
-from attacks.patch import Patch
-from attacks.patch_facts import facts
-from attacks.patches import patch
-from attacks.places import Places
+from attacks.perturbations.patch.patch import Patch
+from attacks.perturbations.patch.placement import Places
+from attacks.schema import patch as choices
 from tests.fellows import together
 from transforms import Affine, ChannelGain, Compose, Cylinder, OnLayers, Perspective, Place
 

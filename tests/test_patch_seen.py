@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks.alpha import alpha_of, outline_of
+from attacks.perturbations.patch.shape import alpha_of, outline_of
 from transforms import Compose, Layer, Scene
-from transforms.homography import half_pixels, homography, invert, lattice, transform
-from transforms.outline import Outline, cut
-from transforms.sampling import warp
+from transforms.sampling.homography import half_pixels, homography, invert, lattice, transform
+from transforms.sampling.outline import Outline, cut
+from transforms.sampling.warp import warp
 from transforms.scene import premultiplied
 
 double = torch.float64

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, L2, Linf, attack
-from attacks.apgd import APGD
+from attacks.optimisers.apgd import APGD
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]  # theirs, not ours
 COUNT = 100

@@ -13,10 +13,20 @@ from skimage.metrics import structural_similarity
 from skimage.restoration import denoise_tv_chambolle
 from torchvision.models import squeezenet1_1
 
-from attacks import EOT, L2, PGD, Away, Linf, Universal, attack, load_encoder, penalties, solve
-from attacks.estimate import Estimate
-from attacks.gallery import tiles
-from attacks.penalties import EDGE, LPIPS, SSIM, Penalties, TotalVariation, penalised, seen, total_variation
+from attacks import EOT, L2, PGD, Away, Linf, Universal, attack, load_encoder, solve
+from attacks.data.gallery import tiles
+from attacks.eot.estimate import Estimate
+from attacks.objectives import penalties
+from attacks.objectives.penalties import (
+    EDGE,
+    LPIPS,
+    SSIM,
+    Penalties,
+    TotalVariation,
+    penalised,
+    seen,
+    total_variation,
+)
 
 double = torch.float64
 PRICES = [TotalVariation(1.0), TotalVariation(1.0, isotropic=False), SSIM(1.0), SSIM(1.0, window=7)]

@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from sklearn.metrics import label_ranking_average_precision_score, roc_curve, top_k_accuracy_score
 from sklearn.neighbors import KNeighborsClassifier
 
-from attacks.evaluation import Scores
-from attacks.judge import resisting
-from attacks.metrics import interval, median, quantile, rate
-from attacks.per_image import arms_table, comparisons, per_image_rows
+from attacks.evaluation.intervals import interval, median, quantile, rate
+from attacks.evaluation.judge import resisting
+from attacks.evaluation.per_image import arms_table, comparisons, per_image_rows
+from attacks.evaluation.retrieval_metrics import impostors, thresholds
+from attacks.evaluation.scores import Scores
 from attacks.ranking import ranks, votes
-from attacks.tables import read_rows, write_rows
-from attacks.verification import impostors, thresholds
+from attacks.runtime.tables import read_rows, write_rows
 
 ARMS = {"clean": 1.0, "noise": 1.5, "no_eot": 3.0, "eot": 4.0}
 IDENTITY = torch.arange(60) // 4

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attacks.perturbations import L0, L1, L2, Linf
-from attacks.regions import Grey, Masked
-from attacks.spectral import LowFrequency, Smoothed
+from attacks.perturbations.spectral import LowFrequency, Smoothed
+from attacks.perturbations.subspace import Grey, Masked
+from attacks.perturbations.universal import L0, L1, L2, Linf
 
 SIZE = (9, 12)
 MASK = (torch.rand(1, 1, *SIZE, generator=torch.Generator().manual_seed(3)) < 0.4).float()

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attacks.perturbations.patch.card import card
+from attacks.perturbations.patch.card_raster import card_picture
 from attacks.physical.colour_fit import asked, difference, gains, terms
-from attacks.physical.layout import card
 from attacks.physical.looks import look
 from attacks.physical.photos import Photo
 from attacks.physical.placed import Placement
-from attacks.physical.raster import card_picture
 from attacks.physical.rectify import from_corners
 from attacks.physical.scoring import colours_of
 from attacks.physical.simulation.camera import printed

@@ -8,15 +8,15 @@ import pytest
 import torch
 from PIL import Image
 
-from attacks.images import load_image, to_bytes
-from attacks.metrics import Interval, interval, wilson
+from attacks.data.images import load_image, to_bytes
+from attacks.data.pictures import square
+from attacks.evaluation.intervals import Interval, interval, wilson
 from attacks.physical import score
 from attacks.physical.looks import file_name
 from attacks.physical.next_preset import ranges, staged
 from attacks.physical.photos import Photo, listed, quads, read
 from attacks.physical.rectify import Pose
 from attacks.physical.views import photo_view, scene_view
-from attacks.shelf import square
 from tests.photographed import through
 
 

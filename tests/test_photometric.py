@@ -9,8 +9,8 @@ import torch
 from torchvision.transforms import functional as tv
 
 from transforms import Brightness, ChannelGain, Contrast, Cutout, Gain, Gamma, Hue, Saturation
-from transforms.colour import rotate_hue
-from transforms.photometric import GAMMA_TOE
+from transforms.colour.photometric import GAMMA_TOE
+from transforms.colour.spaces import rotate_hue
 
 double = torch.float64
 STAGES = [

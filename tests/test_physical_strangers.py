@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from attacks.physical.layout import SIDES, Box, card, card_from
+from attacks.perturbations.patch.card import SIDES, Box, card, card_from
 from attacks.physical.placed import placement
 from attacks.physical.rectify import from_corners, natural_size, quad_of, rectified
 from attacks.physical.score import MEASURES, Judged, compared

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from attacks.patch import Patch
-from attacks.places import Places
-from attacks.solver import pictures
-from attacks.surround import Surround
+from attacks.perturbations.patch.card_layer import Surround
+from attacks.perturbations.patch.patch import Patch
+from attacks.perturbations.patch.placement import Places
+from attacks.solvers.solver import pictures
 from transforms import Affine, Brightness, Compose, OnLayers, Perspective, taken
 
 double = torch.float64

@@ -5,11 +5,11 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from attacks import EOT, PGD, Away, Linf, bank, evaluate, interval, load_encoder, solve
-from attacks.encoders import POCKET_WEIGHTS
-from attacks.gallery import HELD_OUT, tiles
-from attacks.pipelines import pipeline
+from attacks.data.gallery import HELD_OUT, tiles
+from attacks.encoders.loading import POCKET_WEIGHTS
+from attacks.experiment.build.pipeline import pipeline
 from attacks.run import CONFIGS, register
-from attacks.schema import validate
+from attacks.schema.validate import validate
 
 
 @pytest.fixture(scope="module")

@@ -4,16 +4,16 @@ import pytest
 import torch
 
 from attacks import APGD, EOT, L2, PGD, SGD, Adam, Away, Linf, Toward, Universal, Wiener
-from attacks.adaptive import Adaptive
-from attacks.aims import Aim
-from attacks.apgd import APGD as Auto
-from attacks.checkpoint.kept import read, write
-from attacks.optimisers import PGD as Descent
-from attacks.risk import CVaR
-from attacks.solver import watch
-from attacks.square import Square
-from attacks.suite import Member, suite
-from attacks.worst import Adversary
+from attacks.eot.adaptive import Adaptive
+from attacks.eot.risk import CVaR
+from attacks.experiment.build.objective import Aim
+from attacks.optimisers.apgd import APGD as Auto
+from attacks.optimisers.gradient import PGD as Descent
+from attacks.optimisers.square import Square
+from attacks.runtime.values import read, write
+from attacks.solvers.solver import watch
+from attacks.solvers.suite import Member, suite
+from attacks.solvers.worst import Adversary
 from tests.small import small, smooth
 from transforms import Affine, Brightness, Compose, Uniform
 

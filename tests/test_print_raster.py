@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attacks.physical.drawing import Fill
+from attacks.perturbations.patch.card import COLOURS, MODULES, Box, Tag, card
+from attacks.perturbations.patch.card_drawing import Fill
+from attacks.perturbations.patch.card_raster import MOST, Grid, card_picture, fill, lay, patch_picture, surround
 from attacks.physical.fiducials import black, modules
-from attacks.physical.layout import COLOURS, MODULES, Box, Tag, card
-from attacks.physical.raster import MOST, Grid, card_picture, fill, lay, patch_picture, surround
 from tests.prints import MM, detected, edges
 from transforms import resize
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFont
 
+from attacks.perturbations.patch.card import card, card_from
 from attacks.physical import sheet
-from attacks.physical.extra import extra
 from attacks.physical.furniture import Label, beside
-from attacks.physical.layout import card, card_from
 from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, plan
 from attacks.physical.pdf import font_file
 from attacks.physical.sheet import subject, write
+from attacks.runtime.extras import extra
 from tests.prints import MM, fake_run, framed
 from transforms import resize
 

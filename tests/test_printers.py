@@ -6,16 +6,16 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from attacks import schema
-from attacks.choices_physical import PRINTERS, Printer
-from attacks.inks import generic
+from attacks.experiment.build.pipeline import CONFIGS
+from attacks.experiment.build.printer import PAPER, PRINT, printed
 from attacks.laying import fixed
-from attacks.pipelines import CONFIGS
-from attacks.printers import PAPER, PRINT, printed
+from attacks.perturbations.patch.inks import generic
+from attacks.schema import validate as schema
+from attacks.schema.patch import PRINTERS, Printer
 from tests.test_configs import composed
 from transforms import Affine, Compose, Exposure, OnLayers, Place
-from transforms.base import Geometry
-from transforms.colour_map import ColourMap, apply_lut
+from transforms.colour.lut import ColourMap, apply_lut
+from transforms.compose import Geometry
 from transforms.registry import STAGES
 
 

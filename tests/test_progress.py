@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from attacks.progress import Progress
+from attacks.runtime.progress import Progress
 
 
 class Terminal(io.StringIO):

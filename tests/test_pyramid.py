@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch.autograd import gradcheck
 
 from transforms import Affine, Compose, Perspective, warp_affine
-from transforms.homography import invert, lattice
-from transforms.pyramid import levels, top
-from transforms.sampling import warp, warp_by_matrix
+from transforms.sampling.homography import invert, lattice
+from transforms.sampling.pyramid import levels, top
+from transforms.sampling.warp import warp, warp_by_matrix
 
 double = torch.float64
 BORDERS = ["constant", "replicate", "reflect", "reflect101"]

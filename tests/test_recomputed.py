@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from attacks import cautions, sections
+from attacks.experiment import sections
+from attacks.report import warnings as cautions
 from tests.recomputed import cells, read
 from tests.test_run import call
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from attacks import load_encoder, presets
-from attacks.embeddings import Cache, _Block, _sha256
+from attacks import load_encoder
+from attacks.evaluation.classes import class_embeddings
+from attacks.experiment.embeddings import Cache, _Block, _sha256
 from attacks.run import CONFIGS, cli
-from attacks.zero_shot import class_embeddings
+from attacks.schema import presets
 
 #: Logging as Hydra would set it up before the run: it opens the file.
 LOGGING = "version: 1\nhandlers: {x: {class: logging.FileHandler, filename: MARK}}\nroot: {handlers: [x]}\n"

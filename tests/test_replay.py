@@ -9,14 +9,15 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from attacks import Away, attack, schema
-from attacks.build import build
-from attacks.eot import EOT
-from attacks.faults import NotFinite, fault
-from attacks.faults.traced import broken, traced
-from attacks.job import job
-from attacks.replay import of_fault
+from attacks import Away, attack
+from attacks.eot.estimator import EOT
+from attacks.eot.faults import NotFinite, fault
+from attacks.eot.faults.traced import broken, traced
+from attacks.experiment.build.parts import build
+from attacks.experiment.job import job
+from attacks.experiment.replay import of_fault
 from attacks.replay_run import Named, of_run
+from attacks.schema import validate as schema
 from scripts import replay_view
 from tests.faulty import Turn
 from tests.test_configs import composed

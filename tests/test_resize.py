@@ -10,7 +10,7 @@ from PIL import Image
 from torch.autograd import gradcheck
 
 from transforms import Downscale, resize
-from transforms.resize import NAMES, axes
+from transforms.resizing.resize import NAMES, axes
 
 PILLOW = {
     "pil_nearest": Image.Resampling.NEAREST,

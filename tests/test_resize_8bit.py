@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from transforms import resize
-from transforms.resize import axes
+from transforms.resizing.resize import axes
 
 PILLOW = {
     "pil_nearest": Image.Resampling.NEAREST,

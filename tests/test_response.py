@@ -7,15 +7,15 @@ import torch
 import torch.nn.functional as F
 
 from attacks import bank, evaluate, interval
-from attacks.cautions import FEW
-from attacks.comparisons import holm, least_p, sign_flip
-from attacks.evaluation import Scores
-from attacks.metrics import rate
-from attacks.response import axes_of, response
+from attacks.evaluation.intervals import rate
+from attacks.evaluation.response import axes_of, response
+from attacks.evaluation.scores import Scores
+from attacks.evaluation.significance import holm, least_p, sign_flip
+from attacks.evaluation.slices import coordinate
+from attacks.experiment.sections import CELLS
+from attacks.report.warnings import FEW
 from attacks.run import compose
-from attacks.sections import CELLS
-from attacks.slices import coordinate
-from attacks.tables import write_rows
+from attacks.runtime.tables import write_rows
 from transforms import (
     Affine,
     Brightness,

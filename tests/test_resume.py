@@ -8,12 +8,12 @@ import pytest
 import torch
 from PIL import Image
 
-import attacks.experiment
-import attacks.job
-import attacks.units
-from attacks.batch import ARMS
-from attacks.checkpoint.kept import read, write
-from attacks.identity import key_of
+import attacks.experiment.experiment
+import attacks.experiment.job
+import attacks.experiment.units
+from attacks.experiment.batch import ARMS
+from attacks.experiment.identity import key_of
+from attacks.runtime.values import read, write
 from tests.runs import FILES, FIRST, LEAN, TINY, whole_run, without_seconds
 from tests.test_run import call
 
@@ -26,7 +26,7 @@ def whole(tmp_path_factory):
 @pytest.fixture(scope="module")
 def half(tmp_path_factory):
     """The same run, stopped in its second batch, after the first was written."""
-    folder, real = tmp_path_factory.mktemp("half") / "run", attacks.units.attacked
+    folder, real = tmp_path_factory.mktemp("half") / "run", attacks.experiment.units.attacked
 
     def attacked(bench, unit):
         if unit.number == 1:
@@ -34,7 +34,7 @@ def half(tmp_path_factory):
         return real(bench, unit)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attacks.units, "attacked", attacked)
+        patch.setattr(attacks.experiment.units, "attacked", attacked)
         assert call(patch, *TINY, *LEAN, f"hydra.run.dir={folder}") == 130
     assert {path.name for path in (folder / "checkpoint").glob("*.safetensors")} == {FIRST, "gallery.safetensors"}
     return folder
@@ -47,8 +47,8 @@ def stopped(half, tmp_path):
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_bytes(whole, stopped, monkeypatch):
-    seen, real = [], attacks.units.attacked
-    monkeypatch.setattr(attacks.units, "attacked", lambda b, unit: (seen.append(unit.number), real(b, unit))[1])
+    seen, real = [], attacks.experiment.units.attacked
+    monkeypatch.setattr(attacks.experiment.units, "attacked", lambda b, unit: (seen.append(unit.number), real(b, unit))[1])
     assert call(monkeypatch, f"resume={stopped}") == 0
     assert seen == [1]
     for name in FILES:
@@ -123,7 +123,7 @@ def test_what_cannot_be_taken_up_is_said_in_a_line(harm, words, stopped, monkeyp
 
 def test_batches_are_not_taken_up_beside_another_gallery(tmp_path, monkeypatch, capsys):
     """Somebody adds a picture to the folder before going on: half of the table would be judged beside another one."""
-    pictures, out, real = tmp_path / "pictures", tmp_path / "run", attacks.units.attacked
+    pictures, out, real = tmp_path / "pictures", tmp_path / "run", attacks.experiment.units.attacked
     pictures.mkdir()
     for at, name in enumerate("abc"):
         pixels = torch.randint(256, (64, 64, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(at))
@@ -138,7 +138,7 @@ def test_batches_are_not_taken_up_beside_another_gallery(tmp_path, monkeypatch, 
     words = ["config=smoke", "data=folder", f"data.path={tmp_path / 'two.txt'}", f"data.gallery={pictures}"]
     words += ["data.size=64", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0", "evaluate.batch=1"]
     with monkeypatch.context() as patch:
-        patch.setattr(attacks.units, "attacked", attacked)
+        patch.setattr(attacks.experiment.units, "attacked", attacked)
         assert call(patch, *words, f"hydra.run.dir={out}") == 130
     Image.new("RGB", (64, 64), (200, 30, 30)).save(pictures / "0.png")
     assert call(monkeypatch, f"resume={out}") == 1

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
-from attacks.risk import CVaR, Mean, SoftMax, WorstOf
+from attacks.eot.risk import CVaR, Mean, SoftMax, WorstOf
 
 N = 12
 RISKS = [Mean(), CVaR(0.05), CVaR(0.3), CVaR(0.5), CVaR(1.0), WorstOf(1), WorstOf(4), WorstOf(N), SoftMax(0.2)]

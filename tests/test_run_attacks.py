@@ -10,12 +10,14 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from attacks import job, load_encoder, subject
-from attacks.cautions import warnings
-from attacks.choices import CHOICES
-from attacks.exhibits import file_names
-from attacks.experiment import experiment
-from attacks.images import save_image
+from attacks import load_encoder
+from attacks.data.images import save_image
+from attacks.experiment import job
+from attacks.experiment.artifacts import file_names
+from attacks.experiment.build import encoder as subject
+from attacks.experiment.experiment import experiment
+from attacks.report.warnings import warnings
+from attacks.schema.groups import CHOICES
 from tests.test_run import call
 
 SHORT = ("config=smoke", "data.count=1", "evaluate.views=4", "evaluate.refine=1", "attack.steps=2")

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from transforms import warp_affine, warp_perspective
-from transforms.homography import invert
-from transforms.reading import read
-from transforms.sampling import sample
+from transforms.sampling.homography import invert
+from transforms.sampling.read import read
+from transforms.sampling.warp import sample
 
 BORDERS = ["constant", "replicate", "reflect", "reflect101"]
 KERNELS = ["nearest", "bilinear", "bicubic"]

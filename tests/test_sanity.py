@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from attacks import PGD, SGD, Linf
-from attacks.sanity import Check, Sanity, table
+from attacks.evaluation.sanity import Check, Sanity, table
+from attacks.evaluation.sanity.rules import END, beats_cards, grows, lowers, not_worse, plateau
 from attacks.sanity.gap import NEGLIGIBLE, gap
 from attacks.sanity.radius import cards, hastened, largest, rescaled, resized
 from attacks.sanity.signal import noise, room
-from attacks.sanity.strength import END, beats_cards, grows, lowers, not_worse, plateau
 from attacks.sanity.surrogate import redrawn
 from tests.small import SETS, ids, small, smooth
 

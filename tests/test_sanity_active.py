@@ -8,16 +8,25 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, L2, PGD, SGD, Away, Linf, Toward, Universal
-from attacks.apgd import APGD
-from attacks.gallery import tiles
-from attacks.optimisers import Adam
-from attacks.pipelines import preset
+from attacks.data.gallery import tiles
+from attacks.evaluation.sanity.planted import (
+    COLOURS,
+    SHARE,
+    Planted,
+    Promised,
+    balance,
+    finds_promise,
+    planted_anchor,
+    promise,
+)
+from attacks.evaluation.sanity.questions import QUERIES, active
+from attacks.evaluation.sanity.trial import Tally, trial
+from attacks.experiment.build.pipeline import preset
+from attacks.optimisers.apgd import APGD
+from attacks.optimisers.gradient import Adam
+from attacks.optimisers.square import Square
+from attacks.optimisers.wiener import Wiener
 from attacks.sanity.gap import mean
-from attacks.sanity.planted import COLOURS, SHARE, Planted, Promised, balance, finds_promise, planted_anchor, promise
-from attacks.sanity.questions import QUERIES, active
-from attacks.sanity.trial import Tally, trial
-from attacks.square import Square
-from attacks.wiener import Wiener
 from transforms import Affine, Brightness, Compose
 
 SEEN = Compose([Affine(degrees=20, scale=(0.8, 1.2), translate=0.1), Brightness(0.1)])

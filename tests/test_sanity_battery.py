@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from attacks import EOT, L2, PGD, Away, Linf, Toward, Universal, WorstOf, attack
-from attacks.ensemble import Ensemble
-from attacks.optimisers import Adam
-from attacks.sanity import examine, table
-from attacks.sanity.questions import transfer
+from attacks.evaluation.sanity import examine, table
+from attacks.evaluation.sanity.questions import transfer
+from attacks.evaluation.sanity.trial import CANDIDATES, JUDGES, Tally, Trial, trial
+from attacks.objectives.ensemble import Ensemble
+from attacks.optimisers.gradient import Adam
 from attacks.sanity.surrogate import redrawn
-from attacks.sanity.trial import CANDIDATES, JUDGES, Tally, Trial, trial
 from tests.small import SETS, ids, small, smooth
 from transforms import Affine, Brightness, Compose, stream
 

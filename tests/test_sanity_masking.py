@@ -8,14 +8,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, L2, Away, Linf, Toward, Wiener, load_encoder
+from attacks.data.gallery import HELD_OUT, tiles
 from attacks.encoders.phash import Phash
-from attacks.gallery import HELD_OUT, tiles
-from attacks.pipelines import preset
-from attacks.sanity import Check, examine, table
-from attacks.sanity.battery import MASKING, masking
-from attacks.sanity.differences import slopes
-from attacks.sanity.questions import differences
-from attacks.sanity.trial import Tally, trial
+from attacks.evaluation.sanity import Check, examine, table
+from attacks.evaluation.sanity.battery import MASKING, masking
+from attacks.evaluation.sanity.differences import slopes
+from attacks.evaluation.sanity.questions import differences
+from attacks.evaluation.sanity.trial import Tally, trial
+from attacks.experiment.build.pipeline import preset
 from transforms import resize
 
 CAMERA = preset("camera")

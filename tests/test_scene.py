@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from transforms import Affine, Brightness, Compose, Layer, Perspective, Scene, scene_of
-from transforms.homography import invert
+from transforms.sampling.homography import invert
 
 STAGES = (Affine(degrees=(25, 25), scale=(0.5, 1.2), translate=0.1), Perspective(0.2))
 EYE = torch.eye(3, dtype=torch.float64)[None]

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from attacks.scene_table import read_table
-from attacks.scenes import BUNDLED, places_in, read_scenes
-from attacks.spots import Print
+from attacks.data.scene_geometry import Print
+from attacks.data.scene_table import read_table
+from attacks.data.scenes import BUNDLED, places_in, read_scenes
 from tests.scenery import CORNERS, box, document, noise, photo, table
 
 QUAD = box(4, 6, 20, 22)

@@ -9,12 +9,13 @@ import torch
 from PIL import Image
 from torch import nn
 
-from attacks import EOT, PGD, attack, choices_physical
-from attacks.parts import among
-from attacks.patch import Patch
+from attacks import EOT, PGD, attack
+from attacks.eot.protocols import among
+from attacks.experiment.build.data import data
+from attacks.perturbations.patch.patch import Patch
 from attacks.run import cli
-from attacks.sets import data
-from attacks.solver import pictures
+from attacks.schema import patch as choices_physical
+from attacks.solvers.solver import pictures
 from tests.scenery import CORNERS, SIDE, box, document, noise, read, table
 from transforms import Affine, Compose
 

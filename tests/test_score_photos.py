@@ -13,17 +13,17 @@ import torch
 from hydra import compose, initialize_config_dir
 from PIL import Image
 
-from attacks.build import build
-from attacks.earlier import refuse_program
-from attacks.files import sha256, write_json
-from attacks.images import load_image, save_image, to_bytes
+from attacks.data.images import load_image, save_image, to_bytes
+from attacks.experiment.build.encoder import identity
+from attacks.experiment.build.parts import build
+from attacks.experiment.directory import refuse_program
+from attacks.perturbations.patch.card import card
 from attacks.physical import score, scoring
-from attacks.physical.layout import card
 from attacks.physical.views import photo_view
-from attacks.presets import read as read_preset
 from attacks.run import CONFIGS, register
-from attacks.schema import validate
-from attacks.subject import identity
+from attacks.runtime.files import sha256, write_json
+from attacks.schema.presets import read as read_preset
+from attacks.schema.validate import validate
 from tests.photographed import drawn, photographed, posed, through
 
 ROOT = Path(__file__).resolve().parents[1]

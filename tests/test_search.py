@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, L2, PGD, Adaptive, Linf, Toward, Universal, attack
-from attacks.gallery import tiles
-from attacks.search import search
-from attacks.square import HALVINGS, Square
+from attacks.data.gallery import tiles
+from attacks.optimisers.square import HALVINGS, Square
+from attacks.solvers.search import search
 from transforms import Affine, Brightness, Compose
 
 SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])

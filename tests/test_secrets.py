@@ -2,9 +2,9 @@
 
 import pytest
 
-from attacks import presets
-from attacks.masking import masked, refuse_credentials
-from attacks.tracking import choose
+from attacks.runtime.tracking import trackers as choose
+from attacks.schema import presets
+from attacks.schema.secrets import masked, refuse_credentials
 from tests.test_run import call
 
 CANARY = "canary-3f9a17"

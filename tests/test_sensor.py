@@ -9,8 +9,8 @@ from PIL import Image
 from torch.autograd import gradcheck
 
 from transforms import Compose, Sobol, Uniform
-from transforms.geometry import Affine
-from transforms.sensor import Quantise, SensorNoise, quantise, straight_through, white_noise
+from transforms.camera.sensor import Quantise, SensorNoise, quantise, straight_through, white_noise
+from transforms.geometry.affine import Affine
 
 double = torch.float64
 NOISE = SensorNoise(read=(0.0, 0.02), shot=(0.0, 0.004))

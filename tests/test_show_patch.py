@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from attacks.physical.layout import Box
+from attacks.perturbations.patch.card import Box
 from attacks.physical.rectify import from_corners, pose, project
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "show_patch.py"

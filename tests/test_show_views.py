@@ -9,7 +9,7 @@ import torch
 import yaml
 from PIL import Image, ImageFont
 
-from attacks.files import sha256
+from attacks.runtime.files import sha256
 from transforms import Affine, Brightness, Compose, Perspective, Quantise, Sobol
 from transforms.registry import STAGES
 
@@ -42,7 +42,7 @@ def test_the_section_of_a_stage_names_its_class_its_arguments_and_its_picture(na
 
 
 def test_every_preset_and_every_resizer_is_in_the_page():
-    from transforms.resize import NAMES
+    from transforms.resizing.resize import NAMES
 
     presets = {path.stem for path in (ROOT / "configs" / "transforms").glob("*.yaml")}
     assert {name for name in [*presets, *NAMES] if f"`{name}`" not in PAGE} == set()
@@ -57,7 +57,7 @@ def test_the_pictures_are_those_of_the_stages_and_small():
 
 
 def test_every_picture_shows_a_change():
-    from attacks.pipelines import stages
+    from attacks.experiment.build.pipeline import stages
     from transforms import Grid, resize
 
     y, x = torch.meshgrid(torch.linspace(0, 1, 48), torch.linspace(0, 1, 48), indexing="ij")

@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 from attacks import Away, bank, load_encoder
-from attacks.arms import Counted
-from attacks.batch import KEPT, _worst, refinable
-from attacks.distributed import ALONE
-from attacks.evaluation import evaluate
-from attacks.images import load_image
-from attacks.pipelines import preset
-from attacks.results import table
-from attacks.worst import uphill
+from attacks.data.images import load_image
+from attacks.evaluation.scores import evaluate
+from attacks.experiment.arms import Counted
+from attacks.experiment.batch import KEPT, _worst, refinable
+from attacks.experiment.build.pipeline import preset
+from attacks.experiment.results import table
+from attacks.runtime.distributed import ALONE
+from attacks.solvers.worst import uphill
 from tests.fellows import together
 from tests.test_run import call
 from transforms import Affine, Brightness, Compose

@@ -14,9 +14,9 @@ from attacks.physical.simulation import Ranges, camera, simulate
 from attacks.physical.simulation.shots import LIMITS, Shot, between, draw, frame, from_shares, pose, through
 from tests.simulated import CARD, QUAD, RANDOM, drawn, flat, printed_run, smooth, taken
 from transforms import Compose, Layer, Scene
-from transforms.geometry import Affine, Perspective
-from transforms.homography import homography, invert, transform
-from transforms.viewpoint import Viewpoint
+from transforms.geometry.affine import Affine, Perspective
+from transforms.geometry.viewpoint import Viewpoint
+from transforms.sampling.homography import homography, invert, transform
 
 ROOT = Path(__file__).resolve().parents[1]
 SQUARE = torch.tensor([[[-1.0, -1], [1, -1], [1, 1], [-1, 1]]], dtype=torch.float64)

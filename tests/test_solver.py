@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from attacks import EOT, L2, PGD, Linf, Toward, attack, bank, solve
-from attacks.search import search
-from attacks.solver import LOOKS, VIEWS, watch
-from attacks.square import Square
+from attacks.optimisers.square import Square
+from attacks.solvers.search import search
+from attacks.solvers.solver import LOOKS, VIEWS, watch
 from transforms import Affine, Brightness, Compose, Uniform
 
 SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])

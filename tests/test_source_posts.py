@@ -8,8 +8,8 @@ import torchvision.transforms.functional as tvf
 
 from attacks import load_encoder
 from transforms import Affine, Compose, audit, perspective, warp_affine
-from transforms.sampling import sample
-from transforms.straight import dense
+from transforms.auditing.dense_gradient import dense
+from transforms.sampling.warp import sample
 
 double = torch.float64
 STOPPED = "ignore:To copy construct", "ignore:Converting a tensor with requires_grad"

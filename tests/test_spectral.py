@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, PGD, Toward, attack
-from attacks.perturbations import L0, L1, L2, Linf, Universal
-from attacks.pipelines import preset
-from attacks.regions import Grey, Masked
-from attacks.spectral import LowFrequency, Smoothed, dct_matrix
+from attacks.experiment.build.pipeline import preset
+from attacks.perturbations.spectral import LowFrequency, Smoothed, dct_matrix
+from attacks.perturbations.subspace import Grey, Masked
+from attacks.perturbations.universal import L0, L1, L2, Linf, Universal
 from transforms import Latin, stream
 
 double = torch.float64

@@ -5,10 +5,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks.images import load_image
-from attacks.patch import Patch
-from attacks.shelf import square, squared
-from attacks.solver import pictures
+from attacks.data.images import load_image
+from attacks.data.pictures import square, squared
+from attacks.perturbations.patch.patch import Patch
+from attacks.solvers.solver import pictures
 from tests.scenery import CORNERS, SIDE, blob, box, noise, photo, read, table
 
 double = torch.float64

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch.autograd import gradcheck
 
 from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective
-from transforms.base import Geometry, Homography, Stage
-from transforms.homography import transform
+from transforms.compose import Geometry, Homography, Stage
+from transforms.sampling.homography import transform
 
 AFFINE = Affine(degrees=30, scale=(0.4, 1.5), shear=(-5, 10), translate=0.1)
 # (stage, lowest values, highest values, size of the views of 80 x 120 images)

@@ -9,10 +9,10 @@ from torch import nn
 from torch.autograd import gradcheck
 from torchvision.ops import StochasticDepth
 
-from attacks.encoders import Stochastic
+from attacks.encoders.engine import Decision, prepare
+from attacks.encoders.features import Features
+from attacks.encoders.loading import Stochastic
 from attacks.encoders.stochastic import draws_by_view
-from attacks.engine import Decision, prepare
-from attacks.features import Features
 from tests.dropping import KINDS, Tokens, pictures, plain
 from transforms import Sobol
 

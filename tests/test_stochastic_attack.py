@@ -6,10 +6,10 @@ import torch.nn.functional as F
 
 from attacks import EOT, PGD, Adversary, Away, Ensemble, Layers, Linf, Members, Paired, attack, bank, examine
 from attacks.anchors import mean_embedding
-from attacks.encoders import Stochastic
-from attacks.eot import view
-from attacks.randomness import drawn, randomised, randomness_of
-from attacks.worst import uphill
+from attacks.encoders.loading import Stochastic
+from attacks.encoders.randomness import drawn, randomised, randomness_of
+from attacks.eot.estimator import view
+from attacks.solvers.worst import uphill
 from tests.dropping import double, pictures, plain
 from tests.fellows import together
 from transforms import Affine, Compose, scene_of, stream

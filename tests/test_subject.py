@@ -11,13 +11,13 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from safetensors.torch import save_file
 
-from attacks import schema
-from attacks.cautions import warnings
-from attacks.encoders import POCKET_WEIGHTS
+from attacks.encoders.loading import POCKET_WEIGHTS
 from attacks.encoders.preprocess import Preprocess
-from attacks.results import encoder_line
+from attacks.experiment.build.encoder import described, identity, subject
+from attacks.experiment.results import encoder_line
+from attacks.report.warnings import warnings
 from attacks.run import CONFIGS, register
-from attacks.subject import described, identity, subject
+from attacks.schema import validate as schema
 
 CPU = torch.device("cpu")
 RANDOM = ("encoder=torchvision", "encoder.model=squeezenet1_1", "encoder.weights=random")

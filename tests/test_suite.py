@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from attacks import EOT, Linf, bank, load_encoder
-from attacks.aims import Aim, Known
-from attacks.apgd import APGD
-from attacks.gallery import tiles
-from attacks.objectives import Away, Toward
-from attacks.retrieval import InfoNCE, Triplet
-from attacks.solver import pictures, watch
-from attacks.square import Square
-from attacks.suite import members, suite
-from attacks.wiener import Wiener
+from attacks.data.gallery import tiles
+from attacks.experiment.build.objective import Aim, Known
+from attacks.objectives.embedding import Away, Toward
+from attacks.objectives.retrieval import InfoNCE, Triplet
+from attacks.optimisers.apgd import APGD
+from attacks.optimisers.square import Square
+from attacks.optimisers.wiener import Wiener
+from attacks.solvers.solver import pictures, watch
+from attacks.solvers.suite import members, suite
 from transforms import Affine, Compose
 
 VIEWS = Compose([Affine(degrees=(-10, 10), scale=(0.9, 1.1))])

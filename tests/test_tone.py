@@ -5,8 +5,8 @@ import torch
 from torch.autograd import gradcheck
 
 from transforms import Affine, Brightness, Compose, Contrast, Gain, Layer, Scene, Viewpoint, scene_of
-from transforms.surrogate import ROUNDING, saturate
-from transforms.tone import tone_of, toned
+from transforms.sampling.straight_through import ROUNDING, saturate
+from transforms.sampling.tone import tone_of, toned
 
 double = torch.float64
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.choices_tracking import TRACKERS, MLflow, NoTracker, WandB
-from attacks.tracking import Trackers, log_end, log_step, refuse_unasked, tracker
-from attacks.tracking.jsonl import JsonLines
-from attacks.tracking.protocol import flat, picture
+from attacks.runtime.tracking import Trackers, log_end, log_step, refuse_unasked, tracker
+from attacks.runtime.tracking.jsonl import JsonLines
+from attacks.runtime.tracking.protocol import flat, picture
+from attacks.schema.tracker import TRACKERS, MLflow, NoTracker, WandB
 
 CONFIG = {"seed": 0, "tracker": {"name": "none"}}
 
@@ -158,7 +158,7 @@ def test_no_library_is_imported_unasked():
     import subprocess
 
     code = (
-        "import sys, attacks.tracking, attacks.tracking.mlflow\n"
+        "import sys, attacks.runtime.tracking, attacks.runtime.tracking.mlflow\n"
         "assert not {'torch', 'tensorboard', 'mlflow', 'wandb'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

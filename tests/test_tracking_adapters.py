@@ -13,8 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
-from attacks.choices_tracking import MLflow, TensorBoard, WandB
-from attacks.tracking import tracker
+from attacks.runtime.tracking import tracker
+from attacks.schema.tracker import MLflow, TensorBoard, WandB
 
 pytestmark = [
     pytest.mark.trackers,
@@ -212,7 +212,7 @@ def test_a_server_that_is_not_there_is_one_line(tmp_path, monkeypatch):
 
 def test_nothing_is_said_on_the_way(tmp_path):
     code = (
-        "import pathlib, sys\nfrom attacks.tracking import tracker\nfrom attacks.choices_tracking import *\n"
+        "import pathlib, sys\nfrom attacks.runtime.tracking import tracker\nfrom attacks.schema.tracker import *\n"
         "for node in (TensorBoard(), MLflow(experiment='x'), WandB(mode='offline', project='x')):\n"
         "    out = pathlib.Path(sys.argv[1]) / node.name\n    out.mkdir()\n"
         "    (out / 'report.html').write_text('a page')\n"

@@ -9,10 +9,10 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from attacks.gallery import HELD_OUT, photographs
-from attacks.pipelines import pipeline
+from attacks.data.gallery import HELD_OUT, photographs
+from attacks.experiment.build.pipeline import pipeline
 from attacks.run import CONFIGS, register
-from attacks.schema import validate
+from attacks.schema.validate import validate
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from attacks import run as program
-from attacks.engine import Decision, measure
-from attacks.tuning import earlier
+from attacks.encoders.engine import Decision, measure
+from attacks.experiment.tuning import earlier
 
 SHORT = ["config=smoke", "attack.steps=2", "evaluate.views=4", "evaluate.refine=1", "data.count=2"]
 
@@ -56,8 +56,8 @@ def test_a_short_run_is_not_worth_measuring(job):
 @pytest.mark.slow
 def test_what_is_measured_is_written_down_and_can_be_given_back(job, monkeypatch, capsys):
     monkeypatch.setattr(measure, "SHORT", 0.0)
-    monkeypatch.setattr("attacks.engine.search.BUDGET", 1e9)
-    monkeypatch.setattr("attacks.engine.measure.BUDGET", 1e9)
+    monkeypatch.setattr("attacks.encoders.engine.tuner.BUDGET", 1e9)
+    monkeypatch.setattr("attacks.encoders.engine.measure.BUDGET", 1e9)
     code, measured = job("a", "engine=auto", "engine.compile=false")
     assert code == 0
     found = engine(measured)

@@ -10,10 +10,10 @@ import skimage.data
 import torch
 from PIL import Image
 
-import attacks.batch
-import attacks.job
-import attacks.units
-from attacks.faults import NotFinite
+import attacks.experiment.batch
+import attacks.experiment.job
+import attacks.experiment.units
+from attacks.eot.faults import NotFinite
 from tests.processes import ended, facts, started
 from tests.test_run import call
 
@@ -64,7 +64,7 @@ def test_four_processes_of_which_two_are_killed_give_the_table_of_one(tmp_path, 
 
 def spoiled(monkeypatch, names, error):
     """As if some pictures could not be attacked."""
-    real = attacks.units.attacked
+    real = attacks.experiment.units.attacked
 
     def attacked(bench, unit):
         rows = bench.parts.queries.names[unit.start : unit.stop]
@@ -72,7 +72,7 @@ def spoiled(monkeypatch, names, error):
             raise error
         return real(bench, unit)
 
-    monkeypatch.setattr(attacks.units, "attacked", attacked)
+    monkeypatch.setattr(attacks.experiment.units, "attacked", attacked)
 
 
 FAULTS = [NotFinite("NaN begins at lens"), MemoryError("memory ran out")]
@@ -179,7 +179,7 @@ def test_who_comes_when_the_run_ends_leaves_nothing_behind(tmp_path, monkeypatch
         shutil.rmtree(run / "checkpoint")
         return real(*given)  # which makes the folder anew, or misses it
 
-    where = (attacks.job, "_begin") if late == "at its beginning" else (attacks.units, "attacked")
+    where = (attacks.experiment.job, "_begin") if late == "at its beginning" else (attacks.experiment.units, "attacked")
     real = getattr(*where)
     monkeypatch.setattr(*where, ended)
     assert call(monkeypatch, f"resume={run}") == 0
@@ -193,14 +193,14 @@ def test_a_ledger_that_is_gone_is_made_from_the_files(tmp_path, monkeypatch):
         spoiled(patch, ["002.png"], OSError("the disk is full"))
         assert call(patch, *SMALL, f"data.path={path}", "evaluate.batch=1", f"hydra.run.dir={run}") == 1
     Path(run / "ledger.sqlite").unlink()
-    seen, real = [], attacks.units.attacked
-    monkeypatch.setattr(attacks.units, "attacked", lambda b, unit: (seen.append(unit.start), real(b, unit))[1])
+    seen, real = [], attacks.experiment.units.attacked
+    monkeypatch.setattr(attacks.experiment.units, "attacked", lambda b, unit: (seen.append(unit.start), real(b, unit))[1])
     assert call(monkeypatch, f"resume={run}") == 0
     assert seen == [2]
 
 
 def test_a_unit_s_seed_is_its_own():
-    units = [attacks.batch.Unit(0, 4, 0), attacks.batch.Unit(4, 8, 1), attacks.batch.Unit(4, 5, 1, alone=True)]
+    units = [attacks.experiment.batch.Unit(0, 4, 0), attacks.experiment.batch.Unit(4, 8, 1), attacks.experiment.batch.Unit(4, 5, 1, alone=True)]
     seeds = [unit.seed(3) for unit in units]
     assert seeds[0] == 3 and len(set(seeds)) == 3
     assert torch.Generator().manual_seed(seeds[2])
@@ -211,7 +211,7 @@ def test_a_part_that_fails_costs_the_part_and_is_said(tmp_path, monkeypatch, cap
         raise NotFinite("NaN begins at lens")
 
     path, run = pictures(tmp_path / "in", 2), tmp_path / "run"
-    monkeypatch.setattr("attacks.sections._deployment", broken)
+    monkeypatch.setattr("attacks.experiment.sections._deployment", broken)
     assert call(monkeypatch, *SMALL, f"data.path={path}", "evaluate.deploy=1", f"hydra.run.dir={run}") == 1
     said = capsys.readouterr()
     assert said.err.splitlines()[-1].startswith("error: the part deployment failed, and the tables are without it")

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attacks import EOT, PGD, Away, attack
-from attacks.perturbations import L0, L1, L2, Linf, Universal
+from attacks.perturbations.universal import L0, L1, L2, Linf, Universal
 from transforms import Affine, Compose
 
 SETS = {"linf": Linf, "l2": L2, "l1": L1, "l0": L0}

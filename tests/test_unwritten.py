@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from attacks import files
-from attacks.files import REASONS, Unwritten, atomic, clean, write_bytes, write_json, write_text
-from attacks.images import save_image
+from attacks.data.images import save_image
+from attacks.runtime import files
+from attacks.runtime.files import REASONS, Unwritten, atomic, clean, write_bytes, write_json, write_text
 
 BIG = 1 << 17
 # name -> a call that writes more than a disk of 64 KB holds
@@ -155,7 +155,7 @@ def test_a_file_system_that_cannot_make_folders_safe_is_no_error(tmp_path, monke
 
 def test_what_a_killed_process_has_left_is_removed_and_nothing_else(tmp_path):
     script = (
-        "import os, sys; from attacks.files import atomic\n"
+        "import os, sys; from attacks.runtime.files import atomic\n"
         "with atomic(sys.argv[1]) as t: t.write_text('half'); os.kill(os.getpid(), 9)"
     )
     root = Path(__file__).resolve().parents[1]

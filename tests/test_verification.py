@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_curve
 
-from attacks.verification import _spread, far_name, impostors, tar, thresholds
+from attacks.evaluation.retrieval_metrics import _spread, far_name, impostors, tar, thresholds
 
 
 def gallery(seed=0, rows=25):

@@ -8,8 +8,8 @@ from typing import ClassVar
 import pytest
 import torch
 
-from attacks.pipelines import CONFIGS, preset
-from attacks.randomness import EncoderDraws
+from attacks.encoders.randomness import EncoderDraws
+from attacks.experiment.build.pipeline import CONFIGS, preset
 from tests.test_laws import every_stage
 from transforms import (
     Affine,

@@ -6,7 +6,7 @@ import torch
 
 from attacks import L2, PGD, Linf, Wiener
 from attacks.ground import Ground
-from attacks.wiener import GROWTH, LEAST, RINGS, filtered
+from attacks.optimisers.wiener import GROWTH, LEAST, RINGS, filtered
 from tests.test_optimisers import estimate, gradients, moves
 
 double = torch.float64

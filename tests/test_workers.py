@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from attacks import living
-from attacks.ledger import DIED, Claim, Ledger, workers
+from attacks.runtime import processes as living
+from attacks.runtime.ledger import DIED, Claim, Ledger, workers
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = [f"{i}.png" for i in range(200)]

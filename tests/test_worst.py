@@ -5,11 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks import EOT, Away, CVaR, Paired, Toward, bank, load_encoder, worst
-from attacks.distributed import World
-from attacks.gallery import tiles
-from attacks.pipelines import preset
-from attacks.worst import Adversary, both_sides, uphill, worst_views
+from attacks import EOT, Away, CVaR, Paired, Toward, bank, load_encoder
+from attacks.data.gallery import tiles
+from attacks.experiment.build.pipeline import preset
+from attacks.runtime.distributed import World
+from attacks.solvers import worst
+from attacks.solvers.worst import Adversary, both_sides, uphill, worst_views
 from tests.fellows import together
 from transforms import Affine, Brightness, Compose, scene_of
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks.zero_shot import class_embeddings, read_classes, texts_of
+from attacks.evaluation.classes import class_embeddings, read_classes, texts_of
 
 
 def texts(said):

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from attacks.images import save_image
+from attacks.data.images import save_image
 from tests.test_run import call
 
 SOURCE = """

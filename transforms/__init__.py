@@ -6,29 +6,29 @@ clockwise as displayed. A view is a point `u` (N,dims) of the unit cube; its phy
 (`pipeline.describe(u)`).
 """
 
-from transforms.audit import audit
-from transforms.base import Compose, Geometry, Homography, Stage
-from transforms.bend import Lens, RollingShutter, ThinPlate
-from transforms.blur import Defocus, GaussianBlur, MotionBlur
+from transforms.auditing.audit import audit
+from transforms.camera.blur import Defocus, GaussianBlur, MotionBlur
+from transforms.camera.codec import Jpeg, Webp, jpeg, webp
+from transforms.camera.downscale import Downscale
+from transforms.camera.resize_pad import ResizePad
+from transforms.camera.sensor import Quantise, SensorNoise, quantise
 from transforms.choice import OneOf, Sometimes
-from transforms.codec import Jpeg, Webp, jpeg, webp
+from transforms.colour.cutout import Cutout
+from transforms.colour.exposure import Exposure, WhiteBalance
+from transforms.colour.illumination import Moire, Shading, Shadow, Vignette
+from transforms.colour.photometric import Brightness, ChannelGain, Contrast, Gain, Gamma, Hue, Saturation
 from transforms.compat import affine, perspective, rotate, warp_affine, warp_perspective
-from transforms.cylinder import Cylinder
-from transforms.downscale import Downscale
+from transforms.compose import Compose, Geometry, Homography, Stage
 from transforms.draws import Antithetic, Draws, Fixed, Grid, Latin, Sobol, Uniform, stream
-from transforms.geometry import Affine, Crop, Flip, Perspective
-from transforms.homography import homography
-from transforms.illumination import Moire, Shading, Shadow, Vignette
-from transforms.layered import OnLayers
-from transforms.light import Exposure, WhiteBalance
-from transforms.occlusion import Cutout
-from transforms.photometric import Brightness, ChannelGain, Contrast, Gain, Gamma, Hue, Saturation
-from transforms.placement import Place
-from transforms.resize import resize
-from transforms.resize_pad import ResizePad
+from transforms.geometry.affine import Affine, Crop, Flip, Perspective
+from transforms.geometry.cylinder import Cylinder
+from transforms.geometry.distortion import Lens, RollingShutter, ThinPlate
+from transforms.geometry.place import Place
+from transforms.geometry.viewpoint import Viewpoint
+from transforms.on_layers import OnLayers
+from transforms.resizing.resize import resize
+from transforms.sampling.homography import homography
 from transforms.scene import Layer, Scene, Shown, base_of, scene_of, taken
-from transforms.sensor import Quantise, SensorNoise, quantise
-from transforms.viewpoint import Viewpoint
 from transforms.widen import widened
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transforms.base import Compose, Framed, Geometry, Homography, Stage
+from transforms.compose import Compose, Framed, Geometry, Homography, Stage
 
 #: What a choice does for some rows of its batch: the chosen stage (None: leave the rows alone), the rows (n,), and
 #: the stage's part of `u` for them (n,dims).

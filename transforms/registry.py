@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from transforms.bend import Lens, RollingShutter, ThinPlate
-from transforms.blur import Defocus, GaussianBlur, MotionBlur
+from transforms.camera.blur import Defocus, GaussianBlur, MotionBlur
+from transforms.camera.codec import Jpeg, Webp
+from transforms.camera.downscale import Downscale
+from transforms.camera.resize_pad import ResizePad
+from transforms.camera.sensor import Quantise, SensorNoise
 from transforms.choice import OneOf, Sometimes
-from transforms.codec import Jpeg, Webp
-from transforms.cylinder import Cylinder
-from transforms.downscale import Downscale
-from transforms.geometry import Affine, Crop, Flip, Perspective
-from transforms.illumination import Moire, Shading, Shadow, Vignette
-from transforms.light import Exposure, WhiteBalance
-from transforms.occlusion import Cutout
-from transforms.photometric import Brightness, ChannelGain, Contrast, Gain, Gamma, Hue, Saturation
-from transforms.resize_pad import ResizePad
-from transforms.sensor import Quantise, SensorNoise
-from transforms.viewpoint import Viewpoint
+from transforms.colour.cutout import Cutout
+from transforms.colour.exposure import Exposure, WhiteBalance
+from transforms.colour.illumination import Moire, Shading, Shadow, Vignette
+from transforms.colour.photometric import Brightness, ChannelGain, Contrast, Gain, Gamma, Hue, Saturation
+from transforms.geometry.affine import Affine, Crop, Flip, Perspective
+from transforms.geometry.cylinder import Cylinder
+from transforms.geometry.distortion import Lens, RollingShutter, ThinPlate
+from transforms.geometry.viewpoint import Viewpoint
 
 STAGES: dict[str, type] = {
     # geometry: fuses into one resample

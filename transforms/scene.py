@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from transforms.fusion import Move
-from transforms.outline import Outline
+from transforms.sampling.fusion import Move
+from transforms.sampling.outline import Outline
 
 
 class Layer(NamedTuple):

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from transforms.base import Compose, Stage
+from transforms.camera.downscale import Downscale
+from transforms.camera.resize_pad import ResizePad
 from transforms.choice import OneOf, Sometimes
-from transforms.downscale import Downscale
-from transforms.layered import OnLayers
-from transforms.resize_pad import ResizePad
+from transforms.compose import Compose, Stage
+from transforms.on_layers import OnLayers
 
 #: How finely the reach of an end is sought, by halves.
 HALVES = 40

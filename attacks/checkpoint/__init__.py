@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from attacks.checkpoint.tasks import NOWHERE, Checkpoint, Going
+from attacks.runtime.checkpoint import NOWHERE, Checkpoint, Going
 
 __all__ = ["NOWHERE", "Checkpoint", "Going"]

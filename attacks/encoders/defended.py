@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.randomness import EncoderDraws, dealt, joined, randomness_of
-from attacks.trees import Tree
+from attacks.encoders.randomness import EncoderDraws, dealt, joined, randomness_of
+from attacks.encoders.tree import Tree
 from transforms import Compose, Stage
-from transforms.surrogate import backward_through
+from transforms.sampling.straight_through import backward_through
 
 Map = Callable[[Tensor], Tensor]
 
@@ -23,7 +23,7 @@ class Defended(nn.Module):
     kornia's JPEG for Pillow's). So an attack on it is adaptive.
 
     Ranges stay at their middle, unless it is called with `draws` (N,k) in [0,1), a row for each view (see
-    `attacks.randomness`).
+    `attacks.encoders.randomness`).
 
     Args:
         encoder: in evaluation mode.

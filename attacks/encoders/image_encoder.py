@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attacks.encoders.batch_norm import settle
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.weights import fingerprint
-from attacks.files import sha256
-from attacks.norms import settle
-from attacks.parts import Texts
+from attacks.eot.protocols import Texts
+from attacks.runtime.files import sha256
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ImageEncoder(nn.Module):
     """(N,3,H,W) in [0,1], any size -> (N,D): `read(network(preprocess(images)))`, in evaluation mode and frozen.
 
     `print` shows what it is and what it does to a picture. Layers are called as the library calls them (see
-    `attacks.layers.named_layers`).
+    `attacks.encoders.layers.named_layers`).
 
     Args:
         network: normalised pictures to whatever it answers with.

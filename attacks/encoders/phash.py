@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from transforms import resize
-from transforms.colour import widened
-from transforms.homography import wide_dtype
-from transforms.surrogate import saturate, straight_through
+from transforms.colour.spaces import widened
+from transforms.sampling.homography import wide_dtype
+from transforms.sampling.straight_through import saturate, straight_through
 
 #: The side of the grey picture, and how many frequencies along each axis are kept.
 SIDE, KEPT = 32, 8

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transforms import resize
-from transforms.resize import check_kernel
-from transforms.surrogate import saturate
+from transforms.resizing.resize import check_kernel
+from transforms.sampling.straight_through import saturate
 
 #: How a picture of any shape meets the size that a network wants: "squash" gives up its aspect; "cover" keeps it and
 #: fills the whole size (a crop follows); "contain" keeps it and stays within the size (padding follows).
@@ -35,7 +35,7 @@ class Preprocess:
 
     Args:
         size: (height, width), or one number for both; None leaves the picture as large as it is.
-        kernel: one of `transforms.resize.NAMES`.
+        kernel: one of `transforms.resizing.resize.NAMES`.
         mean, std: per channel, in the order in which the network takes the channels, for values in [0,1]: a network
             that wants [-1,1] has 0.5 and 0.5, one that wants 0..255 has 0 and 1/255.
         fit: see `Fit`.

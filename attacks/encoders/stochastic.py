@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attacks.encoders.defended import adopt
+from attacks.encoders.features import Features
+from attacks.encoders.randomness import EncoderDraws, Seed, dealt, joined, randomness_of
 from attacks.encoders.seeded import Known, Seeded
-from attacks.features import Features
-from attacks.randomness import EncoderDraws, Seed, dealt, joined, randomness_of
-from attacks.trees import Tree, leaves
+from attacks.encoders.tree import Tree, leaves
 from transforms import Compose
 
 #: What libraries call the rate of a layer that drops, and the rate of an attention that drops its weights.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from attacks.engine.decision import Decision
+from attacks.encoders.engine.decision import Decision
 
 
 class Trial(NamedTuple):

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from attacks.perturbations.patch.card import MODULES, Box, Card
 from attacks.physical.detect import LIGHT, REACH, edge_line
-from attacks.physical.layout import MODULES, Box, Card
 from attacks.physical.rectify import project
 
 Floats = NDArray[np.float64]

@@ -3,7 +3,7 @@
 Fitted to the swatches of the card, it is the `printer.colour` of a next run: a texture that is optimised through it
 is optimised for this printer, in this light. There it changes the patch and not the scene, so it must not hold what
 the camera did to both: exposure and white balance are measured on the scene, and taken out. Monomials are in the
-order of `transforms.colour_map.powers`: 1, r, g, b, r^2, rg, rb, g^2, gb, b^2.
+order of `transforms.colour.lut.powers`: 1, r, g, b, r^2, rg, rb, g^2, gb, b^2.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attacks.perturbations.patch.card import Box, Card
 from attacks.physical.detect import LIGHT
-from attacks.physical.extra import extra
-from attacks.physical.layout import Box, Card
 from attacks.physical.rectify import project, rectified, visible
-from transforms.colour_map import powers
+from attacks.runtime.extras import extra
+from transforms.colour.lut import powers
 
 Floats = NDArray[np.float64]
 #: The part of a swatch that is measured, along each axis: its edges mix with what is beside it.
@@ -244,7 +244,7 @@ def solved(source: Floats, measured: Measured, degree: int) -> Floats:
 
 
 def terms(light: Floats, degree: int) -> Floats:
-    """(S,3) -> (S,K), in the order of `transforms.colour_map.powers`."""
+    """(S,3) -> (S,K), in the order of `transforms.colour.lut.powers`."""
     return np.stack([np.prod([light[:, i] for i in p], axis=0) * np.ones(len(light)) for p in powers(degree)], 1)
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.physical.extra import extra
-from attacks.physical.layout import MODULES, Card
+from attacks.perturbations.patch.card import MODULES, Card
+from attacks.runtime.extras import extra
 
 Floats = NDArray[np.float64]
 Bytes = NDArray[np.uint8]

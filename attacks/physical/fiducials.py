@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.physical.extra import extra
-from attacks.physical.layout import MODULES, TAGS, Box, Tag
+from attacks.perturbations.patch.card import MODULES, TAGS, Box, Tag
+from attacks.runtime.extras import extra
 
 
 def modules(number: int) -> NDArray[np.bool_]:

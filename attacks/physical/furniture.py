@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attacks.physical.drawing import Colour, Fill, Words
-from attacks.physical.layout import Box, Card
+from attacks.perturbations.patch.card import Box, Card
+from attacks.perturbations.patch.card_drawing import Colour, Fill, Words
 from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, Page, Plan
 
 RULER = 100  # mm

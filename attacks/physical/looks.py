@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.images import SUFFIXES
+from attacks.data.images import SUFFIXES
+from attacks.perturbations.patch.card import Box, Card
 from attacks.physical.align import aligned
 from attacks.physical.colour_fit import Measured, gains, measure
 from attacks.physical.detect import detect, grey_of
-from attacks.physical.layout import Box, Card
 from attacks.physical.photos import Photo
 from attacks.physical.placed import Placement
 from attacks.physical.rectify import (

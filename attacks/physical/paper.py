@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from attacks.physical.layout import Box, Card
+from attacks.perturbations.patch.card import Box, Card
 
 #: Width and height in mm.
 PAPERS = {"a4": (210.0, 297.0), "letter": (215.9, 279.4)}

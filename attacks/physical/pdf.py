@@ -14,12 +14,12 @@ from typing import Any
 
 from PIL import Image
 
-from attacks.physical.drawing import Fill, Words, printed, shifted
-from attacks.physical.extra import extra
+from attacks.perturbations.patch.card import Box, Card
+from attacks.perturbations.patch.card_drawing import Fill, Words, printed, shifted
+from attacks.perturbations.patch.card_raster import WHITE, Picture
 from attacks.physical.furniture import Label, beside
-from attacks.physical.layout import Box, Card
 from attacks.physical.paper import BLEED, INCH, Page, Plan
-from attacks.physical.raster import WHITE, Picture
+from attacks.runtime.extras import extra
 
 POINT = 72 / INCH  # a millimetre in points
 #: The width in mm of the white drawn again round the patch, less than a module of a fiducial.

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from attacks.files import atomic, write_json, write_text
-from attacks.images import to_bytes
-from attacks.metrics import Interval
+from attacks.data.images import to_bytes
+from attacks.evaluation.intervals import Interval
 from attacks.physical import next_preset
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.looks import Look, file_name
-from attacks.tables import literal
+from attacks.runtime.files import atomic, write_json, write_text
+from attacks.runtime.tables import literal
 
 #: Photographs on the contact sheet, at most, how many beside each other, and a picture's side.
 SHOWN, COLUMNS, SIDE = 48, 4, 150

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from attacks.images import FORMATS, SUFFIXES, load_image, to_bytes
-from attacks.images import shown as printable
+from attacks.data.images import FORMATS, SUFFIXES, load_image, to_bytes
+from attacks.data.images import shown as printable
 from attacks.physical.rectify import quad_of
 
 #: What parts a picture's name from the rest of a file's.
@@ -83,7 +83,7 @@ def _some(names: Sequence[str]) -> str:
 
 def read(path: Path) -> NDArray[np.uint8]:
     """The pixels (H,W,3) of a photograph, set upright. What has not 8 bits and three channels is converted as the
-    run's own pictures are (see `attacks.images.load_image`).
+    run's own pictures are (see `attacks.data.images.load_image`).
 
     Raises ValueError or OSError where Pillow cannot read it whole.
     """

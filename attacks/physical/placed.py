@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attacks.earlier import read_json
+from attacks.experiment.directory import read_json
 
 #: The longest side of a run's pictures and of a texture, and how much longer it may be than the other one.
 LONGEST, ASPECT = 2**14, 2**10

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.physical.extra import extra
-from attacks.physical.layout import Box, Card
+from attacks.perturbations.patch.card import Box, Card
+from attacks.runtime.extras import extra
 
 Floats = NDArray[np.float64]
 #: Tags that a photograph must show.

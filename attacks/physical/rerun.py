@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from attacks import choices
-from attacks.build import Parts, build
-from attacks.earlier import earlier, read_json, refuse_program
-from attacks.images import load_image
+from attacks.data.images import load_image
+from attacks.experiment.build.encoder import identity
+from attacks.experiment.build.parts import Parts, build
+from attacks.experiment.directory import earlier, read_json, refuse_program
 from attacks.physical.placed import Placement, placement
-from attacks.schema import Run
-from attacks.subject import identity
+from attacks.schema import groups as choices
+from attacks.schema.validate import Run
 
 #: Keys of an encoder's identity that say whether it is the same.
 SAME = ("fingerprint", "sha256")

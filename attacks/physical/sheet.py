@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 
-from attacks.files import atomic, sha256, write_json
-from attacks.links import refuse_links
+from attacks.perturbations.patch.card import GROUPS, SIDES, Card, card
+from attacks.perturbations.patch.card_raster import WHITE, Grid, Picture, Texture, card_picture, fill, patch_picture
 from attacks.physical.furniture import Label, beside
-from attacks.physical.layout import GROUPS, SIDES, Card, card
 from attacks.physical.paper import INCH, Page, Plan, plan
 from attacks.physical.pdf import font_file, write_pdf
-from attacks.physical.raster import WHITE, Grid, Picture, Texture, card_picture, fill, patch_picture
+from attacks.runtime.files import atomic, sha256, write_json
+from attacks.runtime.folders import refuse_links
 
 #: The width of a patch that nobody gave one, in mm.
 WIDTH = 100.0

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from attacks.arms import Trace
+from attacks.experiment.arms import Trace
 from attacks.report.colours import LIGHT
 from attacks.report.svg import drawn, legend, literal, plain
 from attacks.report.words import ARMS, OBJECTIVES

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from attacks.experiment.build.encoder import MODULE, described
 from attacks.report.words import BANKS, arm_names, share
-from attacks.subject import MODULE, described
 
 
 class Tile(NamedTuple):

@@ -12,13 +12,13 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from attacks.cautions import warnings
-from attacks.files import write_text
-from attacks.metrics import Interval
+from attacks.evaluation.intervals import Interval
 from attacks.report.environment import TEMPLATES, environment
-from attacks.report.reading import count, interval, mapping, number, read, word
+from attacks.report.warnings import warnings
 from attacks.report.words import ARMS, measure_name
-from attacks.tables import write_rows
+from attacks.runtime.files import write_text
+from attacks.runtime.tables import write_rows
+from attacks.runtime.untrusted import count, interval, mapping, number, read, word
 
 MEASURES = ("success", "cosine")
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attacks.arms import Trace
-from attacks.exhibits import file_names
-from attacks.files import write_text
-from attacks.patch_facts import rows
+from attacks.experiment.arms import Trace
+from attacks.experiment.artifacts import file_names
+from attacks.experiment.build.encoder import described
+from attacks.experiment.patch_record import rows
 from attacks.report.curves import drift_curve, loss_curve, response_curve, spectrum_curve
 from attacks.report.environment import environment
 from attacks.report.facts import command, compared, deployed, of_module, protocol, tiles, verdict
 from attacks.report.maps import heat_map
 from attacks.report.sheets import LARGEST, Picture, from_file, perturbation
 from attacks.report.words import arm_names, measured
-from attacks.subject import described
+from attacks.runtime.files import write_text
 
 COUNTS = {3: "Three", 4: "Four", 5: "Five"}
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.parts import Perturbation
+from attacks.eot.protocols import Perturbation
 
 #: The sum of all steps that crosses a set from edge to edge, in radii, twice: a schedule takes one half of it.
 CROSSING = 4.0

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from attacks.parts import Perturbation
-from attacks.sanity.check import Check, ruled, skipped
+from attacks.eot.protocols import Perturbation
+from attacks.evaluation.sanity.check import Check, ruled, skipped
 
 #: What the two checks are called.
 ROOM, NOISE = "room to move", "gradient noise"

@@ -11,7 +11,7 @@ import torchvision
 from torch import Tensor, nn
 
 from attacks import EOT, load_encoder
-from attacks.estimate import Estimate
+from attacks.eot.estimate import Estimate
 from benchmarks.timing import photograph
 from transforms import Affine, Brightness, Compose, Contrast, Perspective, Sobol, scene_of
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks import EOT
-from attacks.pipelines import preset
+from attacks.experiment.build.pipeline import preset
 from benchmarks.case import case
 from benchmarks.table import Table
 from transforms import Antithetic, Draws, Latin, Sobol, Uniform

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks import interval
-from attacks.progress import Progress
+from attacks.runtime.progress import Progress
 from benchmarks.patch_case import GROUPS, SCENES, SIZE, TEXTURE, Ranges, question
 from benchmarks.patch_peers import CONTESTANTS, OURS, Setting, art_patch
 from benchmarks.peers import installed

@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks import load_encoder
-from attacks.gallery import HELD_OUT, Pictures, tiles
-from attacks.patch import Patch
+from attacks.data.gallery import HELD_OUT, Pictures, tiles
+from attacks.perturbations.patch.patch import Patch
 from benchmarks.strength_case import Counting, seeded
 from transforms import Compose, OnLayers, Place, Sobol, stream
-from transforms.base import Homography
-from transforms.homography import matrix_of, quad_to_quad
+from transforms.compose import Homography
+from transforms.sampling.homography import matrix_of, quad_to_quad
 
 #: Sides of a scene in pixels and of a texture in texels.
 SIZE, TEXTURE = 96, 48

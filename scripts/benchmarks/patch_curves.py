@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from attacks import EOT, InfoNCE, Patch, Wiener, bank, evaluate, interval, load_encoder, solve
-from attacks.evaluation import embed
-from attacks.gallery import HELD_OUT, Pictures, tiles
-from attacks.pipelines import preset
-from attacks.places import Quad
-from attacks.progress import Progress
+from attacks.data.gallery import HELD_OUT, Pictures, tiles
+from attacks.evaluation.scores import embed
+from attacks.experiment.build.pipeline import preset
+from attacks.perturbations.patch.placement import Quad
+from attacks.runtime.progress import Progress
 from benchmarks.table import Row, Table
 from transforms import Affine, Compose, Shown, stream
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks import EOT, Away, InfoNCE, Wiener, attack
-from attacks.loop import Step
+from attacks.solvers.loop import Step
 from benchmarks.patch_case import TEXTURE, Question
 from benchmarks.strength_case import seeded
 

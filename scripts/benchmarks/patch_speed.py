@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks import Wiener
-from attacks.engine import keep_freed_memory
-from attacks.progress import Progress
+from attacks.encoders.engine import keep_freed_memory
+from attacks.runtime.progress import Progress
 from benchmarks.patch_case import SCENES, Question, Ranges, question
 from benchmarks.patch_peers import OURS, Setting, art_patch, started
 from benchmarks.peers import installed

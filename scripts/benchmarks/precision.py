@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from attacks import EOT, PGD, Away, Linf, attack, bank, evaluate, interval
-from attacks.engine import Decision, prepare
-from attacks.gallery import tiles
+from attacks.data.gallery import tiles
+from attacks.encoders.engine import Decision, prepare
 from benchmarks.case import PIPELINE, SIZE, encoder
 from benchmarks.table import Row, Table
 

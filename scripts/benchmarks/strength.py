@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from attacks import interval
-from attacks.metrics import Interval
-from attacks.progress import Progress
+from attacks.evaluation.intervals import Interval
+from attacks.runtime.progress import Progress
 from benchmarks.peers import installed
 from benchmarks.strength_case import GROUP, SIZE, Purpose, group, held_out, pictures
 from benchmarks.strength_patch import PATCHES

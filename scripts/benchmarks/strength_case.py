@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks import Away, Linf, bank
-from attacks.evaluation import Bank
-from attacks.gallery import Pictures, tiles
-from attacks.pipelines import preset
+from attacks.data.gallery import Pictures, tiles
+from attacks.evaluation.scores import Bank
+from attacks.experiment.build.pipeline import preset
 from benchmarks.case import Case, encoder
 from transforms import stream
 

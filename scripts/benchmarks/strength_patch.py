@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks import EOT, Away, attack
-from attacks.patch import Patch
+from attacks.perturbations.patch.patch import Patch
 from benchmarks.peers import LogProbabilities
 from benchmarks.strength_case import PIPELINE, SIZE, Group, Trace, seeded
 from benchmarks.strength_peers import OURS, Contestant, Found, NewView, Setting, rule, steps, wiener

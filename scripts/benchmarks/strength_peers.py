@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks import EOT, Away, Linf, Wiener, attack
-from attacks.apgd import APGD
-from attacks.parts import Optimiser
+from attacks.eot.protocols import Optimiser
+from attacks.optimisers.apgd import APGD
 from benchmarks.peers import Linear, LogProbabilities
 from benchmarks.strength_case import PIPELINE, Group, Trace, seeded
 from transforms import Uniform

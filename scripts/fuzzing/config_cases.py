@@ -14,8 +14,8 @@ from hypothesis.strategies import SearchStrategy
 from omegaconf import OmegaConf
 
 import configs
-from attacks.choices import CHOICES, OPEN
 from attacks.run import compose
+from attacks.schema.groups import CHOICES, OPEN
 from fuzzing.odd import KEYS, ODD
 from transforms.registry import STAGES
 

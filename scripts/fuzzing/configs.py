@@ -9,8 +9,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from attacks import pipelines, presets, schema
+from attacks.experiment.build import pipeline as pipelines
 from attacks.run import compose
+from attacks.schema import presets
+from attacks.schema import validate as schema
 from fuzzing.config_cases import CASES, composed
 from fuzzing.guard import watched
 from fuzzing.target import Broken, Target, one_line, scratch

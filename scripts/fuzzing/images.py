@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
-from attacks.images import load_image
+from attacks.data.images import load_image
 from fuzzing.damage import damaged
 from fuzzing.seeds import seeds
 from fuzzing.target import Broken, Target, one_line, scratch

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from transforms.registry import STAGES
-from transforms.resize_kernels import NAMES
+from transforms.resizing.kernels import NAMES
 
 Case = dict[str, Any]
 

@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.choices import Views
-from attacks.pipelines import pipeline, stages
+from attacks.experiment.build.pipeline import pipeline, stages
+from attacks.schema.groups import Views
 from fuzzing.target import Broken, one_line
 from transforms import Compose, OneOf, Sometimes
-from transforms.base import Stage
-from transforms.codec import _Coded
-from transforms.geometry import Crop
+from transforms.camera.codec import _Coded
+from transforms.compose import Stage
+from transforms.geometry.affine import Crop
 from transforms.ranges import Ranged
-from transforms.surrogate import tolerance
+from transforms.sampling.straight_through import tolerance
 
 #: The last coordinate below 1 that float32 holds.
 TOP = 1 - 2**-24

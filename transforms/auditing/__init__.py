@@ -1,1 +1,1 @@
-"""The instruments of `transforms.audit`, one idea a file."""
+"""The instruments of `transforms.auditing.audit`, one idea a file."""

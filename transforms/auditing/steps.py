@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from transforms.base import Compose, Geometry, Stage
+from transforms.compose import Compose, Geometry, Stage
 
 RESAMPLING = ("grid_sampler", "upsample_")
 

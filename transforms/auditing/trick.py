@@ -1,12 +1,12 @@
-"""How far the dense-gradient trick of `transforms.straight` is off for a step that is a warp."""
+"""How far the dense-gradient trick of `transforms.auditing.dense_gradient` is off for a step that is a warp."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from transforms.auditing.dense_gradient import dense
 from transforms.auditing.minification import Warp
-from transforms.straight import dense
 
 
 def compare(leaf: Tensor, views: Tensor, warp: Warp, cotangent: Tensor) -> tuple[float, float]:

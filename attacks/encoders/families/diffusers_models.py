@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attacks.encoders.hub import folder_of, said, weights_of
+from attacks.encoders.families.hub import folder_of, said, weights_of
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.request import PRETRAINED, RANDOM, Request, library, unseen

@@ -6,11 +6,11 @@ from importlib.metadata import EntryPoint, entry_points
 
 from torch import nn
 
+from attacks.encoders.batch_norm import settle
 from attacks.encoders.image_encoder import ImageEncoder, Origin
-from attacks.encoders.module import refuse_extras
 from attacks.encoders.preprocess import specified
 from attacks.encoders.request import Request
-from attacks.norms import settle
+from attacks.encoders.wrap import refuse_extras
 
 GROUP = "viewproof.encoders"
 

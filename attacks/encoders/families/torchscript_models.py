@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from attacks.encoders.image_encoder import ImageEncoder, Origin
-from attacks.encoders.module import flat, whole_file
 from attacks.encoders.preprocess import specified
 from attacks.encoders.request import Request
+from attacks.encoders.wrap import flat, whole_file
 
 
 def load(request: Request) -> ImageEncoder:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.hub import folder_of, said, weights_of
+from attacks.encoders.families.hub import folder_of, said, weights_of
+from attacks.encoders.families.processor import FILES, preprocessing
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess, specified
-from attacks.encoders.processor import FILES, preprocessing
 from attacks.encoders.request import PRETRAINED, RANDOM, Request, library, unseen
 
 _EXTRA = "hf"

@@ -13,13 +13,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.earlier import read_json
-from attacks.files import atomic, write_json
-from attacks.physical.layout import Card, card_from
+from attacks.experiment.directory import read_json
+from attacks.perturbations.patch.card import Card, card_from
 from attacks.physical.placed import placement
 from attacks.physical.simulation.camera import Pixels, filed, printed
 from attacks.physical.simulation.photographs import MM, photograph
 from attacks.physical.simulation.shots import Ranges, draw
+from attacks.runtime.files import atomic, write_json
 
 __all__ = ["Ranges", "simulate"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.physical.layout import Card
+from attacks.perturbations.patch.card import Card
 from attacks.physical.simulation.camera import Pixels, blurred, developed, enlarged, lit, photographed, sensed
 from attacks.physical.simulation.shots import Matrix, Shot, between, frame, from_shares, pose, through
 

@@ -1,0 +1,1 @@
+"""Pictures, galleries and scenes, and the files that ship with the package."""

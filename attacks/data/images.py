@@ -1,0 +1,129 @@
+"""Picture files in and out. In memory a picture is (3,H,W) float32 in [0,1]; on disk it has 8 bits."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from attacks.runtime.files import atomic
+
+#: Formats that Pillow may take a file for, whatever its name: left to itself it hands PostScript to Ghostscript.
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
+#: The most pixels of a picture: where Pillow begins to warn of bombs. One of 4 bytes a value is 1 GB of memory then.
+MOST_PIXELS = Image.MAX_IMAGE_PIXELS or 2**26
+#: The longest side: no format but PNG and TIFF has more, and 500 bytes of a moving WebP can say 17 x 4 million.
+MOST_SIDE = 65_535
+
+
+def load_image(path: str | Path) -> tuple[Tensor, list[str]]:
+    """Read one picture.
+
+    Returns:
+        (3,H,W) float32 in [0,1], every value a multiple of 1/255, and what was converted on the way, in words: an
+        alpha channel is laid over white, 16 bits are reduced to 8, grey and palette become RGB, the EXIF orientation
+        is applied, and of several frames or pages the first is taken. A colour profile is not applied.
+
+    Raises:
+        FileNotFoundError, ValueError: no such file, or not a picture that Pillow can read whole.
+    """
+    path = Path(path)
+    name = shown(str(path))
+    if not path.is_file():  # a pipe would be waited for, a device has no end
+        there = "is no plain file" if path.exists() else f"does not exist (paths are relative to {Path.cwd()})"
+        raise FileNotFoundError(f"image `{name}` {'is a folder' if path.is_dir() else there}")
+    notes: list[str] = []
+    try:
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=FORMATS) as opened:
+                if max(opened.size) > MOST_SIDE:  # before anything is decoded
+                    raise ValueError(f"it says that it is more than {MOST_SIDE:,} pixels long")
+                deep = any(";16" in str(tile.args) for tile in opened.tile)  # Pillow keeps the high bytes of RGB;16
+                turned = opened.getexif().get(ORIENTATION, 1) != 1
+                opened.load()
+                tensor = _to_tensor(ImageOps.exif_transpose(opened), notes, deep)
+                several = getattr(opened, "is_animated", False)  # last, for it looks for a second frame
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ValueError(
+            f"image `{name}` cannot be read: it says that it has more than {MOST_PIXELS:,} pixels; reduce it"
+        ) from None
+    except Exception as error:  # what a broken file makes Pillow raise has no common ancestor
+        raise ValueError(
+            f"image `{name}` cannot be read ({_why(error)}): is the file whole, and a picture?"
+        ) from None
+    notes += ["set upright as its EXIF orientation says"] if turned else []
+    notes += ["the first of several frames is taken"] if several else []
+    notes += list(dict.fromkeys(shown(f"Pillow warns: {warning.message}") for warning in heard))
+    return tensor, [f"{shown(path.name)}: {note}" for note in notes]
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return f"it is none of {', '.join(FORMATS)}"
+    kind = "" if isinstance(error, OSError | SyntaxError | ValueError) else f"{type(error).__name__}: "
+    return shown(f"{kind}{' '.join(str(error).split())[:200]}")
+
+
+def shown(name: str) -> str:
+    """A file's name as reports, tables and a terminal have it: what cannot be printed as %0A is of a line's end. Two
+    names stay two, and none can end a line, move a cursor, or fail to be written as UTF-8."""
+    return _ODD.sub(lambda found: found[0] if _harmless(found[0]) else quote(os.fsencode(found[0])), name)
+
+
+def _harmless(letter: str) -> bool:
+    return letter.isprintable() and letter != "%"
+
+
+_ODD = re.compile(r"%(?=[0-9A-Fa-f]{2})|[^ -~]")
+
+
+ORIENTATION = 0x0112  # the EXIF tag
+
+
+def _to_tensor(picture: Image.Image, notes: list[str], deep: bool) -> Tensor:
+    if picture.mode == "F":
+        raise ValueError("floating-point pixels have no fixed range; save it with 8 or 16 bits")
+    if picture.mode.startswith("I"):
+        values = np.asarray(picture, dtype=np.float64)
+        if deep or values.max() > 255:  # of 32 bits only the range tells whether 16 are meant
+            values = values / 257
+        picture, deep = Image.fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8)).convert("RGB"), True
+    if deep:
+        notes.append("more than 8 bits reduced to 8")
+    if "A" in picture.getbands() or "transparency" in picture.info:
+        notes.append("alpha channel laid over white")
+        picture = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
+    elif picture.mode != "RGB":
+        notes.append(f"mode {picture.mode} converted to RGB")
+    array = np.array(picture.convert("RGB"))
+    return torch.from_numpy(array).permute(2, 0, 1).float().div_(255)  # in place: the largest is a gigabyte
+
+
+def to_bytes(image: Tensor) -> np.ndarray:
+    """(3,H,W) in [0,1] -> (H,W,3) uint8, rounded (not truncated)."""
+    return (image.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+
+
+def save_image(path: str | Path, image: Tensor, alpha: Tensor | None = None) -> None:
+    """Write (3,H,W) in [0,1], perhaps with an `alpha` (1,H,W), as a lossless 8-bit PNG, whole or not at all."""
+    pixels = image if alpha is None else torch.cat([image, alpha.to(image)])
+    with atomic(path) as temporary:
+        Image.fromarray(to_bytes(pixels)).save(temporary, format="PNG")
+
+
+def load_texture(path: str | Path) -> Tensor:
+    """The colours (3,H,W) of a PNG that `save_image` wrote, whatever its alpha channel says."""
+    with Image.open(path, formats=("PNG",)) as opened:
+        array = np.array(opened)[..., :3]
+    return torch.from_numpy(array).permute(2, 0, 1).float() / 255

@@ -1,0 +1,167 @@
+"""Pictures that are read when they are wanted: ten thousand files need the memory of a few."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from attacks.data.images import load_image, shown, to_bytes
+from attacks.data.listing import Entry, listed
+from transforms import resize
+from transforms.resizing.resize import target_size
+
+#: How often a picture may be as long as it is wide; resized, a thread of pixels would fill the memory.
+SLENDER = 50
+#: So many of the files that cannot be read are named.
+FIRST = 3
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Named pictures of one size, none of them in memory: `load` reads one (3,H,W), as `Pictures` holds it.
+
+    `digests` are the sha256 of their pixels; `labels` say whom or what they show, None where nobody has said.
+    `changes` says of each what was converted, `missing` which files were left out, `notes` that and what was passed
+    over.
+    """
+
+    names: tuple[str, ...]
+    digests: tuple[str, ...]
+    labels: tuple[str | None, ...]
+    load: Callable[[int], Tensor]
+    changes: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def read(self, rows: Sequence[int]) -> Tensor:
+        """Some of them, (n,3,H,W). Raises ValueError for a file that is not the one that it was."""
+        found = [self.load(row) for row in rows]
+        for row, image in zip(rows, found, strict=True):
+            if digest(image) != self.digests[row]:
+                raise ValueError(f"`{self.names[row]}` has changed since the run began; leave the pictures alone")
+        return torch.stack(found)
+
+    def remarks(self) -> tuple[str, ...]:
+        """All that was said of the pictures that are here, and of those that are not."""
+        return (*self.notes, *(note for notes in self.changes for note in notes))
+
+    def only(self, rows: Sequence[int]) -> Shelf:
+        """Some of them as a shelf of their own."""
+        load, chosen = self.load, list(rows)
+        return replace(
+            self,
+            names=tuple(self.names[i] for i in chosen),
+            digests=tuple(self.digests[i] for i in chosen),
+            labels=tuple(self.labels[i] for i in chosen),
+            load=lambda i: load(chosen[i]),
+            changes=tuple(self.changes[i] for i in chosen) if self.changes else (),
+        )
+
+
+def shelved(names: Sequence[str], load: Callable[[int], Tensor]) -> Shelf:
+    """A shelf of pictures of which nothing but the name is known; each is read once."""
+    digests = tuple(digest(load(i)) for i in range(len(names)))
+    return Shelf(tuple(names), digests, (None,) * len(names), load)
+
+
+def read_files(path: str | Path, size: int, unreadable: str = "refuse") -> Shelf:
+    """The pictures that a path stands for (see `listed`), each `square`. Every file is read once, to see whether it
+    is whole, and let go.
+
+    Args:
+        unreadable: "refuse" or "skip" the files that are not there, or that Pillow cannot read whole.
+
+    Raises:
+        FileNotFoundError, ValueError: in one line: a path or a file of paths that is none (see `listed`), files that
+            cannot be read, or none that can.
+    """
+    return read_entries(*listed(path), size, unreadable)
+
+
+def read_entries(entries: list[Entry], notes: list[str], size: int, unreadable: str = "refuse") -> Shelf:
+    """The same of pictures that were listed, with what was said of the list."""
+    whole: list[Entry] = []
+    digests: list[str] = []
+    changes: list[tuple[str, ...]] = []
+    failed: list[tuple[Entry, Exception]] = []
+    for entry in entries:
+        try:
+            image, said = load_image(entry.path)
+            cut = square(image, size)
+        except Exception as error:  # what a broken file makes Pillow raise has no common ancestor
+            failed.append((entry, error))
+            continue
+        whole.append(entry)
+        digests.append(digest(cut))
+        if image.shape[1:] != (size, size):
+            said.append(f"{entry.name}: {image.shape[2]}x{image.shape[1]} resized and cropped to {size}x{size}")
+        changes.append(tuple(said))
+    if failed and (unreadable == "refuse" or not whole):
+        raise _refusal(failed, len(entries), unreadable)
+    missing = tuple(f"{entry.name}: left out, {_reason(entry, error)}" for entry, error in failed)
+    return Shelf(
+        names=tuple(entry.name for entry in whole),
+        digests=tuple(digests),
+        labels=tuple(entry.identity for entry in whole),
+        load=lambda i: square(load_image(whole[i].path)[0], size),
+        changes=tuple(changes),
+        notes=(*notes, *missing),
+        missing=missing,
+    )
+
+
+def _reason(entry: Entry, error: Exception) -> str:
+    path = shown(str(entry.path))
+    said = str(error) if path in str(error) else f"image `{path}` cannot be read ({type(error).__name__}: {error})"
+    return " ".join(f"{entry.where + ': ' if entry.where else ''}{said}".split())
+
+
+def _refusal(failed: list[tuple[Entry, Exception]], count: int, unreadable: str) -> Exception:
+    first = _reason(*failed[0])
+    if unreadable == "skip":
+        return ValueError(f"none of {count} pictures can be read; the first: {first}")
+    if len(failed) == 1:
+        kind = FileNotFoundError if isinstance(failed[0][1], FileNotFoundError) else ValueError
+        return kind(first if count == 1 else f"{first}; data.unreadable=skip leaves it out")
+    names = ", ".join(entry.name for entry, _ in failed[:FIRST])
+    more = ", ..." if len(failed) > FIRST else ""
+    return ValueError(
+        f"{len(failed)} of {count} pictures cannot be read: {names}{more} (data.unreadable=skip leaves them out); "
+        f"the first: {first}"
+    )
+
+
+def digest(image: Tensor) -> str:
+    """The sha256 of an 8-bit picture (3,H,W): of its size and its levels."""
+    return hashlib.sha256(f"{tuple(image.shape)}".encode() + to_bytes(image).tobytes()).hexdigest()
+
+
+def square(image: Tensor, size: int) -> Tensor:
+    """A picture with the shorter side `size` (Pillow's bicubic), the central square of it, rounded to 8 bits."""
+    short, long = sorted(image.shape[1:])
+    if long > SLENDER * short:
+        raise ValueError(
+            f"a picture of {image.shape[2]}x{image.shape[1]} is too slender to cut a square from: crop it, the "
+            f"longer side is at most {SLENDER} times the shorter"
+        )
+    if short != size:
+        image = resize(image[None], size, "pil_bicubic")[0].clamp(0, 1)
+    top, left = (image.shape[1] - size) // 2, (image.shape[2] - size) // 2
+    return (image[:, top : top + size, left : left + size] * 255).round() / 255
+
+
+def squared(points: Tensor, before: tuple[int, int], size: int) -> Tensor:
+    """Where points (...,2) of a picture of `before` (height, width) lie in its `square`, as shares of it. They are in
+    pixels from the left and upper edge: (x, y) = (width, height) is the lower right corner."""
+    height, width = target_size(before, size)
+    scale = points.new_tensor([width / before[1], height / before[0]])
+    corner = points.new_tensor([(width - size) // 2, (height - size) // 2])
+    return (points * scale - corner) / size

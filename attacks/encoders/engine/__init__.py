@@ -1,0 +1,40 @@
+"""How an encoder is run: its layout, precision, folding, compilation and chunk, chosen by measurement."""
+
+from __future__ import annotations
+
+from attacks.encoders.engine.decision import Decision
+from attacks.encoders.engine.fallback import (
+    engine_agree,
+    engine_reset,
+    engine_restore,
+    engine_state,
+    in_float32,
+    safely,
+)
+from attacks.encoders.engine.fold import foldable
+from attacks.encoders.engine.measure import choose
+from attacks.encoders.engine.memory import free_memory
+from attacks.encoders.engine.precision import Overflow
+from attacks.encoders.engine.prepare import prepare
+from attacks.engine.allocator import keep_freed_memory
+from attacks.engine.records import Choice, Measurement, Trial, describe
+
+__all__ = [
+    "Choice",
+    "Decision",
+    "Measurement",
+    "Overflow",
+    "Trial",
+    "choose",
+    "describe",
+    "engine_agree",
+    "engine_reset",
+    "engine_restore",
+    "engine_state",
+    "foldable",
+    "free_memory",
+    "in_float32",
+    "keep_freed_memory",
+    "prepare",
+    "safely",
+]

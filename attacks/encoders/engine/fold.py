@@ -1,0 +1,101 @@
+"""Batch norms in evaluation mode are affine maps, and can be part of the layer before them (Jacob et al. 2018).
+
+A trace of the graph tells which layer feeds a batch norm and nothing else. Only the modules are changed then; the
+encoder's own `forward` still runs, so whatever it decides from shapes or dtypes stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from torch import Tensor, fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+from attacks.encoders.batch_norm import settled
+
+# Exact types: a subclass may pad or normalise in a way of its own.
+CONVOLUTIONS: dict[type, type] = {
+    nn.Conv1d: nn.BatchNorm1d,
+    nn.Conv2d: nn.BatchNorm2d,
+    nn.Conv3d: nn.BatchNorm3d,
+}
+
+Pair = tuple[str, str]  # the names of a layer and of the batch norm after it
+
+
+def foldable(encoder: Callable[[Tensor], Tensor]) -> int:
+    """How many batch norms `fold` can fold."""
+    return len(_pairs(encoder)) if isinstance(encoder, nn.Module) else 0
+
+
+def fold(module: nn.Module) -> None:
+    """Fold, in place, each batch norm that alone follows a convolution or a linear layer."""
+    for first, second in _pairs(module):
+        layer, norm = module.get_submodule(first), module.get_submodule(second)
+        if isinstance(layer, nn.Linear):
+            assert isinstance(norm, nn.BatchNorm1d)
+            module.set_submodule(first, fuse_linear_bn_eval(layer, norm))
+            module.set_submodule(second, _Folded(2))
+        else:
+            assert isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)
+            assert isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
+            module.set_submodule(first, fuse_conv_bn_eval(layer, norm))
+            module.set_submodule(second, _Folded(layer.weight.dim()))
+
+
+class _Folded(nn.Module):
+    """Where a batch norm was. A linear layer's batch norm normalises its outputs only if there is no axis between."""
+
+    def __init__(self, dims: int) -> None:
+        super().__init__()
+        self.dims = dims
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != self.dims:
+            raise ValueError(f"`fold` cannot fold a batch norm of shape {tuple(x.shape)}; set engine.fold=false")
+        return x
+
+
+def _pairs(module: nn.Module) -> list[Pair]:
+    """Every pair, by names within `module`; a layer with two names (shared) is in none."""
+    names = Counter(id(child) for _, child in module.named_modules(remove_duplicate=False))
+    found = [(f, s) for f, s in _search(module, "") if _fits(module.get_submodule(f), module.get_submodule(s))]
+    return [(f, s) for f, s in found if all(names[id(module.get_submodule(name))] == 1 for name in (f, s))]
+
+
+def _search(module: nn.Module, prefix: str) -> Iterator[Pair]:
+    """The pairs of the largest parts that can be traced."""
+    try:
+        graph = fx.Tracer().trace(module)
+    except Exception:  # tracing runs the encoder's code on stand-ins, and any error may come of it
+        if type(module) is nn.Sequential:
+            names = [name for name, _ in module.named_children()]
+            yield from ((prefix + f, prefix + s) for f, s in pairwise(names))
+        for name, child in module.named_children():
+            yield from _search(child, f"{prefix}{name}.")
+        return
+    calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
+    touched = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
+    for node in graph.nodes:
+        source = node.args[0] if node.op == "call_module" and len(node.args) == 1 else None
+        if not isinstance(source, fx.Node) or source.op != "call_module" or len(source.users) != 1:
+            continue
+        pair = str(source.target), str(node.target)
+        if all(calls[name] == 1 and name not in touched for name in pair):
+            yield prefix + pair[0], prefix + pair[1]
+
+
+def _fits(layer: nn.Module, norm: nn.Module) -> bool:
+    """Whether `norm` after `layer` is an affine map of its channels, and nothing else hangs on the two."""
+    if type(layer) in CONVOLUTIONS:
+        matches = type(norm) is CONVOLUTIONS[type(layer)] and layer.out_channels == norm.num_features
+    else:
+        matches = type(layer) is nn.Linear and type(norm) is nn.BatchNorm1d
+        matches = matches and bool(norm.affine) and layer.out_features == norm.num_features
+    if not matches or layer.training or norm.training or norm.running_mean is None:
+        return False
+    own = [hook for hook in norm._forward_hooks.values() if hook is not settled]  # that one goes with the norm
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, own, norm._forward_pre_hooks)
+    return not any(hooks) and layer.weight.dtype == norm.running_mean.dtype

@@ -1,0 +1,109 @@
+"""An encoder that answers with features from inside it: of one layer, or of several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.encoders.layers import OUTPUT, Layers, Pool, asked, called
+from attacks.encoders.randomness import EncoderDraws
+
+
+class Features(nn.Module):
+    """(N,3,H,W) in [0,1] -> (N,D): what named layers of an encoder make of a picture, instead of its own answer.
+
+    One layer's features are given as they are. Of several, each is scaled to unit length and put beside the others,
+    so the cosine of two answers is the mean of the layers' cosines.
+
+    The encoder's weights are frozen. A deep copy has hooks of its own.
+
+    Args:
+        encoder: in evaluation mode.
+        layers: names as `attacks.encoders.layers.named_layers` has them, or "output" for the encoder's own answer, all pooled
+            "flat"; or a mapping of names to "flat", "mean" or "cls".
+
+    Raises:
+        ValueError: an unknown name (with the nearest ones) or pool, an encoder in training mode, or one whose
+            features are not compared by cosine.
+    """
+
+    def __init__(self, encoder: nn.Module, layers: Sequence[str] | Mapping[str, Pool]) -> None:
+        super().__init__()
+        if getattr(encoder, "signature", None) is not None:
+            raise ValueError(
+                f"`layers`: a {type(encoder).__name__} says itself how its features are compared; it has no others"
+            )
+        self.layers = Layers(encoder, layers)
+        self.pools: dict[str, Pool] = dict(layers) if isinstance(layers, Mapping) else dict.fromkeys(layers, "flat")
+        for name, pool in self.pools.items():
+            if pool == "tokens":
+                self.layers.close()
+                raise ValueError(f"`layers`: {name} must become one row a picture: flat, mean or cls; got 'tokens'")
+        self._widths = _Widths()
+        self.eval().requires_grad_(False)
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The encoder whose layers these are."""
+        return self.layers.encoder
+
+    @property
+    def randomness(self) -> EncoderDraws | None:
+        """What the encoder draws."""
+        return self.layers.randomness
+
+    def forward(self, images: Tensor, **which: Any) -> Tensor:
+        """Raises ValueError where a layer took no part, cannot be pooled so, or gives rows of another length than
+        before."""
+        found: dict[str, Tensor] = self.layers(images, **which)
+        if not torch.compiler.is_compiling():  # a graph is compiled for one size of picture
+            self._widths.check({name: found[name].shape[1] for name in self.pools})
+        parts = [found[name] for name in self.pools]
+        return parts[0] if len(parts) == 1 else torch.cat([_unit(part) for part in parts], dim=1)
+
+    def forget(self) -> None:
+        """Let the next pass say anew how long each layer's rows are: the last was a trial with other pictures."""
+        self._widths.first = {}
+
+    def __repr__(self) -> str:
+        named = ", ".join(f"{name} ({pool})" for name, pool in self.pools.items())
+        return f"{self.encoder!r}\n  {'features':<10} {named}"
+
+
+def featured(encoder: nn.Module, layers: Sequence[str]) -> nn.Module:
+    """The encoder with the features that a configuration asks for; as it is where it asks for none."""
+    if not layers:
+        return encoder
+    with called("encoder.features"):
+        return Features(encoder, asked(layers, "encoder.features"))
+
+
+class _Widths:
+    """How long each layer's rows were the first time. Copies of an encoder share it: their answers are compared with
+    each other."""
+
+    def __init__(self) -> None:
+        self.first: dict[str, int] = {}
+
+    def __deepcopy__(self, memo: Any) -> _Widths:
+        return self
+
+    def check(self, found: dict[str, int]) -> None:
+        self.first = self.first or found
+        for name, width in found.items():
+            if width != self.first[name]:
+                raise ValueError(
+                    f"layer `{name}` gives {width} numbers for a picture and gave {self.first[name]} for one before: "
+                    f"its size follows the picture's; {'leave it out' if name == OUTPUT else 'pool it by mean'}"
+                )
+
+
+def _unit(row: Tensor) -> Tensor:
+    """(N,D) with rows of length 1; a dead layer's zeros stay zeros, without a gradient. At least float32: the squares
+    of many float16 numbers are beyond its range."""
+    row = row.to(torch.promote_types(row.dtype, torch.float32))
+    length = torch.linalg.vector_norm(row, dim=1, keepdim=True)
+    return row / torch.where(length > 0, length, 1.0)

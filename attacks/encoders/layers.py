@@ -1,0 +1,213 @@
+"""Features from inside an encoder, layer by layer."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Literal, get_args
+
+from torch import Tensor, nn
+from torch.jit import ScriptModule
+
+from attacks.encoders.randomness import EncoderDraws, randomness_of
+
+#: How a layer's answer becomes features: everything in a row (N,D); the mean over places (N,C,H,W) or tokens (N,T,D);
+#: the first token; or every token (or place) by itself, (N,T,D).
+Pool = Literal["flat", "mean", "cls", "tokens"]
+
+#: The encoder's own answer, among the layers.
+OUTPUT = "output"
+#: (a layer's name, its features) -> what is kept of them.
+Keep = Callable[[str, Tensor], Tensor]
+
+
+def unwrapped(encoder: nn.Module) -> nn.Module:
+    """What our own wrappers (`Layers`, `Features`, ...) hold as their `encoder`; any other module as it is."""
+    while _ours(encoder) and isinstance(inner := getattr(encoder, "encoder", None), nn.Module):
+        encoder = inner
+    return encoder
+
+
+def named_layers(encoder: nn.Module) -> dict[str, nn.Module]:
+    """The layers by the names that the encoder's library gives them: `layer3`, not `network.layer3`. Our own wrappers
+    have no names in it; a layer that is used under two names has both. TorchScript's cannot be watched, so they are
+    left out."""
+    network = unwrapped(encoder)
+    while _ours(network) and isinstance(inner := getattr(network, "network", None), nn.Module):
+        network = inner
+    layers = network.named_modules(remove_duplicate=False)
+    return {name: layer for name, layer in layers if name and not isinstance(layer, ScriptModule)}
+
+
+def _ours(module: nn.Module) -> bool:
+    """Whether its class is one of this package: a library's `encoder` is a layer like any other."""
+    return type(module).__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def asked(texts: Sequence[str], key: str) -> dict[str, Pool]:
+    """Each layer's pool, from the words of the configuration key `key`: `layer3`, or `layer3:mean`."""
+    pools: dict[str, Pool] = {}
+    for text in texts:
+        name, _, pool = text.partition(":")
+        if name in pools:
+            raise ValueError(f"`{key}` may name a layer once; got {name} twice")
+        if (pool or "flat") not in get_args(Pool):
+            known = ", ".join(get_args(Pool))
+            raise ValueError(f"`{key}`: the pool of {name} must be one of {known}; got {pool!r}")
+        pools[name] = pool or "flat"  # type: ignore[assignment]
+    return pools
+
+
+@contextmanager
+def called(key: str) -> Iterator[None]:
+    """Errors about `layers` are about the configuration key `key`."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(str(error).replace("`layers`", f"`{key}`", 1)) from None
+
+
+class Layers(nn.Module):
+    """An encoder that gives the features of named layers: (N,3,H,W) -> {layer: (N,D) or (N,T,D)}, and under "output"
+    its own answer. The encoder runs once for all.
+
+    Hooks are registered here, and taken off by `close`, or at the end of a `with`. Between two calls they keep
+    nothing, so the encoder may go on being used by itself. A deep copy has hooks of its own.
+
+    A layer's answer is taken as it leaves the layer, before anything changes it in place; of a layer called more than
+    once, the last answer; of one that answers with several tensors (an attention with its weights), the first.
+
+    Args:
+        encoder: in evaluation mode; its preprocessing belongs to it.
+        layers: names as `named_layers` has them, all pooled "flat"; or a mapping of names to pools.
+        keep: what to keep of a layer's features, as soon as they are there; None for all. Features of many layers at
+            once may be larger than the memory.
+
+    Raises:
+        ValueError: an unknown name (with the nearest ones) or pool, no layer, or an encoder in training mode.
+    """
+
+    def __init__(
+        self, encoder: nn.Module, layers: Sequence[str] | Mapping[str, Pool], *, keep: Keep | None = None
+    ) -> None:
+        super().__init__()
+        if encoder.training:
+            raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
+        pools: dict[str, Pool] = dict(layers) if isinstance(layers, Mapping) else dict.fromkeys(layers, "flat")
+        known = named_layers(encoder)
+        _check(pools, known)
+        self.encoder = encoder
+        self.training = False
+        self._taps = [_Tap(name, pool, keep) for name, pool in pools.items() if name != OUTPUT]
+        self._output = _Tap(OUTPUT, pools[OUTPUT], keep) if OUTPUT in pools else None
+        self._handles = [known[tap.name].register_forward_hook(tap) for tap in self._taps]
+        self._closed = False  # beside the handles, which no compiler can look at
+
+    @property
+    def randomness(self) -> EncoderDraws | None:
+        """What the encoder draws."""
+        return randomness_of(self.encoder)
+
+    def forward(self, images: Tensor, **which: Any) -> dict[str, Tensor]:
+        """(N,3,H,W) -> {layer: (N,...)}, and "output". Raises ValueError after `close`, and where a layer took no
+        part in the pass or its answer has no such pool."""
+        if self._taps and self._closed:
+            raise ValueError("these layers are closed: their hooks are gone; make new ones")
+        for tap in self._taps:
+            tap.open(len(images))
+        try:
+            output = self.encoder(images, **which)
+            found = {tap.name: tap.taken() for tap in self._taps}
+        finally:
+            for tap in self._taps:
+                tap.close()
+        return found | {OUTPUT: output if self._output is None else self._output.kept(output)}
+
+    def close(self) -> None:
+        """Take the hooks off the encoder."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._closed = True
+
+    def __enter__(self) -> Layers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Tap:
+    """A hook that keeps the last answer of one layer, while it is open."""
+
+    def __init__(self, name: str, pool: Pool, keep: Keep | None) -> None:
+        self.name, self.pool, self.keep = name, pool, keep
+        self.rows: int | None = None
+        self.found: Tensor | None = None
+
+    def open(self, rows: int) -> None:
+        self.rows, self.found = rows, None
+
+    def close(self) -> None:
+        self.rows = self.found = None
+
+    def taken(self) -> Tensor:
+        if self.found is None:
+            raise ValueError(
+                f"layer `{self.name}` took no part in the pass: a branch that was not run, or a scripted encoder"
+            )
+        return self.found
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
+        if self.rows is None:
+            return
+        answer = output[0] if isinstance(output, tuple | list) else output
+        if not isinstance(answer, Tensor) or len(answer) != self.rows:
+            found = f"shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+            raise ValueError(
+                f"layer `{self.name}` must answer with a row for each of {self.rows} images; got {found}"
+            )
+        self.found = self.kept(answer)
+
+    def kept(self, answer: Tensor) -> Tensor:
+        return self.pooled(answer) if self.keep is None else self.keep(self.name, self.pooled(answer))
+
+    def pooled(self, answer: Tensor) -> Tensor:
+        """(N,C,H,W), (N,T,D) or (N,D) -> features that no later change in place can reach."""
+        if self.pool == "flat" or (self.pool == "mean" and answer.dim() == 2):
+            return answer.flatten(1).clone()
+        if answer.dim() == 4:
+            answer = answer.flatten(2).transpose(1, 2)  # a place is a token
+            if self.pool == "cls":
+                raise ValueError(f"layer `{self.name}` has places, (N,C,H,W), and no first token: pool it by mean")
+        if answer.dim() != 3:
+            raise ValueError(
+                f"layer `{self.name}` has no tokens to pool by {self.pool}: it gives {tuple(answer.shape)}; use flat"
+            )
+        if self.pool == "mean":
+            return answer.mean(1)
+        return answer[:, 0].clone() if self.pool == "cls" else answer.clone()
+
+
+def _check(pools: Mapping[str, str], known: Mapping[str, nn.Module]) -> None:
+    if not pools:
+        raise ValueError("`layers` must name at least one layer")
+    for name, pool in pools.items():
+        if pool not in get_args(Pool):
+            raise ValueError(f"`layers`: the pool of {name} must be one of {', '.join(get_args(Pool))}; got {pool!r}")
+        if name != OUTPUT and name not in known:
+            raise ValueError(f"`layers`: the encoder has no {name!r}; {_hint(name, list(known))}")
+
+
+def _hint(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.3)
+    if near:
+        return f"did you mean {', '.join(near)}?"
+    if not known:
+        return f"it has no named layers, only {OUTPUT!r}, its own answer"
+    first = known if len(known) <= 8 else [*known[:8], f"... ({len(known)} in all)"]
+    return f"it has {', '.join(first)}, and {OUTPUT!r}, its own answer"

@@ -1,0 +1,109 @@
+"""Encoders by name. Each carries its own preprocessing, in the graph."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from attacks.encoders.defended import Bpda, Defended
+from attacks.encoders.image_encoder import ImageEncoder, probed
+from attacks.encoders.phash import Phash, bits
+from attacks.encoders.pocket import Pocket, untrained
+from attacks.encoders.preprocess import Preprocess
+from attacks.encoders.request import PRETRAINED, Family, Request
+from attacks.encoders.stochastic import Stochastic
+from attacks.encoders.weights import load_weights
+from attacks.encoders.wrap import with_preprocess
+
+POCKET_WEIGHTS = Path(__file__).parents[1] / "data" / "pocket.safetensors"
+
+#: Family -> the module with its `load`. They import their libraries, so they are imported when they are asked for.
+FAMILIES = {
+    "torchvision": "torchvision_models",
+    "timm": "timm_models",
+    "open_clip": "open_clip_models",
+    "transformers": "transformers_models",
+    "diffusers": "diffusers_models",
+    "onnx": "onnx_models",
+    "torchscript": "torchscript_models",
+    "plugin": "plugins",
+}
+
+__all__ = [
+    "FAMILIES",
+    "POCKET_WEIGHTS",
+    "Bpda",
+    "Defended",
+    "ImageEncoder",
+    "Phash",
+    "Pocket",
+    "Preprocess",
+    "Stochastic",
+    "bits",
+    "load_encoder",
+    "untrained",
+    "with_preprocess",
+]
+
+
+def load_encoder(
+    name: str = "pocket",
+    model: str | None = None,
+    *,
+    weights: str | Path | None = None,
+    preprocess: Mapping[str, Any] | None = None,
+    pool: str | None = None,
+    device: str = "cpu",
+) -> nn.Module:
+    """An encoder in evaluation mode with frozen weights: (N,3,H,W) in [0,1] -> (N,D).
+
+    Args:
+        name: "pocket", the encoder that ships with the package; "phash", a perceptual hash, which has no weights; or
+            a family of `FAMILIES`.
+        model: which of the family: a name, a folder or a file (docs/encoders.md).
+        weights: "pretrained", "random" (for trying whether all runs), a name that the library knows, or a file; None
+            for the first. Of the pocket encoder: a safetensors file, or None for the shipped one.
+        preprocess: fields of `Preprocess` that differ from what the library says of the model.
+        pool: of a transformer: "pooled", "cls" or "mean"; None for what the model is meant for.
+        device: where it runs.
+
+    Raises:
+        ValueError, FileNotFoundError: in one line: an unknown name, a library that is not installed, weights that do
+            not fit or cannot be had.
+    """
+    if name not in ("pocket", "phash", *FAMILIES):
+        raise ValueError(
+            f"`encoder` must be one of pocket, phash, {', '.join(FAMILIES)}; got {name!r} (any module may be passed "
+            "to `attack` itself)"
+        )
+    if name in FAMILIES:
+        if not model:
+            raise ValueError(f"`encoder.model` says which of {name}: give it a name, see docs/encoders.md")
+        request = Request(name, model, str(weights or PRETRAINED), dict(preprocess or {}), pool)
+        load: Family = importlib.import_module(f"attacks.encoders.families.{FAMILIES[name]}").load
+        try:
+            found = load(request)
+        except (ValueError, OSError):
+            raise
+        except Exception as error:  # a stranger's file or folder can bring a library to raise anything
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(
+                f"encoder {name}:{model} cannot be made ({type(error).__name__}: {reason}); is what its files "
+                "say whole and true? HYDRA_FULL_ERROR=1 shows where it fails"
+            ) from error
+        found = found.to(device)
+        probed(found)
+        return found
+    if model is not None or preprocess or pool:
+        raise ValueError(f"`model`, `preprocess` and `pool` belong to the families; {name} has none of them")
+    if name == "phash":
+        if weights is not None:
+            raise ValueError(f"`weights` is for encoders that have some; phash has none, got {str(weights)!r}")
+        return Phash().to(device)
+    encoder = untrained()
+    load_weights(encoder, POCKET_WEIGHTS if weights is None else weights)
+    return encoder.eval().requires_grad_(False).to(device)

@@ -1,0 +1,1 @@
+"""Expectation over transformation: views, the estimator of the expected loss, and its gradient."""

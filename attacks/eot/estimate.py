@@ -1,0 +1,82 @@
+"""What a step of EOT learns: a mean loss, a gradient, and how far both can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.runtime.values import kept
+
+
+@kept
+class Estimate(NamedTuple):
+    """Per image: `mean` loss (N,) over the views and its standard error (N,). Per delta (N of them, or one that all
+    share): `snr` of the gradient, and the gradient `grad` of the risk, shaped like delta. Then the `views` of each
+    picture, the `chunk`: the most rows that a pass had, fewer than asked where memory ran out; and `value` (N,), the
+    risk of each image's losses, which `grad` belongs to (the mean, if the risk is).
+
+    `snr` is ||E g||^2 / E||g - E g||^2 of the n-view mean g, both estimated from partial means and bias-corrected,
+    at least 0; NaN when there is a single view. The standard errors and the snr are those of independent draws:
+    a lower bound of the quality of Sobol points.
+    """
+
+    mean: Tensor
+    stderr: Tensor
+    snr: Tensor
+    grad: Tensor
+    views: int
+    chunk: int
+    value: Tensor
+
+    @property
+    def c(self) -> Tensor:
+        """The noise of a single view's gradient as a multiple of the signal, tr Cov(g) / ||E g||^2: one number that
+        tells what any number n of views will give, cosine^2 = n / (n + c)."""
+        return self.views / self.snr
+
+    @property
+    def cosine(self) -> Tensor:
+        """Of the gradient to the true one, as estimated: sqrt(snr / (1 + snr))."""
+        return (1 + 1 / self.snr).rsqrt()
+
+
+def signal_to_noise(grad: Tensor, energy: Tensor, n: int, groups: int) -> Tensor:
+    """The snr of `grad` (N,...), from `energy` (N,): sum_k m_k ||g_k||^2 over the partial means g_k of
+    m_k views, whose weighted mean is `grad`. NaN for a single partial mean."""
+    if groups < 2:
+        return torch.full_like(energy, torch.nan)
+    size = grad.flatten(1).square().sum(1)
+    noise = ((energy - n * size) / (groups - 1) / n).clamp(min=torch.finfo(energy.dtype).tiny)
+    return ((size - noise) / noise).clamp(min=0)
+
+
+def combined(estimates: Sequence[Estimate]) -> Estimate:
+    """One estimate from those of the members, made from the same views: mean losses, and the mean of the gradients,
+    each first divided by its L1 norm (of each delta), then times the mean of those norms. So it points where all have
+    the same say, and is as long as a gradient of the mean loss, for optimisers and penalties to whom length matters.
+
+    Members share their views, and how their errors hang together is unknown: `stderr` is at most the mean of theirs,
+    which is what is given; the noise of the gradient is at most the sum of theirs, and `snr` is a lower bound.
+    A member with a gradient of zero has no say.
+    """
+    if len(estimates) == 1:
+        return estimates[0]
+    first = estimates[0]
+    flat = torch.stack([found.grad.flatten(1) for found in estimates])  # (K,N,P)
+    norm = flat.abs().sum(2)
+    share = torch.where(norm > 0, norm.mean(0) / norm, 0.0) / len(estimates)
+    grad = (flat * share[:, :, None]).sum(0)
+    power = flat.square().sum(2) / (1 + torch.stack([found.snr for found in estimates]))  # each one's noise
+    noise = (share * power.sqrt()).sum(0).square().clamp(min=torch.finfo(grad.dtype).tiny)
+    return Estimate(
+        mean=torch.stack([found.mean for found in estimates]).mean(0),
+        stderr=torch.stack([found.stderr for found in estimates]).mean(0),
+        snr=((grad.square().sum(1) - noise) / noise).clamp(min=0),
+        grad=grad.view_as(first.grad),
+        views=first.views,
+        chunk=min(found.chunk for found in estimates),
+        value=torch.stack([found.value for found in estimates]).mean(0),
+    )

@@ -1,0 +1,1 @@
+"""How robust was it: scores, intervals, tests, maps, ablations."""

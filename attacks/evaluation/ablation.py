@@ -1,0 +1,129 @@
+"""Which transform matters: attack without one stage of the views, test with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+from torch import Tensor
+
+from attacks.evaluation.scores import Bank, bank
+from attacks.runtime.values import kept
+from attacks.scoring import Found, Scoring, judged
+from transforms import Compose, Shown, base_of
+from transforms.compose import Laying, Stage
+
+#: The attack that knows all stages, and the test with all of them.
+NOTHING, ALL = "nothing", "all"
+
+
+@kept
+@dataclass(frozen=True)
+class LeftOut:
+    """What was found of N pictures: without a stage (or "nothing") -> test ("all", or one stage alone) -> scores."""
+
+    found: dict[str, dict[str, Found]]
+    names: tuple[str, ...]
+    steps: int
+
+    @property
+    def stages(self) -> list[str]:
+        return [label for label in self.found if label != NOTHING]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for metrics.json."""
+        rows = [
+            {"without": without, "cells": [{"test": test} | found.to_dict() for test, found in tests.items()]}
+            for without, tests in self.found.items()
+        ]
+        return {
+            "pictures": len(self.names),
+            "steps": self.steps,
+            "stages": self.stages,
+            "tests": [ALL, *self.stages],
+            "rows": rows,
+        }
+
+    def rows(self) -> list[dict[str, object]]:
+        """From these every cell of the table can be computed: a row for each attack, test, picture and view."""
+        return [
+            row
+            for without, tests in self.found.items()
+            for test, found in tests.items()
+            for row in found.rows(self.names, without=without, test=test)
+        ]
+
+
+def left_out(
+    attack: Callable[[Compose], Shown],
+    transforms: Compose,
+    rows: Tensor,
+    judge: Scoring,
+    *,
+    names: Sequence[str],
+    views: int,
+    steps: int,
+    seed: int,
+) -> LeftOut:
+    """Attack with all stages and without each in turn; test each result on all, and on each stage alone.
+
+    In the test of one stage the others are absent, as the stage itself is from an attack that has left it out; held
+    at its middle, a stage would still turn, shrink or darken every view, and the test would be one of both. Its
+    coordinates are those that it has in the test of all. A stage that varies nothing stays everywhere (a service's
+    fixed size is no view), and so does one that lays a patch: in its middle, where a test does not vary it.
+
+    Args:
+        attack: from a pipeline to what is shown of the N pictures after an attack on its views, as read back from
+            their 8-bit files. Without its only stage a pipeline is the picture itself.
+        rows: (N,) the pictures' numbers among the queries, for `judge`; `names` of them.
+        views: of each test. `steps` of each attack, to be told.
+
+    Raises:
+        ValueError: in one line: no stage of the pipeline can be left out.
+    """
+    stages = varying(transforms)
+    whole = bank(transforms, views, seed=seed, purpose="left out")
+    tests = {ALL: whole} | {label: alone(whole, at) for label, at in stages.items()}
+    trained = {NOTHING: transforms} | {label: without(transforms, at) for label, at in stages.items()}
+    found = {}
+    for label, pipeline in trained.items():
+        shown = attack(pipeline)
+        where = base_of(shown).device
+        banks = {test: each._replace(u=each.u.to(where)) for test, each in tests.items()}
+        found[label] = {test: judged(judge, shown, rows, each)[0] for test, each in banks.items()}
+    return LeftOut(found, tuple(names), steps)
+
+
+def varying(transforms: Compose) -> dict[str, int]:
+    """The stages that can be left out, by their labels, with their places. Raises ValueError where there is none."""
+    found = {label: at for at, label in enumerate(transforms.labels) if _can_go(transforms.stages[at])}
+    if not found:
+        raise ValueError(
+            "`evaluate.left_out` must be 0 where no stage of the views varies, for there is none to leave out; give "
+            "`transforms.stages` some"
+        )
+    return found
+
+
+def without(transforms: Compose, at: int) -> Compose:
+    """The pipeline without one of its stages."""
+    return replace(transforms, stages=[stage for i, stage in enumerate(transforms.stages) if i != at])
+
+
+def alone(whole: Bank, at: int) -> Bank:
+    """The views that are left when of all stages only one varies."""
+    stages = whole.transforms.stages
+    kept = [i for i, stage in enumerate(stages) if i == at or not _can_go(stage)]
+    starts = [*accumulate((stage.dims for stage in stages), initial=0)]
+    u = whole.u.clone()
+    for i in kept:
+        if i != at:
+            u[:, starts[i] : starts[i + 1]] = 0.5
+    columns = [column for i in kept for column in range(starts[i], starts[i + 1])]
+    return Bank(replace(whole.transforms, stages=[stages[i] for i in kept]), u[:, columns])
+
+
+def _can_go(stage: Stage) -> bool:
+    return stage.dims > 0 and not isinstance(stage, Laying)

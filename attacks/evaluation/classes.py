@@ -1,0 +1,153 @@
+"""Classes given as text, for encoders with two towers: what a view is taken for is then a class, not a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attacks.eot.protocols import Texts
+from attacks.evaluation.scores import embed
+from transforms import stream
+
+#: Where a class goes in a template.
+PLACE = "{}"
+
+
+def read_classes(path: str | Path) -> tuple[str, ...]:
+    """The classes of a text file, one a line; blank lines and those that begin with # are passed over.
+
+    Raises:
+        FileNotFoundError, ValueError: in one line: no such file, not text, a class twice, fewer than two classes.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"`data.classes`: `{path}` is no file (paths are relative to {Path.cwd()})")
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    except UnicodeDecodeError:
+        raise ValueError(f"`data.classes`: `{path}` is not a text file in UTF-8: one class a line") from None
+    found = [line for line in lines if line and not line.startswith("#")]
+    twice = next((name for i, name in enumerate(found) if name in found[:i]), None)
+    if twice is not None:
+        raise ValueError(f"`data.classes`: `{path}` names the class {twice!r} twice")
+    if len(found) < 2:
+        raise ValueError(f"`data.classes`: `{path}` must name at least two classes, one a line; got {len(found)}")
+    return tuple(found)
+
+
+def texts_of(encoder: nn.Module, why: str) -> Texts:
+    """The text tower of an encoder, or of the encoder that a wrapper is around. Raises ValueError where there is
+    none, saying `why` it is wanted."""
+    inner: object = encoder
+    while inner is not None:
+        found: Texts | None = getattr(inner, "texts", None)
+        if found is not None:
+            return found
+        inner = getattr(inner, "encoder", None)
+    raise ValueError(
+        f"{why} needs an encoder with a text tower, such as encoder=open_clip, or CLIP and SigLIP of "
+        "encoder=transformers (with its tokenizer's files)"
+    )
+
+
+@torch.no_grad()
+def class_embeddings(texts: Texts, classes: Sequence[str], templates: Sequence[str]) -> Tensor:
+    """(K,D) of length 1: of each class the mean direction of its embeddings in all templates, as CLIP's zero-shot
+    classifier has it (Radford et al. 2021, section 3.1.4).
+
+    Args:
+        templates: texts with `{}` where the class goes, "a photo of a {}."
+
+    Raises:
+        ValueError: no template, or one without a place for the class.
+    """
+    for template in templates or ("",):
+        if PLACE not in template:
+            raise ValueError(f"`data.templates` must each have {PLACE} where the class goes; got {template!r}")
+    rows = []
+    for name in classes:
+        try:
+            found = texts([template.replace(PLACE, name) for template in templates])
+        except (ValueError, OSError):
+            raise
+        except Exception as error:  # the files of a stranger's tokenizer can bring it to raise anything
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(
+                f"the text tower does not take the class {name!r} ({type(error).__name__}: {reason}); are the "
+                "tokenizer's files whole?"
+            ) from error
+        said = F.normalize(found.float(), dim=1)
+        rows.append(F.normalize(said.mean(0), dim=0))
+    return torch.stack(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """What a view can be taken for, where that is a class: `names`, and their embeddings `rows` (K,D). It stands in
+    the place of a `Gallery`; no two classes show the same."""
+
+    names: tuple[str, ...]
+    rows: Tensor
+    guessed: int = 0  # of so many pictures the class is what the encoder says of them
+    identity: None = None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def same(self, found: Tensor, rows: Tensor) -> Tensor:
+        """Whether two rows are one class: bool, of the shape that the two make together."""
+        return found == rows
+
+    def target(self, wish: str, truth: Tensor, seed: int) -> Tensor:
+        """The class that the attacker wants of each picture, a row: "another" one than its own, or the one named."""
+        if wish == "another":
+            generator = torch.Generator().manual_seed(stream(seed, "target"))
+            return (truth + torch.randint(1, len(self), truth.shape, generator=generator)) % len(self)
+        if wish not in self.names:
+            raise ValueError(f"`objective.target` must be another, or a class of `data.classes`; got {wish!r}")
+        goal = torch.full_like(truth, self.names.index(wish))
+        if bool((goal == truth).any()):
+            raise ValueError(f"`objective.target` is the class of one of the attacked pictures already: {wish!r}")
+        return goal
+
+
+def classified(
+    path: str, templates: Sequence[str], encoder: nn.Module, images: Tensor, labels: Sequence[str | None]
+) -> tuple[Classes, Tensor, tuple[str, ...]]:
+    """The classes of a file, each picture's row among them (N,), and notes.
+
+    Args:
+        images: (N,3,H,W) on the encoder's device.
+        labels: the class that a person has given each picture; None: the one that the encoder says.
+
+    Raises ValueError or FileNotFoundError in one line.
+    """
+    names = read_classes(path)
+    rows = class_embeddings(texts_of(encoder, "`data.classes`"), names, list(templates)).to(images.device)
+    said: dict[tuple[float, ...], str] = {}
+    for name, row in zip(names, rows.tolist(), strict=True):
+        if said.setdefault(tuple(row), name) != name:  # capitals, or what lies beyond the longest text
+            raise ValueError(
+                f"`data.classes`: to the encoder {said[tuple(row)]!r} and {name!r} are one text, so no view could be "
+                "taken for the second; leave one out"
+            )
+    strange = next((label for label in labels if label is not None and label not in names), None)
+    if strange is not None:
+        raise ValueError(f"`data.classes`: a picture has the identity {strange!r}, which is no class of {path}")
+    own = embed(images, encoder, images.device)
+    assert isinstance(own, Tensor)
+    if own.shape[1] != rows.shape[1]:
+        raise ValueError(
+            f"`data.classes`: the text tower answers with {rows.shape[1]} numbers and the encoder with "
+            f"{own.shape[1]}: its read-out leaves the space of the texts"
+        )
+    guesses = (F.normalize(own.to(rows), dim=1) @ rows.T).argmax(1).tolist()
+    truth = [guess if label is None else names.index(label) for guess, label in zip(guesses, labels, strict=True)]
+    unknown = sum(label is None for label in labels)
+    note = f"{unknown} pictures have no identity: their class is what the encoder says of them untouched"
+    return Classes(names, rows, unknown), torch.tensor(truth), (note,) if unknown else ()

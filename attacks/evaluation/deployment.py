@@ -1,0 +1,108 @@
+"""Does the attack survive what platforms do to a file? The saved pictures, really encoded and decoded, really resized
+by the libraries themselves, and then judged head-on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attacks.codecs import codecs
+from attacks.data.images import to_bytes
+from attacks.encoders.layers import unwrapped
+from attacks.encoders.preprocess import Preprocess
+from attacks.evaluation.platforms import resamplers
+from attacks.evaluation.scores import Bank
+from attacks.runtime.values import kept
+from attacks.scoring import Found, Scoring, judged
+from transforms import Compose
+from transforms.resizing.resize import target_size
+
+
+@kept
+class Cell(NamedTuple):
+    """One codec and one resampler, and what is found of each arm, seen from one view."""
+
+    codec: str
+    resampler: str
+    arms: dict[str, Found]
+
+
+@kept
+@dataclass(frozen=True, eq=False)
+class Deployment:
+    """What `deployment` finds: every cell, the pictures' names, the (height, width) that the resamplers resize to,
+    and what could not be tried here, in words."""
+
+    cells: tuple[Cell, ...]
+    names: tuple[str, ...]
+    size: tuple[int, int]
+    missing: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for metrics.json."""
+        cells = [
+            {
+                "codec": cell.codec,
+                "resampler": cell.resampler,
+                "arms": {arm: found.to_dict() for arm, found in cell.arms.items()},
+            }
+            for cell in self.cells
+        ]
+        return {"pictures": len(self.names), "size": list(self.size), "cells": cells, "missing": list(self.missing)}
+
+    def rows(self) -> list[dict[str, object]]:
+        """A row for each cell, arm and picture."""
+        return [
+            row
+            for cell in self.cells
+            for arm, found in cell.arms.items()
+            for row in found.rows(self.names, codec=cell.codec, resampler=cell.resampler, arm=arm)
+        ]
+
+
+@torch.no_grad()
+def deployment(
+    shown: Mapping[str, Tensor], rows: Tensor, judge: Scoring, size: tuple[int, int], *, names: Sequence[str]
+) -> Deployment:
+    """Every codec with every resampler.
+
+    Args:
+        shown: arm -> (N,3,H,W), the saved 8-bit files as read back.
+        rows: (N,) the pictures' numbers among the queries, for `judge`.
+        size: (height, width) that the resamplers resize to (see `deployed_size`).
+        names: of the N pictures.
+    """
+    saves, without = codecs()
+    resizes, lacking = resamplers()
+    cells = {pair: Cell(*pair, {}) for pair in ((codec, name) for codec in saves for name in resizes)}
+    for arm, images in shown.items():
+        head_on = Bank(Compose([]), images.new_zeros(1, 0))
+        pixels = [to_bytes(image) for image in images]
+        for codec, save in saves.items():
+            files = [save(picture) for picture in pixels]
+            for name, resize in resizes.items():
+                pictures = _tensor([resize(file, size) for file in files], images)
+                cells[codec, name].arms[arm], _ = judged(judge, pictures, rows, head_on)
+    return Deployment(tuple(cells.values()), tuple(names), size, (*without, *lacking))
+
+
+def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:
+    """The (height, width) that a picture of `size` has when the encoder's own resize is done, so that a resampler
+    takes the place of that resize. Half the shorter side, the aspect kept, where the encoder asks for no size, and
+    where the picture has that size already: then no resampler would have anything to do."""
+    preprocess = getattr(unwrapped(encoder), "preprocess", None)
+    if isinstance(preprocess, Preprocess) and preprocess.size is not None:
+        wanted = preprocess.resized(*size)
+        if wanted != size:
+            return wanted
+    return target_size(size, max(1, min(size) // 2))
+
+
+def _tensor(pictures: Sequence[np.ndarray], like: Tensor) -> Tensor:
+    """(N,3,H,W) in [0,1], laid out as pictures from files are: the layout decides an encoder's last bits."""
+    return (torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous().float() / 255).to(like)

@@ -1,0 +1,211 @@
+"""The explanations of a few pictures, before and after an attack, put together."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.encoders.batch_norm import settle
+from attacks.eot.batching import in_parts
+from attacks.evaluation.explain.deletion import curves, ranks
+from attacks.evaluation.explain.gradcam import look, on_picture, spatial_layer
+from attacks.evaluation.explain.gradients import Reach, reach
+from attacks.evaluation.explain.maps import CAM, GRADIENT, RANDOM, Maps
+from attacks.evaluation.explain.saliency import Asked, saliency
+from attacks.evaluation.explain.spectrum import frequencies, radial, ring_count, shares
+from attacks.evaluation.intervals import interval
+from attacks.evaluation.scores import Bank
+from attacks.runtime.values import kept
+from transforms import stream
+
+#: The rows of the sheet, as far as they are there.
+DRAWN = ("clean", "no_eot", "eot")
+
+
+@kept
+@dataclass(frozen=True, eq=False)
+class Explanations:
+    """What `explain` finds.
+
+    `arms` are the pictures' states, "clean" first. `layer` is where Grad-CAM looks, None where no layer knows of
+    places. `reach` tells of the gradient over views, of the clean pictures; `frequency` (F,) and `power[arm]` (N,F)
+    are the perturbation's spectrum. `missing` says in words what could not be had. Passes are counted in pictures.
+    """
+
+    names: tuple[str, ...]
+    arms: dict[str, Maps]
+    layer: str | None
+    reach: Reach | None
+    frequency: Tensor
+    power: dict[str, Tensor]
+    missing: tuple[str, ...]
+    forward: int
+    backward: int
+    seconds: float
+
+    @property
+    def orders(self) -> tuple[str, ...]:
+        """The orders of deletion that could be had, the best known first and chance last."""
+        return tuple(self.arms["clean"].curves)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for metrics.json. `deletion` and `insertion` are those of the first order, `orders` has all,
+        and `beyond_random` how far each is from the random order on the same pictures."""
+        found = {order: self._table(order, None) for order in self.orders}
+        beyond = {order: self._table(order, RANDOM) for order in self.orders if order != RANDOM}
+        spectrum = {"frequency": self.frequency.tolist(), "arms": {a: shares(p) for a, p in self.power.items()}}
+        over = self.reach
+        return {
+            "layer": self.layer,
+            "pictures": list(self.names),
+            "likeness": {arm: _interval(maps.likeness) for arm, maps in self.arms.items()},
+            "order": self.orders[0],
+            **found[self.orders[0]],
+            "orders": found,
+            "beyond_random": beyond,
+            "coverage": None if over is None else float(over.coverage.double().mean()),
+            "view_coverage": None if over is None else float(over.view.double().mean()),
+            "effective_coverage": None if over is None else float(over.effective.double().mean()),
+            "dead": None if over is None else float((1 - over.coverage.double()).mean()),
+            "spectrum": spectrum,
+            "missing": list(self.missing),
+            "cost": {"forward": self.forward, "backward": self.backward, "seconds": self.seconds},
+        }
+
+    def rows(self) -> list[dict[str, object]]:
+        """A row for each picture, arm and order; what belongs to the picture alone stands in each of its rows."""
+        return [
+            {
+                "picture": name,
+                "arm": arm,
+                "order": order,
+                "likeness": float(maps.likeness[i]),
+                "deletion": float(deletion),
+                "insertion": float(insertion),
+                "coverage": None if self.reach is None else float(self.reach.coverage[i]),
+                "view_coverage": None if self.reach is None else float(self.reach.view[i]),
+                "effective_coverage": None if self.reach is None else float(self.reach.effective[i]),
+            }
+            for arm, maps in self.arms.items()
+            for order in self.orders
+            for i, (name, (deletion, insertion)) in enumerate(zip(self.names, maps.areas(order), strict=True))
+        ]
+
+    def spectrum_rows(self) -> list[dict[str, object]]:
+        """A row for each picture, arm and ring of the spectrum."""
+        return [
+            {"picture": name, "arm": arm, "frequency": float(frequency), "power": float(value)}
+            for arm, power in self.power.items()
+            for name, rings in zip(self.names, power, strict=True)
+            for frequency, value in zip(self.frequency, rings, strict=True)
+        ]
+
+    def draw(self, path: str | Path, picture: int = 0) -> None:
+        """Save the sheet of one picture as PNG."""
+        from attacks.report.explanations import Drawn, draw  # here, because matplotlib takes a while to import
+
+        some = [arm for arm in self.arms if arm in DRAWN or not set(DRAWN) & set(self.power)]
+        maps = {arm: self.arms[arm] for arm in some}
+        power = {arm: power[picture] for arm, power in self.power.items() if arm in some}
+        draw(path, Drawn(maps, self.reach, self.frequency, power, picture))
+
+    def _table(self, order: str, beside: str | None) -> dict[str, dict[str, dict[str, float | None]]]:
+        areas = {
+            arm: maps.areas(order) if beside is None else maps.areas(order) - maps.areas(beside)
+            for arm, maps in self.arms.items()
+        }
+        return {
+            measure: {arm: _interval(found[:, i]) for arm, found in areas.items()}
+            for i, measure in enumerate(("deletion", "insertion"))
+        }
+
+
+def explain(
+    encoder: nn.Module,
+    clean: Tensor,
+    attacked: Mapping[str, Tensor],
+    anchors: Tensor,
+    bank: Bank,
+    *,
+    names: Sequence[str],
+    chunk: int = 32,
+    seed: int = 0,
+) -> Explanations:
+    """What a few pictures' likeness to their anchors rests on, before and after an attack.
+
+    Args:
+        encoder: in evaluation mode and full precision.
+        clean: (N,3,H,W) in [0,1].
+        attacked: arm -> (N,3,H,W), the same pictures after an attack.
+        anchors: (N,D) what the pictures are compared with: their clean embeddings, or the target's.
+        bank: the views over which the gradient's coverage is taken, its first few.
+        names: of the pictures.
+        chunk: most pictures in memory at once.
+        seed: of the random order.
+    """
+    began, asked, clean = time.perf_counter(), Asked(encoder), clean.to(anchors.device)
+    handles = settle(encoder)
+    try:
+        layer = spatial_layer(asked, clean, anchors)
+        seeds = [stream(seed, "explain", i) for i in range(len(clean))]
+        arms = {
+            arm: _maps(asked, pictures.to(clean), anchors, layer, seeds, chunk)
+            for arm, pictures in {"clean": clean, **attacked}.items()
+        }
+        over = reach(asked, clean, anchors, bank, chunk)
+    finally:
+        for handle in handles:
+            handle.remove()
+    deltas = {arm: maps.pictures - arms["clean"].pictures for arm, maps in arms.items() if arm != "clean"}
+    rings = ring_count(clean.shape[2], clean.shape[3])
+    power = {arm: radial(delta, rings) for arm, delta in deltas.items()}
+    missing = _missing(layer, over)
+    spent = asked.forward, asked.backward, time.perf_counter() - began
+    return Explanations(tuple(names), arms, layer, over, frequencies(rings), power, missing, *spent)
+
+
+def _maps(
+    asked: Asked, pictures: Tensor, anchors: Tensor, layer: str | None, seeds: Sequence[int], chunk: int
+) -> Maps:
+    size = (pictures.shape[2], pictures.shape[3])
+    every = torch.arange(len(pictures), device=pictures.device)
+    parts = in_parts(lambda rows: look(asked, pictures[rows], anchors[rows], layer), every, chunk)
+    seen = [found for _, found in parts]
+    known: dict[str, Tensor] = {}
+    cams = [one.cam for one in seen if one.cam is not None]
+    if cams:
+        known[CAM] = on_picture(torch.cat(cams), asked.encoder, size).cpu()
+    gradients = [one.gradient for one in seen if one.gradient is not None]
+    if gradients:
+        known[GRADIENT] = saliency(torch.cat(gradients)).cpu()
+    lines: dict[str, list[Tensor]] = {order: [] for order in (*known, RANDOM)}
+    for i, (picture, anchor, seed) in enumerate(zip(pictures, anchors, seeds, strict=True)):
+        places = {order: ranks(maps[i], seed) for order, maps in known.items()}
+        places[RANDOM] = ranks(picture.new_zeros(size), seed)  # all weigh the same
+        for order, found in curves(asked, picture, anchor, places, chunk).items():
+            lines[order].append(found)
+    stacked = {order: torch.stack(found) for order, found in lines.items()}
+    likeness = stacked[RANDOM][:, 0, 0]
+    return Maps(pictures.cpu(), likeness, known.get(GRADIENT), known.get(CAM), stacked)
+
+
+def _missing(layer: str | None, over: Reach | None) -> tuple[str, ...]:
+    said = []
+    if layer is None:
+        said.append("Grad-CAM: no layer that can be watched knows of places (a hash, or a scripted network)")
+    if over is None:
+        said.append("input gradient and its coverage: the encoder passes no gradient on to the picture")
+    return tuple(said)
+
+
+def _interval(values: Tensor) -> dict[str, float | None]:
+    """The mean over pictures, in plain values: what is not finite is None, for JSON has no word for it."""
+    found = interval(values[:, None])._asdict()
+    return {key: value if math.isfinite(value) else None for key, value in found.items()}

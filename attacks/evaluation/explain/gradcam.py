@@ -1,0 +1,172 @@
+"""Grad-CAM (Selvaraju et al. 2017) of an embedding: where the last layer that knows of places finds its likeness."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attacks.encoders.layers import OUTPUT, named_layers, unwrapped
+from attacks.encoders.preprocess import Preprocess
+from attacks.evaluation.explain.saliency import Asked
+from attacks.inspection import Visit, visits
+
+Size = tuple[int, int]
+
+#: Tokens before the patches, at most: the class's, a distilled one's, registers.
+PREFIX = 8
+#: Sides of a map may differ by this factor more than the picture's do, for rounding.
+APART = 1.6
+#: So many layers from the end are tried.
+TRIED = 48
+
+
+class Look(NamedTuple):
+    """Of N pictures: the gradient (N,3,H,W) of the similarity, None where there is none, and the Grad-CAM (N,h,w),
+    not negative, in the layer's own size; None without a layer."""
+
+    gradient: Tensor | None
+    cam: Tensor | None
+
+
+def look(asked: Asked, pictures: Tensor, anchors: Tensor, layer: str | None) -> Look:
+    """One pass forward and one backward for both maps."""
+    leaf = pictures.detach().clone().requires_grad_()
+    with torch.enable_grad(), _kept(asked.encoder, [] if layer is None else [layer]) as answers:
+        values = asked.sloped(leaf, anchors)
+        gradient, *others = asked.gradients(values, [leaf, *answers.values()])
+    if layer is None or others[0] is None:
+        return Look(gradient, None)
+    frame = frame_of(asked.encoder, (pictures.shape[2], pictures.shape[3]))
+    return Look(gradient, cam(places(answers[layer].detach(), frame), places(others[0], frame)))
+
+
+def cam(answer: Tensor, gradient: Tensor) -> Tensor:
+    """(N,C,h,w) twice -> (N,h,w): the channels weighted by their mean gradient, and what is positive of the sum."""
+    return (gradient.mean((2, 3), keepdim=True) * answer).sum(1).relu()
+
+
+def spatial_layer(asked: Asked, pictures: Tensor, anchors: Tensor) -> str | None:
+    """The last layer whose answer has places that the embedding depends on, or None. (Behind the last attention of a
+    transformer only the class token counts, if that is what is read: then it is a layer before.)"""
+    pictures, anchors = (rows[:1].expand(2, *rows.shape[1:]) for rows in (pictures, anchors))  # of one, all is a row
+    frame = frame_of(asked.encoder, (pictures.shape[2], pictures.shape[3]))
+    names = _candidates(visits(asked.encoder, pictures), frame)[-TRIED:]
+    asked.forward += len(pictures)
+    if not names:
+        return None
+    leaf = pictures.detach().clone().requires_grad_()
+    with torch.enable_grad(), _kept(asked.encoder, names) as answers:
+        values = asked.sloped(leaf, anchors)
+        gradients = asked.gradients(values, [answers[name] for name in names])
+    for name, gradient in reversed(list(zip(names, gradients, strict=True))):
+        if gradient is not None and bool(places(gradient, frame).any()):
+            return name
+    return None
+
+
+def places(answer: Tensor, frame: Size) -> Tensor:
+    """A layer's answer, maps (N,C,h,w) or (N,h,w,C) or tokens (N,T,D), as maps (N,C,h,w)."""
+    if answer.dim() == 3:
+        skipped, side = _patches(answer.shape[1])
+        return answer[:, skipped:].transpose(1, 2).reshape(len(answer), -1, side, side)
+    return answer.movedim(3, 1) if _last(tuple(answer.shape), frame) else answer
+
+
+def on_picture(cam: Tensor, encoder: nn.Module, size: Size) -> Tensor:
+    """A Grad-CAM (N,h,w) laid back over pictures of `size`: what an encoder's crop leaves out is 0."""
+    spec = getattr(unwrapped(encoder), "preprocess", None)
+    resized = spec.resized(*size) if isinstance(spec, Preprocess) else size
+    axes, inside = [], []
+    for has, long, wants in zip(size, resized, frame_of(encoder, size), strict=True):
+        spare = long - wants
+        nearest = isinstance(spec, Preprocess) and spec.centre == "nearest" and spare > 0
+        before = round(spare / 2) if nearest else int(spare / 2)
+        at = ((torch.arange(has, device=cam.device) + 0.5) * long / has - before) / wants
+        axes.append(2 * at.to(cam) - 1)
+        inside.append((at >= 0) & (at <= 1))
+    y, x = torch.meshgrid(*axes, indexing="ij")
+    grid = torch.stack([x, y], dim=2).expand(len(cam), -1, -1, -1)
+    wide = F.grid_sample(cam[:, None], grid, padding_mode="border", align_corners=False)[:, 0]
+    return wide * (inside[0][:, None] & inside[1]).to(cam)
+
+
+def frame_of(encoder: nn.Module, size: Size) -> Size:
+    """(height, width) that the network itself gets, of pictures of `size`."""
+    spec = getattr(unwrapped(encoder), "preprocess", None)
+    return (spec.crop or spec.resized(*size)) if isinstance(spec, Preprocess) else size
+
+
+def _candidates(seen: Sequence[Visit], frame: Size) -> list[str]:
+    """Layers with places, in the order in which they run; of those that answer with one tensor, one."""
+    once = [visit for visit in seen if visit.features and visit.calls == 1 and visit.name != OUTPUT]
+    once = sorted((visit for visit in once if visit.answer is None or len(visit.shape or ()) == 3), key=_order)
+    tokens = [v.shape for v in once if v.shape and len(v.shape) == 3 and _patches(v.shape[1])[1] and v.shape[2] > 1]
+    counts, width = {shape[1] for shape in tokens}, tokens[-1][2] if tokens else 0
+    found: dict[str, Visit] = {}
+    for visit in once:
+        shape = visit.shape or ()
+        if len(shape) == 3:
+            fits = shape in tokens and shape[2] == width  # the stream itself, not a layer's insides
+        else:
+            fits = len(shape) == 4 and shape[2] not in counts and _mapped(shape, frame)  # an attention is no map
+        if fits:
+            key = visit.same or visit.name
+            found[key] = min(found.get(key, visit), visit, key=lambda one: one.name.count("."))
+    return [visit.name for visit in found.values()]
+
+
+def _order(visit: Visit) -> int:
+    return visit.order
+
+
+def _patches(tokens: int) -> tuple[int, int]:
+    """How many tokens come before the patches, and the side of the square that these make; (0, 0) for none."""
+    for skipped in range(min(PREFIX, tokens) + 1):
+        side = math.isqrt(tokens - skipped)
+        if side > 1 and side * side == tokens - skipped:
+            return skipped, side
+    return 0, 0
+
+
+def _stretch(height: int, width: int, frame: Size) -> float:
+    return abs(math.log(height / width * frame[1] / frame[0]))
+
+
+def _last(shape: tuple[int, ...], frame: Size) -> bool:
+    """Whether the channels of (N,a,b,c) come last: whether a x b is nearer to the frame's shape than b x c."""
+    return _stretch(shape[1], shape[2], frame) < _stretch(shape[2], shape[3], frame)
+
+
+def _mapped(shape: tuple[int, ...], frame: Size) -> bool:
+    height, width = shape[1:3] if _last(shape, frame) else shape[2:4]
+    return min(height, width) > 1 and _stretch(height, width, frame) <= math.log(APART)
+
+
+@contextmanager
+def _kept(encoder: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+    """The answers of layers while a pass runs. What follows gets a copy: a change in place would reach ours."""
+    answers: dict[str, Tensor] = {}
+    layers = named_layers(encoder)
+
+    def keep(name: str, answer: Any) -> Any:
+        if isinstance(answer, Tensor):
+            answers[name] = answer
+            return answer.clone()
+        answers[name], *others = answer  # an attention with its weights
+        return type(answer)((answers[name].clone(), *others)) if type(answer) in (tuple, list) else None
+
+    handles = [
+        layers[name].register_forward_hook(lambda _module, _inputs, answer, name=name: keep(name, answer))
+        for name in names
+    ]
+    try:
+        yield answers
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,66 @@
+"""Which pixels an attacker's gradient reaches, over the views of a bank and through the encoder."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.encoders.randomness import drawn
+from attacks.eot.batching import in_parts
+from attacks.evaluation.explain.saliency import Asked, saliency
+from attacks.evaluation.scores import Bank
+from attacks.runtime.values import kept
+from transforms import scene_of
+from transforms.auditing.coverage import covered, effective, together
+
+#: Views of the bank that are looked at, the first ones.
+VIEWS = 8
+
+
+@kept
+class Reach(NamedTuple):
+    """Of N pictures, over some views.
+
+    saliency: (N,H,W) the input-gradient map, averaged over the views.
+    sensitivity: (N,H,W) the root mean square length of the gradient at each pixel; 0 in dead zones.
+    coverage: (N,) share of pixels that get gradient in any view; `view` (N,) in one view, on average.
+    effective: (N,) the participation ratio of the sensitivities: 1 if all pixels weigh the same.
+    """
+
+    saliency: Tensor
+    sensitivity: Tensor
+    coverage: Tensor
+    view: Tensor
+    effective: Tensor
+
+
+def reach(asked: Asked, pictures: Tensor, anchors: Tensor, bank: Bank, chunk: int) -> Reach | None:
+    """The gradient of the similarity in the first views of `bank`, back at the pictures (N,3,H,W); None where the
+    encoder passes none on. At most `chunk` views are in memory at a time."""
+    u = bank.u[:VIEWS].to(pictures)
+    rows: list[tuple[Tensor, ...]] = []
+
+    def look(some: Tensor, picture: Tensor, anchor: Tensor) -> Tensor | None:
+        # A copy for each view, so that each has a gradient of its own.
+        leaf = picture.detach().repeat(len(some), 1, 1, 1).requires_grad_()
+        with torch.enable_grad():
+            seen = bank.transforms(scene_of(leaf), some)
+            values = asked.sloped(seen, anchor[None], **drawn(bank.transforms, some))
+            (gradient,) = asked.gradients(values, [leaf])
+        return gradient
+
+    for picture, anchor in zip(pictures, anchors, strict=True):
+        parts = []
+        for _, gradient in in_parts(partial(look, picture=picture, anchor=anchor), u, chunk):
+            if gradient is None:
+                return None
+            parts.append(gradient.nan_to_num(0, 0, 0))
+        gradients = torch.cat(parts)
+        maps = gradients.double().norm(dim=1).cpu()
+        weights = together(list(maps))
+        numbers = covered(weights), sum(map(covered, maps)) / len(maps), effective(weights)
+        rows.append((saliency(gradients).mean(0).cpu(), weights, *map(torch.tensor, numbers)))
+    return Reach(*(torch.stack(column) for column in zip(*rows, strict=True)))

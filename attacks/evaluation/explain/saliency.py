@@ -1,0 +1,65 @@
+"""How like its anchor a picture is, which way that leads, and what asking cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attacks.encoders.phash import Bits
+from attacks.evaluation.scores import signature_of
+from attacks.objectives.embedding import similarity
+
+
+@dataclass
+class Asked:
+    """An encoder, and how many pictures it has been shown forward and backward."""
+
+    encoder: nn.Module
+    forward: int = 0
+    backward: int = 0
+
+    @torch.no_grad()
+    def judged(self, pictures: Tensor, anchors: Tensor) -> Tensor:
+        """(R,3,H,W), (R,D) or (1,D) -> (R,): the cosine as it is judged by, that of a hash between bits."""
+        features, signature = self._features(pictures), signature_of(self.encoder)
+        anchors = anchors.expand_as(features)
+        if signature is not None:
+            features, anchors = signature(features), signature(anchors)
+        return similarity(features, anchors, "cosine")
+
+    def sloped(self, pictures: Tensor, anchors: Tensor, **draws: Tensor) -> Tensor:
+        """(R,3,H,W), (R,D) -> (R,), with a graph: what maps are the gradient of.
+
+        The cosine, with the length of the embedding held fixed. A picture's cosine to its own embedding is at its
+        maximum, so its gradient is zero and a map of it shows rounding noise; what each place adds to the anchor's
+        direction is not. Bits have no slope, so of a hash it is the soft share of bits that stay.
+        """
+        features = self._features(pictures, **draws)
+        anchors = anchors.expand_as(features)
+        if signature_of(self.encoder) is not None:
+            return Bits()(features, anchors)
+        length: Tensor = torch.linalg.vector_norm(features.detach(), dim=-1).clamp(min=1e-12)
+        return (features * F.normalize(anchors, dim=-1)).sum(-1) / length
+
+    def gradients(self, values: Tensor, at: Sequence[Tensor]) -> list[Tensor | None]:
+        """The gradient of the sum of `values` (R,) at each tensor; None where the graph does not reach it."""
+        if not values.requires_grad:
+            return [None] * len(at)
+        self.backward += len(values)
+        known = [tensor for tensor in at if tensor.requires_grad]
+        found = iter(torch.autograd.grad(values.sum(), known, allow_unused=True) if known else ())
+        return [next(found) if tensor.requires_grad else None for tensor in at]
+
+    def _features(self, pictures: Tensor, **draws: Tensor) -> Tensor:
+        self.forward += len(pictures)
+        features: Tensor = self.encoder(pictures, **draws)
+        return features
+
+
+def saliency(gradient: Tensor) -> Tensor:
+    """(N,C,H,W) -> (N,H,W): its size at each pixel, added up over the channels (Simonyan et al. 2014)."""
+    return gradient.detach().abs().sum(1)

@@ -1,0 +1,88 @@
+"""The judge of a run: what any pictures of it are taken for, on any bank of views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.data.gallery import Gallery
+from attacks.eot.protocols import Encoder
+from attacks.evaluation.classes import Classes
+from attacks.evaluation.scores import Bank, Right, Scores, evaluate
+from attacks.runtime.distributed import ALONE, World
+from attacks.runtime.progress import Progress
+from transforms import Shown
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """Scores pictures of a run beside its gallery.
+
+    Args:
+        encoder: in full precision.
+        own: (N,D) the embeddings of all untouched pictures.
+        gallery: (G,D) those of what a view can be taken for, which is `known`.
+        truth: (N,) each picture's row there; `goal` (N,) the row that the attacker wants, or None.
+        neighbours: how many nearest rows vote on an identity.
+    """
+
+    encoder: Encoder
+    own: Tensor
+    gallery: Tensor
+    known: Gallery | Classes
+    truth: Tensor
+    goal: Tensor | None = None
+    neighbours: int = 5
+    chunk: int = 64
+    world: World = ALONE
+    signature: Callable[[Tensor], Tensor] | None = None
+
+    def __call__(self, shown: Shown, rows: Tensor, bank: Bank, title: str = "") -> Scores:
+        """The scores, on the CPU, of the pictures with numbers `rows` (n,), shown in some state; with a `title`,
+        progress is shown."""
+        # Classes are not pictures: without its own there is nothing left that shows the same.
+        voters = 0 if isinstance(self.known, Classes) else self.neighbours
+        goal = None if self.goal is None else self.goal[rows]
+        with Progress(title, len(rows), shown=bool(title) and self.world.first) as progress:
+            found = evaluate(
+                shown,
+                self.own[rows.to(self.own.device)],
+                self.gallery,
+                encoder=self.encoder,
+                bank=bank,
+                chunk=self.chunk,
+                world=self.world,
+                signature=self.signature,
+                right=Right(self.truth[rows], goal, self.known.identity, voters),
+                told=progress.step,
+            )
+        return joined([found])
+
+    @property
+    def embeddings(self) -> Tensor:
+        """The gallery's, as they are compared."""
+        return self.gallery if self.signature is None else self.signature(self.gallery)
+
+    def success(self, scores: Scores, rows: Tensor) -> Tensor:
+        """Whether the attacker got what he wants, (n,V): the view is taken for the target, or, without one, for
+        something else than its own picture."""
+        if self.goal is not None:
+            return self.known.same(scores.nearest, self.goal[rows, None])
+        return ~self.known.same(scores.nearest, self.truth[rows, None])
+
+
+def resisting(scores: Scores) -> Tensor:
+    """The cosine (N,) of each picture in the view that resists the attacker most: with a target that is the view
+    least like it, without one the view most like the picture itself."""
+    if scores.goal_cosine is None:
+        return scores.cosine.amax(1)
+    return scores.cosine.gather(1, scores.goal_cosine.argmin(1, keepdim=True))[:, 0]
+
+
+def joined(parts: list[Scores]) -> Scores:
+    """Scores of pictures after each other, on the CPU."""
+    columns = zip(Scores._fields, zip(*parts, strict=True), strict=True)
+    return Scores(**{name: torch.cat(column).cpu() for name, column in columns if column[0] is not None})

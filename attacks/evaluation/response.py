@@ -1,0 +1,192 @@
+"""Where in the view space an attack works: any two coordinates as a map, any one as a curve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, product
+from typing import Any
+
+from torch import Tensor
+
+from attacks.evaluation.scores import Bank, bank
+from attacks.evaluation.significance import holm, least_p, sign_flip
+from attacks.evaluation.slices import Axis, axis, sliced
+from attacks.runtime.values import kept
+from attacks.scoring import Found, Scoring, judged
+from transforms import Compose, Shown, base_of
+
+
+@kept
+@dataclass(frozen=True)
+class Slice:
+    """What was found in the cells of one or two coordinates, the first coordinate's fastest.
+
+    found: of each arm the scores of N pictures, (N, cells * views); the views of a cell stand together.
+    targeted: whether the attacker wants one certain answer, so that only success tells who resists.
+    """
+
+    axes: tuple[Axis, ...]
+    found: dict[str, Found]
+    views: int
+    targeted: bool
+
+    def cell(self, arm: str, at: int) -> Found:
+        """One cell of an arm."""
+        return self.found[arm].cell(slice(at * self.views, (at + 1) * self.views))
+
+    @property
+    def places(self) -> list[tuple[float, ...]]:
+        """The physical values of each cell, in the order of `axes`."""
+        return [place[::-1] for place in product(*(axis.values for axis in self.axes[::-1]))]
+
+    def curve_dict(self) -> dict[str, Any]:
+        return {"x": self.axes[0].to_dict(), "arms": {arm: self._said(arm) for arm in self.found}}
+
+    def map_dict(self) -> dict[str, Any]:
+        x, y = self.axes
+        arms = {arm: {key: self._rows(cells) for key, cells in self._said(arm).items()} for arm in self.found}
+        found = {"x": x.to_dict(), "y": y.to_dict(), "arms": arms, "p_holm": None, "worst": None, "best": None}
+        found |= {"tested": "success" if self.targeted else "cosine", "p_least": self._least()}
+        if {"eot", "no_eot"} <= set(self.found):
+            found["p_holm"] = self._rows(holm([self._p(at) for at in range(len(self.places))]))
+        if "eot" in self.found:
+            order = self._order()
+            found |= {"worst": self._named(order[0]), "best": self._named(order[-1])}
+        return found
+
+    def rows(self, kind: str, number: int, names: Sequence[str]) -> list[dict[str, object]]:
+        """A row for each arm, cell, picture and view. A curve has no y."""
+        x, y = self.axes[0].name, self.axes[1].name if len(self.axes) > 1 else None
+        table: list[dict[str, object]] = []
+        for arm, (at, place) in product(self.found, enumerate(self.places)):
+            key = {"kind": kind, "number": number, "arm": arm, "x": x, "x_value": place[0]}
+            key |= {"y": y, "y_value": place[1] if y else None}
+            table += self.cell(arm, at).rows(names, **key)
+        return table
+
+    def _said(self, arm: str) -> dict[str, list[Any]]:
+        cells = [self.cell(arm, at).to_dict() for at in range(len(self.places))]
+        return {key: [cell[key] for cell in cells] for key in ("success", "cosine")}
+
+    def _rows(self, cells: Sequence[Any]) -> list[list[Any]]:
+        """A list of cells as one list for each y."""
+        across = len(self.axes[0].values)
+        return [list(cells[at : at + across]) for at in range(0, len(cells), across)]
+
+    def _p(self, at: int) -> float:
+        """Whether EOT and the attack without differ in a cell, by what the attacker wants: the pictures are the
+        units, each with the mean over its views."""
+        one, other = (self.cell(arm, at) for arm in ("eot", "no_eot"))
+        pairs = (one.success, other.success) if self.targeted else (one.cosine, other.cosine)
+        first, second = (values.double().mean(1) for values in pairs)
+        return sign_flip(first - second)
+
+    def _least(self) -> float:
+        """The smallest p value after Holm that so many pictures can give: the least of one test, times the cells."""
+        return min(1.0, least_p(len(next(iter(self.found.values())).cosine)) * len(self.places))
+
+    def _order(self) -> list[int]:
+        """The cells from that where the encoder resists EOT most. Without a target that is a high cosine; with one
+        few successes, and among equal ones a high cosine."""
+        cells = [self.cell("eot", at) for at in range(len(self.places))]
+        means = [(float(cell.success.double().mean()), float(cell.cosine.double().mean())) for cell in cells]
+        keys = [(success, -cosine) if self.targeted else (-cosine, success) for success, cosine in means]
+        return sorted(range(len(keys)), key=keys.__getitem__)
+
+    def _named(self, at: int) -> dict[str, Any]:
+        x, y = self.places[at]
+        return {"x": x, "y": y} | self.cell("eot", at).to_dict()
+
+
+@kept
+@dataclass(frozen=True)
+class Response:
+    """All maps and curves, and the names of the pictures."""
+
+    maps: tuple[Slice, ...]
+    curves: tuple[Slice, ...]
+    names: tuple[str, ...]
+    views: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for metrics.json."""
+        return {
+            "pictures": len(self.names),
+            "views": self.views,
+            "maps": [each.map_dict() for each in self.maps],
+            "curves": [each.curve_dict() for each in self.curves],
+        }
+
+    def rows(self) -> list[dict[str, object]]:
+        """From these every cell of the tables can be computed."""
+        maps = (each.rows("map", i, self.names) for i, each in enumerate(self.maps))
+        curves = (each.rows("curve", i, self.names) for i, each in enumerate(self.curves))
+        return [*chain(*maps, *curves)]
+
+
+def response(
+    shown: Mapping[str, Shown],
+    rows: Tensor,
+    judge: Scoring,
+    *,
+    names: Sequence[str],
+    transforms: Compose,
+    wide: Compose,
+    maps: Sequence[Sequence[str]],
+    curves: Sequence[str],
+    seed: int,
+    views: int = 4,
+    cells: int = 7,
+    curve_cells: int = 9,
+) -> Response:
+    """Scores over slices of the view space.
+
+    Args:
+        shown: arm -> what is shown of the N pictures, as read back from their files.
+        rows: (N,) the pictures' numbers among the queries, for `judge`; `names` of them.
+        transforms: what the attack has seen; `wide` (see `transforms.widened`) what the cells span.
+        maps: pairs of coordinates (x, y), `curves` coordinates, in words (see `attacks.evaluation.slices.coordinate`).
+        views: in each cell; the same in all, but for the coordinates of the slice.
+        cells: along each side of a map; `curve_cells` along a curve.
+
+    Raises:
+        ValueError: in one line, see `axes_of`.
+    """
+    planned = axes_of(maps, curves, transforms, wide, cells, curve_cells)
+    points = bank(wide, views, seed=seed, purpose="response").u.to(base_of(next(iter(shown.values()))).device)
+    found = []
+    for axes in planned:
+        cut = Bank(wide, sliced(points, axes))
+        answers = {arm: judged(judge, pictures, rows, cut) for arm, pictures in shown.items()}
+        scores = {arm: one for arm, (one, _) in answers.items()}
+        found.append(Slice(axes, scores, views, any(targeted for _, targeted in answers.values())))
+    return Response(tuple(found[: len(maps)]), tuple(found[len(maps) :]), tuple(names), views)
+
+
+def axes_of(
+    maps: Sequence[Sequence[str]],
+    curves: Sequence[str],
+    transforms: Compose,
+    wide: Compose,
+    cells: int = 7,
+    curve_cells: int = 9,
+) -> list[tuple[Axis, ...]]:
+    """The axes of all maps and then of all curves. A run asks for them before it attacks, so that a wrong name shows
+    at once.
+
+    Raises:
+        ValueError: in one line, naming `evaluate.maps` or `evaluate.curves`: no pair, a coordinate with itself, and
+            what `attacks.evaluation.slices.axis` refuses.
+    """
+    pairs = []
+    for pair in maps:
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise ValueError(
+                f"`evaluate.maps` must be a list of pairs of coordinates, [[angle, scale]]; got {pair!r}"
+            )
+        x, y = (axis(words, transforms, wide, cells, "evaluate.maps") for words in pair)
+        if x.index == y.index:
+            raise ValueError(f"`evaluate.maps` must pair two coordinates; got {x.name!r} twice")
+        pairs.append((x, y))
+    return [*pairs, *((axis(words, transforms, wide, curve_cells, "evaluate.curves"),) for words in curves)]

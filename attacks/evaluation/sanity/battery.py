@@ -1,0 +1,138 @@
+"""The whole battery: which short runs there are, and which question each of them answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Unpack, cast
+
+from torch import Tensor, nn
+
+from attacks.encoders.tree import Tree
+from attacks.eot.estimator import EOT
+from attacks.eot.protocols import Setup
+from attacks.evaluation.sanity.check import Check, Sanity, ruled, skipped
+from attacks.evaluation.sanity.questions import (
+    ERRORS,
+    active,
+    differences,
+    guarded,
+    more_steps,
+    one_step,
+    radii,
+    transfer,
+    without_gradient,
+)
+from attacks.evaluation.sanity.rules import LOWERS, lowers, plateau
+from attacks.evaluation.sanity.trial import Tally, Trial, trial
+from attacks.sanity.gap import mean
+from attacks.sanity.radius import hastened
+from attacks.sanity.signal import NOISE, ROOM, noise, room
+from attacks.solvers.loop import STEPS as RUN
+from attacks.solvers.search import gradient_free
+
+#: Steps of a short run, and the views of each.
+STEPS, VIEWS = 20, 4
+#: The checks that need the attack to run at all, then those that follow its gradient.
+COMPARED = (
+    "active test",
+    "largest radius",
+    "grows with the radius",
+    "one step",
+    "more steps",
+    "gradient-free",
+    "transfer",
+)
+FOLLOWED = (ROOM, NOISE)
+#: The checks that a hidden gradient fails.
+MASKING = (LOWERS, "finite differences", "largest radius", "gradient-free", "transfer")
+
+
+def examine(
+    images: Tensor,
+    anchor: Tree,
+    *,
+    views: int = VIEWS,
+    planned: int = RUN,
+    trace: Sequence[float | None] = (),
+    module: nn.Module | None = None,
+    **setup: Unpack[Setup],
+) -> Sanity:
+    """Ask whether an attack can be believed, by short runs of it on a few pictures.
+
+    Args:
+        images: (N,3,H,W) in [0,1]; two are enough.
+        anchor: as of `attack`, a row for each picture.
+        views: of each step, at most; a risk that needs a multiple gets it.
+        planned: the steps of the run itself: a short run takes longer ones where its own would not cross the set,
+            as all of the run's would (see `hastened`).
+        trace: the held-out loss after each step of the run itself (None where there was no look).
+        module: the encoder as a module, where `encoder` only calls it: for another one of its make, and for float64.
+        setup: the parts of the run. `steps` are those of a short run (20 unless given). Its budget and adaptive views
+            are left out: every short run has the same number of views.
+
+    What the attack raises becomes a failed check. Raises ValueError for a number below 1.
+    """
+    steps = setup.get("steps", STEPS)
+    for name, value in (("views", views), ("steps", steps), ("planned", planned)):
+        if value < 1:
+            raise ValueError(f"`{name}` must be at least 1; got {value}")
+    began = time.perf_counter()
+    tally = Tally()
+    module = setup["encoder"] if module is None and isinstance(setup["encoder"], nn.Module) else module
+    own = setup["eot"].n
+    short = {
+        **setup,
+        "encoder": tally.of(setup["encoder"]),
+        "eot": _short(setup["eot"], views),
+        "optimiser": hastened(setup["optimiser"], planned, steps),
+        "steps": steps,
+        "budget": None,
+        "adaptive": None,
+    }
+    test = trial(images, anchor, cast(Setup, short), tally)
+    checks = [*_checks(test, module, own), plateau(trace)]
+    checks = [*checks, masking(checks)]
+    cost = {"forward": float(tally.forward), "backward": float(tally.backward)}
+    return Sanity(tuple(checks), {**cost, "seconds": time.perf_counter() - began})
+
+
+def masking(checks: Sequence[Check]) -> Check:
+    """Whether the encoder hides its gradient, as far as the other checks show it."""
+    signs = [check.name for check in checks if check.name in MASKING and check.verdict == "failed"]
+    asked = [check.name for check in checks if check.name in MASKING and check.verdict != "skipped"]
+    words = f"{len(signs)} of {len(asked)} signs of a hidden gradient"
+    if signs:
+        words += f" ({', '.join(signs)}): what this attack does not find may well be there; do not call it robust"
+    return ruled("masking", not signs, words, signs=float(len(signs)), asked=float(len(asked)))
+
+
+def _checks(test: Trial, module: nn.Module | None, views: int) -> list[Check]:
+    first = guarded("finite differences", lambda: differences(test, module))
+    clean = test.untouched()
+    try:
+        main = test.run()
+    except ERRORS as error:
+        halted = [skipped(name, "the attack does not run") for name in COMPARED + FOLLOWED]
+        return [ruled(LOWERS, False, str(error)), *halted, first]
+    gain = mean(clean) - mean(main.losses)
+    checks = [lowers(clean, main.losses, test.setup["steps"], test.setup["eot"].n)]
+    checks.append(guarded("active test", lambda: active(test, mean(clean), gain)))
+    checks += radii(test, main, clean, gain)
+    checks.append(guarded("one step", lambda: one_step(test, main, gain)))
+    checks.append(guarded("more steps", lambda: more_steps(test, main, gain)))
+    checks.append(guarded("gradient-free", lambda: without_gradient(test, main, gain)))
+    checks.append(guarded("transfer", lambda: transfer(test, main, gain, module)))
+    if gradient_free(test.setup["optimiser"]):
+        return [*checks, *(skipped(name, "the optimiser asks for no gradient") for name in FOLLOWED), first]
+    checks.append(room(test.setup["perturbation"], test.images, main.start, main.end))
+    uniform = test.setup["eot"].risk.uniform
+    checks.append(noise(main.c, views) if uniform else skipped(NOISE, "the views of a tail do not show its noise"))
+    return [*checks, first]
+
+
+def _short(eot: EOT, views: int) -> EOT:
+    """Fewer views, as many as the risk can be taken of."""
+    multiple = eot.risk.multiple
+    return replace(eot, n=min(eot.n, max(multiple, views // multiple * multiple)))

@@ -1,0 +1,95 @@
+"""The active test: an encoder in which an adversarial point is certain to exist (Zimmermann et al. 2022, "Increasing
+confidence in adversarial robustness evaluations").
+
+Beside its own features the encoder gives a colour balance of the view, and the objective is paid for raising it. The
+balance is a mean over the view, so it hardly feels from where the picture is seen, and it is linear in the picture:
+the delta that raises it most is known without a search. An attack that does not find as much is broken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attacks.encoders.tree import Tree, length
+from attacks.eot.protocols import Encoder, Objective, Perturbation
+from attacks.evaluation.sanity.check import Check, ruled
+from attacks.sanity.gap import mean
+
+#: Weights of red, green, blue. All differ and they do not cancel, so that no basis of grey or colour hides them.
+COLOURS = (1.0, -0.5, 0.25)
+#: How much more the planted point is worth than what the attack gains without it.
+WORTH = 10.0
+#: The share of the promised gain that the attack must find.
+SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class Planted:
+    """An encoder whose features (N,D) come with the colour balance of what it sees: a pair (features, (N,1))."""
+
+    encoder: Encoder
+
+    def __call__(self, images: Tensor, **which: Any) -> Tree:
+        return self.encoder(images, **which), balance(images)
+
+
+@dataclass(frozen=True)
+class Promised:
+    """The objective, minus `weight` times the balance: (features, balance), (anchor, balance to compare with)."""
+
+    objective: Objective
+    weight: float
+
+    @property
+    def stationary_at_anchor(self) -> bool:
+        """That of the objective."""
+        return self.objective.stationary_at_anchor
+
+    @property
+    def paired(self) -> bool:
+        """That of the objective."""
+        return bool(getattr(self.objective, "paired", False))
+
+    def __call__(self, features: Tree, anchor: Tree) -> Tensor:
+        own, raised = self.objective(features[0], anchor[0]), features[1] - anchor[1]
+        total: Tensor = own - self.weight * raised[:, 0].to(own)
+        return total
+
+
+def balance(images: Tensor) -> Tensor:
+    """(N,C,H,W) -> (N,1): the mean of the colours, weighted."""
+    return (images.mean((2, 3)) * _weights(images)).sum(1, keepdim=True)
+
+
+def promise(perturbation: Perturbation, images: Tensor) -> Tensor:
+    """The delta with the highest balance: the point of the set nearest to one far away along the balance's gradient,
+    which for a ball and a box is the optimum of a linear loss."""
+    like = torch.zeros_like(perturbation.noise(images, torch.Generator().manual_seed(0)))
+    far = 4 * max(1.0, perturbation.reach)
+    return perturbation.move(like, far * _weights(like)[:, None, None].expand_as(like), images)
+
+
+def planted_anchor(anchor: Tree, images: Tensor) -> Tree:
+    """The anchor of `Promised`: the balance starts from zero."""
+    return anchor, images.new_zeros(length(anchor), 1)
+
+
+def finds_promise(start: Tensor, promised: Tensor, found: Tensor) -> Check:
+    """Losses (N,V) of the planted encoder: where the attack starts, at the promised point, and where it ends."""
+    known, gained = mean(start) - mean(promised), mean(start) - mean(found)
+    share = gained / known if known > 0 else 0.0
+    good = known > 0 and share >= SHARE
+    words = f"the attack finds {share:.0%} of a gain that is known to be there"
+    if known <= 0:
+        words = "the perturbation's own projection admits no gain at all: look at the perturbation"
+    elif not good:
+        words += f"; {SHARE:.0%} is asked for: the optimiser or the perturbation is broken, or far too slow"
+    return ruled("active test", good, words, share=share, promised=known, found=gained)
+
+
+def _weights(like: Tensor) -> Tensor:
+    return like.new_tensor([COLOURS[i % len(COLOURS)] for i in range(like.shape[1])])

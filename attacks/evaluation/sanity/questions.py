@@ -1,0 +1,163 @@
+"""The questions that take short runs to answer: each makes its runs, and hands their losses to its judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.encoders.randomness import drawn
+from attacks.encoders.tree import take
+from attacks.eot.estimator import view
+from attacks.evaluation.sanity.check import Check, ruled, skipped
+from attacks.evaluation.sanity.differences import slopes
+from attacks.evaluation.sanity.planted import (
+    WORTH,
+    Planted,
+    Promised,
+    balance,
+    finds_promise,
+    planted_anchor,
+    promise,
+)
+from attacks.evaluation.sanity.rules import beats_cards, grows, not_worse
+from attacks.evaluation.sanity.trial import Run, Trial, pictures_of
+from attacks.optimisers.gradient import PGD
+from attacks.optimisers.square import Square
+from attacks.sanity.radius import cards, largest, rescaled, resized
+from attacks.sanity.surrogate import redrawn
+from attacks.solvers.search import gradient_free
+from transforms import scene_of, stream
+
+#: Views of each picture for the finite differences.
+PROBES = 1
+#: A search without gradients gets nowhere in fewer queries than this.
+QUERIES = 600
+#: And an attack is given at least so many steps to find a thing that is there.
+LEAST = 20
+#: What `attack` raises where an encoder, not the caller, is to blame.
+ERRORS = (ValueError, FloatingPointError)
+
+
+def guarded(name: str, ask: Callable[[], Check]) -> Check:
+    """What `attack` refuses is an answer too."""
+    try:
+        return ask()
+    except ERRORS as error:
+        return ruled(name, False, str(error))
+
+
+def radii(test: Trial, main: Run, clean: Tensor, gain: float) -> list[Check]:
+    """The attack with other radii: from a quarter of its own to one that does not bind."""
+    perturbation = test.setup["perturbation"]
+    top, own = largest(perturbation, test.images), perturbation.eps
+    if resized(perturbation, own) is None:
+        why = f"{type(perturbation).__name__} has no radius to change"
+        return [skipped(name, why) for name in ("largest radius", "grows with the radius")]
+    found = {own: main.losses}
+
+    def at(eps: float) -> Tensor:
+        if eps not in found:
+            optimiser = rescaled(test.setup["optimiser"], eps / own)
+            found[eps] = test.run(perturbation=resized(perturbation, eps), optimiser=optimiser).losses
+        return found[eps]
+
+    def grown() -> Check:
+        sizes = sorted({own / 4, own, min(4 * own, top)})
+        return grows(clean, sizes, [at(size) for size in sizes], gain)
+
+    def unbound() -> Check:
+        widest = resized(perturbation, top)
+        generator = torch.Generator().manual_seed(stream(test.setup.get("seed", 0), "cards"))
+        drawn = cards(widest, test.images, generator)
+        shown = {name: test.judge(delta, perturbation=widest) for name, delta in drawn.items()}
+        return beats_cards(at(top), main.losses, shown, gain)
+
+    return [guarded("largest radius", unbound), guarded("grows with the radius", grown)]
+
+
+def one_step(test: Trial, main: Run, gain: float) -> Check:
+    """Against one step along the gradient that may go all the way (Goodfellow et al. 2015)."""
+    if gradient_free(test.setup["optimiser"]):
+        return skipped("one step", "the optimiser asks for no gradient")
+    step = test.run(optimiser=PGD(1.0, 0.0, "constant"), steps=1)
+    remedy = "one long step does better, so these steps are wrong: too short, too few, or not downhill"
+    return not_worse("one step", main.losses, step.losses, gain, "that of one step as long as the radius", remedy)
+
+
+def more_steps(test: Trial, main: Run, gain: float) -> Check:
+    """Against a run of half the length: the attack takes twice its steps."""
+    steps = test.setup["steps"]
+    if steps < 2:
+        return skipped("more steps", "a run of one step has no half")
+    half = test.run(steps=steps // 2)
+    remedy = "more steps must not hurt: the step is too long, or the gradient too noisy"
+    return not_worse("more steps", main.losses, half.losses, gain, "with half the steps", remedy)
+
+
+def without_gradient(test: Trial, main: Run, gain: float) -> Check:
+    """Against a search with as many encoder passes: where it does better, the gradient is no good."""
+    if gradient_free(test.setup["optimiser"]):
+        return skipped("gradient-free", "the attack is itself gradient-free")
+    found = test.run(optimiser=Square())
+    remedy = "a blind search does better at the same number of encoder passes, so the gradient misleads"
+    return not_worse("gradient-free", main.losses, found.losses, gain, "that of a search without gradients", remedy)
+
+
+def transfer(test: Trial, main: Run, gain: float, module: nn.Module | None) -> Check:
+    """Against a perturbation made for the same encoder with other weights."""
+    other = None if module is None else redrawn(module, test.setup.get("seed", 0))
+    if other is None:
+        return skipped("transfer", "the encoder has no weights that could be drawn anew")
+    objective, anchor = test.setup["objective"], test.anchor
+    if objective.stationary_at_anchor and not getattr(objective, "paired", False):
+        with torch.no_grad():
+            anchor = other(test.images)  # its own idea of the picture
+    try:
+        found = test.run(encoder=test.tally.of(other), anchor=anchor)
+    except ERRORS as error:
+        return skipped("transfer", f"the encoder with its weights drawn anew cannot be attacked: {error}")
+    losses = test.judge(found.delta)
+    remedy = "what was made for another encoder does better, so the gradient of this one misleads"
+    return not_worse("transfer", main.losses, losses, gain, "that of a perturbation made for other weights", remedy)
+
+
+def active(test: Trial, clean: float, gain: float) -> Check:
+    """Whether the attack finds what is certain to be there."""
+    if gradient_free(test.setup["optimiser"]) and test.setup["steps"] < QUERIES:
+        return skipped("active test", f"a search needs {QUERIES} queries to find anything (sanity.steps)")
+    perturbation, objective = test.setup["perturbation"], test.setup["objective"]
+    origin, best = test.start(), promise(perturbation, test.images)
+    raised = float((balance(pictures_of(test, best)) - balance(pictures_of(test, origin))).mean())
+    worth = WORTH * max(abs(gain), 0.1 * abs(clean), 1e-3)
+    parts: dict[str, Any] = {
+        "encoder": Planted(test.setup["encoder"]),
+        "objective": Promised(objective, worth / max(raised, 1e-6)),
+        "anchor": planted_anchor(test.anchor, test.images),
+    }
+    steps = max(test.setup["steps"], LEAST)
+    begun, promised = (test.judge(delta, **parts) for delta in (origin, best))
+    return finds_promise(begun, promised, test.run(**parts, steps=steps).losses)
+
+
+def differences(test: Trial, module: nn.Module | None) -> Check:
+    """Whether the encoder's gradient is its slope, on some views of the pictures with noise."""
+    perturbation, transforms, u = test.setup["perturbation"], test.setup["eot"].transforms, test.judges.u[:PROBES]
+    start = perturbation.noise(test.images, torch.Generator().manual_seed(stream(test.setup.get("seed", 0), "probe")))
+    pictures = torch.arange(len(test.images)).repeat_interleave(len(u))
+    with torch.no_grad():
+        scenes = (perturbation.scene(test.images, start), scene_of(test.images))
+        seen, untouched = (view(transforms, scene, u) for scene in scenes)
+    return slopes(
+        seen,
+        take(test.anchor, pictures),
+        test.setup["encoder"],
+        test.setup["objective"],
+        module=module,
+        count=test.tally.of,
+        untouched=untouched,
+        seed=stream(test.setup.get("seed", 0), "directions"),
+        **drawn(transforms, u.repeat(len(test.images), 1)),
+    )

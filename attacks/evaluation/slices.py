@@ -1,0 +1,129 @@
+"""Slices of the view space: chosen coordinates step from cell to cell, all others come from the same few points.
+
+So cells differ by the chosen coordinates alone (common random numbers), and a difference between two cells is not one
+between two samples.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacks.runtime.values import kept
+from transforms import Compose
+
+#: A coordinate is looked at in so many places when its distinct values are sought.
+LOOKS = 4096
+
+
+@kept
+@dataclass(frozen=True)
+class Axis:
+    """One coordinate of the views, cut into cells.
+
+    name: as the pipeline says it, with the unit; `index` among its coordinates.
+    values: physical values at the middle of each cell (the other coordinates at the middle of theirs, where they
+        matter); `at`, the same places as points of the unit interval.
+    trained: the least and the largest value that the attack has seen.
+    """
+
+    name: str
+    index: int
+    values: tuple[float, ...]
+    at: tuple[float, ...]
+    trained: tuple[float, float]
+
+    def to_dict(self) -> dict[str, object]:
+        return {"name": self.name, "values": list(self.values), "trained": list(self.trained)}
+
+
+def axis(words: object, transforms: Compose, wide: Compose, cells: int, key: str) -> Axis:
+    """The coordinate that some words name, cut into `cells` equal cells of its range in `wide`; where it takes
+    fewer values than that (which stage of several, mirrored or not), one for each value.
+
+    Raises:
+        ValueError: in one line with `key`: an unknown or ambiguous name, a seed, a coordinate that stands still.
+    """
+    index = coordinate(words, wide.names, key)
+    name = wide.names[index]
+    if name.endswith("(seed)"):
+        raise ValueError(f"`{key}` must name what can be measured; {name!r} is noise (write it without)")
+    values = _along(wide, index, (torch.arange(LOOKS, dtype=torch.float64) + 0.5) / LOOKS)
+    if not bool((values != values[0]).any()):
+        raise ValueError(
+            f"`{key}` must name a coordinate that varies; {name!r} is always {float(values[0]):g} (give it a range "
+            "in `transforms.stages`, or leave it out)"
+        )
+    at = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
+    runs = torch.unique_consecutive(values, return_counts=True)[1]
+    if index in wide.discrete and len(runs) <= cells:
+        last = runs.cumsum(0)
+        at = (last - runs / 2) / LOOKS
+    places = _along(wide, index, at)
+    seen = _along(transforms, index, torch.tensor([0.0, 1 - 2**-40], dtype=torch.float64))
+    return Axis(
+        name,
+        index,
+        tuple(_digits(places)),
+        tuple(at.tolist()),
+        (_digits(seen.amin()[None])[0], _digits(seen.amax()[None])[0]),
+    )
+
+
+def coordinate(words: object, names: Sequence[str], key: str) -> int:
+    """Which of the coordinates `names` is meant: by its whole name, or by any part of it that begins at a word, as
+    far as only one begins so: "affine angle (deg)", "affine: angle", "affine.angle", "angle", "ang". What is written
+    out goes before what is begun.
+
+    Raises:
+        ValueError: in one line with `key` and the known names.
+    """
+    wanted = _plain(words) if isinstance(words, str) else ""
+    for suits in (str.__eq__, str.startswith):
+        found = [i for i, name in enumerate(names) if any(suits(part, wanted) for part in _parts(name))]
+        if wanted and len(found) == 1:
+            return found[0]
+        if wanted and found:
+            meant = ", ".join(repr(names[i]) for i in found)
+            raise ValueError(f"`{key}` must name one coordinate of the views; {words!r} may be {meant}")
+    known = ", ".join(repr(name) for name in names) or "none, for nothing varies"
+    raise ValueError(f"`{key}` must name a coordinate of the views; got {words!r}; known are {known}")
+
+
+def sliced(points: Tensor, axes: Sequence[Axis]) -> Tensor:
+    """From points (V,dims) to those of every cell, each V with the chosen coordinates in the cell's middle:
+    (cells * V,dims), the first axis fastest."""
+    middles = torch.cartesian_prod(*[torch.tensor(axis.at, dtype=points.dtype) for axis in reversed(axes)])
+    middles = middles.reshape(-1, len(axes)).flip(1).to(points.device)
+    found = points.repeat(len(middles), 1)
+    for column, axis in enumerate(axes):
+        found[:, axis.index] = middles[:, column].repeat_interleave(len(points))
+    return found
+
+
+def _along(transforms: Compose, index: int, at: Tensor) -> Tensor:
+    """The physical values (K,) of a coordinate at places (K,) of the unit interval, the others in their middle."""
+    u = torch.full((len(at), transforms.dims), 0.5, dtype=torch.float64)
+    u[:, index] = at
+    return transforms.values(u)[:, index]
+
+
+def _parts(name: str) -> list[str]:
+    """A name from each of its words on, with its unit and without."""
+    bare = re.sub(r"\s*\(.*\)$", "", name)
+    starts = [match.start() for match in re.finditer(r"\S+", bare)]
+    return [_plain(text[at:]) for at in starts for text in (name, bare)]
+
+
+def _plain(text: str) -> str:
+    """Letters and digits, small: so that "thin_plate.row 1" and "thinplate row 1" are the same."""
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def _digits(values: Tensor) -> list[float]:
+    """What a person reads: rounding of the last bits would only be noise in a table."""
+    return [float(f"{value:.8g}") for value in values.tolist()]

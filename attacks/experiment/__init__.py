@@ -1,0 +1,1 @@
+"""One run: its arms, its batches, its files."""

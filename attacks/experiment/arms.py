@@ -1,0 +1,212 @@
+"""The arms of an experiment: the optimised ones step by step, and the judging that all share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from attacks.checkpoint import NOWHERE, Checkpoint
+from attacks.encoders.engine import engine_reset, engine_restore, engine_state
+from attacks.encoders.tree import take
+from attacks.eot.estimator import EOT
+from attacks.eot.protocols import Setup, among
+from attacks.eot.risk import Mean
+from attacks.evaluation.sanity import Sanity, examine
+from attacks.experiment.build.objective import Aim, Known, shown_sign
+from attacks.experiment.build.parts import Parts
+from attacks.experiment.cost import Counted, Meter, Spent
+from attacks.laying import fixed
+from attacks.runtime.distributed import World
+from attacks.runtime.progress import Progress
+from attacks.runtime.values import kept
+from attacks.schema import groups as choices
+from attacks.schema.validate import Run
+from attacks.solvers.loop import Step
+from attacks.solvers.solver import Best, watch
+from attacks.solvers.suite import Member, members, suite
+from attacks.solvers.worst import Adversary
+from transforms import stream
+
+
+@kept
+class Trace(NamedTuple):
+    """One line of `steps.csv`. `attack` is the optimiser, or the member of a suite. `objective` is the mean loss (of
+    `toward`, the cosine itself); `held_out` that on the fixed bank that chooses the best iterate, as of the last
+    comparison (of the risk, if that is not the mean), or None before the first; `views` of each picture, and
+    `pictures` that took part."""
+
+    batch: int
+    arm: str
+    attack: str
+    step: int
+    objective: float
+    stderr: float
+    snr: float
+    held_out: float | None
+    views: int
+    pictures: int
+    evals: int
+
+
+@kept
+class Place(NamedTuple):
+    """Where an arm stands: the attack's own position and what the engine remembers, the best so far, the lines, and
+    what was spent."""
+
+    position: Any
+    engine: dict[str, float | int | bool]
+    best: Best | None
+    lines: tuple[Trace, ...]
+    spent: Spent
+
+    def having(self, lines: list[Trace], count: int) -> Place:
+        """With the first `count` of the lines, of which there may be more by now."""
+        return self._replace(lines=tuple(lines[:count]))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the arms have in common, of one batch of pictures."""
+
+    run: Run
+    parts: Parts
+    world: World
+    encoder: Counted  # as the engine runs it; it gives the gradients
+    aim: Aim
+    chunk: int
+    seed: int
+    batch: int = 0
+    follow: Callable[[Trace], None] | None = None  # told of each step
+
+
+def optimise(
+    arm: str, setting: Setting, known: Known, meter: Meter, checkpoint: Checkpoint = NOWHERE, spent: int = 0
+) -> tuple[Best, list[Trace]]:
+    """One optimised arm, with its progress shown, from where `checkpoint` has it. Without EOT each plain picture is
+    looked at `spent` times, as often as all views were with it; with one view a step there are as many steps."""
+    sign, best, position = shown_sign(setting.run.objective), None, None
+    lines: list[Trace] = []
+    expected = spent or _expected(setting, known)
+    title = f"{arm}, batch {setting.batch}" if setting.batch else arm
+    with checkpoint.going(arm) as going, Progress(title, expected, shown=setting.world.first) as progress:
+        engine_reset(setting.encoder)  # no arm hangs on those before it
+        if going.start is not None:
+            position, engine, best, known_lines, before = going.start
+            engine_restore(setting.encoder, engine)
+            lines += known_lines
+            meter.begin(before)
+            progress.skip(len(lines))
+        for name, step, best in _steps(arm, setting, known, spent, position):
+            found, count = step.estimate, len(known.images)
+            line = Trace(
+                batch=setting.batch,
+                arm=arm,
+                attack=name,
+                step=len(lines),
+                objective=sign * float(found.mean.mean()),
+                stderr=float(found.stderr.square().mean().sqrt()) / count**0.5,
+                snr=float(found.snr.mean()),
+                held_out=None if best is None else sign * float(best.latest.mean()),
+                views=found.views,
+                pictures=int(step.active.sum()),
+                evals=step.evals,
+            )
+            lines.append(line)
+            if setting.follow is not None:
+                setting.follow(line)
+            progress.step(loss=sign * line.objective, held_out=line.held_out, snr=line.snr)
+            place = Place(step.position, engine_state(setting.encoder), best, (), meter.peek())
+            going.at(partial(place.having, lines, len(lines)))
+    assert best is not None  # the last step is always compared
+    return best, lines
+
+
+def check(setting: Setting, known: Known, trace: list[Trace], module: nn.Module) -> Sanity | None:
+    """The sanity checks that the run asks for: of its own attack, on its first pictures."""
+    run, asked = setting.run, setting.run.sanity
+    if not asked.pictures:
+        return None
+    engine_reset(setting.encoder)
+    rows = torch.arange(min(asked.pictures, len(known.images)), device=known.images.device)
+    sign = shown_sign(run.objective)
+    looks = [line.held_out for line in trace if line.attack == trace[0].attack][: run.attack.steps]  # of one start
+    setup = _setup("sanity", setting) | {"encoder": setting.encoder.encoder, "steps": asked.steps}
+    setup["perturbation"] = among(setup["perturbation"], rows)
+    return examine(
+        known.images[rows],
+        take(setting.aim.anchor, rows),
+        views=asked.views,
+        planned=run.attack.steps,
+        trace=[None if look is None else sign * look for look in looks],
+        module=module,
+        **setup,
+    )
+
+
+def _steps(
+    arm: str, setting: Setting, known: Known, spent: int, position: Any
+) -> Iterator[tuple[str, Step, Best | None]]:
+    """The steps of an arm from `position` on (None: all), each with the name of its attack."""
+    run, parts, attack = setting.run, setting.parts, setting.run.attack
+    setup = _setup(arm, setting)
+    stop, restarts = None, 1
+    if arm == "no_eot":
+        setup["eot"] = replace(setup["eot"], transforms=fixed(setup["eot"].transforms), n=1, risk=Mean())
+        setup["steps"] = spent
+    elif arm == "one_view":
+        setup["eot"] = replace(setup["eot"], n=1, risk=Mean())
+        setup["steps"] = spent
+    elif isinstance(attack, choices.Suite):
+        yield from suite(known.images, setting.aim, _members(setting, known, attack), stand=position, **setup)
+        return
+    else:
+        stop = None if attack.stop is None else shown_sign(run.objective) * attack.stop
+        restarts = attack.restarts
+        if attack.adversary is not None:
+            setup |= {"adversary": Adversary(attack.adversary, attack.refine)}
+        if parts.adaptive is not None:
+            setup |= {"adaptive": parts.adaptive, "budget": attack.budget}
+    watched = watch(known.images, setting.aim.anchor, stop=stop, restarts=restarts, standing=position, **setup)
+    for step, best in watched:
+        yield run.optimiser.name, step, best
+
+
+def _setup(arm: str, setting: Setting) -> Setup:
+    """The parts of an attack."""
+    run, parts = setting.run, setting.parts
+    return {
+        "encoder": setting.encoder,
+        "objective": setting.aim.objective,
+        "perturbation": parts.perturbation,
+        "optimiser": parts.optimiser,
+        "eot": EOT(parts.transforms, parts.draws, n=run.attack.views, chunk=setting.chunk, risk=parts.risk),
+        "steps": run.attack.steps,
+        "seed": stream(setting.seed, arm),
+        "world": setting.world,
+        "penalty": parts.penalty,
+    }
+
+
+def _expected(setting: Setting, known: Known) -> int:
+    """Steps, if nothing ends early."""
+    attack = setting.run.attack
+    if isinstance(attack, choices.Suite):
+        return int(attack.steps) * len(_members(setting, known, attack))
+    return int(attack.steps) * int(attack.restarts)
+
+
+def _members(setting: Setting, known: Known, attack: choices.Suite) -> list[Member]:
+    return members(known, attack.nearest, setting.aim, setting.parts.optimiser)
+
+
+def csv(trace: list[Trace]) -> str:
+    def cell(value: object) -> str:
+        return "" if value is None or value != value else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+    lines = [",".join(Trace._fields), *(",".join(map(cell, line)) for line in trace)]
+    return "\n".join(lines) + "\n"

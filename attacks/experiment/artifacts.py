@@ -1,0 +1,128 @@
+"""The files that are judged: pictures, or a patch's texture. What is scored is what was read back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attacks.data.images import load_image, load_texture, save_image
+from attacks.eot.protocols import Perturbation
+from attacks.experiment.build.patch import tags
+from attacks.perturbations.patch.patch import Patch
+from attacks.runtime.distributed import ALONE, World
+from attacks.schema import patch as choices
+from transforms import Shown
+
+
+@dataclass(frozen=True, eq=False)
+class Exhibits:
+    """The files of a run in its directory `out`: `pictures/ARM/`, and of a patch `patches/ARM.png`. `images`
+    (N,3,H,W) are all pictures as they were before, `names` their files. The first process of `world` writes and
+    reads, the others are told."""
+
+    out: Path
+    names: tuple[str, ...]
+    images: Tensor
+    perturbation: Perturbation
+    device: torch.device
+    world: World
+
+    def write(self, rows: Sequence[int], files: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+        """Write the pictures `rows`, a folder for each arm, and the textures of a patch, from deltas `saved`."""
+        if not self.world.first:
+            return
+        for arm, pictures in files.items():
+            (self.out / "pictures" / arm).mkdir(parents=True, exist_ok=True)
+            for row, image in zip(rows, pictures, strict=True):
+                save_image(self._file(arm, row), image)
+        if isinstance(self.perturbation, Patch):
+            alpha = None if self.perturbation.alpha is None else self.perturbation.alpha[0]
+            (self.out / "patches").mkdir(exist_ok=True)
+            for arm, texture in saved.items():
+                for path in (self._texture(arm), *([self.out / "patch.png"] if arm == "eot" else [])):
+                    save_image(path, texture[0], alpha)
+
+    def pictures(self, arm: str, rows: Sequence[int]) -> Tensor:
+        """The pictures (n,3,H,W) as read back from their files: what is judged is what a person can take away."""
+        found = torch.zeros(len(rows), *self.images.shape[1:])
+        if self.world.first:
+            found = torch.stack([load_image(self._file(arm, row))[0] for row in rows])
+        return self.world.broadcast(found).to(self.device)
+
+    def shown(self, arm: str, rows: Sequence[int]) -> Shown:
+        """What the encoder is shown of an arm. A view samples a patch's texture itself, as read back from its file: a
+        picture with the patch pasted in would be resampled twice."""
+        if arm == "clean" or not isinstance(self.perturbation, Patch):
+            return self.pictures(arm, rows)
+        texture = torch.zeros(3, *self.perturbation.size)
+        if self.world.first:
+            texture = load_texture(self._texture(arm))
+        texture = self.world.broadcast(texture).to(self.device)
+        patch = self.perturbation.take(torch.tensor(list(rows)))
+        return patch.scene(self.pictures("clean", rows), texture[None])
+
+    @property
+    def alone(self) -> Exhibits:
+        """The same for the first process by itself, while it writes what the others do not: they would not listen,
+        and it would wait for them."""
+        return replace(self, world=ALONE)
+
+    def _file(self, arm: str, row: int) -> Path:
+        return self.out / "pictures" / arm / self.names[row]
+
+    def _texture(self, arm: str) -> Path:
+        return self.out / "patches" / f"{arm}.png"
+
+
+def placement(
+    patch: Patch, names: list[str], images: Tensor, node: choices.Patch, target: str | None
+) -> dict[str, Any]:
+    """The content of `placement.json`: where the patch lies in the pictures of `pictures/clean`, for printing it and
+    for reading photographs of it. A place that a picture does not have is left out."""
+    quads, cover = patch.places.quads.tolist(), patch.places.cover
+    there = torch.ones(patch.places.quads.shape[:2]) if cover is None else cover.flatten(2).amax(2)
+    each = [
+        [quad for quad, seen in zip(row, has, strict=True) if seen] for row, has in zip(quads, there, strict=True)
+    ]
+    return {
+        "schema": 1,
+        "pictures": [name.removesuffix(".png") for name in names],
+        "size": list(images.shape[2:]),
+        "texture": list(patch.size),
+        "width_mm": node.width_mm,
+        "tags": tags(node),  # of the card, if the attack saw the patch with it
+        "quads": each * (len(names) if len(each) == 1 else 1),
+        "target": target,
+    }
+
+
+def file_names(names: tuple[str, ...]) -> list[str]:
+    """A PNG name for each picture: its stem; where another has the same, the name of its file, or its name with its
+    folders. Where even these meet, all are numbered. None leads to another folder, or is longer than names may be."""
+    found = dict.fromkeys(range(len(names)), "")
+    for form in (lambda name: Path(name).stem, lambda name: Path(name).name, lambda name: name):
+        taken = Counter(found.values())
+        found |= {i: _inside(form(names[i])) for i, name in found.items() if not name or taken[name] > 1}
+    clash = len(set(found.values())) < len(found)
+    return [f"{f'{i}-' if clash else ''}{name}.png" for i, name in found.items()]
+
+
+def _inside(name: str) -> str:
+    return name.replace("/", "-").replace("\\", "-").encode()[:LONGEST].decode(errors="ignore")
+
+
+#: The most bytes of a name before its ending: systems allow 255 for all of it.
+LONGEST = 200
+
+
+def sheet(images: Tensor) -> Tensor:
+    """All pictures in one, row by row, without gaps; a single picture as it is."""
+    columns = next(k for k in range(round(len(images) ** 0.5), 0, -1) if len(images) % k == 0)
+    rows = images.unflatten(0, (columns, -1))
+    return torch.cat([torch.cat(list(row), dim=2) for row in rows], dim=1)

@@ -1,0 +1,243 @@
+"""One batch of an experiment: its pictures attacked, written to files, and judged from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.checkpoint import NOWHERE, Checkpoint
+from attacks.encoders.engine import engine_state
+from attacks.encoders.layers import Pool
+from attacks.eot.protocols import among
+from attacks.evaluation.drift import VIEWS, Drift, layer_drift
+from attacks.evaluation.judge import Judge, resisting
+from attacks.evaluation.sanity import Sanity
+from attacks.evaluation.scores import Bank, Scores, signature_of
+from attacks.experiment.arms import Setting, Trace, check, optimise
+from attacks.experiment.artifacts import Exhibits
+from attacks.experiment.build.objective import Known, aim
+from attacks.experiment.build.parts import Parts
+from attacks.experiment.cost import Counted, Meter, Spent
+from attacks.objectives.embedding import Away
+from attacks.runtime.distributed import World
+from attacks.runtime.values import kept
+from attacks.schema.validate import Run
+from attacks.solvers.solver import Best, written
+from attacks.solvers.worst import uphill
+from transforms import Shown, stream
+
+#: Of an experiment, in the order of its tables; `one_view` only where it is asked for.
+ARMS = ("clean", "noise", "no_eot", "one_view", "eot")
+#: The bank of views that the attack's own distribution gives; the first of all.
+SAME = "same"
+#: And of a wider one.
+WIDE = "wide"
+#: Views of each picture, the worst for the attacker, from which the search for a worse one starts.
+KEPT = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """What all batches of a run share: encoders made ready, the judge, the banks, and where files go."""
+
+    run: Run
+    parts: Parts
+    world: World
+    module: nn.Module  # the encoder as the objective wants it
+    encoder: Counted  # that, as the engine runs it; it gives the gradients
+    exact: Counted  # that, in full precision; it gives the anchors
+    counted: Counted  # the plain encoder in full precision; it scores
+    judge: Judge
+    banks: dict[str, Bank]
+    layers: dict[str, Pool]
+    exhibits: Exhibits
+    chunk: int
+    follow: Callable[[Trace], None] | None = None  # told of each step
+    checkpoint: Checkpoint = NOWHERE
+
+    def meter(self) -> Meter:
+        """A meter of all three encoders, which may be one."""
+        return Meter((self.encoder, self.counted, self.exact), self.world)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Pictures [start, stop) of a run, which are attacked together: a batch, or one picture of a batch that failed.
+    `number` is the batch's."""
+
+    start: int
+    stop: int
+    number: int
+    alone: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return f"{self.start:06d}-{self.stop:06d}"
+
+    def seed(self, seed: int) -> int:
+        """Noise, starts and views are each unit's own."""
+        if self.alone:
+            return stream(seed, "alone", self.start)
+        return stream(seed, "batch", self.number) if self.number else seed
+
+
+@kept
+@dataclass(frozen=True)
+class Found:
+    """What a batch gave: of the pictures `rows` the scores by bank and arm, each one's cosine in its worst view, the
+    norm of what was changed, the deltas as the files hold them, and the way there. `drift` of the layers that the
+    run asks for; `sanity` of the first batch. `fallen` are arms that the engine's precision was not enough for, which
+    went on in float32."""
+
+    rows: tuple[int, ...]
+    scores: dict[str, dict[str, Scores]]
+    worst: dict[str, Tensor]
+    budget: dict[str, Tensor]
+    saved: dict[str, Tensor]
+    trace: tuple[Trace, ...]
+    costs: dict[str, Spent] = field(default_factory=dict)
+    sanity: Sanity | None = None
+    drift: Drift | None = None
+    fallen: tuple[str, ...] = ()
+
+
+def arms_of(run: Run) -> tuple[str, ...]:
+    """The arms of a run, in the order of its tables."""
+    return tuple(arm for arm in ARMS if arm != "one_view" or run.evaluate.one_view)
+
+
+def part_of(parts: Parts, rows: Sequence[int]) -> Parts:
+    """The parts with some of the pictures only."""
+    chosen = torch.tensor(list(rows))
+    queries = parts.queries
+    some = replace(queries, names=tuple(queries.names[i] for i in rows), images=queries.images[chosen], places=None)
+    goal = None if parts.goal is None else parts.goal[chosen]
+    perturbation = among(parts.perturbation, chosen)
+    return replace(parts, queries=some, truth=parts.truth[chosen], goal=goal, perturbation=perturbation)
+
+
+def attacked(bench: Bench, unit: Unit) -> Found:
+    """Run the arms on the pictures of a unit; write their files, and judge these. What was found before the run was
+    stopped is taken up."""
+    run, rows, number = bench.run, range(unit.start, unit.stop), unit.number
+    meter, seed = bench.meter(), unit.seed(run.seed)
+    costs: dict[str, Spent] = {}
+    checkpoint = bench.checkpoint.under(unit.name)
+
+    def task(name: str, cost: str, make: Callable[[], Any]) -> Any:
+        found, spent = checkpoint.once(name, lambda: (make(), meter.read()))
+        costs[cost] = costs.get(cost, Spent()) + spent
+        meter.read()
+        return found
+
+    setting, known = setup(bench, part_of(bench.parts, rows), rows, seed)
+    setting = replace(setting, batch=number, follow=bench.follow)
+    parts, images = setting.parts, known.images
+    costs["anchors"] = meter.read()
+
+    noise = torch.Generator().manual_seed(stream(seed, "noise"))
+    deltas = {"noise": parts.perturbation.noise(images, noise)}
+    trace: dict[str, list[Trace]] = {}
+    fallen: set[str] = set()
+    for arm in ("eot", *arms_of(run)[2:-1]):
+        looks = 0 if arm == "eot" else -(-trace["eot"][-1].evals // len(images))
+        run_it = partial(optimise, arm, setting, known, meter, checkpoint=checkpoint, spent=looks)
+        (best, trace[arm]), fell = task(arm, arm, partial(_engine_told, run_it, setting.encoder))
+        deltas[arm], fallen = best.delta, fallen | ({arm} if fell else set())
+    sanity = None
+    if unit.start == 0 and run.sanity.pictures:  # a cost of its own
+        sanity = checkpoint.once("sanity", lambda: check(setting, known, trace["eot"], bench.module))
+        meter.read()
+
+    saved = {arm: parts.perturbation.quantise(deltas[arm], images) for arm in arms_of(run)[1:]}
+    files = {"clean": images} | {arm: written(parts.perturbation, images, delta) for arm, delta in saved.items()}
+    bench.exhibits.write(rows, files, saved)
+    shown = {arm: bench.exhibits.shown(arm, rows) for arm in arms_of(run)}
+    chosen = torch.tensor(list(rows))
+    own = bench.judge.own[chosen.to(bench.judge.own.device)]
+    scores: dict[str, dict[str, Scores]] = {}
+    for bank, views in bench.banks.items():
+        scores[bank] = {}
+        for arm in arms_of(run):
+            look = partial(bench.judge, shown[arm], chosen, views, _title(arm, bank, number))
+            scores[bank][arm] = task(f"{arm} {bank}", "judging", look)
+    worst = {
+        arm: task(f"{arm} worst", "judging", partial(_worst, bench, shown[arm], own, scores[SAME][arm]))
+        for arm in arms_of(run)
+    }
+    drift = checkpoint.once("drift", lambda: _drift(bench, parts, rows, shown)) if bench.layers else None
+    budget = {arm: parts.perturbation.norm(bench.exhibits.pictures(arm, rows) - images).cpu() for arm in arms_of(run)}
+    ordered = [line for arm in arms_of(run) for line in trace.get(arm, [])]
+    return Found(
+        tuple(rows),
+        scores,
+        worst,
+        budget,
+        {arm: delta.cpu().contiguous() for arm, delta in saved.items()},
+        tuple(ordered),
+        costs,
+        sanity,
+        drift,
+        tuple(sorted(fallen)),
+    )
+
+
+def _drift(bench: Bench, parts: Parts, rows: Sequence[int], shown: dict[str, Shown]) -> Drift:
+    bank = bench.banks[SAME]
+    some, others = bank._replace(u=bank.u[:VIEWS]), {arm: shown[arm] for arm in arms_of(bench.run)[1:]}
+    clean = bench.exhibits.pictures("clean", rows)
+    return layer_drift(parts.encoder, clean, others, some, bench.layers, chunk=bench.chunk, world=bench.world)
+
+
+def _engine_told(attack: Callable[[], tuple[Best, list[Trace]]], encoder: Counted) -> tuple[Any, bool]:
+    """What an attack gives, and whether the engine had to fall back to float32."""
+    found = attack()
+    return found, bool(engine_state(encoder).get("fell_back", False))
+
+
+def setup(bench: Bench, parts: Parts, rows: Sequence[int], seed: int) -> tuple[Setting, Known]:
+    """How the pictures `rows` are attacked with their `parts` (see `part_of`), and what is known of them."""
+    run, judge = bench.run, bench.judge
+    images = parts.queries.images.to(parts.device)
+    own = judge.own[torch.tensor(list(rows), device=judge.own.device)]
+    known = Known(images, own, judge.gallery, parts.truth, parts.goal, parts.gallery.identity)
+    exact = bench.exact if bench.world.first else bench.exact.encoder  # every process does it, for the same answer
+    found = aim(run.objective, known, exact, parts.transforms, run.seed)
+    return Setting(run, parts, bench.world, bench.encoder, found, bench.chunk, seed), known
+
+
+def _title(arm: str, bank: str, number: int) -> str:
+    return f"judging {arm}" + (f", {bank}" if bank != SAME else "") + (f", batch {number}" if number else "")
+
+
+def refinable(run: Run, parts: Parts) -> int:
+    """The steps of gradient toward the worst view. None with a target: the worst view is then the one least like the
+    target, and a view without anything in it would win. None for an encoder compared by its bits: they have no
+    slope."""
+    plain = parts.goal is None and signature_of(parts.encoder) is None
+    return run.evaluate.refine if plain else 0
+
+
+def _worst(bench: Bench, shown: Shown, own: Tensor, scores: Scores) -> Tensor:
+    """Of each picture the cosine (n,) to its clean embedding in the view that resists the attacker most."""
+    if bench.parts.goal is not None:
+        return resisting(scores)
+    found = uphill(
+        shown,
+        own,
+        encoder=bench.counted,
+        objective=Away(),
+        views=bench.banks[SAME],
+        losses=scores.cosine.to(own.device),
+        refine_steps=refinable(bench.run, bench.parts),
+        keep=KEPT,
+        chunk=bench.chunk,
+        world=bench.world,
+    )
+    return found.losses[:, 0].cpu()

@@ -1,0 +1,139 @@
+"""From a configuration to the pictures: which are attacked, what a view can be taken for, and what it should be."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from attacks.schema import groups as choices, patch as choices_physical
+from attacks.data import gallery
+from attacks.data.gallery import Gallery, Pictures
+from attacks.experiment.build.patch import texture_size
+from attacks.data.scenes import places_in, read_scenes
+from attacks.data.pictures import Shelf, read_files
+from attacks.data.scene_geometry import Print
+from attacks.evaluation.classes import Classes
+from transforms import stream
+
+
+def data(
+    node: choices.Bundled | choices.Folder | choices_physical.Scenes, perturbation: object = None
+) -> tuple[Pictures, Gallery, Tensor]:
+    """The queries, the gallery, and each query's row in it, (N,): every query is in the gallery. Scenes have places
+    for a patch, which depend on its shape; without a `perturbation` they are plain pictures.
+
+    So recall asks whether the attacked picture is still taken for the one that it was made from, or, with identities,
+    for any of the same identity. It does not ask whether an encoder knows a person from other pictures alone: the
+    query's own file is the nearest of all, clean views find it nearly always, and an attack has it against itself.
+    """
+    if node.size < 8:
+        raise ValueError(f"`data.size` must be at least 8 pixels; got {node.size}")
+    if isinstance(node, choices.Bundled):
+        queries, pictures = gallery.tiles(node.size, node.photos), gallery.tiles(node.size)
+        chosen = queries.spread(node.count)
+        rows = {name: row for row, name in enumerate(pictures.names)}
+        truth = torch.tensor([rows[name] for name in chosen.names])
+        return chosen, gallery.on_shelf(pictures.shelf()), truth
+    if isinstance(node, choices_physical.Scenes):
+        return _scenes(node, perturbation)
+    return _folder(node)
+
+
+def _folder(node: choices.Folder) -> tuple[Pictures, Gallery, Tensor]:
+    _check(node)
+    own = read_files(node.path, node.size, node.unreadable)
+    return _chosen(node, own, gallery.spread(len(own), node.count))
+
+
+def _scenes(node: choices_physical.Scenes, perturbation: object) -> tuple[Pictures, Gallery, Tensor]:
+    if not isinstance(perturbation, choices_physical.Patch | None):
+        raise ValueError(
+            "`data=scenes` says where a patch lies: use it with perturbation=patch; data=folder takes plain pictures"
+        )
+    _check(node)
+    own, photos = read_scenes(node.path, node.size, node.unreadable)
+    rows = gallery.spread(len(own), node.count)
+    queries, pictures, truth = _chosen(node, own, rows)
+    if perturbation is None:
+        return queries, pictures, truth
+    sheet = Print(texture_size(perturbation), perturbation.width_mm)
+    places, notes = places_in([photos[row] for row in rows], node.size, sheet)
+    return replace(queries, places=places, notes=(*queries.notes, *notes)), pictures, truth
+
+
+def _check(node: choices.Folder | choices_physical.Scenes) -> None:
+    if node.unreadable not in ("refuse", "skip"):
+        raise ValueError(f"`data.unreadable` must be refuse or skip; got {node.unreadable!r}")
+    if node.cache is not None:
+        _made(Path(node.cache))
+
+
+def _chosen(
+    node: choices.Folder | choices_physical.Scenes, own: Shelf, rows: list[int]
+) -> tuple[Pictures, Gallery, Tensor]:
+    """Some of a person's own pictures, and the gallery round them."""
+    chosen = own.only(rows)
+    notes = chosen.remarks()
+    if isinstance(node, choices.Folder) and node.classes is not None:  # they take the gallery's place: none is read
+        others = own.only([])
+    elif node.gallery is None:
+        others = gallery.tiles(128).shelf(node.size)
+    elif node.gallery == node.path:
+        others = own
+    else:
+        others = read_files(node.gallery, node.size, node.unreadable)
+        notes += others.notes  # not what was converted: there may be thousands
+    queries = Pictures(chosen.names, chosen.read(range(len(chosen))), notes)
+    return queries, gallery.gathered(chosen, others), torch.arange(len(chosen))
+
+
+def _made(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"`data.cache` must be a folder that can be written to; got {folder} ({error})") from None
+
+
+def target(
+    wish: str, pictures: Gallery | Classes, truth: Tensor, seed: int, size: int
+) -> tuple[Gallery | Classes, Tensor]:
+    """The gallery (with the target in it) and each query's goal, a row of it."""
+    if isinstance(pictures, Classes):
+        return pictures, pictures.target(wish, truth, seed)
+    if wish == "another":
+        generator = torch.Generator().manual_seed(stream(seed, "target"))
+        rows = [_another(pictures, int(row), generator) for row in truth]
+        return pictures, torch.tensor(rows)
+    if wish in pictures.names:
+        row = pictures.names.index(wish)
+    else:
+        if not Path(wish).is_file():
+            raise ValueError(f"`objective.target` must be another, a gallery picture or an image file; got {wish!r}")
+        wanted = read_files(wish, size)
+        if len(wanted) > 1:
+            raise ValueError(f"`objective.target` must be one picture; {wish!r} names {len(wanted)}")
+        pictures, (row,) = pictures.joined(wanted)
+    goal = torch.full_like(truth, row)
+    if bool(pictures.same(goal, truth).any()):
+        raise ValueError(f"`objective.target` is itself one of the attacked pictures, or shows the same: {wish!r}")
+    return pictures, goal
+
+
+def _another(pictures: Gallery, row: int, generator: torch.Generator) -> int:
+    """A row of another photograph and another identity (for a person's own files: another file)."""
+    own = _photograph(pictures.names[row])
+    alike = pictures.same(torch.arange(len(pictures)), torch.tensor(row)).tolist()
+    others = [i for i, name in enumerate(pictures.names) if _photograph(name) != own and not alike[i]]
+    if not others:
+        raise ValueError("`objective.target=another` needs a gallery with more than one picture, or identity")
+    return others[int(torch.randint(len(others), (), generator=generator))]
+
+
+def _photograph(name: str) -> str:
+    """Of a bundled tile its photograph; of a file the file itself, whose name has an ending."""
+    found = re.fullmatch(r"([^/.]+)-\d+-\d+", name)
+    return name if found is None else found[1]

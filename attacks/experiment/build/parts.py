@@ -1,0 +1,272 @@
+"""From names and numbers to parts: the only place that knows which class a name stands for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attacks.schema import groups as choices, patch as choices_physical, validate as schema
+from attacks.objectives import penalties
+from attacks.eot import risk
+from attacks.eot.adaptive import Adaptive
+from attacks.experiment.build.objective import Node
+from attacks.optimisers.apgd import APGD
+from attacks.runtime.distributed import local_rank
+from attacks.data.gallery import Gallery, Pictures
+from attacks.experiment.build.perturbation import perturb
+from attacks.laying import laid
+from attacks.optimisers.gradient import PGD, SGD, Adam
+from attacks.eot.protocols import Optimiser, Penalty, Perturbation, Proposer
+from attacks.experiment.build.pipeline import pipeline
+from attacks.objectives.printability import NonPrintability, read_palette
+from attacks.encoders.randomness import randomised
+from attacks.experiment.build.data import data, target
+from attacks.optimisers.square import Square
+from attacks.experiment.build.encoder import subject
+from attacks.optimisers.wiener import Wiener
+from attacks.evaluation.classes import Classes, classified
+from transforms import Antithetic, Compose, Draws, Fixed, Grid, Latin, Sobol, Uniform
+
+DRAWS: dict[str, type] = {
+    "sobol": Sobol,
+    "uniform": Uniform,
+    "antithetic": Antithetic,
+    "latin": Latin,
+    "fixed": Fixed,
+    "grid": Grid,
+}
+
+
+OPTIMISERS: dict[str, type] = {
+    "wiener": Wiener,
+    "pgd": PGD,
+    "sgd": SGD,
+    "adam": Adam,
+    "apgd": APGD,
+    "square": Square,
+}
+
+
+#: Of anything that is counted, and of how much wider views may be: no machine comes to the end of more.
+MOST = 10**9
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything an experiment is made of. `queries` are attacked, `gallery` is what a view can be taken for, and
+    `truth` (N,) is each query's row there; `goal` (N,) is the row that the attacker wants, or None (any other)."""
+
+    encoder: nn.Module
+    perturbation: Perturbation
+    optimiser: Optimiser | Proposer
+    penalty: Penalty | None
+    transforms: Compose
+    draws: Draws
+    risk: risk.Risk
+    adaptive: Adaptive | None
+    queries: Pictures
+    gallery: Gallery | Classes
+    truth: Tensor
+    goal: Tensor | None
+    device: torch.device
+
+
+def build(run: schema.Run, module: nn.Module | None = None) -> Parts:
+    """Make the parts that a checked configuration names; a `module`, if one is given, in the place of its encoder.
+    Raises ValueError or FileNotFoundError in one line."""
+    for name, value, least in (
+        ("attack.steps", run.attack.steps, 1),
+        ("attack.views", run.attack.views, 1),
+        ("evaluate.views", run.evaluate.views, 2),
+        ("attack.restarts", getattr(run.attack, "restarts", 1), 1),
+        ("sanity.pictures", run.sanity.pictures, 0),
+        ("sanity.steps", run.sanity.steps, 1 if run.sanity.pictures else 0),
+        ("sanity.views", run.sanity.views, 1 if run.sanity.pictures else 0),
+        ("evaluate.refine", run.evaluate.refine, 0),
+        ("evaluate.batch", 1 if run.evaluate.batch is None else run.evaluate.batch, 1),
+        ("evaluate.wide", run.evaluate.wide, 1),
+        ("evaluate.neighbours", run.evaluate.neighbours, 0),
+        ("evaluate.map_pictures", run.evaluate.map_pictures, 1),
+        ("evaluate.left_out", run.evaluate.left_out, 0),
+        ("evaluate.deploy", run.evaluate.deploy, 0),
+        ("evaluate.explain", run.evaluate.explain, 0),
+    ):
+        if not least <= value <= MOST:
+            limit = f"at most {MOST:,}" if value > MOST else f"at least {least}"
+            raise ValueError(f"`{name}` must be {limit}; got {value}")
+    if isinstance(run.attack, choices.Suite) and isinstance(run.objective, choices.Layers):
+        raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
+    wish, adaptive = tail(run.risk, run.attack.views), more_views(run.attack)
+    check_attack(run)
+    check_classes(run)
+    if isinstance(run.penalty, choices_physical.NonPrintability) and run.perturbation.name != "patch":
+        raise ValueError(
+            "`penalty=nps` prices the colours of what is printed, perturbation=patch; got perturbation="
+            f"{run.perturbation.name} (use another penalty)"
+        )
+    optimiser = optimise(run.optimiser)
+    transforms = laid(pipeline(run.transforms), run.printer, run.perturbation)
+    where = device(run.engine.device)
+    encoder = subject(run.encoder, where, run.defence, module)
+    if run.encoder.stochastic:
+        transforms = randomised(transforms, encoder)
+    queries, pictures, truth = data(run.data, run.perturbation)
+    perturbation = perturb(run.perturbation, queries.images, queries.places)
+    known: Gallery | Classes = pictures
+    if getattr(run.data, "classes", None) is not None:
+        labels = [pictures.labels[row] for row in truth.tolist()]
+        shown = queries.images.to(where)
+        known, truth, notes = classified(run.data.classes, run.data.templates, encoder, shown, labels)
+        queries = replace(queries, notes=(*queries.notes, *notes))
+    goal = None
+    if (wanted := getattr(run.objective, "target", None)) is not None:
+        known, goal = target(wanted, known, truth, run.seed, run.data.size)
+    return Parts(
+        encoder=encoder,
+        perturbation=perturbation,
+        optimiser=optimiser,
+        penalty=price(run.penalty),
+        transforms=transforms,
+        draws=DRAWS[run.draws.name](),
+        risk=wish,
+        adaptive=adaptive,
+        queries=queries,
+        gallery=known,
+        truth=truth,
+        goal=goal,
+        device=where,
+    )
+
+
+def price(node: Any) -> Penalty | None:
+    """The penalty that a configuration names."""
+    kinds = {"tv": penalties.TotalVariation, "ssim": penalties.SSIM, "lpips": penalties.LPIPS}
+    if node.name == "none":
+        return None
+    try:
+        if isinstance(node, choices_physical.NonPrintability):
+            return NonPrintability(node.weight, read_palette(node.palette))
+        found: Penalty = kinds[node.name](**{k: v for k, v in vars(node).items() if k != "name"})
+    except ImportError as error:
+        raise ValueError(f"`penalty={node.name}`: {error}") from None
+    except ValueError as error:
+        raise ValueError(str(error).replace("`weight`", "`penalty.weight`")) from None
+    return found
+
+
+def tail(node: choices.Mean | choices.CVaR | choices.WorstOf | choices.SoftMax, views: int) -> risk.Risk:
+    """The risk that a configuration names, taken of `views` views."""
+    if isinstance(node, choices.WorstOf):
+        found = risk.WorstOf(node.k)
+        if views % found.multiple:
+            raise ValueError(f"`attack.views` must be a multiple of risk.k = {found.k}; got {views}")
+        return found
+    if isinstance(node, choices.CVaR):
+        return risk.CVaR(node.alpha)
+    return risk.SoftMax(node.temperature) if isinstance(node, choices.SoftMax) else risk.Mean()
+
+
+def check_attack(run: schema.Run) -> None:
+    """Refuse what an attack cannot do, or what would end it before it has begun."""
+    node = run.attack
+    if isinstance(node, choices.Suite):
+        return
+    if node.stop is not None:
+        low, high = bounds(run.objective)
+        if not low < node.stop < high:
+            raise ValueError(
+                f"`attack.stop` is a loss of objective={run.objective.name}, between {low:g} and {high:g}; got "
+                f"{node.stop}"
+            )
+    if node.adversary is None:
+        return
+    if run.optimiser.name == "square":
+        raise ValueError("`attack.adversary` chooses new views in each step; optimiser=square keeps the same")
+    if run.risk.name != "mean":
+        raise ValueError(
+            f"`attack.adversary` chooses the worst views itself; it needs risk=mean, got {run.risk.name}"
+        )
+
+
+def check_classes(run: schema.Run) -> None:
+    """Refuse what has no meaning where a view is taken for a class, given as text."""
+    if getattr(run.data, "classes", None) is None:
+        return
+    if run.encoder.features:
+        raise ValueError(
+            "`data.classes` are compared with what the encoder answers itself; encoder.features leave the space of "
+            "the texts: drop one of the two"
+        )
+    if run.data.gallery is not None:
+        raise ValueError("`data.classes` take the place of a gallery; data.gallery cannot be given beside them")
+    if isinstance(run.objective, choices.Toward) and run.objective.metric == "l2":
+        raise ValueError(
+            "`objective.metric=l2` toward a class would only shorten the embedding, since a text has length 1 here; "
+            "with data.classes use cosine"
+        )
+
+
+def bounds(node: Node) -> tuple[float, float]:
+    """Between what the loss of an objective lies, as it is shown (of `toward`, the cosine itself)."""
+    if getattr(node, "metric", "cosine") == "l2":
+        return (0.0, math.inf) if isinstance(node, choices.Toward) else (-math.inf, 0.0)
+    if isinstance(node, choices.Retrieval | choices.Triplet):
+        return (-2.0, 2.0)
+    if isinstance(node, choices.InfoNCE):
+        return (-math.inf, 0.0) if node.target is None else (0.0, math.inf)
+    if isinstance(node, choices.Verification):
+        return (-1 - node.threshold, 1 - node.threshold)
+    return (-math.inf, math.inf) if isinstance(node, choices.Mixed) else (-1.0, 1.0)
+
+
+def more_views(node: choices.Single | choices.Suite) -> Adaptive | None:
+    """When to take more views than asked for, if ever."""
+    if isinstance(node, choices.Suite):
+        return None
+    planned = node.steps * node.views
+    if node.adversary is not None and node.adversary < node.views:
+        raise ValueError(
+            f"`attack.adversary` chooses the views of a step, {node.views}, among at least as many; got "
+            f"{node.adversary}"
+        )
+    if node.cosine is None:
+        if node.budget is not None:
+            raise ValueError("`attack.budget` pays for more views where `attack.cosine` asks for them; give it too")
+        return None
+    if node.budget is None or node.budget <= planned:
+        raise ValueError(
+            "`attack.cosine` needs `attack.budget`, the most encoder passes for each picture (above "
+            f"{planned}, those of all steps)"
+        )
+    return Adaptive(node.cosine, node.patience)
+
+
+def optimise(node: Any) -> Optimiser | Proposer:
+    """The optimiser that a configuration names; each is given what its schema lists."""
+    made: Optimiser | Proposer = OPTIMISERS[node.name](**{k: v for k, v in vars(node).items() if k != "name"})
+    return made
+
+
+def device(name: str) -> torch.device:
+    """ "auto" is CUDA where there is one; of several processes on one machine each takes its own. Raises ValueError
+    for a device that is not there."""
+    if name in ("auto", "cuda") and torch.cuda.is_available():
+        if local_rank() >= torch.cuda.device_count():
+            raise ValueError(
+                f"`engine.device={name}` needs a GPU for each process of this machine; it has "
+                f"{torch.cuda.device_count()} (torchrun --nproc-per-node, or engine.device=cpu)"
+            )
+        return torch.device("cuda", local_rank())
+    if name == "auto":
+        return torch.device("cpu")
+    try:
+        return torch.zeros(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"`engine.device` must be auto, cpu, or a device that is there; got {name!r} ({reason})"
+        ) from None

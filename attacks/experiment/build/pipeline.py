@@ -1,0 +1,101 @@
+"""From a configuration's `transforms` to a pipeline of stages."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+import configs
+from attacks.schema import groups as choices
+from attacks.schema.presets import is_path, read
+from attacks.schema.validate import printable
+from transforms import Compose, Stage
+from transforms.ranges import is_number
+from transforms.registry import STAGES
+
+CONFIGS = Path(configs.__file__).parent
+
+
+def pipeline(node: choices.Views) -> Compose:
+    """The pipeline that a configuration names. Raises ValueError with the place of what is wrong."""
+    value = tuple(node.value) if isinstance(node.value, list) else node.value
+    if not all(map(_shade, value if isinstance(value, tuple) else (value,))) or value == ():
+        raise ValueError(
+            f"`transforms.value` must be a number in [0, 1], or a list of one for each channel; got {value!r}"
+        )
+    made = stages(node.stages, "transforms.stages")
+    return Compose(made, node.kernel, node.border, value, node.antialias, node.deterministic)  # type: ignore[arg-type]
+
+
+def stages(node: Any, path: str) -> list[Stage]:
+    """{name: its arguments, ...} as stages, in order. A name used twice gets a number: affine, affine2."""
+    if not isinstance(node, dict):
+        raise ValueError(f"`{path}` must map the names of stages to their arguments; got {node!r}")
+    given = {str(name): {} if arguments is None else arguments for name, arguments in node.items()}
+    return [_stage(name, arguments, f"{path}.{name}") for name, arguments in given.items()]
+
+
+def _stage(label: str, arguments: Any, path: str) -> Stage:
+    name = re.sub(r"\d+$", "", label)
+    if name not in STAGES:
+        raise ValueError(f"`{printable(path)}` is unknown: stages are {', '.join(STAGES)}")
+    if not isinstance(arguments, dict):
+        raise ValueError(f"`{path}` must map arguments to values, such as {{degrees: 20}}; got {arguments!r}")
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
+    known = [field.name for field in dataclasses.fields(STAGES[name]) if field.init]
+    if name == "sometimes":  # its `stages` are one stage, or several together
+        known[known.index("stage")] = "stages"
+    for key in given:
+        if key not in known:
+            raise ValueError(f"unknown key `{path}.{printable(key)}`: known here are {', '.join(known)}")
+    try:
+        if "stages" in known:
+            inner = stages(given.pop("stages", {}), f"{path}.stages")
+            if not inner:
+                raise ValueError("`stages` must name at least one stage")
+            if name == "sometimes":
+                given["stage"] = inner[0] if len(inner) == 1 else Compose(inner)
+            else:
+                given["stages"] = inner
+        made: Stage = STAGES[name](**given)
+    except (TypeError, ValueError) as error:
+        message = str(error)
+        raise ValueError(message if message.startswith(f"`{path}") else f"`{path}`: {message}") from None
+    return made
+
+
+def preset(name: str) -> Compose:
+    """The pipeline of a preset of `configs/transforms`, or of a YAML file like those, read without Hydra.
+
+    Raises:
+        ValueError, FileNotFoundError: in one line.
+    """
+    if not is_path(name):
+        known = sorted(path.stem for path in (CONFIGS / "transforms").glob("*.yaml"))
+        if name not in known:
+            raise ValueError(f"`transforms` must be one of {', '.join(known)}, or a YAML file; got {name!r}")
+    path = Path(name) if is_path(name) else CONFIGS / "transforms" / f"{name}.yaml"
+    try:
+        made: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(choices.Views), _merged(path)))
+    except OmegaConfBaseException as error:
+        raise ValueError(f"preset `{path}`: {str(error).splitlines()[0]}") from None
+    return pipeline(made)
+
+
+def _merged(path: Path, above: tuple[Path, ...] = ()) -> Any:
+    """A preset with those that its `defaults` name; the schema's entry is Hydra's business."""
+    if path in above:
+        raise ValueError(f"preset `{printable(path)}` names itself in its defaults, at once or by way of others")
+    node = read(path)
+    entries = [entry for entry in node.pop("defaults", None) or [] if isinstance(entry, str) and entry != "_self_"]
+    bases = [path.with_name(f"{entry}.yaml") for entry in entries if not entry.startswith("/schema/")]
+    return OmegaConf.merge(*(_merged(base, (*above, path)) for base in bases), node)
+
+
+def _shade(value: object) -> bool:
+    return is_number(value) and 0 <= value <= 1

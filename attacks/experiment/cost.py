@@ -1,0 +1,71 @@
+"""What a run costs: encoder passes, in views, and seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attacks.encoders.tree import Tree
+from attacks.eot.protocols import Encoder
+from attacks.runtime.distributed import World
+from attacks.runtime.values import kept
+
+
+class Counted:
+    """An encoder that counts the views it has seen, and those that a gradient is asked of."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder, self.forward, self.backward = encoder, 0, 0
+
+    def __call__(self, images: Tensor, **which: Any) -> Tree:
+        self.forward += len(images)
+        self.backward += len(images) * images.requires_grad
+        return self.encoder(images, **which)
+
+
+@kept
+@dataclass(frozen=True)
+class Spent:
+    """Encoder passes, in views, and seconds."""
+
+    forward: int = 0
+    backward: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.forward + other.forward, self.backward + other.backward, self.seconds + other.seconds)
+
+
+class Meter:
+    """Counts the passes of some encoders on all processes, and the seconds, from one reading to the next."""
+
+    def __init__(self, encoders: Iterable[Counted], world: World) -> None:
+        self.encoders = list({id(each): each for each in encoders}.values())
+        self.world = world
+        self.last, self.earlier = self._now(), Spent()
+
+    def read(self) -> Spent:
+        """What was spent since the last reading; every process must call it."""
+        found = self.peek()
+        self.last, self.earlier = self._now(), Spent()
+        return found
+
+    def peek(self) -> Spent:
+        """The same, and the next reading still tells of it; every process must call it."""
+        forward, backward, seconds = (b - a for a, b in zip(self.last, self._now(), strict=True))
+        passes = torch.tensor([forward, backward], dtype=torch.long)
+        self.world.sum(passes)
+        return self.earlier + Spent(int(passes[0]), int(passes[1]), seconds)
+
+    def begin(self, earlier: Spent) -> None:
+        """Read from here on, beside what was spent `earlier`, before the run was stopped."""
+        self.last, self.earlier = self._now(), earlier
+
+    def _now(self) -> tuple[int, int, float]:
+        forward = sum(each.forward for each in self.encoders)
+        return forward, sum(each.backward for each in self.encoders), time.perf_counter()

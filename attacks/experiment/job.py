@@ -1,0 +1,249 @@
+"""One run from a checked configuration to its directory, without Hydra."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import nn
+
+from attacks.checkpoint import Checkpoint
+from attacks.encoders.engine import describe, keep_freed_memory
+from attacks.eot.batching import memory_told
+from attacks.eot.faults import NotFinite, fault
+from attacks.evaluation.drift import words
+from attacks.evaluation.sanity import table as sanity_table
+from attacks.experiment.build.data import data
+from attacks.experiment.build.encoder import MODULE, subject
+from attacks.experiment.build.objective import watched
+from attacks.experiment.build.parts import build, device
+from attacks.experiment.directory import interrupted, read_json, refuse_words
+from attacks.experiment.experiment import Outcome, experiment
+from attacks.experiment.identity import Identity, identity, key_of, refuse_other
+from attacks.experiment.results import comparison_lines, encoder_line, manifest, metrics, table
+from attacks.experiment.sections import Sections, check, sections
+from attacks.experiment.tuning import decide
+from attacks.experiment.units import LEDGER, Elsewhere, ledger_of
+from attacks.inspection import layer_listing
+from attacks.report.index import collect, write_index
+from attacks.report.warnings import warnings
+from attacks.runtime.distributed import World, join
+from attacks.runtime.files import clean, write_json
+from attacks.runtime.folders import refuse_links
+from attacks.runtime.tables import write_rows
+from attacks.runtime.tracking import Trackers, log_end, log_step, refuse_unasked, tracker
+from attacks.schema.encoder import Subject
+from attacks.schema.validate import Run
+
+#: In a run directory: what is done so far, and what the run is.
+CHECKPOINT, IDENTITY = "checkpoint", "identity.json"
+
+
+def job(
+    run: Run, out: Path, preset: str, overrides: list[str], *, module: nn.Module | None = None, resumed: bool = False
+) -> dict[str, Any]:
+    """Run an experiment, write the run directory, and print the arms and the report's path.
+
+    Of several processes (torchrun) every one calls this; the first one writes and prints.
+
+    Args:
+        module: an encoder that takes the place of the configuration's: (N,3,H,W) in [0,1] -> (N,D).
+        resumed: whether `out` holds what this very run has done so far, which is then taken up.
+
+    Returns the content of metrics.json, or nothing where another process makes the tables. Raises
+    ValueError, OSError or FloatingPointError for what a person can mend.
+    """
+    if run.engine.threads is not None:
+        if not 1 <= run.engine.threads <= 1024:  # of more than a system allows, the library ends the process
+            raise ValueError(f"`engine.threads` must be at least 1, and at most 1024; got {run.engine.threads}")
+        torch.set_num_threads(run.engine.threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    keep_freed_memory()
+    if module is not None:
+        run.encoder = Subject(MODULE, list(run.encoder.features), run.encoder.stochastic)
+    parts = build(run, module)
+    check(run, parts)
+    world = join()
+    choice = decide(run, parts, world)
+    said = manifest(run, parts, preset, overrides, choice, world)
+    now = identity(run, parts, choice.decision, world, said["versions"])
+    if world.first:
+        _begin(out, said, now, (*parts.queries.notes, *describe(choice)), resumed)
+        _prepare_to_draw()
+    folder = Path(world.agree(str(out.resolve()))) / CHECKPOINT  # of several processes one has a directory
+    checkpoint = Checkpoint(folder, key_of(now), run.checkpoint.seconds, run.checkpoint.steps, world, parts.device)
+    with ledger_of(parts, run.evaluate.batch, out, world) as ledger, _told(run, out, said, world) as told:
+        try:
+            with watched(parts.encoder, run.objective) as encoder, memory_told():
+                outcome = experiment(
+                    run,
+                    parts,
+                    encoder,
+                    choice.decision,
+                    world,
+                    out,
+                    ledger,
+                    checkpoint,
+                    lambda line: log_step(told, line, line.batch),
+                )
+                looks = sections(outcome)
+        except (Elsewhere, OSError) as error:
+            ended = (folder.parent / "metrics.json").exists()  # the checkpoint has gone; what we made anew goes too
+            if isinstance(error, OSError) and not ended:
+                raise
+            if world.first:
+                if ended:
+                    shutil.rmtree(folder, ignore_errors=True)
+                print(f"note: all pictures of {out} are done, and another process writes the tables", file=sys.stderr)
+            return {}
+        except NotFinite as error:  # of no picture alone: of several processes, of a delta for all, of a section
+            if world.first and error.path is None:
+                fault.write(out, error)
+            raise
+        world.meet()  # what the others still read goes now
+        content, rows = metrics(run, outcome.bench.parts, outcome, looks, preset)
+        if world.first:
+            _write(out, content, rows, said, outcome, looks)
+            log_end(told, content, out)
+    if world.first:
+        _print(out, content, outcome)
+    return content
+
+
+def _begin(out: Path, said: dict[str, Any], now: Identity, notes: Iterable[str], resumed: bool) -> None:
+    """What a run directory holds before anything is attacked; of one that is there already, whether it is the same
+    run. Raises ValueError where it is another."""
+    if resumed:
+        refuse_other(read_json(out / IDENTITY), now, out)
+        (out / CHECKPOINT).mkdir(exist_ok=True)
+        for folder in (out, *(path for path in out.rglob("*") if path.is_dir())):
+            clean(folder)
+        return
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    refuse_links(out)
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(out / CHECKPOINT, ignore_errors=True)  # of another run into the same directory
+    old = ("metrics.json", "events.jsonl", LEDGER, f"{LEDGER}-journal", "manifest.json")
+    for path in (*(out / name for name in old), *out.glob("fault*.safetensors")):
+        path.unlink(missing_ok=True)
+    (out / CHECKPOINT).mkdir()
+    write_json(out / IDENTITY, now)
+    write_json(out / "manifest.json", said)  # the last: where it is, the run can be taken up
+
+
+def _prepare_to_draw() -> None:
+    """Load what draws. Not before a run has begun: matplotlib writes a cache into the home, and what is refused
+    writes nothing. Not at its end either, when hours later the sources may be others."""
+    import attacks.experiment.contact_sheet
+    import attacks.report.explanations
+    import attacks.report.page  # noqa: F401
+
+
+@contextmanager
+def _told(run: Run, out: Path, said: dict[str, Any], world: World) -> Iterator[Trackers]:
+    """The trackers of a run. Of several workers of one directory the first has them, until it ends."""
+    if not world.first:
+        yield Trackers()
+        return
+    with (out / CHECKPOINT / "tracker.lock").open("a") as lock:
+        if not _locked(lock):
+            yield Trackers()
+            return
+        with tracker(run.tracker, out, out.name, said["config"]) as told:
+            yield told
+
+
+def _locked(file: IO[str]) -> bool:
+    """Whether the file is now ours; where the system knows no locks, it is."""
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
+def resume(folder: Path, words: Sequence[str] = ()) -> dict[str, Any]:
+    """Go on with an interrupted run, or help one that is at work: what is done is taken up, and the rest is done as
+    it would have been.
+
+    Args:
+        words: what whoever starts this says beside it, which a directory may not choose: `encoder.model=FILE` of a
+            program, where a tracker sends the run, or `data.cache=FOLDER`.
+    """
+    if (folder / "metrics.json").exists():  # a run that was killed as the last thing it did
+        shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
+    said_too = dict(word.split("=", 1) for word in words if "=" in word)
+    before = interrupted(folder, said_too.get("encoder.model"))
+    refuse_words(before.manifest, words)
+    refuse_unasked(before.run.tracker, words)
+    if getattr(before.run.data, "cache", None) is not None:  # a directory does not choose where something is written
+        before.run.data.cache = said_too.get("data.cache")
+    said = before.manifest
+    return job(before.run, folder, said["preset"], said["overrides"], resumed=True)
+
+
+def index(sweep: Path) -> None:
+    """Write `index.html` and `index.csv` of all runs of a sweep, as far as they have come."""
+    folders = [path.parent for path in sweep.glob("*/manifest.json")]
+    folders.sort(key=lambda path: (len(path.name), path.name))  # 2 before 10
+    if folders:
+        found = collect(folders)
+        write_index(sweep / "index.html", found.rows, found.skipped)
+        print(f"sweep: {sweep / 'index.html'}")
+
+
+def show(run: Run) -> None:
+    """Print the encoder and all its layers, as they answer to the first picture that the run would attack."""
+    where = device(run.engine.device)
+    image = data(run.data)[0].images[:1].to(where)
+    said = layer_listing(subject(run.encoder, where, run.defence), image)
+    if join().first:
+        print(said)
+
+
+def _write(
+    out: Path,
+    content: dict[str, Any],
+    rows: list[dict[str, object]],
+    said: dict[str, Any],
+    outcome: Outcome,
+    looks: Sections,
+) -> None:
+    from attacks.experiment.contact_sheet import contact_sheet, typical
+    from attacks.report.page import write_report
+
+    write_rows(out / "per_image.csv", rows)
+    for name, lines in looks.rows().items():
+        write_rows(out / f"{name}.csv", lines)
+    contact_sheet(out / "views.png", outcome)
+    looks.draw(out)
+    first = [line for line in outcome.trace if line.batch == 0]
+    write_report(out, content, said, warnings(content), first, typical(outcome))
+    write_json(out / "metrics.json", content)  # the last file: where it is, the run has come to its end
+    shutil.rmtree(out / CHECKPOINT, ignore_errors=True)
+
+
+def _print(out: Path, content: dict[str, Any], outcome: Outcome) -> None:
+    for warning in warnings(content):
+        print(f"warning: {warning}")
+    print(table(content))
+    for line in comparison_lines(content):
+        print(line)
+    if outcome.drift is not None:
+        print(words(content["drift"]))
+    if outcome.sanity is not None:
+        print(sanity_table(outcome.sanity))
+    print(encoder_line(content))
+    print(f"report: {out / 'report.html'}")

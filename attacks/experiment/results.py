@@ -1,0 +1,251 @@
+"""From scores to the files that a person reads and cites: metrics.json, manifest.json, and a table."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attacks.data.gallery import Gallery
+from attacks.encoders.engine import Choice
+from attacks.evaluation.classes import Classes
+from attacks.evaluation.intervals import Interval
+from attacks.evaluation.judge import resisting
+from attacks.evaluation.per_image import arms_table, comparisons, per_image_rows
+from attacks.evaluation.retrieval_metrics import far_name, impostors, thresholds
+from attacks.evaluation.scores import Bank
+from attacks.experiment.batch import SAME, WIDE
+from attacks.experiment.build.encoder import described, identity
+from attacks.experiment.build.parts import Parts
+from attacks.experiment.experiment import Outcome
+from attacks.experiment.patch_record import facts
+from attacks.experiment.sections import Sections
+from attacks.perturbations.patch.patch import Patch
+from attacks.runtime.distributed import World
+from attacks.schema.validate import Run
+
+SCHEMA = 2
+PACKAGES = ("viewproof", "torch", "torchvision", "kornia", "hydra-core", "numpy", "pillow", "safetensors")
+#: Libraries of encoders, and of the deployment's resizers, which may be there or not.
+LIBRARIES = ("opencv-python-headless", "timm", "open_clip_torch", "transformers", "diffusers", "onnx", "onnx2torch")
+
+
+def metrics(
+    run: Run, parts: Parts, outcome: Outcome, looks: Sections, preset: str
+) -> tuple[dict[str, Any], list[dict[str, object]]]:
+    """The content of metrics.json, and the rows of per_image.csv that its tables are computed from. Equal seeds give
+    equal content but for the seconds."""
+    judge, count = outcome.bench.judge, len(parts.queries)
+    everyone = torch.arange(count)
+    known = parts.gallery if isinstance(parts.gallery, Gallery) else None
+    pairs = impostors(judge.embeddings, known.identity) if known is not None else None
+    limits = {} if pairs is None else thresholds(pairs)
+    success = {
+        name: {arm: judge.success(scores, everyone) for arm, scores in arms.items()}
+        for name, arms in outcome.scores.items()
+    }
+    rows = per_image_rows(
+        outcome.scores,
+        success,
+        {SAME: outcome.worst} | {name: _worst(outcome, name) for name in outcome.scores if name != SAME},
+        pictures=parts.queries.names,
+        identities=_identities(parts),
+        thresholds=limits,
+    )
+    views = {name: (arms, success[name]) for name, arms in outcome.scores.items()} if count == 1 else None
+    tables = arms_table(rows, views=views)
+    arms = {
+        arm: row | {"budget_used": float(outcome.budget[arm].max() / parts.perturbation.eps)}
+        for arm, row in tables[SAME].items()
+    }
+    cost = asdict(outcome.cost + looks.cost)
+    content = {
+        "schema": SCHEMA,
+        "preset": preset,
+        "seed": run.seed,
+        "encoder": identity(run.encoder, parts.encoder),
+        "threat": {
+            "objective": run.objective.name,
+            "targeted": parts.goal is not None,
+            "attack": run.attack.name,
+            "optimiser": run.optimiser.name,
+            "norm": run.perturbation.name,
+            "eps": parts.perturbation.eps,
+            "steps": run.attack.steps,
+            "views_per_step": run.attack.views,
+            "risk": run.risk.name,
+            "transforms": run.transforms.name,
+            "shared": parts.perturbation.shared,
+            "penalty": run.penalty.name,
+            **{key: value for key, value in vars(run.attack).items() if key not in ("name", "steps", "views")},
+            "patch": _patch(run, parts),  # None for any other perturbation
+        },
+        "queries": list(parts.queries.names),
+        "pixels": [_sha256(image) for image in parts.queries.images],
+        "gallery": len(parts.gallery),
+        "classes": list(parts.gallery.names) if isinstance(parts.gallery, Classes) else None,
+        "guessed": parts.gallery.guessed if isinstance(parts.gallery, Classes) else 0,
+        # None where every picture is its own; else a view is recognised by any picture of its identity.
+        "identities": None if parts.gallery.identity is None else len(parts.gallery.identity.unique()),
+        "bank": _bank(outcome.bench.banks[SAME], outcome.refined),
+        "intervals": "95 %, bootstrap over pictures; of rates Wilson's, pictures as clusters"
+        if count > 1
+        else "95 %, over the views of one picture",
+        "arms": arms,
+        "wide": None,
+        # Cosines at which two pictures are taken for the same, set on pairs of untouched pictures that are not.
+        "verification": None
+        if pairs is None
+        else {"thresholds": {far_name(far): value for far, value in limits.items()}, "impostors": len(pairs)},
+        "neighbours": run.evaluate.neighbours,
+        "comparisons": comparisons(rows) if count > 1 else [],
+        "cost": cost | {"cached": outcome.cached},
+        "costs": {name: asdict(spent) for name, spent in (outcome.costs | looks.costs).items()},
+        "failed": [failure._asdict() for failure in outcome.failed],
+        "failed_parts": looks.failed,
+        "fell_back": list(outcome.fallen),
+        "sanity": None if outcome.sanity is None else outcome.sanity.to_dict(),
+        "drift": None if outcome.drift is None else outcome.drift.to_dict(),
+        **looks.to_dict(),
+    }
+    if WIDE in tables:
+        bank = _bank(outcome.bench.banks[WIDE], 0)
+        content["wide"] = {"factor": run.evaluate.wide, "bank": bank, "arms": tables[WIDE]}
+    return content, rows
+
+
+def _bank(bank: Bank, refined: int) -> dict[str, Any]:
+    """What is said of a bank; `refine` steps lead from its worst views to `worst_cosine`."""
+    corners = bank.u.new_tensor([[0.0], [1 - 1e-6]]).expand(2, bank.transforms.dims)
+    low, high = bank.transforms.values(corners).tolist()
+    return {
+        "views": len(bank.u),
+        "refine": refined,
+        "draws": "scrambled Sobol, a stream of its own",
+        "coordinates": list(bank.transforms.names),
+        "ranges": [sorted(ends) for ends in zip(low, high, strict=True)],
+    }
+
+
+def _worst(outcome: Outcome, name: str) -> dict[str, Tensor]:
+    """Of each picture the cosine in the view of a bank that resists the attacker most, as it is."""
+    return {arm: resisting(found) for arm, found in outcome.scores[name].items()}
+
+
+def _sha256(image: Tensor) -> str:
+    """Of a picture's 8-bit values: other runs' pictures of the same name may be others."""
+    return hashlib.sha256((image * 255).round().byte().cpu().contiguous().numpy().tobytes()).hexdigest()
+
+
+def _identities(parts: Parts) -> list[str]:
+    """Whom or what each query shows, in words; nothing where that is not known."""
+    if isinstance(parts.gallery, Classes):
+        return [parts.gallery.names[row] for row in parts.truth.tolist()]
+    labels = [parts.gallery.labels[row] for row in parts.truth.tolist()]
+    return ["" if label is None else label for label in labels]
+
+
+def _patch(run: Run, parts: Parts) -> dict[str, Any] | None:
+    if not isinstance(parts.perturbation, Patch):
+        return None
+    goals = [] if parts.goal is None else sorted(set(parts.goal.tolist()))
+    target = ", ".join(parts.gallery.names[row] for row in goals) or None
+    size = (parts.queries.images.shape[2], parts.queries.images.shape[3])
+    return facts(run.perturbation, run.printer, parts.perturbation, size, target)
+
+
+def manifest(
+    run: Run, parts: Parts, preset: str, overrides: list[str], choice: Choice, world: World
+) -> dict[str, Any]:
+    """What it takes to reproduce the run. `engine.settings` are words for the command line that repeat its decision
+    instead of measuring again."""
+    return {
+        "schema": SCHEMA,
+        "preset": preset,
+        "overrides": overrides,
+        "seed": run.seed,
+        "config": asdict(run),
+        "device": torch.cuda.get_device_name(parts.device) if parts.device.type == "cuda" else str(parts.device),
+        "threads": torch.get_num_threads(),
+        "processes": world.size,
+        "engine": {
+            "decision": choice.decision.to_dict(),
+            "settings": choice.decision.settings(),
+            "measurements": [measurement.to_dict() for measurement in choice.measurements],
+        },
+        "encoder": identity(run.encoder, parts.encoder),
+        "git": _revision(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {name: _version(name) for name in PACKAGES}
+        | {name: found for name in LIBRARIES if (found := _version(name)) is not None},
+        "notes": list(parts.queries.notes),
+    }
+
+
+def table(content: dict[str, Any]) -> str:
+    """The four arms, and what the worst view leaves of an attack, for the terminal."""
+    width = 2 + max(map(len, content["arms"]))
+    lines = [f"{'arm':<{width}}{'cosine to clean':<26}{'recall@1':<24}{'success':<8}"]
+    for arm, row in content["arms"].items():
+        cosine, recall = (_words(Interval(**row[key])) for key in ("cosine", "recall_at_1"))
+        lines.append(f"{arm:<{width}}{cosine:<26}{recall:<24}{row['success']['mean']:.2f}")
+    eot, plain = (_words(Interval(**content["arms"][arm]["worst_cosine"])) for arm in ("eot", "no_eot"))
+    which = ", refined" if content["bank"]["refine"] else " of the bank"
+    lines.append(f"worst view{which}: cosine eot {eot}, no_eot {plain}")
+    return "\n".join(lines)
+
+
+def encoder_line(content: dict[str, Any]) -> str:
+    """Which encoder the numbers are of, for the terminal; its preprocessing is in the report."""
+    (_, name), *rows = described(content["encoder"])
+    shown = (f"{what} {words}" for what, words in rows if what not in ("resize", "crop", "normalise"))
+    return "; ".join([f"encoder: {name}", *shown])
+
+
+def comparison_lines(content: dict[str, Any]) -> list[str]:
+    """How the attack with EOT compares with the others on its own distribution, for the terminal."""
+    lines = []
+    for row in content["comparisons"]:
+        if row["bank"] != SAME or row["measure"] != "success" or row["other"] == "clean":
+            continue
+        found = row["difference"]
+        lines.append(
+            f"success of {row['arm']} minus {row['other']}: {found['mean']:+.3f} "
+            f"[{found['low']:+.3f}, {found['high']:+.3f}], p {row['p_holm']:.3g} ({row['test']}, Holm)"
+        )
+    return lines
+
+
+def _words(value: Interval) -> str:
+    return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _revision() -> str | None:
+    """The git revision of the source tree, "-dirty" appended if it was changed; None outside a checkout."""
+    root = Path(__file__).resolve().parents[2]
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

@@ -1,0 +1,244 @@
+"""What an evaluation adds to its tables, each part from the saved files and only where it is asked for: maps over the
+space of views, the attack without each stage, the way through file formats, and what the encoder looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from attacks.data.gallery import spread
+from attacks.eot.batching import memory_told
+from attacks.evaluation.ablation import left_out, varying
+from attacks.evaluation.deployment import deployed_size, deployment
+from attacks.evaluation.explain.explanation import Explanations, explain
+from attacks.evaluation.response import axes_of, response
+from attacks.evaluation.slices import axis
+from attacks.experiment.arms import optimise
+from attacks.experiment.batch import SAME, Bench, part_of, setup
+from attacks.experiment.build.parts import Parts
+from attacks.experiment.cost import Meter, Spent
+from attacks.experiment.experiment import Outcome
+from attacks.experiment.units import FAULTS, keep_fault
+from attacks.perturbations.patch.patch import Patch
+from attacks.schema.validate import Run
+from transforms import Compose, Shown, stream, widened
+
+#: Views of a cell of a map, and cells along its sides; cells of a curve.
+VIEWS, CELLS, CURVE_CELLS = 4, 7, 9
+#: What maps and curves take for `auto`: the first of these that vary, then whatever else does.
+TELLING = ("affine angle", "affine scale", "yaw", "distance", "angle", "scale", "shift right", "quality")
+
+
+class Section(Protocol):
+    """One of the parts."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For metrics.json."""
+
+    def rows(self) -> list[dict[str, object]]:
+        """The rows that its tables are computed from."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sections:
+    """The parts by their key in metrics.json, None where not asked for or failed, what each has cost, and why those
+    that failed did."""
+
+    found: dict[str, Section | None]
+    costs: dict[str, Spent] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def cost(self) -> Spent:
+        """Of all parts."""
+        return sum(self.costs.values(), Spent())
+
+    def to_dict(self) -> dict[str, Any]:
+        """For metrics.json."""
+        return {name: None if part is None else part.to_dict() for name, part in self.found.items()}
+
+    def rows(self) -> dict[str, list[dict[str, object]]]:
+        """The rows by the name of their file."""
+        rows = {name: part.rows() for name, part in self.found.items() if part is not None}
+        part = self.found["explanations"]
+        if isinstance(part, Explanations):
+            rows["spectrum"] = part.spectrum_rows()
+        return rows
+
+    def draw(self, out: Path) -> None:
+        """Write explanations.png, if there are any."""
+        part = self.found["explanations"]
+        if isinstance(part, Explanations):
+            part.draw(out / "explanations.png")
+
+
+def check(run: Run, parts: Parts) -> None:
+    """Refuse what a part cannot do, before anything is attacked. Raises ValueError in one line."""
+    asked = run.evaluate
+    axes_of(*wished(run, parts.transforms), parts.transforms, wide_of(parts.transforms, asked.wide))
+    if asked.left_out:
+        varying(parts.transforms)
+
+
+def sections(outcome: Outcome) -> Sections:
+    """All parts that a run asks for; every process of its world takes part."""
+    bench, asked = outcome.bench, outcome.bench.run.evaluate
+    found: dict[str, Section | None] = {}
+    costs: dict[str, Spent] = {}
+    failed: dict[str, str] = {}
+    meter = bench.meter()
+    for name, wanted, make in (
+        ("response", any(wished(bench.run, bench.parts.transforms)), _response),
+        ("left_out", asked.left_out, _left_out),
+        ("deployment", asked.deploy, _deployment),
+        ("explanations", asked.explain, _explanations),
+    ):
+        found[name] = None
+        if not wanted:
+            continue
+        try:
+            with memory_told():
+                found[name], costs[name] = bench.checkpoint.once(name, partial(_priced, make, outcome, meter))
+        except FAULTS as error:  # the tables of the arms stand without it
+            if bench.world.size > 1:  # each process may have met another
+                raise
+            keep_fault(bench, error, name)
+            failed[name] = str(error)
+        meter.read()
+    return Sections(found, costs, failed)
+
+
+def _priced(make: Callable[[Outcome, Meter], Section], outcome: Outcome, meter: Meter) -> tuple[Section, Spent]:
+    part = make(outcome, meter)
+    if isinstance(part, Explanations):  # its hooks see the encoder itself, which no meter counts
+        return part, Spent(part.forward, part.backward, part.seconds)
+    return part, meter.read()
+
+
+def _some(bench: Bench, count: int) -> tuple[list[int], list[str]]:
+    """So many pictures spread evenly over the queries, or all, and their names."""
+    names = bench.parts.queries.names
+    rows = spread(len(names), min(count, len(names)))
+    return rows, [names[row] for row in rows]
+
+
+def _shown(outcome: Outcome, rows: Sequence[int]) -> dict[str, Shown]:
+    return {arm: outcome.bench.exhibits.shown(arm, rows) for arm in outcome.arms}
+
+
+def wide_of(transforms: Compose, factor: float) -> Compose:
+    """The views that maps and curves span."""
+    return widened(transforms, factor) if factor > 1 else transforms
+
+
+def wished(run: Run, transforms: Compose) -> tuple[list[Any], list[Any]]:
+    """The maps and curves that a run asks for, each by the names of its coordinates. For `auto` two coordinates are
+    chosen, so that a preset suits any views: their map and their curves, as far as there are two."""
+    asked = run.evaluate
+    names = _telling(transforms, wide_of(transforms, asked.wide)) if "auto" in (*asked.maps, *asked.curves) else []
+    grids, lines = [names] if len(names) > 1 else [], names
+    maps = [pair for each in asked.maps for pair in (grids if each == "auto" else [each])]
+    return maps, [name for each in asked.curves for name in (lines if each == "auto" else [each])]
+
+
+def _telling(transforms: Compose, wide: Compose) -> list[str]:
+    """Up to two coordinates that vary. Those of a stage that is only taken sometimes come last."""
+    found: list[str] = []
+    for words in (*TELLING, *sorted(wide.names, key=lambda name: name.startswith(("oneof", "sometimes")))):
+        try:
+            name = axis(words, transforms, wide, CELLS, "auto").name
+        except ValueError:  # none, several, a seed, or one that stands still
+            continue
+        if name not in found:
+            found.append(name)
+    return found[:2]
+
+
+def _response(outcome: Outcome, _: Meter) -> Section:
+    bench, asked = outcome.bench, outcome.bench.run.evaluate
+    maps, curves = wished(bench.run, bench.parts.transforms)
+    rows, names = _some(bench, asked.map_pictures)
+    return response(
+        _shown(outcome, rows),
+        torch.tensor(rows),
+        bench.judge,
+        names=names,
+        transforms=bench.parts.transforms,
+        wide=wide_of(bench.parts.transforms, asked.wide),
+        maps=maps,
+        curves=curves,
+        seed=bench.run.seed,
+        views=VIEWS,
+        cells=CELLS,
+        curve_cells=CURVE_CELLS,
+    )
+
+
+def _left_out(outcome: Outcome, meter: Meter) -> Section:
+    """The run's own attack in the place of what it saw sees all but one stage."""
+    bench = outcome.bench
+    rows, names = _some(bench, bench.run.evaluate.left_out)
+    parts = part_of(bench.parts, rows)
+    seed = stream(bench.run.seed, "left out")
+    numbers = count()
+
+    def attack(transforms: Compose) -> Shown:
+        checkpoint = bench.checkpoint.under(f"left_out.{next(numbers)}")
+        setting, known = setup(bench, replace(parts, transforms=transforms), rows, seed)
+        (best, _), before = checkpoint.once(
+            "eot", lambda: (optimise("eot", setting, known, meter, checkpoint), meter.peek())
+        )
+        meter.begin(before)
+        saved = parts.perturbation.quantise(best.delta, known.images)
+        if isinstance(parts.perturbation, Patch):
+            return parts.perturbation.scene(known.images, saved)
+        return ((known.images + saved) * 255).round() / 255
+
+    views = len(bench.banks[SAME].u)
+    return left_out(
+        attack,
+        parts.transforms,
+        torch.tensor(rows),
+        bench.judge,
+        names=names,
+        views=views,
+        steps=bench.run.attack.steps,
+        seed=bench.run.seed,
+    )
+
+
+def _deployment(outcome: Outcome, _: Meter) -> Section:
+    """A patch goes this way in the picture that it was pasted into."""
+    bench = outcome.bench
+    rows, names = _some(bench, bench.run.evaluate.deploy)
+    height, width = bench.parts.queries.images.shape[2:]
+    size = deployed_size(bench.parts.encoder, (height, width))
+    pictures = {arm: bench.exhibits.pictures(arm, rows) for arm in outcome.arms}
+    return deployment(pictures, torch.tensor(rows), bench.judge, size, names=names)
+
+
+def _explanations(outcome: Outcome, _: Meter) -> Section:
+    """The encoder's own answer, with gradients, of the pictures as their files have them."""
+    bench = outcome.bench
+    rows, names = _some(bench, bench.run.evaluate.explain)
+    judge = bench.judge
+    anchors: Tensor = judge.own if judge.goal is None else judge.gallery[judge.goal.to(judge.gallery.device)]
+    pictures = {arm: bench.exhibits.pictures(arm, rows) for arm in outcome.arms}
+    clean = pictures.pop("clean")
+    return explain(
+        bench.parts.encoder,
+        clean,
+        pictures,
+        anchors[torch.tensor(rows, device=anchors.device)],
+        bench.banks[SAME],
+        names=names,
+        chunk=bench.chunk,
+        seed=bench.run.seed,
+    )

@@ -1,6 +1,0 @@
-"""What an encoder looks at, before and after an attack: maps for a few pictures, and numbers that say what to think
-of the maps."""
-
-from attacks.explain.explanation import Explanations, explain
-
-__all__ = ["Explanations", "explain"]

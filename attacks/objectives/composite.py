@@ -1,0 +1,116 @@
+"""Objectives made of objectives: a sum of several, and one for each of several layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.encoders.tree import Tree
+from attacks.eot.protocols import Objective
+from attacks.objectives.embedding import unpaired
+
+
+class Term(NamedTuple):
+    """One term of a sum: `weight` times `objective`, which compares with the whole anchor, or with the `part` of it
+    that has this name."""
+
+    weight: float
+    objective: Objective
+    part: str | None = None
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The weighted sum of objectives that look at the same features.
+
+    Every term says which part of the anchor it wants, so there is nothing to guess:
+    `Sum((Term(1, Away(), "own"), Term(0.5, Toward(), "goal")))` takes {"own": (N,D), "goal": (N,D)}, and terms
+    without a name share one anchor. A term of weight 0 is left out altogether.
+    """
+
+    terms: tuple[Term, ...]
+
+    def __post_init__(self) -> None:
+        _check({f"terms[{i}]": term.weight for i, term in enumerate(self.terms)}, "terms")
+        for i, term in enumerate(self.terms):
+            unpaired(term.objective, f"terms[{i}]")
+
+    @property
+    def stationary_at_anchor(self) -> bool:
+        """Where every term is: one that is not gets the attack going."""
+        return all(term.objective.stationary_at_anchor for term in self.terms if term.weight)
+
+    def __call__(self, features: Tree, anchor: Tree) -> Tensor:
+        """Features and anchor as the terms want them -> (N,)."""
+        losses = [
+            term.weight * term.objective(features, _named(anchor, term.part, "anchor"))
+            for term in self.terms
+            if term.weight
+        ]
+        return torch.stack(losses).sum(0)
+
+
+@dataclass(frozen=True)
+class Each:
+    """The weighted mean of one objective over layers by name (see `attacks.encoders.layers.Layers`), whose features and anchor
+    are mappings.
+
+    Layers differ in scale by orders of magnitude, so each is measured in lengths of its anchor: a cosine stays what
+    it is, a Euclidean distance becomes a relative one. Only features are scaled: an anchor of labels is not.
+
+    Args:
+        weights: by layer, at least 0; only their ratios matter.
+        objective: what is wanted in each layer.
+    """
+
+    weights: Mapping[str, float]
+    objective: Objective
+
+    def __post_init__(self) -> None:
+        _check(self.weights, "weights")
+        unpaired(self.objective, "objective")
+
+    @property
+    def stationary_at_anchor(self) -> bool:
+        """That of the objective."""
+        return self.objective.stationary_at_anchor
+
+    def __call__(self, features: Mapping[str, Tensor], anchor: Mapping[str, Tree]) -> Tensor:
+        """{layer: (N,...)}, {layer: (N,...)} -> (N,)."""
+        total, losses = sum(self.weights.values()), []
+        for layer, weight in self.weights.items():
+            if weight:
+                pair = _relative(_named(features, layer, "features"), _named(anchor, layer, "anchor"))
+                losses.append(weight / total * self.objective(*pair))
+        return torch.stack(losses).sum(0)
+
+
+def _relative(features: Tensor, anchor: Tree) -> tuple[Tensor, Tree]:
+    """Both in lengths of the anchor, vector by vector; a dead layer's anchor of length 0 leaves them as they are."""
+    if not isinstance(anchor, Tensor) or not anchor.is_floating_point():
+        return features, anchor
+    length = torch.linalg.vector_norm(anchor, dim=-1, keepdim=True)
+    length = torch.where(length > 0, length, 1.0)
+    return features / length, anchor / length
+
+
+def _named(tree: Tree, name: str | None, what: str) -> Tree:
+    if name is None:
+        return tree
+    if not isinstance(tree, Mapping) or name not in tree:
+        found = ", ".join(tree) if isinstance(tree, Mapping) else f"a {type(tree).__name__}"
+        raise ValueError(f"`{what}` must be a mapping with {name!r} in it; got {found}")
+    return tree[name]
+
+
+def _check(weights: Mapping[str, float], name: str) -> None:
+    for part, weight in weights.items():
+        if not (weight >= 0 and math.isfinite(weight)):
+            raise ValueError(f"`{name}`: the weight of {part} must be at least 0; got {weight}")
+    if not sum(weights.values()) > 0:
+        raise ValueError(f"`{name}` must hold at least one weight above 0; got {list(weights.values())}")

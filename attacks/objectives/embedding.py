@@ -1,0 +1,145 @@
+"""What the attacker wants of an embedding. Losses have shape (N,) and lower is better for the attacker.
+
+An embedding is (N,D), or (N,T,D) with a vector for each token: then tokens are compared one by one, and their losses
+averaged. A text target needs no objective of its own: in a two-tower encoder (CLIP, Radford et al. 2021) it is
+`Toward` with the text's embedding as anchor, for several prompts the mean of their unit vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attacks.encoders.tree import Tree
+from attacks.eot.protocols import Encoder, Objective
+
+#: How far apart two embeddings are: by their angle, or by the length of their difference.
+Metric = Literal["cosine", "l2"]
+
+
+@dataclass(frozen=True)
+class Away:
+    """Similarity to the anchor: the view should stop looking like its own picture.
+
+    At delta = 0 and the identity view its gradient is exactly zero (the similarity is at its maximum), so an attack
+    with it must start at random.
+
+    Args:
+        metric: "cosine", in [-1,1]; or "l2", minus the Euclidean distance. Where embeddings are compared by cosine,
+            an attack on "l2" spends itself on their length.
+    """
+
+    metric: Metric = "cosine"
+    stationary_at_anchor: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check(self.metric)
+
+    def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
+        """(N,D), (N,D) -> (N,)."""
+        return similarity(features, anchor, self.metric)
+
+
+@dataclass(frozen=True)
+class Toward:
+    """Minus the similarity to the anchor, here the embedding of a picture (or text) to be mistaken for.
+
+    Args:
+        metric: "cosine", in [-1,1]; or "l2", the Euclidean distance.
+    """
+
+    metric: Metric = "cosine"
+    stationary_at_anchor: ClassVar[bool] = False  # no attack starts at its target
+
+    def __post_init__(self) -> None:
+        _check(self.metric)
+
+    def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
+        """(N,D), (N,D) -> (N,)."""
+        return -similarity(features, anchor, self.metric)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The anchor of each view is the untouched picture in that very view, so that what the view alone does to an
+    embedding counts for nothing. It costs a second forward pass of every view.
+
+    Args:
+        inner: what is asked of the pair, such as `Away()`. It must compare a picture with itself: `Toward` its own
+            embedding is no attack.
+    """
+
+    inner: Objective
+    paired: ClassVar[bool] = True
+
+    @property
+    def stationary_at_anchor(self) -> bool:
+        """That of `inner`: without a perturbation, features and anchor are equal."""
+        return self.inner.stationary_at_anchor
+
+    def __post_init__(self) -> None:
+        if any(isinstance(part, Toward) or getattr(part, "same", True) is False for part in _parts(self.inner)):
+            raise ValueError("`inner` of Paired must lead away from the picture itself; got one that leads back")
+        if getattr(self.inner, "paired", False):
+            unpaired(self.inner, "inner")
+
+    def __call__(self, features: Tree, anchor: Tree) -> Tensor:
+        """Features of the attacked views, and of the same views of the untouched pictures -> (N,)."""
+        return self.inner(features, anchor)
+
+    def apart(self, encoder: Callable[..., Tree], anchor: Tree) -> list[tuple[Encoder, Objective, Tree]] | None:
+        """As `attacks.objectives.ensemble.Members.apart`, with each member paired by itself; None where `inner` has none."""
+        apart = getattr(self.inner, "apart", None)
+        found = None if apart is None else apart(encoder, anchor)
+        return None if found is None else [(one, Paired(wish), beside) for one, wish, beside in found]
+
+
+def similarity(features: Tensor, anchor: Tensor, metric: Metric) -> Tensor:
+    """Cosine, or minus the Euclidean distance, along the last axis, averaged over tokens: (N,...,D) twice -> (N,).
+
+    Raises ValueError where the two are not tensors of one shape.
+    """
+    for name, value in (("features", features), ("anchor", anchor)):
+        if not isinstance(value, Tensor):
+            raise ValueError(
+                f"`{name}` must be one tensor (N,D); got a {type(value).__name__}: `Each` compares layers, `Members` "
+                "the encoders of an ensemble, and a `Term` may name its part of the anchor"
+            )
+    if features.shape != anchor.shape or features.dim() < 2:
+        raise ValueError(
+            f"`anchor` must be shaped like the features (N,D); got {tuple(anchor.shape)} for {tuple(features.shape)}"
+        )
+    if metric == "cosine":
+        found = F.cosine_similarity(features, anchor, dim=-1)
+    else:
+        found = -torch.linalg.vector_norm(features - anchor, dim=-1)
+    return found.flatten(1).mean(1) if found.dim() > 1 else found
+
+
+def _parts(objective: Objective) -> Iterator[Objective]:
+    """An objective and all that it is made of."""
+    yield objective
+    for value in vars(objective).values():
+        for part in value if isinstance(value, tuple) else (value,):
+            inner: Any = getattr(part, "objective", part)  # of a Term
+            if hasattr(inner, "stationary_at_anchor"):
+                yield from _parts(inner)
+
+
+def unpaired(objective: Objective, name: str) -> None:
+    """Refuse a part that wants an anchor of its own making, or its gradients apart: the loop looks at the outermost
+    objective only."""
+    if getattr(objective, "paired", False):
+        raise ValueError(f"`{name}` must not be Paired; put Paired outside, round the whole: Paired(...)")
+    if getattr(objective, "combine", None) == "gradients":
+        raise ValueError(f"`{name}` must not combine gradients; put Members(..., combine='gradients') outside")
+
+
+def _check(metric: str) -> None:
+    if metric not in get_args(Metric):
+        raise ValueError(f"`metric` must be one of {', '.join(get_args(Metric))}; got {metric!r}")

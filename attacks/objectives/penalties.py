@@ -1,0 +1,201 @@
+"""Prices on how a perturbation looks, paid once a step: they know no views.
+
+A price is its weight times a mean over pixels or windows, so that one weight serves pictures of any size. It is added
+to the loss, of which a cosine moves by 1 or so: a weight is what one unit of ugliness may cost.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from attacks.eot.estimate import Estimate
+from transforms import Compose, Scene
+from transforms.colour.spaces import widened
+
+#: (delta, attacked pictures (N,C,H,W), untouched pictures (N,C,H,W)) -> (N,).
+Price = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+#: What total variation is taken of.
+Of = Literal["change", "texture"]
+
+#: A tenth of a grey level: where the smooth absolute value turns round, below what a file can hold.
+EDGE = 0.1 / 255
+
+#: LPIPS's networks, and what torchvision calls them.
+TRUNKS = {"alex": "alexnet", "vgg": "vgg16", "squeeze": "squeezenet1_1"}
+
+
+@dataclass(frozen=True)
+class TotalVariation:
+    """weight * the mean, over pixels and channels, of how much the perturbation differs from pixel to pixel (Rudin,
+    Osher & Fatemi 1992), in [0,1] units: about 0.03 for a random pattern of 0 and 8/255, 0 for one flat colour.
+
+    Differences are to the right and to the lower neighbour, none at the last column and row. The absolute value is
+    sqrt(d^2 + e^2) - e with e = `EDGE`: |d| has no derivative at 0, where every attack from zero starts, and the
+    isotropic root there has none that is finite. It is 0 at 0, and at most e below |d|.
+
+    Args:
+        weight: positive; 1 to 10 beside a cosine.
+        isotropic: the length of both differences together (no direction is cheaper), or the sum of their absolute
+            values.
+        of: "change" is what the perturbation did to the pictures, seen directly: right for all that is added to a
+            picture, clamped or not, however its delta is stored. "texture" is the delta itself, (1,C,h,w) or
+            (N,C,h,w) of any size: right for a patch, whose print must be smooth, not its difference to what it hides.
+    """
+
+    weight: float
+    isotropic: bool = True
+    of: Of = "change"
+
+    def __post_init__(self) -> None:
+        _check(self.weight)
+        if self.of not in get_args(Of):
+            raise ValueError(f"`of` must be one of {', '.join(get_args(Of))}; got {self.of!r}")
+
+    def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:
+        """(delta, (N,C,H,W), (N,C,H,W)) -> (N,)."""
+        pattern = pictures - images if self.of == "change" else delta
+        return self.weight * total_variation(pattern, isotropic=self.isotropic).expand(len(images))
+
+
+@dataclass(frozen=True)
+class SSIM:
+    """weight * (1 - SSIM), the structural similarity (Wang et al. 2004) of the attacked picture to the untouched one:
+    0 where they are equal, up to 2 weight. Kornia computes it, channel by channel, with Gaussian windows of standard
+    deviation 1.5; its mean is over whole windows, as in scikit-image.
+
+    Args:
+        weight: positive.
+        window: the windows' side in pixels, odd; 11 is the paper's. Pictures must hold one.
+    """
+
+    weight: float
+    window: int = 11
+
+    def __post_init__(self) -> None:
+        _check(self.weight)
+        if type(self.window) is not int or self.window < 3 or self.window % 2 == 0:
+            raise ValueError(f"`window` must be an odd number of pixels, at least 3; got {self.window!r}")
+
+    def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
+        """(delta, (N,C,H,W), (N,C,H,W)) -> (N,). Raises ValueError where a picture is smaller than the window."""
+        if min(images.shape[2:]) < self.window:
+            raise ValueError(
+                f"`window` must fit into the pictures; got {self.window} for {images.shape[3]}x{images.shape[2]}"
+            )
+        from kornia.metrics import ssim  # slow to import
+
+        # eps=0: kornia's default would charge black pictures that are equal.
+        found = ssim(widened(pictures), widened(images), self.window, eps=0.0, padding="valid")
+        return self.weight * (1 - found.flatten(1).mean(1)).to(images.dtype)
+
+
+@dataclass(frozen=True)
+class LPIPS:
+    """weight * the learned perceptual distance (Zhang et al. 2018) of package `lpips`, whose networks want RGB of at
+    least 64 pixels.
+
+    Offline rule: nothing is ever downloaded. The package brings its linear layers; the network under them is read
+    from torch's cache of checkpoints, where it must lie already.
+
+    Args:
+        weight: positive.
+        net: alex (the authors' choice for measuring), vgg, or squeeze.
+
+    Raises:
+        ImportError: no package `lpips`.
+        FileNotFoundError: the network's file is not there.
+    """
+
+    weight: float
+    net: str = "alex"
+
+    def __post_init__(self) -> None:
+        _check(self.weight)
+        if self.net not in TRUNKS:
+            raise ValueError(f"`net` must be one of {', '.join(TRUNKS)}; got {self.net!r}")
+        _distance(self.net, torch.device("cpu"))  # what is missing is said before the attack starts
+
+    def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
+        """(delta, (N,3,H,W), (N,3,H,W)) -> (N,)."""
+        distance = _distance(self.net, images.device)
+        return self.weight * distance(pictures.float(), images.float(), normalize=True).flatten().to(images.dtype)
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """The sum of several prices."""
+
+    parts: tuple[Price, ...]
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise ValueError("`parts` must hold at least one penalty; for none, leave the penalty out")
+
+    def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:
+        """(delta, (N,C,H,W), (N,C,H,W)) -> (N,)."""
+        return torch.stack([price(delta, pictures, images) for price in self.parts]).sum(0)
+
+
+def total_variation(pattern: Tensor, *, isotropic: bool = True) -> Tensor:
+    """(N,C,H,W) -> (N,), as in `TotalVariation`, of weight 1."""
+    across = nn.functional.pad(pattern.diff(dim=3), (0, 1))
+    down = nn.functional.pad(pattern.diff(dim=2), (0, 0, 0, 1))
+    if isotropic:
+        lengths = (across.square() + down.square() + EDGE**2).sqrt() - EDGE
+    else:
+        lengths = (across.square() + EDGE**2).sqrt() + (down.square() + EDGE**2).sqrt() - 2 * EDGE
+    return lengths.flatten(1).mean(1)
+
+
+def penalised(
+    found: Estimate, price: Price, scene: Callable[[Tensor, Tensor], Scene], delta: Tensor, images: Tensor
+) -> Estimate:
+    """The estimate with the price of each picture, and its gradient, added to its value and gradient. Of a delta that
+    all pictures share, the gradient is that of the mean price."""
+    with torch.enable_grad():
+        leaf = delta.detach().requires_grad_()
+        prices = price(leaf, seen(scene(images, leaf)), images)
+        total = prices.mean() if len(delta) < len(images) else prices.sum()
+        (grad,) = torch.autograd.grad(total, leaf)
+    return found._replace(value=found.value + prices.detach(), grad=found.grad + grad)
+
+
+def seen(scene: Scene) -> Tensor:
+    """The pictures of a scene, seen directly: (N,C,H,W)."""
+    pixels = scene.layers[0].pixels
+    return Compose()(scene, pixels.new_zeros(len(pixels), 0))
+
+
+@lru_cache(maxsize=4)
+def _distance(net: str, device: torch.device) -> Callable[..., Tensor]:
+    """LPIPS's network on a device, frozen; see `LPIPS` for what it raises."""
+    try:
+        package = importlib.import_module("lpips")
+    except ImportError as error:
+        raise ImportError('LPIPS needs the package lpips: pip install "viewproof[lpips]"') from error
+    from torchvision.models import get_model_weights
+
+    url = get_model_weights(TRUNKS[net])["IMAGENET1K_V1"].url
+    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[1]
+    if not file.is_file():
+        raise FileNotFoundError(f"LPIPS needs {file}, and nothing is downloaded here: fetch it from {url} yourself")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # lpips calls torchvision by arguments that are out of fashion
+        made: nn.Module = package.LPIPS(net=net, verbose=False).eval().requires_grad_(False).to(device)
+    return made
+
+
+def _check(weight: float) -> None:
+    if not (weight > 0 and math.isfinite(weight)):
+        raise ValueError(f"`weight` must be a positive number; got {weight} (to have no penalty, leave it out)")

@@ -1,0 +1,124 @@
+"""A price on colours that a printer cannot print."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from attacks.objectives.penalties import EDGE
+from attacks.perturbations.patch.colour_profiles import MOST as COLOUR_MAPS
+from attacks.perturbations.patch.colour_profiles import read_colour_map
+from attacks.perturbations.patch.inks import generic
+from transforms.colour.lut import apply_lut
+
+#: The tints of each channel that a printer is asked for, where its palette is not measured.
+TINTS = (0.0, 0.5, 1.0)
+#: A palette may have so many colours, and its file so many bytes.
+MOST, BYTES = 4096, 2**17
+
+
+@dataclass(frozen=True, eq=False)
+class NonPrintability:
+    """weight * the mean, over the texels of a patch, of the distance from its colour to the nearest one of a palette,
+    in sRGB of [0,1]: about 0.2 for random colours and the palette of the generic printer, 0 for those of the palette.
+
+    After the non-printability score of Sharif et al. 2016, which multiplies the distances to all colours: that
+    product of thirty numbers below 1 is next to nothing everywhere, and so is its gradient. The nearest alone is what
+    the product is after, since only it decides whether the product is 0; and it is in units that mean something.
+
+    The length is sqrt(d^2 + e^2) - e with e = `EDGE`, whose gradient at a printable colour is 0. The whole texture
+    counts, whatever of it is opaque.
+
+    Args:
+        weight: positive; 0.1 to 1 beside a cosine.
+        palette: (K,3) in [0,1].
+    """
+
+    weight: float
+    palette: Tensor = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not (self.weight > 0 and math.isfinite(self.weight)):
+            raise ValueError(
+                f"`weight` must be a positive number; got {self.weight} (to have no penalty, leave it out)"
+            )
+        palette = self.palette
+        if palette.dim() != 2 or palette.shape[1] != 3 or not 1 <= len(palette) <= MOST:
+            raise ValueError(f"`palette` must be (K,3) with K from 1 to {MOST}; got shape {tuple(palette.shape)}")
+        if not bool(((palette >= 0) & (palette <= 1)).all()):
+            raise ValueError("`palette` must hold colours in [0,1]; divide levels of 8 bits by 255")
+
+    def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
+        """(texture (1|N,3,h,w), (N,3,H,W), (N,3,H,W)) -> (N,)."""
+        # A printed grey is a colour too, and need not be neutral.
+        texture = delta.expand(-1, 3, -1, -1)
+        apart = texture - nearest(texture.detach(), self.palette)
+        lengths = (apart.square().sum(1) + EDGE**2).sqrt() - EDGE
+        return self.weight * lengths.flatten(1).mean(1).expand(len(images))
+
+
+@torch.no_grad()
+def nearest(texture: Tensor, palette: Tensor) -> Tensor:
+    """Each colour's nearest one of a palette, (N,3,h,w). One colour of the palette at a time, so that memory does
+    not grow with their number."""
+    best = torch.full_like(texture[:, 0], math.inf)
+    which = torch.zeros_like(best, dtype=torch.long)
+    colours = palette.to(texture)
+    for row, colour in enumerate(colours):
+        away = (texture - colour[:, None, None]).square().sum(1)
+        which.masked_fill_(away < best, row)
+        best = torch.minimum(best, away)
+    return colours[which].permute(0, 3, 1, 2)
+
+
+def read_palette(name: str) -> Tensor:
+    """The printable colours (K,3) that a name stands for: those of a printer at `TINTS` of each channel, by the name
+    or path of its map of colours (see `read_colour_map`); or those of a text or CSV file of measured ones, a line
+    each, "r, g, b" from 0 to 255.
+
+    Raises:
+        ValueError, FileNotFoundError: in one line.
+    """
+    if name == "generic":
+        return tints(generic())
+    suffix = Path(name).suffix.lower()
+    if suffix in COLOUR_MAPS:
+        lut = read_colour_map(name, key="penalty.palette")
+        assert lut is not None
+        return tints(lut)
+    if suffix not in (".txt", ".csv"):
+        known = ", ".join((".txt", ".csv", *COLOUR_MAPS))
+        raise ValueError(f"`penalty.palette` must be generic, or a file {known}; got {name!r}")
+    if not Path(name).is_file():
+        raise FileNotFoundError(f"`penalty.palette`: there is no file {name!r} (paths are relative to {Path.cwd()})")
+    with Path(name).open("rb") as file:
+        content = file.read(BYTES + 1)
+    if len(content) > BYTES:
+        raise ValueError(f"`penalty.palette`: {name} has more than {BYTES} bytes; a palette has up to {MOST} colours")
+    lines = content.decode("utf-8", errors="replace").splitlines()
+    rows = [
+        _colour(line, f"`penalty.palette`: line {n} of {name}") for n, line in enumerate(lines, 1) if line.strip()
+    ]
+    if not 1 <= len(rows) <= MOST:
+        raise ValueError(f"`penalty.palette`: {name} must hold 1 to {MOST} colours; it holds {len(rows)}")
+    return torch.tensor(rows) / 255
+
+
+def tints(lut: Tensor) -> Tensor:
+    """What a printer shows for every mixture of `TINTS`, (27,3)."""
+    level = lut.new_tensor(TINTS)
+    return apply_lut(torch.cartesian_prod(level, level, level).T[None, :, None], lut)[0, :, 0].T
+
+
+def _colour(line: str, where: str) -> list[float]:
+    try:
+        values = [float(value) for value in line.replace(",", " ").replace(";", " ").split()]
+    except ValueError:
+        values = []
+    if len(values) != 3 or not all(0 <= value <= 255 for value in values):
+        raise ValueError(f'{where} must be "r, g, b" from 0 to 255; got {line.strip()[:60]!r}')
+    return values

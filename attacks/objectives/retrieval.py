@@ -1,0 +1,185 @@
+"""Objectives of search and of verification: not how far an embedding went, but what it is then taken for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from attacks.objectives.classification import CrossEntropy, labels, others, own
+
+#: What is left of the gradient of a view whose margin is reached.
+LEAK = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Retrieval:
+    """How far the true match is above the best impostor, cos(e, g_true) - max_j cos(e, g_j): below 0 the view is
+    taken for another picture. The anchor holds the row of the true match, (N,) whole numbers. With identities the
+    true match is the best of its identity, and none of these is an impostor: below 0 another identity is nearest.
+
+    With a `margin` it is the hinge of Carlini & Wagner 2017 (their f_6, kappa = margin), but leaky: a view that is
+    lost by the margin keeps 1 % of its gradient. So the effort goes to the views that still hold, and yet the
+    gradient is never exactly zero, which the loop would take for a graph that is cut; of two perturbations that reach
+    the margin everywhere, the one that goes further has the lower loss. The margin is reached where loss <= -margin.
+
+    Args:
+        gallery: (G,D) embeddings, G at least 2, on the encoder's device.
+        margin: cosine by which the best impostor should win, at least 0; None for no hinge.
+        identity: (G,) whole numbers, equal for pictures of the same; None where each is its own.
+    """
+
+    gallery: Tensor
+    margin: float | None = None
+    identity: Tensor | None = None
+    stationary_at_anchor: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gallery", _unit(self.gallery))
+        _check_identity(self.identity, self.gallery)
+        if self.margin is not None:
+            _check_margin(self.margin)
+
+    def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
+        """(N,D), (N,) -> (N,) in [-2,2]."""
+        cosines = _cosines(features, self.gallery)
+        if self.identity is None:
+            return _hinge(own(cosines, anchor) - others(cosines, anchor).amax(1), self.margin)
+        same = alike(self.identity, labels(anchor, cosines))
+        true, false = (cosines.masked_fill(hidden, -math.inf).amax(1) for hidden in (~same, same))
+        return _hinge(true - false, self.margin)
+
+
+@dataclass(frozen=True, eq=False)
+class InfoNCE:
+    """The contrastive loss (van den Oord et al. 2018, eq. 4) of the true match against a whole gallery, as the
+    attacker wants it: the logarithm of the true match's share of softmax(cosines / temperature). The anchor holds
+    its row, (N,) whole numbers; if `targeted`, the row to be taken for. With identities it is the share of all
+    pictures of the identity together (as in Goldberger et al. 2004).
+
+    Args:
+        gallery: (G,D) embeddings, G at least 2, on the encoder's device.
+        temperature: above 0; that of the encoder's training, if it is known.
+        identity: as of `Retrieval`.
+    """
+
+    gallery: Tensor
+    temperature: float = 0.07
+    targeted: bool = False
+    identity: Tensor | None = None
+    stationary_at_anchor: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gallery", _unit(self.gallery))
+        _check_identity(self.identity, self.gallery)
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise ValueError(
+                f"`temperature` must be a positive number; got {self.temperature} (0.07 is CLIP's first)"
+            )
+
+    def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
+        """(N,D), (N,) -> (N,)."""
+        logits = _cosines(features, self.gallery) / self.temperature
+        if self.identity is None:
+            return CrossEntropy(self.targeted)(logits, anchor)
+        same = alike(self.identity, labels(anchor, logits))
+        share = logits.masked_fill(~same, -math.inf).logsumexp(1) - logits.logsumexp(1)
+        return -share if self.targeted else share
+
+
+@dataclass(frozen=True)
+class Triplet:
+    """The triplet loss (Schroff et al. 2015) with the roles as the attacker casts them: the view should be nearer to
+    the `positive`, what it is to be mistaken for, than to the `negative`, its own picture. The loss is
+    cos(e, negative) - cos(e, positive), with the leaky hinge of `Retrieval`; the anchor holds both, (N,D) each.
+
+    Args:
+        margin: cosine by which the positive should win, at least 0; None for no hinge.
+    """
+
+    margin: float | None = None
+    stationary_at_anchor: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.margin is not None:
+            _check_margin(self.margin)
+
+    def __call__(self, features: Tensor, anchor: Mapping[str, Tensor]) -> Tensor:
+        """(N,D), {"positive": (N,D), "negative": (N,D)} -> (N,) in [-2,2]."""
+        if not isinstance(anchor, Mapping) or set(anchor) != {"positive", "negative"}:
+            found = sorted(anchor) if isinstance(anchor, Mapping) else type(anchor).__name__
+            raise ValueError(f"`anchor` of Triplet must be a mapping of positive and negative; got {found}")
+        far, near = (F.cosine_similarity(features, anchor[name], dim=1) for name in ("negative", "positive"))
+        return _hinge(far - near, self.margin)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How far a decision at a threshold still is from being wrong, as a cosine; at 0 and below it is wrong, so
+    `stop=0` ends the attack there. The anchor (N,D) is the embedding that the view is verified against.
+
+    Args:
+        threshold: two pictures are said to show the same if their cosine is at least this, between -1 and 1.
+        same: true for a genuine pair that should be rejected, false for an impostor that should be accepted.
+    """
+
+    threshold: float
+    same: bool = True
+
+    def __post_init__(self) -> None:
+        if not -1 < self.threshold < 1:
+            raise ValueError(f"`threshold` is a cosine, between -1 and 1; got {self.threshold}")
+
+    @property
+    def stationary_at_anchor(self) -> bool:
+        """A genuine pair may be a picture and itself; an impostor is another."""
+        return self.same
+
+    def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
+        """(N,D), (N,D) -> (N,)."""
+        above = F.cosine_similarity(features, anchor, dim=1) - self.threshold
+        return above if self.same else -above
+
+
+def alike(identity: Tensor, rows: Tensor) -> Tensor:
+    """Which pictures of the gallery show the same as those in some rows: (G,), (N,) -> (N,G), where the rows are."""
+    identity = identity.to(rows.device)
+    return identity[rows][:, None] == identity
+
+
+def _hinge(gap: Tensor, margin: float | None) -> Tensor:
+    return gap if margin is None else F.leaky_relu(gap + margin, LEAK) - margin
+
+
+def _cosines(features: Tensor, gallery: Tensor) -> Tensor:
+    """(N,D), (G,D) of unit length -> (N,G)."""
+    return F.normalize(features, dim=1) @ gallery.to(features).T
+
+
+def _unit(gallery: Tensor) -> Tensor:
+    if gallery.dim() != 2 or len(gallery) < 2:
+        raise ValueError(
+            f"`gallery` must hold embeddings (G,D) of two pictures or more; got shape {tuple(gallery.shape)}"
+        )
+    return F.normalize(gallery.detach(), dim=1)
+
+
+def _check_identity(identity: Tensor | None, gallery: Tensor) -> None:
+    if identity is None:
+        return
+    if identity.shape != gallery.shape[:1] or identity.is_floating_point():
+        raise ValueError(
+            f"`identity` must hold a whole number for each of {len(gallery)} pictures, (G,); got {identity.dtype} of "
+            f"shape {tuple(identity.shape)}"
+        )
+    if len(identity.unique()) < 2:
+        raise ValueError("`gallery` shows one identity only, so there is nothing else to be taken for; add pictures")
+
+
+def _check_margin(margin: float) -> None:
+    if not 0 <= margin < 2:
+        raise ValueError(f"`margin` is a difference of cosines and must lie in [0, 2); got {margin}")

@@ -1,0 +1,1 @@
+"""How a perturbation moves: PGD, SGD, Adam, APGD, Wiener, Square."""

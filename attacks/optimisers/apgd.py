@@ -1,0 +1,146 @@
+"""APGD: projected gradient descent that sets its own step lengths, picture by picture."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.eot.estimate import Estimate
+from attacks.ground import Ground
+from attacks.runtime.values import kept
+
+
+@kept
+class State(NamedTuple):
+    """Like delta: the point `before` the last step, the `best` point so far and the gradient there. For each delta
+    (N,): the loss of the best point and of the latest one, the `length` of the next step, and since the last
+    checkpoint how many steps have `gained`, the best loss `then`, and whether the length was halved there. Then the
+    number of steps done and planned, the next checkpoint (the index of a step), and the `gap` since the last one."""
+
+    before: Tensor
+    best: Tensor
+    best_grad: Tensor
+    best_loss: Tensor
+    latest: Tensor
+    length: Tensor
+    gained: Tensor
+    then: Tensor
+    halved: Tensor
+    step: int
+    steps: int
+    checkpoint: int
+    gap: int
+
+
+@dataclass(frozen=True)
+class APGD:
+    """Auto-PGD (Croce & Hein 2020, algorithm 1): long steps first; at each checkpoint, a picture whose steps have
+    seldom gained, or whose best loss has stood still, goes back to its best point and halves its step.
+
+    The estimate of step k judges the point that step k - 1 led to. A run of n steps thus tries n points, the start
+    among them, like n - 1 iterations of the published code; the last step moves nowhere and returns the best point.
+    (A run of a single step has nothing to choose from, and moves.) A run that is cut short ends on the point to be
+    judged next. The checkpoints are those of the published code: after 22 % of the moves, then after gaps that shrink
+    by 3 % to no less than 6 %.
+
+    A loss here is the estimate's `value`: the mean, or the risk, over all views of the step, never a single draw.
+    Where one delta serves all images, it is their mean. With new views in every step these losses are noisy, and the
+    lowest was a lucky one. `draws=fixed` shows every point from the same views (common random numbers): the decisions
+    are then exact, but the attack fits these few views. Measured on held-out views (pocket encoder, camera views,
+    8/255, 256 passes; lower is stronger): new views 0.360, 0.368, 0.367 with 4, 8, 16 a step; fixed 0.410, 0.373,
+    0.367. So few views should be new ones.
+
+    Args:
+        rel_step_size: length of the first step as a share of eps, in the perturbation's norm.
+        momentum: alpha of the algorithm, above 0 and at most 1: the share of the new move in each step; the rest is
+            the previous move once more. 1 is without momentum.
+        rho: of the steps between two checkpoints, the share that must have gained; 0 to 1.
+    """
+
+    rel_step_size: float = 2.0
+    momentum: float = 0.75
+    rho: float = 0.75
+
+    def __post_init__(self) -> None:
+        if not (self.rel_step_size > 0 and math.isfinite(self.rel_step_size)):
+            raise ValueError(f"`rel_step_size` must be a positive number; got {self.rel_step_size}")
+        if not 0 < self.momentum <= 1:
+            raise ValueError(f"`momentum` must lie in (0, 1], got {self.momentum}; 1 is without momentum")
+        if not 0 <= self.rho <= 1:
+            raise ValueError(f"`rho` must lie in [0, 1]; got {self.rho}")
+
+    def init(self, delta: Tensor, *, reach: float, steps: int) -> State:
+        """The state before the first of `steps` steps."""
+        worst = delta.new_full((len(delta),), torch.inf)
+        gap = _part(0.22, steps)
+        return State(
+            before=delta,
+            best=delta,
+            best_grad=torch.zeros_like(delta),
+            best_loss=worst,
+            latest=-worst,  # the start is no gain
+            length=torch.full_like(worst, self.rel_step_size * reach),
+            gained=torch.zeros_like(worst),
+            then=worst,
+            halved=torch.ones_like(worst, dtype=torch.bool),  # at the first checkpoint, gains alone count
+            step=0,
+            steps=steps,
+            checkpoint=gap,
+            gap=gap,
+        )
+
+    def step(self, delta: Tensor, found: Estimate, state: State, ground: Ground) -> tuple[Tensor, State]:
+        """The next delta and state."""
+        loss = found.value if len(found.value) == len(delta) else found.value.mean(0, keepdim=True)
+        state = _noted(state, delta, loss, found.grad)
+        point, grad = delta, found.grad
+        if state.step == state.checkpoint:
+            state = self._checked(state)
+            point, grad = _choose(state.halved, state.best, point), _choose(state.halved, state.best_grad, grad)
+        state = state._replace(step=state.step + 1)
+        if state.step == state.steps > 1:
+            return state.best, state
+        new = ground.go(point, ground.descend(grad, state.length, point)) - point
+        share = self.momentum if state.step > 1 else 1.0
+        after = ground.go(point, share * new + (1 - share) * (point - state.before))
+        return after, state._replace(before=point)
+
+    def _checked(self, state: State) -> State:
+        """At a checkpoint: who halves, and goes back."""
+        stuck = ~state.halved & (state.best_loss >= state.then)
+        halved = (state.gained <= self.rho * state.gap) | stuck
+        gap = max(state.gap - _part(0.03, state.steps), _part(0.06, state.steps))
+        return state._replace(
+            length=torch.where(halved, state.length / 2, state.length),
+            gained=torch.zeros_like(state.gained),
+            then=state.best_loss,
+            halved=halved,
+            checkpoint=state.checkpoint + gap,
+            gap=gap,
+        )
+
+
+def _noted(state: State, delta: Tensor, loss: Tensor, grad: Tensor) -> State:
+    """The state with the loss and the gradient at delta taken note of."""
+    better = loss < state.best_loss
+    return state._replace(
+        best=_choose(better, delta, state.best),
+        best_grad=_choose(better, grad, state.best_grad),
+        best_loss=torch.where(better, loss, state.best_loss),
+        gained=state.gained + (loss < state.latest),
+        latest=loss,
+    )
+
+
+def _part(share: float, steps: int) -> int:
+    """A share of the moves between the points that a run tries, at least one."""
+    return max(1, int(share * (steps - 1)))
+
+
+def _choose(which: Tensor, these: Tensor, others: Tensor) -> Tensor:
+    """These rows where `which` (N,) is true, else the others."""
+    return torch.where(which[:, None, None, None], these, others)

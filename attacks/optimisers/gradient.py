@@ -1,0 +1,200 @@
+"""How an estimate becomes a step. An optimiser is a pair of pure functions; its state is a value of its own.
+
+APGD, which also looks at the losses, is in `apgd.py`; the one that filters its gradients in `wiener.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from attacks.eot.estimate import Estimate
+from attacks.ground import Ground
+from attacks.runtime.values import kept
+from transforms.sampling.homography import wide_dtype
+
+Schedule = Literal["constant", "cosine", "linear"]
+
+
+@kept
+class State(NamedTuple):
+    """`momentum` (like delta), the number of steps done and planned, the length that steps are measured in; and the
+    `point` that delta looks ahead from, where it does."""
+
+    momentum: Tensor
+    step: int
+    steps: int
+    reach: float
+    point: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class PGD:
+    """Projected gradient descent: a step along the steepest direction of the perturbation's norm.
+
+    With `nesterov` the estimate is taken where the momentum is about to lead (NI-FGSM, Lin et al. 2020): delta is
+    this look-ahead point, a point of the set, and the state keeps the point that the steps start from. After the
+    last of the planned steps delta is that point itself; a run that is cut short ends on a look-ahead point. How far
+    ahead: `momentum` times the next step, along the steepest direction of the momentum. The paper looks
+    alpha * mu * g ahead, which suits L-inf alone and depends on how g is normalised: far below one 8-bit level with
+    its L1 norm, several steps with its mean (as torchattacks does).
+
+    Args:
+        rel_step_size: length of the first step as a share of eps, in the perturbation's norm, so that a sweep over
+            eps cannot leave the step too short to reach the ball's edge.
+        momentum: of gradients normalised per image to L1 norm 1, before the sign (MI-FGSM, Dong et al. 2018, eq. 6);
+            0 is plain PGD (Madry et al. 2018).
+        schedule: cosine or linear (to zero over the run), or constant.
+        nesterov: look ahead; needs momentum.
+    """
+
+    rel_step_size: float = 0.8
+    momentum: float = 0.75
+    schedule: Schedule = "cosine"
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        check_step("rel_step_size", self.rel_step_size, self.schedule, momentum=self.momentum)
+        _check_nesterov(self.nesterov, self.momentum)
+
+    def init(self, delta: Tensor, *, reach: float, steps: int) -> State:
+        """The state before the first of `steps` steps."""
+        return State(torch.zeros_like(delta), 0, steps, reach, delta if self.nesterov else None)
+
+    def step(self, delta: Tensor, found: Estimate, state: State, ground: Ground) -> tuple[Tensor, State]:
+        """The next delta and state."""
+        grad = found.grad
+        share = grad.flatten(1).abs().sum(1).clamp(min=torch.finfo(grad.dtype).tiny)
+        momentum = self.momentum * state.momentum + grad / share[:, None, None, None]
+        start = delta if state.point is None else state.point
+        after = ground.go(start, ground.descend(momentum, self._length(state), start))
+        state = state._replace(momentum=momentum, step=state.step + 1)
+        if not self.nesterov:
+            return after, state
+        state = state._replace(point=after)
+        if state.step >= state.steps:
+            return after, state
+        return ground.go(after, ground.descend(momentum, self.momentum * self._length(state), after)), state
+
+    def _length(self, state: State) -> float:
+        """Of the next step."""
+        return self.rel_step_size * state.reach * decay(self.schedule, state.step, state.steps)
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Projected stochastic gradient descent with momentum, as `torch.optim.SGD`: the step is as long as the gradient
+    says, so `lr` depends on the loss and on the picture's size. For the L-inf ball use PGD.
+
+    Args:
+        lr: step per unit of gradient.
+        momentum: 0 to below 1.
+        schedule: cosine or linear (to zero over the run), or constant.
+        nesterov: Nesterov's momentum instead of the heavy ball, in the form of `torch.optim.SGD`: delta stands for
+            the look-ahead point, and steps along grad + momentum * velocity. Needs momentum.
+    """
+
+    lr: float
+    momentum: float = 0.9
+    schedule: Schedule = "cosine"
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        check_step("lr", self.lr, self.schedule, momentum=self.momentum)
+        _check_nesterov(self.nesterov, self.momentum)
+
+    def init(self, delta: Tensor, *, reach: float, steps: int) -> State:
+        """The state before the first of `steps` steps."""
+        return State(torch.zeros_like(delta), 0, steps, reach)
+
+    def step(self, delta: Tensor, found: Estimate, state: State, ground: Ground) -> tuple[Tensor, State]:
+        """The next delta and state."""
+        momentum = self.momentum * state.momentum + found.grad
+        along = found.grad + self.momentum * momentum if self.nesterov else momentum
+        after = ground.go(delta, -self.lr * decay(self.schedule, state.step, state.steps) * along)
+        return after, state._replace(momentum=momentum, step=state.step + 1)
+
+
+@kept
+class Moments(NamedTuple):
+    """Running means of the gradient and of its square (like delta), the number of steps done and planned, and the
+    length that steps are measured in."""
+
+    first: Tensor
+    second: Tensor
+    step: int
+    steps: int
+    reach: float
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma & Ba 2015), in the geometry of the perturbation's norm: the steepest step along the mean gradient,
+    in which each value is damped by how well its gradients agree, |m| / sqrt(v) (about 1 where they all do).
+
+    For L-inf this is Adam itself: `torch.optim.Adam` with a learning rate of rel_step_size * eps for each value. In
+    another norm an undamped step has that length, and goes along m rather than sign(m), which would lead to a point
+    beside the optimum of any ball that is no box. Adam's `eps` is 0, so that the scale of the loss does not show; a
+    value that has had no gradient stays where it is.
+
+    Args:
+        rel_step_size: length of an undamped first step as a share of eps. A run of n steps goes at most n / 2 such
+            steps far with a schedule that ends at zero, and damping leaves a part of that under noise: below some
+            200 steps take more than the default, 1 or so.
+        beta1: memory of the mean gradient, 0 to below 1.
+        beta2: memory of the mean square, 0 to below 1.
+        schedule: cosine or linear (to zero over the run), or constant.
+    """
+
+    rel_step_size: float = 0.5
+    beta1: float = 0.9
+    beta2: float = 0.999
+    schedule: Schedule = "cosine"
+
+    def __post_init__(self) -> None:
+        check_step("rel_step_size", self.rel_step_size, self.schedule, beta1=self.beta1, beta2=self.beta2)
+
+    def init(self, delta: Tensor, *, reach: float, steps: int) -> Moments:
+        """The state before the first of `steps` steps. Moments are float64 where the device has it: the square of a
+        very small or very large gradient is 0 or infinite in float32."""
+        nothing = torch.zeros_like(delta, dtype=wide_dtype(delta))
+        return Moments(nothing, nothing, 0, steps, reach)
+
+    def step(self, delta: Tensor, found: Estimate, state: Moments, ground: Ground) -> tuple[Tensor, Moments]:
+        """The next delta and state."""
+        grad = found.grad.to(state.first)
+        first = self.beta1 * state.first + (1 - self.beta1) * grad
+        second = self.beta2 * state.second + (1 - self.beta2) * grad.square()
+        mean = first / (1 - self.beta1 ** (state.step + 1))
+        size = (second / (1 - self.beta2 ** (state.step + 1))).sqrt()
+        agreement = torch.where(size > 0, mean.abs() / size, 0)
+        length = self.rel_step_size * state.reach * decay(self.schedule, state.step, state.steps)
+        after = ground.go(delta, ground.descend(mean.to(delta), length, delta) * agreement.to(delta))
+        return after, state._replace(first=first, second=second, step=state.step + 1)
+
+
+def decay(schedule: Schedule, step: int, steps: int) -> float:
+    """The length of step `step` of `steps` (from 0), as a share of that of the first."""
+    if schedule == "constant":
+        return 1.0
+    return 1 - step / steps if schedule == "linear" else (1 + math.cos(math.pi * step / steps)) / 2
+
+
+def check_step(name: str, size: float, schedule: str, **memories: float) -> None:
+    """Raise ValueError for a length, a schedule, or a share of memory that no optimiser could use."""
+    if not (size > 0 and math.isfinite(size)):
+        raise ValueError(f"`{name}` must be a positive number; got {size}")
+    for memory, share in memories.items():
+        if not 0 <= share < 1:
+            raise ValueError(f"`{memory}` must lie in [0, 1); got {share}")
+    if schedule not in get_args(Schedule):
+        raise ValueError(f"`schedule` must be one of {', '.join(get_args(Schedule))}; got {schedule!r}")
+
+
+def _check_nesterov(nesterov: bool, momentum: float) -> None:
+    if nesterov and momentum == 0:
+        raise ValueError("`nesterov` needs `momentum` above 0, got 0; 0.9 is common")

@@ -1,0 +1,119 @@
+"""Projected gradient descent along what the gradients of a whole run agree on.
+
+With a few views a step, most of a gradient is noise, and the sign of a value that is mostly noise is a coin's. Two
+remedies, each without a number to tune: a momentum that grows, and a filter that asks the gradients themselves how
+much of each spatial frequency is signal. What does not change from step to step passes unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.eot.estimate import Estimate
+from attacks.ground import Ground
+from attacks.optimisers.gradient import Schedule, check_step, decay
+from attacks.runtime.values import kept
+from transforms.sampling.homography import wide_dtype
+
+#: The momentum before step t, counted from 0, is t / (t + GROWTH): that of Nesterov's accelerated gradient (1983; Su,
+#: Boyd & Candes 2016, sec. 2). Its gradients are, on average, a fifth of the run so far old, however long that is.
+GROWTH = 3
+#: Rings of the frequency plane that share one gain, at most; and no ring's gain is below the least, so that where no
+#: two gradients agree the step is still one along their mean.
+RINGS, LEAST = 24, 0.01
+
+
+@kept
+class State(NamedTuple):
+    """The weighted sums of the gradients of even and of odd steps (like delta), the number of steps done and planned,
+    and the length that steps are measured in."""
+
+    even: Tensor
+    odd: Tensor
+    step: int
+    steps: int
+    reach: float
+
+
+@dataclass(frozen=True)
+class Wiener:
+    """Steps along the steepest direction of the perturbation's norm, as `PGD`, for a mean gradient in which noise is
+    damped frequency by frequency.
+
+    The mean is that of a momentum t / (t + 3) of gradients normalised per image to L1 norm 1: weights that rise with
+    the cube of the step (as in the polynomial-decay averaging of Shamir & Zhang 2013). It is kept as two halves, of
+    even and of odd steps. What both halves have in common is signal, the rest is noise (the Fourier ring correlation
+    of microscopy, Saxton & Baumeister 1982), and `filtered` gives each frequency the gain of Wiener's filter.
+
+    Args:
+        rel_step_size: length of the first step as a share of eps, in the perturbation's norm.
+        schedule: cosine or linear (to zero over the run), or constant.
+    """
+
+    rel_step_size: float = 0.8
+    schedule: Schedule = "cosine"
+
+    def __post_init__(self) -> None:
+        check_step("rel_step_size", self.rel_step_size, self.schedule)
+
+    def init(self, delta: Tensor, *, reach: float, steps: int) -> State:
+        """The state before the first of `steps` steps. The sums are float64 where the device has it: a transform in
+        float32 rounds anew, which turns signs, and several processes would soon go apart."""
+        nothing = torch.zeros_like(delta, dtype=wide_dtype(delta))
+        return State(nothing, nothing, 0, steps, reach)
+
+    def step(self, delta: Tensor, found: Estimate, state: State, ground: Ground) -> tuple[Tensor, State]:
+        """The next delta and state."""
+        grad, momentum = found.grad.to(state.even), state.step / (state.step + GROWTH)
+        share = grad.flatten(1).abs().sum(1).clamp(min=torch.finfo(grad.dtype).tiny)[:, None, None, None]
+        even, odd = momentum * state.even, momentum * state.odd
+        even, odd = (even, odd + grad / share) if state.step % 2 else (even + grad / share, odd)
+        length = self.rel_step_size * state.reach * decay(self.schedule, state.step, state.steps)
+        after = ground.go(delta, ground.descend(filtered(even, odd).to(delta), length, delta))
+        return after, state._replace(even=even, odd=odd, step=state.step + 1)
+
+
+def filtered(even: Tensor, odd: Tensor) -> Tensor:
+    """The sum of two noisy measurements of the same pictures (N,C,H,W), each frequency times the share of it that is
+    signal: S / (S + N) with the signal S and the noise N of the sum (Wiener 1949).
+
+    With the correlation r of the two in a ring of frequencies, over all channels, that share is 2 r / (1 + r): what
+    is uncorrelated adds up in power, what is common in amplitude. Values that are 0 in the sum stay 0.
+    """
+    height, width = even.shape[2:]
+    rings, weights = _rings(height, width, even.dtype, even.device)
+    one, other = torch.fft.rfft2(even), torch.fft.rfft2(odd)
+
+    def ringed(power: Tensor) -> Tensor:
+        found: Tensor = (power.sum(1).flatten(1) * weights) @ rings
+        return found
+
+    both = (ringed(one.abs().square()) * ringed(other.abs().square())).sqrt()
+    common = ringed((one * other.conj()).real)
+    r = torch.where(both > 0, common / both, 0).clamp(0, 1)
+    gain = (2 * r / (1 + r)).clamp(min=LEAST) @ rings.T
+    passed = torch.fft.irfft2((one + other) * gain.view(-1, 1, *one.shape[2:]), s=(height, width))
+    return torch.where(even + odd == 0, 0, passed)
+
+
+@lru_cache(maxsize=2)  # 24 numbers a pixel or so
+@torch.inference_mode(False)
+def _rings(height: int, width: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Which ring each frequency of `rfft2` lies in, as a matrix of zeros and ones (frequencies, rings), and how often
+    the whole transform holds it (frequencies,). A sum as a product with a matrix gives the same bits every time, on
+    any device. A small picture has few frequencies, and so fewer rings."""
+    count = max(1, min(RINGS, min(height, width) // 4))
+    rows, columns = torch.fft.fftfreq(height, dtype=dtype), torch.fft.rfftfreq(width, dtype=dtype)
+    radius = (rows[:, None].square() + columns.square()).sqrt().flatten() / 0.5**0.5
+    ring = (radius * count).long().clamp(max=count - 1)
+    weights = torch.full((height, len(columns)), 2, dtype=dtype)
+    weights[:, 0] = 1
+    if width % 2 == 0:
+        weights[:, -1] = 1
+    rings = (ring[:, None] == torch.arange(count)).to(device, dtype)
+    return rings, weights.flatten().to(device)

@@ -1,0 +1,1 @@
+"""What may be changed: balls, sparse and spectral sets, masks, patches."""

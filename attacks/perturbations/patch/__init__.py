@@ -1,0 +1,1 @@
+"""A patch: texture, shape, placement, colours, and the card printed round it."""

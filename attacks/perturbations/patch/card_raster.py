@@ -1,0 +1,168 @@
+"""A card in pixels.
+
+Between texels the texture is sampled bilinearly, as a layer of a scene is (see `transforms.scene`): what is printed
+is what the attack looked at, not squares of one colour. The sampling is that of `transforms.resizing.resize` with the kernel
+"torch_bilinear_aa" (bilinear where the print is finer than the texture, averaged where it is coarser), but the grid
+of pixels may begin anywhere. An edge inside a pixel covers that pixel by its share, so every edge lies where the
+layout says, not at the next whole pixel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attacks.perturbations.patch import card as layout
+from attacks.perturbations.patch.card import MODULES, Box, Card
+from attacks.perturbations.patch.card_drawing import Fill, printed
+
+Picture = NDArray[np.uint8]  # (H, W, 3)
+Texture = NDArray[np.float32]  # (h, w, 3) of values 0..255, already over white paper
+
+MM = 25.4  # an inch
+WHITE = 255
+#: Rows at a time: a large card in floating point would not fit into memory.
+STRIP = 256
+#: More pixels than Pillow opens again without a word.
+MOST = 89_000_000
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Pixels over millimetres: how many a millimetre across and down, and the pixel position of (0, 0) mm."""
+
+    across: float
+    down: float
+    left: float = 0.0
+    top: float = 0.0
+
+    def columns(self, box: Box) -> tuple[float, float]:
+        """Where a box begins and ends, in pixels from the left edge of the picture."""
+        return self.left + box.x * self.across, self.left + (box.x + box.width) * self.across
+
+    def rows(self, box: Box) -> tuple[float, float]:
+        """The same from the upper edge."""
+        return self.top + box.y * self.down, self.top + (box.y + box.height) * self.down
+
+
+def card_picture(card: Card, texture: Texture, dpi: int) -> Picture:
+    """The card at exactly `dpi` pixels an inch, its upper left corner that of the first pixel.
+
+    Raises:
+        ValueError: more pixels than common software opens.
+    """
+    grid = Grid(dpi / MM, dpi / MM)
+    size = round(card.height * grid.down), round(card.width * grid.across)
+    if math.prod(size) > MOST:
+        raise ValueError(
+            f"`dpi` is too high for a card of {card.width:.0f} x {card.height:.0f} mm: {dpi} makes "
+            f"{math.prod(size) / 1e6:.0f} megapixels, more than {MOST / 1e6:.0f}; lower it, or "
+            f"`width_mm` to {_widest(card, dpi)}, the largest at {dpi} dpi"
+        )
+    picture = np.full((*size, 3), WHITE, np.uint8)
+    lay(picture, grid, texture, card.patch)
+    fill(picture, grid, printed(card))
+    return picture
+
+
+def _widest(large: Card, dpi: int) -> int:
+    """The most millimetres that a patch of this shape, now too large, may be wide. Fiducials have a least size, so a
+    card shrinks no more than its patch does: from a guess on, there is but a little to go."""
+    area = round(large.height * dpi / MM) * round(large.width * dpi / MM)
+    for width in range(math.floor(large.patch.width * math.sqrt(MOST / area)), 1, -1):
+        less = layout.card(width, max(1.0, width * large.patch.height / large.patch.width))
+        if round(less.height * dpi / MM) * round(less.width * dpi / MM) <= MOST:
+            return width
+    return 1
+
+
+def patch_picture(texture: Texture, size: tuple[int, int]) -> Picture:
+    """The texture alone as (height, width) pixels, edge to edge."""
+    picture = np.full((*size, 3), WHITE, np.uint8)
+    lay(picture, Grid(size[1], size[0]), texture, Box(0, 0, 1, 1))
+    return picture
+
+
+def surround(card: Card, texture: tuple[int, int], fine: float = 4.0) -> tuple[Picture, int, int, int]:
+    """The card with a blank patch, at a resolution where a texel of the patch is a whole number of pixels: the
+    texture can be pasted into it texel by texel.
+
+    Args:
+        texture: (height, width) of the patch in texels.
+        fine: at least so many pixels along a module of a fiducial.
+
+    Returns:
+        The picture, the first row and column of the patch in it, and the pixels k along a texel: the patch lies at
+        rows top..top + k*h, columns left..left + k*w. The picture ends less than a pixel outside the card, in white.
+    """
+    rows, columns = texture
+    patch = card.patch
+    module = card.tags[0].box.width / MODULES
+    k = max(1, math.ceil(fine / module * max(patch.width / columns, patch.height / rows)))
+    across, down = k * columns / patch.width, k * rows / patch.height
+    left, top = math.ceil(patch.x * across), math.ceil(patch.y * down)
+    right = math.ceil((card.width - patch.x - patch.width) * across)
+    low = math.ceil((card.height - patch.y - patch.height) * down)
+    picture = np.full((top + k * rows + low, left + k * columns + right, 3), WHITE, np.uint8)
+    fill(picture, Grid(across, down, left - patch.x * across, top - patch.y * down), printed(card))
+    return picture, top, left, k
+
+
+def fill(picture: Picture, grid: Grid, fills: Iterable[Fill]) -> None:
+    """Draw shapes of one colour each, every pixel by the share of it that they cover."""
+    for each in fills:
+        columns = [grid.columns(box) for box in each.boxes]
+        rows = [grid.rows(box) for box in each.boxes]
+        x0, x1 = _range(min(a for a, _ in columns), max(b for _, b in columns), picture.shape[1])
+        y0, y1 = _range(min(a for a, _ in rows), max(b for _, b in rows), picture.shape[0])
+        cover = np.zeros((y1 - y0, x1 - x0), np.float32)
+        for column, row in zip(columns, rows, strict=True):
+            a, b = _range(*column, picture.shape[1])
+            c, d = _range(*row, picture.shape[0])
+            cover[c - y0 : d - y0, a - x0 : b - x0] += np.outer(_cover(*row, c, d), _cover(*column, a, b))
+        _blend(picture[y0:y1, x0:x1], np.asarray(each.colour, np.float32), np.minimum(cover, 1))
+
+
+def lay(picture: Picture, grid: Grid, texture: Texture, box: Box) -> None:
+    """Draw the texture into a box."""
+    (x0, x1), (y0, y1) = grid.columns(box), grid.rows(box)
+    a, b = _range(x0, x1, picture.shape[1])
+    c, d = _range(y0, y1, picture.shape[0])
+    height, width = texture.shape[:2]
+    columns = _weights(width, a, b, x0, width / (x1 - x0))
+    beside = _cover(x0, x1, a, b)
+    for start in range(c, d, STRIP):
+        stop = min(start + STRIP, d)
+        rows = _weights(height, start, stop, y0, height / (y1 - y0))
+        lines = (rows @ texture.reshape(height, -1)).reshape(stop - start, width, -1)
+        values = np.stack([lines[..., channel] @ columns.T for channel in range(3)], axis=-1)
+        _blend(picture[start:stop, a:b], values, np.outer(_cover(y0, y1, start, stop), beside))
+
+
+def _blend(under: Picture, values: NDArray[Any], cover: NDArray[Any]) -> None:
+    share = cover[..., None].astype(np.float32)
+    under[...] = np.clip(np.rint(under * (1 - share) + values * share), 0, 255)
+
+
+def _range(start: float, stop: float, size: int) -> tuple[int, int]:
+    """The pixels that an interval touches, of those that there are."""
+    return max(0, math.floor(start)), min(size, math.ceil(stop))
+
+
+def _cover(start: float, stop: float, first: int, last: int) -> NDArray[np.float32]:
+    """The share of each pixel first..last that lies within an interval."""
+    pixels = np.arange(first, last)
+    covered = np.minimum(pixels + 1, stop) - np.maximum(pixels, start)
+    return np.asarray(np.clip(covered, 0, 1), np.float32)
+
+
+def _weights(texels: int, first: int, last: int, start: float, step: float) -> NDArray[np.float32]:
+    """(pixels first..last, texels): bilinear weights, the texture from pixel `start` on, a pixel `step` texels."""
+    centres = (np.arange(first, last) + 0.5 - start) * step - 0.5
+    weights = np.clip(1 - np.abs(centres[:, None] - np.arange(texels)) / max(1.0, step), 0, None)
+    return np.asarray(weights / weights.sum(1, keepdims=True), np.float32)

@@ -1,0 +1,159 @@
+"""Maps of colours from files: what is known of a printer, as a table (see `transforms.colour.lut`).
+
+Files may come from anywhere. Their size is limited, and what is wrong with one is said in one line.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageCms
+from torch import Tensor
+
+from attacks.perturbations.patch.inks import generic
+from transforms.colour.lut import NODES, nodes, powers, sampled, terms
+from transforms.colour.spaces import to_linear, to_srgb
+
+#: The most bytes of a file; profiles of printers have 0.1 to 4 million.
+MOST = {".icc": 2**24, ".icm": 2**24, ".cube": 2**24, ".json": 2**16}
+#: The most nodes along an axis of a .cube; programs write 17 to 65.
+MOST_NODES = 65
+#: Intent -> what brings the picture to the printer's colours, and those back to the screen.
+INTENTS = {
+    "relative": (ImageCms.Intent.RELATIVE_COLORIMETRIC, ImageCms.Intent.RELATIVE_COLORIMETRIC),
+    "perceptual": (ImageCms.Intent.PERCEPTUAL, ImageCms.Intent.RELATIVE_COLORIMETRIC),
+    "absolute": (ImageCms.Intent.ABSOLUTE_COLORIMETRIC, ImageCms.Intent.ABSOLUTE_COLORIMETRIC),
+}
+
+
+def read_colour_map(name: str, intent: str = "relative", key: str = "printer.colour") -> Tensor | None:
+    """The table (3,n,n,n) of sRGB for sRGB that a name stands for.
+
+    Args:
+        name: ideal (colours come out as asked: None), generic (see `attacks.perturbations.patch.inks`), or the path of an ICC profile
+            (.icc, .icm), a LUT of display colours (.cube), or a fitted polynomial (.json, see `polynomial_json`).
+        intent: of a profile; relative (the paper counts as white), perceptual, or absolute (the paper's own colour
+            shows). Others have none.
+        key: of the configuration, for messages.
+
+    Raises:
+        ValueError, FileNotFoundError: in one line.
+    """
+    if intent not in INTENTS:
+        raise ValueError(f"`printer.intent` must be one of {', '.join(INTENTS)}; got {intent!r}")
+    suffix = Path(name).suffix.lower()
+    if intent != "relative" and suffix not in (".icc", ".icm"):
+        raise ValueError(f"`printer.intent={intent}` is for an ICC profile; {name!r} has no intents")
+    if name in ("ideal", "generic"):
+        return None if name == "ideal" else generic()
+    if suffix not in MOST:
+        raise ValueError(f"`{key}` must be ideal, generic, or a file {', '.join(MOST)}; got {name!r}")
+    if not Path(name).is_file():
+        raise FileNotFoundError(f"`{key}`: there is no file {name!r} (paths are relative to {Path.cwd()})")
+    with Path(name).open("rb") as file:
+        content = file.read(MOST[suffix] + 1)
+    try:
+        if len(content) > MOST[suffix]:
+            raise ValueError(f"more than {MOST[suffix]} bytes")
+        if suffix == ".cube":
+            return _cube(content)
+        return _polynomial(content) if suffix == ".json" else _profile(content, intent)
+    except (ValueError, OSError, OverflowError, RecursionError, ImageCms.PyCMSError) as error:
+        raise ValueError(
+            f"`{key}`: {name} is not a {suffix} that can be used: {' '.join(str(error).split())}"
+        ) from None
+
+
+def polynomial_json(coefficients: Sequence[Sequence[float]], degree: int, light: str) -> dict[str, Any]:
+    """The content of a .json file: of each channel, the weights of the monomials in the order of
+    `transforms.colour.lut.powers`; `light` says of what, linear light or sRGB values. Raises ValueError."""
+    rows = [[float(value) for value in row] for row in coefficients]
+    if len(rows) != 3 or any(len(row) != len(powers(degree)) for row in rows):
+        raise ValueError(f"`coefficients` must be 3 rows of {len(powers(degree))} numbers, for degree {degree}")
+    if not all(math.isfinite(value) and abs(value) <= 1e4 for row in rows for value in row):
+        raise ValueError("`coefficients` must be numbers of at most 10000")
+    if light not in ("linear", "srgb"):
+        raise ValueError(f"`light` must be linear or srgb; got {light!r}")
+    return {"schema": 1, "kind": "polynomial", "degree": degree, "coefficients": rows, "light": light}
+
+
+def polynomial(coefficients: Sequence[Sequence[float]], degree: int, light: str) -> Tensor:
+    """The table of a polynomial in red, green and blue. What leaves [0,1] is left to the stage to clamp."""
+    weights = torch.tensor(coefficients, dtype=torch.float64)
+    if light == "srgb":
+        return sampled(lambda colours: terms(colours, degree) @ weights.T)
+    return sampled(lambda colours: to_srgb(terms(to_linear(colours), degree) @ weights.T))
+
+
+def _polynomial(content: bytes) -> Tensor:
+    found = json.loads(content)
+    if not isinstance(found, dict) or found.get("schema") != 1 or found.get("kind") != "polynomial":
+        raise ValueError('it must hold {"schema": 1, "kind": "polynomial", ...}')
+    degree, rows = found.get("degree"), found.get("coefficients")
+    if type(degree) is not int or not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        raise ValueError("it needs a `degree` and three lists of `coefficients`")
+    if any(type(value) not in (int, float) for row in rows for value in row):
+        raise ValueError("`coefficients` must be numbers")
+    checked = polynomial_json(rows, degree, str(found.get("light")))
+    return polynomial(checked["coefficients"], degree, checked["light"])
+
+
+def _profile(content: bytes, intent: str) -> Tensor:
+    """A soft proof: sRGB to the printer's colours and back. Black is scaled to the ink's black on the way there, as
+    layout programs do, and seen as the ink shows it on the way back."""
+    there, back = INTENTS[intent]
+    profile, screen = ImageCms.ImageCmsProfile(io.BytesIO(content)), ImageCms.createProfile("sRGB")
+    kind, space = profile.profile.device_class.strip(), profile.profile.xcolor_space.strip()
+    if kind not in ("prtr", "mntr") or space not in ("RGB", "CMYK", "GRAY"):
+        raise ValueError(f"it must be of a printer or a screen, in RGB, CMYK or grey; it is a {kind} in {space}")
+    exact, black = ImageCms.Flags.NOOPTIMIZE, ImageCms.Flags.BLACKPOINTCOMPENSATION
+    if profile.profile.is_matrix_shaper:  # LittleCMS would carry colours through it that the device does not have
+        steps = [
+            ImageCms.buildTransform(screen, profile, "RGB", "RGB", there, exact | black),
+            ImageCms.buildTransform(profile, screen, "RGB", "RGB", back, exact),
+        ]
+    else:
+        flags = exact | black | ImageCms.Flags.SOFTPROOFING
+        steps = [ImageCms.buildProofTransform(screen, screen, profile, "RGB", "RGB", there, back, flags)]
+    asked = (nodes() * 255).round().to(torch.uint8).reshape(NODES, -1, 3).numpy()
+    shown = Image.fromarray(asked)
+    for step in steps:
+        shown = step.apply(shown)
+    table = torch.from_numpy(np.array(shown)).reshape(NODES, NODES, NODES, 3)
+    return table.permute(3, 0, 1, 2).float() / 255
+
+
+def _cube(content: bytes) -> Tensor:
+    """Adobe's Cube LUT Specification 1.0, and the input range that DaVinci Resolve writes: red changes fastest."""
+    size = 0
+    rows: list[list[float]] = []
+    for line in content.decode("utf-8").splitlines():
+        word, *others = line.split() or ["#"]
+        if word.startswith("#") or word == "TITLE":
+            continue
+        if word == "LUT_3D_SIZE":
+            if size or rows or len(others) != 1 or not others[0].isdecimal() or not 2 <= int(others[0]) <= MOST_NODES:
+                raise ValueError(f"`LUT_3D_SIZE` must be given once, before the colours, as 2 to {MOST_NODES}")
+            size = int(others[0])
+        elif word in ("DOMAIN_MIN", "DOMAIN_MAX", "LUT_3D_INPUT_RANGE"):
+            wanted = {"DOMAIN_MIN": [0.0] * 3, "DOMAIN_MAX": [1.0] * 3, "LUT_3D_INPUT_RANGE": [0.0, 1.0]}[word]
+            if [float(value) for value in others] != wanted:
+                raise ValueError(f"`{word}` must be {' '.join(f'{value:g}' for value in wanted)}: display colours")
+        elif word[0].isalpha():
+            raise ValueError(f"`{word[:40]}` is not read here: a table of three axes, LUT_3D_SIZE, is wanted")
+        else:
+            rows.append([float(value) for value in (word, *others)])
+            if len(rows[-1]) != 3 or not all(-1 <= value <= 2 for value in rows[-1]):
+                raise ValueError(
+                    f"colour {len(rows)} must be three numbers, between -1 and 2; got {line.strip()[:60]!r}"
+                )
+    if not size or len(rows) != size**3:
+        raise ValueError(f"it must hold LUT_3D_SIZE, and as many colours as its cube; got {size} and {len(rows)}")
+    return torch.tensor(rows).reshape(size, size, size, 3).permute(3, 2, 1, 0).contiguous()

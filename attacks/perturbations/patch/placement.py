@@ -1,0 +1,98 @@
+"""Where a patch lies in each picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from transforms.sampling.homography import homography
+
+#: (x, y) of the upper left, upper right, lower right and lower left corner.
+Quad = Sequence[Sequence[float]]
+#: The corners of a texture in shares of it, in the order of a quad.
+UNIT = torch.tensor([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """One or several places of a texture in each picture.
+
+    Args:
+        quads: (N,K,4,2) where its corners lie, K places in each of N pictures (N = 1: the same in all), as shares of
+            the picture's width and height: (x, y) from (0, 0), the upper left corner of the picture, to (1, 1), its
+            lower right one; upper left, upper right, lower right, lower left of the texture. Any quad that a camera
+            could see; a mirrored one mirrors the texture.
+        cover: (N,K,h,w) how much of the texture shows in each place, or (N,K,1,1): 0 where a picture has fewer places
+            than K. None: all of it.
+
+    Raises:
+        ValueError: a degenerate quad, one outside the picture, pixels in the place of shares, or shapes that do not
+            fit.
+    """
+
+    quads: Tensor
+    cover: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        corners = self.quads
+        if corners.dim() != 4 or corners.shape[-2:] != (4, 2) or not corners.shape[0] or not corners.shape[1]:
+            raise ValueError(f"`quad` must hold four corners (x, y); got shape {tuple(corners.shape)}")
+        if not bool(((corners > -1) & (corners < 2)).all()):
+            raise ValueError(
+                "`quad` is in shares of the picture's width and height, not pixels; got "
+                f"{corners.flatten(0, 1).tolist()}"
+            )
+        cover = self.cover
+        if cover is not None and (cover.dim() != 4 or cover.shape[:2] != corners.shape[:2]):
+            raise ValueError(
+                f"`cover` must be (N,K,h,w), with a row for each picture and place; got {tuple(cover.shape)} for "
+                f"{tuple(corners.shape)}"
+            )
+        for quad in corners.flatten(0, 1).to("cpu", torch.float64).unbind():
+            if bool((quad.amax(0) <= 0).any() or (quad.amin(0) >= 1).any()):
+                raise ValueError(f"`quad` lies outside the picture, 0 to 1, so nobody sees it; got {quad.tolist()}")
+            try:
+                homography(quad, UNIT)
+            except ValueError:
+                raise ValueError(
+                    "`quad` folds over, or has three corners in a line; give upper left, upper right, lower right, "
+                    f"lower left of the texture; got {quad.tolist()}"
+                ) from None
+
+    def __len__(self) -> int:
+        """How many places there are in each picture."""
+        return self.quads.shape[1]
+
+    def pulls(self, size: tuple[int, int], texture: tuple[int, int]) -> list[Tensor]:
+        """For each place (N,3,3) in float64 from the stage frame of pictures of `size` (height, width) to that of a
+        texture of `texture` (height, width)."""
+        corners = self.quads.to("cpu", torch.float64)
+        return [homography(_framed(quad, size), _framed(UNIT, texture)) for quad in corners.unbind(1)]
+
+    def take(self, rows: Tensor) -> Places:
+        """The places in some of the pictures."""
+        if len(self.quads) == 1:
+            return self
+        at = rows.to(self.quads.device)
+        return Places(self.quads[at], None if self.cover is None else self.cover[at.to(self.cover.device)])
+
+
+def places_of(quad: Quad | Tensor | Places) -> Places:
+    """One quad, the same in all pictures, or several quads (K,4,2), or places as they are."""
+    if isinstance(quad, Places):
+        return quad
+    corners = torch.as_tensor(quad, dtype=torch.float64)
+    if corners.dim() == 2:
+        corners = corners[None]
+    if corners.dim() != 3:
+        raise ValueError(f"`quad` must hold four corners (x, y); got shape {tuple(corners.shape)}")
+    return Places(corners[None])
+
+
+def _framed(shares: Tensor, size: tuple[int, int]) -> Tensor:
+    """From shares of width and height to the stage frame: the centre is 0, half the shorter side 1."""
+    height, width = size
+    return (shares - 0.5) * shares.new_tensor([width, height]) * (2 / min(size))

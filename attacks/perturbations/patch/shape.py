@@ -1,0 +1,207 @@
+"""Which part of its texture a patch shows: a rectangle, an ellipse, a circle, a polygon, or any picture.
+
+The mask has a value for every texel: the share of its area that is covered, exactly, so that an edge lies where it
+lies and not on the nearest texel (a polygon's area is added up along its outline, as a font's is rasterised).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from transforms.sampling.outline import Outline
+
+Word = Literal["rectangle", "ellipse", "circle"]
+#: A word, corners (x, y) in shares of the texture's width and height, or the path of a picture.
+Shape = Word | Sequence[Sequence[float]] | str | Path
+
+#: As `attacks.data.images.FORMATS`: left to itself, Pillow hands PostScript to Ghostscript.
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
+#: A picture may have another aspect than the texture by so much: whole pixels round it.
+ASPECT = 0.02
+#: An outline with less area than this share of the texture is flat.
+FLAT = 1e-6
+#: A curve and its polygon are nowhere farther apart than this, in texels.
+SAGITTA = 1e-3
+
+
+def alpha_of(shape: Shape, size: tuple[int, int]) -> Tensor | None:
+    """How much of each texel the shape covers, (1,1,h,w) float32 in [0,1], of a texture of `size` (h, w); None for a
+    rectangle, which covers all.
+
+    An ellipse touches all four edges; a circle is the largest that fits, in the texture's pixels; a polygon has its
+    corners in shares of width and height, in any order of turning; of a picture it is the alpha channel, or the
+    lightness if there is none.
+
+    Raises:
+        ValueError: no such word or file, an outline that is none, a picture of another aspect, or an empty one.
+    """
+    height, width = size
+    if isinstance(shape, str) and shape in get_args(Word):
+        if shape == "rectangle":
+            return None
+        sides = (width, height) if shape == "ellipse" else (min(size), min(size))
+        return _mask(_rounded(sides) + np.array([width, height]) / 2, size)
+    if isinstance(shape, str | Path):
+        return _pictured(Path(shape), size)
+    return _mask(_corners(shape) * np.array([width, height]), size)
+
+
+def outline_of(shape: Shape, size: tuple[int, int]) -> Outline | None:
+    """The same shape as a line, for a view that cuts its edges exactly; None for a picture, which has no line."""
+    height, width = size
+    if isinstance(shape, str | Path):
+        if shape == "rectangle":
+            return Outline()
+        if shape not in get_args(Word):
+            return None
+        side = (width, height) if shape == "ellipse" else (min(size), min(size))
+        far = tuple((1 + part / whole) / 2 for part, whole in zip(side, (width, height), strict=True))
+        return Outline(((1 - far[0], 1 - far[1]), (far[0], far[1])))
+    return Outline(tuple((float(x), float(y)) for x, y in _corners(shape)))
+
+
+def _mask(outline: np.ndarray, size: tuple[int, int]) -> Tensor:
+    return torch.from_numpy(covered(outline, size)).clamp(0, 1).float()[None, None]
+
+
+def covered(outline: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """The area of each texel of `size` (h, w) within a simple polygon (n,2) in texels, whose corners lie in the
+    texture, by Green's theorem: a piece of the outline adds its height to every texel on its right, and a part of it
+    to its own."""
+    height, width = size
+    start = outline
+    step = np.roll(outline, -1, axis=0) - start
+    every = np.arange(len(start))
+    pieces = [(every, np.zeros(len(start))), (every, np.ones(len(start)))]
+    for axis in (0, 1):  # cut where the outline passes from texel to texel
+        low, high = np.sort([start[:, axis], start[:, axis] + step[:, axis]], axis=0)
+        first = np.ceil(low)
+        count = np.maximum(np.floor(high) - first + 1, 0).astype(int) * (step[:, axis] != 0)
+        edge = np.repeat(np.arange(len(start)), count)
+        line = first[edge] + np.arange(len(edge)) - np.repeat(np.cumsum(count) - count, count)
+        pieces.append((edge, np.clip((line - start[edge, axis]) / step[edge, axis], 0, 1)))
+    edge, at = (np.concatenate([piece[i] for piece in pieces]) for i in (0, 1))
+    order = np.lexsort((at, edge))
+    edge, at = edge[order].astype(int), at[order]
+    same = edge[1:] == edge[:-1]
+    edge, at, end = edge[:-1][same], at[:-1][same], at[1:][same]
+    x, y = (start[edge] + ((at + end) / 2)[:, None] * step[edge]).T
+    rise = (end - at) * step[edge, 1]
+    column, row = np.minimum(x.astype(int), width - 1), np.minimum(y.astype(int), height - 1)
+    grid = np.zeros((height, width + 1))
+    np.add.at(grid, (row, column), rise * (column + 1 - x))
+    np.add.at(grid, (row, column + 1), rise * (x - column))
+    areas: np.ndarray = np.abs(np.cumsum(grid, axis=1)[:, :width])
+    return areas.round(9)  # what is not covered at all is 0, not the rounding error of a sum
+
+
+def _rounded(sides: tuple[int, int]) -> np.ndarray:
+    """An ellipse round (0, 0) as a polygon: half of its corners outside, half of its edges inside, of equal area."""
+    quarter = math.ceil(math.pi / 4 * math.sqrt(max(sides) / 2 / SAGITTA))
+    turn = np.arange(4 * quarter) * (math.pi / 2 / quarter) + math.pi / 4 / quarter
+    beyond = math.sqrt(math.pi / 2 / quarter / math.sin(math.pi / 2 / quarter))
+    points: np.ndarray = np.stack([np.cos(turn), np.sin(turn)], axis=1) * beyond
+    return points.clip(-1, 1) * (np.array(sides) / 2)
+
+
+def _corners(shape: Sequence[Sequence[float]]) -> np.ndarray:
+    """The corners of a polygon (n,2), or ValueError unless they are those of a simple one."""
+    try:
+        corners = np.array([[float(value) for value in corner] for corner in shape])
+        fits = corners.ndim == 2 and corners.shape[1] == 2 and len(corners) >= 3
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise ValueError(
+            "`perturbation.shape` must be a word, a picture's path, or three or more corners [[x, y], ...]; "
+            f"got {shape!r}"
+        )
+    if not bool(((corners >= 0) & (corners <= 1)).all()):
+        raise ValueError(
+            "`perturbation.shape` has its corners in shares of the texture's width and height, from 0 to 1, not in "
+            f"pixels; got {corners.tolist()}"
+        )
+    x, y = corners.T
+    if abs(float(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2 < FLAT:
+        raise ValueError(
+            f"`perturbation.shape` is flat, or crosses itself: its corners enclose no area: {corners.tolist()}"
+        )
+    crossing = _crossing(corners)
+    if crossing is not None:
+        raise ValueError(
+            f"`perturbation.shape` must not cross or touch itself: the edges from corners {crossing[0]} and "
+            f"{crossing[1]} (counted from 0) do (list the corners in the order in which the outline passes them)"
+        )
+    return corners
+
+
+def _crossing(corners: np.ndarray) -> tuple[int, int] | None:
+    """Two edges that share a point they should not, by the number of their first corner."""
+    n = len(corners)
+    ends = np.roll(corners, -1, axis=0)
+    for i in range(n):
+        for j in range(i + 1, n):
+            a, b, c, d = corners[i], ends[i], corners[j], ends[j]
+            if j == i + 1 or (i == 0 and j == n - 1):  # neighbours share a corner, and may not fold back
+                pivot, one, other = (b, a, d) if j == i + 1 else (a, b, c)
+                folds = _side(pivot, one, other) == 0 and (one - pivot) @ (other - pivot) >= 0
+            else:
+                folds = _meet(a, b, c, d)
+            if folds:
+                return i, j
+    return None
+
+
+def _meet(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray) -> bool:
+    """Whether the closed segments a-b and c-d have a point in common."""
+    boxes = np.maximum(np.minimum(a, b), np.minimum(c, d)) <= np.minimum(np.maximum(a, b), np.maximum(c, d))
+    return bool(boxes.all()) and _side(a, b, c) * _side(a, b, d) <= 0 and _side(c, d, a) * _side(c, d, b) <= 0
+
+
+def _side(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
+    return float(np.sign((b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])))
+
+
+def _pictured(path: Path, size: tuple[int, int]) -> Tensor:
+    """The mask that a picture shows: its alpha channel, or its lightness."""
+    if not path.is_file():
+        raise ValueError(
+            f"`perturbation.shape` must be one of {', '.join(get_args(Word))}, a list of corners [[x, y], ...], or "
+            f"the path of a picture; there is no picture `{path}` in {Path.cwd()}"
+        )
+    try:
+        with Image.open(path, formats=FORMATS) as opened:
+            values = _shares(ImageOps.exif_transpose(opened))
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"`perturbation.shape`: picture `{path}` cannot be read ({error})") from None
+    (rows, columns), (height, width) = values.shape, size
+    if abs(columns * height / (rows * width) - 1) > ASPECT:
+        raise ValueError(
+            f"`perturbation.shape`: picture `{path}` is {columns} x {rows} pixels and the texture {width} x {height}"
+            ": give both the same aspect (`perturbation.size`, or another picture)"
+        )
+    if (rows, columns) != size:  # the mean over each texel's area, or between the pixels of a smaller picture
+        how = Image.Resampling.BOX if rows >= height else Image.Resampling.BILINEAR
+        values = np.asarray(Image.fromarray(values).resize((width, height), how))
+    if not values.max() > 0:
+        raise ValueError(f"`perturbation.shape`: picture `{path}` is transparent or black all over: it shows nothing")
+    return torch.from_numpy(values.copy()).clamp(0, 1)[None, None]
+
+
+def _shares(picture: Image.Image) -> np.ndarray:
+    """(h,w) float32 in [0,1]."""
+    if "A" in picture.getbands() or "transparency" in picture.info:
+        return np.asarray(picture.convert("RGBA").getchannel("A"), dtype=np.float32) / 255
+    if picture.mode.startswith("I"):
+        return np.asarray(picture, dtype=np.float32) / 65535
+    if picture.mode == "F":
+        raise ValueError("floating-point pixels have no fixed range; save it with 8 or 16 bits")
+    return np.asarray(picture.convert("L"), dtype=np.float32) / 255

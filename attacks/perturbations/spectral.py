@@ -1,0 +1,143 @@
+"""Perturbations by frequency: held to the lowest ones, or driven by a smoothed gradient."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from attacks.perturbations.ball import Ball
+from attacks.perturbations.sparse import L0, L1
+from attacks.perturbations.subspace import Wrapped, filtered
+
+
+@dataclass(frozen=True)
+class LowFrequency(Wrapped):
+    """Every move lies in the span of the lowest `keep` x `keep` coefficients of each channel's 2-D cosine transform
+    (orthonormal DCT-II; Guo et al. 2019, Low Frequency Adversarial Perturbation).
+
+    The delta stays in the ball and the box of `inner` exactly. Where these clip it, what is clipped is sharp: there
+    the delta leaves the band. To be feasible is worth more than to be smooth.
+
+    Args:
+        inner: `Linf`, `L2`, or one of them wrapped. A low-frequency delta is never sparse.
+        keep: coefficients kept along each axis; a side of the picture, or more, keeps all of them.
+    """
+
+    inner: Ball
+    keep: int
+
+    def __post_init__(self) -> None:
+        if type(self.keep) is not int or self.keep < 1:
+            raise ValueError(f"`keep` must be a whole number of coefficients, at least 1; got {self.keep!r}")
+        ball = self.inner
+        while isinstance(ball, Wrapped):
+            ball = ball.inner
+        if isinstance(ball, L0 | L1):
+            raise ValueError(
+                f"`inner` must be Linf or L2: a perturbation of low frequencies is not sparse; got {ball}"
+            )
+
+    def only(self, delta: Tensor) -> Tensor:
+        """The low frequencies of the delta."""
+        rows, columns = (low_pass(side, self.keep, delta.dtype, delta.device) for side in delta.shape[2:])
+        return rows @ delta @ columns
+
+    def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
+        """The point of the set where `direction` leads: in the band, but for the box."""
+        edge = self.eps * self.steepest(direction)
+        return self.ball(edge) if images is None else self.project(edge, images)
+
+    def inside(self, direction: Tensor, images: Tensor | None) -> Tensor:
+        """Half the way to `farthest`."""
+        return self.farthest(direction, images) / 2
+
+    def steepest(self, grad: Tensor) -> Tensor:
+        """A step of norm 1 in the band: for L2 that with the largest inner product with `grad`; for L-inf the low
+        frequencies of the best one."""
+        step = self.only(self.inner.steepest(self.only(grad)))
+        norm = self.inner.norm(step)
+        return step / torch.where(norm > 0, norm, 1.0)[:, None, None, None]
+
+    def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor | None) -> Tensor:  # noqa: ARG002
+        """The move of norm `length` along `steepest`, downwards."""
+        if isinstance(length, Tensor):
+            length = length[:, None, None, None]
+        return -length * self.steepest(grad)
+
+    def project(self, delta: Tensor, images: Tensor) -> Tensor:
+        """That of `inner`: the band holds the moves, not the clipped point."""
+        return self.inner.project(delta, images)
+
+    def ball(self, delta: Tensor) -> Tensor:
+        """That of `inner`."""
+        return self.inner.ball(delta)
+
+    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+        """That of `inner`."""
+        return self.inner.quantise(delta, images)
+
+
+@dataclass(frozen=True)
+class Smoothed(Wrapped):
+    """The gradient is convolved with a Gaussian before any optimiser sees it: TI (Dong et al. 2019, Evading Defenses
+    by Translation-Invariant Attacks, eq. 7). The set is that of `inner`.
+
+    It stands for the mean gradient over shifted copies of the picture. The published code's kernel, 15 x 15 values
+    of a normal density from -3 to 3, is `sigma` = 7 / 3.
+
+    Args:
+        inner: any set.
+        sigma: standard deviation in pixels; the kernel ends at three of them, and adds up to 1. Beyond the picture
+            the gradient is zero.
+    """
+
+    inner: Ball
+    sigma: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sigma < math.inf:
+            raise ValueError(f"`sigma` must be a positive number of pixels; got {self.sigma}")
+
+    def shown(self, delta: Tensor) -> Tensor:
+        """The delta itself, whose gradient comes back smoothed."""
+        return filtered(self.inner.shown(delta), self.smooth)
+
+    def smooth(self, grad: Tensor) -> Tensor:
+        """The convolution."""
+        rows, columns = (gaussian_band(side, self.sigma, grad.dtype, grad.device) for side in grad.shape[2:])
+        found: Tensor = rows @ grad @ columns
+        return found
+
+
+def dct_matrix(side: int) -> Tensor:
+    """The orthonormal DCT-II of `side` values as a matrix, a row for each frequency, in float64."""
+    at = torch.arange(side, dtype=torch.float64)
+    matrix = math.sqrt(2 / side) * torch.cos(math.pi / side * (at + 0.5) * at[:, None])
+    matrix[0] /= math.sqrt(2)
+    return matrix
+
+
+@lru_cache(maxsize=32)
+@torch.inference_mode(False)
+def low_pass(side: int, keep: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The orthogonal projection of `side` values onto their lowest `keep` frequencies, (side,side)."""
+    basis = dct_matrix(side)[:keep]
+    return (basis.T @ basis).to(device, dtype)
+
+
+@lru_cache(maxsize=32)
+@torch.inference_mode(False)
+def gaussian_band(side: int, sigma: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The convolution of `side` values with a Gaussian that ends at three `sigma`, as a symmetric (side,side)."""
+    radius = math.ceil(3 * sigma - 1e-9)
+    at = torch.arange(-radius, radius + 1, dtype=torch.float64)
+    weights = torch.exp(-(at**2) / (2 * sigma**2))
+    weights = weights / weights.sum()
+    apart = torch.arange(side)[:, None] - torch.arange(side)
+    band = weights[apart.clamp(-radius, radius) + radius] * (apart.abs() <= radius)
+    found: Tensor = band.to(device, dtype)
+    return found

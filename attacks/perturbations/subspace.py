@@ -1,0 +1,216 @@
+"""Perturbations that are held to a subspace: some pixels, or no colour. Each wraps another set, and they nest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attacks.perturbations.ball import Ball
+from attacks.perturbations.sparse import L1
+from transforms import Scene, scene_of
+
+Map = Callable[[Tensor], Tensor]
+
+
+class Wrapped(Ball):
+    """A set that is another one, `inner`, held to a subspace by `only`: all else is that of `inner`.
+
+    Directions and gradients pass through `only` before `inner` sees them; moves pass through it as well.
+    """
+
+    inner: Ball
+
+    @property
+    def eps(self) -> float:  # type: ignore[override]
+        """The radius of the ball, in the norm of `inner`."""
+        return self.inner.eps
+
+    @property
+    def reach(self) -> float:
+        """That of `inner`."""
+        return self.inner.reach
+
+    @property
+    def random_start(self) -> bool:  # type: ignore[override]
+        """Whether `start` draws at random, or is zero."""
+        return self.inner.random_start
+
+    def only(self, delta: Tensor) -> Tensor:
+        """The nearest delta of this subspace: an orthogonal projection."""
+        return delta
+
+    def take(self, rows: Tensor) -> Ball:
+        """The set of some of the pictures."""
+        return replace(self, inner=self.inner.take(rows))  # type: ignore[type-var]
+
+    def restrict(self, delta: Tensor) -> Tensor:
+        """`only`, after that of `inner`."""
+        return self.only(self.inner.restrict(delta))
+
+    def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A random direction of the subspace."""
+        return self.only(self.inner.draw(like, generator))
+
+    def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
+        """The point of the set where `direction` leads."""
+        return self.inner.farthest(self.only(direction), images)
+
+    def inside(self, direction: Tensor, images: Tensor | None) -> Tensor:
+        """A point inside the set where `direction` leads."""
+        return self.inner.inside(self.only(direction), images)
+
+    def shown(self, delta: Tensor) -> Tensor:
+        """The delta itself, whose gradient comes back restricted: the estimate, its noise, and the momentum of any
+        optimiser are then those of the subspace."""
+        return filtered(self.inner.shown(delta), self.only)
+
+    def scene(self, images: Tensor, delta: Tensor) -> Scene:
+        """The attacked pictures as a scene of one layer."""
+        return scene_of(images + self.shown(delta))
+
+    def steepest(self, grad: Tensor) -> Tensor:
+        """The step of norm 1 in the subspace with the largest inner product with `grad`."""
+        return self.only(self.inner.steepest(self.only(grad)))
+
+    def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor | None) -> Tensor:
+        """That of `inner` for the restricted gradient, restricted."""
+        return self.only(self.inner.descend(self.only(grad), length, delta, images))
+
+    def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
+        """delta + by, restricted and projected."""
+        return self.project(self.restrict(((images + delta) + by) - images), images)
+
+    def project(self, delta: Tensor, images: Tensor) -> Tensor:
+        """A point of the set: that of `inner` for the restricted delta."""
+        return self.inner.project(self.only(delta), images)
+
+    def ball(self, delta: Tensor) -> Tensor:
+        """The nearest delta in the ball, whatever the picture."""
+        return self.inner.ball(self.only(delta))
+
+    def norm(self, delta: Tensor) -> Tensor:
+        """(N,C,H,W) -> (N,)."""
+        return self.inner.norm(delta)
+
+    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+        """The delta that an 8-bit file of images + delta will hold, still within `eps`."""
+        return self.inner.quantise(self.only(delta), images)
+
+
+@dataclass(frozen=True, eq=False)
+class Masked(Wrapped):
+    """Only where `mask` is 1 may the delta differ from zero; the delta is masked, never the picture.
+
+    Args:
+        inner: any set; the norm, its dual and the random points are those of `inner` on the masked pixels.
+        mask: (1,1,H,W) for all pictures, or (N,1,H,W), one for each, of zeros and ones. One for all is applied to
+            the gradient before it is judged, so that signal and noise are those of the region. Of several it is not
+            known in a view whose it is: there, moves are restricted, and the estimate is that of the whole picture.
+    """
+
+    inner: Ball
+    mask: Tensor
+
+    def __post_init__(self) -> None:
+        shape, mask = tuple(self.mask.shape), self.mask
+        if len(shape) != 4 or shape[1] != 1:
+            raise ValueError(f"`mask` must be (1,1,H,W), or (N,1,H,W) with one row for each picture; got {shape}")
+        if not bool(((mask == 0) | (mask == 1)).all()):
+            low, high = float(mask.min()), float(mask.max())
+            raise ValueError(f"`mask` must hold zeros and ones only; got values from {low:g} to {high:g} (try > 0.5)")
+        if not bool(mask.flatten(1).any(1).all()):
+            raise ValueError(f"`mask` must leave every picture a pixel; got {_first_empty(mask)} with none")
+
+    def only(self, delta: Tensor) -> Tensor:
+        """The delta within the mask. Raises ValueError if the mask does not fit."""
+        rows, size = len(self.mask), self.mask.shape[2:]
+        if rows not in (1, len(delta)) or size != delta.shape[2:]:
+            raise ValueError(
+                f"`mask` must be (1,1,H,W) or have a row for each picture, and be as large as they are; got "
+                f"{tuple(self.mask.shape)} for a perturbation of {tuple(delta.shape)}"
+            )
+        return delta * self.mask.to(delta)
+
+    def restrict(self, delta: Tensor) -> Tensor:
+        """The delta within the mask. `inner` has restricted the moves before: a band of frequencies that a mask has
+        cut out is none any more, and would be smoothed at the mask's edge again and again."""
+        return self.only(delta)
+
+    def take(self, rows: Tensor) -> Ball:
+        """The set of some of the pictures: with their masks."""
+        mask = self.mask if len(self.mask) == 1 else self.mask[rows.to(self.mask.device)]
+        return replace(self, inner=self.inner.take(rows), mask=mask)
+
+    def shown(self, delta: Tensor) -> Tensor:
+        """The delta itself, whose gradient comes back masked, where one mask serves all."""
+        return super().shown(delta) if len(self.mask) == 1 else self.inner.shown(delta)
+
+
+@dataclass(frozen=True)
+class Grey(Wrapped):
+    """The same delta in all channels: the picture gets lighter or darker, and keeps its chroma. Not for L1, whose
+    steps fill each channel by its own room: what is common to all would leave much of `eps` unused."""
+
+    inner: Ball
+
+    def __post_init__(self) -> None:
+        part = self.inner
+        while isinstance(part, Wrapped):
+            part = part.inner
+        if isinstance(part, L1):
+            raise ValueError("`grey` cannot be combined with an L1 ball, which it would not fill; use L2, Linf or L0")
+
+    def only(self, delta: Tensor) -> Tensor:
+        """The mean over the channels, in each of them."""
+        return delta.mean(1, keepdim=True).expand_as(delta)
+
+    def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
+        """The point of the set where `direction` leads."""
+        return self._least(super().farthest(direction, images))
+
+    def inside(self, direction: Tensor, images: Tensor | None) -> Tensor:
+        """A point inside the set where `direction` leads."""
+        return self._least(super().inside(direction, images))
+
+    def project(self, delta: Tensor, images: Tensor) -> Tensor:
+        """A grey point of the set."""
+        return self._least(super().project(delta, images))
+
+    def ball(self, delta: Tensor) -> Tensor:
+        """A grey point of the ball, whatever the picture."""
+        return self._least(super().ball(delta))
+
+    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+        """The delta that an 8-bit file of images + delta will hold, still grey to rounding and within `eps`."""
+        return self._least(super().quantise(delta, images))
+
+    def _least(self, delta: Tensor) -> Tensor:
+        """In all channels that which has moved least: a box, or a ball, is left by growing only."""
+        return delta.gather(1, delta.abs().argmin(1, keepdim=True)).expand_as(delta)
+
+
+def filtered(delta: Tensor, by: Map) -> Tensor:
+    """`delta`; its gradient passes through `by`, which must be linear and its own adjoint."""
+    found: Tensor = _Filtered.apply(delta, by)
+    return found
+
+
+class _Filtered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, delta: Tensor, by: Map) -> Tensor:
+        ctx.by = by
+        return delta.view_as(delta)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.by(grads[0]), None
+
+
+def _first_empty(mask: Tensor) -> str:
+    return f"row {int((~mask.flatten(1).any(1)).nonzero()[0, 0])}"

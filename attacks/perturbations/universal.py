@@ -1,0 +1,81 @@
+"""What may be changed of a picture: the sets of one delta for each, and the one that all share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks.perturbations.ball import L2, Ball, Linf
+from attacks.perturbations.sparse import L0, L1
+from transforms import Scene, scene_of
+from transforms.sampling.straight_through import saturate
+
+__all__ = ["L0", "L1", "L2", "Ball", "Linf", "Universal"]
+
+
+@dataclass(frozen=True)
+class Universal:
+    """One delta (1,C,H,W) for all images (Moosavi-Dezfooli et al. 2017), in the ball of `inner`.
+
+    No box holds the delta, because every image has its own; each attacked picture is clamped to [0,1] instead. What
+    wraps a set (`Masked`, `LowFrequency`, ...) goes inside: Universal(Masked(Linf(8 / 255), mask)).
+    """
+
+    shared: ClassVar[bool] = True
+    inner: Ball
+
+    @property
+    def eps(self) -> float:
+        """The radius of the ball, in the norm of `inner`."""
+        return self.inner.eps
+
+    @property
+    def random_start(self) -> bool:
+        """Whether `start` draws at random, or is zero."""
+        return self.inner.random_start
+
+    def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """(N,C,H,W) -> the first delta (1,C,H,W): that of `inner` without its box, or zero."""
+        return self.inner.within(images[:1], generator) if self.random_start else torch.zeros_like(images[:1])
+
+    def noise(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """(N,C,H,W) -> the strongest random perturbation of the same budget, (1,C,H,W)."""
+        return self.inner.extreme(images[:1], generator)
+
+    def scene(self, images: Tensor, delta: Tensor) -> Scene:
+        """The attacked pictures; `delta` is (1,C,H,W), or has a row for each of them. A value pushed out of [0,1] has
+        no gradient there, one that lies on a bound has."""
+        return scene_of(saturate(images + self.inner.shown(delta)))
+
+    @property
+    def reach(self) -> float:
+        """That of `inner`."""
+        return self.inner.reach
+
+    def steepest(self, grad: Tensor) -> Tensor:
+        """The step of norm 1 with the largest inner product with `grad`."""
+        return self.inner.steepest(grad)
+
+    def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
+        """The move of norm `length` that lowers the loss the most, to first order."""
+        return self.inner.descend(grad, length, delta, None)
+
+    def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
+        """delta + by, projected."""
+        return self.project(self.inner.restrict(delta + by), images)
+
+    def project(self, delta: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
+        """The nearest delta in the ball."""
+        return self.inner.ball(delta)
+
+    def norm(self, delta: Tensor) -> Tensor:
+        """(N,C,H,W) -> (N,)."""
+        return self.inner.norm(delta)
+
+    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+        """The delta (N,C,H,W) that the 8-bit file of each attacked picture will hold, within `eps` and the box: no
+        longer one for all, where a picture is clamped, or where rounding had to be kept within `eps`."""
+        return self.inner.quantise(delta.expand_as(images), images)

@@ -1,0 +1,1 @@
+"""Files, processes, signals, checkpoints: nothing of attacks or encoders."""

@@ -1,0 +1,1 @@
+"""What a configuration may say; loads without torch."""

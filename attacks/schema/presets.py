@@ -1,0 +1,119 @@
+"""A preset file of the user's own, named by its path: `config=./mine.yaml`."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import AliasToken, TagToken, YAMLError, scan
+
+from attacks.schema.secrets import refuse_credentials
+from attacks.schema.validate import GROUPS, Run, printable, refuse_code
+
+#: No preset says as much; YAML is read in Python, a megabyte in seconds.
+MOST_BYTES = 2**18
+
+
+def is_path(choice: str) -> bool:
+    """Whether a choice of `config=` is a file rather than the name of a bundled preset."""
+    return choice.endswith((".yaml", ".yml"))
+
+
+def read(path: str | Path) -> DictConfig:
+    """Load a preset and refuse what could run code.
+
+    Hydra instantiates objects named under its own `hydra` key before the run starts, and opens the log files named
+    there, so a preset may put nothing under it: neither by a key, nor by its defaults, nor by a `@package` line.
+    Overriding Hydra's settings is left to the command line. Its defaults may not leave the folder of configurations
+    either, for nothing of what lies outside is checked.
+
+    Raises:
+        FileNotFoundError, ValueError: no such file, not a mapping, or a key that is refused.
+    """
+    path = Path(path)
+    where = f"preset `{printable(path)}`"
+    if not path.is_file():
+        there = "is no plain file" if path.exists() else f"does not exist (paths are relative to {Path.cwd()})"
+        raise FileNotFoundError(f"{where} {there}")
+    with path.open("rb") as file:
+        held = file.read(MOST_BYTES + 1)
+    if len(held) > MOST_BYTES:
+        raise ValueError(f"{where} is larger than {MOST_BYTES // 2**10} KiB: is it a preset?")
+    try:
+        text = held.decode("utf-8")
+        refuse_marks(text, where)
+        loaded = OmegaConf.load(io.StringIO(text)) if text.strip() else None
+    except OSError:  # what OmegaConf says of a number
+        loaded = None
+    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{where} is not valid YAML: {' '.join(str(error).split())[:300]}") from None
+    if not isinstance(loaded, DictConfig) or not loaded:
+        raise ValueError(f"{where} must be a mapping of keys to values, such as configs/config/quickstart.yaml")
+    refuse_credentials(text, where)
+    content: Any = OmegaConf.to_container(loaded, resolve=False)
+    if "hydra" in content:
+        raise ValueError(f"{where}: key `hydra` is refused; set it on the command line")
+    # Hydra takes more letters for the end of a line than YAML does, and so does `splitlines`.
+    if any("@package" in line and "hydra" in line for line in text.splitlines()):
+        raise ValueError(f"{where}: a `@package` in hydra is refused; set it on the command line")
+    for group in GROUPS:
+        if isinstance(content.get(group), str | int | float | list):
+            raise ValueError(
+                f"{where}: `{group}` must map its keys to values; one of its choices is named in the defaults, "
+                f"as - override /{group}: NAME"
+            )
+    _refuse_defaults(content.get("defaults"), where)
+    refuse_code(content, where)
+    return loaded
+
+
+def refuse_marks(text: str, where: str) -> None:
+    """Raise ValueError where YAML's aliases or tags stand in a text, YAMLError where it is none."""
+    for token in scan(text):
+        if isinstance(token, AliasToken):  # each is copied in full: ten lines of them can make a billion values
+            raise ValueError(f"{where}: YAML aliases (*name) are refused; write it out, or refer by ${{key}}")
+        if isinstance(token, TagToken):  # what makes values of a tag fails in any way it likes
+            raise ValueError(f"{where}: YAML tags (!name) are refused; a value says what it is")
+
+
+def refuse_unasked(run: Run, overrides: Iterable[str]) -> None:
+    """What only whoever starts a run may choose, and no preset: a TorchScript file, which is a program and could open
+    files, and a folder to write to other than the run's own. Raises ValueError."""
+    typed = dict(word.lstrip("+").split("=", 1) for word in overrides if "=" in word)
+    program = run.encoder.name == "torchscript"
+    if program and (typed.get("encoder") != "torchscript" or not typed.get("encoder.model")):
+        raise ValueError(
+            "`encoder=torchscript` runs the program in a file, so a preset may not choose it: where you trust the "
+            "file, say encoder=torchscript encoder.model=FILE on the command line"
+        )
+    cache = getattr(run.data, "cache", None)
+    if cache is not None and typed.get("data.cache", "").strip("'\"") != cache:
+        raise ValueError(
+            f"`data.cache={cache}` is a folder to write to, so a preset may not choose it: if that is wanted, say "
+            f"data.cache={cache} on the command line"
+        )
+
+
+def plain_word(word: str) -> str:
+    """A word of the command line as it is, or ValueError for one of those on which Hydra fails without a reason."""
+    key, _, value = word.lstrip("+~").partition("=")
+    group = key.partition("@")[0]
+    if not group or word.startswith("-"):
+        raise ValueError(f"`{printable(word)}` must be KEY=VALUE")
+    if group in (*GROUPS, "config") and value.strip().startswith("["):
+        raise ValueError(f"`{group}` takes one choice and no list; got {printable(value)}")
+    return word
+
+
+def _refuse_defaults(defaults: Any, where: str) -> None:
+    if not isinstance(defaults, list | None):
+        raise ValueError(f"{where}: `defaults` must be a list, such as - override /encoder: pocket")
+    for entry in defaults or []:
+        for word in ("hydra", "${", "..", "//"):
+            if word in str(entry):
+                why = "set it on the command line" if word == "hydra" else "it must name a choice, not a path"
+                raise ValueError(f"{where}: default `{printable(entry)}` is refused; {why}")

@@ -1,0 +1,179 @@
+"""What a configuration may say, as types. No torch here: `--help` and a typo must answer at once.
+
+A configuration names parts and gives them numbers. It holds no code: no class path, nothing to import. `build.py`
+turns names into parts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from attacks.schema.groups import CHOICES, OPEN
+
+
+@dataclass
+class Evaluate:
+    views: int = MISSING
+    refine: int = MISSING  # steps uphill from the worst views of each picture, for the worst case; 0 for none
+    layers: Any = MISSING  # where the embedding drifts: module or module:pool, several, or all
+    batch: int | None = None  # pictures that are attacked together, and kept: None for all
+    one_view: bool = MISSING  # one more arm: as many passes, one random view a step
+    wide: float = MISSING  # a second bank, every range so many times as wide; 1 for none
+    neighbours: int = MISSING  # so many nearest pictures vote on an identity
+    maps: list[Any] = field(default_factory=list)  # pairs of coordinates: success over both
+    curves: list[Any] = field(default_factory=list)  # coordinates: success over each
+    map_pictures: int = MISSING  # so many pictures are looked at for maps and curves
+    left_out: int = MISSING  # so many pictures are attacked without each stage in turn; 0 for none
+    deploy: int = MISSING  # so many pictures go through file formats and resizers; 0 for none
+    explain: int = MISSING  # so many pictures get maps of what the encoder looks at; 0 for none
+
+
+@dataclass
+class Pace:
+    """How often an attack in hand writes down where it stands; each null is never."""
+
+    seconds: float | None = MISSING
+    steps: int | None = MISSING
+
+
+@dataclass
+class Run:
+    """One experiment."""
+
+    seed: int = 0
+    show: str | None = None  # encoder: print it and its layers, and run nothing
+    evaluate: Evaluate = field(default_factory=Evaluate)
+    checkpoint: Pace = field(default_factory=Pace)
+    attack: Any = MISSING
+    encoder: Any = MISSING
+    defence: Any = MISSING
+    objective: Any = MISSING
+    penalty: Any = MISSING
+    sanity: Any = MISSING
+    perturbation: Any = MISSING
+    printer: Any = MISSING
+    optimiser: Any = MISSING
+    transforms: Any = MISSING
+    draws: Any = MISSING
+    risk: Any = MISSING
+    data: Any = MISSING
+    engine: Any = MISSING
+    tracker: Any = MISSING
+
+
+def validate(config: DictConfig) -> Run:
+    """Check a composed configuration against the schemas once more, and return it as plain dataclasses.
+
+    Hydra checks what it merges, but a `+key` slips past it; here every node is merged afresh onto its schema.
+
+    Raises:
+        ValueError: an unknown key, a wrong type, a missing value, an unknown name, or a `_target_`, with its path.
+    """
+    refuse_code(OmegaConf.to_container(config, resolve=False), "configuration")
+    try:
+        plain = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:  # a reference to nothing, or in a circle
+        raise ValueError(f"`{error.full_key}`: {printable(str(error).splitlines()[0])}") from None
+    assert isinstance(plain, dict)
+    run: Run = _typed(Run, {key: value for key, value in plain.items() if key not in GROUPS}, "")
+    for group in GROUPS:
+        node = plain.get(group)
+        if not isinstance(node, dict) or "name" not in node:
+            raise ValueError(f"`{group}` must name one of {', '.join(CHOICES.get(group, OPEN))}; got {node!r}")
+        choices = CHOICES.get(group, {})
+        if group not in OPEN and (not isinstance(node["name"], str) or node["name"] not in choices):
+            raise ValueError(f"`{group}.name` must be one of {', '.join(choices)}; got {node['name']!r}")
+        setattr(run, group, _typed(OPEN.get(group) or choices[node["name"]], node, f"{group}."))
+    return run
+
+
+GROUPS = (*CHOICES, *OPEN)
+
+
+def _typed(schema: type, node: dict[Any, Any], prefix: str) -> Any:
+    _known(schema, node, prefix)
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(schema), node)
+        missing = sorted(OmegaConf.missing_keys(merged) - set(GROUPS))
+        if missing:
+            raise ValueError(f"`{prefix}{missing[0]}` has no value: give it one, {prefix}{missing[0]}=VALUE")
+        return _run(merged) if schema is Run else OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        raise ValueError(f"`{prefix}{error.full_key}`: {str(error).splitlines()[0]}") from None
+
+
+def _known(schema: type, node: dict[Any, Any], prefix: str) -> None:
+    places: dict[str, Any] = {f.name: f.default_factory for f in fields(schema)}
+    for key, value in node.items():
+        if key not in places:
+            raise ValueError(f"unknown key `{prefix}{printable(key)}`: known here are {', '.join(places)}")
+        if is_dataclass(places[key]) and isinstance(value, dict):
+            _known(places[key], value, f"{prefix}{key}.")
+
+
+def _run(merged: Any) -> Run:
+    """The fields without a group; the groups follow."""
+    evaluate: Any = OmegaConf.to_object(merged.evaluate)
+    evaluate.layers = _words(evaluate.layers, "evaluate.layers")
+    if merged.show not in (None, "encoder"):
+        raise ValueError(f"`show` must be encoder, or null for a run; got {merged.show!r}")
+    pace: Any = OmegaConf.to_object(merged.checkpoint)
+    for name, value in vars(pace).items():
+        if value is not None and not 0 < value < float("inf"):
+            raise ValueError(f"`checkpoint.{name}` must be a positive number, or null for never; got {value}")
+    return Run(merged.seed, merged.show, evaluate, pace)
+
+
+def _words(value: Any, key: str) -> list[str]:
+    """A list of names from a list or a single one; a Sequential's layers have numbers for names."""
+    found = value if isinstance(value, list) else [value]
+    if not all(type(name) in (str, int) for name in found):
+        raise ValueError(f"`{key}` must be names of layers, or all; got {value!r}")
+    return [str(name) for name in found]
+
+
+def refuse_code(node: Any, where: str) -> None:
+    """Raise ValueError where a configuration names code to run, or reads the environment.
+
+    `_target_` and logging's `()` are the keys by which Hydra and the standard library call what a file names; an
+    `oc.env` would carry a secret of whoever runs the file into its logs and reports. Its name can be put together
+    from other keys, so of all `${...}` only a plain reference to another key is left.
+    """
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key in ("_target_", "()", "_partial_"):
+                raise ValueError(
+                    f"{where}: key `{key}` is refused: a configuration names parts, it does not run code"
+                )
+            refuse_code(value, where)
+    elif isinstance(node, list):
+        for value in node:
+            refuse_code(value, where)
+    elif isinstance(node, str) and "${" in _REFERENCE.sub("", node):
+        raise ValueError(
+            f"{where}: `{printable(node)}` is refused: a configuration refers to its own keys, such as ${{seed}}; it "
+            "does not read the environment or anything else"
+        )
+
+
+#: To another key of the configuration, absolute or relative.
+_REFERENCE = re.compile(r"\$\{[\w.\[\]]+\}")
+
+
+def printable(key: object) -> str:
+    """A key or a path as a message may have it: what would end its line, or move a cursor, is written out."""
+    return repr(str(key))[1:-1]
+
+
+def fraction(text: str, name: str) -> float:
+    """ "8/255" or "0.03" as a float. Raises ValueError with the name otherwise."""
+    top, _, bottom = str(text).partition("/")
+    try:
+        return float(top) / (float(bottom) if bottom else 1.0)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"`{name}` must be a number or a fraction such as 8/255; got {text!r}") from None

@@ -1,0 +1,81 @@
+"""What the loops of attacks demand of their arguments, and of every step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from attacks.encoders.tree import Tree, length
+from attacks.eot.adaptive import Adaptive
+from attacks.eot.estimate import Estimate
+from attacks.eot.protocols import Encoder, Objective, Perturbation
+
+#: A gradient that is zero for so many steps running has died. A loss that is at its end may do that (the
+#: cross-entropy of a label that is reached), so its picture leaves, and the others go on.
+DEAD = 5
+
+
+class DeadGradient(ValueError):
+    """The loss of a picture does not depend on it, from the first step on."""
+
+
+def budgeted(budget: int | Tensor | None, images: int, steps: int, n: int, adaptive: Adaptive | None) -> Tensor:
+    """The encoder passes that each image may have (N,), on the CPU."""
+    if budget is None:
+        if adaptive is not None:
+            raise ValueError("`adaptive` needs a `budget`: how many encoder passes each image may have at most")
+        budget = steps * n
+    left = torch.as_tensor(budget, device="cpu")
+    if left.is_floating_point() or left.shape not in ((), (images,)) or bool((left < n).any()):
+        raise ValueError(
+            f"`budget` must be a whole number of encoder passes, for all or for each of {images} images, and at "
+            f"least {n}, those of one step; got {budget}"
+        )
+    return left.expand(images).clone()
+
+
+def checked(
+    images: Tensor, anchor: Tree, encoder: Encoder, objective: Objective, perturbation: Perturbation, steps: int
+) -> None:
+    if images.dim() != 4 or not images.is_floating_point():
+        raise ValueError(f"`images` must be floating (N,3,H,W); got {images.dtype} of shape {tuple(images.shape)}")
+    low, high = float(images.min()), float(images.max())
+    if not (low >= 0 and high <= 1):  # so written, NaN is out of range too
+        raise ValueError(f"`images` must lie in [0, 1]; got {low:g} to {high:g} (divide 8-bit values by 255)")
+    if length(anchor) != len(images):
+        raise ValueError(f"`anchor` must hold one row per image; got {length(anchor)} for {len(images)} images")
+    if steps < 1:
+        raise ValueError(f"`steps` must be at least 1; got {steps}")
+    if isinstance(encoder, nn.Module) and encoder.training:
+        raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
+    if objective.stationary_at_anchor and not perturbation.random_start:
+        raise ValueError(
+            f"{type(objective).__name__} has a zero gradient at delta = 0, so the attack would never move; "
+            "`random_start` must be true"
+        )
+
+
+def watched_over(estimate: Estimate, index: int, active: Tensor, silent: Tensor, why: Callable[[int], str]) -> Tensor:
+    """A gradient must not die in silence: for how many steps running that of each delta has been zero. `why` tells
+    of a delta what can be found out."""
+    energy = estimate.grad.flatten(1).abs().amax(1)
+    here = active if len(active) == len(energy) else active.any()
+    silent = torch.where(here, torch.where(energy == 0, silent + 1, 0), silent)
+    if index == 0 and bool(silent.any()):
+        rows = silent.nonzero()[:, 0].tolist()
+        raise DeadGradient(
+            f"the gradient is exactly zero for image(s) {rows}: a stage or the encoder cuts the graph "
+            f"(uint8, .numpy(), no_grad), or no view shows the picture. Looked at: {why(rows[0])}"
+        )
+    dead = here & (silent == DEAD)
+    if bool(dead.any()):
+        rows = dead.nonzero()[:, 0].tolist()
+        warnings.warn(
+            f"the gradient of image(s) {rows} has been exactly zero for {DEAD} steps (step {index}); they leave as "
+            f"they are. Looked at: {why(rows[0])}",
+            stacklevel=3,
+        )
+    return silent

@@ -1,0 +1,163 @@
+"""Where does the gradient die? One call that looks at a pipeline of any library, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transforms.auditing.coverage import covered, effective, sensitivity, together
+from transforms.auditing.probe import Probe, probe
+from transforms.auditing.report import Report, StageReport
+from transforms.auditing.stationary import is_stationary, norms
+from transforms.auditing.steps import Step, chain, floating, steps_of
+from transforms.auditing.summary import longest, summarise, warnings
+from transforms.draws import Sobol, stream
+
+#: The losses at delta = 0 are looked at under this many views at most.
+FLAT_DRAWS = 4
+
+
+def audit(
+    pipeline: Any,
+    image: Any,
+    encoder: Callable[[Tensor], Tensor] | None = None,
+    *,
+    draws: int = 16,
+    seed: int = 0,
+    parameters: Mapping[str, Tensor] | None = None,
+    straight_through: bool = False,
+) -> Report:
+    """Look for a gradient that dies, pixels that get none, needless resamples, aliasing, and a loss without a slope.
+
+    Args:
+        pipeline: a `Compose`, a stage, a torchvision transform or `Compose`, an `nn.Sequential` (kornia's containers
+            too), a function of images, or a list of any of these. A stranger's randomness is seeded for each draw
+            and stage, and the generators' states are given back. Each stage is called about ten times a draw.
+        image: (3,H,W) or (1,3,H,W), floating, in [0,1]; a PIL image or an (H,W,3) array of 8 bits.
+        encoder: images (N,3,h,w) -> features (N,D). With it the end loss is a random projection of the features, and
+            `stationary` is answered; without, a random projection of the view.
+        draws: number of views.
+        seed: of the views, of the stages' own randomness and of the random projections.
+        parameters: name -> tensor that requires a gradient and that the pipeline ought to pass one to, such as the
+            corners of a perspective.
+        straight_through: also measure the straight-through "dense" gradient (see `transforms.auditing.dense_gradient`) of each stage
+            that is a warp.
+
+    Returns:
+        A `Report`; print it.
+
+    Raises:
+        ValueError: not an image, not a pipeline, or a stage that fails on a picture, with its name.
+    """
+    if draws < 1:
+        raise ValueError(f"`draws` must be at least 1; got {draws}")
+    further = dict(parameters or {})
+    for name, tensor in further.items():
+        if not tensor.requires_grad:
+            raise ValueError(f"`parameters` must require a gradient; `{name}` does not (use .requires_grad_())")
+    picture, steps = _picture(image), steps_of(pipeline)
+    whole = steps if encoder is None else (*steps, Step(f"encoder {_name(encoder)}", function=encoder))
+    rows = _rows(whole, draws, seed, picture)
+    seeds = [[stream(seed, "audit", draw, k) for k in range(len(whole))] for draw in range(draws)]
+
+    probes: list[list[Probe]] = []  # draw by draw, stage by stage
+    flows: list[list[float]] = []  # the norm of the end loss's gradient at each value between stages
+    maps: list[Tensor] = []
+    with torch.inference_mode(False), torch.enable_grad():
+        for draw in range(draws):
+            values = chain(whole, picture.clone().requires_grad_(), rows[draw], seeds[draw])
+            maps.append(sensitivity(values[0], values[len(steps)], stream(seed, "coverage", draw)))
+            flows.append(_flow(values, stream(seed, "end", draw)))
+            places = zip(whole, values[:-1], values[1:], rows[draw], seeds[draw], strict=True)
+            tensors = tuple(further.values())
+            probes.append([probe(*place, tensors, trick=straight_through) for place in places])
+
+        def embed(images: Tensor, draw: int) -> Tensor:
+            features = chain(whole, images, rows[draw], seeds[draw])[-1]
+            return features if isinstance(features, Tensor) and features.is_floating_point() else floating(features)
+
+        flat = norms(embed, picture, min(draws, FLAT_DRAWS), stream(seed, "signs")) if encoder is not None else {}
+
+    by_stage = zip(whole, zip(*probes, strict=True), range(len(whole)), strict=True)
+    stages = tuple(summarise(step, found, [flow[k : k + 2] for flow in flows]) for step, found, k in by_stage)
+    weights, views = together(maps), [covered(one) for one in maps]
+    reached = {name: longest([found.extra[i] for draw in probes for found in draw]) for i, name in enumerate(further)}
+    return Report(
+        stages=stages,
+        first_dead=next((stage.name for stage in stages if stage.dead), None),
+        coverage=covered(weights),
+        view_coverage=(sum(views) / draws, min(views)),
+        effective_coverage=effective(weights),
+        sensitivity=weights.cpu(),
+        dead_zones=(weights == 0).cpu(),
+        resamples=sum(stage.resamples for stage in stages[: len(steps)]),
+        minification=_minification(stages),
+        stationary=is_stationary(flat) if flat else None,
+        flatness=flat,
+        parameters=reached,
+        warnings=warnings(stages, weights, flat, reached, draws),
+        draws=draws,
+        seed=seed,
+    )
+
+
+def _picture(image: Any) -> Tensor:
+    """(1,3,H,W), detached."""
+    if isinstance(image, Tensor):
+        tensor = image.detach()[None] if image.dim() == 3 else image.detach()
+    else:
+        array = np.asarray(image.convert("RGB") if hasattr(image, "convert") else image)
+        if array.ndim != 3 or array.dtype != np.uint8:
+            raise ValueError(f"`image` must be an array (H,W,3) of 8 bits; got {array.dtype} of shape {array.shape}")
+        tensor = torch.from_numpy(array.copy()).permute(2, 0, 1)[None].float() / 255
+    if tensor.dim() != 4 or tensor.shape[:2] != (1, 3) or not tensor.is_floating_point():
+        raise ValueError(
+            f"`image` must be floating (3,H,W) or (1,3,H,W) in [0,1]; got {tensor.dtype} of shape "
+            f"{tuple(tensor.shape)} (divide an 8-bit image by 255)"
+        )
+    if not bool(((tensor >= 0) & (tensor <= 1)).all()):
+        low, high = tensor.aminmax()
+        raise ValueError(f"`image` must lie in [0,1]; got {float(low):g} to {float(high):g} (divide by 255?)")
+    return tensor
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _rows(steps: Sequence[Step], draws: int, seed: int, like: Tensor) -> list[tuple[Tensor, ...]]:
+    """The points of our stages' coordinates: for each draw, (1,dims) for each step."""
+    dims = [step.dims for step in steps]
+    points = Sobol()(draws, sum(dims), seed=seed).to(like.device)
+    return [row.split(dims, dim=1) for row in points.split(1)]
+
+
+def _flow(values: list[Any], seed: int) -> list[float]:
+    """The norm of a random end loss's gradient at every value of the pipeline; 0 where it does not reach."""
+    end = values[-1]
+    inside = [(i, value) for i, value in enumerate(values) if isinstance(value, Tensor) and value.requires_grad]
+    norms = [0.0] * len(values)
+    if not inside or inside[-1][1] is not end:
+        return norms
+    generator = torch.Generator().manual_seed(seed)
+    cotangent = torch.randn(end.shape, generator=generator, dtype=torch.float64)
+    try:
+        gradients = torch.autograd.grad(
+            end, [value for _, value in inside], (cotangent / cotangent.norm()).to(end), allow_unused=True
+        )
+    except Exception:  # a stranger's backward may raise anything; the probe of its stage says so
+        return norms
+    for (i, _), gradient in zip(inside, gradients, strict=True):
+        norms[i] = 0.0 if gradient is None else float(gradient.cpu().double().norm())
+    return norms
+
+
+def _minification(stages: Sequence[StageReport]) -> tuple[float, float] | None:
+    known = [(stage.stretch, stage.aliases) for stage in stages if stage.stretch is not None]
+    if not known:
+        return None
+    return max([1.0, *(s for s, _ in known)]), max([1.0, *(s for s, aliased in known if aliased)])

@@ -1,0 +1,1 @@
+"""Stages of the camera: blur, downscale, sensor, codec."""

@@ -1,0 +1,212 @@
+"""Blur stages: the lens out of focus, the camera in motion, and the Gaussian of image processing.
+
+Each view has its own kernel. Its weights are not negative and sum to 1, and beyond the edge the picture repeats its
+last pixel, so nothing darkens and a constant picture stays as it is. The average is over the values as they stand,
+gamma included, as image libraries blur; a lens averages light, which shows around highlights.
+
+Lengths are in pixels of the images that the stage receives. At 0 every blur is the identity, reached continuously.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from transforms.colour.spaces import widened
+from transforms.ranges import Range, Ranged, pair, symmetric
+from transforms.sampling.straight_through import straight_through
+
+#: The widest blur of each kind in pixels. A kernel takes memory with its square or cube: beyond these, gigabytes.
+MOST_SIGMA, MOST_RADIUS, MOST_LENGTH = 250, 100, 1000
+#: Values of an array of shares; more points go in parts.
+MOST_VALUES = 2**21
+#: Gaussian kernels end at this many standard deviations, as SciPy's do.
+TRUNCATE = 4.0
+
+
+@dataclass(frozen=True)
+class GaussianBlur(Ranged):
+    """Convolve with a sampled Gaussian, as `scipy.ndimage.gaussian_filter(mode="nearest")` does.
+
+    Args:
+        sigma: (low, high) standard deviation in pixels, at most 250. The kernel of every view reaches as far as
+            `high` needs, so that a view changes smoothly with its sigma. Below about 0.2 a sampled Gaussian is the
+            identity to rounding, and so is its derivative zero to rounding.
+    """
+
+    sigma: Range = (0.0, 0.0)
+
+    dims: ClassVar[int] = 1
+    names: ClassVar[tuple[str, ...]] = ("sigma (px)",)
+
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(self.sigma, "sigma", low=0, high=MOST_SIGMA),)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        work = widened(images)
+        radius = int(TRUNCATE * self._bounds()[0][1] + 0.5)
+        weights = gaussian(self.values(u)[:, 0].to(work), radius).repeat_interleave(images.shape[1], 0)
+        # One group a channel of a view. Measured beside a matrix an axis and a Fourier transform: the fastest.
+        planes = _replicate(work, radius).flatten(0, 1)[None]
+        planes = F.conv2d(planes, weights[:, None, None, :], groups=len(weights))
+        planes = F.conv2d(planes, weights[:, None, :, None], groups=len(weights))
+        return _finish(planes.view_as(work), images)
+
+
+@dataclass(frozen=True)
+class Defocus(Ranged):
+    """Convolve with a disc, the image of a point that is out of focus.
+
+    The average over the disc of the picture read bilinearly: its edge is antialiased, and a disc smaller than a
+    pixel blurs too, so that the derivative in the radius is alive down to 0. Bilinear reading adds to the disc's
+    variance of radius^2/4 an axis up to 1/4 px^2.
+
+    Args:
+        radius: (low, high) in pixels, at most 100.
+    """
+
+    radius: Range = (0.0, 0.0)
+
+    dims: ClassVar[int] = 1
+    names: ClassVar[tuple[str, ...]] = ("radius (px)",)
+
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(self.radius, "radius", low=0, high=MOST_RADIUS),)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        most = math.ceil(self._bounds()[0][1])
+        points, weights = _disc(most, u)
+        return _blur(images, self.values(u)[:, 0, None, None] * points, weights, most)
+
+
+@dataclass(frozen=True)
+class MotionBlur(Ranged):
+    """Convolve with a line segment centred on the pixel: the camera moves evenly while the shutter is open.
+
+    The average along the segment of the picture read bilinearly; see `Defocus`.
+
+    Args:
+        length: (low, high) in pixels, at most 1000, from one end of the segment to the other.
+        angle: direction of motion in degrees, clockwise as displayed from the horizontal; a number x means (-x, x),
+            and 90 covers every direction.
+    """
+
+    length: Range = (0.0, 0.0)
+    angle: float | Range = (0.0, 0.0)
+
+    dims: ClassVar[int] = 2
+    names: ClassVar[tuple[str, ...]] = ("length (px)", "angle (deg)")
+
+    def _bounds(self) -> tuple[Range, Range]:
+        return pair(self.length, "length", low=0, high=MOST_LENGTH), symmetric(self.angle, "angle")
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        length, angle = self.values(u).unbind(-1)
+        radians = angle * (math.pi / 180)
+        ends = length[:, None] * torch.stack([radians.cos(), radians.sin()], dim=-1)
+        longest = self._bounds()[0][1]
+        n = 8 * max(math.ceil(longest), 1)  # eight points a pixel
+        along = (torch.arange(n, dtype=u.dtype, device=u.device) + 0.5) / n - 0.5
+        return _blur(images, along[:, None] * ends[:, None], torch.ones_like(along), math.ceil(longest / 2))
+
+
+def gaussian(sigma: Tensor, radius: int) -> Tensor:
+    """The Gaussians of `sigma` (N,) in pixels, sampled at -radius..radius and normalised, (N, 2 radius + 1)."""
+    at = torch.arange(-radius, radius + 1, dtype=sigma.dtype, device=sigma.device)
+    # The addend keeps sigma = 0 the identity rather than 0/0; at any sigma that blurs it is below rounding.
+    return torch.softmax(-at.square() / (2 * sigma.square() + 1e-12)[:, None], dim=-1)
+
+
+def kernel_of_points(points: Tensor, weights: Tensor, radius: int) -> Tensor:
+    """The kernel that averages, by `weights` (K,), the picture read bilinearly at `points` (N,K,2), offsets (x, y) in
+    pixels of which none exceeds `radius`: (N, 2 radius + 1, 2 radius + 1), rows are y."""
+    most = max(1, MOST_VALUES // (2 * len(points) * (2 * radius + 1)))
+    parts = points.shape[1] > most
+    kernel = _InParts.apply(points, weights, radius, most) if parts else _shares(points, weights, radius)
+    return kernel / kernel.sum((-2, -1), keepdim=True)
+
+
+def _shares(points: Tensor, weights: Tensor, radius: int) -> Tensor:
+    at = torch.arange(-radius, radius + 1, dtype=points.dtype, device=points.device)
+    share = 1 - (points[..., None] - at).abs()
+    # `maximum` splits the derivative at a kink evenly, so that a line at exactly 0 degrees has the two-sided one.
+    x, y = torch.maximum(share, torch.zeros_like(share)).unbind(2)
+    return y.mT @ (x * weights[:, None])
+
+
+class _InParts(torch.autograd.Function):
+    """`_shares` of some points after the other: those of a disc grow with the square of its radius, and the memory
+    for all of them at once would with its cube. What a part needs for its derivative is computed again."""
+
+    @staticmethod
+    def forward(ctx: Any, points: Tensor, weights: Tensor, radius: int, most: int) -> Tensor:
+        ctx.save_for_backward(points, weights)
+        ctx.radius, ctx.most = radius, most
+        kernel = points.new_zeros(len(points), 2 * radius + 1, 2 * radius + 1)
+        for part, share in zip(points.split(most, 1), weights.split(most), strict=True):
+            kernel += _shares(part, share, radius)
+        return kernel
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        points, weights = ctx.saved_tensors
+        found = []
+        for part, share in zip(points.split(ctx.most, 1), weights.split(ctx.most), strict=True):
+            with torch.enable_grad():
+                leaf = part.detach().requires_grad_()
+                found += torch.autograd.grad(_shares(leaf, share, ctx.radius), leaf, grad)
+        return torch.cat(found, 1), None, None, None
+
+
+def convolve(images: Tensor, kernels: Tensor) -> Tensor:
+    """(N,C,H,W) with one kernel (N,k,k) a view, k odd, edges repeated; not clamped.
+
+    By Fourier transform: the cost does not grow with k, in particular that of the derivative in the kernel.
+    """
+    (height, width), reach = images.shape[-2:], kernels.shape[-1] - 1
+    padded = _replicate(images, reach // 2)
+    size = [_smooth(n) for n in padded.shape[-2:]]
+    spectrum = torch.fft.rfft2(padded, s=size) * torch.fft.rfft2(kernels, s=size)[:, None]
+    full: Tensor = torch.fft.irfft2(spectrum, s=size)
+    return full[..., reach : reach + height, reach : reach + width]
+
+
+def _blur(images: Tensor, points: Tensor, weights: Tensor, radius: int) -> Tensor:
+    work = widened(images)
+    return _finish(convolve(work, kernel_of_points(points.to(work), weights.to(work), radius)), images)
+
+
+def _disc(most: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Points (K,2) of the unit disc and the area of each (K,): rings a quarter of a pixel apart at a radius of
+    `most`, spokes half a pixel; symmetric in both axes so that the picture does not move."""
+    rings, spokes = 4 * max(most, 2), 8 * max(math.ceil(most * math.pi / 2), 1)
+    r, turn = (torch.arange(n, dtype=like.dtype, device=like.device) + 0.5 for n in (rings, spokes))
+    r, turn = torch.meshgrid(r / rings, turn * (2 * math.pi / spokes), indexing="ij")
+    return torch.stack([r * turn.cos(), r * turn.sin()], dim=-1).flatten(0, 1), r.flatten()
+
+
+def _replicate(images: Tensor, by: int) -> Tensor:
+    """Repeat the edge pixels `by` times on each side. (`F.pad` adds up its gradient in no fixed order on a GPU.)"""
+    left, right = (images[..., i : i + 1].expand(*images.shape[:-1], by) for i in (0, images.shape[-1] - 1))
+    wide = torch.cat([left, images, right], dim=-1)
+    top, bottom = (wide[..., i : i + 1, :].expand(*wide.shape[:-2], by, -1) for i in (0, wide.shape[-2] - 1))
+    return torch.cat([top, wide, bottom], dim=-2)
+
+
+def _smooth(n: int) -> int:
+    """The smallest length from `n` on without a prime factor above 5, which Fourier transforms are fast at."""
+    while pow(30, n.bit_length(), n):
+        n += 1
+    return n
+
+
+def _finish(views: Tensor, images: Tensor) -> Tensor:
+    # An average leaves [0,1] by rounding alone, so the clamp must not stop the gradient of a white region.
+    return straight_through(views.detach().clamp(0, 1), views).to(images.dtype)

@@ -1,0 +1,204 @@
+"""File formats that lose detail: forward is the real codec, backward a differentiable stand-in.
+
+Forward is Pillow's encoder and decoder, to the bit. Backward is the vector-Jacobian product of kornia's
+differentiable JPEG at the same images and quality (backward pass differentiable approximation, Athalye et al. 2018;
+the codec is Reich et al. 2024 after Shin & Song 2017). `codec="surrogate"` gives that codec forward as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from PIL import Image, features
+from torch import Tensor
+
+from transforms.ranges import spread_whole
+from transforms.sampling.straight_through import backward_through, saturate
+
+Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
+Codec = Literal["real", "surrogate"]
+Quality = int | tuple[int, int]
+
+
+def jpeg(
+    images: Tensor,  # (N,C,H,W)
+    quality: float | Tensor = 75,
+    *,
+    subsampling: Subsampling = "4:2:0",
+    codec: Codec = "real",
+) -> Tensor:  # (N,C,H,W)
+    """Encode as JPEG with Pillow and decode again.
+
+    Args:
+        images: C = 1 (grey) or 3, any size and floating dtype; clamped to [0,1] and rounded to 8 bits first.
+        quality: 1 to 100, one number or one a picture (N,). The real codec rounds it to a whole number.
+        subsampling: of the colours. The surrogate knows 4:2:0 only, and stands in for the others too.
+        codec: "real": Pillow forward, kornia backward; no gradient in quality. "surrogate": kornia's codec both ways,
+            clamped to [0,1]; differentiable in images and quality, nothing is rounded to 8 bits.
+
+    Returns:
+        Values k/255 in the dtype and on the device of `images` (codec="real").
+
+    The stand-in's gradient is weak: its smooth rounding has slope 3 (x - round x)^2, a quarter on average and zero
+    where a coefficient is whole. On a photograph it has 0.13 to 0.20 of the norm of what comes in; on a picture of
+    one value, whose coefficients are all whole, almost none. A picture of a few flat colours needs a random start.
+
+    Raises:
+        ValueError: other channels, a quality out of range, an unknown name, or codec="surrogate" with a subsampling
+            that it does not know.
+    """
+    _check_names(subsampling, codec)
+    strength = _qualities(quality, images)
+    if codec == "surrogate":
+        return saturate(_surrogate(images, strength))
+    return _real(images, strength, {"format": "JPEG", "subsampling": subsampling})
+
+
+def webp(images: Tensor, quality: float | Tensor = 75) -> Tensor:
+    """Encode as lossy WebP with Pillow and decode again; arguments and result as in `jpeg`.
+
+    Backward is kornia's JPEG at the same quality number, for want of a differentiable WebP: also a transform code of
+    blocks with halved colours, but the numbers do not mean the same loss. Grey goes through RGB.
+
+    Raises:
+        RuntimeError: this Pillow was built without WebP.
+    """
+    _check_webp()
+    return _real(images, _qualities(quality, images), {"format": "WEBP"})
+
+
+@dataclass(frozen=True)
+class _Coded:
+    """What the stages share: quality as a whole number, or (low, high) drawn whole number by whole number."""
+
+    quality: Quality = 75
+
+    def __post_init__(self) -> None:
+        bounds = self.quality if isinstance(self.quality, tuple) else (self.quality,)
+        whole = all(type(end) is int and 1 <= end <= 100 for end in bounds)
+        if not whole or len(bounds) not in (1, 2) or bounds[0] > bounds[-1]:
+            raise ValueError(f"`quality` must be a whole number from 1 to 100 or (low, high); got {self.quality!r}")
+        object.__setattr__(self, "quality", bounds[0] if len(set(bounds)) == 1 else bounds)
+
+    @property
+    def dims(self) -> int:
+        return 0 if isinstance(self.quality, int) else 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("quality (of 100)",)[: self.dims]
+
+    @property
+    def discrete(self) -> tuple[int, ...]:
+        return tuple(range(self.dims))  # whole numbers
+
+    def values(self, u: Tensor) -> Tensor:
+        return u if isinstance(self.quality, int) else spread_whole(u, self.quality)
+
+    def _strength(self, u: Tensor) -> int | Tensor:
+        return self.quality if isinstance(self.quality, int) else self.values(u)[:, 0]
+
+
+@dataclass(frozen=True)
+class Jpeg(_Coded):
+    """Save as JPEG and load again (see `jpeg`).
+
+    Args:
+        quality: whole number from 1 to 100, or (low, high), both included.
+        subsampling, codec: see `jpeg`.
+    """
+
+    subsampling: Subsampling = "4:2:0"
+    codec: Codec = "real"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_names(self.subsampling, self.codec)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        return jpeg(images, self._strength(u), subsampling=self.subsampling, codec=self.codec)
+
+
+@dataclass(frozen=True)
+class Webp(_Coded):
+    """Save as lossy WebP and load again (see `webp`). `quality`: as in `Jpeg`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_webp()
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        return webp(images, self._strength(u))
+
+
+def _real(images: Tensor, quality: Tensor, options: dict[str, Any]) -> Tensor:
+    numbers = quality.detach().round().tolist()
+
+    def through_files(images: Tensor) -> Tensor:
+        work = images.detach().to(torch.promote_types(images.dtype, torch.float32))
+        bytes_ = (work.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+        # One by one: threads were measured, and are no faster at 224 px.
+        files = [_save_and_load(pixels, int(number), options) for pixels, number in zip(bytes_, numbers, strict=True)]
+        loaded = torch.from_numpy(np.array(files, np.uint8).reshape(bytes_.shape)).to(work.device).permute(0, 3, 1, 2)
+        return (loaded.to(work.dtype) / 255).to(images.dtype)
+
+    return backward_through(images, through_files, partial(_surrogate, quality=quality.detach()))
+
+
+def _save_and_load(pixels: np.ndarray, quality: int, options: dict[str, Any]) -> np.ndarray:
+    """One picture (H,W,C) uint8 through an encoder and its decoder."""
+    picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    file = BytesIO()
+    picture.save(file, quality=quality, **options)
+    with Image.open(file) as loaded:
+        return np.asarray(loaded.convert(picture.mode)).reshape(pixels.shape)
+
+
+def _surrogate(images: Tensor, quality: Tensor) -> Tensor:
+    from kornia.enhance import jpeg_codec_differentiable  # here, because kornia takes a while to import
+
+    if not len(images):
+        return images
+    rgb = saturate(images).expand(-1, 3, -1, -1)
+    # Four at a time: the same numbers, and twice as fast backward on a CPU as sixteen at once.
+    parts = zip(rgb.split(4), quality.to(rgb.device).split(4), strict=True)
+    return torch.cat([jpeg_codec_differentiable(*part) for part in parts])[:, : images.shape[1]]
+
+
+def _qualities(quality: float | Tensor, images: Tensor) -> Tensor:
+    """One quality a picture, (N,)."""
+    if images.dim() != 4 or images.shape[1] not in (1, 3) or not images.is_floating_point():
+        raise ValueError(
+            f"`images` must be floating (N,1,H,W) or (N,3,H,W) in [0,1]; got {images.dtype} of shape "
+            f"{tuple(images.shape)}"
+        )
+    numbers = torch.as_tensor(quality)
+    if not numbers.is_floating_point():
+        numbers = numbers.to(torch.float32)
+    if numbers.shape not in ((), (1,), (len(images),)):
+        raise ValueError(
+            f"`quality` must be one number or one a picture ({len(images)},); got {tuple(numbers.shape)}"
+        )
+    if not bool(((numbers >= 1) & (numbers <= 100)).all()):
+        raise ValueError(f"`quality` must lie in [1, 100]; got {numbers.detach().tolist()}")
+    return numbers.expand(len(images))
+
+
+def _check_names(subsampling: str, codec: str) -> None:
+    for name, given, known in (("subsampling", subsampling, Subsampling), ("codec", codec, Codec)):
+        if given not in get_args(known):
+            raise ValueError(f"`{name}` must be one of {', '.join(get_args(known))}; got {given!r}")
+    if codec == "surrogate" and subsampling != "4:2:0":
+        raise ValueError(
+            f"`subsampling` must be 4:2:0 for codec='surrogate', which knows no other; got {subsampling}"
+        )
+
+
+def _check_webp() -> None:
+    if not features.check("webp"):
+        raise RuntimeError("this Pillow was built without WebP: install Pillow's own wheels, or leave the stage out")

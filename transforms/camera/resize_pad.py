@@ -1,0 +1,79 @@
+"""The stage that resizes at random and pads at random: a defence, and a way to vary an attack's inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transforms.colour.spaces import widened
+from transforms.ranges import Range, Ranged, is_number, pair, spread_whole
+from transforms.resizing.resize import axes, check_kernel, target_size
+from transforms.sampling.straight_through import saturate
+
+
+@dataclass(frozen=True)
+class ResizePad(Ranged):
+    """Resize to a random size, and lay the result at a random place of a frame as large as the largest (Xie et al.
+    2018): whole pixels, each size and each place equally likely.
+
+    Args:
+        scale: (low, high): the new size over that of the picture; the frame has the size of `high`. The authors go
+            from 299 pixels to 299..330 in a frame of 331, by nearest neighbours.
+        kernel: see `transforms.resizing.resize`.
+        value: of the frame, in [0,1].
+    """
+
+    scale: Range = (0.9, 1.0)
+    kernel: str = "pil_bilinear"
+    value: float = 0.0
+
+    dims: ClassVar[int] = 3
+    names: ClassVar[tuple[str, ...]] = ("size (of the picture's)", "left (of the margin)", "top (of the margin)")
+    discrete: ClassVar[tuple[int, ...]] = (0, 1, 2)  # whole pixels
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_kernel(self.kernel)
+        if not is_number(self.value) or not 0 <= self.value <= 1:
+            raise ValueError(f"`value` must be a number in [0, 1]; got {self.value!r}")
+
+    def _bounds(self) -> tuple[Range, ...]:
+        low, high = pair(self.scale, "scale", low=0, high=16)
+        if low <= 0:
+            raise ValueError(f"`scale` must be above 0; got {self.scale!r}")
+        return (low, high), (0.0, 1.0), (0.0, 1.0)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        size = (images.shape[2], images.shape[3])
+        low, high = (max(1, round(share * min(size))) for share in self._bounds()[0])
+        frame, wide = target_size(size, high), widened(images)
+        like = (wide.dtype, images.device)
+        rows, columns = [], []
+        for side, left, top in zip(spread_whole(u[:, 0], (low, high)).tolist(), *u[:, 1:].T.tolist(), strict=True):
+            small = target_size(size, int(side))
+            # A share in [0,1), and so one of the spare + 1 places, each as likely.
+            before = [min(int(at * (f - s + 1)), f - s) for at, f, s in zip((top, left), frame, small, strict=True)]
+            down, across = _resized(size, small, self.kernel, *like)
+            rows.append(_laid(down, frame[0], before[0]))
+            columns.append(_laid(across, frame[1], before[1]))
+        # The weights of a pixel add up to 1 inside the picture and to 0 in the frame.
+        laid = torch.stack(rows)[:, None] @ (wide - self.value) @ torch.stack(columns)[:, None].mT
+        return saturate(self.value + laid).to(images.dtype)
+
+
+def _laid(matrix: Tensor, length: int, before: int) -> Tensor:
+    """(n,k) -> (length,k): rows of zeros `before` and after."""
+    return F.pad(matrix, (0, 0, before, length - len(matrix) - before))
+
+
+@lru_cache(maxsize=1024)
+@torch.inference_mode(False)
+def _resized(
+    size: tuple[int, int], small: tuple[int, int], kernel: str, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    return axes(size, small, kernel, torch.empty(0, dtype=dtype, device=device))

@@ -1,0 +1,1 @@
+"""Stages that change values where they are."""

@@ -1,0 +1,68 @@
+"""Stages in linear light: what multiplies light before the camera encodes it as sRGB. See also
+`transforms.colour.illumination`, for light that varies over the picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from transforms.colour.spaces import is_grey, to_linear, to_srgb, widened
+from transforms.ranges import Range, Ranged, pair, symmetric
+from transforms.sampling.straight_through import saturate
+
+#: Gains in stops lie within this: 2^16 times the light is beyond any sensor's range.
+MOST_STOPS = 16
+
+
+def relight(images: Tensor, gain: Tensor) -> Tensor:
+    """Multiply the light of sRGB images (N,C,H,W) in [0,1] by `gain` (0 or more, broadcasts), and encode it again,
+    clamped to [0,1], in the images' dtype. Half precision is computed in float32."""
+    wide = widened(images)
+    return saturate(to_srgb(to_linear(wide) * gain.to(wide))).to(images.dtype)
+
+
+@dataclass(frozen=True)
+class Exposure(Ranged):
+    """Expose longer or shorter: light times 2^stops. `stops`: a number x means (-x, x)."""
+
+    stops: float | Range = (0.0, 0.0)
+
+    dims: ClassVar[int] = 1
+    names: ClassVar[tuple[str, ...]] = ("exposure (stops)",)
+
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(symmetric(self.stops, "stops"), "stops", low=-MOST_STOPS, high=MOST_STOPS),)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        return relight(images, self.values(u).exp2()[:, :, None, None])
+
+
+@dataclass(frozen=True)
+class WhiteBalance(Ranged):
+    """A light of another colour, or a camera that takes it for one: gains on red and blue against green (von Kries,
+    in linear sRGB; a camera does it in its sensor's own primaries).
+
+    Args:
+        red, blue: gains in stops; a number x means (-x, x). Red up and blue down is a warmer picture.
+
+    Pictures of one channel stay as they are; any number but 1 or 3 raises ValueError.
+    """
+
+    red: float | Range = (0.0, 0.0)
+    blue: float | Range = (0.0, 0.0)
+
+    dims: ClassVar[int] = 2
+    names: ClassVar[tuple[str, ...]] = ("red gain (stops)", "blue gain (stops)")
+
+    def _bounds(self) -> tuple[Range, ...]:
+        given = (("red", self.red), ("blue", self.blue))
+        return tuple(pair(symmetric(v, name), name, low=-MOST_STOPS, high=MOST_STOPS) for name, v in given)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        if is_grey(images):
+            return images
+        red, blue = self.values(u).unbind(-1)
+        return relight(images, torch.stack([red, torch.zeros_like(red), blue], dim=-1).exp2()[:, :, None, None])

@@ -1,0 +1,207 @@
+"""Light that varies over the picture: each stage multiplies linear light by a smooth field.
+
+Fields are computed in the stage frame (origin at the image centre, unit = half the shorter side), at least in
+float32, so that one look serves every size of image.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from transforms.colour.exposure import MOST_STOPS, relight
+from transforms.colour.spaces import is_grey, widened
+from transforms.ranges import Range, Ranged, pair, spread, symmetric
+
+#: Controls of a `Shading` along each side: each is a coordinate of its own, with a name.
+MOST_CONTROLS = 64
+
+
+@dataclass(frozen=True)
+class Vignette(Ranged):
+    """Light falls off towards the corners as 1 / (1 + s r^2)^2, the cos^4 law of a simple lens, about the centre.
+
+    `strength`: the share of light lost in the very corners, within [0, 0.99].
+    """
+
+    strength: Range = (0.0, 0.0)
+
+    dims: ClassVar[int] = 1
+    names: ClassVar[tuple[str, ...]] = ("lost in the corners (of light)",)
+
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(self.strength, "strength", low=0, high=0.99),)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        like = widened(images)
+        x, y = _places(like)
+        corner = (images.shape[2] ** 2 + images.shape[3] ** 2) / min(images.shape[2:]) ** 2
+        bend = (1 - self.values(u)[:, :, None, None].to(like)) ** -0.5 - 1  # s, with r = 1 in the corners
+        return relight(images, (1 + bend * (x * x + y * y) / corner) ** -2)
+
+
+@dataclass(frozen=True)
+class Shading:
+    """Uneven lighting: a smooth field of gains, spanned by grid x grid control gains from edge to edge.
+
+    The gains are in stops and between the controls runs a uniform cubic B-spline (end controls repeated), so the
+    field is positive, never leaves the controls' range, and a single control makes a bump of 2/3 of its height along
+    each axis.
+
+    Args:
+        strength: the gain of each control, in stops; a number x means (-x, x).
+        grid: controls along each side, 1 to 64.
+    """
+
+    strength: float | Range = (0.0, 0.0)
+    grid: int = 3
+
+    def __post_init__(self) -> None:
+        self._bounds()
+        if type(self.grid) is not int or not 1 <= self.grid <= MOST_CONTROLS:
+            raise ValueError(f"`grid` must be a whole number of controls, 1 to {MOST_CONTROLS}; got {self.grid!r}")
+
+    @property
+    def dims(self) -> int:
+        return self.grid**2
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        count = range(1, self.grid + 1)
+        return tuple(f"row {row} column {column} gain (stops)" for row in count for column in count)
+
+    def values(self, u: Tensor) -> Tensor:
+        return spread(u, self._bounds())
+
+    def _bounds(self) -> Range:
+        return pair(symmetric(self.strength, "strength"), "strength", low=-MOST_STOPS, high=MOST_STOPS)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        like = widened(images)
+        controls = self.values(u).to(like).unflatten(-1, (self.grid, self.grid))
+        down, across = (_spline(n, self.grid, like) for n in images.shape[2:])
+        return relight(images, (down @ controls @ across.mT).exp2()[:, None])
+
+
+@dataclass(frozen=True)
+class Shadow(Ranged):
+    """A straight shadow with a soft edge lies over one side of the picture.
+
+    Args:
+        darkness: the share of light lost in its depth, within [0, 1].
+        angle: the direction from light into shadow, in degrees clockwise as displayed: 0 darkens the right side, 90
+            the lower one; a number x means (-x, x).
+        position: how far the middle of the edge lies from the picture's centre in that direction, as a share of the
+            shorter side; a number x means (-x, x).
+        softness: width of the penumbra, from 10 % to 90 % of the darkness, as a share of the shorter side; above 0.
+            The profile is a logistic curve, so that every pixel has a gradient to every coordinate.
+    """
+
+    darkness: Range = (0.0, 0.0)
+    angle: float | Range = (-180.0, 180.0)
+    position: float | Range = (-0.4, 0.4)
+    softness: Range = (0.02, 0.2)
+
+    dims: ClassVar[int] = 4
+    names: ClassVar[tuple[str, ...]] = (
+        "darkness (of light)",
+        "angle (deg)",
+        "position (of shorter side)",
+        "softness (of shorter side)",
+    )
+
+    def _bounds(self) -> tuple[Range, ...]:
+        return (
+            pair(self.darkness, "darkness", low=0, high=1),
+            symmetric(self.angle, "angle"),
+            symmetric(self.position, "position"),
+            pair(self.softness, "softness", low=1e-3),
+        )
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        like = widened(images)
+        darkness, angle, position, softness = self.values(u).to(like)[..., None, None, None].unbind(1)
+        depth = _along(like, angle) - position
+        return relight(images, 1 - darkness * torch.sigmoid(2 * math.log(9) * depth / softness))
+
+
+@dataclass(frozen=True)
+class Moire(Ranged):
+    """Coloured fringes, as when a camera's colour filters sample a screen's stripes of red, green and blue: light is
+    multiplied by 1 + strength cos(2 pi (d / period + phase)), where d runs along `angle`.
+
+    A screen's three stripes lie a third of its pitch apart, so the beats of red, green and blue are a third of a
+    period apart, and where one colour brightens the others darken. A picture of one channel gets one set of fringes.
+    This is the first harmonic of the beat, not a simulation of the screen and the sensor.
+
+    Args:
+        strength: modulation of light, within [0, 1].
+        period: from fringe to fringe, as a share of the shorter side, 0.01 or more (at least two pixels are wanted,
+            or the fringes alias).
+        angle: direction across the fringes in degrees, clockwise as displayed; a number x means (-x, x).
+        phase: in periods, at the picture's centre, of red.
+
+    Raises ValueError unless pictures have 1 or 3 channels.
+    """
+
+    strength: Range = (0.0, 0.0)
+    period: Range = (0.05, 0.3)
+    angle: float | Range = (-90.0, 90.0)
+    phase: Range = (0.0, 1.0)
+
+    dims: ClassVar[int] = 4
+    names: ClassVar[tuple[str, ...]] = (
+        "strength (of light)",
+        "period (of shorter side)",
+        "angle (deg)",
+        "phase (periods)",
+    )
+
+    def _bounds(self) -> tuple[Range, ...]:
+        return (
+            pair(self.strength, "strength", low=0, high=1),
+            pair(self.period, "period", low=0.01),
+            symmetric(self.angle, "angle"),
+            pair(self.phase, "phase"),
+        )
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        like = widened(images)
+        strength, period, angle, phase = self.values(u).to(like)[..., None, None, None].unbind(1)
+        stripes = like.new_tensor([0.0] if is_grey(images) else [0.0, 1 / 3, 2 / 3])[:, None, None]
+        wave = torch.cos(2 * math.pi * (_along(like, angle) / period + phase - stripes))
+        return relight(images, 1 + strength * wave)
+
+
+def _places(images: Tensor) -> tuple[Tensor, Tensor]:
+    """The x (1,W) and y (H,1) of the pixels' centres in the stage frame."""
+    height, width = images.shape[2:]
+    x, y = (
+        (2 * torch.arange(n, dtype=images.dtype, device=images.device) + 1 - n) / min(height, width)
+        for n in (width, height)
+    )
+    return x[None], y[:, None]
+
+
+def _along(images: Tensor, angle: Tensor) -> Tensor:
+    """How far each pixel lies from the centre in the direction `angle` (N,1,1,1) in degrees: (N,1,H,W), in shares of
+    the shorter side."""
+    x, y = _places(images)
+    radians = angle * (math.pi / 180)
+    return (radians.cos() * x + radians.sin() * y) / 2
+
+
+def _spline(n: int, controls: int, like: Tensor) -> Tensor:
+    """Weights (n, controls) of a uniform cubic B-spline that spans n pixels from the first control to the last; rows
+    sum to 1. The controls beyond the ends, which the cubic reaches for, repeat the end ones."""
+    at = (torch.arange(n, dtype=like.dtype, device=like.device) + 0.5) / n * (controls - 1)
+    gap = (at[:, None] - torch.arange(-1, controls + 1, dtype=like.dtype, device=like.device)).abs()
+    weights = torch.where(gap < 1, 2 / 3 - gap**2 + gap**3 / 2, (2 - gap).clamp(min=0) ** 3 / 6)
+    inner = weights[:, 1:-1].clone()
+    inner[:, 0] += weights[:, 0]
+    inner[:, -1] += weights[:, -1]
+    return inner

@@ -1,0 +1,191 @@
+"""Photometric stages in display values: values change, places do not. Each clamps to [0,1], as a sensor does.
+
+What happens to the light before it is a picture (exposure, shadows) is in `transforms.colour.exposure` and
+`transforms.colour.illumination`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from transforms.colour.spaces import is_grey, luma, rotate_hue, widened
+from transforms.ranges import Range, Ranged, pair, symmetric
+from transforms.sampling.straight_through import saturate
+
+#: Below this value, about half a step of 8 bits, `Gamma` is a straight line.
+GAMMA_TOE = 1 / 512
+
+
+@dataclass(frozen=True)
+class Brightness(Ranged):
+    """Add a constant to every value, then clamp. `amount`: a number x means (-x, x)."""
+
+    amount: float | Range = (0.0, 0.0)
+
+    dims: ClassVar[int] = 1
+    names: ClassVar[tuple[str, ...]] = ("added (of full scale)",)
+
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(symmetric(self.amount, "amount"), "amount", low=-1, high=1),)
+
+    def line(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        added = self.values(u)[:, :, None, None]
+        return torch.ones_like(added), added
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        return _along(images, *self.line(u))
+
+
+@dataclass(frozen=True)
+class Contrast(Ranged):
+    """Stretch values about mid-grey by a factor, then clamp.
+
+    About 0.5 and not the picture's mean (torchvision's choice), so that the map does not depend on the content.
+    """
+
+    factor: Range = (1.0, 1.0)
+
+    dims: ClassVar[int] = 1
+    names: ClassVar[tuple[str, ...]] = ("factor (x)",)
+
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(self.factor, "factor", low=0),)
+
+    def line(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        factor = self.values(u)[:, :, None, None]
+        return factor, 0.5 - 0.5 * factor
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        return _along(images, *self.line(u))
+
+
+@dataclass(frozen=True)
+class Gain(Ranged):
+    """Multiply every value by a factor, then clamp, as torchvision's adjust_brightness: a dimmer or brighter picture
+    in display values (for light itself see `transforms.colour.exposure.Exposure`)."""
+
+    factor: Range = (1.0, 1.0)
+
+    dims: ClassVar[int] = 1
+    names: ClassVar[tuple[str, ...]] = ("factor (x)",)
+
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(self.factor, "factor", low=0),)
+
+    def line(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        factor = self.values(u)[:, :, None, None]
+        return factor, torch.zeros_like(factor)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        return _along(images, *self.line(u))
+
+
+@dataclass(frozen=True)
+class ChannelGain(Ranged):
+    """Multiply each channel by its own gain and add its own offset, then clamp: how a printer or a screen renders
+    colour (the print error of Athalye et al. 2018, "Synthesizing Robust Adversarial Examples").
+
+    Args:
+        gain: factor of each of red, green and blue, drawn apart.
+        offset: added to each, in full scales; a number x means (-x, x).
+
+    A picture of one channel is multiplied by the mean gain and gets the mean offset. Raises ValueError on any other
+    number of channels.
+    """
+
+    gain: Range = (1.0, 1.0)
+    offset: float | Range = (0.0, 0.0)
+
+    dims: ClassVar[int] = 6
+    names: ClassVar[tuple[str, ...]] = tuple(
+        f"{channel} {what}" for what in ("gain (x)", "added (of full scale)") for channel in ("red", "green", "blue")
+    )
+
+    def _bounds(self) -> tuple[Range, ...]:
+        offset = pair(symmetric(self.offset, "offset"), "offset", low=-1, high=1)
+        return (pair(self.gain, "gain", low=0),) * 3 + (offset,) * 3
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        values = self.values(u)[:, :, None, None]
+        gain, offset = values[:, :3], values[:, 3:]
+        if is_grey(images):
+            gain, offset = gain.mean(1, keepdim=True), offset.mean(1, keepdim=True)
+        return _along(images, gain, offset)
+
+
+@dataclass(frozen=True)
+class Gamma(Ranged):
+    """Raise values to a power, as torchvision's adjust_gamma: above 1 darkens the middle, below 1 lightens it.
+
+    Below `GAMMA_TOE` the curve is the chord from 0, because there a power below 1 has a derivative that grows without
+    bound, and a power above 1 almost none. Every 8-bit value gets exactly its power.
+    """
+
+    gamma: Range = (1.0, 1.0)
+
+    dims: ClassVar[int] = 1
+    names: ClassVar[tuple[str, ...]] = ("gamma (exponent)",)
+
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(self.gamma, "gamma", low=0.05, high=20),)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        wide = widened(images)
+        gamma = self.values(u)[:, :, None, None].to(wide)
+        return saturate(wide * wide.clamp(min=GAMMA_TOE).pow(gamma - 1)).to(images.dtype)
+
+
+@dataclass(frozen=True)
+class Saturation(Ranged):
+    """Blend with the picture's luma, then clamp, as torchvision's adjust_saturation: 0 is grey, 1 the picture.
+
+    Pictures of one channel stay as they are; any number of channels but 1 or 3 raises ValueError.
+    """
+
+    factor: Range = (1.0, 1.0)
+
+    dims: ClassVar[int] = 1
+    names: ClassVar[tuple[str, ...]] = ("factor (x)",)
+
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(self.factor, "factor", low=0),)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        if is_grey(images):
+            return images
+        wide = widened(images)
+        factor = self.values(u)[:, :, None, None].to(wide)
+        return saturate(factor * wide + (1 - factor) * luma(wide)).to(images.dtype)
+
+
+@dataclass(frozen=True)
+class Hue(Ranged):
+    """Turn the hue in HSV, from red towards green, as torchvision's adjust_hue with a factor of degrees / 360.
+
+    `degrees`: a number x means (-x, x). No clamp is needed: value and saturation stay. For the gradient where hue has
+    none (grey, ties between channels) see `transforms.colour.spaces.rotate_hue`. Pictures of one channel stay as they are;
+    any number of channels but 1 or 3 raises ValueError.
+    """
+
+    degrees: float | Range = (0.0, 0.0)
+
+    dims: ClassVar[int] = 1
+    names: ClassVar[tuple[str, ...]] = ("hue (deg)",)
+
+    def _bounds(self) -> tuple[Range, ...]:
+        return (pair(symmetric(self.degrees, "degrees"), "degrees", low=-360, high=360),)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        if is_grey(images):
+            return images
+        wide = widened(images)
+        return rotate_hue(wide, self.values(u)[:, 0].to(wide)).to(images.dtype)
+
+
+def _along(images: Tensor, gain: Tensor, offset: Tensor) -> Tensor:
+    wide = widened(images)
+    return saturate(wide * gain.to(wide) + offset.to(wide)).to(images.dtype)

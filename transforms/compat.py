@@ -1,6 +1,0 @@
-"""The functional layer: the arguments and the meaning of OpenCV and torchvision, with gradients to every tensor."""
-
-from transforms.compat_opencv import warp_affine, warp_perspective
-from transforms.compat_torchvision import affine, perspective, resize, rotate
-
-__all__ = ["affine", "perspective", "resize", "rotate", "warp_affine", "warp_perspective"]

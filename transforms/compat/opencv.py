@@ -1,0 +1,94 @@
+"""OpenCV's warps, with gradients to every tensor."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from transforms.compat.arguments import Numbers, align, check_images, tensor_of
+from transforms.sampling.homography import invert
+from transforms.sampling.read import Border, Kernel, Value
+from transforms.sampling.warp import warp_by_matrix
+
+#: A map that looks farther than this, in pixels, is singular: float32 could not hold its derivatives.
+FARTHEST = 1e20
+
+
+def warp_affine(
+    images: Tensor,
+    M: Numbers,
+    size: tuple[int, int],
+    *,
+    kernel: Kernel = "bilinear",
+    border: Border = "constant",
+    value: Value = 0.0,
+    antialias: bool = False,
+) -> Tensor:
+    """`cv2.warpAffine` on a batch, differentiable in `images`, `M` and `value`.
+
+    Args:
+        images: (N,C,H,W), any floating dtype.
+        M: (2,3) or (N,2,3), source -> destination, pixel centres at integers: a tensor of any dtype, an array, or
+            nested lists, of tensors too. N broadcasts against the images'.
+        size: (height, width) of the result. (OpenCV's dsize is (width, height).)
+        kernel: nearest | bilinear | bicubic (a = -0.75, INTER_CUBIC).
+        border: constant | replicate | reflect | reflect101.
+        value: border value for `constant`: a number, (C,) or (N,C).
+        antialias: read coarser levels where the map shrinks. OpenCV has no such thing, hence off.
+
+    Returns:
+        (N,C,height,width) in the images' dtype. OpenCV >= 5 is matched to float rounding; OpenCV 4 rounds
+        coordinates to 1/32 pixel and differs by up to 0.02.
+
+    Raises:
+        ValueError: wrong shapes, unknown names, a matrix without inverse.
+    """
+    check_images(images)
+    matrix = tensor_of(M, "M", images)
+    if matrix.shape[-2:] != (2, 3):
+        raise ValueError(
+            f"`M` must be (2,3) or (N,2,3); got {tuple(matrix.shape)} (a 3x3 matrix goes to warp_perspective)"
+        )
+    bottom = matrix.new_tensor([0.0, 0.0, 1.0]).expand(*matrix.shape[:-2], 1, 3)
+    full = torch.cat([matrix, bottom], dim=-2)
+    return warp_perspective(images, full, size, kernel=kernel, border=border, value=value, antialias=antialias)
+
+
+def warp_perspective(
+    images: Tensor,
+    H: Numbers,
+    size: tuple[int, int],
+    *,
+    kernel: Kernel = "bilinear",
+    border: Border = "constant",
+    value: Value = 0.0,
+    antialias: bool = False,
+) -> Tensor:
+    """`cv2.warpPerspective` on a batch: `H` (3,3) or (N,3,3) maps source to destination. Otherwise as `warp_affine`.
+
+    The sign of `H` matters: w > 0 is before the camera (`homography` returns it so). Unlike OpenCV, output pixels
+    beyond the horizon (w <= 0) take the border value and carry a zero gradient: OpenCV paints a ghost of the image
+    there.
+    """
+    check_images(images)
+    matrix = tensor_of(H, "H", images)
+    if matrix.shape[-2:] != (3, 3) or matrix.dim() not in (2, 3):
+        raise ValueError(f"`H` must be (3,3) or (N,3,3); got {tuple(matrix.shape)}")
+    images, matrix = align(images, matrix.reshape(-1, 3, 3), "H")
+    matrix = matrix / _power_of_two(matrix.abs().amax((-2, -1)))  # the same map, whatever its scale
+    det = torch.linalg.det(matrix.detach())
+    pull = invert(matrix)
+    # The horizon is a share of the largest w in the view.
+    pull = pull / _power_of_two((pull[:, 2].abs() * pull.new_tensor([size[1], size[0], 1])).sum(-1))
+    singular = (det == 0) | ~(pull.detach().abs().amax((-2, -1)) < FARTHEST)
+    if bool(singular.any()):
+        row = int(singular.nonzero()[0, 0])
+        raise ValueError(
+            f"the matrix must be invertible; row {row} has determinant {float(det[row])} (largest entry scaled to 1)"
+        )
+    return warp_by_matrix(images, pull, size, kernel=kernel, border=border, value=value, antialias=antialias)
+
+
+def _power_of_two(size: Tensor) -> Tensor:
+    """(N,) -> the power of two just above each, (N,1,1): a division by it rounds nothing, so whole shifts stay."""
+    return torch.ldexp(torch.ones_like(size), torch.frexp(size.detach()).exponent)[:, None, None]

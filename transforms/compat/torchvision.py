@@ -1,0 +1,239 @@
+"""torchvision's functional warps and its resize (`torchvision.transforms.functional`), with gradients to every
+tensor; torchvision itself rounds the parameters of its warps to Python floats and drops their gradient.
+
+As there, points and centres are in edge coordinates: 0 is the left edge of the image and its width the right edge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transforms.compat.arguments import Numbers, align, check_images, number_of, pair_of, tensor_of
+from transforms.resizing.resize import resize as resize_by_name
+from transforms.resizing.resize import target_size
+from transforms.sampling.homography import edges_to_centres, homography, invert, shift
+from transforms.sampling.homography import rotate as rotation
+from transforms.sampling.homography import scale as magnification
+from transforms.sampling.homography import shear as slant
+from transforms.sampling.read import Kernel, Value, border_value
+from transforms.sampling.warp import warp_by_matrix
+
+Fill = Value | Sequence[float] | None
+
+#: torchvision's size of an expanded rotation forgives this many pixels.
+_TOLERANCE = 1e-4
+_RESIZERS = {  # (antialias or not): its name
+    "nearest": ("torch_nearest", "torch_nearest"),
+    "nearest-exact": ("torch_nearest_exact", "torch_nearest_exact"),
+    "bilinear": ("torch_bilinear", "torch_bilinear_aa"),
+    "bicubic": ("torch_bicubic", "torch_bicubic_aa"),
+}
+
+
+def perspective(
+    images: Tensor, startpoints: Numbers, endpoints: Numbers, *, kernel: Kernel = "bilinear", fill: Fill = 0.0
+) -> Tensor:
+    """`torchvision.transforms.functional.perspective`, differentiable in both point lists.
+
+    Args:
+        images: (N,C,H,W), any floating dtype.
+        startpoints, endpoints: four points (x, y), (4,2) or (N,4,2): tensors of any dtype, arrays, or nested lists,
+            of tensors too; what stood at `startpoints` is found at `endpoints`.
+        kernel: nearest | bilinear | bicubic.
+        fill: value outside: a number, (C,) or (N,C); 0 stands for torchvision's default None. With any other value
+            the edge pixels are weighed twice, as torchvision does.
+
+    Returns:
+        (N,C,H,W).
+
+    Raises:
+        ValueError: degenerate quads (see `homography`).
+    """
+    check_images(images)
+    start, end = (
+        tensor_of(points, name, images) for name, points in (("startpoints", startpoints), ("endpoints", endpoints))
+    )
+    push = homography(start, end)
+    centres = edges_to_centres(push)
+    pull = centres @ invert(push) @ invert(centres)
+    return _warp(images, pull, (images.shape[2], images.shape[3]), kernel, fill, "startpoints")
+
+
+def affine(
+    images: Tensor,
+    angle: Numbers,
+    translate: Numbers,
+    scale: Numbers,
+    shear: Numbers,
+    *,
+    kernel: Kernel = "bilinear",
+    fill: Fill = 0.0,
+    center: Numbers | None = None,
+) -> Tensor:
+    """`torchvision.transforms.functional.affine`, differentiable in `angle`, `translate`, `scale` and `shear`.
+
+    Args:
+        images: (N,C,H,W), any floating dtype.
+        angle: degrees, *clockwise* as displayed; a number or (N,).
+        translate: (right, down) in pixels, a pair or (N,2); fractions too.
+        scale: magnification, positive; a number or (N,).
+        shear: degrees, along x, or a pair along (x, y), or (N,2); a positive angle moves the lower rows to the left
+            (the right columns up).
+        kernel: nearest | bilinear | bicubic. (torchvision's default is nearest, which has no gradient in the
+            parameters.)
+        fill: see `perspective`.
+        center: the point (x, y) that the map leaves where it is, but for `translate`; None for the image's centre.
+
+    Returns:
+        (N,C,H,W); the picture is sheared along x, along y, scaled, rotated, shifted, in this order.
+
+    Raises:
+        ValueError: a scale that is not positive, a shear by 90 degrees, wrong shapes.
+    """
+    check_images(images)
+    size = (images.shape[2], images.shape[3])
+    turn, magnify = number_of(angle, "angle", images), number_of(scale, "scale", images)
+    if bool((magnify.detach() <= 0).any()):
+        raise ValueError(f"`scale` must be positive; got {magnify.detach().tolist()}")
+    slants = _shear(shear, images)
+    right, down = pair_of(translate, "translate", images)
+    x, y = _center(center, size, images)
+    turn, magnify, along, up, right, down, x, y = _broadcast(turn, magnify, *slants, right, down, x, y)
+    radians = math.pi / 180
+    undo = rotation(-turn * radians) @ magnification(1 / magnify, 1 / magnify) @ shift(-x - right, -y - down)
+    pull = shift(x, y) @ slant(along * radians) @ slant(up * radians).mT @ undo
+    return _warp(images, pull, size, kernel, fill, "angle")
+
+
+def rotate(
+    images: Tensor,
+    angle: Numbers,
+    *,
+    kernel: Kernel = "bilinear",
+    expand: bool = False,
+    center: Numbers | None = None,
+    fill: Fill = 0.0,
+) -> Tensor:
+    """`torchvision.transforms.functional.rotate`, differentiable in `angle`.
+
+    Args:
+        images: (N,C,H,W), any floating dtype.
+        angle: degrees, *counter-clockwise* as displayed (unlike `affine`, as in torchvision); a number or (N,).
+        kernel: nearest | bilinear | bicubic (torchvision's default is nearest; see `affine`).
+        expand: enlarge the view so that it holds the whole turned picture; all rows must need the same size.
+        center: the point (x, y) that stays; None for the image's centre. `expand` assumes that.
+        fill: see `perspective`.
+
+    Returns:
+        (N,C,H,W), or the size that `expand` needs.
+    """
+    check_images(images)
+    size = (images.shape[2], images.shape[3])
+    turn, x, y = _broadcast(number_of(angle, "angle", images), *_center(center, size, images))
+    pull = shift(x, y) @ rotation(turn * (math.pi / 180)) @ shift(-x, -y)
+    if not expand:
+        return _warp(images, pull, size, kernel, fill, "angle")
+    out = _expanded(pull, size)
+    margin = turn.new_tensor([(size[1] - out[1]) / 2, (size[0] - out[0]) / 2]).expand(len(turn), 2)
+    return _warp(images, pull @ shift(*margin.unbind(-1)), out, kernel, fill, "angle")
+
+
+def resize(
+    images: Tensor,
+    size: int | Sequence[int],
+    interpolation: Any = "bilinear",
+    max_size: int | None = None,
+    antialias: bool | None = True,
+) -> Tensor:
+    """`torchvision.transforms.functional.resize` of a float tensor, by the kernels of `transforms.resizing.resize`.
+
+    Args:
+        images: (N,C,H,W), any floating dtype.
+        size: (height, width), or the length of the shorter side, as a number or in a list.
+        interpolation: nearest | nearest-exact | bilinear | bicubic, or torchvision's `InterpolationMode`.
+        max_size: most that the longer side may be, if `size` is one number; the shorter gives way.
+        antialias: widen bilinear and bicubic where the image shrinks; None is False.
+
+    Raises:
+        ValueError: an unknown interpolation, a size below 1, a `max_size` that is not above `size`.
+    """
+    check_images(images)
+    mode = getattr(interpolation, "value", interpolation)
+    if mode not in _RESIZERS:
+        raise ValueError(f"`interpolation` must be one of {', '.join(_RESIZERS)}; got {interpolation!r}")
+    before = (images.shape[2], images.shape[3])
+    sides = (size,) if isinstance(size, int) else tuple(size)
+    if len(sides) not in (1, 2):
+        raise ValueError(f"`size` must be one number or (height, width); got {size!r}")
+    after = target_size(before, sides[0] if len(sides) == 1 else (sides[0], sides[1]))
+    if max_size is not None:
+        if len(sides) == 2 or max_size <= sides[0]:
+            raise ValueError(
+                f"`max_size` must be above `size`, which must be one number; got {max_size} and {size!r}"
+            )
+        if max(after) > max_size:
+            short = int(max_size * sides[0] / max(after))
+            after = target_size(before, (max_size, short) if before[0] > before[1] else (short, max_size))
+    return images if after == before else resize_by_name(images, after, _RESIZERS[mode][bool(antialias)])
+
+
+def _warp(images: Tensor, pull: Tensor, size: tuple[int, int], kernel: Kernel, fill: Fill, name: str) -> Tensor:
+    images, pull = align(images, pull, name)
+    if isinstance(fill, list | tuple):
+        fill = tensor_of(fill[0] if len(fill) == 1 else fill, "fill", images)
+    blend = border_value(0.0 if fill is None else fill, images)  # type: ignore[arg-type]
+    if blend is None:
+        return warp_by_matrix(images, pull, size, kernel=kernel)
+    # torchvision fades the picture to zero at its edge, then blends that with `fill` by the same weight once more.
+    both = warp_by_matrix(torch.cat([images, torch.ones_like(images[:, :1])], dim=1), pull, size, kernel=kernel)
+    weight = both[:, -1:]
+    return both[:, :-1] * weight + (1 - weight) * blend.to(images.dtype)
+
+
+def _broadcast(*numbers: Tensor) -> tuple[Tensor, ...]:
+    try:
+        return tuple(torch.broadcast_tensors(*numbers))
+    except RuntimeError:
+        counts = sorted({len(number) for number in numbers})
+        raise ValueError(f"the parameters must each have one row, or one per image; got {counts} rows") from None
+
+
+def _center(center: Numbers | None, size: tuple[int, int], images: Tensor) -> tuple[Tensor, Tensor]:
+    """In the pixel frame."""
+    x, y = pair_of((size[1] / 2, size[0] / 2) if center is None else center, "center", images)
+    return x - 0.5, y - 0.5
+
+
+def _shear(shear: Numbers, images: Tensor) -> tuple[Tensor, Tensor]:
+    if isinstance(shear, list | tuple) and len(shear) == 1:
+        shear = (shear[0], shear[0])
+    one = not isinstance(shear, list | tuple) and getattr(shear, "ndim", 0) == 0
+    along, up = pair_of((shear, 0.0) if one else shear, "shear", images)
+    for degrees in (along.detach(), up.detach()):
+        if bool(((degrees * (math.pi / 180)).cos().abs() < 1e-6).any()):
+            raise ValueError(f"`shear` must not be 90 degrees; got {degrees.tolist()}")
+    return along, up
+
+
+@torch.no_grad()
+def _expanded(pull: Tensor, size: tuple[int, int]) -> tuple[int, int]:
+    """torchvision's size of the view that holds the turned picture, with its rounding in float32."""
+    height, width = size
+    centre = torch.tensor([[1, 0, (width - 1) / 2], [0, 1, (height - 1) / 2], [0, 0, 1]]).to(pull)
+    about = (invert(centre) @ pull @ centre).float().cpu()[:, :2]
+    half = torch.tensor([width * 0.5, height * 0.5])
+    signs = torch.tensor([[-1.0, -1.0], [-1.0, 1.0], [1.0, 1.0], [1.0, -1.0]])
+    corners = torch.cat([signs * half, torch.ones(4, 1)], dim=1) @ about.mT
+    most, least = (corners.amax(1) + half, corners.amin(1) + half)
+    sides = torch.ceil((most / _TOLERANCE).trunc() * _TOLERANCE)
+    sides = sides - torch.floor((least / _TOLERANCE).trunc() * _TOLERANCE)
+    if bool((sides != sides[0]).any()):
+        raise ValueError(
+            f"`expand` needs one size for the whole batch; the angles need (width, height) {sides.tolist()}"
+        )
+    return int(sides[0, 1]), int(sides[0, 0])

@@ -1,0 +1,291 @@
+"""What a view is made of: stages over the unit cube, a scene of layers, and their composition.
+
+A stage is a deterministic function of images and of its coordinates `u` in [0,1)^dims. A *geometric* stage says
+where an output point looks in its input; neighbours fuse, and pixels are touched once. A *pixel* stage changes
+values, or the size.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from transforms.sampling.fusion import Move, fuse
+from transforms.sampling.homography import half_pixels, invert, lattice, transform, wide_dtype
+from transforms.sampling.outline import Outline
+from transforms.sampling.read import Border, Kernel, Value, check_names, copies
+from transforms.sampling.straight_through import saturate
+from transforms.sampling.tone import Tone, tone_of, toned
+from transforms.sampling.warp import warp
+from transforms.scene import Scene, checked, premultiplied, rows_of, scene_of, size_of
+
+#: A geometric stage returns a point with this coordinate for an output point that sees nothing of its input (past the
+#: edge of a label, beyond the fold of a lens): the view shows the border value there, and no gradient flows.
+UNSEEN = 1e6
+
+
+@runtime_checkable
+class Stage(Protocol):
+    """A deterministic function of images and of points `u` of the unit cube."""
+
+    @property
+    def dims(self) -> int:
+        """How many coordinates of `u` the stage consumes."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the coordinates mean, with the unit: "angle (deg)"."""
+
+    def values(self, u: Tensor) -> Tensor:
+        """(N,dims) in [0,1) -> (N,dims) physical values, in the units of `names`."""
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        """(N,C,H,W) in [0,1] and (N,dims) -> (N,C,h,w) in [0,1]."""
+
+
+@runtime_checkable
+class Geometry(Stage, Protocol):
+    """A stage that moves points: where does an output point look in the stage's input?"""
+
+    def pull(self, points: Tensor, u: Tensor) -> Tensor:
+        """Output points (1|N,h,w,2) -> input points (N,h,w,2), both in the stage frame; both coordinates `UNSEEN`
+        where an output point sees nothing. The result must be finite, and so must its derivatives (see `hide`)."""
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        """One resample with the defaults of `Compose`."""
+        return Compose((self,))(images, u)
+
+
+@runtime_checkable
+class Homography(Geometry, Protocol):
+    """A geometric stage that is a matrix, so that it fuses by multiplication."""
+
+    def matrix(self, u: Tensor) -> Tensor:
+        """(N,dims) -> (N,3,3) from output points to input points, in the stage frame."""
+
+    def pull(self, points: Tensor, u: Tensor) -> Tensor:
+        """Points through the matrix; those beyond the horizon are not told apart (`Compose` masks them)."""
+        return transform(self.matrix(u), points)[0]
+
+
+@runtime_checkable
+class Linear(Stage, Protocol):
+    """A pixel stage that is one line for all values of a view, clamped to [0,1], so that it fuses."""
+
+    def line(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """(N,dims) -> gain >= 0 and offset, each (N,1,1,1): the stage is x -> clamp(gain x + offset, 0, 1)."""
+
+
+@runtime_checkable
+class Laying(Stage, Protocol):
+    """A stage that acts on the layers that lie on the picture, before the camera sees all of them together."""
+
+    def lay(self, scene: Scene, u: Tensor) -> Scene:
+        """A scene of N pictures and (V,dims) -> the scene whose layers above the bottom one are those of V views."""
+
+
+@runtime_checkable
+class Framed(Protocol):
+    """What a geometric stage adds if it depends on the shape of the frame, not only on its shorter side."""
+
+    def framed(self, size: tuple[int, int]) -> Geometry:
+        """The stage for a frame of `size` (height, width)."""
+
+
+def hide(points: Tensor, seen: Tensor) -> Tensor:
+    """`points` (N,h,w,2) with `UNSEEN` where `seen` (N,h,w) is false; no gradient flows to those.
+
+    The coordinates that go in must be finite there too (replace the argument of a root or a quotient before taking
+    it), because a derivative of NaN times zero is NaN.
+    """
+    return torch.where(seen[..., None], points, UNSEEN)
+
+
+def discrete(stage: Stage) -> tuple[int, ...]:
+    """Which coordinates of `u` choose (a size in pixels, a quality, a seed, which stage) rather than measure: a view
+    is piecewise constant in them, so no gradient reaches them. A stage says so in an attribute `discrete`."""
+    return tuple(getattr(stage, "discrete", ()))
+
+
+@dataclass(frozen=True)
+class Compose:
+    """Stages in order; runs of geometric stages become one resample, and runs of `Linear` ones one line.
+
+    Args:
+        stages: any `Stage`s. Write geometry first: a pixel stage between two geometric ones costs a resample.
+        kernel, border, value, antialias, deterministic: how the fused geometry is sampled (see
+            `transforms.sampling.warp.warp`). The default border is mid-grey: what lies beyond the picture is unknown, and
+            black or a smear would be a cue. `value` is a number or a colour.
+
+    Calling it takes images (B,C,H,W) in [0,1], or a `Scene`, and `u` (N,dims); the result is (N,C,h,w). N is a
+    multiple of B: the first N / B rows of `u` are views of the first image, and so on, and views of one image share
+    what can be shared. A stage with dims 0 and no stages at all are fine: an empty pipeline returns the images
+    themselves.
+    """
+
+    stages: Sequence[Stage] = ()
+    kernel: Kernel = "bilinear"
+    border: Border = "constant"
+    value: Value = 0.5
+    antialias: bool = True
+    deterministic: bool = False
+    dims: int = field(init=False, repr=False)
+    names: tuple[str, ...] = field(init=False, repr=False)
+    _kinds: tuple[tuple[bool, bool], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_names(self.kernel, self.border)
+        for stage in self.stages:
+            if not isinstance(stage, Stage):
+                raise ValueError(f"`stages` must hold stages such as Affine(...); got {stage!r}")
+        if any(isinstance(stage, Laying) for stage in self.stages[1:]):
+            raise ValueError(
+                "a stage that acts on the layers of a scene must be the first: the camera sees them as one"
+            )
+        object.__setattr__(self, "stages", tuple(self.stages))
+        object.__setattr__(self, "dims", sum(stage.dims for stage in self.stages))
+        object.__setattr__(self, "names", tuple(self._names()))
+        # Here, because a protocol looks up every one of its names each time it is asked.
+        kinds = ((isinstance(stage, Geometry), isinstance(stage, Linear)) for stage in self.stages)
+        object.__setattr__(self, "_kinds", tuple(kinds))
+
+    def __call__(self, images: Tensor | Scene, u: Tensor) -> Tensor:
+        scene = images if isinstance(images, Scene) else scene_of(checked(images))
+        self._check(scene, u)
+        pending: list[Move] = []
+        tone: Tone | None = None
+        for (moves, fuses), stage, part in zip(self._kinds, self.stages, self._split(u), strict=True):
+            if isinstance(stage, Laying):
+                scene = stage.lay(scene, part)
+                continue
+            if fuses and not part.requires_grad:
+                line = cast(Linear, stage).line(part)
+                tone = tone_of(*line) if tone is None else tone.then(*line)
+                continue
+            if tone is not None or not moves:
+                scene, pending, tone = scene_of(self._render(scene, pending, tone, len(u))), [], None
+            if moves:
+                framed = getattr(stage, "framed", None)
+                pending.append((cast(Geometry, stage) if framed is None else framed(scene.size), part))
+            else:
+                scene = scene_of(stage(scene.layers[0].pixels, part))
+        return self._render(scene, pending, tone, len(u))
+
+    def values(self, u: Tensor) -> Tensor:
+        """(N,dims) in [0,1) -> (N,dims) physical values, in the order and units of `names`."""
+        parts = [stage.values(part) for stage, part in zip(self.stages, self._split(u), strict=True)]
+        return torch.cat(parts, dim=-1) if parts else u
+
+    def describe(self, u: Tensor) -> list[dict[str, float]]:
+        """The views in words: for each row of `u` (N,dims) or (dims,), {"affine angle (deg)": -12.3, ...}."""
+        rows = self.values(torch.atleast_2d(u)).tolist()
+        return [dict(zip(self.names, row, strict=True)) for row in rows]
+
+    @property
+    def discrete(self) -> tuple[int, ...]:
+        """The coordinates that choose rather than measure (see `transforms.compose.discrete`)."""
+        starts = itertools.accumulate((stage.dims for stage in self.stages), initial=0)
+        return tuple(at + i for at, stage in zip(starts, self.stages, strict=False) for i in discrete(stage))
+
+    def resamples(self) -> int:
+        """How many times the geometry touches pixels: 1 for any number of neighbouring geometric stages."""
+        kinds = [moves for moves, _ in self._kinds]
+        return sum(now and not before for before, now in zip([False, *kinds], kinds, strict=False))
+
+    @property
+    def labels(self) -> list[str]:
+        """What the stages are called in `names`: their kind, numbered where there are several of it."""
+        kinds = [getattr(stage, "label", type(stage).__name__.lower()) for stage in self.stages]
+        count = [kinds[: i + 1].count(kind) for i, kind in enumerate(kinds)]
+        return [kind if kinds.count(kind) == 1 else f"{kind}{n}" for kind, n in zip(kinds, count, strict=True)]
+
+    def _names(self) -> list[str]:
+        stages = zip(self.labels, self.stages, strict=True)
+        return [f"{label} {name}" for label, stage in stages for name in stage.names]
+
+    def _split(self, u: Tensor) -> tuple[Tensor, ...]:
+        return u.split([stage.dims for stage in self.stages], dim=-1) if self.stages else ()
+
+    def _check(self, scene: Scene, u: Tensor) -> None:
+        n = rows_of(scene)
+        if u.dim() != 2 or u.shape[1] != self.dims or len(u) % n or not len(u):
+            raise ValueError(
+                f"`u` must hold rows of {self.dims} coordinates, one (or the same number) for each of {n} images; "
+                f"got shape {tuple(u.shape)} (u = Sobol()({n}, pipeline.dims, seed=0, step=0))"
+            )
+
+    def _render(self, scene: Scene, chain: Sequence[Move], tone: Tone | None, views: int) -> Tensor:
+        """Sample each layer once, straight into the views, and composite bottom-up; then the tone."""
+        base, *rest = scene.layers
+        moved = base.pull.requires_grad or not bool((base.pull == torch.eye(3).to(base.pull)).all())
+        placed = moved or size_of(base.pixels) != scene.size
+        if not (chain or rest or placed):
+            view = copies(base.pixels, views // len(base.pixels))
+            return view if tone is None else toned(view, tone)
+        own = None if rest else tone
+        if chain or placed:
+            view = self._sample(base.pixels, base.pull, scene.size, chain, self.border, self.value, views, own)
+        else:  # nothing moves the picture, only what lies on it
+            view = copies(base.pixels, views // len(base.pixels))
+        for layer in rest:
+            # Premultiplied: colour and coverage go through the same filter, so edges do not darken and a black
+            # pixel is not a hole (Porter & Duff 1984).
+            ink = premultiplied(layer)
+            over = self._sample(
+                ink, layer.pull, scene.size, chain, "constant", 0.0, views, None, layer.bends, layer.outline
+            )
+            view = over[:, :-1] + (1 - over[:, -1:]) * view
+        return toned(view, tone) if rest and tone is not None else view
+
+    def _sample(
+        self,
+        pixels: Tensor,
+        place: Tensor,
+        size: tuple[int, int],
+        chain: Sequence[Move],
+        border: Border,
+        value: Value,
+        views: int,
+        tone: Tone | None = None,
+        bends: Sequence[Move] = (),
+        outline: Outline | None = None,
+    ) -> Tensor:
+        work = torch.promote_types(pixels.dtype, torch.float32)  # points in half precision would be pixels off
+        place = copies(place, views // len(place)).to(wide_dtype(pixels))
+        into, out = (half_pixels(s, place) for s in (size_of(pixels), size))
+        own = [(stage, copies(u, views // len(u))) for stage, u in bends]
+        seen: list[Move | Tensor] = [*own, place, *chain]  # in the order in which the layer's pixels meet them
+        first, *others = fuse(invert(out)[None], seen, into[None], work)
+        assert isinstance(first, Tensor)
+
+        def pull(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
+            points, w = lattice(first, x, y)
+            for link in others:
+                if isinstance(link, Tensor):
+                    points, ahead = transform(link, points)
+                else:
+                    points = link(points)
+                    ahead = (points.detach().abs().amax(-1) < UNSEEN).to(points.dtype)
+                w = ahead if w is None else torch.minimum(w, ahead)
+            return points, w
+
+        overshoots = self.kernel not in ("nearest", "bilinear")  # and so it is clamped before the tone
+        view = warp(
+            pixels,
+            pull,
+            size,
+            kernel=self.kernel,
+            border=border,
+            value=value,
+            antialias=self.antialias,
+            deterministic=self.deterministic,
+            tone=None if overshoots else tone,
+            outline=outline,
+        )
+        view = saturate(view) if overshoots else view
+        return toned(view, tone) if overshoots and tone is not None else view

@@ -1,0 +1,194 @@
+"""Geometric stages: each says where an output point looks in its input.
+
+Lengths are in the stage frame: origin at the image centre, unit = half the shorter side. A shift of 10 % of the
+shorter side is therefore 0.2 units; parameters are given as shares of the side, the conversion is here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from transforms.compose import Homography
+from transforms.ranges import Range, Ranged, pair, spread, symmetric
+from transforms.sampling.homography import matrix_of, quad_to_quad, scale, shift
+
+
+@dataclass(frozen=True)
+class Affine(Ranged, Homography):
+    """Rotate, magnify, shear and shift the picture about its centre, as torchvision's RandomAffine does, in this
+    order: shear, scale, rotate, shift.
+
+    Args:
+        degrees: rotation, clockwise as displayed; a number x means (-x, x).
+        scale: magnification; 2 shows the picture twice as large.
+        shear: horizontal shear in degrees.
+        translate: shift in each axis as a share of the shorter side, right and down.
+    """
+
+    degrees: float | Range = (0.0, 0.0)
+    scale: Range = (1.0, 1.0)
+    shear: float | Range = (0.0, 0.0)
+    translate: float | Range = (0.0, 0.0)
+
+    dims: ClassVar[int] = 5
+    names: ClassVar[tuple[str, ...]] = (
+        "angle (deg)",
+        "scale (x)",
+        "shear (deg)",
+        "shift right (of shorter side)",
+        "shift down (of shorter side)",
+    )
+
+    def _bounds(self) -> tuple[Range, ...]:
+        shift_by = symmetric(self.translate, "translate")
+        return (
+            symmetric(self.degrees, "degrees"),
+            pair(self.scale, "scale", low=0.01, high=100),
+            pair(symmetric(self.shear, "shear"), "shear", low=-89, high=89),
+            shift_by,
+            shift_by,
+        )
+
+    def matrix(self, u: Tensor) -> Tensor:
+        angle, magnify, slant, right, down = self.values(u).unbind(-1)
+        # The inverse of shift @ rotate @ scale @ shear, multiplied out: seven matrices are many small kernels.
+        angle, lean = torch.deg2rad(angle), torch.deg2rad(slant).tan()
+        c, s = angle.cos() / magnify, angle.sin() / magnify
+        a, b, x, y = c + lean * s, s - lean * c, -2 * right, -2 * down
+        return matrix_of([[a, b, a * x + b * y], [-s, c, c * y - s * x], [0, 0, 1]], angle)
+
+
+@dataclass(frozen=True)
+class Perspective(Homography):
+    """Move each of the four corners of the square [-1,1]^2 (the largest centred square of the picture) on its own.
+
+    Args:
+        jitter: most that a corner moves along each axis, as a share of half the side; below 0.5, which keeps every
+            quad convex, so that no point of the picture's square falls behind the camera. (The view's own corners
+            may look beyond the horizon from about 0.4 on; they show the border value.)
+    """
+
+    jitter: float = 0.2
+
+    dims: ClassVar[int] = 8
+    names: ClassVar[tuple[str, ...]] = tuple(
+        f"{corner} corner {axis} (of half side)"
+        for corner in ("top-left", "top-right", "bottom-right", "bottom-left")
+        for axis in ("right", "down")
+    )
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.jitter, int | float) or not 0 <= self.jitter < 0.5:
+            raise ValueError(f"`jitter` must lie in [0, 0.5), which keeps the quad convex; got {self.jitter}")
+
+    def values(self, u: Tensor) -> Tensor:
+        return spread(u, (-self.jitter, self.jitter))
+
+    def matrix(self, u: Tensor) -> Tensor:
+        square = u.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]])
+        moved = square + self.values(u).unflatten(-1, (4, 2))
+        return quad_to_quad(moved, square.expand_as(moved))
+
+
+@dataclass(frozen=True)
+class Crop(Homography):
+    """Show a window of the picture, stretched to the whole frame: torchvision's RandomResizedCrop, continuous. The
+    window always lies inside the picture, whatever the frame's shape.
+
+    Args:
+        scale: the window's area as a share of the frame's, within [0.01, 1].
+        ratio: width over height of the window, divided by that of the frame, so that 1 keeps shapes (on a square
+            frame this is torchvision's ratio). The logarithm is uniform, over that part of the range at which a
+            window of the drawn area still fits: from max(low, area) to min(high, 1 / area).
+
+    Raises:
+        ValueError: a range that does not contain 1, with an area at which none of its windows fits.
+    """
+
+    scale: Range = (0.5, 1.0)
+    ratio: Range = (3 / 4, 4 / 3)
+
+    dims: ClassVar[int] = 4
+    names: ClassVar[tuple[str, ...]] = (
+        "area (of the frame)",
+        "aspect (x of the frame's)",
+        "position right (of the slack)",
+        "position down (of the slack)",
+    )
+
+    def __post_init__(self) -> None:
+        scale, ratio = pair(self.scale, "scale", low=0.01, high=1), pair(self.ratio, "ratio", low=0.01, high=100)
+        most = min(ratio[1], 1 / ratio[0], 1.0)  # the largest area that fits at the mildest ratio
+        if scale[1] > most * (1 + 1e-9):
+            raise ValueError(
+                f"`scale` must be at most {most:.4g} where `ratio` is {ratio}, or the window leaves the picture; got "
+                f"{scale} (reduce `scale`, or let `ratio` contain 1)"
+            )
+
+    def values(self, u: Tensor) -> Tensor:
+        area = spread(u[:, 0], pair(self.scale, "scale"))
+        low, high = (math.log(bound) for bound in self.ratio)
+        # Narrowing the range, and not clamping the ratio, leaves no part of the cube without a gradient.
+        narrow, wide = area.log().clamp(min=low), (-area.log()).clamp(max=high)
+        return torch.cat([area[:, None], (narrow + (wide - narrow) * u[:, 1]).exp()[:, None], u[:, 2:]], dim=-1)
+
+    def matrix(self, u: Tensor) -> Tensor:
+        return self._window(u, (1.0, 1.0))
+
+    def framed(self, size: tuple[int, int]) -> Homography:
+        """The same crop for a frame of `size` (height, width); without, the frame is square."""
+        return _Window(self, (size[1] / min(size), size[0] / min(size)))
+
+    def _window(self, u: Tensor, extent: tuple[float, float]) -> Tensor:
+        area, aspect, right, down = self.values(u).unbind(-1)
+        width, height = (area * aspect).sqrt(), (area / aspect).sqrt()
+        sides = zip((right, down), (width, height), extent, strict=True)
+        x, y = ((2 * at - 1) * (1 - side) * half for at, side, half in sides)
+        return shift(x, y) @ scale(width, height)
+
+
+@dataclass(frozen=True)
+class _Window(Homography):
+    """A `Crop` in a frame that reaches `extent` (right, down) from its centre, in the stage frame's unit."""
+
+    crop: Crop
+    extent: tuple[float, float]
+
+    dims: ClassVar[int] = Crop.dims
+    names: ClassVar[tuple[str, ...]] = Crop.names
+
+    def values(self, u: Tensor) -> Tensor:
+        return self.crop.values(u)
+
+    def matrix(self, u: Tensor) -> Tensor:
+        return self.crop._window(u, self.extent)
+
+
+@dataclass(frozen=True)
+class Flip(Homography):
+    """Mirror the picture left to right (`vertical`: top to bottom) with probability `p`, as torch.flip does."""
+
+    p: float = 0.5
+    vertical: bool = False
+
+    dims: ClassVar[int] = 1
+    names: ClassVar[tuple[str, ...]] = ("mirrored (0 or 1)",)
+    discrete: ClassVar[tuple[int, ...]] = (0,)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.p, int | float) or not 0 <= self.p <= 1:
+            raise ValueError(f"`p` must be a probability, in [0, 1]; got {self.p!r}")
+        if not isinstance(self.vertical, bool):
+            raise ValueError(f"`vertical` must be true or false; got {self.vertical!r}")
+
+    def values(self, u: Tensor) -> Tensor:
+        return (u < self.p).to(u.dtype)
+
+    def matrix(self, u: Tensor) -> Tensor:
+        mirror, same = 1 - 2 * self.values(u)[:, 0], torch.ones_like(u[:, 0])
+        return scale(same, mirror) if self.vertical else scale(mirror, same)

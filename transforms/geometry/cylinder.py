@@ -1,0 +1,131 @@
+"""The stage that bends the picture round a bottle."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from transforms.compose import Geometry, hide
+from transforms.ranges import Range, Ranged, pair, symmetric
+
+#: Rays that pass the bottle's side closer than this are hidden: there the derivative of the hit point grows without
+#: bound. As a share of the squared distance to the outline, so 0.05 % of the bottle's half width.
+GRAZING = 1e-3
+
+
+@dataclass(frozen=True)
+class Cylinder(Ranged, Geometry):
+    """Show the picture as the label of a bottle, seen by a pinhole camera that looks at the label's middle.
+
+    The middle of the front stays at its place and scale. Past the outline of the bottle, and past the label's edges,
+    the view shows the border value (rays are intersected with the cylinder in closed form, the nearer hit counts).
+
+    Args:
+        arc: how many degrees of the bottle the picture's width covers, within [0, 360]; 0 is a flat label, and the
+            identity. A number x means (0, x).
+        turn: rotation of the bottle about its axis in degrees; positive carries the label to the right. At most half
+            of the smallest arc, so that a part of the label stays in front. A number x means (-x, x).
+        tilt: lean of the axis in degrees, within [-60, 60]; positive leans the bottle's top away from the camera. A
+            number x means (-x, x).
+        distance: from the camera to the label's middle in half shorter sides, at least 1; a number x means (x, x).
+
+    Raises:
+        ValueError: a range that is no range or too wide, with its name.
+    """
+
+    arc: float | Range = (0.0, 0.0)
+    turn: float | Range = (0.0, 0.0)
+    tilt: float | Range = (0.0, 0.0)
+    distance: float | Range = 4.0
+
+    dims: ClassVar[int] = 4
+    names: ClassVar[tuple[str, ...]] = ("arc (deg)", "turn (deg)", "tilt (deg)", "distance (half shorter sides)")
+
+    def __post_init__(self) -> None:
+        arc, turn, _, _ = self._bounds()
+        if max(map(abs, turn)) > arc[0] / 2:
+            raise ValueError(
+                f"`turn` must lie within half of the smallest arc, [{-arc[0] / 2:g}, {arc[0] / 2:g}], or the label "
+                f"may turn out of sight; got {turn} with arc {arc} (raise the lower end of `arc`)"
+            )
+
+    def _bounds(self) -> tuple[Range, ...]:
+        arc = (0.0, self.arc) if isinstance(self.arc, int | float) else self.arc
+        distance = (self.distance, self.distance) if isinstance(self.distance, int | float) else self.distance
+        return (
+            pair(arc, "arc", low=0, high=360),
+            symmetric(self.turn, "turn"),
+            pair(symmetric(self.tilt, "tilt"), "tilt", low=-60, high=60),
+            pair(distance, "distance", low=1, high=1000),
+        )
+
+    def pull(self, points: Tensor, u: Tensor) -> Tensor:
+        return self._unroll(points, u, 1.0)
+
+    def framed(self, size: tuple[int, int]) -> Geometry:
+        """The same bottle for a frame of `size` (height, width), as wide as the label; without, it is square."""
+        return _Label(self, size[1] / min(size))
+
+    def _unroll(self, points: Tensor, u: Tensor, half_width: float) -> Tensor:
+        """Output points to points of a label that reaches `half_width` to either side of its middle."""
+        arc, turn, tilt, distance = (v[:, None, None] for v in self.values(u).unbind(-1))
+        bend = arc.deg2rad() / 2 / half_width  # the curvature, 1 / radius
+        x, y, away, height, seen = _front_plane(points, tilt.deg2rad(), distance)
+        # In the bottle's frame, with the axis at z = 1 / bend, the ray meets the plane z = 0 at (x, y) and the bottle
+        # at 1 + s times the way there: bend ((1 + s)^2 x^2 + away^2 s^2) = 2 away s. The nearer root, without
+        # cancellation, so that bend = 0 is no exception:
+        under = 1 - 2 * bend * x.square() / away - (bend * x).square()
+        seen = seen & (under > GRAZING)
+        x, y, under = torch.where(seen, x, 0.0), torch.where(seen, y, 0.0), torch.where(seen, under, 1.0)
+        hump = bend * x.square()
+        s = hump / (away - hump + away * under.sqrt())
+        # The angle from the front, over the curvature: atan(w) / w instead of atan2, which 0 / 0 would spoil.
+        across = x * (1 + s) / (1 - bend * away * s)
+        along = across * _atan_over(bend * across)
+        if any(self._bounds()[1]):
+            along = along - turn / arc * 2 * half_width
+            lap = 4 * math.pi * half_width / arc.deg2rad()  # once round the bottle
+            along = along - lap * (along / lap).detach().round()
+        return hide(torch.stack([along, y + s * (y - height)], dim=-1), seen)
+
+
+@dataclass(frozen=True)
+class _Label(Geometry):
+    """A `Cylinder` in a frame that reaches `half_width` from its centre, in the stage frame's unit."""
+
+    bottle: Cylinder
+    half_width: float
+
+    dims: ClassVar[int] = Cylinder.dims
+    names: ClassVar[tuple[str, ...]] = Cylinder.names
+
+    def values(self, u: Tensor) -> Tensor:
+        return self.bottle.values(u)
+
+    def pull(self, points: Tensor, u: Tensor) -> Tensor:
+        return self.bottle._unroll(points, u, self.half_width)
+
+
+def _front_plane(points: Tensor, tilt: Tensor, distance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Where each ray meets the plane that touches the bottle's front: x and y there, with the bottle's axis upright;
+    the camera's distance from that plane and its place along the axis; and which rays point at the plane at all."""
+    right, down = points.unbind(-1)
+    away, height = distance * tilt.cos(), distance * tilt.sin()
+    toward = down * tilt.sin() + away  # how much nearer to the plane the ray comes, up to the output plane
+    seen = (toward > 0.01 * distance) & (points.abs().amax(-1) < 1e4)
+    scale = away / torch.where(seen, toward, 1.0)
+    right, down = torch.where(seen, right, 0.0), torch.where(seen, down, 0.0)
+    return scale * right, height + scale * (down * tilt.cos() - height), away, height, seen
+
+
+def _atan_over(w: Tensor) -> Tensor:
+    """atan(w) / w, smooth at 0."""
+    square = w.square()
+    small = square < 1e-3
+    series = 1 - square * (1 / 3 - square * (1 / 5 - square * (1 / 7 - square / 9)))
+    safe = torch.where(small, 1.0, w)
+    return torch.where(small, series, safe.atan() / safe)

@@ -1,0 +1,197 @@
+"""Geometric stages that no matrix gives: a lens, a cloth, a shutter that reads row by row."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from transforms.compose import Geometry, hide
+from transforms.ranges import Range, Ranged, pair, spread, symmetric
+
+#: Points further out than this many half sides see nothing through a lens: its polynomial would leave float32.
+FAR = 100.0
+
+
+@dataclass(frozen=True)
+class Lens(Ranged, Geometry):
+    """Radial distortion (Brown 1966, as in OpenCV): an output point at radius r looks at r (1 + k1 r^2 + k2 r^4).
+
+    r = 1 at half the shorter side, so k1 = 0.1 moves that point by 10 %. Positive coefficients are barrel distortion
+    of the picture (its straight lines bulge outwards in the view), negative ones pincushion. What lies beyond the
+    fold, where the polynomial turns back, shows the border value.
+
+    Args:
+        k1, k2: the coefficients, within [-1, 1]; a number x means (-x, x).
+    """
+
+    k1: float | Range = (0.0, 0.0)
+    k2: float | Range = (0.0, 0.0)
+
+    dims: ClassVar[int] = 2
+    names: ClassVar[tuple[str, ...]] = ("k1 (of r^2)", "k2 (of r^4)")
+
+    def _bounds(self) -> tuple[Range, ...]:
+        return (
+            pair(symmetric(self.k1, "k1"), "k1", low=-1, high=1),
+            pair(symmetric(self.k2, "k2"), "k2", low=-1, high=1),
+        )
+
+    def pull(self, points: Tensor, u: Tensor) -> Tensor:
+        k1, k2 = (v[:, None, None] for v in self.values(u).unbind(-1))
+        square = points.square().sum(-1)
+        seen = (square * _fold(k1, k2).detach() < 1) & (square < FAR**2)
+        points = torch.where(seen[..., None], points, 0.0)
+        square = points.square().sum(-1)
+        return hide(points * (1 + square * (k1 + k2 * square))[..., None], seen)
+
+
+def _fold(k1: Tensor, k2: Tensor) -> Tensor:
+    """1 / r^2 of the innermost root of d/dr r (1 + k1 r^2 + k2 r^4), at most 0 where there is none."""
+    under = 9 * k1.square() - 20 * k2
+    return torch.where(under < 0, 0.0, (under.clamp(min=0).sqrt() - 3 * k1) / 2)
+
+
+@dataclass(frozen=True)
+class RollingShutter(Ranged, Geometry):
+    """Read each row at its own time, top to bottom, while the camera moves sideways. At time t (0 at the frame's top
+    edge, 1 at its bottom edge) the row stands to the right by pan (t - 1/2) + wobble sin(2 pi (cycles t + phase)).
+
+    Args:
+        pan: how far the picture moves during one frame, as a share of the shorter side, within [-1, 1]; positive
+            leans it to the right at the bottom. A number x means (-x, x).
+        wobble: amplitude of the vibration, as a share of the shorter side, within [0, 1].
+        cycles: periods of the vibration during one frame, within [0, 20].
+
+    The phase is uniform over the circle.
+    """
+
+    pan: float | Range = (0.0, 0.0)
+    wobble: Range = (0.0, 0.0)
+    cycles: Range = (1.0, 1.0)
+
+    dims: ClassVar[int] = 4
+    names: ClassVar[tuple[str, ...]] = (
+        "pan (of shorter side)",
+        "wobble (of shorter side)",
+        "vibration (cycles a frame)",
+        "phase (deg)",
+    )
+
+    def _bounds(self) -> tuple[Range, ...]:
+        return (
+            pair(symmetric(self.pan, "pan"), "pan", low=-1, high=1),
+            pair(self.wobble, "wobble", low=0, high=1),
+            pair(self.cycles, "cycles", low=0, high=20),
+            (0.0, 360.0),
+        )
+
+    def pull(self, points: Tensor, u: Tensor) -> Tensor:
+        return self._read(points, u, 1.0)
+
+    def framed(self, size: tuple[int, int]) -> Geometry:
+        """The same shutter for a frame of `size` (height, width); without, the frame is square."""
+        return _Rows(self, size[0] / min(size))
+
+    def _read(self, points: Tensor, u: Tensor, half_height: float) -> Tensor:
+        pan, wobble, cycles, phase = (v[:, None, None] for v in self.values(u).unbind(-1))
+        x, y = points.unbind(-1)
+        late = y / (2 * half_height)  # time from the middle row's
+        right = pan * late + wobble * (2 * math.pi * cycles * (late + 0.5) + phase.deg2rad()).sin()
+        x = x - 2 * right
+        return torch.stack([x, y.expand_as(x)], dim=-1)
+
+
+@dataclass(frozen=True)
+class _Rows(Geometry):
+    """A `RollingShutter` in a frame that reaches `half_height` from its centre, in the stage frame's unit."""
+
+    shutter: RollingShutter
+    half_height: float
+
+    dims: ClassVar[int] = RollingShutter.dims
+    names: ClassVar[tuple[str, ...]] = RollingShutter.names
+
+    def values(self, u: Tensor) -> Tensor:
+        return self.shutter.values(u)
+
+    def pull(self, points: Tensor, u: Tensor) -> Tensor:
+        return self.shutter._read(points, u, self.half_height)
+
+
+@dataclass(frozen=True)
+class ThinPlate(Geometry):
+    """Crumple the picture like a cloth: the smoothest displacement through given points (Bookstein 1989).
+
+    grid x grid control points lie evenly over the square [-1,1]^2 (the largest centred square of the picture). At
+    each, the view shows what lies its displacement away in the picture; a thin-plate spline in between and beyond.
+
+    Args:
+        jitter: most that a control point looks away along each axis, as a share of half the shorter side; below half
+            of their spacing, 1 / (grid - 1), so that neighbours keep their order. (In 300 draws of extreme corners
+            for each grid of 2 to 5 no cloth folded over itself up to 0.4 / (grid - 1), and some did from 0.5 on.)
+        grid: control points along each axis, 2 to 10.
+    """
+
+    jitter: float = 0.1
+    grid: int = 3
+
+    def __post_init__(self) -> None:
+        if type(self.grid) is not int or not 2 <= self.grid <= 10:
+            raise ValueError(f"`grid` must be a whole number of points, 2 to 10; got {self.grid!r}")
+        most = 1 / (self.grid - 1)
+        if not isinstance(self.jitter, int | float) or not 0 <= self.jitter < most:
+            raise ValueError(
+                f"`jitter` must lie in [0, {most:.4g}), half the spacing of {self.grid} points; got {self.jitter!r}"
+            )
+
+    @property
+    def dims(self) -> int:
+        return 2 * self.grid**2
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        places = [(row, column) for row in range(1, self.grid + 1) for column in range(1, self.grid + 1)]
+        return tuple(f"row {r} column {c} {axis} (of half side)" for r, c in places for axis in ("right", "down"))
+
+    def values(self, u: Tensor) -> Tensor:
+        return spread(u, (-self.jitter, self.jitter))
+
+    def pull(self, points: Tensor, u: Tensor) -> Tensor:
+        dtype = torch.promote_types(points.dtype, u.dtype)
+        controls, solve = _spline(self.grid, dtype, points.device)
+        moved = self.values(u).to(dtype).unflatten(-1, (1, -1, 2))
+        weights = (solve[..., None] * moved).sum(-2)[..., None, None]  # (N,K+3,2,1,1)
+        x, y = points.unbind(-1)
+        basis = chain((_bump(x - cx, y - cy) for cx, cy in controls), (torch.ones_like(x), x, y))
+        # Term by term: (N,h,w,K+3) at once is ten times slower, and a matrix product could run in TF32 on a GPU.
+        right, down = x, y
+        for term, weight in zip(basis, weights.unbind(1), strict=True):
+            right, down = right + term * weight[:, 0], down + term * weight[:, 1]
+        return torch.stack([right, down], dim=-1)
+
+
+def _bump(x: Tensor, y: Tensor) -> Tensor:
+    """r^2 log r^2, the thin plate's answer to a point force."""
+    square = x.square() + y.square()
+    # The smallest normal number keeps the logarithm finite at r = 0, where r^2 makes the product 0.
+    return square * (square + torch.finfo(square.dtype).tiny).log()
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _spline(grid: int, dtype: torch.dtype, device: torch.device) -> tuple[list[tuple[float, float]], Tensor]:
+    """The K control points, and the matrix (K+3,K) from displacements there to the weights of K bumps, 1, x and y."""
+    at = torch.linspace(-1, 1, grid, dtype=torch.float64)
+    y, x = (axis.flatten() for axis in torch.meshgrid(at, at, indexing="ij"))
+    plane = torch.stack([torch.ones_like(x), x, y], dim=-1)
+    bumps = _bump(x[:, None] - x, y[:, None] - y)
+    # The side conditions: the bumps' weights are orthogonal to 1, x and y.
+    system = torch.cat([torch.cat([bumps, plane], dim=1), torch.nn.functional.pad(plane.mT, (0, 3))])
+    solve = torch.linalg.inv(system)[:, : grid**2]
+    return list(zip(x.tolist(), y.tolist(), strict=True)), solve.to(device, dtype)

@@ -1,0 +1,97 @@
+"""The stage that moves the camera: a pinhole at any place before the picture's plane, looking at its centre."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from transforms.compose import Homography
+from transforms.ranges import Range, Ranged, pair, symmetric
+from transforms.sampling.homography import invert
+
+
+@dataclass(frozen=True)
+class Viewpoint(Ranged, Homography):
+    """See the picture as a flat print through a pinhole camera that looks at its centre from elsewhere.
+
+    The print turns by yaw, then pitch, then roll, about its centre, `distance` before the camera; all zero, at
+    distance 1, is the identity whatever the field of view.
+
+    Args:
+        yaw: degrees; positive turns the picture's right edge away from the camera. A number x means (-x, x).
+        pitch: degrees; positive turns the top edge away, as a sheet that leans back.
+        roll: degrees, clockwise as displayed, of the view as a whole.
+        distance: of the camera from the picture's centre, 1 where the shorter side of the unturned picture exactly
+            fills the frame; 2 shows it half as large.
+        fov: the camera's field of view in degrees over the frame's shorter side: how strong perspective is. Near 0
+            is a telephoto lens, which shows parallels as parallels.
+
+    Raises:
+        ValueError: at some allowed value a point of the square [-1,1]^2 (the largest centred square of the picture)
+            would lie behind the camera; the message names the least distance. What a longer picture has beyond the
+            square may; it shows the border value.
+    """
+
+    yaw: float | Range = (0.0, 0.0)
+    pitch: float | Range = (0.0, 0.0)
+    roll: float | Range = (0.0, 0.0)
+    distance: Range = (1.0, 1.0)
+    fov: Range = (40.0, 40.0)
+
+    dims: ClassVar[int] = 5
+    names: ClassVar[tuple[str, ...]] = (
+        "yaw (deg)",
+        "pitch (deg)",
+        "roll (deg)",
+        "distance (x)",
+        "field of view (deg)",
+    )
+
+    def __post_init__(self) -> None:
+        yaw, pitch, _, distance, fov = self._bounds()
+        least = _reach(yaw, pitch) * math.tan(math.radians(fov[1]) / 2)
+        if distance[0] <= least * (1 + 1e-6):
+            raise ValueError(
+                f"`distance` must be above {least:.4g}, or a corner falls behind the camera at some yaw in {yaw}, "
+                f"pitch in {pitch} and fov in {fov}; got {distance} (go further away, or narrow one of these)"
+            )
+
+    def _bounds(self) -> tuple[Range, ...]:
+        return (
+            pair(symmetric(self.yaw, "yaw"), "yaw", low=-89, high=89),
+            pair(symmetric(self.pitch, "pitch"), "pitch", low=-89, high=89),
+            symmetric(self.roll, "roll"),
+            pair(self.distance, "distance", low=0.01, high=100),
+            pair(self.fov, "fov", low=0.1, high=179),
+        )
+
+    def matrix(self, u: Tensor) -> Tensor:
+        yaw, pitch, roll, distance, fov = self.values(u).unbind(-1)
+        yaw, pitch, roll, half = yaw.deg2rad(), pitch.deg2rad(), roll.deg2rad(), fov.deg2rad() / 2
+        # Where a point (X, Y) of the print goes: right, down, and away from the camera (y points down).
+        right = [yaw.cos(), torch.zeros_like(yaw)]
+        down = [pitch.sin() * yaw.sin(), pitch.cos()]
+        away = [pitch.cos() * yaw.sin(), -pitch.sin()]
+        turned = [roll.cos() * a - roll.sin() * b for a, b in zip(right, down, strict=True)]
+        fallen = [roll.sin() * a + roll.cos() * b for a, b in zip(right, down, strict=True)]
+        # The focal length is 1 / tan(half), the depth of the centre distance / tan(half); both divided out.
+        zero, one = torch.zeros_like(yaw), torch.ones_like(yaw)
+        rows = [
+            [*(entry / distance for entry in turned), zero],
+            [*(entry / distance for entry in fallen), zero],
+            [*(entry * half.tan() / distance for entry in away), one],
+        ]
+        return invert(torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2))
+
+
+def _reach(yaw: Range, pitch: Range) -> float:
+    """How near the square's nearest corner comes at most, in half sides: max of |sin yaw| cos pitch + |sin pitch|."""
+    side = math.sin(math.radians(max(map(abs, yaw))))
+    lowest = 0.0 if pitch[0] <= 0 <= pitch[1] else min(map(abs, pitch))
+    steepest = math.degrees(math.atan2(1.0, side))  # where the sum is largest
+    at = math.radians(min(max(steepest, lowest), max(map(abs, pitch))))
+    return side * math.cos(at) + math.sin(at)

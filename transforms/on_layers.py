@@ -1,0 +1,102 @@
+"""What happens to the layers of a scene before the camera sees it: print, light, the bend of the paper, its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from transforms.compose import Compose, Geometry, Homography, Stage, discrete
+from transforms.sampling.homography import wide_dtype
+from transforms.sampling.read import copies
+from transforms.scene import Layer, Scene, rows_of
+
+
+@dataclass(frozen=True)
+class OnLayers:
+    """Stages for every layer that lies on the picture; the picture itself stays as it is. The first stage of a
+    pipeline, or none.
+
+    Args:
+        stages: in the layer's own frame, pixel stages first (a printer's colours, light on the sheet), which change
+            its values and not its size; then geometric ones (the paper's curvature), which fuse with all that follows
+            into the layer's one resample.
+        place: a homography in the frame of the scene, such as `Place`, that moves the layer from where it lies.
+
+    A pixel stage that draws makes a copy of the layer for each view; one without coordinates (dims 0) does not.
+
+    Raises:
+        ValueError: geometry before pixel stages, or a `place` that is no homography.
+    """
+
+    stages: Sequence[Stage] = ()
+    place: Homography | None = None
+    dims: int = field(init=False, repr=False)
+    names: tuple[str, ...] = field(init=False, repr=False)
+    label: ClassVar[str] = "layer"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple(self.stages))
+        kinds = [isinstance(stage, Geometry) for stage in self.stages]
+        if kinds != sorted(kinds):
+            raise ValueError("`stages` of a layer must be in the order of what happens: print and light, then bends")
+        if self.place is not None and not isinstance(self.place, Homography):
+            raise ValueError(f"`place` of a layer must be a homography, such as Place(...); got {self.place!r}")
+        whole = self._whole()
+        object.__setattr__(self, "dims", whole.dims)
+        object.__setattr__(self, "names", whole.names)
+
+    @property
+    def discrete(self) -> tuple[int, ...]:
+        """The coordinates that choose rather than measure."""
+        return discrete(self._whole())
+
+    def values(self, u: Tensor) -> Tensor:
+        """(N,dims) in [0,1) -> physical values, those of `stages` and then those of `place`."""
+        return self._whole().values(u)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        """Plain pictures have no layers above them."""
+        return copies(images, len(u) // len(images))
+
+    def lay(self, scene: Scene, u: Tensor) -> Scene:
+        """A scene of N pictures and (V,dims), V a multiple of N -> its upper layers as V views have them."""
+        base, *rest = scene.layers
+        rows_of(scene)
+        return Scene((base, *(self._laid(layer, scene.size, u) for layer in rest)), scene.size)
+
+    def _laid(self, layer: Layer, size: tuple[int, int], u: Tensor) -> Layer:
+        *parts, last = u.split([*(stage.dims for stage in self.stages), self.place.dims if self.place else 0], dim=1)
+        pixels, bends = layer.pixels, list(layer.bends)
+        for stage, part in zip(self.stages, parts, strict=True):
+            if isinstance(stage, Geometry):
+                framed = getattr(stage, "framed", None)
+                own = stage if framed is None else framed((pixels.shape[2], pixels.shape[3]))
+                bends.append((own, part))
+                continue
+            before = pixels.shape
+            rows = len(u) if stage.dims else len(pixels)
+            pixels = stage(copies(pixels, rows // len(pixels)), part[:rows])
+            if pixels.shape[1:] != before[1:]:
+                raise ValueError(
+                    f"a stage of a layer must keep the size; {type(stage).__name__} makes "
+                    f"{tuple(pixels.shape[2:])} of {tuple(before[2:])} (it belongs to the camera)"
+                )
+        alpha = layer.alpha
+        if alpha is not None and 1 < len(alpha) < len(pixels):  # one for each view, as the values are now
+            alpha = copies(alpha, len(pixels) // len(alpha))
+        return Layer(pixels, alpha, self._placed(layer, size, last), tuple(bends), layer.outline)
+
+    def _placed(self, layer: Layer, size: tuple[int, int], u: Tensor) -> Tensor:
+        if self.place is None:
+            return layer.pull
+        wide = wide_dtype(layer.pull)
+        framed = getattr(self.place, "framed", None)
+        place = self.place if framed is None else framed(size)
+        return copies(layer.pull, len(u) // len(layer.pull)).to(wide) @ place.matrix(u.to(wide))
+
+    def _whole(self) -> Compose:
+        """All stages as one pipeline, for names and values only."""
+        return Compose((*self.stages, *(() if self.place is None else (self.place,))))

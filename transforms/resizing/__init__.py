@@ -1,0 +1,1 @@
+"""The resizers of the libraries, by name."""

@@ -1,0 +1,102 @@
+"""The only resizer: two matrices, one per axis, with the kernel a named choice.
+
+The victim's downscaler is part of the threat: a perturbation made for Pillow's bicubic may be gone after OpenCV's.
+So a kernel here is a *library's* kernel, with that library's support, edges and rounding of coordinates:
+
+- `pil_*`: Pillow's `Image.resize`. The support grows with the reduction (antialias), weights that fall off the
+  image are dropped and the rest renormalised. Bicubic a = -0.5.
+- `cv2_*`: `cv2.resize`. Fixed support (no antialias) over replicated edges; cubic a = -0.75; `cv2_area` is the exact
+  overlap of pixels when it shrinks.
+- `torch_*`: `torch.nn.functional.interpolate(align_corners=False)`, which has OpenCV's kernels, or with
+  antialias=True (`torch_*_aa`) Pillow's. Nearest is the mode "nearest", or "nearest-exact".
+- `keys(a)`: the cubic of Keys (1981) with any a, say "keys(-0.6)", fixed support over replicated edges, for a victim
+  whose library nobody knows; `keys_aa(a)` is the same with Pillow's antialias.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from transforms.colour.spaces import widened
+from transforms.resizing.eight_bit import resize_levels
+from transforms.resizing.kernels import NAMES, check_kernel, weights
+from transforms.sampling.straight_through import straight_through
+
+__all__ = ["NAMES", "axes", "check_kernel", "resize", "target_size"]
+
+
+def resize(
+    images: Tensor, size: int | tuple[int, int], kernel: str = "pil_bicubic", *, eight_bit: bool = False
+) -> Tensor:
+    """Resize (N,C,H,W) to `size` as the named library does in floating point, or with its 8-bit arithmetic.
+
+    Args:
+        images: any floating dtype; differentiable (the map is linear, its gradient exact).
+        size: (height, width), or the length of the shorter side, the aspect kept as torchvision keeps it.
+        kernel: one of `transforms.resizing.resize.NAMES`, "keys(a)" or "keys_aa(a)" with a in [-2, 0].
+        eight_bit: do what the library does to an 8-bit file, in its own fixed point (see `transforms.resizing.eight_bit`):
+            the images are clamped to [0,1] and rounded to whole levels, and so is the result. The gradient is that of
+            the resize in floating point (straight through the rounding), zero where a clip holds a value.
+
+    Returns:
+        (N,C,height,width), *not* clamped: bicubic and Lanczos overshoot by a few percent, as Pillow's float mode
+        does. The `Downscale` stage and the encoders clamp, because an 8-bit file cannot hold an overshoot. With
+        `eight_bit` every value is exactly k/255, k whole, in [0,1].
+
+    Raises:
+        ValueError: unknown kernel, or a size below 1.
+    """
+    before = (images.shape[2], images.shape[3])
+    after = target_size(before, size)
+    if not eight_bit:
+        wide = widened(images)  # half-precision weights would not add up to 1
+        rows, columns = axes(before, after, kernel, wide)
+        return (rows @ wide @ columns.mT).to(images.dtype)
+    rows, columns = axes(before, after, kernel, images)
+    exact = resize_levels(_levels(images), after, kernel)
+    result = _shares(exact.levels, images)
+    if not torch.is_grad_enabled():
+        return result
+    # The gradient: the linear map, but for what a clip holds.
+    linear = torch.where((images >= 0) & (images <= 1), images, 0.0)
+    linear = rows @ linear if exact.rows_first else linear @ columns.mT
+    linear = torch.where(exact.middle.to(images.device), linear, 0.0)
+    linear = linear @ columns.mT if exact.rows_first else rows @ linear
+    linear = torch.where(exact.final.to(images.device), linear, 0.0)
+    return straight_through(result, linear)
+
+
+def target_size(size: tuple[int, int], target: int | tuple[int, int]) -> tuple[int, int]:
+    """(height, width) of an image of `size` after a resize to `target` (see `resize`)."""
+    if isinstance(target, int):
+        short = min(size)
+        target = (int(target * size[0] / short), int(target * size[1] / short))
+    if min(target) < 1:
+        raise ValueError(f"`size` must be at least 1 pixel each way; got {target}")
+    return target
+
+
+def axes(size: tuple[int, int], out: tuple[int, int], kernel: str, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrices (out, in) that resize rows and columns, in the dtype and on the device of `like`."""
+    check_kernel(kernel)
+    if kernel == "cv2_area" and (out[0] > size[0] or out[1] > size[1]):
+        kernel = "cv2_area enlarging"  # OpenCV decides for both axes at once
+    elif kernel.startswith("torch_nearest") and like.dtype == torch.float64:
+        kernel += " float64"
+    rows, columns = (weights(n, m, kernel, like.dtype, like.device) for n, m in zip(size, out, strict=True))
+    return rows, columns
+
+
+def _levels(images: Tensor) -> Tensor:
+    """Images as the whole numbers 0..255 of an 8-bit file, in float64 (on the CPU, where a device has none)."""
+    images = images.detach()
+    wide = (images.cpu() if images.device.type == "mps" else images).double()
+    return (wide * 255).round().clamp(0, 255)
+
+
+def _shares(levels: Tensor, like: Tensor) -> Tensor:
+    """k -> k/255 in the dtype and on the device of `like`."""
+    whole = levels.to(like.device, torch.promote_types(like.dtype, torch.float32))
+    # By a tensor: a GPU multiplies by the reciprocal of a plain number, one bit off.
+    return (whole / torch.full_like(whole, 255)).to(like.dtype)

@@ -1,0 +1,1 @@
+"""Reading pixels at points: warps, pyramids, exact edges."""

@@ -1,0 +1,183 @@
+"""Antialiasing: where a map shrinks, each pixel is the mean of 2 x 2 samples, of a smaller copy of the image.
+
+The copies are a pyramid: each is the mean of 2 x 2 pixels of the one before (Williams 1983), built once for all views
+of an image. An output pixel that is s source pixels wide is at level log2(s), blended from the two levels around it.
+Level 0 is one sample of the image, level k is 2 x 2 samples of the copy reduced by 2^(k-1), whose pixels are half as
+wide as the output's. One sample of the copy reduced by 2^k would cost a quarter, and blur five times as much.
+
+s is the root mean square of the map's two singular values: the larger one, which is common, blurs an oblique view
+more than no antialiasing at all would alias it. And the blend with the next level begins at a reduction by 1.23: a
+bilinear tap covers two pixels by itself, and a view that hardly shrinks costs one read. Both, and the samples, were
+chosen by the error against an ideal camera, which averages over the pixel's area, and by time
+(`python scripts/benchmark.py antialias`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transforms.sampling.homography import HORIZON
+from transforms.sampling.read import Border, Kernel, read
+
+#: From the output's half-pixel coordinates x (w,), y (h,) to the source's, (N,h,w,2), which the caller may overwrite,
+#: and their w (N,h,w) or None (all are before the camera, and none is far away).
+Pull = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
+
+#: The Jacobian is taken at the nodes of a lattice with so many cells along each axis, and interpolated.
+CELLS = 16
+#: How far towards the next level the blend with it begins, and ends.
+BLEND = (0.3, 0.8)
+#: Levels this near to a whole number are taken for it, so that one level serves.
+SNAP = 1e-3
+
+
+def levels(pull: Pull, size: tuple[int, int], source: tuple[int, int], border: Border, like: Tensor) -> Tensor | None:
+    """The pyramid's level for each node of a lattice over the output, (N,k,l) >= 0, and some level of the same view
+    where nothing but a constant border is near. Differentiable in whatever the map depends on. None: 0 everywhere."""
+    y, x = (torch.linspace(1, 2 * n - 1, min(n, CELLS + 1), dtype=like.dtype, device=like.device) for n in size)
+    # A step of half a pixel, one unit: near enough for a derivative, far enough for float32.
+    rows, columns = len(y), len(x)
+    points, w = pull(torch.cat([x, x + 1]), torch.cat([y, y + 1]))  # all in one, for these are many small kernels
+    here, right, down = points[:, :rows, :columns], points[:, :rows, columns:], points[:, rows:, :columns]
+    jacobian = torch.cat([right - here, down - here], dim=-1)
+    energy = jacobian.nan_to_num(nan=0.0).clamp(-1e6, 1e6).square().sum(-1)  # the singular values' squares, added
+    if not bool((energy > 2 * 4 ** BLEND[0]).any()):
+        return None
+    level = (energy / 2).clamp(1, 4 ** top(source)).log2() / 2
+    level = level.detach().floor() + ((level.frac() - BLEND[0]) / (BLEND[1] - BLEND[0])).clamp(0, 1)
+    if w is not None:  # a step over the edge of what is seen is no derivative: the neighbours' level stands for it
+        ahead = w.detach() > HORIZON
+        seen = ahead[:, :rows, :columns] & ahead[:, :rows, columns:] & ahead[:, rows:, :columns]
+        level = torch.where(seen, level, _grown(torch.where(seen, level.detach(), -1.0)) + 1)
+    if border == "constant":
+        near = _near(here.detach(), level.detach(), source)
+        # Any level will do elsewhere; one that the view reads anyway costs nothing.
+        least = torch.where(near, level.detach(), torch.inf).flatten(1).amin(1).nan_to_num(posinf=0.0)
+        level = torch.where(near, level, least[:, None, None])
+    whole = level.detach().round()
+    return torch.where((level - whole).abs() < SNAP, whole, level)
+
+
+def top(source: tuple[int, int]) -> int:
+    """The last level: an image of `source` (height, width) takes a quarter of its only pixel's side."""
+    return math.ceil(math.log2(max(source))) + 2
+
+
+def read_levels(
+    images: Tensor,
+    grid: Tensor,
+    finer: Callable[[], Tensor],
+    level: Tensor,
+    *,
+    kernel: Kernel,
+    border: Border,
+    deterministic: bool = False,
+) -> Tensor:
+    """As `transforms.sampling.read.read`, each place from the levels of the pyramid around `level` (N,k,l), a lattice over
+    the view. `finer()` is the grid of 2 x 2 places in each pixel, (N,2h,2w,2). Views that need no level above 0 come
+    out as `read` gives them."""
+    low, high = (each.tolist() for each in torch.aminmax(level.detach().flatten(1), dim=1))
+    views = list(zip(low, high, strict=True))
+    needed = [k for k in range(math.ceil(max(high)) + 1) if any(_uses(each, k) for each in views)]
+    # Where most views read one and the same level, it is read for all of them, and the others are mended.
+    common = next((k for k in needed if 2 * views.count((k, k)) >= len(views)), None)
+    textures = _pyramid(images, border, max(needed[-1] - 1, 0))
+    fine = finer() if needed[-1] else grid
+
+    def read_level(k: int, rows: Tensor | None = None, shared: bool = True) -> Tensor:
+        texture, share = textures[max(k - 1, 0)]
+        places = (fine if k else grid) if rows is None else (fine if k else grid).index_select(0, rows)
+        places, mirror = _within(places, share, border, images) if k > 1 else (places, border)
+        own = texture if shared or rows is None else texture.index_select(0, rows)
+        found = read(own, places, kernel=kernel, border=mirror, deterministic=deterministic)
+        return F.avg_pool2d(found, 2) if k else found
+
+    total = images.new_zeros(()) if common is None else read_level(common)
+    for k in needed:
+        used = [each != (k, k) if k == common else _uses(each, k) for each in views]
+        rows, shared = _rows(used, len(images), grid)
+        if not len(rows):
+            continue
+        full = F.interpolate(
+            level.index_select(0, rows)[:, None], grid.shape[1:3], mode="bilinear", align_corners=True
+        )
+        weight = (1 - (full - k).abs()).clamp(min=0) - int(k == common)
+        if len(rows) == len(grid):
+            total = total + read_level(k) * weight
+        else:
+            part = read_level(k, rows, shared) * weight
+            total = total if total.dim() else part.new_zeros(len(grid), *part.shape[1:])
+            total.index_add_(0, rows, part)
+    return total
+
+
+def _uses(levels: tuple[float, float], k: int) -> bool:
+    """Whether a view with levels from `levels[0]` to `levels[1]` reads level k."""
+    return levels[0] < k + 1 and levels[1] > k - 1
+
+
+def _rows(used: list[bool], images: int, grid: Tensor) -> tuple[Tensor, bool]:
+    """Which views are to be read, and whether they still share their images evenly."""
+    views = len(used) // images
+    if views > 1:  # a view that one image needs is read for every image: they share the texture
+        used = [any(used[v::views]) for v in range(views)] * images
+    rows = torch.tensor([i for i, flag in enumerate(used) if flag], dtype=torch.long, device=grid.device)
+    return rows, views > 1 or images == 1
+
+
+def _pyramid(images: Tensor, border: Border, most: int) -> list[tuple[Tensor, tuple[float, float]]]:
+    """The textures up to one of 2**-most the size, and the share (x, y) of each one's sides that the image takes."""
+    height, width = images.shape[2:]
+    textures, texture = [(images, (1.0, 1.0))], images
+    for k in range(1, most + 1):
+        texture = F.avg_pool2d(_even(texture, border), 2)
+        h, w = texture.shape[2:]
+        textures.append((texture, (width / (w * 2**k), height / (h * 2**k))))
+    return textures
+
+
+def _even(images: Tensor, border: Border) -> Tensor:
+    """Sides of odd length get one more pixel, of what the border shows there."""
+    for dim in (2, 3):
+        n = images.shape[dim]
+        if n % 2:
+            beside = images.narrow(dim, n - 2 if border == "reflect101" and n > 1 else n - 1, 1)
+            # Not F.pad, whose gradient CUDA adds up in no fixed order.
+            images = torch.cat([images, torch.zeros_like(beside) if border == "constant" else beside], dim)
+    return images
+
+
+def _within(grid: Tensor, scale: tuple[float, float], border: Border, images: Tensor) -> tuple[Tensor, Border]:
+    """The grid for a texture of which the image takes the share `scale`; reflections are folded in beforehand, since
+    the texture's edge need not be the image's."""
+    if border.startswith("reflect"):
+        sides = [images.shape[3], images.shape[2]]
+        edge = grid.new_tensor([1.0 if border == "reflect" else max(n - 1, 0.5) / n for n in sides])
+        turn = torch.remainder(grid + edge, 4 * edge)
+        grid, border = torch.where(turn > 2 * edge, 4 * edge - turn, turn) - edge, "replicate"
+    if scale != (1.0, 1.0):
+        share = grid.new_tensor(scale)
+        grid = grid * share + (share - 1)
+    return grid, border
+
+
+def _grown(level: Tensor) -> Tensor:
+    """The largest level among a node and its neighbours."""
+    return F.max_pool2d(level[:, None], 3, stride=1, padding=1)[:, 0]
+
+
+def _near(here: Tensor, level: Tensor, source: tuple[int, int]) -> Tensor:
+    """Which nodes (N,k,l) border on a cell that may show a part of the source."""
+    margin = 4 * level.exp2()[..., None]  # two pixels of that level
+    size = here.new_tensor([2 * source[1], 2 * source[0]])[:, None, None]
+    window = tuple(min(2, n) for n in here.shape[1:3])
+    high = F.max_pool2d((here + margin).permute(0, 3, 1, 2), window, stride=1)
+    low = -F.max_pool2d((margin - here).permute(0, 3, 1, 2), window, stride=1)
+    inside = ((low < size) & (high > 0)).all(1, keepdim=True)
+    grow = [n - 1 for n in (window[1], window[1], window[0], window[0])]
+    return F.max_pool2d(F.pad(inside.to(here.dtype), grow), window, stride=1)[:, 0] > 0

@@ -1,0 +1,169 @@
+"""Reading an image at given places: kernels, borders, and what lies beyond the horizon.
+
+Places are in the *grid frame*: the image's edges are at -1 and 1 on both axes, so a pixel centre is at
+(2 i + 1) / n - 1. It is `grid_sample`'s frame with `align_corners=False`, its one convention without a residual at
+the identity. `grid_sample` does the work; `transforms.sampling.gather` does it where a kernel or a bit-exact gradient needs
+more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from transforms.sampling.gather import keys_parameter, read_taps
+from transforms.sampling.tone import Tone, settle_one, toned, unmoved
+
+Kernel = str  # nearest | bilinear | bicubic | keys(a)
+Border = Literal["constant", "replicate", "reflect", "reflect101"]
+Value = float | tuple[float, ...] | Tensor  # a number, (C,) or (N,C)
+
+KERNELS = ("nearest", "bilinear", "bicubic")
+#: So many views of an image share one copy of its gradient (half the time, for an image of four times the side; a
+#: fixed number, because the order of a sum is in its bits), or so many are read at a time, in the cache.
+TOGETHER = 4
+
+_PADDING = {"constant": "zeros", "replicate": "border", "reflect": "reflection", "reflect101": "reflection"}
+
+
+def check_names(kernel: str, border: str) -> None:
+    """Raise ValueError on a kernel or a border that does not exist."""
+    if kernel not in KERNELS and (not isinstance(kernel, str) or keys_parameter(kernel) is None):
+        raise ValueError(f"`kernel` must be one of {', '.join(KERNELS)}, keys(a) with a in [-2, 0]; got {kernel!r}")
+    if border not in get_args(Border):
+        raise ValueError(f"`border` must be one of {', '.join(get_args(Border))}; got {border!r}")
+
+
+def border_value(value: Value, images: Tensor) -> Tensor | None:
+    """The border value as a tensor that broadcasts over (N,C,H,W), or None for plain zero.
+
+    Raises ValueError unless `value` is a number, (C,) or (N,C).
+    """
+    if not isinstance(value, Tensor):
+        if isinstance(value, int | float) and value == 0:
+            return None
+        if not all(map(math.isfinite, value if isinstance(value, tuple | list) else (value,))):
+            raise ValueError(f"`value` must be finite; got {value}")
+        value = torch.as_tensor(value, dtype=images.dtype, device=images.device)
+    if value.dim() == 0:
+        return value
+    n, c = images.shape[:2]
+    if value.shape not in ((c,), (n, c), (1, c)):
+        raise ValueError(f"`value` must be a number, ({c},) or ({n},{c}); got shape {tuple(value.shape)}")
+    return value.reshape(-1, c, 1, 1)
+
+
+def copies(tensor: Tensor, times: int) -> Tensor:
+    """Each row `times` times over, one after the other; a single row is not copied."""
+    if times == 1:
+        return tensor
+    return tensor.expand(times, *tensor.shape[1:]) if len(tensor) == 1 else tensor.repeat_interleave(times, 0)
+
+
+def read(
+    images: Tensor,  # (B,C,H,W)
+    grid: Tensor,  # (N,h,w,2), N a multiple of B: the views of the first image, then those of the second, ...
+    *,
+    kernel: Kernel,
+    border: Border,
+    deterministic: bool = False,
+    tone: Tone | None = None,
+) -> Tensor:  # (N,C,h,w)
+    """The images at the places of `grid`, through `tone`; outside, `constant` means zero. Same dtype for all."""
+    if deterministic or kernel not in KERNELS:
+        found = read_taps(images, grid, kernel, border)
+        return found if tone is None else toned(found, tone)
+    aligned = border == "reflect101"  # reflection about pixel centres is grid_sample's align_corners=True
+    if aligned:
+        height, width = images.shape[2:]
+        grid = grid * grid.new_tensor([width / max(width - 1, 1), height / max(height - 1, 1)])
+    views, height = len(grid) // len(images), grid.shape[1]
+    large = images.shape[2] * images.shape[3] >= 2 * height * grid.shape[2]
+    if not large and grid.device.type == "cpu":
+        viewed: Tensor = _Views.apply(images, grid, tone, *_codes(kernel, border), aligned)
+        return viewed
+    together = next(k for k in range(TOGETHER, 0, -1) if views % k == 0)
+    if together > 1:  # stacked below one another, they are one tall view
+        grid = grid.reshape(-1, together * height, *grid.shape[2:])
+    images = copies(images, views // together)
+    found = F.grid_sample(images, grid, kernel, _PADDING[border], align_corners=aligned)
+    found = found.unflatten(2, (together, height)).transpose(1, 2).flatten(0, 1) if together > 1 else found
+    return found if tone is None else toned(found, tone)
+
+
+def _codes(kernel: Kernel, border: Border) -> tuple[int, int]:
+    """ATen's numbers for `grid_sample`'s modes."""
+    padding = {"zeros": 0, "border": 1, "reflection": 2}[_PADDING[border]]
+    return {"bilinear": 0, "nearest": 1, "bicubic": 2}[kernel], padding
+
+
+class _Views(torch.autograd.Function):
+    """`grid_sample` of each image at several grids, and the tone of the views. Its own backward pass would fill and
+    add up a gradient the size of the image for every view, through memory; here a few views at a time stay in the
+    cache from the first kernel to the last."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, images: Tensor, grid: Tensor, tone: Tone | None, kernel: int, padding: int, aligned: bool
+    ) -> Tensor:
+        ctx.options, ctx.gains = (kernel, padding, aligned), None
+        if tone is None:
+            ctx.save_for_backward(images, grid)
+            source = _owned(images, slice(0, len(grid)))
+            return torch.grid_sampler_2d(source, grid, kernel, padding, aligned)
+        views = images.new_empty(len(grid), images.shape[1], *grid.shape[1:3])
+        moved = torch.empty_like(views) if any(ctx.needs_input_grad) else None
+        tones = tone.each()
+        for owners, rows in _parts(len(images), len(grid)):
+            found = torch.grid_sampler_2d(_owned(images[owners], rows), grid[rows], kernel, padding, aligned)
+            left = found if moved is None else moved[rows]
+            for each in zip(found, tones[rows], views[rows], left, strict=True):
+                settle_one(*each)
+        ctx.save_for_backward(images, grid, *(() if moved is None else (moved,)))
+        ctx.gains = [each.gain for each in tones]
+        return views
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+        images, grid, *toned = ctx.saved_tensors
+        wanted = list(ctx.needs_input_grad[:2])
+        each = len(grid) // len(images)
+        gains = ctx.gains or [1.0] * len(grid)
+        total = torch.zeros_like(images)
+        buffer, places = images.new_empty(0), []
+        for owners, rows in _parts(len(images), len(grid)):
+            part = grad[rows]
+            for moved in toned:
+                buffer = buffer if len(buffer) == len(part) else torch.empty_like(moved[rows])
+                part = unmoved(part, moved[rows], buffer)
+            source = _owned(images[owners], rows)
+            pixels, place = torch.ops.aten.grid_sampler_2d_backward(part, source, grid[rows], *ctx.options, wanted)
+            if wanted[0]:  # always view by view: the order of a sum is in its bits
+                for view, one in enumerate(pixels, rows.start):
+                    total[view // each].add_(one, alpha=gains[view])
+            if wanted[1]:
+                places.append(place.mul_(place.new_tensor(gains[rows])[:, None, None, None]))
+        return total if wanted[0] else None, torch.cat(places) if wanted[1] else None, None, None, None, None
+
+
+def _parts(images: int, views: int) -> Iterator[tuple[slice, slice]]:
+    """Some images, and their views: at least as many at a time as there are threads to read them, if there are."""
+    each, most = views // images, TOGETHER * math.ceil(torch.get_num_threads() / TOGETHER)
+    some = max(1, most // each)
+    for i in range(0, images, some):
+        end = min(i + some, images)
+        for j in range(i * each, end * each, most if some == 1 else some * each):
+            yield slice(i, end), slice(j, min(j + most, end * each) if some == 1 else end * each)
+
+
+def _owned(images: Tensor, rows: slice) -> Tensor:
+    """An image for each of the views `rows`, without a copy where they are of one image."""
+    each = (rows.stop - rows.start) // len(images)
+    return images[:, None].expand(-1, each, -1, -1, -1).flatten(0, 1)

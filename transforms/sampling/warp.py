@@ -1,0 +1,152 @@
+"""The only place where an image is resampled through a map.
+
+A map takes an output place to a source place, both in the half-pixel frame of `transforms.sampling.homography`. This file
+turns maps into views: border value, horizon, antialiasing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from transforms.sampling.homography import HORIZON, invert, lattice, pixels_to_halves, wide_dtype
+from transforms.sampling.outline import Outline, cut
+from transforms.sampling.pyramid import Pull, levels, read_levels
+from transforms.sampling.read import Border, Kernel, Value, border_value, check_names, copies, read
+from transforms.sampling.tone import Tone, toned
+
+#: Places farther out than this see the border as well; beyond, grid_sample makes a NaN of an infinite coordinate.
+FAR = 1e4
+
+
+def warp(
+    images: Tensor,  # (B,C,H,W)
+    pull: Pull,
+    size: tuple[int, int],
+    *,
+    kernel: Kernel = "bilinear",
+    border: Border = "constant",
+    value: Value = 0.0,
+    antialias: bool = False,
+    deterministic: bool = False,
+    tone: Tone | None = None,
+    outline: Outline | None = None,
+) -> Tensor:  # (N,C,*size)
+    """Resample through the map `pull` (see `transforms.sampling.pyramid.Pull`), which gives N = k B views: the first k are of
+    the first image. Where w is not positive the result is `value`, and no gradient flows.
+
+    Borders follow OpenCV: `constant` blends with `value` over one pixel, `reflect` repeats the edge pixel,
+    `reflect101` does not. `bicubic` is Keys' kernel with a = -0.75, OpenCV's and torch's; `keys(a)` has any other a
+    (scikit-image's order 3 is keys(-0.5), Pillow's `transform` keys(-1)).
+
+    `antialias` reads a pyramid where the map shrinks (see `transforms.sampling.pyramid`); each view from its own levels, so a
+    view does not depend on its neighbours in the batch.
+
+    `deterministic` reads tap by tap, several times slower: on CUDA, where `grid_sample` adds up its gradient in no
+    fixed order, the same call then gives the same bits. On a CPU either way does.
+
+    `tone` is applied to the views, border and all.
+
+    `outline` says of premultiplied colours, with their coverage as the last channel, where they end; give it with a
+    constant border of 0 and without a tone.
+    """
+    check_names(kernel, border)
+    work = torch.promote_types(images.dtype, torch.float32)  # never half: its grid is pixels off
+    like = torch.empty(0, dtype=work, device=images.device)
+    y, x = (2 * torch.arange(n, dtype=like.dtype, device=like.device) + 1 for n in size)
+    points, w = pull(x, y)
+    grid = _grid(points, images, w)
+    fill = border_value(value, images) if border == "constant" or w is not None else None
+    level = levels(pull, size, (images.shape[2], images.shape[3]), border, like) if antialias else None
+    times = len(images) if len(grid) < len(images) else 1  # one map for all
+    grid = copies(grid, times)
+
+    def finer() -> Tensor:
+        y, x = (torch.arange(2 * n, dtype=like.dtype, device=like.device) + 0.5 for n in size)
+        points, ahead = pull(x, y)
+        fine = _grid(points, images, ahead)
+        if ahead is not None:  # a sample beyond the horizon gives way to its pixel's centre
+            centre = grid[: len(fine)].repeat_interleave(2, 1).repeat_interleave(2, 2)
+            fine = torch.where((ahead > HORIZON)[..., None], fine, centre)
+        return copies(fine, times)
+
+    def views(pixels: Tensor, own: Tone | None) -> Tensor:
+        if level is None:
+            return read(pixels, grid, kernel=kernel, border=border, deterministic=deterministic, tone=own)
+        each = copies(level, times)
+        found = read_levels(pixels, grid, finer, each, kernel=kernel, border=border, deterministic=deterministic)
+        return found if own is None else toned(found, own)
+
+    found = _filled(views, images, w, fill, border, len(grid), tone)
+    return found if outline is None else cut(found, grid, outline, None if w is None else w > HORIZON)
+
+
+def warp_by_matrix(images: Tensor, matrix: Tensor, size: tuple[int, int], **options: object) -> Tensor:
+    """`warp` through a homography (N,3,3) from output pixels to source pixels; options as in `warp`."""
+    wide = matrix.to(wide_dtype(matrix))
+    halves = pixels_to_halves(wide)
+    halved = (halves @ wide @ invert(halves)).to(torch.promote_types(images.dtype, torch.float32))
+    return warp(images, lambda x, y: lattice(halved, x, y), size, **options)  # type: ignore[arg-type]
+
+
+def sample(
+    images: Tensor,  # (B,C,H,W)
+    points: Tensor,  # (N,h,w,2)
+    seen: Tensor | None = None,  # (N,h,w) bool
+    *,
+    kernel: Kernel = "bilinear",
+    border: Border = "constant",
+    value: Value = 0.0,
+    deterministic: bool = False,
+) -> Tensor:  # (N,C,h,w)
+    """Read `images` at `points` of the pixel frame (integer = pixel centre); where `seen` is false (beyond the
+    horizon) the result is `value`. Options as in `warp`."""
+    check_names(kernel, border)
+    points = points.to(torch.promote_types(images.dtype, points.dtype))
+    w = None if seen is None else seen.to(points.dtype)
+    grid = _grid(2 * points + 1, images, points)
+
+    def views(pixels: Tensor, _: Tone | None) -> Tensor:
+        return read(pixels, grid, kernel=kernel, border=border, deterministic=deterministic)
+
+    return _filled(views, images, w, border_value(value, images), border, len(grid))
+
+
+def _grid(points: Tensor, images: Tensor, far: Tensor | None) -> Tensor:
+    """From the half-pixel frame to the grid frame; unless `far` is None, some points may be far away."""
+    size = torch.tensor([images.shape[3], images.shape[2]], dtype=points.dtype, device=points.device)
+    # In place where no graph holds them: these are the largest tensors but the views.
+    grid = (points / size if points.requires_grad else points.div_(size)).sub_(1)
+    # A place that is no number is far away: grid_sample would make an index of it.
+    return grid if far is None else grid.nan_to_num(nan=FAR).clamp(-FAR, FAR)
+
+
+def _filled(
+    read_views: Callable[[Tensor, Tone | None], Tensor],
+    images: Tensor,
+    w: Tensor | None,
+    fill: Tensor | None,
+    border: Border,
+    views: int,
+    tone: Tone | None = None,
+) -> Tensor:
+    """What `read_views` finds in the images, with `fill` beyond a constant border and beyond the horizon, and then
+    the tone."""
+    work = torch.promote_types(images.dtype, torch.float32) if w is None else w.dtype
+    images, dtype, beyond = images.to(work), images.dtype, images.new_zeros((), dtype=work)
+    tone = None if tone is None else tone.to(work)
+    if fill is not None:
+        beyond = fill.to(work)
+        images = images - beyond if border == "constant" else images
+        beyond = copies(beyond, views // len(beyond)) if beyond.dim() else beyond  # one for each view
+    raised = fill is not None and border == "constant"
+    if tone is not None and w is None and not beyond.requires_grad:  # all in one
+        return read_views(images, tone.shifted(beyond) if raised else tone).to(dtype)
+    found = read_views(images, None)
+    if raised:
+        found = found.add_(beyond)  # fresh from reading, and the largest tensor there is
+    if w is not None:
+        found = torch.where((w > HORIZON)[:, None], found, beyond)
+    return (found if tone is None else toned(found, tone)).to(dtype)
