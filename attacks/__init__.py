@@ -12,21 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attacks.anchors import mean_embedding
     from attacks.encoders.features import Features
-    from attacks.encoders.layers import Layers, named_layers
+    from attacks.encoders.layers import Layers, layer_shapes, named_layers
     from attacks.encoders.loading import Bpda, Defended, Stochastic, load_encoder
     from attacks.encoders.randomness import randomised
     from attacks.eot.adaptive import Adaptive
+    from attacks.eot.bank import bank
     from attacks.eot.estimate import Estimate
     from attacks.eot.estimator import EOT
     from attacks.eot.risk import CVaR, Mean, SoftMax, WorstOf
     from attacks.evaluation.drift import layer_drift
     from attacks.evaluation.intervals import interval, rate
     from attacks.evaluation.sanity import examine
-    from attacks.evaluation.scores import bank, evaluate
+    from attacks.evaluation.scores import evaluate, mean_embedding
     from attacks.evaluation.transfer import leave_one_out
-    from attacks.inspection import layer_shapes
     from attacks.notebook import robustness
     from attacks.objectives.classification import DLR, CrossEntropy
     from attacks.objectives.composite import Each, Sum, Term

@@ -20,8 +20,7 @@ from attacks.data.images import save_image
 from attacks.eot.faults import NAME
 from attacks.eot.faults.traced import Line, broken, traced
 from attacks.experiment.directory import PROGRAMS
-from attacks.experiment.replay import Again, of_fault
-from attacks.replay_run import Named, of_run
+from attacks.experiment.replay import Again, Named, of_fault, of_run
 
 #: Files that a message names.
 SHOWN = 3

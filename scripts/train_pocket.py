@@ -23,7 +23,7 @@ from torch import Tensor
 from attacks import Linf, bank, evaluate, interval, load_encoder
 from attacks.data.gallery import HELD_OUT, tiles
 from attacks.encoders.loading import untrained
-from attacks.eot.protocols import Encoder
+from attacks.encoders.tree import Encoder
 from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective, Uniform, resize
 
 #: A little wider than the camera of `config=quickstart`.

@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from attacks import EOT, PGD, Linf, bank, load_encoder, solve
 from attacks.data.gallery import tiles
 from attacks.encoders.layers import Layers
-from attacks.experiment.build.objective import Known, aim, shown_sign, wants_gallery, watched
+from attacks.experiment.build.objective import aim, shown_sign, wants_gallery, watched
 from attacks.experiment.build.pipeline import pipeline
+from attacks.objectives.aim import Known
 from attacks.schema import groups as choices
 from attacks.solvers.solver import pictures
 from transforms import Affine, Compose

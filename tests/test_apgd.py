@@ -9,7 +9,7 @@ from torch import nn
 
 from attacks import EOT, L2, CVaR, Linf, Toward, Universal, attack
 from attacks.eot.estimate import Estimate
-from attacks.ground import Ground
+from attacks.eot.protocols import Ground
 from attacks.optimisers.apgd import APGD
 from transforms import Brightness, Compose, Fixed, Uniform
 

@@ -12,8 +12,7 @@ from scipy.stats import kstest
 from attacks import EOT, PGD, Wiener, attack
 from attacks.data.gallery import tiles
 from attacks.perturbations.ball import L2, Linf
-from attacks.perturbations.sparse import L0, L1
-from attacks.projections import onto_l0, onto_l1
+from attacks.perturbations.sparse import L0, L1, onto_l0, onto_l1
 
 double = torch.float64
 KINDS = {"linf": (Linf, 8 / 255), "l2": (L2, 0.7), "l1": (L1, 3.0), "l0": (L0, 5)}

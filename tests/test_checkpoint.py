@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import attacks.runtime.checkpoint
-from attacks.checkpoint import NOWHERE, Checkpoint
+from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.signals import SIGNALS, Stopped, stoppable
 
 

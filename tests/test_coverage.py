@@ -1,5 +1,6 @@
 """How often 95 % intervals hold the truth, on simulated pictures whose views are alike: the very functions of
-`attacks.evaluation.intervals`, 10 000 times in each cell. Intervals that take every view for evidence of its own hold it rarely.
+`attacks.evaluation.intervals`, 10 000 times in each cell. Intervals that take every view for evidence of its own
+hold it rarely.
 
 What is simulated is a bank of views fixed for all pictures, as in a run: the truth is the mean over all pictures that
 there could be, from these views.

@@ -13,11 +13,12 @@ from torch.autograd import gradcheck
 
 from attacks import EOT, PGD, Away, Bpda, Defended, Linf, Stochastic, attack, bank, load_encoder, randomised, solve
 from attacks.data.gallery import tiles
+from attacks.encoders.description import identity
 from attacks.encoders.engine import Choice, Decision, prepare
 from attacks.encoders.layers import named_layers
 from attacks.encoders.randomness import randomness_of
 from attacks.evaluation.scores import evaluate, signature_of
-from attacks.experiment.build.encoder import identity, subject
+from attacks.experiment.build.encoder import subject
 from attacks.experiment.build.parts import build
 from attacks.experiment.build.pipeline import CONFIGS, stages
 from attacks.experiment.tuning import decide

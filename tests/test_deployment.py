@@ -13,9 +13,10 @@ from PIL import Image, features
 
 from attacks.data.gallery import tiles
 from attacks.encoders.loading import Defended, Phash, Preprocess, untrained, with_preprocess
+from attacks.eot.bank import Bank
 from attacks.evaluation.deployment import deployed_size, deployment
 from attacks.evaluation.intervals import interval, rate
-from attacks.evaluation.scores import Bank, embed, evaluate
+from attacks.evaluation.scores import embed, evaluate
 from attacks.runtime.tables import read_rows, write_rows
 from tests.small import small
 from transforms import Compose, Jpeg

@@ -8,13 +8,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import attacks.experiment.embeddings
-from attacks.checkpoint import NOWHERE
 from attacks.data.gallery import Pictures, gathered, on_shelf
 from attacks.encoders.engine import Decision
 from attacks.evaluation.scores import embed
 from attacks.experiment.build.parts import build
 from attacks.experiment.embeddings import BLOCK, cache_of, embedded
 from attacks.experiment.experiment import experiment
+from attacks.runtime.checkpoint import NOWHERE
 from attacks.runtime.distributed import World
 from attacks.schema import encoder as choices_encoder
 from attacks.schema import groups as choices
@@ -154,7 +154,9 @@ def test_other_pictures_or_another_order_read_nothing(tmp_path):
 def forged(path, tensor, **said):
     """The file with other numbers; its header as it should be but for `said`."""
     key = path.name.removesuffix(".safetensors")
-    save_file({"embeddings": tensor}, path, {"key": key, "sha256": attacks.experiment.embeddings._sha256(tensor)} | said)
+    save_file(
+        {"embeddings": tensor}, path, {"key": key, "sha256": attacks.experiment.embeddings._sha256(tensor)} | said
+    )
 
 
 HARM = {

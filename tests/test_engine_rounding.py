@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from attacks.encoders.engine import Trial, choose, prepare
+from attacks.encoders.engine.tuner import compare
 from attacks.encoders.loading import load_encoder
-from attacks.engine.rounding import compare
 from transforms import Affine, Compose, Downscale, Sobol
 
 CPU = torch.device("cpu")

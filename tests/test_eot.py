@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT
-from attacks.eot.estimator import view
 from attacks.eot.risk import CVaR, Mean
 from transforms import Affine, Brightness, Compose, Layer, Perspective, Scene, Uniform, scene_of
+from transforms.compose import view
 
 VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3), translate=0.1), Perspective(0.2), Brightness(0.1)])
 double = torch.float64

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from attacks.experiment.artifacts import file_names
+from attacks.data.images import file_names
 from attacks.report.compare import judged
 from attacks.report.index import collect, write_index
 from attacks.report.page import Images, render, write_report

@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT
-from attacks.eot.estimator import view
 from attacks.eot.risk import CVaR, Mean, SoftMax, WorstOf
 from attacks.runtime.distributed import World
 from tests.fellows import together
 from transforms import Affine, Brightness, Compose, Perspective, scene_of
+from transforms.compose import view
 
 VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3), translate=0.1), Perspective(0.2), Brightness(0.1)])
 RISKS = [Mean(), CVaR(0.3), WorstOf(2), SoftMax(0.05)]

@@ -7,9 +7,9 @@ from torch import nn
 from attacks import bank
 from attacks.encoders.loading import Defended, Phash, Stochastic, untrained
 from attacks.encoders.randomness import drawn, randomised
+from attacks.eot.bank import Bank
 from attacks.evaluation.explain.gradients import VIEWS, reach
 from attacks.evaluation.explain.saliency import Asked
-from attacks.evaluation.scores import Bank
 from tests.small import small, smooth
 from transforms import Affine, Compose, SensorNoise
 from transforms.auditing.coverage import covered, effective

@@ -12,8 +12,8 @@ from torch import nn
 from attacks import Layers, load_encoder
 from attacks.encoders.engine import Decision
 from attacks.encoders.engine.prepare import prepare
+from attacks.encoders.layers import layer_listing, visits
 from attacks.evaluation.drift import ordered
-from attacks.inspection import layer_listing, visits
 from attacks.run import cli
 from tests.encoder_laws import assert_every_pixel_counts, assert_gradient_is_exact
 

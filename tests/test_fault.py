@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from attacks import EOT, Away, Ensemble, Linf, Members, Paired, Universal
+from attacks.eot.bank import bank
 from attacks.eot.faults import NotFinite, fault
 from attacks.eot.faults.certain import certain, looks_of
-from attacks.evaluation.scores import Right, bank, evaluate
+from attacks.evaluation.scores import Right, evaluate
 from tests.faulty import LIMIT, Head, Turn, net, pictures, run_all, started
 from transforms import Affine, Brightness, Compose, stream
 

@@ -7,21 +7,21 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks.checkpoint import Checkpoint
 from attacks.data.gallery import HELD_OUT, Pictures, gathered, on_shelf, tiles
-from attacks.data.images import save_image
+from attacks.data.images import file_names, save_image
 from attacks.encoders.engine import Decision
-from attacks.experiment.artifacts import file_names
 from attacks.experiment.build.data import target
-from attacks.experiment.build.objective import Aim, Known, aim
+from attacks.experiment.build.objective import aim
 from attacks.experiment.build.parts import build
 from attacks.experiment.experiment import experiment
 from attacks.experiment.results import metrics
 from attacks.experiment.sections import sections
 from attacks.experiment.units import ledger_of
+from attacks.objectives.aim import Aim, Known
 from attacks.objectives.embedding import Away
 from attacks.objectives.retrieval import InfoNCE, Retrieval
 from attacks.optimisers.apgd import APGD
+from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import ALONE
 from attacks.schema import groups as choices
 from attacks.schema import validate as schema

@@ -60,7 +60,9 @@ def test_how_the_work_is_done_shows(base):
     refuse_other(base, dict(base), "run")
 
 
-@pytest.mark.parametrize("file", ["attacks/solvers/loop.py", "attacks/runtime/values.py", "transforms/sampling/warp.py"])
+@pytest.mark.parametrize(
+    "file", ["attacks/solvers/loop.py", "attacks/runtime/values.py", "transforms/sampling/warp.py"]
+)
 def test_every_file_of_ours_is_part_of_a_run(file, tmp_path):
     for copy in ("same", "edited"):
         for package in ("attacks", "transforms"):

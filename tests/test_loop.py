@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, L2, PGD, SGD, Away, Linf, Toward, attack
-from attacks.eot.estimator import view
 from transforms import Affine, Compose, Perspective, scene_of
+from transforms.compose import view
 
 VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3), translate=0.1), Perspective(0.2)])
 SETS = {"linf": Linf(0.1, random_start=False), "l2": L2(0.3, random_start=False)}

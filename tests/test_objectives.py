@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, PGD, Away, Linf, Toward, attack, bank
-from attacks.anchors import mean_embedding
+from attacks.evaluation.scores import mean_embedding
 from attacks.objectives.classification import DLR, CrossEntropy
 from attacks.objectives.composite import Sum, Term
 from attacks.objectives.embedding import Paired

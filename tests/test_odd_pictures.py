@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image, ImageCms, ImageOps
 
-from attacks.data.images import load_image, shown
+from attacks.data.images import file_names, load_image, shown
 from attacks.data.listing import listed
-from attacks.experiment.artifacts import LONGEST, file_names
+from attacks.experiment.artifacts import LONGEST
 from tests.test_bad_pictures import RGB, chunk, encoded, png
 
 GREY, ALPHA = RGB[:, :, 0], RGB[:, :, 1]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attacks import EOT, L2, PGD, SGD, Linf, attack
 from attacks.eot.estimate import Estimate
-from attacks.ground import Ground
+from attacks.eot.protocols import Ground
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.gradient import Adam, decay
 from attacks.optimisers.wiener import Wiener

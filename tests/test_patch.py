@@ -7,11 +7,11 @@ from torch import nn
 
 from attacks import EOT, PGD, Away, attack, bank, load_encoder, solve
 from attacks.data.gallery import tiles
-from attacks.eot.estimator import view
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.patch.patch import CENTRE, Patch
 from attacks.solvers.solver import pictures
 from transforms import Affine, Compose, Perspective
+from transforms.compose import view
 
 double = torch.float64
 #: On the whole pixels 4..12 across and 2..8 down of a picture of 12 x 16.

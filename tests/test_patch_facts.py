@@ -8,11 +8,12 @@ import torch
 
 from attacks.experiment.build.parts import price
 from attacks.experiment.build.patch import patch, tags
-from attacks.experiment.patch_record import facts, rows
-from attacks.laying import laid
+from attacks.experiment.build.printer import laid
+from attacks.experiment.patch_record import facts
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import surround
 from attacks.perturbations.patch.placement import Places
+from attacks.report.facts import rows
 from attacks.report.page import verdict
 from attacks.report.warnings import warnings
 from attacks.schema import patch as choices

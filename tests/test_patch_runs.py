@@ -8,8 +8,8 @@ from torch import nn
 from attacks import EOT, Away
 from attacks.eot.protocols import among
 from attacks.experiment.build.patch import patch
+from attacks.experiment.build.printer import anywhere, fixed
 from attacks.experiment.patch_record import facts
-from attacks.laying import anywhere, fixed
 from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.placement import Places
 from attacks.schema import patch as choices

@@ -17,16 +17,8 @@ from attacks import EOT, L2, PGD, Away, Linf, Universal, attack, load_encoder, s
 from attacks.data.gallery import tiles
 from attacks.eot.estimate import Estimate
 from attacks.objectives import penalties
-from attacks.objectives.penalties import (
-    EDGE,
-    LPIPS,
-    SSIM,
-    Penalties,
-    TotalVariation,
-    penalised,
-    seen,
-    total_variation,
-)
+from attacks.objectives.penalties import EDGE, LPIPS, SSIM, Penalties, TotalVariation, penalised, total_variation
+from transforms.compose import seen
 
 double = torch.float64
 PRICES = [TotalVariation(1.0), TotalVariation(1.0, isotropic=False), SSIM(1.0), SSIM(1.0, window=7)]

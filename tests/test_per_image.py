@@ -15,9 +15,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from attacks.evaluation.intervals import interval, median, quantile, rate
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.per_image import arms_table, comparisons, per_image_rows
-from attacks.evaluation.retrieval_metrics import impostors, thresholds
+from attacks.evaluation.retrieval_metrics import impostors, ranks, thresholds, votes
 from attacks.evaluation.scores import Scores
-from attacks.ranking import ranks, votes
 from attacks.runtime.tables import read_rows, write_rows
 
 ARMS = {"clean": 1.0, "noise": 1.5, "no_eot": 3.0, "eot": 4.0}

@@ -11,12 +11,12 @@ from attacks.perturbations.patch.card_raster import card_picture
 from attacks.physical.colour_fit import asked, difference, gains, terms
 from attacks.physical.looks import look
 from attacks.physical.photos import Photo
-from attacks.physical.placed import Placement
 from attacks.physical.rectify import from_corners
 from attacks.physical.scoring import colours_of
 from attacks.physical.simulation.camera import printed
 from attacks.physical.simulation.photographs import photograph
 from attacks.physical.simulation.shots import Ranges, draw
+from attacks.physical.views import Placement
 from tests.photographed import clutter, encoded
 
 CARD, DPI, SIDE = card(80, 80, group=7), 75, 64

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from attacks.perturbations.patch.card import SIDES, Box, card, card_from
-from attacks.physical.placed import placement
 from attacks.physical.rectify import from_corners, natural_size, quad_of, rectified
 from attacks.physical.score import MEASURES, Judged, compared
 from attacks.physical.simulation import simulate
+from attacks.physical.views import placement
 from tests.simulated import drawn, printed_run, smooth
 
 NASTY = [None, "x", "../../x", "a\nb: c", -1, 1e308, float("nan"), float("inf"), 10**400, [], {}, True, [[]]]

@@ -6,7 +6,7 @@ import torch
 from attacks import APGD, EOT, L2, PGD, SGD, Adam, Away, Linf, Toward, Universal, Wiener
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.risk import CVaR
-from attacks.experiment.build.objective import Aim
+from attacks.objectives.aim import Aim
 from attacks.optimisers.apgd import APGD as Auto
 from attacks.optimisers.gradient import PGD as Descent
 from attacks.optimisers.square import Square

@@ -9,8 +9,7 @@ import pytest
 from PIL import Image
 
 from attacks.perturbations.patch.card_raster import patch_picture
-from attacks.physical.furniture import RULER
-from attacks.physical.paper import BLEED, FOOT, MARGIN
+from attacks.physical.paper import BLEED, FOOT, MARGIN, RULER
 from attacks.physical.sheet import pixels, write
 from tests.prints import MM, detected, edges, fake_run, framed, moved, rasterised
 

@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attacks.perturbations.patch.card import COLOURS, MODULES, Box, Tag, card
+from attacks.perturbations.patch.card import COLOURS, MODULES, Box, Tag, black, card, modules
 from attacks.perturbations.patch.card_drawing import Fill
 from attacks.perturbations.patch.card_raster import MOST, Grid, card_picture, fill, lay, patch_picture, surround
-from attacks.physical.fiducials import black, modules
 from tests.prints import MM, detected, edges
 from transforms import resize
 

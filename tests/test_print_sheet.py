@@ -15,8 +15,7 @@ from PIL import Image, ImageFont
 
 from attacks.perturbations.patch.card import card, card_from
 from attacks.physical import sheet
-from attacks.physical.furniture import Label, beside
-from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, plan
+from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, Label, beside, plan
 from attacks.physical.pdf import font_file
 from attacks.physical.sheet import subject, write
 from attacks.runtime.extras import extra

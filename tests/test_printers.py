@@ -7,8 +7,7 @@ import torch
 from omegaconf import OmegaConf
 
 from attacks.experiment.build.pipeline import CONFIGS
-from attacks.experiment.build.printer import PAPER, PRINT, printed
-from attacks.laying import fixed
+from attacks.experiment.build.printer import PAPER, PRINT, fixed, printed
 from attacks.perturbations.patch.inks import generic
 from attacks.schema import validate as schema
 from attacks.schema.patch import PRINTERS, Printer

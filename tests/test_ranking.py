@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from attacks.ranking import mrr, ranks, recall_at, votes
+from attacks.evaluation.retrieval_metrics import mrr, ranks, recall_at, votes
 
 
 def crowd(seed, views=40, rows=12, levels=None):

@@ -15,8 +15,7 @@ from attacks.eot.faults import NotFinite, fault
 from attacks.eot.faults.traced import broken, traced
 from attacks.experiment.build.parts import build
 from attacks.experiment.job import job
-from attacks.experiment.replay import of_fault
-from attacks.replay_run import Named, of_run
+from attacks.experiment.replay import Named, of_fault, of_run
 from attacks.schema import validate as schema
 from scripts import replay_view
 from tests.faulty import Turn

@@ -48,7 +48,9 @@ def stopped(half, tmp_path):
 
 def test_a_run_that_was_stopped_ends_with_the_same_bytes(whole, stopped, monkeypatch):
     seen, real = [], attacks.experiment.units.attacked
-    monkeypatch.setattr(attacks.experiment.units, "attacked", lambda b, unit: (seen.append(unit.number), real(b, unit))[1])
+    monkeypatch.setattr(
+        attacks.experiment.units, "attacked", lambda b, unit: (seen.append(unit.number), real(b, unit))[1]
+    )
     assert call(monkeypatch, f"resume={stopped}") == 0
     assert seen == [1]
     for name in FILES:

@@ -11,9 +11,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from attacks import load_encoder
-from attacks.data.images import save_image
+from attacks.data.images import file_names, save_image
 from attacks.experiment import job
-from attacks.experiment.artifacts import file_names
 from attacks.experiment.build import encoder as subject
 from attacks.experiment.experiment import experiment
 from attacks.report.warnings import warnings

@@ -11,11 +11,24 @@ from torch import nn
 
 from attacks import PGD, SGD, Linf
 from attacks.evaluation.sanity import Check, Sanity, table
-from attacks.evaluation.sanity.rules import END, beats_cards, grows, lowers, not_worse, plateau
-from attacks.sanity.gap import NEGLIGIBLE, gap
-from attacks.sanity.radius import cards, hastened, largest, rescaled, resized
-from attacks.sanity.signal import noise, room
-from attacks.sanity.surrogate import redrawn
+from attacks.evaluation.sanity.rules import (
+    END,
+    NEGLIGIBLE,
+    beats_cards,
+    cards,
+    gap,
+    grows,
+    hastened,
+    largest,
+    lowers,
+    noise,
+    not_worse,
+    plateau,
+    redrawn,
+    rescaled,
+    resized,
+    room,
+)
 from tests.small import SETS, ids, small, smooth
 
 

@@ -20,13 +20,13 @@ from attacks.evaluation.sanity.planted import (
     promise,
 )
 from attacks.evaluation.sanity.questions import QUERIES, active
+from attacks.evaluation.sanity.rules import mean
 from attacks.evaluation.sanity.trial import Tally, trial
 from attacks.experiment.build.pipeline import preset
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.gradient import Adam
 from attacks.optimisers.square import Square
 from attacks.optimisers.wiener import Wiener
-from attacks.sanity.gap import mean
 from transforms import Affine, Brightness, Compose
 
 SEEN = Compose([Affine(degrees=20, scale=(0.8, 1.2), translate=0.1), Brightness(0.1)])

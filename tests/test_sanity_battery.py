@@ -9,10 +9,10 @@ from torch import nn
 from attacks import EOT, L2, PGD, Away, Linf, Toward, Universal, WorstOf, attack
 from attacks.evaluation.sanity import examine, table
 from attacks.evaluation.sanity.questions import transfer
+from attacks.evaluation.sanity.rules import redrawn
 from attacks.evaluation.sanity.trial import CANDIDATES, JUDGES, Tally, Trial, trial
 from attacks.objectives.ensemble import Ensemble
 from attacks.optimisers.gradient import Adam
-from attacks.sanity.surrogate import redrawn
 from tests.small import SETS, ids, small, smooth
 from transforms import Affine, Brightness, Compose, stream
 

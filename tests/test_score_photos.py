@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_dir
 from PIL import Image
 
 from attacks.data.images import load_image, save_image, to_bytes
-from attacks.experiment.build.encoder import identity
+from attacks.encoders.description import identity
 from attacks.experiment.build.parts import build
 from attacks.experiment.directory import refuse_program
 from attacks.perturbations.patch.card import card

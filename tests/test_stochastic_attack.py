@@ -5,14 +5,14 @@ import torch
 import torch.nn.functional as F
 
 from attacks import EOT, PGD, Adversary, Away, Ensemble, Layers, Linf, Members, Paired, attack, bank, examine
-from attacks.anchors import mean_embedding
 from attacks.encoders.loading import Stochastic
 from attacks.encoders.randomness import drawn, randomised, randomness_of
-from attacks.eot.estimator import view
+from attacks.evaluation.scores import mean_embedding
 from attacks.solvers.worst import uphill
 from tests.dropping import double, pictures, plain
 from tests.fellows import together
 from transforms import Affine, Compose, scene_of, stream
+from transforms.compose import view
 
 CAMERA = Compose([Affine(degrees=15, scale=(0.8, 1.2))])
 

@@ -11,9 +11,10 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from safetensors.torch import save_file
 
+from attacks.encoders.description import described, identity
 from attacks.encoders.loading import POCKET_WEIGHTS
 from attacks.encoders.preprocess import Preprocess
-from attacks.experiment.build.encoder import described, identity, subject
+from attacks.experiment.build.encoder import subject
 from attacks.experiment.results import encoder_line
 from attacks.report.warnings import warnings
 from attacks.run import CONFIGS, register

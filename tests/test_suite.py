@@ -5,7 +5,7 @@ import torch
 
 from attacks import EOT, Linf, bank, load_encoder
 from attacks.data.gallery import tiles
-from attacks.experiment.build.objective import Aim, Known
+from attacks.objectives.aim import Aim, Known
 from attacks.objectives.embedding import Away, Toward
 from attacks.objectives.retrieval import InfoNCE, Triplet
 from attacks.optimisers.apgd import APGD

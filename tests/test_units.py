@@ -179,7 +179,9 @@ def test_who_comes_when_the_run_ends_leaves_nothing_behind(tmp_path, monkeypatch
         shutil.rmtree(run / "checkpoint")
         return real(*given)  # which makes the folder anew, or misses it
 
-    where = (attacks.experiment.job, "_begin") if late == "at its beginning" else (attacks.experiment.units, "attacked")
+    where = (
+        (attacks.experiment.job, "_begin") if late == "at its beginning" else (attacks.experiment.units, "attacked")
+    )
     real = getattr(*where)
     monkeypatch.setattr(*where, ended)
     assert call(monkeypatch, f"resume={run}") == 0
@@ -194,13 +196,19 @@ def test_a_ledger_that_is_gone_is_made_from_the_files(tmp_path, monkeypatch):
         assert call(patch, *SMALL, f"data.path={path}", "evaluate.batch=1", f"hydra.run.dir={run}") == 1
     Path(run / "ledger.sqlite").unlink()
     seen, real = [], attacks.experiment.units.attacked
-    monkeypatch.setattr(attacks.experiment.units, "attacked", lambda b, unit: (seen.append(unit.start), real(b, unit))[1])
+    monkeypatch.setattr(
+        attacks.experiment.units, "attacked", lambda b, unit: (seen.append(unit.start), real(b, unit))[1]
+    )
     assert call(monkeypatch, f"resume={run}") == 0
     assert seen == [2]
 
 
 def test_a_unit_s_seed_is_its_own():
-    units = [attacks.experiment.batch.Unit(0, 4, 0), attacks.experiment.batch.Unit(4, 8, 1), attacks.experiment.batch.Unit(4, 5, 1, alone=True)]
+    units = [
+        attacks.experiment.batch.Unit(0, 4, 0),
+        attacks.experiment.batch.Unit(4, 8, 1),
+        attacks.experiment.batch.Unit(4, 5, 1, alone=True),
+    ]
     seeds = [unit.seed(3) for unit in units]
     assert seeds[0] == 3 and len(set(seeds)) == 3
     assert torch.Generator().manual_seed(seeds[2])

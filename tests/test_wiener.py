@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attacks import L2, PGD, Linf, Wiener
-from attacks.ground import Ground
+from attacks.eot.protocols import Ground
 from attacks.optimisers.wiener import GROWTH, LEAST, RINGS, filtered
 from tests.test_optimisers import estimate, gradients, moves
 

@@ -119,8 +119,8 @@ class Compose:
     Args:
         stages: any `Stage`s. Write geometry first: a pixel stage between two geometric ones costs a resample.
         kernel, border, value, antialias, deterministic: how the fused geometry is sampled (see
-            `transforms.sampling.warp.warp`). The default border is mid-grey: what lies beyond the picture is unknown, and
-            black or a smear would be a cue. `value` is a number or a colour.
+            `transforms.sampling.warp.warp`). The default border is mid-grey: what lies beyond the picture is
+            unknown, and black or a smear would be a cue. `value` is a number or a colour.
 
     Calling it takes images (B,C,H,W) in [0,1], or a `Scene`, and `u` (N,dims); the result is (N,C,h,w). N is a
     multiple of B: the first N / B rows of `u` are views of the first image, and so on, and views of one image share
@@ -289,3 +289,14 @@ class Compose:
         )
         view = saturate(view) if overshoots else view
         return toned(view, tone) if overshoots and tone is not None else view
+
+
+def seen(scene: Scene) -> Tensor:
+    """The pictures of a scene, seen directly: (N,C,H,W)."""
+    pixels = scene.layers[0].pixels
+    return Compose()(scene, pixels.new_zeros(len(pixels), 0))
+
+
+def view(transforms: Compose, scene: Scene, u: Tensor) -> Tensor:
+    """Each picture of a scene from each of the views u (V,dims), picture by picture: (N*V,C,h,w)."""
+    return transforms(scene, u.repeat(len(scene.layers[0].pixels), 1))

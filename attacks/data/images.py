@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections import Counter
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,6 +23,8 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 MOST_PIXELS = Image.MAX_IMAGE_PIXELS or 2**26
 #: The longest side: no format but PNG and TIFF has more, and 500 bytes of a moving WebP can say 17 x 4 million.
 MOST_SIDE = 65_535
+#: The most bytes of a name before its ending: systems allow 255 for all of it.
+LONGEST_NAME = 200
 
 
 def load_image(path: str | Path) -> tuple[Tensor, list[str]]:
@@ -85,8 +88,6 @@ def _harmless(letter: str) -> bool:
 
 
 _ODD = re.compile(r"%(?=[0-9A-Fa-f]{2})|[^ -~]")
-
-
 ORIENTATION = 0x0112  # the EXIF tag
 
 
@@ -127,3 +128,18 @@ def load_texture(path: str | Path) -> Tensor:
     with Image.open(path, formats=("PNG",)) as opened:
         array = np.array(opened)[..., :3]
     return torch.from_numpy(array).permute(2, 0, 1).float() / 255
+
+
+def file_names(names: tuple[str, ...]) -> list[str]:
+    """A PNG name for each picture: its stem; where another has the same, the name of its file, or its name with its
+    folders. Where even these meet, all are numbered. None leads to another folder, or is longer than names may be."""
+    found = dict.fromkeys(range(len(names)), "")
+    for form in (lambda name: Path(name).stem, lambda name: Path(name).name, lambda name: name):
+        taken = Counter(found.values())
+        found |= {i: _inside(form(names[i])) for i, name in found.items() if not name or taken[name] > 1}
+    clash = len(set(found.values())) < len(found)
+    return [f"{f'{i}-' if clash else ''}{name}.png" for i, name in found.items()]
+
+
+def _inside(name: str) -> str:
+    return name.replace("/", "-").replace("\\", "-").encode()[:LONGEST_NAME].decode(errors="ignore")

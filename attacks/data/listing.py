@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attacks.data.images import SUFFIXES, shown
+from attacks.runtime.folders import short
 
 #: A longer line is no path of any system.
 LONGEST = 4096
@@ -61,12 +62,6 @@ def listed(path: str | Path) -> tuple[list[Entry], list[str]]:
     if not found:
         raise ValueError(f"`{path}` names no picture")
     return named(found), []
-
-
-def short(text: str) -> str:
-    """A text for an error message: printable, and no longer than a line."""
-    plain = "".join(letter if letter.isprintable() else "?" for letter in text[:120])
-    return plain if len(text) <= 120 else f"{plain}..."
 
 
 def _folder(path: Path) -> tuple[list[Entry], list[str]]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attacks.data.listing import Entry, entry_of, named, short, text_of
+from attacks.data.listing import Entry, entry_of, named, text_of
+from attacks.runtime.folders import short
 
 CORNERS = ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4")
 MIDDLE = ("x", "y", "degrees")

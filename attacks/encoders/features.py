@@ -22,7 +22,8 @@ class Features(nn.Module):
 
     Args:
         encoder: in evaluation mode.
-        layers: names as `attacks.encoders.layers.named_layers` has them, or "output" for the encoder's own answer, all pooled
+        layers: names as `attacks.encoders.layers.named_layers` has them, or "output" for the encoder's own answer,
+        all pooled
             "flat"; or a mapping of names to "flat", "mean" or "cls".
 
     Raises:

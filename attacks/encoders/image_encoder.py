@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from attacks.encoders.batch_norm import settle
 from attacks.encoders.preprocess import Preprocess
+from attacks.encoders.tree import Texts
 from attacks.encoders.weights import fingerprint
-from attacks.eot.protocols import Texts
 from attacks.runtime.files import sha256
 
 

@@ -49,3 +49,7 @@ def leaves(tree: Tree) -> list[Tensor]:
         return [tree]
     parts = tree.values() if isinstance(tree, Mapping) else tree
     return [leaf for part in parts for leaf in leaves(part)]
+
+
+Encoder = Callable[..., Tree]  # (N,C,H,W) in [0,1] -> (N,D), or several of them
+Texts = Callable[[Sequence[str]], Tensor]  # texts -> (T,D), in the space of the pictures

@@ -257,11 +257,6 @@ class _Step:
         return partial.sum(1) / (self.n * images), energy.sum(1)
 
 
-def view(transforms: Compose, scene: Scene, u: Tensor) -> Tensor:
-    """Each picture of a scene from each of the views u (V,dims), picture by picture: (N*V,C,h,w)."""
-    return transforms(scene, u.repeat(len(scene.layers[0].pixels), 1))
-
-
 def _gradient(loss: Tensor, leaf: Tensor) -> Tensor:
     """d loss / d leaf; zero where the graph is cut, which is for the loop to judge."""
     if not loss.requires_grad:

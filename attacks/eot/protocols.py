@@ -5,25 +5,34 @@ attack = encoder + objective + perturbation + optimiser + EOT
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NotRequired, Protocol, TypedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
 import torch
 from torch import Tensor
 
-from attacks.encoders.tree import Tree
+from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.estimate import Estimate
 from attacks.eot.estimator import EOT
 from attacks.eot.risk import Risk
-from attacks.ground import Ground
 from attacks.runtime.distributed import World
 from transforms import Scene
 
+
+class Ground(NamedTuple):
+    """Where an optimiser moves: the set of a perturbation, round some pictures.
+
+    `descend(grad, length, delta)` is the move of that length (a number, or one for each delta) that lowers the loss
+    the most, to first order; `go(delta, move)` is the point of the set that the move leads to.
+    """
+
+    descend: Callable[[Tensor, float | Tensor, Tensor], Tensor]
+    go: Callable[[Tensor, Tensor], Tensor]
+
+
 #: Pictures (B,), and the coordinates (B*V,dims) of V views of each in turn -> losses (B*V,).
 Look = Callable[[Tensor, Tensor], Tensor]
-Encoder = Callable[..., Tree]  # (N,C,H,W) in [0,1] -> (N,D), or several of them
-Texts = Callable[[Sequence[str]], Tensor]  # texts -> (T,D), in the space of the pictures
 
 
 class Objective(Protocol):

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from attacks.evaluation.scores import Bank, bank
+from attacks.eot.bank import Bank, bank
+from attacks.evaluation.judge import Found, Scoring, judged
 from attacks.runtime.values import kept
-from attacks.scoring import Found, Scoring, judged
 from transforms import Compose, Shown, base_of
 from transforms.compose import Laying, Stage
 

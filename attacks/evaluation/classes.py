@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.eot.protocols import Texts
+from attacks.encoders.tree import Texts
 from attacks.evaluation.scores import embed
 from transforms import stream
 

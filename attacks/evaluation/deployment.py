@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attacks.codecs import codecs
 from attacks.data.images import to_bytes
 from attacks.encoders.layers import unwrapped
 from attacks.encoders.preprocess import Preprocess
-from attacks.evaluation.platforms import resamplers
-from attacks.evaluation.scores import Bank
+from attacks.eot.bank import Bank
+from attacks.evaluation.judge import Found, Scoring, judged
+from attacks.evaluation.platforms import codecs, resamplers
 from attacks.runtime.values import kept
-from attacks.scoring import Found, Scoring, judged
 from transforms import Compose
 from transforms.resizing.resize import target_size
 

@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.layers import OUTPUT, Layers, Pool, asked, called
+from attacks.encoders.layers import OUTPUT, Layers, Pool, Visit, asked, called, visits
 from attacks.encoders.randomness import drawn
+from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
-from attacks.eot.estimator import view
 from attacks.evaluation.intervals import interval
-from attacks.evaluation.scores import Bank, signature_of
-from attacks.inspection import Visit, visits
+from attacks.evaluation.scores import signature_of
 from attacks.objectives.embedding import similarity
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.values import kept
 from transforms import Scene, Shown, taken
+from transforms.compose import view
 
 #: The word for a choice of layers, at most so many.
 ALL, MOST = "all", 24

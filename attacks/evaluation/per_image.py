@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from attacks.evaluation.intervals import Interval, interval, median, quantile, rate_of_shares
-from attacks.evaluation.retrieval_metrics import far_name, tar
+from attacks.evaluation.retrieval_metrics import far_name, mrr, recall_at, tar
 from attacks.evaluation.scores import Scores
 from attacks.evaluation.significance import MEASURES, compared, holm
-from attacks.ranking import mrr, recall_at
 
 #: Measures whose means over pictures are given; shares of a picture's views; and places, of which the median is.
 MEANS = ("cosine", "worst_cosine", "shift", "cosine_p10", "mrr", "goal_cosine")

@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
-from attacks.evaluation.scores import Bank, bank
+from attacks.eot.bank import Bank, bank
+from attacks.evaluation.judge import Found, Scoring, judged
 from attacks.evaluation.significance import holm, least_p, sign_flip
 from attacks.evaluation.slices import Axis, axis, sliced
 from attacks.runtime.values import kept
-from attacks.scoring import Found, Scoring, judged
 from transforms import Compose, Shown, base_of
 
 
@@ -146,9 +146,9 @@ def response(
         shown: arm -> what is shown of the N pictures, as read back from their files.
         rows: (N,) the pictures' numbers among the queries, for `judge`; `names` of them.
         transforms: what the attack has seen; `wide` (see `transforms.widened`) what the cells span.
-        maps: pairs of coordinates (x, y), `curves` coordinates, in words (see `attacks.evaluation.slices.coordinate`).
-        views: in each cell; the same in all, but for the coordinates of the slice.
-        cells: along each side of a map; `curve_cells` along a curve.
+        maps: pairs of coordinates (x, y), `curves` coordinates, in words (see
+        `attacks.evaluation.slices.coordinate`). views: in each cell; the same in all, but for the coordinates of the
+        slice. cells: along each side of a map; `curve_cells` along a curve.
 
     Raises:
         ValueError: in one line, see `axes_of`.

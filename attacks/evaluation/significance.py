@@ -36,10 +36,11 @@ def paired(one: Tensor, other: Tensor, seed: int = 0) -> Interval:
 def paired_shares(one: Tensor, other: Tensor, views: int) -> Interval:
     """The difference of two shares with its 95 % interval, from each picture's share (N,) of its `views` in two arms.
 
-    It is put together from the intervals of both shares (see `attacks.evaluation.intervals.rate`) and the correlation between the
-    arms (Newcombe 1998, method 10; Zou & Donner 2008). So it has a width where the one arm always succeeds and the
-    other never does; a bootstrap has none there, and of 0.98 against 0.01 it holds the truth 39 to 74 times of 100
-    for ten pictures. Of fewer than four pictures a positive correlation is mostly chance, and counts as none.
+    It is put together from the intervals of both shares (see `attacks.evaluation.intervals.rate`) and the
+    correlation between the arms (Newcombe 1998, method 10; Zou & Donner 2008). So it has a width where the one arm
+    always succeeds and the other never does; a bootstrap has none there, and of 0.98 against 0.01 it holds the truth
+    39 to 74 times of 100 for ten pictures. Of fewer than four pictures a positive correlation is mostly chance, and
+    counts as none.
     """
     if one.shape != other.shape:
         raise ValueError(f"`one` and `other` must be pairs; got shapes {tuple(one.shape)} and {tuple(other.shape)}")

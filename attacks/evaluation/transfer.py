@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.tree import Tree
-from attacks.evaluation.scores import Bank
+from attacks.eot.bank import Bank
 from attacks.objectives.ensemble import Ensemble, Members
 from attacks.solvers.solver import Best, solve, written
 

@@ -10,17 +10,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from attacks.checkpoint import NOWHERE, Checkpoint
 from attacks.encoders.engine import engine_reset, engine_restore, engine_state
 from attacks.encoders.tree import take
 from attacks.eot.estimator import EOT
 from attacks.eot.protocols import Setup, among
 from attacks.eot.risk import Mean
 from attacks.evaluation.sanity import Sanity, examine
-from attacks.experiment.build.objective import Aim, Known, shown_sign
+from attacks.experiment.build.objective import shown_sign
 from attacks.experiment.build.parts import Parts
+from attacks.experiment.build.printer import fixed
 from attacks.experiment.cost import Counted, Meter, Spent
-from attacks.laying import fixed
+from attacks.objectives.aim import Aim, Known
+from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.progress import Progress
 from attacks.runtime.values import kept
@@ -29,28 +30,9 @@ from attacks.schema.validate import Run
 from attacks.solvers.loop import Step
 from attacks.solvers.solver import Best, watch
 from attacks.solvers.suite import Member, members, suite
+from attacks.solvers.trace import Trace
 from attacks.solvers.worst import Adversary
 from transforms import stream
-
-
-@kept
-class Trace(NamedTuple):
-    """One line of `steps.csv`. `attack` is the optimiser, or the member of a suite. `objective` is the mean loss (of
-    `toward`, the cosine itself); `held_out` that on the fixed bank that chooses the best iterate, as of the last
-    comparison (of the risk, if that is not the mean), or None before the first; `views` of each picture, and
-    `pictures` that took part."""
-
-    batch: int
-    arm: str
-    attack: str
-    step: int
-    objective: float
-    stderr: float
-    snr: float
-    held_out: float | None
-    views: int
-    pictures: int
-    evals: int
 
 
 @kept

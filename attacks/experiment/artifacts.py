@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,25 +99,6 @@ def placement(
         "quads": each * (len(names) if len(each) == 1 else 1),
         "target": target,
     }
-
-
-def file_names(names: tuple[str, ...]) -> list[str]:
-    """A PNG name for each picture: its stem; where another has the same, the name of its file, or its name with its
-    folders. Where even these meet, all are numbered. None leads to another folder, or is longer than names may be."""
-    found = dict.fromkeys(range(len(names)), "")
-    for form in (lambda name: Path(name).stem, lambda name: Path(name).name, lambda name: name):
-        taken = Counter(found.values())
-        found |= {i: _inside(form(names[i])) for i, name in found.items() if not name or taken[name] > 1}
-    clash = len(set(found.values())) < len(found)
-    return [f"{f'{i}-' if clash else ''}{name}.png" for i, name in found.items()]
-
-
-def _inside(name: str) -> str:
-    return name.replace("/", "-").replace("\\", "-").encode()[:LONGEST].decode(errors="ignore")
-
-
-#: The most bytes of a name before its ending: systems allow 255 for all of it.
-LONGEST = 200
 
 
 def sheet(images: Tensor) -> Tensor:

@@ -10,24 +10,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.checkpoint import NOWHERE, Checkpoint
 from attacks.encoders.engine import engine_state
 from attacks.encoders.layers import Pool
+from attacks.eot.bank import Bank
 from attacks.eot.protocols import among
 from attacks.evaluation.drift import VIEWS, Drift, layer_drift
 from attacks.evaluation.judge import Judge, resisting
 from attacks.evaluation.sanity import Sanity
-from attacks.evaluation.scores import Bank, Scores, signature_of
-from attacks.experiment.arms import Setting, Trace, check, optimise
+from attacks.evaluation.scores import Scores, signature_of
+from attacks.experiment.arms import Setting, check, optimise
 from attacks.experiment.artifacts import Exhibits
-from attacks.experiment.build.objective import Known, aim
+from attacks.experiment.build.objective import aim
 from attacks.experiment.build.parts import Parts
 from attacks.experiment.cost import Counted, Meter, Spent
+from attacks.objectives.aim import Known
 from attacks.objectives.embedding import Away
+from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.values import kept
 from attacks.schema.validate import Run
 from attacks.solvers.solver import Best, written
+from attacks.solvers.trace import Trace
 from attacks.solvers.worst import uphill
 from transforms import Shown, stream
 

@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from attacks.data.images import to_bytes
-from attacks.eot.estimator import view
 from attacks.experiment.batch import SAME
 from attacks.experiment.experiment import Outcome
 from attacks.perturbations.patch.patch import Patch
 from attacks.report.words import ARMS as NAMES
 from attacks.runtime.files import atomic
 from transforms import scene_of
+from transforms.compose import view
 
 #: Views of the contact sheet, the first of the held-out bank.
 SHOWN = 6

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.encoders.tree import Tree
-from attacks.eot.protocols import Encoder
+from attacks.encoders.tree import Encoder, Tree
 from attacks.runtime.distributed import World
 from attacks.runtime.values import kept
 

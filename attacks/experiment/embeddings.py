@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from attacks.data.gallery import Gallery
 from attacks.encoders.engine import Decision
+from attacks.encoders.tree import Encoder
 from attacks.encoders.weights import fingerprint
 from attacks.eot.batching import in_parts
-from attacks.eot.protocols import Encoder
 from attacks.evaluation.classes import Classes
 from attacks.runtime.files import write_bytes
 from attacks.schema.validate import Run

@@ -17,27 +17,29 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from attacks.checkpoint import Checkpoint
-from attacks.data.images import save_image
+from attacks.data.images import file_names, save_image
 from attacks.encoders.engine import Decision, prepare
+from attacks.eot.bank import Bank, bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.drift import Drift, ordered
 from attacks.evaluation.judge import Judge, joined
 from attacks.evaluation.sanity import Sanity
 from attacks.evaluation.sanity.check import skipped
-from attacks.evaluation.scores import Bank, Scores, bank, embed, signature_of
-from attacks.experiment.arms import Trace, csv
-from attacks.experiment.artifacts import Exhibits, file_names, placement, sheet
+from attacks.evaluation.scores import Scores, embed, signature_of
+from attacks.experiment.arms import csv
+from attacks.experiment.artifacts import Exhibits, placement, sheet
 from attacks.experiment.batch import SAME, WIDE, Bench, Found, arms_of, part_of, refinable
 from attacks.experiment.build.parts import Parts
 from attacks.experiment.cost import Counted, Spent
 from attacks.experiment.embeddings import cache_of, embedded
 from attacks.experiment.units import work
 from attacks.perturbations.patch.patch import Patch
+from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.files import write_bytes, write_json, write_text
 from attacks.runtime.ledger import Failure, Ledger
 from attacks.schema.validate import Run
+from attacks.solvers.trace import Trace
 from transforms import Compose, widened
 
 #: The most pictures that `adversarial.png` shows.

@@ -12,14 +12,15 @@ from typing import IO, Any
 import torch
 from torch import nn
 
-from attacks.checkpoint import Checkpoint
+from attacks.encoders.description import MODULE
 from attacks.encoders.engine import describe, keep_freed_memory
+from attacks.encoders.layers import layer_listing
 from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, fault
 from attacks.evaluation.drift import words
 from attacks.evaluation.sanity import table as sanity_table
 from attacks.experiment.build.data import data
-from attacks.experiment.build.encoder import MODULE, subject
+from attacks.experiment.build.encoder import subject
 from attacks.experiment.build.objective import watched
 from attacks.experiment.build.parts import build, device
 from attacks.experiment.directory import interrupted, read_json, refuse_words
@@ -29,9 +30,9 @@ from attacks.experiment.results import comparison_lines, encoder_line, manifest,
 from attacks.experiment.sections import Sections, check, sections
 from attacks.experiment.tuning import decide
 from attacks.experiment.units import LEDGER, Elsewhere, ledger_of
-from attacks.inspection import layer_listing
 from attacks.report.index import collect, write_index
 from attacks.report.warnings import warnings
+from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World, join
 from attacks.runtime.files import clean, write_json
 from attacks.runtime.folders import refuse_links

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from attacks.data.gallery import Gallery
+from attacks.encoders.description import described, identity
 from attacks.encoders.engine import Choice
+from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.intervals import Interval
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.per_image import arms_table, comparisons, per_image_rows
 from attacks.evaluation.retrieval_metrics import far_name, impostors, thresholds
-from attacks.evaluation.scores import Bank
 from attacks.experiment.batch import SAME, WIDE
-from attacks.experiment.build.encoder import described, identity
 from attacks.experiment.build.parts import Parts
 from attacks.experiment.experiment import Outcome
 from attacks.experiment.patch_record import facts

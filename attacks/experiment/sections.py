@@ -76,7 +76,9 @@ class Sections:
         """Write explanations.png, if there are any."""
         part = self.found["explanations"]
         if isinstance(part, Explanations):
-            part.draw(out / "explanations.png")
+            from attacks.report.explanations import draw_explanations  # here: matplotlib takes a while to import
+
+            draw_explanations(out / "explanations.png", part)
 
 
 def check(run: Run, parts: Parts) -> None:

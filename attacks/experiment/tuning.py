@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.engine import Choice, Decision, Measurement, Trial, choose
-from attacks.encoders.tree import take
+from attacks.encoders.tree import Encoder, take
 from attacks.eot.estimator import EOT
-from attacks.eot.protocols import Encoder, among
-from attacks.experiment.build.objective import Known, aim, wants_gallery, watched
+from attacks.eot.protocols import among
+from attacks.experiment.build.objective import aim, wants_gallery, watched
 from attacks.experiment.build.parts import Parts
 from attacks.experiment.embeddings import BLOCK, cache_of, embedded
+from attacks.objectives.aim import Known
 from attacks.runtime.distributed import World
 from attacks.schema.validate import Run
 from transforms import Scene, scene_of, stream

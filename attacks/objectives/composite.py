@@ -57,8 +57,8 @@ class Sum:
 
 @dataclass(frozen=True)
 class Each:
-    """The weighted mean of one objective over layers by name (see `attacks.encoders.layers.Layers`), whose features and anchor
-    are mappings.
+    """The weighted mean of one objective over layers by name (see `attacks.encoders.layers.Layers`), whose features
+    and anchor are mappings.
 
     Layers differ in scale by orders of magnitude, so each is measured in lengths of its anchor: a cosine stays what
     it is, a Euclidean distance becomes a relative one. Only features are scaled: an anchor of labels is not.

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.encoders.tree import Tree
-from attacks.eot.protocols import Encoder, Objective
+from attacks.encoders.tree import Encoder, Tree
+from attacks.eot.protocols import Objective
 
 #: How far apart two embeddings are: by their angle, or by the length of their difference.
 Metric = Literal["cosine", "l2"]
@@ -93,7 +93,8 @@ class Paired:
         return self.inner(features, anchor)
 
     def apart(self, encoder: Callable[..., Tree], anchor: Tree) -> list[tuple[Encoder, Objective, Tree]] | None:
-        """As `attacks.objectives.ensemble.Members.apart`, with each member paired by itself; None where `inner` has none."""
+        """As `attacks.objectives.ensemble.Members.apart`, with each member paired by itself; None where `inner` has
+        none."""
         apart = getattr(self.inner, "apart", None)
         found = None if apart is None else apart(encoder, anchor)
         return None if found is None else [(one, Paired(wish), beside) for one, wish, beside in found]

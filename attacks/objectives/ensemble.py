@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks.encoders.randomness import EncoderDraws, dealt, joined, randomness_of
-from attacks.encoders.tree import Tree, leaves
-from attacks.eot.protocols import Encoder, Objective
+from attacks.encoders.tree import Encoder, Tree, leaves
+from attacks.eot.protocols import Objective
 from attacks.objectives.embedding import unpaired
 
 #: What is averaged over the members.
@@ -50,7 +50,8 @@ class Ensemble(nn.Module):
         own = dealt(draws, [*map(randomness_of, self.members)], len(images))
         if only is not None:
             return self.members[only](images, **own[only])
-        # Autocast may begin inside a member (attacks.encoders.engine.precision), but not before the next one's preprocessing.
+        # Autocast may begin inside a member (attacks.encoders.engine.precision), but not before the next one's
+        # preprocessing.
         kind, before = images.device.type, torch.is_autocast_enabled(images.device.type)
         found = []
         for i, member in enumerate(self.members):

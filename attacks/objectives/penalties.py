@@ -19,18 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from attacks.eot.estimate import Estimate
-from transforms import Compose, Scene
+from transforms import Scene
 from transforms.colour.spaces import widened
+from transforms.compose import seen
 
 #: (delta, attacked pictures (N,C,H,W), untouched pictures (N,C,H,W)) -> (N,).
 Price = Callable[[Tensor, Tensor, Tensor], Tensor]
-
 #: What total variation is taken of.
 Of = Literal["change", "texture"]
-
 #: A tenth of a grey level: where the smooth absolute value turns round, below what a file can hold.
 EDGE = 0.1 / 255
-
 #: LPIPS's networks, and what torchvision calls them.
 TRUNKS = {"alex": "alexnet", "vgg": "vgg16", "squeeze": "squeezenet1_1"}
 
@@ -169,12 +167,6 @@ def penalised(
         total = prices.mean() if len(delta) < len(images) else prices.sum()
         (grad,) = torch.autograd.grad(total, leaf)
     return found._replace(value=found.value + prices.detach(), grad=found.grad + grad)
-
-
-def seen(scene: Scene) -> Tensor:
-    """The pictures of a scene, seen directly: (N,C,H,W)."""
-    pixels = scene.layers[0].pixels
-    return Compose()(scene, pixels.new_zeros(len(pixels), 0))
 
 
 @lru_cache(maxsize=4)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks.eot.estimate import Estimate
-from attacks.ground import Ground
+from attacks.eot.protocols import Ground
 from attacks.runtime.values import kept
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attacks.eot.estimate import Estimate
-from attacks.ground import Ground
+from attacks.eot.protocols import Ground
 from attacks.optimisers.gradient import Schedule, check_step, decay
 from attacks.runtime.values import kept
 from transforms.sampling.homography import wide_dtype

@@ -16,7 +16,6 @@ from attacks.physical.align import aligned
 from attacks.physical.colour_fit import Measured, gains, measure
 from attacks.physical.detect import detect, grey_of
 from attacks.physical.photos import Photo
-from attacks.physical.placed import Placement
 from attacks.physical.rectify import (
     LEAST,
     Fit,
@@ -29,7 +28,7 @@ from attacks.physical.rectify import (
     rectified,
     visible,
 )
-from attacks.physical.views import View, photo_view, scene_view
+from attacks.physical.views import Placement, View, photo_view, scene_view
 
 Floats = NDArray[np.float64]
 VIEWS = ("photo", "scene")

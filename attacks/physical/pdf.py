@@ -17,8 +17,7 @@ from PIL import Image
 from attacks.perturbations.patch.card import Box, Card
 from attacks.perturbations.patch.card_drawing import Fill, Words, printed, shifted
 from attacks.perturbations.patch.card_raster import WHITE, Picture
-from attacks.physical.furniture import Label, beside
-from attacks.physical.paper import BLEED, INCH, Page, Plan
+from attacks.physical.paper import BLEED, INCH, Label, Page, Plan, beside
 from attacks.runtime.extras import extra
 
 POINT = 72 / INCH  # a millimetre in points

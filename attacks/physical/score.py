@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attacks.eot.bank import Bank
 from attacks.evaluation.intervals import Interval, interval, wilson
-from attacks.evaluation.scores import Bank, embed, evaluate
+from attacks.evaluation.scores import embed, evaluate
 from attacks.experiment.build.parts import Parts
 from attacks.experiment.embeddings import BLOCK, embedded
 from attacks.physical.looks import Look
@@ -57,8 +58,8 @@ def judge(looks: Sequence[Look], parts: Parts) -> Judged:
 
 
 def summary(values: Tensor, rows: Sequence[int]) -> Interval:
-    """The mean of (P,) values with its 95 % interval, as `attacks.evaluation.intervals.interval` has it: of several pictures whole
-    pictures are resampled, each the mean of its photographs; of a single one its photographs."""
+    """The mean of (P,) values with its 95 % interval, as `attacks.evaluation.intervals.interval` has it: of several
+    pictures whole pictures are resampled, each the mean of its photographs; of a single one its photographs."""
     shown = torch.tensor(rows)
     if len(shown.unique()) == 1:
         return interval(values[None].double())

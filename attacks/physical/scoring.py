@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 
 from attacks.data.images import to_bytes
-from attacks.experiment.build.encoder import described as encoder_words
-from attacks.experiment.build.encoder import identity
+from attacks.encoders.description import described as encoder_words
+from attacks.encoders.description import identity
 from attacks.experiment.directory import read_json
 from attacks.perturbations.patch.card import Card, card_from
 from attacks.physical import colour_fit, photo_report
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.looks import VIEWS, Look, described, look
 from attacks.physical.photos import listed, quads, read
-from attacks.physical.placed import Placement, placement
-from attacks.physical.rerun import Again, rerun
 from attacks.physical.score import compared, judge
+from attacks.physical.views import Again, Placement, placement, rerun
 from attacks.runtime.files import sha256
 from attacks.runtime.folders import refuse_links
 

@@ -15,8 +15,7 @@ from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 
 from attacks.perturbations.patch.card import GROUPS, SIDES, Card, card
 from attacks.perturbations.patch.card_raster import WHITE, Grid, Picture, Texture, card_picture, fill, patch_picture
-from attacks.physical.furniture import Label, beside
-from attacks.physical.paper import INCH, Page, Plan, plan
+from attacks.physical.paper import INCH, Label, Page, Plan, beside, plan
 from attacks.physical.pdf import font_file, write_pdf
 from attacks.runtime.files import atomic, sha256, write_json
 from attacks.runtime.folders import refuse_links

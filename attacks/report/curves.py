@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from attacks.experiment.arms import Trace
 from attacks.report.colours import LIGHT
 from attacks.report.svg import drawn, legend, literal, plain
 from attacks.report.words import ARMS, OBJECTIVES
+from attacks.solvers.trace import Trace
 
 #: So that arms differ without their colours, too.
 MARKS = {"clean": "s", "noise": "v", "no_eot": "^", "one_view": "D", "eot": "o"}

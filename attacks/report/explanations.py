@@ -14,11 +14,14 @@ from torch import Tensor
 
 import attacks.report  # noqa: F401  # keeps matplotlib's font cache out of the log
 from attacks.data.images import to_bytes
+from attacks.evaluation.explain.explanation import Explanations
 from attacks.evaluation.explain.gradients import Reach
 from attacks.evaluation.explain.maps import CAM, GRADIENT, Maps
 from attacks.runtime.files import atomic
 
 COLUMNS = 5
+#: The rows of the sheet, as far as they are there.
+DRAWN = ("clean", "no_eot", "eot")
 _NAMES = {"clean": "clean", "no_eot": "attack without EOT", "eot": "attack with EOT", "noise": "random noise"}
 _COLOURS = {"no_eot": "#c05621", "eot": "#1a56a8"}
 _GREY, _DEAD = "#718096", (220, 30, 30)
@@ -35,6 +38,14 @@ class Drawn(NamedTuple):
     frequency: Tensor
     power: Mapping[str, Tensor]
     picture: int
+
+
+def draw_explanations(path: str | Path, found: Explanations, picture: int = 0) -> None:
+    """Save the sheet of one picture as PNG: the clean picture and the attacks, where there are any."""
+    some = [arm for arm in found.arms if arm in DRAWN or not set(DRAWN) & set(found.power)]
+    maps = {arm: found.arms[arm] for arm in some}
+    power = {arm: power[picture] for arm, power in found.power.items() if arm in some}
+    draw(path, Drawn(maps, found.reach, found.frequency, power, picture))
 
 
 def draw(path: str | Path, found: Drawn) -> None:

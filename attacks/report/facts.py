@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from attacks.experiment.build.encoder import MODULE, described
+from attacks.encoders.description import MODULE, described
 from attacks.report.words import BANKS, arm_names, share
 
 
@@ -128,3 +128,49 @@ def compared(content: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, An
         )
         for bank, arm in groups
     ]
+
+
+def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """The same in words, for the head of the report."""
+    height, width = facts["texture"]
+    shape = facts["shape"] if isinstance(facts["shape"], str) else f"a polygon of {len(facts['shape'])} corners"
+    said = [("patch", f"{width} x {height} texels (width x height), {shape}, the same in all pictures")]
+    colours = "those of an 8-bit file" if facts["gamut"] is None else f"gamut {facts['gamut']}"
+    said.append(("its colours", colours + (", grey only" if facts["grey"] else "")))
+    said.append(("covers", _shares(facts["area"], facts["anywhere"] is not None)))
+    if facts["sheet_area"] is not None:
+        said[-1] = ("covers", f"{said[-1][1]}; with the card round it {_shares(facts['sheet_area'], False)}")
+    said.append(("lies", _where(facts)))
+    said.append(("printed", _printed(facts)))
+    if facts["target"] is not None:
+        said.append(("target", facts["target"]))
+    return said
+
+
+def _shares(area: dict[str, float], ranges: bool) -> str:
+    low, mean, high = (f"{area[key]:.1%}" for key in ("low", "mean", "high"))
+    if low == high:
+        return f"{mean} of the picture"
+    return f"{low} to {high} of the picture" + ("" if ranges else f", {mean} on average")
+
+
+def _where(facts: dict[str, Any]) -> str:
+    found = facts["anywhere"]
+    if found is not None:
+        ranges = ", ".join(f"{key} {low:g} to {high:g}" for key, (low, high) in found.items())
+        return f"anywhere, in every view anew: {ranges} (scale: its shorter side against the picture's)"
+    several = "one place" if facts["places"] == 1 else f"up to {facts['places']} places"
+    return f"at {several} in each picture (placement.json)"
+
+
+def _printed(facts: dict[str, Any]) -> str:
+    printer, wide = facts["printer"], facts["width_mm"]
+    stages = ", ".join(printer["stages"])
+    if not stages and printer["colour"] == "ideal":
+        said = "the attack saw no printer: what is printed looks as the file does (printer=none)"
+    else:
+        said = f"printer={printer['name']}, colours {printer['colour']} ({printer['intent']})"
+        said += f"; {stages}" if stages else ""
+    if wide is not None:
+        said += f"; {wide:g} mm wide"
+    return said + (f"; seen with its card, fiducials of group {facts['tags']}" if facts["card"] else "")

@@ -18,7 +18,7 @@ from attacks.report.warnings import warnings
 from attacks.report.words import ARMS, measure_name
 from attacks.runtime.files import write_text
 from attacks.runtime.tables import write_rows
-from attacks.runtime.untrusted import count, interval, mapping, number, read, word
+from attacks.runtime.untrusted import count, mapping, number, read, word
 
 MEASURES = ("success", "cosine")
 
@@ -194,3 +194,10 @@ def _why(error: Exception) -> str:
 def _columns(name: str, value: Interval | None) -> dict[str, object]:
     mean, low, high = value or (None, None, None)
     return {name: mean, f"{name}_low": low, f"{name}_high": high}
+
+
+def interval(found: object) -> Interval | None:
+    """A mapping with three finite numbers."""
+    values = [number(mapping(found).get(key)) for key in Interval._fields]
+    known = [value for value in values if value is not None]
+    return Interval(*known) if len(known) == len(values) else None

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attacks.experiment.arms import Trace
-from attacks.experiment.artifacts import file_names
-from attacks.experiment.build.encoder import described
-from attacks.experiment.patch_record import rows
+from attacks.data.images import file_names
+from attacks.encoders.description import described
 from attacks.report.curves import drift_curve, loss_curve, response_curve, spectrum_curve
 from attacks.report.environment import environment
-from attacks.report.facts import command, compared, deployed, of_module, protocol, tiles, verdict
+from attacks.report.facts import command, compared, deployed, of_module, protocol, rows, tiles, verdict
 from attacks.report.maps import heat_map
 from attacks.report.sheets import LARGEST, Picture, from_file, perturbation
 from attacks.report.words import arm_names, measured
 from attacks.runtime.files import write_text
+from attacks.solvers.trace import Trace
 
 COUNTS = {3: "Three", 4: "Four", 5: "Five"}
 

@@ -20,3 +20,9 @@ def refuse_links(folder: Path) -> None:
                     f"`{path}` is a link that leads out of its run directory: what is written there would end up "
                     "elsewhere; put what it points to in its place, or take it away"
                 )
+
+
+def short(text: str) -> str:
+    """A text for an error message: printable, and no longer than a line."""
+    plain = "".join(letter if letter.isprintable() else "?" for letter in text[:120])
+    return plain if len(text) <= 120 else f"{plain}..."

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attacks.evaluation.intervals import Interval
-
 #: No run of ours says as much; a larger file is not read, and a longer word not shown in full.
 MOST_BYTES, MOST_LETTERS = 64 * 2**20, 120
 
@@ -39,13 +37,6 @@ def read(path: Path) -> dict[str, Any]:
 def mapping(found: object) -> Mapping[str, Any]:
     """A mapping; an empty one for anything else."""
     return found if isinstance(found, dict) else {}
-
-
-def interval(found: object) -> Interval | None:
-    """A mapping with three finite numbers."""
-    values = [number(mapping(found).get(key)) for key in Interval._fields]
-    known = [value for value in values if value is not None]
-    return Interval(*known) if len(known) == len(values) else None
 
 
 def number(found: object) -> float | None:

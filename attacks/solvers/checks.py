@@ -8,10 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.tree import Tree, length
+from attacks.encoders.tree import Encoder, Tree, length
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.estimate import Estimate
-from attacks.eot.protocols import Encoder, Objective, Perturbation
+from attacks.eot.protocols import Objective, Perturbation
 
 #: A gradient that is zero for so many steps running has died. A loss that is at its end may do that (the
 #: cross-entropy of a label that is reached), so its picture leaves, and the others go on.

@@ -17,14 +17,13 @@ from torch import Tensor
 from attacks.encoders.batch_norm import settles
 from attacks.encoders.engine import engine_agree
 from attacks.encoders.randomness import drawn as own_draws
-from attacks.encoders.tree import Tree
+from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.adaptive import Adaptive, Views
 from attacks.eot.estimate import Estimate, combined
 from attacks.eot.estimator import EOT
 from attacks.eot.faults.certain import certain, looks_of
 from attacks.eot.faults.silence import why_silent
-from attacks.eot.protocols import Encoder, Inner, Look, Objective, Optimiser, Penalty, Perturbation
-from attacks.ground import Ground
+from attacks.eot.protocols import Ground, Inner, Look, Objective, Optimiser, Penalty, Perturbation
 from attacks.objectives.penalties import penalised
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.values import kept

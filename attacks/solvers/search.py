@@ -10,17 +10,17 @@ from collections.abc import Callable, Generator
 import torch
 from torch import Tensor
 
-from attacks.encoders.tree import Tree, take
+from attacks.encoders.tree import Encoder, Tree, take
 from attacks.eot.adaptive import Adaptive
+from attacks.eot.bank import Bank
 from attacks.eot.estimate import Estimate
 from attacks.eot.estimator import EOT
-from attacks.eot.protocols import Encoder, Inner, Objective, Optimiser, Penalty, Perturbation, Proposer, among
-from attacks.evaluation.scores import Bank
-from attacks.objectives.penalties import seen
+from attacks.eot.protocols import Inner, Objective, Optimiser, Penalty, Perturbation, Proposer, among
 from attacks.runtime.distributed import ALONE, World
 from attacks.solvers.checks import budgeted, checked
 from attacks.solvers.loop import STEPS, Position, Step, attack
 from transforms import stream
+from transforms.compose import seen
 
 
 def gradient_free(optimiser: Optimiser | Proposer) -> bool:

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.tree import Tree, take
+from attacks.eot.bank import Bank, bank
 from attacks.eot.protocols import Perturbation, Setup, among
 from attacks.eot.risk import Risk
-from attacks.evaluation.scores import Bank, bank
-from attacks.objectives.penalties import seen
 from attacks.perturbations.patch.patch import Patch
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.values import kept
 from attacks.solvers.loop import STEPS, Position, Step, merged
 from attacks.solvers.search import loop_of
 from transforms import stream
+from transforms.compose import seen
 
 #: Views of the bank that chooses the best iterate.
 VIEWS = 64

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attacks.encoders.tree import Tree
 from attacks.eot.protocols import Objective, Optimiser, Proposer, Setup
-from attacks.experiment.build.objective import Aim, Known
+from attacks.objectives.aim import Aim, Known
 from attacks.objectives.embedding import Toward
 from attacks.objectives.retrieval import Retrieval, alike
 from attacks.optimisers.apgd import APGD

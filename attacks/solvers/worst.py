@@ -14,12 +14,12 @@ from torch import Tensor
 
 from attacks.encoders.engine import Overflow
 from attacks.encoders.randomness import drawn
-from attacks.encoders.tree import Tree, take
+from attacks.encoders.tree import Encoder, Tree, take
+from attacks.eot.bank import Bank, bank, twins_of
 from attacks.eot.batching import blocks, in_parts
 from attacks.eot.estimator import EOT
-from attacks.eot.protocols import Encoder, Look, Objective
+from attacks.eot.protocols import Look, Objective
 from attacks.eot.risk import CVaR
-from attacks.evaluation.scores import Bank, bank, twins_of
 from attacks.runtime.distributed import ALONE, World
 from transforms import Compose, Shown, base_of, scene_of, taken
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attacks import Away, Linf, bank
 from attacks.data.gallery import Pictures, tiles
-from attacks.evaluation.scores import Bank
+from attacks.eot.bank import Bank
 from attacks.experiment.build.pipeline import preset
 from benchmarks.case import Case, encoder
 from transforms import stream

@@ -44,7 +44,8 @@ def audit(
         seed: of the views, of the stages' own randomness and of the random projections.
         parameters: name -> tensor that requires a gradient and that the pipeline ought to pass one to, such as the
             corners of a perspective.
-        straight_through: also measure the straight-through "dense" gradient (see `transforms.auditing.dense_gradient`) of each stage
+        straight_through: also measure the straight-through "dense" gradient (see
+        `transforms.auditing.dense_gradient`) of each stage
             that is a warp.
 
     Returns:

@@ -58,7 +58,8 @@ def probe(
         u: (1,dims), our stages' point.
         seed: of the step's own randomness; the cotangent's is derived from it.
         further: leaves, besides the images, that ought to receive a gradient.
-        trick: also compare the straight-through gradient (see `transforms.auditing.dense_gradient`), if the step is a warp.
+        trick: also compare the straight-through gradient (see `transforms.auditing.dense_gradient`), if the step is
+        a warp.
     """
     leaf = floating(value, unit=step.stage is not None).requires_grad_()
     row = u.detach().clone().requires_grad_()

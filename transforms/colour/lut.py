@@ -30,7 +30,8 @@ def apply_lut(images: Tensor, lut: Tensor) -> Tensor:
     """Look up every pixel of RGB images in a table of colours, trilinearly.
 
     The first and the last node stand for 0 and 1. The derivative is that of the cell (at a node, of the cell above
-    it), and it stays alive on 0 and 1 themselves, of which a texture is full (see `transforms.sampling.straight_through.saturate`).
+    it), and it stays alive on 0 and 1 themselves, of which a texture is full (see
+    `transforms.sampling.straight_through.saturate`).
 
     Args:
         images: (N,3,H,W) in [0,1].

@@ -167,8 +167,8 @@ class Hue(Ranged):
     """Turn the hue in HSV, from red towards green, as torchvision's adjust_hue with a factor of degrees / 360.
 
     `degrees`: a number x means (-x, x). No clamp is needed: value and saturation stay. For the gradient where hue has
-    none (grey, ties between channels) see `transforms.colour.spaces.rotate_hue`. Pictures of one channel stay as they are;
-    any number of channels but 1 or 3 raises ValueError.
+    none (grey, ties between channels) see `transforms.colour.spaces.rotate_hue`. Pictures of one channel stay as
+    they are; any number of channels but 1 or 3 raises ValueError.
     """
 
     degrees: float | Range = (0.0, 0.0)

@@ -35,7 +35,8 @@ def resize(
         images: any floating dtype; differentiable (the map is linear, its gradient exact).
         size: (height, width), or the length of the shorter side, the aspect kept as torchvision keeps it.
         kernel: one of `transforms.resizing.resize.NAMES`, "keys(a)" or "keys_aa(a)" with a in [-2, 0].
-        eight_bit: do what the library does to an 8-bit file, in its own fixed point (see `transforms.resizing.eight_bit`):
+        eight_bit: do what the library does to an 8-bit file, in its own fixed point (see
+        `transforms.resizing.eight_bit`):
             the images are clamped to [0,1] and rounded to whole levels, and so is the result. The gradient is that of
             the resize in floating point (straight through the rounding), zero where a clip holds a value.
 

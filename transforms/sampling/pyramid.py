@@ -78,9 +78,9 @@ def read_levels(
     border: Border,
     deterministic: bool = False,
 ) -> Tensor:
-    """As `transforms.sampling.read.read`, each place from the levels of the pyramid around `level` (N,k,l), a lattice over
-    the view. `finer()` is the grid of 2 x 2 places in each pixel, (N,2h,2w,2). Views that need no level above 0 come
-    out as `read` gives them."""
+    """As `transforms.sampling.read.read`, each place from the levels of the pyramid around `level` (N,k,l), a
+    lattice over the view. `finer()` is the grid of 2 x 2 places in each pixel, (N,2h,2w,2). Views that need no level
+    above 0 come out as `read` gives them."""
     low, high = (each.tolist() for each in torch.aminmax(level.detach().flatten(1), dim=1))
     views = list(zip(low, high, strict=True))
     needed = [k for k in range(math.ceil(max(high)) + 1) if any(_uses(each, k) for each in views)]

@@ -2,8 +2,8 @@
 
 Places are in the *grid frame*: the image's edges are at -1 and 1 on both axes, so a pixel centre is at
 (2 i + 1) / n - 1. It is `grid_sample`'s frame with `align_corners=False`, its one convention without a residual at
-the identity. `grid_sample` does the work; `transforms.sampling.gather` does it where a kernel or a bit-exact gradient needs
-more.
+the identity. `grid_sample` does the work; `transforms.sampling.gather` does it where a kernel or a bit-exact
+gradient needs more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The only place where an image is resampled through a map.
 
-A map takes an output place to a source place, both in the half-pixel frame of `transforms.sampling.homography`. This file
-turns maps into views: border value, horizon, antialiasing.
+A map takes an output place to a source place, both in the half-pixel frame of `transforms.sampling.homography`. This
+file turns maps into views: border value, horizon, antialiasing.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def warp(
     tone: Tone | None = None,
     outline: Outline | None = None,
 ) -> Tensor:  # (N,C,*size)
-    """Resample through the map `pull` (see `transforms.sampling.pyramid.Pull`), which gives N = k B views: the first k are of
-    the first image. Where w is not positive the result is `value`, and no gradient flows.
+    """Resample through the map `pull` (see `transforms.sampling.pyramid.Pull`), which gives N = k B views: the first
+    k are of the first image. Where w is not positive the result is `value`, and no gradient flows.
 
     Borders follow OpenCV: `constant` blends with `value` over one pixel, `reflect` repeats the edge pixel,
     `reflect101` does not. `bicubic` is Keys' kernel with a = -0.75, OpenCV's and torch's; `keys(a)` has any other a
     (scikit-image's order 3 is keys(-0.5), Pillow's `transform` keys(-1)).
 
-    `antialias` reads a pyramid where the map shrinks (see `transforms.sampling.pyramid`); each view from its own levels, so a
-    view does not depend on its neighbours in the batch.
+    `antialias` reads a pyramid where the map shrinks (see `transforms.sampling.pyramid`); each view from its own
+    levels, so a view does not depend on its neighbours in the batch.
 
     `deterministic` reads tap by tap, several times slower: on CUDA, where `grid_sample` adds up its gradient in no
     fixed order, the same call then gives the same bits. On a CPU either way does.

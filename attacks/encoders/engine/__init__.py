@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attacks.encoders.engine.decision import Decision
+from attacks.encoders.engine.decision import Choice, Decision, Measurement, Trial, describe
 from attacks.encoders.engine.fallback import (
     engine_agree,
     engine_reset,
@@ -13,11 +13,9 @@ from attacks.encoders.engine.fallback import (
 )
 from attacks.encoders.engine.fold import foldable
 from attacks.encoders.engine.measure import choose
-from attacks.encoders.engine.memory import free_memory
+from attacks.encoders.engine.memory import free_memory, keep_freed_memory
 from attacks.encoders.engine.precision import Overflow
 from attacks.encoders.engine.prepare import prepare
-from attacks.engine.allocator import keep_freed_memory
-from attacks.engine.records import Choice, Measurement, Trial, describe
 
 __all__ = [
     "Choice",

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.encoders.engine.decision import Decision
+from attacks.encoders.engine.decision import Decision, Trial
 from attacks.encoders.engine.memory import Held, watch
 from attacks.encoders.engine.precision import SCALE, Overflow
 from attacks.encoders.engine.prepare import Encoder, prepare
 from attacks.encoders.tree import Tree
-from attacks.engine.records import Trial
 
 Run = Callable[[Encoder, int], Trial]  # (prepared encoder, chunk) -> one step
 

@@ -24,8 +24,8 @@ State = dict[str, float | int | bool]
 
 
 def prepared(encoder: object) -> Prepared | None:
-    """The engine's own object within what only counts or narrows it (see `attacks.experiment.arms.Counted`); None where an
-    encoder runs as it came."""
+    """The engine's own object within what only counts or narrows it (see `attacks.experiment.arms.Counted`); None
+    where an encoder runs as it came."""
     while not isinstance(encoder, Prepared):
         if encoder is None or isinstance(encoder, nn.Module):
             return None

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 
 from attacks.encoders.engine.bench import Bench, Contestant, Run
-from attacks.encoders.engine.decision import SETTINGS, Decision
+from attacks.encoders.engine.decision import SETTINGS, Choice, Decision, Measurement
 from attacks.encoders.engine.fold import foldable
 from attacks.encoders.engine.memory import most_rows
 from attacks.encoders.engine.prepare import Encoder, prepare
 from attacks.encoders.engine.tuner import BUDGET, Search, first_line
-from attacks.engine.records import Choice, Measurement
 
 #: Views in the first pass.
 START = {"cpu": 8, "cuda": 64}

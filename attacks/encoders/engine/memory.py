@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+# The numbers of glibc's malloc.h.
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
+#: The heap is never cut at its end, grows by 64 MiB at a time, and also holds what would be mapped on its own.
+KEEP = {M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**26, M_MMAP_MAX: 0}
+#: Where glibc's own adaptation ends: blocks above 32 MiB mapped on their own, the heap cut above twice that.
+M_MMAP_THRESHOLD = -3
+ADAPTED = {M_TRIM_THRESHOLD: 2**26, M_TOP_PAD: 2**17, M_MMAP_MAX: 2**16, M_MMAP_THRESHOLD: 2**25}
+
+
+def keep_freed_memory(keep: bool = True) -> bool:
+    """Let this process keep freed memory from now on; the peak stays what it is, but nothing is given back before the
+    process ends. With `keep` false, back to what glibc adapts itself to.
+
+    Returns whether the C library is glibc and did as asked; elsewhere nothing happens.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    done = [mallopt(name, value) == 1 for name, value in (KEEP if keep else ADAPTED).items()]
+    return all(done)
+
 
 #: Of what is free, a chunk may use this share: workspaces and other programs need some too.
 SHARE = 0.5

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.data.listing import short
 from attacks.encoders.families.onnx_graph import Graph, free_batch, read, said
 from attacks.encoders.families.onnx_opset import NEWEST
 from attacks.encoders.image_encoder import ImageEncoder, Origin
 from attacks.encoders.preprocess import Preprocess, specified
 from attacks.encoders.request import Request, library
 from attacks.encoders.wrap import flat, whole_file
+from attacks.runtime.folders import short
 
 
 def load(request: Request) -> ImageEncoder:

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from attacks.encoders.engine import in_float32, safely
 from attacks.encoders.randomness import drawn
-from attacks.encoders.tree import Tree, take
+from attacks.encoders.tree import Encoder, Tree, take
 from attacks.eot.estimate import Estimate
 from attacks.eot.estimator import MakeScene, MakeTwin
 from attacks.eot.faults.fault import Fault, NotFinite, layers_of
 from attacks.eot.faults.traced import OneView, Trace, broken, slope_of, traced
-from attacks.eot.protocols import Encoder, Objective, Perturbation, among
+from attacks.eot.protocols import Objective, Perturbation, among
 from transforms import Compose, Scene, scene_of
 
 #: Views that are looked at alone, at most.

@@ -10,8 +10,8 @@ from torch import Tensor
 from attacks.encoders.tree import leaves
 from attacks.eot.faults.certain import Looks, one_view
 from attacks.eot.faults.traced import ENCODER, traced
-from attacks.objectives.penalties import seen
 from transforms import audit
+from transforms.compose import seen
 
 #: Views that are looked at.
 VIEWS = 4

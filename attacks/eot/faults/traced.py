@@ -17,8 +17,7 @@ from torch import Tensor
 
 from attacks.encoders.engine import Overflow
 from attacks.encoders.randomness import EncoderDraws, drawn
-from attacks.encoders.tree import Tree, leaves, mapped
-from attacks.eot.protocols import Encoder
+from attacks.encoders.tree import Encoder, Tree, leaves, mapped
 from transforms import Compose, Scene
 
 PICTURE, ENCODER, OBJECTIVE = "picture", "encoder", "objective"

@@ -6,13 +6,13 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attacks.encoders.batch_norm import settle
+from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
 from attacks.evaluation.explain.deletion import curves, ranks
 from attacks.evaluation.explain.gradcam import look, on_picture, spatial_layer
@@ -21,12 +21,8 @@ from attacks.evaluation.explain.maps import CAM, GRADIENT, RANDOM, Maps
 from attacks.evaluation.explain.saliency import Asked, saliency
 from attacks.evaluation.explain.spectrum import frequencies, radial, ring_count, shares
 from attacks.evaluation.intervals import interval
-from attacks.evaluation.scores import Bank
 from attacks.runtime.values import kept
 from transforms import stream
-
-#: The rows of the sheet, as far as they are there.
-DRAWN = ("clean", "no_eot", "eot")
 
 
 @kept
@@ -106,15 +102,6 @@ class Explanations:
             for name, rings in zip(self.names, power, strict=True)
             for frequency, value in zip(self.frequency, rings, strict=True)
         ]
-
-    def draw(self, path: str | Path, picture: int = 0) -> None:
-        """Save the sheet of one picture as PNG."""
-        from attacks.report.explanations import Drawn, draw  # here, because matplotlib takes a while to import
-
-        some = [arm for arm in self.arms if arm in DRAWN or not set(DRAWN) & set(self.power)]
-        maps = {arm: self.arms[arm] for arm in some}
-        power = {arm: power[picture] for arm, power in self.power.items() if arm in some}
-        draw(path, Drawn(maps, self.reach, self.frequency, power, picture))
 
     def _table(self, order: str, beside: str | None) -> dict[str, dict[str, dict[str, float | None]]]:
         areas = {

@@ -11,10 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.encoders.layers import OUTPUT, named_layers, unwrapped
+from attacks.encoders.layers import OUTPUT, Visit, named_layers, unwrapped, visits
 from attacks.encoders.preprocess import Preprocess
 from attacks.evaluation.explain.saliency import Asked
-from attacks.inspection import Visit, visits
 
 Size = tuple[int, int]
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.randomness import drawn
+from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
 from attacks.evaluation.explain.saliency import Asked, saliency
-from attacks.evaluation.scores import Bank
 from attacks.runtime.values import kept
 from transforms import scene_of
 from transforms.auditing.coverage import covered, effective, together

@@ -24,11 +24,8 @@ from attacks.evaluation.sanity.questions import (
     transfer,
     without_gradient,
 )
-from attacks.evaluation.sanity.rules import LOWERS, lowers, plateau
+from attacks.evaluation.sanity.rules import LOWERS, NOISE, ROOM, hastened, lowers, mean, noise, plateau, room
 from attacks.evaluation.sanity.trial import Tally, Trial, trial
-from attacks.sanity.gap import mean
-from attacks.sanity.radius import hastened
-from attacks.sanity.signal import NOISE, ROOM, noise, room
 from attacks.solvers.loop import STEPS as RUN
 from attacks.solvers.search import gradient_free
 

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.encoders.tree import Tree, leaves
-from attacks.eot.protocols import Encoder, Objective
+from attacks.encoders.tree import Encoder, Tree, leaves
+from attacks.eot.protocols import Objective
 from attacks.evaluation.sanity.check import Check, ruled
 
 #: Random directions in the small, and those of visible changes: smooth ones, of so many random values a side. The

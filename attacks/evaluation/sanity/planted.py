@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.encoders.tree import Tree, length
-from attacks.eot.protocols import Encoder, Objective, Perturbation
+from attacks.encoders.tree import Encoder, Tree, length
+from attacks.eot.protocols import Objective, Perturbation
 from attacks.evaluation.sanity.check import Check, ruled
-from attacks.sanity.gap import mean
+from attacks.evaluation.sanity.rules import mean
 
 #: Weights of red, green, blue. All differ and they do not cancel, so that no basis of grey or colour hides them.
 COLOURS = (1.0, -0.5, 0.25)

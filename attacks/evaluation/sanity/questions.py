@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from attacks.encoders.randomness import drawn
 from attacks.encoders.tree import take
-from attacks.eot.estimator import view
 from attacks.evaluation.sanity.check import Check, ruled, skipped
 from attacks.evaluation.sanity.differences import slopes
 from attacks.evaluation.sanity.planted import (
@@ -22,14 +21,13 @@ from attacks.evaluation.sanity.planted import (
     planted_anchor,
     promise,
 )
-from attacks.evaluation.sanity.rules import beats_cards, grows, not_worse
+from attacks.evaluation.sanity.rules import beats_cards, cards, grows, largest, not_worse, redrawn, rescaled, resized
 from attacks.evaluation.sanity.trial import Run, Trial, pictures_of
 from attacks.optimisers.gradient import PGD
 from attacks.optimisers.square import Square
-from attacks.sanity.radius import cards, largest, rescaled, resized
-from attacks.sanity.surrogate import redrawn
 from attacks.solvers.search import gradient_free
 from transforms import scene_of, stream
+from transforms.compose import view
 
 #: Views of each picture for the finite differences.
 PROBES = 1

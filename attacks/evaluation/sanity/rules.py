@@ -2,13 +2,188 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from attacks.eot.protocols import Perturbation
 from attacks.evaluation.sanity.check import Check, ruled, skipped
-from attacks.sanity.gap import gap, mean
+
+
+def redrawn(module: nn.Module, seed: int) -> nn.Module | None:
+    """A copy that has learned nothing: each parameter's values in a random order, so that every layer keeps the
+    size of its weights. None where there are fewer than two values to change places."""
+    other, generator = copy.deepcopy(module), torch.Generator().manual_seed(seed)
+    parameters = [parameter for parameter in other.parameters() if parameter.numel() > 1]
+    if not parameters:
+        return None
+    with torch.no_grad():
+        for parameter in parameters:
+            order = torch.randperm(parameter.numel(), generator=generator).to(parameter.device)
+            parameter.copy_(parameter.flatten()[order].reshape(parameter.shape))
+    return other.requires_grad_(False)
+
+
+#: What the two checks are called.
+ROOM, NOISE = "room to move", "gradient noise"
+#: More than so many values without any gradient, or a first step of which the set takes back all but nothing (where
+#: it counts pixels it takes back most of any step).
+DEAD, LOST = 0.5, 0.999
+#: The step that measures what the set takes back, as a share of the perturbation's reach.
+PROBE = 0.01
+#: The poorest cosine of a step's gradient to the true one, and the one to ask for.
+POOR, WANTED = 0.2, 0.7
+
+
+def room(
+    perturbation: Perturbation, images: Tensor, start: tuple[Tensor, Tensor], end: tuple[Tensor, Tensor]
+) -> Check:
+    """The share of values whose gradient is exactly zero, and the share of a short step along the gradient that the
+    set takes back (the ball's edge, the picture's black and white), where the run begins and where it ends. At the
+    end a good attack has little room left; at the start it must have some."""
+    figures = {}
+    for name, (delta, grad) in (("start", start), ("end", end)):
+        figures[f"zero gradients at the {name}"] = _zero(perturbation, grad, images)
+        figures[f"step lost at the {name}"] = _lost(perturbation, delta, grad, images)
+    dead, lost, last_dead, last_lost = figures.values()
+    words = (
+        f"{dead:.0%} of the values had no gradient at the start ({last_dead:.0%} at the end), and the set took back "
+        f"{lost:.0%} of a short step ({last_lost:.0%} at the end)"
+    )
+    good = dead <= DEAD and lost <= LOST
+    if dead > DEAD:
+        words += "; the views or the encoder see few of the pixels: audit them (scripts/audit.py)"
+    elif lost > LOST:
+        words += "; the start leaves no room: begin inside the set (random_start)"
+    return ruled(ROOM, good, words, **figures)
+
+
+def noise(c: Tensor, views: int) -> Check:
+    """From the noise of one view's gradient (steps,deltas), as a multiple of the signal: the cosine of a step's
+    gradient to the true one, sqrt(n / (n + c)), and the views that it would take for a good one. Of the first half of
+    the steps, because a signal that is small where the attack has arrived is no fault."""
+    c = c[: (len(c) + 1) // 2]
+    if not c.numel() or bool(c.isnan().all()):
+        return skipped(NOISE, "a single view a step does not show its noise: take attack.views=2 or more")
+    middle = float(c[~c.isnan()].median())  # infinite where half of the steps show no signal at all
+    cosine = math.sqrt(views / (views + middle))
+    wanted = middle * WANTED**2 / (1 - WANTED**2)
+    many = f"about {math.ceil(wanted)}" if math.isfinite(wanted) else "more than can be told"
+    words = f"a gradient of {views} views has the cosine {cosine:.2f} to the true one; {WANTED} takes {many} views"
+    good = cosine >= POOR
+    if not good:
+        words += ": raise attack.views, or the momentum"
+    return ruled(NOISE, good, words, cosine=cosine, c=middle, views=wanted)
+
+
+def _zero(perturbation: Perturbation, grad: Tensor, images: Tensor) -> float:
+    """Of the pixels that the set lets change."""
+    free = perturbation.noise(images, torch.Generator().manual_seed(0)).abs().amax(1) > 0
+    zero = grad.abs().amax(1) == 0
+    return float(zero[free].double().mean()) if bool(free.any()) else 1.0
+
+
+def _lost(perturbation: Perturbation, delta: Tensor, grad: Tensor, images: Tensor) -> float:
+    by = perturbation.descend(grad, PROBE * perturbation.reach, delta, images)
+    real = perturbation.move(delta, by, images) - delta
+    asked = float(by.square().sum())
+    return 1 - float((real * by).sum()) / asked if asked > 0 else 1.0
+
+
+#: The sum of all steps that crosses a set from edge to edge, in radii, twice: a schedule takes one half of it.
+CROSSING = 4.0
+
+
+def resized(perturbation: Any, eps: float) -> Any:
+    """The perturbation with the radius `eps`, in its own unit (a whole number of pixels stays one, at least 1); that
+    of its innermost part where it wraps another. None for a set without a radius to choose."""
+    names = {field.name for field in dataclasses.fields(perturbation) if field.init} if _made(perturbation) else ()
+    if "inner" in names:
+        inner = resized(perturbation.inner, eps)
+        return None if inner is None else dataclasses.replace(perturbation, inner=inner)
+    if "eps" not in names:
+        return None
+    whole = isinstance(perturbation.eps, int)
+    return dataclasses.replace(perturbation, eps=max(1, round(eps)) if whole else eps)
+
+
+def rescaled(optimiser: Any, ratio: float) -> Any:
+    """The optimiser for a radius that is `ratio` times as large. Most take steps that are shares of it and stay as
+    they are; a learning rate (`lr`) grows with it, or a wide set would only show that the rate was chosen for a small
+    one."""
+    if _made(optimiser) and hasattr(optimiser, "lr"):
+        return dataclasses.replace(optimiser, lr=optimiser.lr * ratio)
+    return optimiser
+
+
+def hastened(optimiser: Any, planned: int, steps: int) -> Any:
+    """The optimiser for a run of `steps` instead of `planned`. A relative step size is raised as far as it takes to
+    cross the set, but no farther than all planned steps together would have gone: what is too slow stays too slow."""
+    if not (_made(optimiser) and hasattr(optimiser, "rel_step_size")):
+        return optimiser
+    size = optimiser.rel_step_size
+    return dataclasses.replace(optimiser, rel_step_size=max(size, min(size * planned / steps, CROSSING / steps)))
+
+
+def largest(perturbation: Perturbation, images: Tensor) -> float:
+    """The radius at which the set stops to bind: the norm of a delta that takes every value from 0 to 1."""
+    return float(perturbation.norm(torch.ones_like(images[:1])).max())
+
+
+def cards(perturbation: Perturbation, images: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+    """What needs no search: as much white, black or noise as the set admits, as deltas."""
+    noise = perturbation.noise(images, generator)
+    origin, every = torch.zeros_like(noise), torch.ones_like(noise)
+    return {
+        "white": perturbation.move(origin, every, images),
+        "black": perturbation.move(origin, -every, images),
+        "noise": noise,
+    }
+
+
+def _made(part: Any) -> bool:
+    return dataclasses.is_dataclass(part) and not isinstance(part, type)
+
+
+#: Differences below this share of what the attack gains count as none.
+NEGLIGIBLE = 0.02
+
+
+class Gap(NamedTuple):
+    """The mean of a - b, and the `noise` below which it says nothing: two standard errors over the views, which are
+    the same for both, and a small share of the attack's gain."""
+
+    mean: float
+    noise: float
+
+    @property
+    def above(self) -> bool:
+        """Whether a is larger, beyond chance."""
+        return self.mean > self.noise
+
+    @property
+    def below(self) -> bool:
+        """Whether a is smaller, beyond chance."""
+        return self.mean < -self.noise
+
+
+def gap(a: Tensor, b: Tensor, gain: float) -> Gap:
+    """Of two tables of losses (N,V) on the same views; `gain` is how far the attack lowers the loss."""
+    by_view = (a - b).double().mean(0)
+    error = float(by_view.std()) / len(by_view) ** 0.5 if len(by_view) > 1 else 0.0
+    size = 1e-6 * float(b.abs().mean())  # float32's own digits
+    return Gap(float(by_view.mean()), 2 * error + NEGLIGIBLE * abs(gain) + size)
+
+
+def mean(losses: Tensor) -> float:
+    """Over pictures and views."""
+    return float(losses.double().mean())
+
 
 #: The name of the first check, which has no losses to compare where the attack cannot run at all.
 LOWERS = "lowers the loss"

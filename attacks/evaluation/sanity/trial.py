@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from attacks.encoders.tree import Tree
-from attacks.eot.protocols import Encoder, Setup
-from attacks.evaluation.scores import Bank, bank
-from attacks.objectives.penalties import seen
+from attacks.encoders.tree import Encoder, Tree
+from attacks.eot.bank import Bank, bank
+from attacks.eot.protocols import Setup
 from attacks.runtime.distributed import ALONE
 from attacks.solvers.search import loop_of
 from transforms import stream
+from transforms.compose import seen
 
 #: Views on which a run is judged, and those that choose among its iterates.
 JUDGES, CHOOSERS = 32, 16

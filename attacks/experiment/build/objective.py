@@ -6,20 +6,21 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
-
 from torch import Tensor, nn
-
 from attacks.schema import groups as choices
-from attacks.anchors import mean_embedding
+from attacks.evaluation.scores import mean_embedding
 from attacks.objectives.composite import Each, Sum, Term
 from attacks.encoders.phash import Bits
-from attacks.evaluation.scores import bank, embed
+from attacks.evaluation.scores import embed
+from attacks.eot.bank import bank
 from attacks.encoders.layers import Layers, Pool, asked, called
 from attacks.objectives.embedding import Away, Paired, Toward
-from attacks.eot.protocols import Encoder, Objective
+from attacks.eot.protocols import Objective
+from attacks.encoders.tree import Encoder
 from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet, Verification
 from attacks.encoders.tree import Tree
 from transforms import Compose
+from attacks.objectives.aim import Aim, Known
 
 Node = (
     choices.Away
@@ -34,26 +35,6 @@ Node = (
 )
 #: Views over which an anchor is averaged, of a stream that neither attack nor judgement has.
 VIEWS = 64
-
-
-class Aim(NamedTuple):
-    """An objective, and what it compares each picture with."""
-
-    objective: Objective
-    anchor: Tree
-
-
-class Known(NamedTuple):
-    """What is known of the attacked pictures: the pictures `images` (N,C,H,W), their embeddings `own` (N,D), the
-    gallery's (G,D), each one's row in it (N,), and the row that the attacker wants (N,), or None; `identity` (G,) is
-    equal for gallery pictures that show the same, None where no two do."""
-
-    images: Tensor
-    own: Tensor
-    gallery: Tensor
-    truth: Tensor
-    goal: Tensor | None
-    identity: Tensor | None = None
 
 
 def wants_gallery(node: Node) -> bool:

@@ -18,7 +18,7 @@ from attacks.optimisers.apgd import APGD
 from attacks.runtime.distributed import local_rank
 from attacks.data.gallery import Gallery, Pictures
 from attacks.experiment.build.perturbation import perturb
-from attacks.laying import laid
+from attacks.experiment.build.printer import laid
 from attacks.optimisers.gradient import PGD, SGD, Adam
 from attacks.eot.protocols import Optimiser, Penalty, Perturbation, Proposer
 from attacks.experiment.build.pipeline import pipeline

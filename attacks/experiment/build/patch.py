@@ -13,7 +13,7 @@ from torch import Tensor
 from attacks.schema import patch as choices
 from attacks.perturbations.patch.gamut import gamut
 from attacks.data.images import load_image
-from attacks.laying import anywhere
+from attacks.experiment.build.printer import anywhere
 from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.card import GROUPS, card
 from attacks.perturbations.patch.card_raster import surround

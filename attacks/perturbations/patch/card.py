@@ -12,6 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from attacks.runtime.extras import extra
+
 #: AprilTag 36h11 has so many tags, and a tag so many modules on each side, its black border counted.
 TAGS, MODULES = 587, 8
 #: So many cards can be told apart, each with four tags of its own.
@@ -140,3 +145,23 @@ def card_from(said: Mapping[str, Any]) -> Card:
     if not colours or not all(len(c) == 3 and all(type(v) is int and 0 <= v < 256 for v in c) for c in colours):
         raise ValueError("a card must have swatches of three whole numbers, 0..255")
     return found
+
+
+def modules(number: int) -> NDArray[np.bool_]:
+    """Tag `number` of AprilTag 36h11 as (8, 8), True where it is black: 6 x 6 of code in a black border."""
+    if not 0 <= number < TAGS:
+        raise ValueError(f"`number` of a tag must lie in 0..{TAGS - 1}; got {number}")
+    aruco = extra("cv2").aruco
+    family = aruco.getPredefinedDictionary(aruco.DICT_APRILTAG_36h11)
+    return np.asarray(aruco.generateImageMarker(family, number, MODULES, borderBits=1) == 0)
+
+
+def black(tag: Tag) -> tuple[Box, ...]:
+    """The black parts of a tag as boxes that do not overlap: one for each run of black modules in a row."""
+    side = tag.box.width / MODULES
+    found = []
+    for row, line in enumerate(modules(tag.number)):
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], line, [False])).astype(np.int8)))
+        for start, stop in edges.reshape(-1, 2).tolist():
+            found.append(Box(tag.box.x + start * side, tag.box.y + row * side, (stop - start) * side, side))
+    return tuple(found)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from attacks.perturbations.patch.card import Box, Card
-from attacks.physical.fiducials import black
+from attacks.perturbations.patch.card import Box, Card, black
 
 Colour = tuple[int, int, int]
 

@@ -1,10 +1,10 @@
 """A card in pixels.
 
 Between texels the texture is sampled bilinearly, as a layer of a scene is (see `transforms.scene`): what is printed
-is what the attack looked at, not squares of one colour. The sampling is that of `transforms.resizing.resize` with the kernel
-"torch_bilinear_aa" (bilinear where the print is finer than the texture, averaged where it is coarser), but the grid
-of pixels may begin anywhere. An edge inside a pixel covers that pixel by its share, so every edge lies where the
-layout says, not at the next whole pixel.
+is what the attack looked at, not squares of one colour. The sampling is that of `transforms.resizing.resize` with
+the kernel "torch_bilinear_aa" (bilinear where the print is finer than the texture, averaged where it is coarser),
+but the grid of pixels may begin anywhere. An edge inside a pixel covers that pixel by its share, so every edge lies
+where the layout says, not at the next whole pixel.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ def read_colour_map(name: str, intent: str = "relative", key: str = "printer.col
     """The table (3,n,n,n) of sRGB for sRGB that a name stands for.
 
     Args:
-        name: ideal (colours come out as asked: None), generic (see `attacks.perturbations.patch.inks`), or the path of an ICC profile
+        name: ideal (colours come out as asked: None), generic (see `attacks.perturbations.patch.inks`), or the path
+        of an ICC profile
             (.icc, .icm), a LUT of display colours (.cube), or a fitted polynomial (.json, see `polynomial_json`).
         intent: of a profile; relative (the paper counts as white), perceptual, or absolute (the paper's own colour
             shows). Others have none.

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from attacks.experiment.directory import read_json
 from attacks.perturbations.patch.card import Card, card_from
-from attacks.physical.placed import placement
 from attacks.physical.simulation.camera import Pixels, filed, printed
 from attacks.physical.simulation.photographs import MM, photograph
 from attacks.physical.simulation.shots import Ranges, draw
+from attacks.physical.views import placement
 from attacks.runtime.files import atomic, write_json
 
 __all__ = ["Ranges", "simulate"]
