@@ -3,7 +3,7 @@
     python scripts/check_versions.py lowest                    # every dependency as old as pyproject.toml allows
     python scripts/check_versions.py newest                    # as new as it allows
     python scripts/check_versions.py candidate                 # and the release candidate of hydra-core
-    python scripts/check_versions.py lowest -n 2 tests/test_run.py # what follows is pytest's
+    python scripts/check_versions.py lowest -n 2 tests/run/test_run.py # what follows is pytest's
 
 Each makes an environment of its own in a temporary folder (some 6 GB), runs the tests in it, and removes it. It needs
 uv, which can look for the lowest versions, where pip cannot.

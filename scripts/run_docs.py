@@ -25,7 +25,7 @@ ELSEWHERE = {
     "pip install": ".ci/run",
     "uv ": ".ci/run",
     "python -m pytest": ".ci/run",
-    "python scripts/train_pocket.py": "tests/test_train_pocket.py",
+    "python scripts/train_pocket.py": "tests/scripts/test_train_pocket.py",
     "python scripts/run_docs.py": "itself",
     "ruff ": ".ci/run",
     "mypy": ".ci/run",

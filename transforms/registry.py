@@ -1,4 +1,4 @@
-"""Every stage by name: what a configuration may ask for, and what the laws of `tests/test_laws.py` run over."""
+"""Every stage by name: what a configuration may ask for, and what the laws of the tests run over."""
 
 from __future__ import annotations
 

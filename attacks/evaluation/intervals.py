@@ -1,7 +1,7 @@
 """Numbers with intervals.
 
 Pictures are what is sampled: views of one picture are not independent, so intervals speak of other pictures, seen
-from the same bank of views. `tests/test_coverage.py` measures how often they hold the truth.
+from the same bank of views. `tests/evaluation/test_coverage.py` measures how often they hold the truth.
 """
 
 from __future__ import annotations

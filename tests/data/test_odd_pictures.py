@@ -1,0 +1,173 @@
+"""Picture files that are unusual and right: what is attacked is what Pillow shows of them."""
+
+import io
+import os
+import warnings
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageCms, ImageOps
+
+from attacks.data.images import file_names, load_image, shown
+from attacks.data.listing import listed
+from attacks.experiment.artifacts import LONGEST
+from tests.run.test_bad_pictures import RGB, chunk, encoded, png
+
+GREY, ALPHA = RGB[:, :, 0], RGB[:, :, 1]
+DEEP = np.random.default_rng(1).integers(0, 65536, (24, 32, 3), dtype=np.uint16)
+FRAMES = [Image.fromarray(np.roll(RGB, 5 * i, 1)) for i in range(3)]
+
+
+def saved(kind, picture, **options):
+    held = io.BytesIO()
+    picture.save(held, kind, **options)
+    return held.getvalue()
+
+
+def animated(kind, **options):
+    return saved(kind, FRAMES[0], save_all=True, append_images=FRAMES[1:], **options)
+
+
+def turned(kind, way):
+    exif = Image.Exif()
+    exif[0x0112] = way
+    return saved(kind, Image.fromarray(RGB), exif=exif)
+
+
+def palette(**options):
+    return saved("PNG", Image.fromarray(RGB).quantize(16), **options)
+
+
+def profiled():
+    return saved(
+        "PNG", Image.fromarray(RGB), icc_profile=ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    )
+
+
+#: Name -> the file's bytes. The oracle of all is Pillow: the first frame, set upright, over white, as 8-bit RGB.
+PILLOW = {
+    "a.gif": animated("GIF"),
+    "a.webp": animated("WEBP", lossless=True),
+    "apng.png": animated("PNG"),
+    "pages.tif": animated("TIFF"),
+    "mpo.jpg": animated("MPO", quality=95),
+    "cmyk.jpg": saved("JPEG", Image.fromarray(RGB).convert("CMYK"), quality=95),
+    "cmyk.tif": saved("TIFF", Image.fromarray(RGB).convert("CMYK")),
+    "lab.tif": saved("TIFF", Image.fromarray(RGB).convert("LAB")),
+    "palette.png": palette(),
+    "palette-hole.png": palette(transparency=3),
+    "palette-alpha.png": palette(transparency=bytes(range(0, 256, 16))),
+    "hole.png": saved("PNG", Image.fromarray(RGB), transparency=tuple(map(int, RGB[0, 0]))),
+    "grey-hole.png": saved("PNG", Image.fromarray(GREY), transparency=int(GREY[0, 0])),
+    "grey-alpha.png": saved("PNG", Image.merge("LA", [Image.fromarray(GREY), Image.fromarray(ALPHA)])),
+    "one-bit.png": saved("PNG", Image.fromarray(GREY > 127)),
+    "one-bit.tif": saved("TIFF", Image.fromarray(GREY > 127), compression="group4"),
+    "profile.png": profiled(),
+    **{
+        f"turned-{way}.{kind.lower()}": turned(kind, way)
+        for kind in ("JPEG", "PNG", "WEBP", "TIFF")
+        for way in (5, 6)
+    },
+    "text-inside.png": png(
+        32, 24, rows=b"".join(b"\0" + row.tobytes() for row in RGB), more=[chunk(b"tEXt", b"k\0<script>")]
+    ),
+    "no-ending": encoded("PNG"),
+    "jpeg-named.png": encoded("JPEG"),
+}
+
+
+def pillow(content):
+    """The same picture by another way: no frame, profile or tag of it is looked at here."""
+    with Image.open(io.BytesIO(content)) as opened:
+        upright = ImageOps.exif_transpose(opened)
+        if upright.mode == "LAB":
+            return np.asarray(upright.convert("RGB"), dtype=np.float64)
+        over = np.asarray(upright.convert("RGBA"), dtype=np.float64)
+    share = over[..., 3:] / 255
+    return share * over[..., :3] + (1 - share) * 255
+
+
+@pytest.mark.parametrize("name", PILLOW)
+def test_it_is_the_picture_that_pillow_shows(tmp_path, name):
+    (tmp_path / name).write_bytes(PILLOW[name])
+    found, notes = load_image(tmp_path / name)
+    wanted = torch.tensor(pillow(PILLOW[name])).permute(2, 0, 1)
+    assert found.shape == wanted.shape and found.dtype == torch.float32
+    assert (found.double() * 255 - wanted).abs().max() < 1.01
+    assert all(note.isprintable() and note.startswith(f"{name}: ") for note in notes)
+    frames = any(word in name for word in ("a.", "apng", "pages", "mpo")) and "alpha" not in name
+    assert any("first of several" in note for note in notes) == frames
+
+
+@pytest.mark.parametrize("kind", ["rgb.png", "rgb.tif", "grey.png", "grey.tif", "alpha.png"])
+def test_sixteen_bits_are_scaled_to_the_nearest_of_eight(tmp_path, kind):
+    given = {"g": DEEP[..., 0], "r": DEEP[..., ::-1], "a": np.dstack([DEEP[..., ::-1], np.full((24, 32), 65535)])}
+    cv2.imwrite(str(tmp_path / kind), given[kind[0]].astype(np.uint16))
+    found, _ = load_image(tmp_path / kind)
+    wanted = torch.tensor(np.broadcast_to(DEEP[..., :1], DEEP.shape) / 257 if kind[0] == "g" else DEEP / 257)
+    limit = 0.5 if kind[0] == "g" else 1.0  # of colours Pillow itself keeps the upper eight bits
+    assert (found.double() * 255 - wanted.permute(2, 0, 1)).abs().max() <= limit + 1e-4
+
+
+def test_a_picture_of_one_pixel_is_one(tmp_path):
+    (tmp_path / "dot.png").write_bytes(encoded("PNG", RGB[:1, :1]))
+    found, notes = load_image(tmp_path / "dot.png")
+    assert notes == [] and (found[:, 0, 0] * 255).round().tolist() == RGB[0, 0].tolist()
+
+
+def test_names_stay_apart_and_can_be_shown():
+    strange = [
+        "a\nb",
+        "a%0Ab",
+        "a%250Ab",
+        "a\\nb",
+        "a\u2028b",
+        os.fsdecode(b"a\xff"),
+        "a\x1b[2J",
+        "\u202eb",
+        "50%",
+        "ä",
+        "%zz",
+    ]
+    found = [shown(name) for name in strange]
+    assert len(set(found)) == len(found)
+    assert all(name.isprintable() and name.encode() for name in found)
+    assert found[-3:] == strange[-3:]
+
+
+def test_every_name_of_a_picture_is_one_of_a_file_in_the_folder(tmp_path):
+    names = [f"{letter * 251}.png" for letter in "ab"] + [
+        "a/b.png",
+        "a-b.png",
+        "..png",
+        "\\..\\c.png",
+        "=1+1.png",
+        f"{'ü' * 120}.png",
+    ]
+    names += [f"{'a' * 240}-{i}.png" for i in range(3)]
+    found = file_names(tuple(names))
+    assert len(set(found)) == len(names)
+    for name in found:
+        assert len(name.encode()) < LONGEST + 20 and not {"/", "\\"} & set(name)
+        (tmp_path / name).write_bytes(b"")
+    assert len(list(tmp_path.iterdir())) == len(names)
+
+
+def test_a_folder_of_strange_names_is_listed_with_names_to_show(tmp_path):
+    for name in (b"a\n.png", b"\xff.png", b"<b>.png", b"b\\c.png"):
+        (tmp_path / os.fsdecode(name)).write_bytes(encoded("PNG"))
+    entries, _ = listed(tmp_path)
+    assert {entry.name for entry in entries} == {"<b>.png", "a%0A.png", "b\\c.png", "%FF.png"}
+    assert all(entry.name.isprintable() and entry.path.is_file() for entry in entries)
+
+
+def test_what_pillow_warns_of_is_a_note(tmp_path, monkeypatch):
+    def transpose(picture):
+        warnings.warn("Corrupt\nEXIF data", stacklevel=1)
+        return picture
+
+    monkeypatch.setattr(ImageOps, "exif_transpose", transpose)
+    (tmp_path / "odd.png").write_bytes(encoded("PNG"))
+    assert load_image(tmp_path / "odd.png")[1] == ["odd.png: Pillow warns: Corrupt%0AEXIF data"]

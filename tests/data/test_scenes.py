@@ -1,0 +1,195 @@
+"""One patch for scenes of a person's own: what it learns from them, and what a run says of them."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from attacks import EOT, PGD, attack
+from attacks.eot.protocols import among
+from attacks.experiment.build.data import data
+from attacks.perturbations.patch.patch import Patch
+from attacks.run import cli
+from attacks.schema import patch as choices_physical
+from attacks.solvers.solver import pictures
+from tests.helpers.scenery import CORNERS, SIDE, box, document, noise, read, table
+from transforms import Affine, Compose
+
+double = torch.float64
+
+
+@pytest.fixture
+def three(tmp_path):
+    """Two places in the first photograph, one in the others; no two overlap."""
+    for i, name in enumerate("abc"):
+        noise(tmp_path / f"{name}.png", i)
+    rows = [
+        ["a.png", *box(2, 3, 18, 19)],
+        ["b.png", 8, 5, 30, 9, 28, 33, 6, 30],
+        ["a.png", *box(20, 21, 36, 37)],
+        ["c.png", *box(10, 10, 26, 26)],
+    ]
+    return tmp_path, rows
+
+
+class Dot:
+    stationary_at_anchor = False
+
+    def __call__(self, features, anchor):
+        return (features * anchor).sum(1)
+
+
+def gradient(images, places, anchor, encoder=None, views=None):
+    """Of the first step's loss in the texture (1,3,8,8); one view of each picture."""
+    encoder = encoder or nn.Flatten().eval()
+    parts = {"objective": Dot(), "perturbation": Patch((8, 8), places), "optimiser": PGD()}
+    eot = EOT(views or Compose(), n=1)
+    step = next(attack(images, anchor, encoder=encoder, eot=eot, steps=1, **parts))
+    return step.estimate.grad
+
+
+def test_the_gradient_over_scenes_is_the_mean_of_theirs_whatever_the_order_of_lines(three):
+    folder, rows = three
+    bend = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 6), nn.Tanh()).to(double).eval()
+    shelf, places, _ = read(table(folder / "x.csv", *rows))
+    images, anchor = shelf.read(range(3)).double(), torch.randn(3, 6, dtype=double)
+    joint = gradient(images, places, anchor, bend)
+    alone = []
+    for i, name in enumerate(shelf.names):
+        own = table(folder / "one.csv", *(row for row in rows if row[0] == name))
+        alone.append(gradient(images[i : i + 1], read(own)[1], anchor[i : i + 1], bend))
+    torch.testing.assert_close(joint, sum(alone) / 3, rtol=1e-9, atol=1e-15)
+    assert all(each.abs().max() > 0 for each in alone)
+    turned, other, _ = read(table(folder / "y.csv", *reversed(rows)))
+    order = [shelf.names.index(name) for name in turned.names]
+    assert order == [2, 0, 1]
+    torch.testing.assert_close(gradient(images[order], other, anchor[order], bend), joint, rtol=1e-9, atol=1e-15)
+    texture = torch.rand(1, 3, 8, 8, dtype=double)
+    one, two = (
+        pictures(Patch((8, 8), at), images[rows], texture) for at, rows in ((places, [0, 1, 2]), (other, order))
+    )
+    torch.testing.assert_close(two, one[order], rtol=0, atol=1e-12)
+
+
+def test_every_place_receives_the_texture_and_its_gradients_add_up(three):
+    folder, rows = three
+    both = [row for row in rows if row[0] == "a.png"]
+    shelf, places, _ = read(table(folder / "x.csv", *both))
+    image, anchor = shelf.read([0]).double(), torch.randn(1, 3 * SIDE * SIDE, dtype=double)
+    texture = torch.rand(1, 3, 8, 8, dtype=double)
+    found, expected, parts = pictures(Patch((8, 8), places), image, texture), image.clone(), []
+    for row in both:
+        own = read(table(folder / "one.csv", row))[1]
+        part = pictures(Patch((8, 8), own), image, texture)
+        expected = torch.where((part - image).abs() > 1e-9, part, expected)
+        parts.append(gradient(image, own, anchor))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(gradient(image, places, anchor), sum(parts), rtol=1e-9, atol=1e-12)
+
+
+def test_a_place_that_a_picture_does_not_have_changes_nothing(three):
+    folder, rows = three
+    shelf, places, _ = read(table(folder / "x.csv", *rows))
+    assert places.cover.flatten(1).tolist() == [[1, 1], [1, 0], [1, 0]]
+    texture, images = torch.rand(1, 3, 8, 8, dtype=double), shelf.read(range(3)).double()
+    found = pictures(Patch((8, 8), places), images, texture)
+    for i, name in enumerate(shelf.names):
+        own = read(table(folder / "one.csv", *(row for row in rows if row[0] == name)))[1]
+        alone = pictures(Patch((8, 8), own), images[i : i + 1], texture)
+        torch.testing.assert_close(found[i : i + 1], alone, rtol=0, atol=1e-12)
+
+
+def test_some_of_the_pictures_keep_their_own_places(three):
+    folder, rows = three
+    shelf, places, _ = read(table(folder / "x.csv", *rows))
+    patch, images = Patch((8, 8), places), shelf.read(range(3)).double()
+    texture, views = torch.rand(1, 3, 8, 8, dtype=double), Compose([Affine(degrees=20)])
+    u = torch.rand(3, views.dims, dtype=double)
+    whole = views(patch.scene(images, texture), u)
+    for some in ([2, 0], [1]):
+        part = views(among(patch, torch.tensor(some)).scene(images[some], texture), u[some])
+        torch.testing.assert_close(part, whole[some], rtol=0, atol=1e-12)
+
+
+def scenes(path, **more):
+    return choices_physical.Scenes(path=str(path), size=SIDE, **more)
+
+
+PATCH = choices_physical.Patch(size=[8, 8], quad=[[0, 0], [1, 0], [1, 1], [0, 1]], start="grey", shape="rectangle")
+
+
+def test_queries_gallery_and_identities_are_as_of_a_folder(three):
+    folder, rows = three
+    path = table(
+        folder / "x.csv",
+        *([*row, "anna" if row[0] == "c.png" else ""] for row in rows),
+        columns=("path", *CORNERS, "identity"),
+    )
+    queries, gallery, truth = data(scenes(path, gallery=str(path), count=2), PATCH)
+    assert queries.names == ("a.png", "b.png") and len(queries.places.quads) == 2
+    assert gallery.names == ("a.png", "b.png", "c.png") and truth.tolist() == [0, 1]
+    assert gallery.labels == (None, None, "anna")
+    queries, gallery, truth = data(scenes(path), PATCH)
+    assert [gallery.names[row] for row in truth] == ["a.png", "b.png", "c.png"] and len(gallery) > 200
+    assert data(scenes(path))[0].places is None
+
+
+def test_photographs_that_cannot_be_read_are_left_out_with_their_places(three):
+    folder, rows = three
+    (folder / "a.png").write_bytes(b"no")
+    path = table(folder / "x.csv", *rows)
+    with pytest.raises(ValueError, match=r"x\.csv line 2: .*a\.png` cannot be read"):
+        data(scenes(path), PATCH)
+    queries, _, _ = data(scenes(path, unreadable="skip"), PATCH)
+    assert queries.names == ("b.png", "c.png") and tuple(queries.places.quads.shape) == (2, 1, 4, 2)
+
+
+def call(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["viewproof", *map(str, arguments)])
+    try:
+        cli()
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
+@pytest.mark.slow
+def test_a_run_says_where_the_patch_lies(three, monkeypatch, capsys):
+    folder, _ = three
+    noise(folder / "wide.png", 5, 60, 40)
+    places = {"wide.png": {"quads": [[[20, 10], [40, 12], [40, 30], [20, 30]]]}}
+    places["a.png"] = {"quads": [[[2, 3], [18, 3], [18, 19], [2, 19]], [[20, 21], [36, 21], [36, 37], [20, 37]]]}
+    short = ["attack.steps=2", "attack.views=2", "evaluate.views=8", "evaluate.refine=0", f"data.size={SIDE}"]
+    short.append("sanity=none")
+    out = ["data.count=null", f"data.path={document(folder / 'x.json', places)}", f"hydra.run.dir={folder / 'run'}"]
+    assert call(monkeypatch, "config=patch_universal", "perturbation.size=[8,10]", *short, *out) == 0
+    assert "eot" in capsys.readouterr().out
+    found = json.loads((folder / "run" / "placement.json").read_text())
+    assert found["pictures"] == ["wide", "a"] and found["size"] == [SIDE, SIDE] and found["texture"] == [8, 10]
+    assert found["target"] is not None and [len(quads) for quads in found["quads"]] == [1, 2]
+    np.testing.assert_allclose(
+        found["quads"][0][0], np.array([[10, 10], [30, 12], [30, 30], [10, 30]]) / SIDE, atol=1e-12
+    )
+    with Image.open(folder / "run" / "patch.png") as patch:
+        assert patch.size == (10, 8)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["+perturbation.place.scale=[0.3,0.5]"], "the scenes have places for it"),
+        (["data.path=none.csv"], "`none.csv` is no file"),
+        (["perturbation=linf", "perturbation.eps=0.1"], "`data=scenes` says where a patch lies"),
+    ],
+)
+def test_what_does_not_go_with_scenes_is_refused_in_one_line(monkeypatch, capsys, tmp_path, more, message):
+    base = ["config=patch_universal", f"hydra.run.dir={tmp_path}"]
+    if more[0] == "perturbation=linf":
+        base = ["config=smoke", "data=scenes", "data.path=bundled", base[1]]
+    assert call(monkeypatch, *base, *more) == 1
+    said = capsys.readouterr().err.strip().splitlines()
+    assert message in said[-1] and not any("Traceback" in line for line in said)

@@ -1,0 +1,63 @@
+"""The tutorial's Python, run as it stands there, block by block in one folder. Its commands: `run_docs.py`."""
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+from run_docs import ELSEWHERE, blocks, commands, prepare  # noqa: E402
+
+PAGE = ROOT / "docs" / "tutorial.md"
+
+
+@pytest.fixture
+def undone():
+    """What a run sets for its whole process."""
+    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(strict)
+
+
+@pytest.mark.slow
+def test_the_python_runs_in_order_and_says_what_the_page_says(tmp_path, monkeypatch, capsys, undone):
+    prepare(tmp_path, PAGE)
+    monkeypatch.chdir(tmp_path)
+    whole, own, rows = blocks(PAGE, "python")
+    said = []
+    for number, block in enumerate((whole, own, rows)):
+        exec(compile(block, f"tutorial, block {number}", "exec"), {})
+        said.append(capsys.readouterr().out)
+    shown = [line.split()[0] for line in blocks(PAGE, "text")[0].splitlines()]  # the columns and arms of the page
+    printed = [line.split()[0] for line in said[0].splitlines() if line.strip()]
+    assert [word for word in printed if word in shown][: len(shown)] == shown
+    assert re.search(r"^20 rows, such as \{'bank': 'same', 'arm': 'clean'", said[0], re.MULTILINE)
+    assert re.fullmatch(r"[0-9a-f]{64}", said[1].split()[-1])
+    assert said[2].startswith("2 pictures: ")
+    assert {"report.html", "per_image.csv", "events.jsonl", "response.csv"} <= {
+        path.name for path in (tmp_path / "outputs" / "first").iterdir()
+    }
+    # The page's command is the same run: its words are those that Python gave.
+    given = json.loads((tmp_path / "outputs" / "first" / "manifest.json").read_text())["overrides"]
+    (command,) = [line for line in commands(PAGE) if "outputs/second" in line]
+    words = set(shlex.split(command)[3:]) - {"config=evaluate", "hydra.run.dir=outputs/second"}
+    assert words == {word.replace("'", "") for word in given}
+
+
+def test_its_commands_are_those_that_the_documentation_is_run_with():
+    for line in commands(PAGE):
+        assert line.startswith(("python -m attacks.run ", "python scripts/compare.py ", *ELSEWHERE)), line
+
+
+def test_it_names_what_there_is():
+    text = PAGE.read_text()
+    for name in re.findall(r"tracker=(\w+)", text):
+        assert (ROOT / "configs" / "tracker" / f"{name}.yaml").exists()
+    for preset in re.findall(r"config=(\w+)", text):
+        assert (ROOT / "configs" / "config" / f"{preset}.yaml").exists()

@@ -1,0 +1,167 @@
+"""ONNX files as encoders: what onnxruntime gives, with the gradient of the network that was exported."""
+
+import copy
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from tests.helpers.encoder_laws import assert_every_pixel_counts, assert_gradient_is_exact, three_pictures
+from tests.helpers.onnx_files import (
+    FEATURES,
+    PICTURE,
+    POOL,
+    TensorProto,
+    by_runtime,
+    encoder_of,
+    exported,
+    helper,
+    saved,
+    value,
+)
+
+pytestmark = pytest.mark.families
+EXPORTERS = pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
+
+
+def resnet():
+    network = torchvision.models.resnet18()
+    network.fc = nn.Identity()
+    return network.eval()
+
+
+def tiny():
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, 2, 1), nn.Softplus(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 5)
+    )
+
+
+@EXPORTERS
+@pytest.mark.parametrize("free", [True, False], ids=["any batch", "batch of 1"])
+def test_resnet_is_onnxruntimes_and_has_the_gradient_of_the_network(tmp_path, dynamo, free):
+    network = resnet()
+    path = exported(network, tmp_path / "resnet.onnx", dynamo, free)
+    encoder = encoder_of(path)
+    assert not encoder.training and not any(p.requires_grad for p in encoder.parameters())
+    for picture in three_pictures().values():
+        assert (encoder(picture.float()) - by_runtime(path, encoder.preprocess(picture))).abs().max() <= 1e-4
+    # Three at once, not one after the other; in float64, where a ReLU at zero does not blur the gradient.
+    assert type(encoder.network).__name__ == "GraphModule"
+    pictures = torch.rand(3, 3, 90, 70, dtype=torch.float64, requires_grad=True)
+    found = encoder.double()(pictures)
+    expected = network.double()(encoder.preprocess(pictures))
+    assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
+    weights = torch.randn_like(expected)
+    gradients = [torch.autograd.grad((answer * weights).sum(), pictures)[0] for answer in (found, expected)]
+    assert (gradients[0] - gradients[1]).norm() <= 1e-4 * gradients[1].norm()
+
+
+@EXPORTERS
+def test_a_transformer_works_for_any_batch_too(tmp_path, dynamo):
+    # Its class token is joined to one picture's patches: a batch of 1 that no rewriting of shapes makes free.
+    network = torchvision.models.VisionTransformer(32, 16, 1, 2, 16, 32, representation_size=8).eval()
+    nn.init.normal_(network.heads[-1].weight)
+    path = exported(network, tmp_path / "vit.onnx", dynamo, side=32)
+    encoder, pictures = encoder_of(path), torch.rand(3, 3, 40, 50)
+    expected = by_runtime(path, encoder.preprocess(pictures))
+    assert (encoder(pictures) - expected).abs().max() <= 1e-4 * expected.abs().max()
+    wide = copy.deepcopy(encoder).double()(pictures.double())
+    assert wide.dtype == torch.float64
+    assert (wide - network.double()(encoder.preprocess(pictures.double()))).abs().max() <= 1e-5
+
+
+def test_gradcheck(tmp_path):
+    path = exported(tiny(), tmp_path / "tiny.onnx", dynamo=True, side=16)
+    assert_gradient_is_exact(encoder_of(path))
+
+
+def test_arcface_like(tmp_path):
+    # 112x112, mean and std 0.5, blue first; the size is the graph's.
+    path = exported(tiny(), tmp_path / "face.onnx", dynamo=False, side=112)
+    encoder = encoder_of(path, bgr=True, kernel="cv2_linear")
+    assert encoder.preprocess.size == (112, 112)
+    picture = three_pictures()["portrait"].float()
+    assert (encoder(picture) - by_runtime(path, encoder.preprocess(picture))).abs().max() <= 1e-4
+    assert encoder.origin.digest() and "onnx:" in repr(encoder) and "to 112x112" in repr(encoder)
+    assert assert_every_pixel_counts(encoder_of(path).preprocess) == 1.0
+
+
+def test_all_weights_are_parameters(tmp_path):
+    # A bare product's too, so that they are counted, and move with the module.
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5, bias=False))
+    path = exported(network, tmp_path / "linear.onnx", dynamo=False, side=8)
+    assert sum(p.numel() for p in encoder_of(path).parameters()) == 3 * 8 * 8 * 5
+
+
+def test_weights_that_identities_share(tmp_path):
+    # torch's exporter writes them where two batch norms have equal weights; onnx2torch looks weights up by name.
+    nodes = [
+        helper.make_node("Identity", ["w"], ["v"]),
+        helper.make_node("Identity", ["v"], ["u"]),
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("Conv", ["a", "u"], ["b"]),
+        helper.make_node("GlobalAveragePool", ["b"], ["y"]),
+    ]
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [3, 3, 1, 1], torch.randn(9).tolist())
+    path = saved(tmp_path, nodes, PICTURE, FEATURES, [weight])
+    encoder, pictures = encoder_of(path), torch.rand(3, 3, 9, 8)
+    expected = by_runtime(path, encoder.preprocess(pictures)).flatten(1)
+    assert (encoder(pictures) - expected).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("first", ["y", "z"])
+def test_of_several_outputs_the_first_is_taken_and_named(tmp_path, first):
+    nodes = [
+        *POOL,
+        helper.make_node("Split", ["y", "n"], ["z", "rest"], axis=1),
+        helper.make_node("Strange", ["x"], ["s"]),
+    ]
+    sizes = helper.make_tensor("n", TensorProto.INT64, [2], [2, 1])
+    outputs = [value(name, None) for name in (first, "rest", "s")]
+    path = saved(tmp_path, nodes, PICTURE, outputs, [sizes])
+    encoder, pictures = encoder_of(path), torch.rand(3, 3, 8, 8)
+    means = encoder.preprocess(pictures).mean((2, 3))
+    torch.testing.assert_close(encoder(pictures), means if first == "y" else means[:, :2])
+    assert f"output {first} (the first of 3)" in repr(encoder)
+
+
+@pytest.mark.parametrize("opset", [11, 13, 17, 18, 20, 21, 23])
+def test_opsets_old_and_new(tmp_path, opset):
+    axes = helper.make_tensor("axes", TensorProto.INT64, [2], [2, 3])
+    given = {"axes": [2, 3]} if opset < 18 else {}
+    mean = helper.make_node("ReduceMean", ["x"] if given else ["x", "axes"], ["y"], keepdims=0, **given)
+    path = saved(tmp_path, [mean], PICTURE, FEATURES, [] if given else [axes], opset=opset)
+    pictures = torch.rand(2, 3, 8, 8)
+    encoder = encoder_of(path)
+    torch.testing.assert_close(encoder(pictures), encoder.preprocess(pictures).mean((2, 3)))
+
+
+@pytest.mark.parametrize("bounds", [(1, 6, 2), (6, 1, -2), (-1, -100, -1), (2, 1000, 1)])
+def test_slices(tmp_path, bounds):
+    start, end, step = (
+        helper.make_tensor(n, TensorProto.INT64, [1], [v]) for n, v in zip("abc", bounds, strict=True)
+    )
+    axis = helper.make_tensor("axis", TensorProto.INT64, [1], [-1])
+    nodes = [helper.make_node("Slice", ["x", "a", "b", "axis", "c"], ["y"])]
+    path = saved(tmp_path, nodes, PICTURE, FEATURES, [start, end, axis, step])
+    encoder, pictures = encoder_of(path), torch.rand(2, 3, 8, 8)
+    expected = by_runtime(path, encoder.preprocess(pictures)).flatten(1)
+    torch.testing.assert_close(encoder(pictures), expected)
+
+
+def test_half_precision_is_widened(tmp_path):
+    nodes = [
+        helper.make_node("Cast", ["x"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("GlobalAveragePool", ["f"], ["g"]),
+        helper.make_node("Cast", ["g"], ["h"], to=TensorProto.FLOAT16),
+        helper.make_node("Mul", ["h", "w"], ["y"]),
+    ]
+    weight = helper.make_tensor("w", TensorProto.FLOAT16, [1, 3, 1, 1], [0.1, 0.2, 0.3])
+    path = saved(tmp_path, nodes, [value("x", [1, 3, 8, 8], TensorProto.FLOAT16)], FEATURES, [weight])
+    encoder, pictures = encoder_of(path), torch.rand(2, 3, 8, 8)
+    assert all(p.dtype == torch.float32 for p in encoder.parameters())
+    weights = torch.tensor([0.1, 0.2, 0.3]).half()
+    expected = encoder.preprocess(pictures.double()).mean((2, 3)) * weights.double()
+    torch.testing.assert_close(encoder(pictures).double(), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(encoder.double()(pictures.double()), expected, rtol=0, atol=1e-12)

@@ -1,0 +1,135 @@
+"""Encoders of installed packages, found by their entry points, and modules given in Python."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from attacks.encoders.loading import ImageEncoder, Preprocess, load_encoder, with_preprocess
+from tests.helpers.encoder_laws import assert_gradient_is_exact
+
+SOURCE = """
+import torch
+from torch import nn
+from attacks.encoders import Preprocess, with_preprocess
+
+class Means(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, images):
+        return self.drop(self.weight * images.mean((2, 3)))
+
+def whole():
+    return with_preprocess(Means(), Preprocess(8, "pil_bilinear", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), name="whole")
+
+def none():
+    return 3
+
+def broken():
+    raise RuntimeError("first line\\nsecond line")
+"""
+POINTS = """[viewproof.encoders]
+means = PACKAGE:Means
+whole = PACKAGE:whole
+none = PACKAGE:none
+broken = PACKAGE:broken
+missing = PACKAGE:missing
+nowhere = PACKAGE_without:make
+"""
+
+
+def install(folder, monkeypatch, package):
+    """A distribution of one module, as pip leaves it."""
+    (folder / f"{package}.py").write_text(SOURCE)
+    about = folder / f"{package}-1.2.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+    (about / "entry_points.txt").write_text(POINTS.replace("PACKAGE", package))
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, package, raising=False)
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    install(tmp_path, monkeypatch, "tiny_encoders")
+    yield "tiny_encoders"
+    sys.modules.pop("tiny_encoders", None)
+
+
+def test_a_module_by_itself(package):
+    encoder, pictures = load_encoder("plugin", "means"), torch.rand(2, 3, 9, 7)
+    assert not any(m.training for m in encoder.modules())
+    assert not any(p.requires_grad for p in encoder.parameters())
+    torch.testing.assert_close(encoder(pictures), torch.tensor([1.0, 2.0, 3.0]) * pictures.mean((2, 3)))
+
+
+def test_a_module_with_a_preprocessing(package):
+    given = {"size": 8, "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.25, 0.5]}
+    encoder, pictures = load_encoder("plugin", "means", preprocess=given), torch.rand(2, 3, 8, 8)
+    normalised = (pictures.mean((2, 3)) - 0.5) / torch.tensor([0.5, 0.25, 0.5])
+    torch.testing.assert_close(encoder(pictures), torch.tensor([1.0, 2.0, 3.0]) * normalised)
+    assert "plugin:means" in repr(encoder) and "tiny_encoders 1.2" in repr(encoder)
+    assert_gradient_is_exact(encoder)
+    with pytest.raises(ValueError, match=r"plugin means says nothing.*`encoder.preprocess.mean`"):
+        load_encoder("plugin", "means", preprocess={"size": 8})
+
+
+def test_a_module_with_its_own_preprocessing(package):
+    plain, other = load_encoder("plugin", "whole"), load_encoder("plugin", "whole", preprocess={"size": 5})
+    assert (plain.preprocess.size, other.preprocess.size) == (8, 5)
+    assert isinstance(other.network, type(plain.network)) and not isinstance(other.network, ImageEncoder)
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("other", r"must be the name of a plugin \(broken, means, missing, none, nowhere, whole\); got 'other'"),
+        ("none", r"plugin none of tiny_encoders 1\.2 must return an nn.Module; got a int"),
+        ("broken", "plugin broken of tiny_encoders 1.2 failed: RuntimeError: first line second line"),
+        ("missing", "plugin missing of tiny_encoders 1.2 failed: AttributeError"),
+        ("nowhere", "plugin nowhere of tiny_encoders 1.2 failed: ModuleNotFoundError"),
+    ],
+)
+def test_what_is_no_encoder_is_refused(package, name, match):
+    with pytest.raises(ValueError, match=match) as caught:
+        load_encoder("plugin", name)
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_of_another_plugin_is_imported(package):
+    with pytest.raises(ValueError, match="name of a plugin"):
+        load_encoder("plugin", "other")
+    assert "tiny_encoders" not in sys.modules
+
+
+def test_a_name_that_two_packages_offer(package, tmp_path, monkeypatch):
+    (tmp_path / "more").mkdir()
+    install(tmp_path / "more", monkeypatch, "other_encoders")
+    with pytest.raises(
+        ValueError, match=r"means is offered by more than one package \(other_encoders, tiny_encoders\)"
+    ):
+        load_encoder("plugin", "means")
+
+
+def test_weights_and_pools_are_not_for_plugins(package):
+    with pytest.raises(ValueError, match=r"`weights` is not for plugin.*'random'"):
+        load_encoder("plugin", "means", weights="random")
+    with pytest.raises(ValueError, match=r"`pool` is not for plugin.*'cls'"):
+        load_encoder("plugin", "means", pool="cls")
+
+
+def test_any_module_with_a_preprocessing():
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Softplus())
+    preprocess = Preprocess(10, "pil_bicubic", (0.5, 0.4, 0.3), (0.5, 0.6, 0.7))
+    mine = with_preprocess(network, preprocess, name="my network", read=lambda answer: answer.mean((2, 3)))
+    assert not network.training and not any(p.requires_grad for p in network.parameters())
+    pictures = torch.rand(2, 3, 30, 20)
+    assert torch.equal(mine(pictures), network(preprocess(pictures)).mean((2, 3)))
+    assert repr(mine).startswith("python:my network\n")
+    with pytest.raises(ValueError, match="python:mine: the network must answer with one row for each"):
+        with_preprocess(network, preprocess)(pictures)
+    assert_gradient_is_exact(mine)

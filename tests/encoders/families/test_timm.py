@@ -1,0 +1,245 @@
+"""timm's models against timm: its transforms, its networks, its files."""
+
+import io
+import pickle
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from attacks.encoders.families.timm_models import preprocessing
+from attacks.encoders.loading import load_encoder
+from attacks.encoders.request import unseen
+from tests.helpers.encoder_laws import (
+    assert_as_pil,
+    assert_as_tensor,
+    assert_every_pixel_counts,
+    assert_gradient_is_exact,
+    three_pictures,
+    within,
+)
+
+pytestmark = pytest.mark.families
+timm = pytest.importorskip("timm")
+
+GREY = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.25, 0.3)}
+CONFIGS = {
+    f"{mode} {interpolation} {share}": {
+        "input_size": (3, 224, 224),
+        "interpolation": interpolation,
+        "crop_pct": share,
+        "crop_mode": mode,
+        **GREY,
+    }
+    for mode in ("center", "squash", "border")
+    for interpolation, share in (("bicubic", 0.875), ("bilinear", 0.95), ("bicubic", 1.0), ("bilinear", 1.15))
+}
+for mode in ("center", "squash", "border"):
+    CONFIGS[f"{mode} oblong"] = CONFIGS[f"{mode} bicubic 0.875"] | {"input_size": (3, 250, 161)}
+#: Small ones of many kinds; the last has a head of two parts.
+MODELS = ("test_vit", "test_resnet", "test_convnext", "test_efficientnet", "test_vit_relpos", "levit_128s")
+
+
+def transform(config):
+    return timm.data.create_transform(**config)
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if "border" not in name])
+def test_pictures_are_prepared_as_timm_prepares_tensors(name):
+    assert_as_tensor(preprocessing(CONFIGS[name]), transform(CONFIGS[name]))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_pictures_are_prepared_as_timm_prepares_files(name):
+    # `border` has this test alone: timm's own fill is in levels of 0..255, and says so to tensors in [0,1] as well.
+    assert_as_pil(preprocessing(CONFIGS[name]), transform(CONFIGS[name]))
+
+
+@pytest.mark.parametrize("mode", ["center", "squash", "border"])
+def test_every_pixel_counts(mode):
+    kept = assert_every_pixel_counts(preprocessing(CONFIGS[f"{mode} bicubic 0.875"]))
+    assert kept == pytest.approx({"center": 0.875**2 * 0.75, "squash": 0.875**2, "border": 0.875}[mode], abs=0.03)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_embeddings_are_those_of_timm(model):
+    encoder = load_encoder("timm", model, weights="random")
+    network = unseen(lambda: timm.create_model(model, num_classes=0)).eval()
+    own = transform(timm.data.resolve_model_data_config(network))
+    for picture in three_pictures().values():
+        picture = picture.float()
+        with torch.no_grad():
+            expected = network(within(own(picture), encoder.preprocess))
+            # Untrained networks answer with small numbers; what counts is the share.
+            assert float((encoder(picture) - expected).abs().max()) <= 1e-4 * min(1, float(expected.std()))
+
+
+def test_gradients_are_exact():
+    assert_gradient_is_exact(load_encoder("timm", "test_vit", weights="random"))
+
+
+def test_random_weights_are_the_same_every_time():
+    state = torch.random.get_rng_state()
+    found = [load_encoder("timm", "test_vit", weights="random").fingerprint() for _ in range(2)]
+    assert found[0] == found[1]
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_file_with_the_head_fits_and_the_head_reads_the_features(model, tmp_path):
+    torch.manual_seed(3)
+    whole = timm.create_model(model).eval()
+    save_file(whole.state_dict(), tmp_path / "whole.safetensors")
+    encoder = load_encoder("timm", model, weights=tmp_path / "whole.safetensors")
+    images = torch.rand(2, 3, 40, 60)
+    with torch.no_grad():
+        prepared = encoder.preprocess(images)
+        # What goes into the last layers, as timm itself says it: `pre_logits` of its own head.
+        expected = whole.forward_head(whole.forward_features(prepared), pre_logits=True)
+        assert torch.equal(encoder(images), expected)
+
+
+def test_a_file_of_another_model_is_refused(tmp_path):
+    save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match=r"other\.safetensors. do not fit"):
+        load_encoder("timm", "test_vit", weights=tmp_path / "other.safetensors")
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_a_folder_that_timm_saved(safe, tmp_path):
+    torch.manual_seed(4)
+    network = timm.create_model("test_vit", num_classes=5).eval()
+    said = {"crop_mode": "squash", "mean": (0.5, 0.5, 0.5), "crop_pct": 1.0}
+    timm.models.save_for_hf(network, tmp_path, safe_serialization=safe, data_config=said)
+    encoder = load_encoder("timm", f"local-dir:{tmp_path}")
+    state = network.state_dict()
+    found = encoder.network.state_dict()
+    assert found.keys() == {name for name in state if not name.startswith("head.")}
+    assert all(torch.equal(state[name], tensor) for name, tensor in found.items())
+    assert encoder.preprocess.fit == "squash"
+    assert encoder.preprocess.mean == (0.5, 0.5, 0.5)
+    assert encoder.origin.digest() is not None
+    other = load_encoder("timm", f"local-dir:{tmp_path}", weights="random")
+    assert other.fingerprint() != encoder.fingerprint()
+    assert other.preprocess == encoder.preprocess
+
+
+def test_another_size_is_given_to_a_network_of_fixed_size():
+    encoder = load_encoder("timm", "test_vit3", weights="random", preprocess={"size": [48, 80], "crop": [48, 80]})
+    network = unseen(lambda: timm.create_model("test_vit3", num_classes=0)).eval()
+    network.set_input_size(img_size=(48, 80))
+    images = torch.rand(2, 3, 48, 80)
+    with torch.no_grad():
+        assert torch.equal(encoder(images), network(encoder.preprocess(images)))
+    flexible = load_encoder("timm", "test_resnet", weights="random", preprocess={"crop": [96, 64]})
+    assert flexible.preprocess(images).shape[2:] == (96, 64)
+    with pytest.raises(ValueError, match="convit_tiny takes 224x224 pixels and no others"):
+        load_encoder("timm", "convit_tiny", weights="random", preprocess={"crop": [96, 96]})
+
+
+REFUSED = {
+    "unknown model": ({"model": "test_vitt"}, "one of timm's .*'test_vitt'.*near it: test_vit"),
+    "unknown tag": ({"model": "test_vit.best"}, "`encoder.model`: 'best' is no tag .*it has r160_in1k"),
+    "unknown weights": ({"model": "test_vit", "weights": "best"}, "`encoder.weights`: 'best' is no tag"),
+    "two tags": ({"model": "test_vit.r160_in1k", "weights": "best"}, "'best' is not the tag of"),
+    "none offered": ({"model": "test_mambaout"}, "timm has no weights for test_mambaout"),
+    "no file": ({"model": "test_vit", "weights": "gone.safetensors"}, "gone.safetensors. do not exist"),
+    "no folder": ({"model": "local-dir:nowhere"}, "there is no `nowhere/config.json`"),
+}
+
+
+def refusal(message, kind=ValueError, **given):
+    with pytest.raises(kind, match=message) as caught:
+        load_encoder("timm", **given)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_errors_are_one_line(case):
+    given, message = REFUSED[case]
+    refusal(message, (ValueError, FileNotFoundError), **given)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ('{"architecture": "evil"}', "config.json` makes no model of timm's .*evil"),
+        ('{"architecture": "test_vit", "model_args": {"wings": 2}, "pretrained_cfg": {}}', "makes no model.*wings"),
+        ("{", "makes no model"),
+    ],
+)
+def test_a_folder_with_a_bad_configuration_is_refused(config, message, tmp_path):
+    (tmp_path / "config.json").write_text(config)
+    refusal("has no model.safetensors or pytorch_model.bin", FileNotFoundError, model=f"local-dir:{tmp_path}")
+    refusal("of a folder are pretrained, random or a file", model=f"local-dir:{tmp_path}", weights="tag")
+    refusal(message, model=f"local-dir:{tmp_path}", weights="random")
+
+
+class Evil:
+    def __reduce__(self):
+        return exec, ("import builtins; builtins.ran_by_test_family_timm = True",)
+
+
+def pickled(path):
+    file = io.BytesIO()
+    torch.save({"head.weight": Evil()}, file)
+    path.write_bytes(file.getvalue())
+    return path
+
+
+def assert_nothing_ran():
+    assert not hasattr(sys.modules["builtins"], "ran_by_test_family_timm")
+
+
+def test_a_pickle_in_a_folder_is_refused(tmp_path):
+    timm.models.save_for_hf(timm.create_model("test_vit"), tmp_path, safe_serialization=True)
+    (tmp_path / "model.safetensors").unlink()
+    pickled(tmp_path / "pytorch_model.bin")
+    refusal("hold more than tensors", model=f"local-dir:{tmp_path}")
+    assert_nothing_ran()
+
+
+def test_a_pickle_from_the_hub_is_refused(tmp_path, monkeypatch):
+    from huggingface_hub.utils import EntryNotFoundError
+
+    def download(repo_id, filename, **_):
+        if filename.endswith(".safetensors"):
+            raise EntryNotFoundError("no such file")
+        return str(pickled(tmp_path / "pytorch_model.bin"))
+
+    monkeypatch.setattr("timm.models._hub.hf_hub_download", download)
+    refusal("timm's weights of test_vit .*weights_only=True blocked", model="test_vit")
+    assert_nothing_ran()
+    with pytest.raises(pickle.UnpicklingError):  # the file is as bad as it seems
+        torch.load(tmp_path / "pytorch_model.bin", weights_only=True)
+
+
+@pytest.mark.parametrize("given", [{"model": "test_vit"}, {"model": "test_vit", "weights": "r160_in1k"}])
+def test_without_a_network_there_is_one_line(given, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    refusal("timm's weights of test_vit.* could not be fetched.*encoder.weights=random", **given)
+
+
+def test_downloaded_weights_are_the_tags(tmp_path, monkeypatch):
+    torch.manual_seed(5)
+    whole = timm.create_model("test_vit").eval()
+    save_file(whole.state_dict(), tmp_path / "model.safetensors")
+    asked = []
+
+    def download(repo_id, filename, **_):
+        asked.append(repo_id)
+        return str(tmp_path / filename.replace("pytorch_model.bin", "model.safetensors"))
+
+    monkeypatch.setattr("timm.models._hub.hf_hub_download", download)
+    encoder = load_encoder("timm", "test_vit", weights="r160_in1k")
+    assert asked == ["timm/test_vit.r160_in1k"]
+    state = whole.state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in encoder.network.state_dict().items())
+    assert encoder.origin.file is None
+
+
+def test_the_missing_library_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    refusal(r"needs timm, which is not installed: pip install 'viewproof\[timm\]'", model="test_vit")

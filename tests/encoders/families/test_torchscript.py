@@ -1,0 +1,168 @@
+"""TorchScript files as encoders, and who may name one."""
+
+import copy
+import pickle
+import sys
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from attacks import Layers, load_encoder
+from attacks.encoders.engine import Decision
+from attacks.encoders.engine.prepare import prepare
+from attacks.encoders.layers import layer_listing, visits
+from attacks.evaluation.drift import ordered
+from attacks.run import cli
+from tests.helpers.encoder_laws import assert_every_pixel_counts, assert_gradient_is_exact
+
+GIVEN = {"size": 16, "mean": [0.5, 0.4, 0.3], "std": [0.5, 0.6, 0.7]}
+
+
+def network():
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, 2, 1),
+        nn.BatchNorm2d(4),
+        nn.Softplus(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16, 5),
+    )
+
+
+def saved(tmp_path, module, trace=False, freeze=False):
+    path = tmp_path / "network.pt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated; files of it are there all the same
+        made = torch.jit.trace(module, torch.rand(1, 3, 16, 16)) if trace else torch.jit.script(module)
+        (torch.jit.freeze(made) if freeze else made).save(path)
+    return path
+
+
+@pytest.fixture(params=[False, True], ids=["scripted", "traced"])
+def pair(request, tmp_path):
+    """A network with some statistics, and the encoder of its file. Written while it trained, if it is a script."""
+    module = network()
+    module(torch.rand(8, 3, 16, 16))
+    path = saved(tmp_path, module.eval() if request.param else module, trace=request.param)
+    return module.eval(), load_encoder("torchscript", str(path), preprocess=GIVEN)
+
+
+def test_it_is_the_network_behind_the_preprocessing(pair):
+    module, encoder = pair
+    assert not any(m.training for m in encoder.modules())
+    assert not any(p.requires_grad for p in encoder.parameters())
+    for rows in (1, 3, 2):  # again and again: TorchScript compiles anew after it has watched
+        pictures = torch.rand(rows, 3, 30, 20, requires_grad=True)
+        answers = encoder(pictures), module(encoder.preprocess(pictures))
+        torch.testing.assert_close(*answers)
+        weights = torch.randn_like(answers[0])
+        torch.testing.assert_close(*(torch.autograd.grad((a * weights).sum(), pictures)[0] for a in answers))
+
+
+def test_gradcheck_in_float64(pair):
+    assert_gradient_is_exact(pair[1])
+
+
+def test_a_copy_is_another_one(pair):
+    module, encoder = pair
+    pictures = torch.rand(2, 3, 30, 20)
+    wide, before = copy.deepcopy(encoder).double(), encoder(pictures)
+    expected = copy.deepcopy(module).double()(encoder.preprocess(pictures.double()))
+    torch.testing.assert_close(wide(pictures.double()), expected)
+    with torch.no_grad():
+        for parameter in wide.parameters():
+            parameter.zero_()
+    assert torch.equal(encoder(pictures), before)
+
+
+def test_the_engine_takes_it(pair):
+    _, encoder = pair
+    pictures = torch.rand(2, 3, 30, 20)
+    laid = prepare(encoder, Decision(layout="channels_last"))
+    torch.testing.assert_close(laid(pictures), encoder(pictures))
+
+
+def test_it_is_named_and_its_layers_are_closed(pair):
+    _, encoder = pair
+    assert "torchscript:" in repr(encoder) and "to 16x16" in repr(encoder)
+    assert len(encoder.origin.digest()) == 64
+    assert Layers(encoder, ["output"])(torch.rand(1, 3, 20, 20))["output"].shape == (1, 5)
+    assert assert_every_pixel_counts(encoder.preprocess) == 1.0
+
+
+def test_its_layers_cannot_be_watched_and_that_is_said(pair):
+    encoder, picture = pair[1], torch.rand(1, 3, 20, 20)
+    assert [visit.name for visit in visits(encoder, picture)] == ["output"]
+    assert "torchscript:" in layer_listing(encoder, picture)
+    assert ordered(encoder, ["all"], picture) == {"output": "flat"}
+    with pytest.raises(ValueError, match="`layers`: the encoder has no '0'; it has no named layers, only 'output'"):
+        Layers(encoder, ["0"])
+
+
+def test_a_map_of_features_is_flattened(tmp_path):
+    path = saved(tmp_path, nn.Conv2d(3, 2, 4, 4))
+    assert load_encoder("torchscript", str(path), preprocess=GIVEN)(torch.rand(2, 3, 9, 9)).shape == (2, 2 * 4 * 4)
+
+
+class Bomb:
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle was read",))
+
+
+def refused(path, match, kind=ValueError, given=GIVEN):
+    with pytest.raises(kind, match=match) as caught:
+        load_encoder("torchscript", str(path), preprocess=given)
+    assert "\n" not in str(caught.value) and path.name in str(caught.value)
+
+
+def test_files_of_another_kind(tmp_path):
+    path = saved(tmp_path, network())
+    whole = path.read_bytes()
+    refused(path, "give `encoder.preprocess.std`", given={"size": 8, "mean": [0, 0, 0]})
+    for content, match in (
+        (b"", "is an empty file"),
+        (b"only text\n", "not a TorchScript file"),
+        (whole[:-100], "not a TorchScript file"),
+        (pickle.dumps(Bomb()), "not a TorchScript file"),
+    ):
+        path.write_bytes(content)
+        refused(path, match)
+    for state in ({"bomb": Bomb()}, network().state_dict()):
+        torch.save(state, path)
+        refused(path, "not a TorchScript file.*state_dict needs the network")
+    refused(tmp_path, "is a folder", FileNotFoundError)
+    refused(tmp_path / "none.pt", "does not exist", FileNotFoundError)
+    refused(saved(tmp_path, network().eval(), freeze=True), "torch.jit.freeze")
+
+
+def call(monkeypatch, capsys, *arguments):
+    """The command line in this process; what it says of an error."""
+    monkeypatch.setattr(sys, "argv", ["viewproof", *map(str, arguments)])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    with pytest.raises(SystemExit) as stop:
+        cli()
+    assert stop.value.code == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    return line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "defaults:\n  - override /encoder: torchscript\nencoder: {model: FILE}",
+        "defaults:\n  - override /encoder: onnx\nencoder: {name: torchscript, model: FILE}",
+    ],
+    ids=["chosen", "under another name"],
+)
+def test_only_a_person_names_a_program(tmp_path, monkeypatch, capsys, lines):
+    preset, missing = tmp_path / "theirs.yaml", tmp_path / "none.pt"
+    preset.write_text("# @package _global_\n" + lines.replace("FILE", str(missing)))
+    start = (f"config={preset}", f"hydra.run.dir={tmp_path / 'out'}")
+    family, model = "encoder=torchscript", f"encoder.model={missing}"
+    for typed in ((), (family,), (model,)) if "override /encoder: torchscript" in lines else ((),):
+        assert "a preset may not choose it" in call(monkeypatch, capsys, *start, *typed)
+    given = "encoder.preprocess={size: 16, mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}"
+    assert "none.pt does not exist" in call(monkeypatch, capsys, *start, family, model, given)

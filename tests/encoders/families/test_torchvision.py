@@ -1,0 +1,300 @@
+"""torchvision's models answer with what torchvision's own call gives to their head."""
+
+import hashlib
+import io
+import re
+import urllib.error
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torchvision
+from safetensors.torch import save_file
+from torch import nn
+from torchvision.models.densenet import _load_state_dict
+from torchvision.models.resnet import BasicBlock, ResNet
+
+from attacks.encoders.families.torchvision_models import load, preprocessing
+from attacks.encoders.image_encoder import ImageEncoder, Origin
+from attacks.encoders.loading import load_encoder
+from attacks.encoders.preprocess import Preprocess
+from attacks.encoders.request import Request
+from tests.helpers.encoder_laws import assert_every_pixel_counts, assert_gradient_is_exact, three_pictures, within
+
+MODELS = torchvision.models.list_models(module=torchvision.models)
+#: One of each kind of head.
+SMALL = ("resnet18", "squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5", "mnasnet0_5", "regnet_x_400mf")
+FEW = (*SMALL, "densenet121", "inception_v3")
+#: With more weights than these a model runs in test_family_torchvision_all.py only, without numbers.
+LARGE = 3e7
+
+
+def every(quick):
+    """All models that are not large; those that are not `quick` in the slow suite."""
+    sizes = {m: torchvision.models.get_model_weights(m).DEFAULT.meta["num_params"] for m in MODELS}
+    left = [model for model in MODELS if sizes[model] <= LARGE]
+    return [pytest.param(model, marks=() if model in quick else pytest.mark.slow) for model in left]
+
+
+def theirs(model, seed=1, **arguments):
+    """torchvision's own, as it builds it for pretrained weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if model in ("inception_v3", "googlenet"):
+            arguments |= {"transform_input": True, "aux_logits": True, "init_weights": False}
+        if model == "vit_h_14":
+            arguments |= {"image_size": 518}
+        return torchvision.models.get_model(model, weights=None, **arguments).eval()
+
+
+def before_the_head(network, images):
+    """What the layer that is called last among the linear ones is given; of a SqueezeNet, what its classifier is."""
+    seen, heads = [], [m for m in network.modules() if isinstance(m, nn.Linear)]
+    if isinstance(network, torchvision.models.SqueezeNet):
+        heads = [network.classifier]
+    handles = [m.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for m in heads]
+    with torch.no_grad():
+        network(images)
+    for handle in handles:
+        handle.remove()
+    return seen[-1].mean((2, 3)) if seen[-1].dim() == 4 else seen[-1]
+
+
+def saved(path, network, drop=()):
+    state = {k: v.contiguous() for k, v in network.state_dict().items() if not k.startswith(tuple(drop))}
+    save_file(state, path) if path.suffix == ".safetensors" else torch.save(state, path)
+    return path
+
+
+@pytest.mark.parametrize("model", every(FEW))
+def test_features_are_what_torchvision_gives_to_the_head(tmp_path, model):
+    network = theirs(model)
+    ours = load_encoder("torchvision", model, weights=saved(tmp_path / "w.pt", network))
+    preset = torchvision.models.get_model_weights(model).DEFAULT.transforms()
+    pictures = three_pictures()
+    for name in ("portrait",) if model in FEW else pictures:
+        # In float64, for torchvision's resize in float32 is off by up to 3e-5; it ends in float32 all the same.
+        expected = before_the_head(network, within(preset(pictures[name]), ours.preprocess))
+        with torch.no_grad():
+            found = ours(pictures[name].float())
+        assert found.shape == expected.shape
+        assert float((found - expected).abs().max()) <= 1e-4 * max(1.0, float(expected.abs().max())), name
+    assert float(found.std()) > 0
+
+
+@pytest.mark.parametrize("model", every(SMALL))
+def test_every_model_has_random_weights_the_same_ones_each_time(model):
+    ours = load(Request("torchvision", model, "random"))
+    again = load(Request("torchvision", model, "random"))
+    assert ours.fingerprint() == again.fingerprint()
+    assert not ours.training and not any(p.requires_grad for p in ours.parameters())
+    assert ours.title == f"torchvision:{model}"
+    assert f"{sum(p.numel() for p in ours.network.parameters()):,} weights" in str(ours)
+    assert ours.fingerprint()[:12] in str(ours)
+
+
+@pytest.mark.parametrize("model", ["resnet18", "mobilenet_v3_small"])
+@pytest.mark.parametrize(
+    ("suffix", "classes", "drop"),
+    [(".pt", 1000, ()), (".safetensors", 7, ()), (".pth", 1000, ("fc.", "classifier.3."))],
+    ids=["with head", "other classes", "no head"],
+)
+def test_a_file_may_have_any_head_or_none(tmp_path, model, suffix, classes, drop):
+    network = theirs(model, num_classes=classes)
+    ours = load_encoder("torchvision", model, weights=saved(tmp_path / f"w{suffix}", network, drop))
+    state = network.state_dict()
+    for name, tensor in ours.network.state_dict().items():
+        assert torch.equal(tensor, state[name]), name
+    assert ours.origin.digest() == hashlib.sha256((tmp_path / f"w{suffix}").read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("aux", [True, False])
+def test_heads_that_only_training_uses_may_be_missing(tmp_path, aux):
+    network = theirs("googlenet")
+    path = saved(tmp_path / "w.pt", network, () if aux else ("aux1.", "aux2."))
+    found = load_encoder("torchvision", "googlenet", weights=path).network.state_dict()
+    assert all(torch.equal(tensor, network.state_dict()[name]) for name, tensor in found.items())
+
+
+def test_the_old_names_of_densenets_files_are_read_as_torchvision_reads_them(tmp_path, monkeypatch):
+    def tiny(*_, **__):
+        return torchvision.models.DenseNet(4, (1, 2, 1, 1), 8, num_classes=5)
+
+    pattern = re.compile(r"(denselayer\d+\.(?:norm|relu|conv))([12]\.)")
+    state = {pattern.sub(r"\1.\2", name): t for name, t in tiny().state_dict().items() if "batches" not in name}
+    assert any(".norm.1." in name for name in state)
+    _load_state_dict(oracle := tiny(), SimpleNamespace(get_state_dict=lambda **_: dict(state)), progress=False)
+    torch.save(state, tmp_path / "w.pth")
+    monkeypatch.setattr(torchvision.models, "get_model", tiny)
+    found = load(Request("torchvision", "densenet121", str(tmp_path / "w.pth"))).network.state_dict()
+    assert all(torch.equal(tensor, oracle.state_dict()[name]) for name, tensor in found.items())
+
+
+def test_the_old_names_of_vits_files_are_read_as_torchvision_reads_them(tmp_path, monkeypatch):
+    def tiny(*_, **__):
+        return torchvision.models.VisionTransformer(32, 16, 2, 2, 8, 16, num_classes=5)
+
+    state = {
+        name.replace(".mlp.0.", ".mlp.linear_1.").replace(".mlp.3.", ".mlp.linear_2."): t
+        for name, t in tiny().state_dict().items()
+    }
+    assert any("linear_2" in name for name in state)
+    (oracle := tiny()).load_state_dict(dict(state))
+    torch.save(state, tmp_path / "w.pth")
+    monkeypatch.setattr(torchvision.models, "get_model", tiny)
+    found = load(Request("torchvision", "vit_b_32", str(tmp_path / "w.pth"))).network.state_dict()
+    assert all(torch.equal(tensor, oracle.state_dict()[name]) for name, tensor in found.items())
+
+
+def test_a_size_that_a_vit_cannot_have_is_one_line():
+    refused(
+        r"`encoder\.preprocess` gives vit_b_32 a size .*indivisible", "vit_b_32", weights="random", preprocess=ODD
+    )
+
+
+ODD = {"size": 97, "crop": [97, 97]}
+
+
+@pytest.mark.parametrize("model", [m for m in MODELS if m.startswith("vit_")])
+def test_weights_for_larger_pictures_make_a_larger_vit(model, monkeypatch):
+    # What torchvision's own builder would be given, for every name of weights.
+    built = []
+
+    def build(name, *, weights, image_size):
+        built.append(image_size)
+        return nn.Sequential(nn.Linear(1, 1))
+
+    monkeypatch.setattr(torchvision.models, "get_model", build)
+    monkeypatch.setattr("attacks.encoders.families.torchvision_models._fetched", lambda offered: None)
+    for weights in torchvision.models.get_model_weights(model):
+        load(Request("torchvision", model, weights.name))
+        assert built.pop() == weights.meta["min_size"][0]
+    load(Request("torchvision", model, "random", {"size": 100, "crop": [96, 96]}))
+    load(Request("torchvision", model, "random", {"size": 100, "crop": None}))
+    assert built == [96, 100]
+
+
+def test_the_preprocessing_is_that_of_the_weights_that_were_named(monkeypatch):
+    monkeypatch.setattr("attacks.encoders.families.torchvision_models._fetched", lambda offered: None)
+    for weights in torchvision.models.get_model_weights("resnet50"):
+        ours = load(Request("torchvision", "resnet50", weights.name))
+        assert ours.preprocess == preprocessing(weights.transforms())
+    assert load(Request("torchvision", "resnet50")).preprocess.size == 232
+    changed = load(Request("torchvision", "resnet50", "IMAGENET1K_V1", {"kernel": "cv2_area"})).preprocess
+    assert (changed.kernel, changed.size) == ("cv2_area", 256)
+
+
+def refused(message, model="resnet18", kind=ValueError, **given):
+    with pytest.raises(kind, match=message) as caught:
+        load_encoder("torchvision", model, **given)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "near"), [("resnet19", "resnet18"), ("ResNet50", "resnet50"), ("vit", "vit_"), ("?", "resnet50")]
+)
+def test_an_unknown_model_is_answered_with_the_nearest(model, near):
+    said = refused(r"`encoder\.model` must be .*such as", model)
+    assert near in said and said.count(",") <= 3
+
+
+def test_unknown_weights_are_answered_with_those_that_there_are():
+    refused(r"`encoder\.weights` of resnet50 .*IMAGENET1K_V1, IMAGENET1K_V2.*got 'V3'", "resnet50", weights="V3")
+
+
+def test_no_model_a_wrong_key_and_a_missing_file_are_one_line_each():
+    refused(r"`encoder\.model` says which", None)
+    refused(r"`encoder\.preprocess\.std` must be positive", weights="random", preprocess={"std": [0, 1, 1]})
+    refused("do not exist", kind=FileNotFoundError, weights="gone.pth")
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        ("vit_b_32", {"crop": [64, 32]}),
+        ("maxvit_t", {"size": 64, "crop": [64, 64]}),
+        ("alexnet", {"size": [1, 1], "crop": None, "fit": "squash"}),
+    ],
+)
+def test_pictures_that_the_network_cannot_take_are_one_line(model, given):
+    refused(r"torchvision:.*does not go through.*`encoder\.preprocess`", model, weights="random", preprocess=given)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache of torch's, and what a download answers with."""
+    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path / "hub"))
+    answer = {"content": None}
+
+    def urlopen(request):
+        if answer["content"] is None:
+            raise urllib.error.URLError("Name or service not known")
+        found = io.BytesIO(answer["content"])
+        found.info = lambda: SimpleNamespace(getheaders=lambda _: [str(len(answer["content"]))])
+        return found
+
+    monkeypatch.setattr(torch.hub, "urlopen", urlopen)
+    return answer
+
+
+@pytest.mark.parametrize("weights", [None, "pretrained", "IMAGENET1K_V1", "DEFAULT"])
+def test_without_a_network_it_says_so_in_one_line(cache, weights, capfd, tmp_path):
+    refused(r"weights ResNet18_Weights\.IMAGENET1K_V1.*could not be fetched.*Name or service", weights=weights)
+    assert capfd.readouterr() == ("", "")
+    assert not list((tmp_path / "hub" / "checkpoints").iterdir())
+
+
+def test_a_download_with_another_hash_is_refused_and_not_kept(cache, tmp_path):
+    cache["content"] = b"something else"
+    refused(r"ResNet18_Weights.* is not that file \(invalid hash value .*\); try again")
+    assert not list((tmp_path / "hub" / "checkpoints").iterdir())
+
+
+def test_a_download_is_read_without_running_it_and_said_by_its_hash(cache, tmp_path, monkeypatch, capfd):
+    network = theirs("squeezenet1_1")
+    torch.save(network.state_dict(), buffer := io.BytesIO())
+    cache["content"] = buffer.getvalue()
+    digest = hashlib.sha256(cache["content"]).hexdigest()
+    offered = torchvision.models.SqueezeNet1_1_Weights.DEFAULT.value
+    monkeypatch.setattr(offered, "url", f"https://a.b/models/squeezenet1_1-{digest[:8]}.pth")
+    ours = load_encoder("torchvision", "squeezenet1_1")
+    assert all(torch.equal(t, network.state_dict()[n]) for n, t in ours.network.state_dict().items())
+    assert ours.origin.digest() == digest and ours.origin.weights == "IMAGENET1K_V1"
+    assert capfd.readouterr() == ("", "")
+    cache["content"] = None  # the second time it is there
+    assert load_encoder("torchvision", "squeezenet1_1").fingerprint() == ours.fingerprint()
+
+
+def test_a_broken_file_in_the_cache_is_named(cache, tmp_path):
+    file = tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"PK\x03\x04 half of it")
+    assert str(file) in refused("cannot be read|refused")
+
+
+def test_every_url_of_torchvision_ends_in_a_hash():
+    for model in MODELS:
+        for weights in torchvision.models.get_model_weights(model):
+            assert re.search(r"/[^/?]+-[0-9a-f]{8,}\.pth$", weights.url), weights
+
+
+def test_its_gradient_is_exact_and_reaches_every_pixel_of_the_crop():
+    network = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5)
+    network.fc = nn.Identity()
+    preprocess = Preprocess(16, "pil_bilinear", (0.5,) * 3, (0.25,) * 3, fit="cover", crop=(14, 14))
+    assert_gradient_is_exact(ImageEncoder(network, preprocess, Origin("torchvision", "tiny", "random")))
+    assert assert_every_pixel_counts(preprocess) == pytest.approx(0.75 * (14 / 16) ** 2, abs=0.01)
+
+
+@pytest.mark.parametrize("model", ["resnet18", pytest.param("swin_t", marks=pytest.mark.slow)])
+def test_every_pixel_of_a_photograph_that_the_crop_keeps_moves_the_features(model):
+    ours = load_encoder("torchvision", model, weights="random")
+    picture = torch.rand(1, 3, 480, 640).requires_grad_()
+    answer = ours(picture)
+    (gradient,) = torch.autograd.grad((answer * torch.randn_like(answer)).sum(), picture)
+    size, crop = ours.preprocess.size, ours.preprocess.crop[0]
+    border = int(480 * (size - crop) / 2 / size) + 2
+    kept = gradient[0, :, border : 480 - border, 80 + border : 560 - border]
+    assert float((kept != 0).any(0).double().mean()) == 1.0
+    assert not bool(gradient[..., :40].any())

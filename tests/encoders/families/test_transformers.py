@@ -1,0 +1,299 @@
+"""Models of transformers against the library itself: tiny ones with random weights, saved by the library."""
+
+import hashlib
+import json
+import shutil
+
+import pytest
+import torch
+
+from attacks.encoders.families.processor import preprocessing
+from attacks.encoders.loading import load_encoder
+from tests.helpers.encoder_laws import (
+    as_pil,
+    assert_as_tensor,
+    assert_every_pixel_counts,
+    assert_gradient_is_exact,
+    difference,
+    three_pictures,
+)
+
+pytestmark = pytest.mark.families
+hf = pytest.importorskip("transformers")
+
+VISION = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "image_size": 32,
+    "patch_size": 8,
+}
+WORDS = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "vocab_size": 12,
+    "max_position_embeddings": 9,
+    "eos_token_id": 1,
+}
+SHORT = {"size": {"shortest_edge": 36}, "crop_size": {"height": 32, "width": 32}}
+SQUARE = {"size": {"height": 32, "width": 32}}
+
+
+TOWERS = {"vision_config": VISION, "text_config": WORDS}
+CONVS = {"hidden_sizes": [4, 6, 8, 10], "depths": [1, 1, 1, 1]}
+#: Kind -> its configuration, its processor, and how many tokens stand before the patches.
+KINDS = {
+    "clip": ("CLIPConfig", TOWERS | {"projection_dim": 10}, "CLIPImageProcessor", SHORT, 1),
+    "siglip": ("SiglipConfig", TOWERS, "SiglipImageProcessor", SQUARE, 0),
+    "dinov2": ("Dinov2Config", VISION, "BitImageProcessor", SHORT, 1),
+    "registers": ("Dinov2WithRegistersConfig", VISION | {"num_register_tokens": 3}, "BitImageProcessor", SHORT, 4),
+    "dinov3": ("DINOv3ViTConfig", VISION | {"num_register_tokens": 3}, "DINOv3ViTImageProcessor", SQUARE, 4),
+    "convnext": ("DINOv3ConvNextConfig", CONVS, "DINOv3ViTImageProcessor", SQUARE, 1),
+    "vit": ("ViTConfig", VISION, "ViTImageProcessor", SQUARE, 1),
+}
+
+
+def configured(kind):
+    name, given = KINDS[kind][:2]
+    return getattr(hf, name)(**{key: dict(v) if isinstance(v, dict) else v for key, v in given.items()})
+
+
+def processing(kind):
+    name, given = KINDS[kind][2:4]
+    return getattr(hf, name)(**given)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Kind -> its folder, written by the library, with weights far enough from zero to matter."""
+
+    def folder(kind):
+        if kind not in made:
+            made[kind] = tmp_path_factory.mktemp(kind)
+            library_model(configured(kind)).save_pretrained(made[kind])
+            processing(kind).save_pretrained(made[kind])
+        return made[kind]
+
+    made = {}
+    return folder
+
+
+def library_model(config):
+    generator = torch.Generator().manual_seed(1)
+    network = hf.AutoModel.from_config(config).eval()
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.copy_(0.3 * torch.randn(weight.shape, generator=generator))
+    return network
+
+
+def copied(saved, kind, tmp_path, **changes):
+    """A folder of its own, with some keys of config.json changed."""
+    folder = tmp_path / kind
+    shutil.copytree(saved(kind), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    return folder
+
+
+def loaded(folder, **options):
+    return load_encoder("transformers", str(folder), **options)
+
+
+def pictures(count=2):
+    return torch.rand(count, 3, 40, 60, generator=torch.Generator().manual_seed(0))
+
+
+def library_answer(folder, images):
+    """The library's own way: its processor on tensors in [0,1], its model; what it answers, with "pooled" as it is
+    documented."""
+    network = hf.AutoModel.from_pretrained(folder).eval()
+    processor = hf.AutoImageProcessor.from_pretrained(folder, do_rescale=False)
+    with torch.no_grad():
+        values = processor(list(images), return_tensors="pt").pixel_values
+        if hasattr(network, "get_image_features"):
+            pooled = network.get_image_features(pixel_values=values).pooler_output
+            return pooled, network.vision_model(values).last_hidden_state
+        answer = network(values)
+        return answer.pooler_output, answer.last_hidden_state
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_features_are_the_librarys(saved, kind):
+    images = pictures() * 0.5 + 0.25  # far from the ends, where the library's bicubic does not clamp
+    pooled, tokens = library_answer(saved(kind), images)
+    first = KINDS[kind][4]
+    expected = {None: pooled, "pooled": pooled, "mean": tokens[:, first:].mean(1)}
+    if first:
+        expected["cls"] = tokens[:, 0]
+    for pool, wanted in expected.items():
+        found = loaded(saved(kind), pool=pool)(images)
+        assert float(wanted.std()) > 0.01
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
+
+
+def crop(short, height, width):
+    return {"size": {"shortest_edge": short}, "crop_size": {"height": height, "width": width}}
+
+
+PROCESSORS = {
+    "clip": ("CLIPImageProcessor", {}),
+    "siglip": ("SiglipImageProcessor", {}),
+    "dinov2": ("BitImageProcessor", crop(256, 224, 224)),
+    "odd margins": ("CLIPImageProcessor", crop(101, 90, 92)),
+    "small for its crop": ("CLIPImageProcessor", crop(51, 90, 60)),
+    "dinov3": ("DINOv3ViTImageProcessor", {}),
+    "vit": ("ViTImageProcessor", {}),
+    "lanczos": ("ViTImageProcessor", {"resample": 1, "size": {"height": 90, "width": 120}}),
+    "larger": ("SiglipImageProcessor", {"size": {"height": 600, "width": 700}}),
+    "convnext": ("ConvNextImageProcessor", {"size": {"shortest_edge": 224}}),
+    "convnext large": ("ConvNextImageProcessor", {}),
+    "no resize": ("CLIPImageProcessor", {"do_resize": False}),
+    "no normalise": ("ViTImageProcessor", {"do_normalize": False}),
+    "to two": ("ViTImageProcessor", {"rescale_factor": 1 / 127.5, "image_mean": [1.0] * 3, "image_std": [1.0] * 3}),
+}
+
+
+def processor_of(name):
+    kind, given = PROCESSORS[name]
+    return getattr(hf, kind)(**given)
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_preprocessing_is_the_processors(name):
+    """On floats of 0..255, which the default class resizes without rounding; the 8-bit tensors of the same class are
+    rounded after the resize, as Pillow's are."""
+    processor = processor_of(name)
+    preprocess = preprocessing(processor)
+    assert_as_tensor(preprocess, lambda picture: processor(255 * picture[0], return_tensors="pt").pixel_values)
+
+
+@pytest.mark.parametrize("name", [name for name in PROCESSORS if name not in ("small for its crop", "dinov3")])
+def test_preprocessing_of_a_file_is_that_of_pillow(name, tmp_path):
+    """Exactly, with `eight_bit`; without, but for Pillow's roundings (and its clip between the two passes)."""
+    # Where the crop is larger than the picture by an odd number, the library's two forms differ by a pixel.
+    processor_of(name).save_pretrained(tmp_path)
+    pil = hf.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    assert pil.backend == "pil"
+    plain = preprocessing(processor_of(name))
+    for picture in three_pictures().values():
+        expected = pil(as_pil(picture), return_tensors="pt").pixel_values
+        exact = 255 * difference(plain.replaced({"eight_bit": True})(picture), expected, plain)
+        assert float(exact.max()) <= 1e-3
+        assert float(255 * difference(plain(picture), expected, plain).mean()) <= 0.31
+
+
+def test_dinov3_resizes_a_file_in_floating_point():
+    processor = processor_of("dinov3")  # it has one form only
+    for picture in three_pictures().values():
+        expected = processor(as_pil(picture), return_tensors="pt").pixel_values
+        assert (
+            float(255 * difference(preprocessing(processor)(picture), expected, preprocessing(processor)).max())
+            <= 0.01
+        )
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("clip", 0.5), ("siglip", 1.0), ("dinov3", 1.0), ("vit", 1.0)])
+def test_every_pixel_of_the_crop_counts(saved, kind, kept):
+    assert assert_every_pixel_counts(loaded(saved(kind)).preprocess) >= kept
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_is_exact(saved, kind):
+    assert_gradient_is_exact(loaded(saved(kind)), 40, 44)
+
+
+def test_layers_have_the_librarys_names_and_the_text_is_left_out(saved):
+    clip = dict(loaded(saved("clip")).network.named_modules())
+    assert "vision_model.encoder.layers.1.mlp" in clip
+    siglip = dict(loaded(saved("siglip")).network.named_modules())
+    assert "encoder.layers.1.mlp" in siglip
+    assert not any("text" in name for name in [*clip, *siglip])
+
+
+def tokenizer(folder):
+    """Ten words, the end of a text and the filling, saved as the library saves a tokenizer."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = Tokenizer(models.WordLevel({"?": 0, "</s>": 1, **{f"w{i}": i + 2 for i in range(10)}}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    hf.PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="?", eos_token="</s>", pad_token="</s>"
+    ).save_pretrained(folder)
+
+
+@pytest.mark.parametrize(("kind", "padding"), [("clip", True), ("siglip", "max_length")])
+def test_texts_are_the_librarys(saved, kind, padding, tmp_path):
+    folder = copied(saved, kind, tmp_path)
+    assert loaded(folder).texts is None
+    tokenizer(folder)
+    texts = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w1 w2 w3 w4 w5 w6"]  # the last is too long, and cut
+    network, words = hf.AutoModel.from_pretrained(folder).eval(), hf.AutoTokenizer.from_pretrained(folder)
+    inputs = words(texts, padding=padding, truncation=True, max_length=9, return_tensors="pt")
+    assert inputs.input_ids.shape == (3, 9)
+    with torch.no_grad():
+        expected = network.get_text_features(**inputs).pooler_output
+    encoder = loaded(folder)
+    torch.testing.assert_close(encoder.texts(texts), expected, rtol=0, atol=1e-6)
+    assert encoder.texts(texts).shape[1] == encoder(pictures()).shape[1]
+    assert loaded(folder, pool="mean").texts is None  # another space
+    if padding == "max_length":  # one text alone is filled up too
+        torch.testing.assert_close(encoder.texts(texts[:1]), expected[:1], rtol=0, atol=1e-5)
+
+
+def test_weights_are_the_files_and_its_sha_is_named(saved, tmp_path):
+    folder, images = saved("vit"), pictures()
+    file = folder / "model.safetensors"
+    whole = loaded(folder)
+    assert whole.origin.digest() == hashlib.sha256(file.read_bytes()).hexdigest()
+    moved = tmp_path / "mine.safetensors"
+    shutil.copy(file, moved)
+    other = loaded(folder, weights=moved)
+    assert other.origin.file == moved
+    assert torch.equal(other(images), whole(images))
+    random, again = (loaded(folder, weights="random") for _ in range(2))
+    assert random.origin.file is None
+    assert random.fingerprint() == again.fingerprint() != whole.fingerprint() == other.fingerprint()
+
+
+def test_half_precision_is_widened_and_shards_are_read(saved, tmp_path):
+    network = hf.AutoModel.from_pretrained(saved("dinov2")).half()
+    network.save_pretrained(tmp_path, max_shard_size="4KB")
+    processing("dinov2").save_pretrained(tmp_path)
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    encoder = loaded(tmp_path)
+    assert encoder.origin.file is None
+    for name, weight in encoder.network.state_dict().items():
+        assert weight.dtype == torch.float32
+        assert torch.equal(weight, network.state_dict()[name].float())
+    assert {w.dtype for w in loaded(tmp_path, weights="random").parameters()} == {torch.float32}
+
+
+def test_a_classifiers_weights_have_no_pooler(saved, tmp_path):
+    torch.manual_seed(0)
+    network = hf.ViTForImageClassification(configured("vit")).eval()
+    network.save_pretrained(tmp_path)
+    processing("vit").save_pretrained(tmp_path)
+    default, cls = loaded(tmp_path), loaded(tmp_path, pool="cls")
+    assert torch.equal(default(pictures()), cls(pictures()))
+    with torch.no_grad():
+        expected = network.vit(default.preprocess(pictures())).last_hidden_state[:, 0]
+    torch.testing.assert_close(cls(pictures()), expected, rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match=r"pools nothing itself, or its weights lack that layer; take cls or mean"):
+        loaded(tmp_path, pool="pooled")
+
+
+def test_a_tower_saved_by_itself_keeps_its_projection(tmp_path):
+    torch.manual_seed(0)
+    network = hf.CLIPVisionModelWithProjection(hf.CLIPVisionConfig(**VISION, projection_dim=7)).eval()
+    network.save_pretrained(tmp_path)
+    processing("clip").save_pretrained(tmp_path)
+    encoder = loaded(tmp_path)
+    with torch.no_grad():
+        expected = network(encoder.preprocess(pictures())).image_embeds
+    assert expected.shape == (2, 7)
+    torch.testing.assert_close(encoder(pictures()), expected, rtol=0, atol=1e-5)

@@ -1,0 +1,279 @@
+"""Defences before an encoder: what they do, what gradient they pass, and that an attack which knows them wins."""
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from omegaconf import OmegaConf
+from PIL import Image
+from torch import nn
+from torch.autograd import gradcheck
+
+from attacks import EOT, PGD, Away, Bpda, Defended, Linf, Stochastic, attack, bank, load_encoder, randomised, solve
+from attacks.data.gallery import tiles
+from attacks.encoders.description import identity
+from attacks.encoders.engine import Choice, Decision, prepare
+from attacks.encoders.layers import named_layers
+from attacks.encoders.randomness import randomness_of
+from attacks.evaluation.scores import evaluate, signature_of
+from attacks.experiment.build.encoder import subject
+from attacks.experiment.build.parts import build
+from attacks.experiment.build.pipeline import CONFIGS, stages
+from attacks.experiment.tuning import decide
+from attacks.runtime.distributed import ALONE
+from attacks.schema.encoder import DEFENCES, Defence, PhashEncoder, PocketEncoder
+from attacks.schema.presets import read
+from attacks.schema.validate import validate
+from tests.helpers.small import small, smooth
+from tests.schema.test_configs import composed
+from transforms import Compose, Downscale, GaussianBlur, Jpeg, Quantise, ResizePad, jpeg, quantise, resize
+
+double = torch.float64
+EVERY = sorted(path.stem for path in (CONFIGS / "defence").glob("*.yaml"))
+CPU = torch.device("cpu")
+
+
+def defended(name, encoder):
+    """An encoder behind a defence of configs/defence."""
+    node = OmegaConf.to_container(read(CONFIGS / "defence" / f"{name}.yaml"))
+    return Defended(encoder, stages(node["stages"], "defence.stages"))
+
+
+class Seen(nn.Module):
+    """An encoder that answers with what it is shown."""
+
+    def __init__(self):
+        super().__init__()
+        self.eval()
+
+    def forward(self, images):
+        return images.flatten(1)
+
+
+def test_every_defence_has_its_schema():
+    assert sorted(DEFENCES) == EVERY
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVERY)
+def test_a_defence_is_a_word_of_a_configuration(name):
+    run = validate(composed("config=smoke", f"defence={name}"))
+    encoder = subject(run.encoder, CPU, run.defence)
+    assert isinstance(encoder, Defended) == bool(identity(run.encoder, encoder)["defence"]) == (name != "none")
+    assert list(named_layers(encoder)) == list(named_layers(load_encoder()))
+    images = torch.rand(2, 3, 90, 110).requires_grad_()
+    (encoder(images) ** 2).sum().backward()
+    assert (images.grad.flatten(1).norm(dim=1) > 0).all()
+
+
+def test_stochastic_draws_the_ranges_of_a_defence_and_says_so():
+    run = validate(composed("config=smoke", "defence=resize_pad", "encoder.stochastic=true"))
+    parts = build(run)
+    own = [name for name in parts.transforms.names if name.startswith("encoder resizepad ")]
+    still = build(validate(composed("config=smoke", "defence=resize_pad"))).transforms
+    assert not any("encoder" in name for name in still.names), "ranges stay at their middle"
+    assert isinstance(parts.encoder, Stochastic) and len(own) == parts.encoder.randomness.dims == 3
+    said = identity(run.encoder, parts.encoder)
+    assert said["stochastic"] is True and said["defence"][0].startswith("ResizePad(scale=(1.0, 1.107)")
+    assert said["fingerprint"] == identity(run.encoder, load_encoder())["fingerprint"]
+
+
+@pytest.mark.parametrize("extra", [[], ["defence=jpeg"]], ids=str)
+def test_nothing_to_draw_is_an_error_in_one_line(extra):
+    run = validate(composed("config=smoke", "encoder.stochastic=true", *extra))
+    with pytest.raises(ValueError, match=r"`encoder\.stochastic=true`"):
+        subject(run.encoder, CPU, run.defence)
+
+
+def test_an_unknown_stage_is_named_with_its_place():
+    with pytest.raises(ValueError, match=r"`defence\.stages\.jpg` is unknown"):
+        subject(PocketEncoder(), CPU, Defence("jpeg", {"jpg": {}}))
+
+
+@pytest.mark.parametrize(
+    ("name", "oracle"),
+    [
+        ("jpeg", lambda x: jpeg(x, 75)),
+        ("bits", lambda x: quantise(x, 4)),
+        ("blur", lambda x: GaussianBlur((1, 1))(x, torch.zeros(len(x), 1))),
+        ("resize", lambda x: resize(resize(x, 80, "pil_bilinear"), 96, "pil_bilinear").clamp(0, 1)),
+    ],
+)
+def test_without_draws_a_defence_does_what_its_middle_does(name, oracle):
+    images = torch.rand(2, 3, 96, 120)
+    encoder, expected = defended(name, Seen()), oracle(images).flatten(1)
+    torch.testing.assert_close(encoder(images), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "stage", [GaussianBlur((0.5, 1.5)), Downscale((8, 14)), ResizePad((0.7, 1.1))], ids=lambda s: type(s).__name__
+)
+@pytest.mark.parametrize("alive", [False, True])
+def test_gradcheck_through_a_smooth_defence(stage, alive):
+    encoder, images = Defended(small().double(), [stage, Downscale((20, 20))]), 0.2 + 0.6 * smooth().double()
+    images = F.interpolate(images, (20, 22)).requires_grad_()
+    if alive:
+        drops = Defended(nn.Sequential(nn.Dropout(0.2), encoder.encoder).eval(), encoder.stages)
+        encoder, w = Stochastic(drops), torch.rand(2, 1 + stage.dims)
+        assert gradcheck(lambda x: encoder(x, draws=w), (images,), fast_mode=True)
+    else:
+        assert gradcheck(encoder, (images,), fast_mode=True)
+
+
+def test_a_coordinate_that_measures_has_its_gradient():
+    encoder = Stochastic(Defended(small().double(), [GaussianBlur((0.5, 1.5))]))
+    images, w = smooth().double(), (0.2 + 0.6 * torch.rand(2, 1, dtype=double)).requires_grad_()
+    assert gradcheck(lambda draws: encoder(images, draws=draws), (w,), fast_mode=True)
+
+
+def test_fewer_bits_pass_the_gradient_straight_through():
+    images = torch.rand(2, 3, 20, 22).requires_grad_()
+    net = small()
+    rounded = quantise(images.detach(), 3).requires_grad_()
+    (expected,) = torch.autograd.grad(net(rounded).sum(), rounded)
+    (found,) = torch.autograd.grad(Defended(net, [Quantise(3)])(images).sum(), images)
+    torch.testing.assert_close(found, expected)
+
+
+def through_pillow(images):
+    """A median filter: real pixels of 8 bits, and no derivative at all."""
+    from PIL import ImageFilter
+
+    found = []
+    for picture in (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy():
+        file = io.BytesIO()
+        Image.fromarray(picture).filter(ImageFilter.MedianFilter(3)).save(file, "PNG")
+        found.append(torch.frombuffer(bytearray(Image.open(file).tobytes()), dtype=torch.uint8))
+    return torch.stack(found).view(len(images), *images.shape[2:], 3).permute(0, 3, 1, 2) / 255
+
+
+class Bare:
+    """The same as a stage that knows nothing of gradients."""
+
+    dims, names = 0, ()
+
+    def values(self, u):
+        return u
+
+    def __call__(self, images, u):
+        return through_pillow(images.detach())
+
+
+def test_bpda_attacks_what_has_no_derivative():
+    images, net, ball = smooth(), small(), Linf(0.05)
+    parts = {"objective": Away(), "perturbation": ball, "optimiser": PGD(), "eot": EOT(Compose(), n=1), "steps": 20}
+    cut = Defended(net, [Bare()])
+    with pytest.raises(ValueError, match="gradient is exactly zero"):
+        next(attack(images, cut(images), encoder=cut, **parts))
+    encoder = Defended(net, [Bpda(through_pillow)])
+    anchor = encoder(images)
+    assert torch.equal(anchor, cut(images)), "forward is the real thing"
+    delta = solve(images, anchor, encoder=encoder, **parts).delta
+    noise = ball.noise(images, torch.Generator().manual_seed(0))
+    score = [1 - F.cosine_similarity(encoder((images + d).clamp(0, 1)), anchor) for d in (delta, noise)]
+    assert (score[0] > 5 * score[1]).all(), score
+
+
+def test_bpda_takes_the_gradient_of_its_stand_in():
+    images = torch.rand(2, 3, 8, 10).requires_grad_()
+    stage = Bpda(lambda x: (4 * x).round() / 4, lambda x: x**2)
+    weight = torch.randn(2, 3, 8, 10)
+    (found,) = torch.autograd.grad((stage(images, torch.zeros(2, 0)) * weight).sum(), images)
+    torch.testing.assert_close(found, 2 * images.detach() * weight)
+    with pytest.raises(ValueError, match="`backward` must make pictures as large"):
+        Bpda(lambda x: x[..., ::2])(images, torch.zeros(2, 0))
+
+
+def test_an_encoder_says_how_it_is_compared_behind_a_defence_too():
+    encoder = subject(PhashEncoder(stochastic=True), CPU, Defence("blur", {"gaussian_blur": {"sigma": [0.5, 1.5]}}))
+    plain, features = load_encoder("phash"), torch.randn(3, 64)
+    assert torch.equal(signature_of(encoder)(features), plain.signature(features))
+    assert signature_of(Defended(small(), [Quantise(4)])) is None and randomness_of(small()) is None
+    assert "defence    GaussianBlur" in repr(encoder) and "draws      gaussianblur sigma" in repr(encoder)
+
+
+@pytest.fixture(scope="module")
+def pocket():
+    """The encoder, four pictures, and the embeddings of a gallery."""
+    encoder, everything = load_encoder(), tiles(128)
+    chosen = everything.images[::67][:4]
+    with torch.no_grad():
+        return encoder, chosen, encoder(everything.images[:64])
+
+
+def judged(images, delta, encoder, gallery, transforms, ball):
+    """The mean cosine to the defended encoder's own answer, over views that no attack has drawn."""
+    views = bank(transforms, 64 if transforms.dims else 1, seed=0, purpose="evaluate")
+    with torch.no_grad():
+        own = encoder(images)
+    return float(
+        evaluate(images + ball.quantise(delta, images), own, gallery, encoder=encoder, bank=views).cosine.mean()
+    )
+
+
+@pytest.mark.slow
+def test_an_attack_through_the_codec_beats_one_that_ignores_it(pocket):
+    encoder, images, gallery = pocket
+    safe, ball = Defended(encoder, [Jpeg(30)]), Linf(3 / 255)
+    found = {}
+    for name, target in {"aware": safe, "blind": encoder}.items():
+        parts = {"objective": Away(), "perturbation": ball, "optimiser": PGD(), "eot": EOT(n=1), "steps": 20}
+        with torch.no_grad():
+            own = target(images)
+        delta = solve(images, own, encoder=target, **parts).delta
+        found[name] = judged(images, delta, safe, gallery, Compose(), ball)
+    assert found["aware"] < found["blind"] - 0.1, found
+
+
+@pytest.mark.slow
+def test_an_attack_that_averages_over_a_random_defence_beats_one_that_does_not(pocket):
+    encoder, images, gallery = pocket
+    images = images[:2]
+    safe, ball = Stochastic(Defended(encoder, [ResizePad((0.6, 1.0))])), Linf(12 / 255)
+    random = randomised(Compose(), safe)
+    with torch.no_grad():
+        own = safe(images)
+    found = {}
+    for name, (views, n, steps) in {"aware": (random, 4, 12), "blind": (Compose(), 1, 48)}.items():
+        parts = {
+            "objective": Away(),
+            "perturbation": ball,
+            "optimiser": PGD(),
+            "eot": EOT(views, n=n),
+            "steps": steps,
+        }
+        delta = solve(images, own, encoder=safe, **parts).delta
+        found[name] = judged(images, delta, safe, gallery, random, ball)
+    assert found["aware"] < found["blind"] - 0.05, found
+
+
+def test_the_engine_measures_views_with_their_draws(monkeypatch):
+    """And never compiles."""
+    run = validate(composed("config=smoke", "engine=auto", "defence=blur", "encoder.stochastic=true"))
+    parts, shown = build(run), []
+
+    def measured(encoder, trial, wanted, **_):
+        def spy(images, draws):
+            shown.append(draws.shape)
+            return encoder(images, draws=draws)
+
+        trial(spy, 4)
+        return Choice(Decision(), ())
+
+    monkeypatch.setattr("attacks.experiment.tuning.choose", measured)
+    decide(run, parts, ALONE)
+    assert shown and set(shown) == {(4, 1)}
+    with pytest.raises(ValueError, match=r"`engine\.compile=true`"):
+        prepare(parts.encoder, Decision(compile=True))
+
+
+@pytest.mark.slow
+def test_an_adaptive_attack_is_one_line(tmp_path, monkeypatch):
+    from tests.run.test_run import call
+
+    monkeypatch.chdir(tmp_path)
+    extra = ["defence=resize_pad", "encoder.stochastic=true", "attack.steps=2", "data.count=1"]
+    assert call(monkeypatch, "config=smoke", *extra, f"hydra.run.dir={tmp_path}/run") == 0
+    assert (Path(tmp_path) / "run" / "metrics.json").is_file()

@@ -1,0 +1,243 @@
+"""An encoder that answers with its layers, the names of layers, and what is said of each."""
+
+import copy
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torchvision.models import VisionTransformer, resnet18
+from torchvision.models.feature_extraction import create_feature_extractor
+
+from attacks import Features, Layers, layer_shapes, load_encoder, named_layers
+from attacks.encoders.description import identity
+from attacks.encoders.engine import Decision, prepare
+from attacks.encoders.features import featured
+from attacks.encoders.image_encoder import Origin
+from attacks.encoders.layers import layer_listing, visits
+from attacks.encoders.loading import ImageEncoder, Preprocess
+from attacks.encoders.phash import Phash
+from attacks.schema.encoder import PocketEncoder
+from tests.encoders.test_layers import hooks
+from tests.run.test_run import call
+
+PAIR = {"layer2": "mean", "layer4.1.conv2": "flat"}
+
+
+@pytest.fixture(scope="module")
+def resnet():
+    torch.manual_seed(0)
+    return resnet18(weights=None).eval()
+
+
+@pytest.fixture(scope="module")
+def encoder(resnet):
+    preprocess = Preprocess(32, "pil_bilinear", (0.5, 0.5, 0.5), (0.3, 0.3, 0.3))
+    return ImageEncoder(resnet, preprocess, Origin("test", "resnet18", "random"))
+
+
+@pytest.fixture
+def images():
+    return torch.rand(4, 3, 40, 48)
+
+
+def test_layers_are_called_as_the_library_calls_them(encoder, resnet):
+    wanted = [name for name, _ in resnet.named_modules() if name]
+    for wrapped in (encoder, Layers(encoder, ["layer1"]), Features(encoder, ["layer1"]), resnet):
+        assert list(named_layers(wrapped)) == wanted
+        assert named_layers(wrapped)["layer3"] is resnet.layer3
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "mlp_dim": 32}
+    vit = VisionTransformer(image_size=32, patch_size=8, num_classes=5, **sizes)
+    assert "encoder.layers.encoder_layer_0" in named_layers(vit)  # its own `encoder` is a layer like any other
+
+
+def test_one_layer_is_given_as_it_is(encoder, resnet, images):
+    theirs = create_feature_extractor(resnet, {"layer3": "layer3"})(encoder.preprocess(images))["layer3"]
+    assert torch.equal(Features(encoder, ["layer3"])(images), theirs.flatten(1))
+    torch.testing.assert_close(Features(encoder, {"layer3": "mean"})(images), theirs.mean((2, 3)))
+    assert torch.equal(Features(encoder, ["output"])(images), encoder(images))
+
+
+def test_the_cosine_of_several_layers_is_the_mean_of_theirs(encoder, images):
+    each = [Features(encoder, {name: pool})(images).double() for name, pool in PAIR.items()]
+    both = Features(encoder, PAIR)(images).double()
+    wanted = sum(F.cosine_similarity(rows[:2], rows[2:]) for rows in each) / 2
+    torch.testing.assert_close(F.cosine_similarity(both[:2], both[2:]), wanted, rtol=0, atol=1e-6)
+    assert both.shape == (4, 128 + 512)
+    torch.testing.assert_close(both.square().sum(1), torch.full((4,), 2.0).double())
+
+
+def test_a_dead_layer_has_no_say_and_no_gradient():
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 6)).double().eval()
+    nn.init.zeros_(network[0].weight), nn.init.zeros_(network[0].bias)
+    leaf = torch.rand(2, 3, 8, 8, dtype=torch.float64, requires_grad=True)
+    answer = Features(network, ["0", "2"])(leaf)
+    (grad,) = torch.autograd.grad(answer.sum(), leaf)
+    assert answer.isfinite().all() and (answer[:, : 4 * 36] == 0).all() and (grad == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("decision", "near", "slope"),
+    [
+        (Decision(fold=True), 1e-4, 1e-2),
+        (Decision(layout="channels_last"), 1e-4, 1e-2),
+        (Decision(precision="mixed"), 1e-6, 0.1),
+        (Decision(precision="bfloat16"), 0.05, 0.8),
+    ],
+    ids=["fold", "layout", "mixed", "half"],
+)
+def test_an_engine_runs_them_as_it_runs_an_encoder(encoder, images, decision, near, slope):
+    features = Features(encoder, PAIR)
+    prepared, weights = prepare(features, decision), torch.randn(4, 640)
+
+    def both(run):
+        leaf = images.clone().requires_grad_()
+        answer = run(leaf)
+        return answer.detach(), torch.autograd.grad((answer * weights).sum(), leaf)[0]
+
+    (wanted, steep), (found, steps) = both(features), both(prepared)
+    assert (found - wanted).norm() < near * wanted.norm()
+    assert (steps - steep).norm() < slope * steep.norm()
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
+def test_a_compiler_can_follow(images):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()).eval()
+    features = Features(network, {"0": "mean", "2": "flat"})
+    compiled = torch.compile(copy.deepcopy(features), dynamic=False, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(images), features(images))
+    torch.testing.assert_close(compiled(images.flip(0)), features(images.flip(0)))
+
+
+def test_a_deep_copy_has_hooks_of_its_own(encoder, images):
+    features = Features(encoder, ["layer1", "layer2"])
+    twin, wanted = copy.deepcopy(features), features(images)
+    with torch.no_grad():
+        named_layers(twin)["layer2"][1].bn2.weight.add_(1)
+    assert not torch.equal(twin(images), wanted)
+    assert torch.equal(features(images), wanted)
+
+
+def test_a_layer_that_grows_with_the_picture_is_named(images):
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    features = Features(network, ["0"])
+    twin = copy.deepcopy(features)  # as an engine makes them; what both say is compared
+    features(images)
+    with pytest.raises(ValueError, match=r"layer `0` gives 1176 numbers .* gave 6992 .* pool it by mean"):
+        twin(images[..., :23, :16])
+    mean = Features(network, {"0": "mean"})
+    assert mean(images).shape == mean(images[..., :23, :16]).shape
+
+
+def test_weights_are_frozen(encoder):
+    assert not any(weight.requires_grad for weight in Features(encoder, ["layer1"]).parameters())
+
+
+REFUSED = {
+    "unknown": (["layre3"], "the encoder has no 'layre3'; did you mean layer3, "),
+    "by its inner name": (["network.layer3"], "has no 'network.layer3'"),
+    "tokens": (["layer3:tokens"], "layer3 must become one row a picture: flat, mean or cls; got 'tokens'"),
+    "pool": (["layer3:max"], "the pool of layer3 must be one of flat, mean, cls, tokens; got 'max'"),
+    "twice": (["layer3", "layer3:mean"], "may name a layer once; got layer3 twice"),
+}
+
+
+@pytest.mark.parametrize(("layers", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_work_is_named_by_its_key(encoder, layers, message):
+    before = hooks(encoder)
+    with pytest.raises(ValueError, match=f"^`encoder.features`.*{message}") as error:
+        featured(encoder, layers)
+    assert "\n" not in str(error.value)
+    assert hooks(encoder) == before
+
+
+def test_an_encoder_that_is_compared_in_its_own_way_has_no_others():
+    with pytest.raises(ValueError, match="a Phash says itself how its features are compared"):
+        Features(Phash(), ["output"])
+
+
+def test_the_manifest_names_the_weights_of_the_encoder_inside():
+    encoder = load_encoder()
+    found = identity(PocketEncoder(features=["head"]), featured(encoder, ["head"]))
+    assert found.pop("features") == ["head"]
+    assert found == identity(PocketEncoder(), encoder)
+
+
+# --- what is inside ---
+
+
+class Odd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.twice, self.idle, self.parts, self.words = nn.ReLU(), nn.Linear(2, 2), Parts(), Words()
+        self.last = nn.Sequential(nn.Flatten(), nn.Flatten())
+
+    def forward(self, images):
+        self.words(images)
+        return self.last(self.twice(self.twice(self.parts(images)[0])))
+
+
+class Parts(nn.Module):
+    def forward(self, images):
+        return images - 0.5, images
+
+
+class Words(nn.Module):
+    def forward(self, images):
+        return {"shape": images.shape}
+
+
+def test_shapes_are_those_of_the_answers(encoder, resnet, images):
+    names = ["conv1", "layer1", "layer3.0.downsample.1", "avgpool"]
+    theirs, before = create_feature_extractor(resnet, names)(encoder.preprocess(images)), hooks(encoder)
+    found = layer_shapes(encoder, images)
+    assert {name: found[name] for name in names} == {name: tuple(theirs[name].shape) for name in names}
+    assert list(found) == [*named_layers(encoder), "output"]
+    assert found["output"] == encoder(images).shape
+    assert hooks(encoder) == before
+
+
+def test_what_is_odd_is_said():
+    image = torch.rand(1, 3, 4, 5)
+    found = {visit.name: visit for visit in visits(Odd().eval(), image)}
+    assert (found["twice"].calls, found["idle"].calls, found["parts"].answer) == (2, 0, "2 parts")
+    assert found["last"].same == found["last.1"].same == found["output"].same == "last.0"
+    assert list(layer_shapes(Odd().eval(), image)) == ["twice", "parts", "last", "last.0", "last.1", "output"]
+    lines = dict(line.split(maxsplit=1) for line in layer_listing(Odd().eval(), image).split("\n\n")[-1].splitlines())
+    assert lines["twice"].endswith("(1,3,4,5), the last of 2 calls")
+    assert lines["idle"].endswith("was not called")
+    assert lines["parts"].endswith("(1,3,4,5), the first of 2 parts")
+    assert lines["words"].endswith("a dict, no row for each picture, so no features")
+
+
+def test_an_answer_changed_in_place_is_another(resnet):
+    found = {visit.name: visit for visit in visits(resnet, torch.rand(1, 3, 32, 32))}
+    assert found["relu"].same is None  # torchvision's writes over the answer of bn1
+    assert found["layer1"].same == found["layer1.1"].same is not None
+
+
+def test_showing_an_encoder_runs_nothing_and_leaves_nothing(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, "config=smoke", "show=encoder", "encoder.features=[stages.5:mean,head]") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "Pocket("
+    assert any(line.split() == ["stages.8", "_Residual", "(1,112,4,4)"] for line in said)
+    assert said[-1].split() == ["output", "Features", f"(1,{80 + 128})"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_else_can_be_shown(monkeypatch, capsys, tmp_path):
+    assert call(monkeypatch, "config=smoke", "show=layers", f"hydra.run.dir={tmp_path}") == 1
+    assert capsys.readouterr().err == "error: `show` must be encoder, or null for a run; got 'layers'\n"
+
+
+@pytest.mark.slow
+def test_a_run_attacks_the_layers_that_it_names(monkeypatch, tmp_path):
+    short = ["config=smoke", "data.count=1", "attack.steps=2", "evaluate.views=4", f"hydra.run.dir={tmp_path}"]
+    assert call(monkeypatch, *short, "encoder.features=[stages.5:mean,stages.8]") == 0
+    manifest, metrics = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("manifest", "metrics"))
+    assert manifest["encoder"]["features"] == ["stages.5:mean", "stages.8"]
+    arms = metrics["arms"]
+    assert arms["eot"]["cosine"]["mean"] < arms["noise"]["cosine"]["mean"]

@@ -1,0 +1,245 @@
+"""What an encoder does to a picture is what its library does: to the pixel, at the edges, for any shape."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torchvision.transforms import v2
+
+from attacks.encoders.families.torchvision_models import preprocessing
+from attacks.encoders.preprocess import Preprocess
+from tests.helpers.encoder_laws import (
+    PIL,
+    as_pil,
+    assert_as_tensor,
+    assert_every_pixel_counts,
+    difference,
+    three_pictures,
+)
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MODES = {"pil_bilinear": v2.InterpolationMode.BILINEAR, "pil_bicubic": v2.InterpolationMode.BICUBIC}
+
+
+def presets():
+    """Every preset of a classification model's weights, each once."""
+    found = {}
+    for model in torchvision.models.list_models(module=torchvision.models):
+        for weights in torchvision.models.get_model_weights(model):
+            preset = weights.transforms()
+            key = (preset.resize_size[0], preset.crop_size[0], preset.interpolation.value, *preset.mean, *preset.std)
+            found[key] = preset
+    return {f"{k[0]}-{k[1]}-{k[2]}-{k[-1]:.3g}": preset for k, preset in found.items()}
+
+
+PRESETS = presets()
+
+
+class Exact(torch.nn.Module):
+    """A preset in float64: torchvision's own forward, but for the rounding to float32 at its end."""
+
+    def __init__(self, preset):
+        super().__init__()
+        self.steps = v2.Compose(
+            [
+                v2.Resize(preset.resize_size, preset.interpolation, antialias=True),
+                v2.CenterCrop(preset.crop_size),
+                v2.Normalize(preset.mean, preset.std),
+            ]
+        )
+
+    def forward(self, picture):
+        return self.steps(picture)
+
+
+def plain(size, kernel="pil_bilinear", **fields):
+    """A specification whose normalisation does nothing."""
+    return Preprocess(size, kernel, (0.0,) * 3, (1.0,) * 3, **fields)
+
+
+def pictures(*shape, seed=0):
+    return torch.rand(1, 3, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_there_are_as_many_presets_as_torchvision_had_when_this_was_written_or_more():
+    assert len(PRESETS) >= 28
+    assert all(type(p).__name__ == "ImageClassification" and p.antialias for p in PRESETS.values())
+
+
+FEW = ("256-224-bilinear-0.225", "342-299-bilinear-0.225", "232-224-bicubic-0.225", "480-480-bicubic-0.5")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FEW else pytest.mark.slow) for n in PRESETS])
+def test_every_preset_of_torchvision_is_followed(name):
+    preset = PRESETS[name]
+    ours = preprocessing(preset)
+    assert_as_tensor(ours, Exact(preset), limit=1e-12)
+    most = PIL[ours.kernel][0]
+    for title, picture in three_pictures().items():
+        gap = 255 * difference(ours(picture), preset(as_pil(picture))[None], ours)
+        # Between its passes Pillow clips what bicubic overshoots: a few values in a photograph are levels away.
+        assert float((gap > most + 0.01).double().mean()) <= 2e-4, title
+        assert float(gap.mean()) <= 1 / 3, title  # of two roundings, each of half a level at most
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_torchvisions_own_call_differs_by_its_float32_alone(name):
+    # The preset ends in float32 whatever it was given; resized in float32 it is off by up to 3e-5, and ours by 3e-7.
+    ours = preprocessing(PRESETS[name])
+    assert_as_tensor(ours, lambda picture: PRESETS[name](picture), limit=5e-7)
+    assert_as_tensor(ours, lambda picture: PRESETS[name](picture.float()), limit=1e-4)
+    for title, picture in three_pictures().items():
+        assert float(difference(ours(picture.float()), ours(picture), ours).max()) <= 1e-6, title
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FEW else pytest.mark.slow) for n in PRESETS])
+def test_with_eight_bits_it_is_pillows_path_bit_for_bit(name):
+    ours = dataclasses.replace(preprocessing(PRESETS[name]), eight_bit=True)
+    for title, picture in three_pictures().items():
+        assert torch.equal(ours(picture.float())[0], PRESETS[name](as_pil(picture))), title
+
+
+SHAPES = [(1, 1), (7, 5), (20, 2000), (2000, 20), (31, 97), (64, 64), (65, 64), (200, 301), (3, 400)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("frame", [(32, 32), (33, 32), (29, 36), (90, 7)], ids=str)
+@pytest.mark.parametrize("kernel", MODES)
+def test_a_resize_of_the_shorter_side_and_a_crop(shape, frame, kernel):
+    # Smaller and larger than the picture, enlarging and shrinking, odd margins and odd borders.
+    ours = plain(40, kernel, fit="cover", crop=frame)
+    theirs = v2.Compose([v2.Resize(40, MODES[kernel], antialias=True), v2.CenterCrop(frame)])
+    picture = pictures(*shape)
+    torch.testing.assert_close(ours(picture), theirs(picture).clamp(0, 1), rtol=0, atol=1e-12)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
+@settings(max_examples=150, deadline=None)
+def test_a_crop_and_its_border_lie_where_torchvision_lays_them(height, width, high, wide):
+    picture = pictures(height, width)
+    found = plain(None, crop=(high, wide))(picture)
+    assert torch.equal(found, v2.functional.center_crop(picture, [high, wide]))
+
+
+lengths = st.integers(1, 3000)
+
+
+@given(lengths, lengths, st.integers(1, 600))
+@settings(max_examples=300, deadline=None)
+def test_sizes_are_those_of_torchvisions_resize(height, width, size):
+    compute = v2.functional._geometry._compute_resized_output_size
+    assert plain(size, fit="cover").resized(height, width) == tuple(compute((height, width), size=[size]))
+    within = tuple(max(1, n) for n in compute((height, width), size=None, max_size=size))  # where theirs fails at 0
+    assert plain(size, fit="contain").resized(height, width) == within
+    assert plain((size, 7)).resized(height, width) == (size, 7)
+
+
+@given(lengths, lengths, st.integers(1, 600), st.integers(1, 600), st.sampled_from(["down", "nearest"]))
+@settings(max_examples=300, deadline=None)
+def test_cover_covers_and_contain_stays_within_a_box_of_any_shape(height, width, high, wide, rounding):
+    cover = plain((high, wide), fit="cover", rounding=rounding).resized(height, width)
+    assert cover[0] >= high and cover[1] >= wide and (cover[0] == high or cover[1] == wide)
+    contain = plain((high, wide), fit="contain", rounding=rounding).resized(height, width)
+    assert contain[0] <= high and contain[1] <= wide and (contain[0] == high or contain[1] == wide)
+    # The other side keeps the aspect, to a pixel.
+    for found in (cover, contain):
+        assert any(
+            abs(found[0] - height * ratio) <= 1 and abs(found[1] - width * ratio) <= 1
+            for ratio in (high / height, wide / width)
+        )
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 32))
+@settings(max_examples=100, deadline=None)
+def test_a_multiple_is_the_largest_one_within_the_picture(height, width, multiple):
+    for has, found in zip((height, width), plain(None, multiple=multiple).resized(height, width), strict=True):
+        assert found % multiple == 0 and found >= multiple
+        assert found <= has < found + multiple or (has < multiple and found == multiple)
+
+
+def test_without_a_size_nothing_is_resampled():
+    picture = pictures(33, 47)
+    assert torch.equal(plain(None)(picture), picture)
+
+
+def test_blue_first_is_normalised_in_the_networks_order():
+    picture = pictures(9, 11)
+    found = Preprocess(None, "pil_bilinear", MEAN, STD, bgr=True)(picture)
+    torch.testing.assert_close(found, v2.functional.normalize(picture.flip(1), MEAN, STD), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("fill", [0.0, 1.0, (0.1, 0.5, 0.9)], ids=str)
+@pytest.mark.parametrize("bgr", [False, True])
+def test_the_border_has_the_colour_that_was_asked_for(fill, bgr):
+    picture = pictures(10, 30)
+    found = plain(16, fit="contain", crop=(16, 16), fill=fill, bgr=bgr)(picture)
+    colour = torch.tensor(fill if isinstance(fill, tuple) else (fill,) * 3, dtype=torch.float64)[:, None, None]
+    small = v2.functional.resize(picture, [5, 16], antialias=True).clamp(0, 1)
+    canvas = colour.expand(1, 3, 16, 16).clone()
+    canvas[..., 5:10, :] = small
+    torch.testing.assert_close(found, canvas.flip(1) if bgr else canvas, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("eight_bit", [False, True])
+@pytest.mark.parametrize(
+    "fields",
+    [{"fit": "cover", "crop": (224, 224)}, {"fit": "squash"}, {"fit": "contain", "crop": (224, 224)}],
+    ids=["cover", "squash", "contain"],
+)
+def test_a_gradient_reaches_every_pixel_that_is_kept(fields, eight_bit):
+    kept = assert_every_pixel_counts(Preprocess(224, "pil_bicubic", MEAN, STD, eight_bit=eight_bit, **fields))
+    assert kept == pytest.approx(0.75 if fields["fit"] == "cover" else 1, abs=0.01)
+
+
+@pytest.mark.parametrize("shape", [(6, 9), (23, 17)], ids=str)
+@pytest.mark.parametrize("kernel", ["pil_bicubic", "cv2_area", "torch_bilinear_aa"])
+def test_its_gradient_is_exact(shape, kernel):
+    ours = Preprocess(8, kernel, MEAN, STD, fit="cover", crop=(7, 9), fill=0.5, bgr=True)
+    picture = (0.3 + 0.4 * pictures(*shape)).requires_grad_()
+    assert torch.autograd.gradcheck(ours, (picture,), fast_mode=True)
+
+
+def test_with_eight_bits_the_gradient_is_that_of_the_resize_without():
+    picture, weights = 0.3 + 0.4 * pictures(30, 40), None
+    gradients = []
+    for eight_bit in (False, True):
+        leaf = picture.clone().requires_grad_()
+        answer = Preprocess(12, "pil_bicubic", MEAN, STD, fit="cover", eight_bit=eight_bit)(leaf)
+        weights = torch.randn_like(answer) if weights is None else weights
+        gradients += torch.autograd.grad((answer * weights).sum(), leaf)
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float16, 2e-3), (torch.bfloat16, 2e-2), (torch.float32, 2e-6)])
+@pytest.mark.parametrize("eight_bit", [False, True])
+def test_pictures_of_any_precision_keep_it(dtype, limit, eight_bit):
+    ours = Preprocess(24, "pil_bicubic", MEAN, STD, fit="cover", crop=(24, 24), eight_bit=eight_bit)
+    picture = pictures(50, 60).to(dtype)
+    found = ours(picture)
+    assert found.dtype == dtype
+    # The same picture in float64: only the arithmetic and the rounding of the answer differ.
+    torch.testing.assert_close(found.double(), ours(picture.double()), rtol=0, atol=limit / min(STD))
+
+
+def test_a_picture_does_not_feel_its_neighbours():
+    ours = Preprocess(24, "pil_bicubic", MEAN, STD, fit="cover", crop=(24, 24))
+    batch = torch.cat([pictures(50, 60, seed=seed) for seed in range(3)])
+    assert torch.equal(ours(batch), torch.cat([ours(picture[None]) for picture in batch]))
+
+
+def test_a_black_picture_and_a_white_one_have_the_values_that_are_printed():
+    made = Preprocess(8, "pil_lanczos", MEAN, STD)
+    for value in (0.0, 1.0):
+        found = made(torch.full((1, 3, 20, 30), value, dtype=torch.float64))[0, :, 0, 0]
+        assert np.allclose(found, (value - np.array(MEAN)) / STD, atol=1e-12)
+
+
+def test_the_oracle_has_pictures_of_three_aspects():
+    aspects = [picture.shape[3] / picture.shape[2] for picture in three_pictures().values()]
+    assert aspects[0] > 1 > aspects[1] and aspects[2] == 1
+    assert isinstance(as_pil(next(iter(three_pictures().values()))), Image.Image)

@@ -1,0 +1,195 @@
+"""An encoder whose dropout stays alive: what it drops is a function of the view's coordinate, and of nothing else."""
+
+import copy
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import gradcheck
+from torchvision.ops import StochasticDepth
+
+from attacks.encoders.engine import Decision, prepare
+from attacks.encoders.features import Features
+from attacks.encoders.loading import Stochastic
+from attacks.encoders.stochastic import draws_by_view
+from tests.helpers.dropping import KINDS, Tokens, pictures, plain
+from transforms import Sobol
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@every_kind
+def test_a_row_is_a_function_of_itself_and_of_its_coordinate(kind):
+    encoder, images, w = Stochastic(Tokens(KINDS[kind]())), pictures(6), torch.rand(6, 1)
+    whole, state = encoder(images, draws=w), torch.get_rng_state()
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    torch.testing.assert_close(encoder(images[order], draws=w[order]), whole[order], rtol=1e-12, atol=1e-12)
+    for size in (1, 2, 4):
+        parts = [encoder(a, draws=b) for a, b in zip(images.split(size), w.split(size), strict=True)]
+        torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-12, atol=1e-12)
+    assert torch.equal(encoder(images, draws=w), whole)
+    assert torch.equal(torch.get_rng_state(), state), "torch's own generator is left alone"
+    with torch.enable_grad():  # fused kernels without a gradient would leave the dropout out
+        seen = encoder(images.clone().requires_grad_(), draws=w)
+    torch.testing.assert_close(seen.detach(), whole, rtol=1e-12, atol=1e-12)
+
+
+@every_kind
+def test_without_draws_it_is_the_encoder_and_with_others_another_one(kind):
+    network, images = Tokens(KINDS[kind]()), pictures()
+    encoder = Stochastic(network)
+    first, second = (encoder(images, draws=torch.full((3, 1), at)) for at in (0.25, 0.75))
+    assert torch.equal(encoder(images), network(images))
+    assert not network.training and not any(module.training for module in encoder.modules())
+    for a, b in ((first, second), (first, encoder(images))):
+        assert ((a - b).norm(dim=1) > 1e-3).any()
+    same = encoder(images[:1].expand(4, -1, -1, -1), draws=torch.arange(4)[:, None] / 4)
+    assert len(same.unique(dim=0)) > 1, "rows do not share their numbers"
+
+
+@every_kind
+def test_gradcheck_at_fixed_draws(kind):
+    encoder, w = Stochastic(Tokens(KINDS[kind]())), torch.rand(2, 1)
+    assert gradcheck(lambda images: encoder(images, draws=w), (pictures(2).requires_grad_(),), fast_mode=True)
+
+
+def test_dropout_is_unbiased_and_drops_as_often_as_it_says():
+    linear = nn.Sequential(nn.Flatten(), nn.Dropout(0.4), nn.Linear(3 * 8 * 16, 5)).double().eval()
+    encoder, image = Stochastic(linear), pictures(1)
+    many = encoder(image.expand(4096, -1, -1, -1), draws=Sobol()(4096, 1, seed=0))
+    off = (many.mean(0) - linear(image)[0]) / (many.std(0) / 4096**0.5)
+    assert off.abs().max() < 4.5
+    ones = Stochastic(nn.Sequential(nn.Dropout(0.4)).eval())
+    kept = ones(torch.ones(64, 3, 8, 16), draws=Sobol()(64, 1, seed=0))
+    assert kept.unique().tolist() == pytest.approx([0, 1 / 0.6])
+    assert float((kept > 0).double().mean()) == pytest.approx(0.6, abs=0.01)
+
+
+def test_passes_of_several_threads_do_not_wake_each_other():
+    encoder, images, w = Stochastic(plain(torch.float64)), pictures(3, size=(12, 14)), torch.rand(3, 1)
+    calls, found = [{"draws": w}, {}] * 2, []
+    wanted = [encoder(images, **call) for call in calls]
+
+    def work(i):
+        for _ in range(50):
+            found.append(torch.allclose(encoder(images, **calls[i]), wanted[i]))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 200 and not any(module.training for module in encoder.modules())
+
+
+def test_norms_stay_in_evaluation_mode():
+    network = plain()
+    before = copy.deepcopy(network.state_dict())
+    Stochastic(network)(pictures(4, torch.float32, (12, 14)), draws=torch.rand(4, 1))
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("decision", "bound"),
+    [
+        (Decision(layout="channels_last"), 1e-5),
+        (Decision(fold=True), 1e-5),
+        (Decision(precision="mixed"), 0.02),
+        (Decision(precision="bfloat16"), 0.1),
+    ],
+    ids=["layout", "fold", "mixed", "bfloat16"],
+)
+def test_an_engine_changes_nothing_in_what_is_dropped(decision, bound):
+    encoder = Stochastic(plain(p=0.5))
+    images, w = pictures(4, torch.float32, (12, 14)), torch.rand(4, 1)
+    pulled = []
+    for run in (encoder, prepare(encoder, decision)):
+        leaf = images.clone().requires_grad_()
+        run(leaf, draws=w).square().sum().backward()
+        pulled.append(leaf.grad)
+    assert float((pulled[1] - pulled[0]).norm() / pulled[0].norm()) < bound
+
+
+def lone(layer):
+    return nn.Sequential(layer).eval()
+
+
+class DropOrder(nn.Module):
+    p = 0.5
+
+    def forward(self, x):
+        return x[torch.randperm(len(x))]
+
+
+class DropBlock(nn.Module):
+    """As timm's: what is left is raised by the share that is left of the whole batch."""
+
+    p = 0.5
+
+    def forward(self, x):
+        rows = torch.full_like(x[..., :1], 0.5)
+        mask = torch.bernoulli(rows) if self.training else rows
+        return (x * mask / mask.mean()).flatten(1)
+
+
+class SequenceFirst(nn.Module):
+    """(N,3,H,W) to (H,N,...): its dropout has no axis of pictures in front."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.drop(x.permute(2, 0, 1, 3)).permute(1, 2, 0, 3)
+
+
+class OnlySmall(nn.Module):
+    def forward(self, x):
+        if x.shape[2:] != (8, 16):
+            raise ValueError("pictures must be 8x16")
+        return x
+
+
+def test_a_trial_says_nothing_of_the_length_of_a_layers_rows():
+    network = nn.Sequential(nn.Conv2d(3, 2, 1), nn.Dropout(), nn.Flatten()).eval()
+    encoder = Stochastic(Features(network, ["0"]))  # its rows are as long as the picture is large
+    draws_by_view(encoder)
+    assert encoder(pictures(2, torch.float32), draws=torch.rand(2, 1)).shape == (2, 2 * 8 * 16)
+
+
+def test_what_cannot_be_told_apart_by_views_is_refused():
+    images, w = pictures(4), torch.rand(4, 1)
+    with pytest.raises(ValueError, match="no layer that drops"):
+        Stochastic(lone(nn.Dropout(0.0)))
+    with pytest.raises(ValueError, match="evaluation mode"):
+        Stochastic(lone(nn.Dropout()).train())
+    with pytest.raises(ValueError, match="not the batch"):
+        Stochastic(lone(StochasticDepth(0.5, "batch")))(images, draws=w)
+    with pytest.raises(ValueError, match="randperm"):
+        Stochastic(lone(DropOrder()))(images, draws=w)
+    with pytest.raises(ValueError, match="not the batch"):
+        Stochastic(SequenceFirst().eval())  # 64 rows could be 32 for each of 2 pictures, but not for 3
+    only = Stochastic(nn.Sequential(OnlySmall(), SequenceFirst()).eval())  # cannot be tried
+    only(images, draws=w)  # 8 rows for 4 pictures could be two for each ...
+    with pytest.raises(ValueError, match="not the batch"):
+        only(images[:2], draws=w[:2])  # ... but not 8 for 2
+    with pytest.raises(ValueError, match="rest of its batch"):
+        draws_by_view(Stochastic(DropBlock().eval()))
+    draws_by_view(
+        Stochastic(nn.Sequential(nn.AdaptiveAvgPool2d((8, 16)), Tokens(nn.Dropout(), torch.float32)).eval())
+    )
+    for bad in (torch.rand(4, 2), torch.rand(3, 1), torch.rand(4)):
+        with pytest.raises(ValueError, match="`draws` must hold 1 coordinates"):
+            Stochastic(lone(nn.Dropout()))(images, draws=bad)
+    with pytest.raises(ValueError, match=r"`engine\.compile=true`"):
+        prepare(Stochastic(plain()), Decision(compile=True))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@every_kind
+def test_a_gpu_drops_what_a_cpu_drops(kind):
+    encoder, images, w = Stochastic(Tokens(KINDS[kind]())), pictures(6), torch.rand(6, 1)
+    here = encoder(images, draws=w)
+    there = encoder.to("cuda")(images.cuda(), draws=w.cuda())
+    torch.testing.assert_close(there.cpu(), here, rtol=1e-9, atol=1e-9)

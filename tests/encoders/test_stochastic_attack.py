@@ -1,0 +1,124 @@
+"""Attacks on an encoder whose dropout stays alive: its draws are coordinates of the view, and of the expectation."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attacks import EOT, PGD, Adversary, Away, Ensemble, Layers, Linf, Members, Paired, attack, bank, examine
+from attacks.encoders.loading import Stochastic
+from attacks.encoders.randomness import drawn, randomised, randomness_of
+from attacks.evaluation.scores import mean_embedding
+from attacks.solvers.worst import uphill
+from tests.helpers.dropping import double, pictures, plain
+from tests.helpers.fellows import together
+from transforms import Affine, Compose, scene_of, stream
+from transforms.compose import view
+
+CAMERA = Compose([Affine(degrees=15, scale=(0.8, 1.2))])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_estimate_is_the_same_in_any_chunks_and_on_any_number_of_processes(shared):
+    encoder, images = Stochastic(plain(double)), pictures(3, size=(12, 14))
+    camera, anchor = randomised(CAMERA, encoder), encoder(images)
+    delta = 0.05 * torch.randn_like(images[:1] if shared else images)
+
+    def estimate(world, chunk):
+        eot = EOT(camera, n=8, chunk=chunk)
+
+        def loss(pixels, rows, draws):
+            return F.cosine_similarity(encoder(pixels, draws=draws), anchor[rows], dim=1)
+
+        def scene(part, rows):
+            return scene_of(images[rows] + part)
+
+        return eot.estimate(delta, scene, loss, eot.points(0, 0, images), count=3, world=world)
+
+    found = [each for size in (1, 2, 3) for each in together(size, lambda world: estimate(world, 24))]
+    found += [together(1, lambda world, c=chunk: estimate(world, c))[0] for chunk in (1, 3, 7)]
+    for other in found[1:]:
+        torch.testing.assert_close(other.grad, found[0].grad, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(other.mean, found[0].mean)
+
+
+class Spy(Stochastic):
+    """Counts the pictures that it has seen without draws."""
+
+    bare = 0
+
+    def forward(self, images, draws=None, **which):
+        self.bare += len(images) * (draws is None)
+        return super().forward(images, draws=draws, **which)
+
+
+def setup(encoder, **changes):
+    given = {
+        "encoder": encoder,
+        "objective": Away(),
+        "perturbation": Linf(0.1),
+        "optimiser": PGD(),
+        "eot": EOT(randomised(CAMERA, encoder), n=4, chunk=6),
+        "steps": 4,
+    }
+    return given | changes
+
+
+@pytest.mark.parametrize("changes", [{}, {"objective": Paired(Away())}, {"adversary": Adversary(8, 1)}], ids=str)
+def test_an_attack_and_its_judges_show_every_view_with_draws(changes):
+    encoder, images = Spy(plain()), pictures(2, torch.float32, (12, 14))
+    anchor, parts = encoder(images), setup(encoder, **changes)
+    encoder.bare = 0
+    *_, step = attack(images, anchor, **parts)
+    views = bank(parts["eot"].transforms, 8, seed=0, purpose="evaluate")
+    given = (images + step.delta, anchor, encoder, parts["objective"], 5)
+    losses = views.losses(*given, untouched=images)
+    views.features(images, encoder, 5)
+    mean_embedding(images, encoder, views, 5)
+    parts = {"encoder": encoder, "objective": parts["objective"], "views": views, "losses": losses}
+    found = uphill(images + step.delta, anchor, **parts, refine_steps=2, untouched=images)
+    assert not encoder.bare
+    assert set(found.u[..., -1].flatten().tolist()) <= set(views.u[:, -1].tolist()), "a seed does not climb"
+
+
+def test_the_same_seed_gives_the_same_bits_and_the_judge_draws_for_itself():
+    encoder, images = Stochastic(plain()), pictures(2, torch.float32, (12, 14))
+    parts = setup(encoder)
+    first, second = ([step.delta for step in attack(images, encoder(images), **parts)] for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    camera = parts["eot"].transforms
+    attacked = {float(w) for step in range(40) for w in parts["eot"].points(stream(0, "attack"), step, images)[:, -1]}
+    judged = bank(camera, 512, seed=0, purpose="evaluate").u[:, -1].tolist()
+    assert len(attacked) == 160 and len(set(judged)) == 512 and not attacked & set(judged)
+    assert camera.names[-1] == "encoder dropout (seed)" and camera.dims - 1 in camera.discrete
+
+
+def test_layers_and_ensembles_hand_the_draws_on():
+    one, two, still = Stochastic(plain()), Stochastic(plain()), plain()
+    images, w = pictures(3, torch.float32, (12, 14)), torch.rand(3, 2)
+    both = Ensemble([one, still, two])
+    assert both.randomness.names == ("dropout1 (seed)", "dropout2 (seed)")
+    own = one(images, draws=w[:, :1]), still(images), two(images, draws=w[:, 1:])
+    for i, (a, b) in enumerate(zip(both(images, draws=w), own, strict=True)):
+        assert torch.equal(a, b) and torch.equal(both(images, only=i, draws=w), b)
+    with Layers(one, ["4", "output"]) as layers:
+        found = layers(images, draws=w[:, :1])
+        assert torch.equal(found["output"], own[0]) and randomness_of(layers).dims == 1
+        assert not torch.equal(found["4"], layers(images)["4"])
+    for combine in ("losses", "gradients"):
+        parts = setup(both, objective=Members(Away(), combine), steps=2)
+        assert len(list(attack(images, both(images), **parts))) == 2
+
+
+def test_the_sanity_checks_run_and_find_the_slope_of_the_same_draws():
+    encoder, images = Stochastic(plain(p=0.1)), pictures(2, torch.float32, (12, 14))
+    found = examine(images, encoder(images), **setup(encoder))
+    verdicts = {check.name: check.verdict for check in found.checks}
+    assert verdicts["finite differences"] == verdicts["active test"] == "passed", found
+
+
+def test_a_pipeline_holds_the_draws_of_its_encoder_and_shows_the_same_pictures():
+    encoder, images, still = Stochastic(plain()), pictures(2, torch.float32, (12, 14)), plain()
+    camera, u = randomised(CAMERA, encoder), torch.rand(3, CAMERA.dims + 1)
+    assert randomised(CAMERA, still) is CAMERA and drawn(CAMERA, u[:, :-1]) == {}
+    assert torch.equal(drawn(camera, u)["draws"], u[:, -1:])
+    assert torch.equal(view(camera, scene_of(images), u), view(CAMERA, scene_of(images), u[:, :-1]))

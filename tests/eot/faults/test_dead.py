@@ -1,0 +1,50 @@
+"""No gradient dies in silence: of a member of an ensemble, of a penalty, of a picture whose loss is at its end."""
+
+import pytest
+
+from attacks import EOT, Away, CVaR, Linf, Toward
+from attacks.data.gallery import tiles
+from attacks.objectives.ensemble import Ensemble, Members
+from tests.objectives.test_ensemble import VIEWS, Small, final
+
+
+@pytest.fixture
+def images():
+    return tiles(96).spread(3).images[..., :20, :24].contiguous()
+
+
+class Blind(Small):
+    """An encoder whose gradient is cut, or zero."""
+
+    def __init__(self, cut):
+        super().__init__(1)
+        self.cut = cut
+
+    def forward(self, images):
+        return super().forward(images.detach() if self.cut else images.detach() + 0 * images)
+
+
+@pytest.mark.parametrize(
+    ("combine", "cut", "words"),
+    [("losses", True, "encoder 1.*cuts the graph"), ("gradients", False, "encoder 1.*exactly zero")],
+)
+def test_a_member_without_a_gradient_is_not_lost_among_the_others(images, combine, cut, words):
+    both = Ensemble([Small(0), Blind(cut)])
+    with pytest.raises(ValueError, match=words):
+        final(images, both(images), encoder=both, objective=Members(Away(), combine))
+
+
+def test_a_tail_is_not_taken_of_each_member_by_itself(images):
+    both = Ensemble([Small(0), Small(1)])
+    with pytest.raises(ValueError, match="CVaR weighs views"):
+        eot = EOT(VIEWS, n=4, risk=CVaR(0.5))
+        final(images, both(images), encoder=both, objective=Members(Away(), "gradients"), eot=eot)
+
+
+def test_a_price_without_a_finite_gradient_is_named(images):
+    def root(delta, pictures, untouched):  # its slope at no change is infinite
+        return (pictures - untouched).diff(dim=3).abs().sqrt().mean((1, 2, 3))
+
+    net, linf = Small(0), Linf(8 / 255, random_start=False)
+    with pytest.raises(FloatingPointError, match="step 0: the gradient of the penalty"):
+        final(images, net(images).roll(1, 1), encoder=net, objective=Toward(), perturbation=linf, penalty=root)

@@ -1,0 +1,113 @@
+"""A lower precision that overflows gives way to float32, and an attack goes on with what the engine remembers."""
+
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from attacks import Away
+from attacks.encoders.engine import Decision, engine_agree, engine_reset, engine_restore, engine_state, prepare
+from attacks.eot.bank import bank
+from attacks.eot.faults import NotFinite
+from attacks.evaluation.sanity.trial import Tally
+from attacks.experiment.arms import Counted
+from attacks.runtime.distributed import ALONE
+from tests.helpers.faulty import net, pictures, run_all, started
+from transforms import Affine, Compose
+
+
+class Touchy(nn.Module):
+    """One over what bfloat16 rounds to 0 and float32 does not; `never`, over what is 0 in both."""
+
+    def __init__(self, never=False):
+        super().__init__()
+        self.net, self.line, self.training = net(), nn.Linear(1, 1, bias=False), False
+        self.line.weight.data.fill_(1.0)
+        self.share = 0.0 if never else 2.0**-10
+
+    def forward(self, images):
+        features = self.net(images)
+        one = 1 + self.share + 0 * features[:, :1].float()
+        return features.float() / (self.line(one).float() - 1)
+
+
+def run(encoder, **more):
+    return list(started(encoder=encoder, stages=[Affine(degrees=20)], n=4, **more))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_precision_that_overflows_gives_way_to_float32_with_one_warning(precision):
+    touchy = Touchy().requires_grad_(False)
+    if precision == "float16":
+        touchy.share = 2.0**-12  # rounded away there too
+    low = Counted(prepare(touchy, Decision(precision=precision)))
+    with pytest.warns(UserWarning, match=rf"`engine.precision={precision}` gives a loss or a gradient") as told:
+        found = run(low)
+        run(low)
+    assert len([each for each in told if "engine.precision" in str(each.message)]) == 1
+    assert engine_state(low)["fell_back"] is True
+    for step, exact in zip(found, run(touchy), strict=True):
+        assert torch.equal(step.delta, exact.delta)
+
+
+def test_where_float32_is_no_better_nothing_falls_back_and_the_run_stops():
+    low = prepare(Touchy(never=True).requires_grad_(False), Decision(precision="bfloat16"))
+    with pytest.raises(NotFinite, match="at the encoder"):
+        run_all(encoder=low)
+    assert engine_state(low)["fell_back"] is False
+
+
+@pytest.mark.filterwarnings("ignore:`engine.precision")
+def test_judging_on_a_bank_falls_back_too():
+    touchy = Touchy().requires_grad_(False)
+    low = prepare(touchy, Decision(precision="bfloat16"))
+    images, views = pictures(), bank(Compose([Affine(degrees=20)]), 8, seed=0, purpose="select")
+    anchor = net()(images)
+    found = views.losses(images, anchor, low, Away(), 3)
+    assert torch.equal(found, views.losses(images, anchor, touchy, Away(), 3))
+
+
+@pytest.mark.filterwarnings("ignore:`engine.precision")
+@pytest.mark.parametrize("precision", ["bfloat16", "float16", "mixed"])
+def test_an_attack_goes_on_to_the_bit_with_the_engines_state(precision):
+    touchy = Touchy() if precision == "bfloat16" else net()
+    touchy.requires_grad_(False)
+    first = prepare(touchy, Decision(precision=precision))
+    whole, at = [], None
+    for step in started(encoder=first, stages=[Affine(degrees=20)], n=4):
+        whole.append(step)
+        if step.index == 2:
+            at, state = step.position, engine_state(first)
+    second = Counted(prepare(touchy, Decision(precision=precision)))
+    engine_restore(second, state)
+    rest = run(second, position=at)
+    for before, after in zip(whole[3:], rest, strict=True):
+        assert torch.equal(before.delta, after.delta)
+    assert engine_state(second) == engine_state(first)
+
+
+def test_state_of_any_encoder():
+    plain = Counted(net())
+    assert engine_state(plain) == {}
+    engine_restore(plain, {})
+    engine_reset(plain)
+    engine_agree(plain, ALONE)
+    low = prepare(net(), Decision(precision="float16"))
+    fresh = engine_state(low)
+    engine_restore(low, {"fell_back": True, "scale": 4.0})
+    for wrapped in (Counted(Counted(low)), partial(low, only=1), Tally().of(Counted(low))):
+        assert engine_state(wrapped) == {"fell_back": True, "scale": 4.0}
+    engine_reset(low)
+    assert engine_state(low) == fresh
+    with pytest.raises(ValueError, match="belongs to another decision"):
+        engine_restore(plain, fresh)
+    with pytest.raises(ValueError, match="belongs to another decision"):
+        engine_restore(low, {})
+
+
+def test_processes_agree_on_the_least_loss_scale():
+    low = prepare(net(), Decision(precision="float16"))
+    engine_agree(low, SimpleNamespace(least=lambda mine: min(mine, 64)))
+    assert engine_state(low)["scale"] == 64

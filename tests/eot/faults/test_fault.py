@@ -1,0 +1,165 @@
+"""What is not finite is named with its stage, step, view and values, and comes back from a file."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from attacks import EOT, Away, Ensemble, Linf, Members, Paired, Universal
+from attacks.eot.bank import bank
+from attacks.eot.faults import NotFinite, fault
+from attacks.eot.faults.certain import certain, looks_of
+from attacks.evaluation.scores import Right, evaluate
+from tests.helpers.faulty import LIMIT, Head, Turn, net, pictures, run_all, started
+from transforms import Affine, Brightness, Compose, stream
+
+
+def failing(**setup):
+    with pytest.raises(NotFinite) as caught:
+        run_all(**setup)
+    return caught.value
+
+
+@pytest.mark.parametrize("perturbation", [Linf(0.1), Universal(Linf(0.1))], ids=["own", "shared"])
+@pytest.mark.parametrize(("slope", "where"), [(False, "stage `turn`"), (True, "the gradient of stage `turn`")])
+def test_the_stage_the_step_the_view_and_its_values_are_named(slope, where, perturbation):
+    stages, done = [Affine(degrees=20), Turn(slope), Brightness(0.1)], 0
+    running = started(stages=stages, perturbation=perturbation, n=2)
+    with pytest.raises(NotFinite) as caught:
+        for done, _ in enumerate(running, 1):  # noqa: B007
+            pass
+    found = caught.value.fault
+    assert found.where == where
+    assert found.step == done
+    assert found.values["turn angle (deg)"] > LIMIT
+    pipeline = Compose(stages)
+    assert found.values == pipeline.describe(found.u)[0]
+    for words in (f"step {done}: ", f"{where}, in view {found.view} of image {found.picture}", "turn angle (deg)"):
+        assert words in str(caught.value)
+
+
+def test_the_view_is_the_one_that_the_attack_drew():
+    found = failing(stages=[Turn()], n=4).fault
+    eot = EOT(Compose([Turn()]), n=4)
+    points = eot.points(stream(3, "attack"), found.step, pictures())
+    assert torch.equal(points[found.view], found.u[0])
+    assert torch.equal(found.image[0], pictures()[found.picture])
+    shown = Linf(0.1).scene(found.image, found.delta).layers[0].pixels
+    assert torch.equal(found.scene().layers[0].pixels, shown)
+
+
+def infinite_slope(features, anchor):
+    return (features - features).abs().sqrt().sum(1) + features.sum(1)
+
+
+def infinite(features, anchor):
+    return features.sum(1) / 0
+
+
+HEADS = {
+    "the encoder": lambda features, _: features / 0,
+    "the gradient of the encoder": lambda features, images: features + (images - images).abs().sqrt().mean(),
+}
+
+
+@pytest.mark.parametrize("where", HEADS)
+def test_the_encoder_is_named(where):
+    assert failing(encoder=Head(HEADS[where]), stages=[Affine(degrees=20)]).fault.where == where
+
+
+@pytest.mark.parametrize(
+    ("call", "where"), [(infinite, "the objective"), (infinite_slope, "the gradient of the objective")]
+)
+def test_the_objective_is_named(call, where):
+    class Wish:
+        stationary_at_anchor = False
+
+        def __call__(self, features, anchor):
+            return call(features, anchor)
+
+    assert failing(objective=Wish(), stages=[Affine(degrees=20)]).fault.where == where
+
+
+@pytest.mark.parametrize("case", ["paired", "members", "whole"])
+def test_it_is_found_with_twins_with_members_and_in_a_pipeline_of_ones_own(case):
+    stages = [Turn()]
+    if case == "paired":
+        assert failing(objective=Paired(Away()), stages=stages).fault.where == "stage `turn`"
+    elif case == "members":
+        several = {"encoder": Ensemble([net(), net(1)]), "objective": Members(Away(), "gradients")}
+        assert failing(stages=stages, **several).fault.where == "stage `turn`"
+    else:
+
+        def views(scene, u):
+            return Turn()(scene.layers[0].pixels.repeat_interleave(len(u) // len(scene.layers[0].pixels), 0), u)
+
+        images, u = pictures(), torch.tensor([[0.5], [0.99]])
+        given = (torch.zeros_like(images), images, net()(images), torch.arange(3), net(), Away(), Linf(0.1), views, u)
+        looks = looks_of(*given, 7)
+        wrong = SimpleNamespace(mean=torch.full((3,), math.nan), value=torch.zeros(3), grad=torch.zeros_like(images))
+        with pytest.raises(NotFinite, match=r"step 7: .*\[0, 1, 2\]; .* at stage `the views`, in view 1 of image 0"):
+            certain(looks, lambda: wrong)
+
+
+def test_what_no_view_shows_alone_is_said_so():
+    images, u = pictures(), torch.rand(2, 1) / 2
+    given = (torch.zeros_like(images), images, net()(images), torch.arange(3), net(), Away(), Linf(0.1))
+    wrong = SimpleNamespace(mean=torch.zeros(3), value=torch.zeros(3), grad=torch.full_like(images, math.inf))
+    with pytest.raises(NotFinite, match="though each of 6 views is when it is seen alone") as caught:
+        certain(looks_of(*given, Compose([Turn()]), u, 0), lambda: wrong)
+    assert caught.value.fault is None
+    assert fault.write(None, caught.value) is None
+
+
+def test_a_fault_comes_back_from_its_file_and_the_error_tells_the_command(tmp_path):
+    error = failing(stages=[Affine(degrees=20), Turn()])
+    path = fault.write(tmp_path, error)
+    assert str(error).endswith(f"python scripts/replay_view.py {tmp_path}")
+    again = fault.read(path)
+    for name, value in error.fault._asdict().items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(getattr(again, name).nan_to_num(7), value.nan_to_num(7)), name
+    assert (again.words(), again.values, again.stages) == (
+        error.fault.words(),
+        error.fault.values,
+        error.fault.stages,
+    )
+    assert torch.equal(again.scene().layers[0].pixels, error.fault.scene().layers[0].pixels)
+    fault.write(tmp_path, error, "fault.00003.safetensors")
+    assert str(error).endswith("fault.00003.safetensors")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04\x95 not a tensor", b"\x02" + bytes(7) + b"{}"])
+def test_a_file_that_holds_no_view_is_refused_in_one_line(tmp_path, content):
+    (tmp_path / fault.NAME).write_bytes(content)
+    with pytest.raises(ValueError, match="does not hold a view"):
+        fault.read(tmp_path / fault.NAME)
+    with pytest.raises(FileNotFoundError, match="no view of this run"):
+        fault.read(tmp_path / "none")
+
+
+def test_fields_of_another_kind_are_refused(tmp_path):
+    found = failing(stages=[Turn()]).fault
+    for change in ({"where": "\x1b[2J"}, {"u": 1.0}, {"values": {"angle": "high"}}, {"stages": (1,)}, {"step": "0"}):
+        fault.write(tmp_path, NotFinite("", found._replace(**change)))
+        with pytest.raises(ValueError, match="does not hold a view"):
+            fault.read(tmp_path / fault.NAME)
+
+
+def test_judging_stops_at_a_view_that_is_not_finite():
+    images, views = pictures(), bank(Compose([Affine(degrees=20), Turn()]), 16, seed=0, purpose="evaluate")
+    with pytest.raises(NotFinite, match="stage `turn`") as one:
+        evaluate(images, net()(images), net()(images), encoder=net(), bank=views)
+    with pytest.raises(NotFinite, match="step 4: ") as other:
+        views.losses(images, net()(images), net(), Away(), 5, step=4)
+    assert one.value.fault.view == other.value.fault.view
+    right = Right(torch.arange(3), torch.arange(3), torch.arange(3))
+    for signature in (None, torch.sign):  # which makes a number of NaN
+        with pytest.raises(NotFinite, match="stage `turn`") as ranked:
+            evaluate(
+                *(images, net()(images), net()(images)), encoder=net(), bank=views, right=right, signature=signature
+            )
+        assert ranked.value.fault.view == one.value.fault.view
+    assert one.value.fault.doing == "evaluate"
+    assert float(Turn().values(views.u[one.value.fault.view, -1])) > LIMIT

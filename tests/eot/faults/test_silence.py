@@ -1,0 +1,62 @@
+"""A gradient that is exactly zero says what the audit finds."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+from attacks import Linf
+from tests.helpers.faulty import Head, run_all
+from transforms import Affine, Brightness, scene_of
+
+
+@dataclass(frozen=True)
+class Cut:
+    label = "cut"
+    dims = 0
+    names = ()
+
+    def values(self, u):
+        return u
+
+    def __call__(self, images, u):
+        return images.detach()
+
+
+class Ended:
+    stationary_at_anchor = False
+
+    def __call__(self, features, anchor):
+        return (features * 0).sum(1)
+
+
+UNSEEN = SimpleNamespace(
+    **{name: getattr(Linf(0.1), name) for name in ("start", "descend", "move", "shared", "reach")},
+    random_start=True,
+    scene=lambda images, delta: scene_of(images + 0 * delta),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "setup"),
+    [
+        ("dies in the stage cut", {"stages": [Affine(degrees=20), Cut(), Brightness(0.1)]}),
+        ("and the encoder cuts it", {"encoder": Head(lambda features, _: features.detach())}),
+        ("the loss is at its end", {"objective": Ended()}),
+        ("no view shows what may be changed", {"perturbation": UNSEEN}),
+    ],
+)
+def test_a_gradient_that_is_zero_says_what_the_audit_finds(words, setup):
+    with pytest.raises(ValueError, match=words):
+        run_all(**{"stages": [Affine(degrees=20)]} | setup)
+
+
+def test_a_gradient_that_dies_later_says_so_too():
+    calls = []
+
+    def later(features, _):
+        calls.append(1)
+        return features if len(calls) < 8 else features.detach()
+
+    with pytest.warns(UserWarning, match=r"exactly zero for 5 steps \(step \d+\).*the encoder cuts it"):
+        run_all(encoder=Head(later), stages=[Affine(degrees=20)], steps=20)

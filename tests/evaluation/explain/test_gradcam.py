@@ -1,0 +1,175 @@
+"""Grad-CAM against pencil and paper, and where it looks in networks of every kind."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import load_encoder
+from attacks.encoders.loading import Defended, Phash, Preprocess, with_preprocess
+from attacks.evaluation.explain.gradcam import cam, look, on_picture, places, spatial_layer
+from attacks.evaluation.explain.saliency import Asked
+from tests.helpers.small import small, smooth
+from transforms import Jpeg
+
+PICTURES = smooth()
+
+
+class Pooled(nn.Module):
+    """A convolution, the mean over places, a matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.maps, self.head = nn.Conv2d(3, 4, 3, 2), nn.Linear(4, 6, bias=False)
+
+    def forward(self, images):
+        return self.head(F.relu(self.maps(images)).mean((2, 3)))
+
+
+class Block(nn.Module):
+    """Attention from every token to every token, and a residual."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.value, self.inner = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, 3 * width)
+
+    def forward(self, tokens):
+        at = self.norm(tokens)
+        value, inner = self.value(at), self.inner(at)
+        return tokens + (inner @ inner.transpose(1, 2)).softmax(2) @ value
+
+
+class Tokens(nn.Module):
+    """A transformer whose answer is its class token, or the mean of the others."""
+
+    def __init__(self, cls, prefix=2):
+        super().__init__()
+        self.cls, self.patch = cls, nn.Conv2d(3, 8, 8, 8)
+        self.first = nn.Parameter(torch.randn(1, prefix, 8))
+        self.blocks = nn.Sequential(Block(8), Block(8))
+
+    def forward(self, images):
+        patches = self.patch(images).flatten(2).transpose(1, 2)
+        tokens = self.blocks(torch.cat([self.first.expand(len(images), -1, -1), patches], 1))
+        return tokens[:, 0] if self.cls else tokens[:, self.first.shape[1] :].mean(1)
+
+
+def made(kind, *args):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return kind(*args).eval().requires_grad_(False)
+
+
+def test_equals_a_calculation_by_hand():
+    network = made(Pooled)
+    maps, anchors = F.relu(network.maps(PICTURES)), torch.randn(2, 6, generator=torch.Generator().manual_seed(1))
+    found = look(Asked(network), PICTURES, anchors, "maps")
+    for i in range(2):
+        # The slope of the held cosine at the pooled maps; at a place it is that share where the ReLU is open.
+        length = (network.head.weight @ maps[i].mean((1, 2))).norm()
+        slope = anchors[i] / anchors[i].norm() @ network.head.weight / length / maps[i, 0].numel()
+        before = network.maps(PICTURES)[i]
+        weights = slope * (before > 0).float().mean((1, 2))
+        torch.testing.assert_close(found.cam[i], (weights[:, None, None] * before).sum(0).relu())
+
+
+def test_after_the_relu_weights_are_those_of_the_head():
+    answer, gradient = torch.rand(1, 3, 4, 5), torch.tensor([0.5, -2.0, 0.1])[None, :, None, None].expand(1, 3, 4, 5)
+    by_hand = (0.5 * answer[0, 0] - 2 * answer[0, 1] + 0.1 * answer[0, 2]).clamp(min=0)
+    torch.testing.assert_close(cam(answer, gradient)[0], by_hand)
+
+
+def test_a_picture_does_not_depend_on_its_neighbours_nor_on_who_is_watched():
+    network = made(Pooled)
+    anchors = network(PICTURES.flip(3))
+    both, alone = (look(Asked(network), PICTURES[:n], anchors[:n], "maps") for n in (2, 1))
+    torch.testing.assert_close(both.cam[:1], alone.cam)
+    torch.testing.assert_close(both.gradient, look(Asked(network), PICTURES, anchors, None).gradient)
+
+
+def layer(network, size=(32, 32), gain=1.0):
+    pictures = gain * torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0))
+    return spatial_layer(Asked(network), pictures, network(pictures))
+
+
+def test_the_layer_is_the_last_that_has_places():
+    assert layer(made(Pooled)) == "maps"
+    assert layer(load_encoder(), (96, 96)) == "stages"
+    assert layer(made(nn.Sequential, nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())) == "0"
+    assert layer(made(Tokens, False)) == "blocks"
+
+
+def test_behind_the_last_attention_only_the_class_token_counts():
+    name = layer(made(Tokens, True))
+    assert name == "blocks.1.value"  # not the block itself, which no patch leaves; nor `inner`, which is wider
+
+
+def test_a_mean_over_tokens_has_no_places():
+    class Mean(Tokens):
+        def __init__(self):
+            super().__init__(False)
+            self.mean = nn.AdaptiveAvgPool1d(1)  # its answer (N,8,1) is no 8 tokens, nor is (N,4,1) 2 x 2 of them
+            self.narrow = nn.Linear(8, 4)
+
+        def forward(self, images):
+            patches = self.patch(images).flatten(2).transpose(1, 2)
+            return self.mean(self.narrow(self.blocks(patches)).transpose(1, 2)).flatten(1)
+
+    assert layer(made(Mean)) == "narrow"
+
+
+def test_a_hash_has_no_layer():
+    assert layer(Phash()) is None
+    assert layer(Defended(Phash(), [Jpeg(75)])) is None
+    assert look(Asked(Phash()), PICTURES, Phash()(PICTURES.flip(3)), None).cam is None
+
+
+def test_a_dead_network_has_no_layer():
+    network = made(Pooled)
+    network.maps.weight.zero_(), network.maps.bias.fill_(-1.0)
+    assert layer(network) is None
+
+
+def test_channels_may_come_last():
+    maps = torch.rand(2, 5, 7, 6)
+    assert torch.equal(places(maps, (70, 60)), maps)
+    assert torch.equal(places(maps.movedim(1, 3), (70, 60)), maps)
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 2, 5])
+def test_tokens_are_laid_out_row_by_row(prefix):
+    maps = torch.rand(2, 3, 7, 7)
+    tokens = torch.cat([torch.zeros(2, prefix, 3), maps.flatten(2).transpose(1, 2)], 1)
+    assert torch.equal(places(tokens, (70, 70)), maps)
+
+
+def test_a_change_in_place_does_not_reach_what_is_kept():
+    maps = nn.Conv2d(3, 4, 3)
+    loud, quiet = (made(nn.Sequential, maps, nn.ReLU(inplace), nn.Flatten()) for inplace in (True, False))
+    anchors = quiet(PICTURES.flip(3))
+    found = [look(Asked(network), PICTURES, anchors, "0") for network in (loud, quiet)]
+    torch.testing.assert_close(*[one.cam for one in found])
+    torch.testing.assert_close(*[one.gradient for one in found])
+
+
+def test_no_hook_stays_behind():
+    network = made(Pooled)
+    layer(network)
+    look(Asked(network), PICTURES, network(PICTURES), "maps")
+    assert not any(module._forward_hooks for module in network.modules())
+
+
+def test_without_a_crop_a_map_lies_over_the_whole_picture():
+    coarse = torch.rand(1, 4, 4)
+    expected = F.interpolate(coarse[:, None], (16, 24), mode="bilinear", align_corners=False)[:, 0]
+    torch.testing.assert_close(on_picture(coarse, small(), (16, 24)), expected)
+
+
+@pytest.mark.parametrize(("size", "crop"), [((40, 60), 20), ((60, 40), 28), ((40, 40), 40)])
+def test_what_a_crop_leaves_out_is_dark_and_the_rest_is_where_it_was(size, crop):
+    spec = Preprocess(40, "pil_bilinear", (0.5,) * 3, (0.5,) * 3, fit="cover", crop=(crop, crop))
+    encoder = with_preprocess(nn.Flatten(), spec)
+    laid = on_picture(torch.ones(1, 5, 5), encoder, size)
+    picture = torch.rand(1, 3, *size, requires_grad=True)
+    (gradient,) = torch.autograd.grad(spec(picture).sum(), picture)
+    assert torch.equal(laid[0] > 0, (gradient != 0).all(1)[0])

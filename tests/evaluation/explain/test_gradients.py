@@ -1,0 +1,86 @@
+"""Which pixels an attacker's gradient reaches: where that is known, and against one view after the other."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import bank
+from attacks.encoders.loading import Defended, Phash, Stochastic, untrained
+from attacks.encoders.randomness import drawn, randomised
+from attacks.eot.bank import Bank
+from attacks.evaluation.explain.gradients import VIEWS, reach
+from attacks.evaluation.explain.saliency import Asked
+from tests.helpers.small import small, smooth
+from transforms import Affine, Compose, SensorNoise
+from transforms.auditing.coverage import covered, effective
+
+PICTURES = smooth()
+HEAD_ON = Bank(Compose([]), torch.zeros(3, 0))
+
+
+class Left(nn.Module):
+    """Sees the left quarter of a picture, each value with a weight of its own."""
+
+    def forward(self, images):
+        return F.adaptive_avg_pool2d(images[..., : images.shape[3] // 4], (4, 2)).flatten(1)
+
+
+def test_what_an_encoder_does_not_see_is_dead():
+    pictures = torch.rand(2, 3, 16, 32, generator=torch.Generator().manual_seed(0))
+    found = reach(Asked(Left()), pictures, Left()(pictures.flip(2)), HEAD_ON, 8)
+    seen = (torch.arange(32) < 8).expand(2, 16, 32)
+    assert torch.equal(found.sensitivity > 0, seen) and torch.equal(found.saliency > 0, seen)
+    torch.testing.assert_close(found.coverage, torch.tensor([0.25, 0.25]))
+    torch.testing.assert_close(found.view, found.coverage)
+    assert bool((found.effective <= 0.25).all()) and bool((found.effective > 0.1).all())
+
+
+def test_equals_one_view_after_the_other():
+    encoder, views = small(), bank(Compose([Affine(degrees=30, scale=(1.2, 2.0))]), 12, seed=0, purpose="test")
+    anchors = encoder(PICTURES.flip(3))
+    found = reach(Asked(encoder), PICTURES, anchors, views, 5)
+    for i, picture in enumerate(PICTURES):
+        gradients = []
+        for u in views.u[:VIEWS]:
+            leaf = picture[None].clone().requires_grad_()
+            features = encoder(views.transforms(leaf, u[None]))[0]
+            value = (features * anchors[i]).sum() / features.detach().norm() / anchors[i].norm()
+            gradients.append(torch.autograd.grad(value, leaf)[0][0])
+        gradients = torch.stack(gradients).double()
+        torch.testing.assert_close(found.saliency[i].double(), gradients.abs().sum(1).mean(0), rtol=1e-4, atol=1e-7)
+        weights = gradients.square().sum(1).mean(0).sqrt()
+        torch.testing.assert_close(found.sensitivity[i], weights, rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(float(found.coverage[i]), covered(weights))
+        torch.testing.assert_close(float(found.effective[i]), effective(weights), rtol=1e-4, atol=0)
+    assert bool((found.view < found.coverage).all())  # enlarged, a view shows a part
+
+
+def test_more_views_reach_more():
+    encoder = small()
+    views = Compose([Affine(scale=(2.0, 2.0), translate=0.4)])
+    u = torch.tensor([[0.1], [0.9]]).expand(2, views.dims)
+    anchors = encoder(PICTURES.flip(3))
+    one, two = (reach(Asked(encoder), PICTURES, anchors, Bank(views, u[:n]), 8) for n in (1, 2))
+    assert bool((two.coverage > one.coverage).all())
+
+
+def test_an_encoder_without_a_gradient_has_no_reach():
+    class Cut(nn.Module):
+        def forward(self, images):
+            return images.detach().mean((2, 3))
+
+    assert reach(Asked(Cut()), PICTURES, PICTURES.mean((2, 3)), HEAD_ON, 8) is None
+
+
+def test_a_defence_that_draws_and_a_hash_have_one():
+    for encoder in (Stochastic(Defended(untrained().eval(), [SensorNoise((0.01, 0.1))])), Phash()):
+        views = bank(randomised(Compose([Affine(degrees=10)]), encoder), 2, seed=0, purpose="test")
+        assert bool(drawn(views.transforms, views.u)) == isinstance(encoder, Stochastic)
+        with torch.no_grad():
+            anchors = encoder(PICTURES)
+        found = reach(Asked(encoder), PICTURES, anchors, views, 8)
+        assert bool(found.sensitivity.isfinite().all()) and bool((found.coverage > 0.5).all())
+        still = reach(Asked(encoder), PICTURES, anchors, Bank(Compose([Affine(degrees=10)]), views.u[:, :5]), 8)
+        assert torch.equal(still.sensitivity, found.sensitivity) == isinstance(
+            encoder, Phash
+        )  # it draws in its views

@@ -1,0 +1,156 @@
+"""Short runs of an attack, and the battery of checks as a whole."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from attacks import EOT, L2, PGD, Away, Linf, Toward, Universal, WorstOf, attack
+from attacks.evaluation.sanity import examine, table
+from attacks.evaluation.sanity.questions import transfer
+from attacks.evaluation.sanity.rules import redrawn
+from attacks.evaluation.sanity.trial import CANDIDATES, JUDGES, Tally, Trial, trial
+from attacks.objectives.ensemble import Ensemble
+from attacks.optimisers.gradient import Adam
+from tests.helpers.small import SETS, ids, small, smooth
+from transforms import Affine, Brightness, Compose, stream
+
+SEEN = Compose([Affine(degrees=20, scale=(0.8, 1.2), translate=0.1), Brightness(0.1)])
+
+
+def parts(**changes):
+    encoder = small()
+    found = {"encoder": encoder, "objective": Away(), "perturbation": Linf(0.1), "optimiser": PGD()}
+    return found | {"eot": EOT(SEEN, n=4), "steps": 12} | changes
+
+
+@pytest.fixture
+def images():
+    return smooth()
+
+
+# Short runs
+
+
+def test_a_trial_is_the_attack(images):
+    setup = parts()
+    anchor = setup["encoder"](images)
+    steps = list(attack(images, anchor, **setup, seed=4))
+    found = trial(images, anchor, setup | {"seed": 4}, Tally()).run()
+    assert torch.equal(found.start[0], Linf(0.1).start(images, torch.Generator().manual_seed(stream(4, "start"))))
+    assert torch.equal(found.start[1], steps[0].estimate.grad)
+    assert torch.equal(found.end[0], steps[-2].delta)
+    assert torch.equal(found.end[1], steps[-1].estimate.grad)
+    among = [steps[round(share * 11)].delta for share in CANDIDATES]
+    for row, delta in enumerate(found.delta):
+        assert any(torch.equal(delta, each[row]) for each in among)
+    assert found.losses.shape == (2, JUDGES)
+
+
+@pytest.mark.parametrize("perturbation", SETS, ids=ids)
+def test_a_trial_keeps_the_best_of_its_candidates(perturbation, images):
+    # Steps so long that the last iterate is seldom the best.
+    setup = parts(perturbation=perturbation, optimiser=PGD(2.0, 0.0, "constant"), eot=EOT(SEEN, n=1))
+    anchor = setup["encoder"](images)
+    test = trial(images, anchor, setup, Tally())
+    *_, last = attack(images, anchor, **setup)
+    found = test.run()
+
+    def chosen(delta):
+        pixels = (images + delta).clamp(0, 1)
+        table = test.choosers.losses(pixels, anchor, setup["encoder"], Away(), 8).mean(1)
+        return table.mean() if perturbation.shared else table
+
+    assert (chosen(found.delta) <= chosen(last.delta) + 1e-6).all()
+
+
+def test_a_tally_counts_every_pass(images):
+    setup, tally = parts(steps=5), Tally()
+    anchor = setup["encoder"](images)
+    test = trial(images, anchor, setup | {"encoder": tally.of(setup["encoder"])}, tally)
+    test.run()
+    gradients = 2 * 5 * 4
+    assert tally.backward == gradients
+    assert tally.forward == gradients + 2 * (16 * len(CANDIDATES) + JUDGES)
+
+
+def test_a_tally_counts_what_an_ensemble_asks_of_one_of_its_encoders(images):
+    both, tally = Ensemble([small(0), small(1)]), Tally()
+    seen = tally.of(both)(images, only=1)
+    torch.testing.assert_close(seen, both(images, only=1), rtol=0, atol=0)
+    assert tally.forward == len(images)
+
+
+@pytest.mark.parametrize("objective", [Away(), Toward()], ids=["away", "toward"])
+def test_transfer_leads_away_from_the_other_encoders_own_idea(objective, images, monkeypatch):
+    setup, asked = parts(objective=objective, steps=3), []
+    anchor = setup["encoder"](images)
+    test = trial(images, anchor, setup, Tally())
+    main, run = test.run(), Trial.run
+    monkeypatch.setattr(Trial, "run", lambda self, **changes: (asked.append(changes), run(self, **changes))[1])
+    assert transfer(test, main, 0.1, setup["encoder"]).verdict in ("passed", "failed")
+    (changes,) = asked
+    wanted = redrawn(setup["encoder"], 0)(images) if isinstance(objective, Away) else anchor
+    assert torch.equal(changes["anchor"], wanted)
+    assert transfer(test, main, 0.1, None).verdict == "skipped"
+    assert transfer(test, main, 0.1, nn.Flatten()).verdict == "skipped"
+
+
+# The battery
+
+
+def names(sanity):
+    return [check.name for check in sanity.checks]
+
+
+@pytest.mark.parametrize("perturbation", [Linf(0.1), Universal(L2(1.0))], ids=["linf", "universal-l2"])
+def test_a_right_attack_passes(perturbation, images):
+    setup = parts(perturbation=perturbation, steps=20)
+    sanity = examine(images, setup["encoder"](images), **setup, trace=[math.exp(-i / 5) for i in range(50)])
+    assert {check.verdict for check in sanity.checks} == {"passed"}, table(sanity)
+
+
+def test_a_single_view_is_enough_to_be_examined(images):
+    setup = parts(perturbation=L2(1.0), eot=EOT(Compose(), n=1), steps=20)
+    sanity = examine(images, setup["encoder"](images), **setup)
+    assert not sanity.failed, table(sanity)
+    assert [check.name for check in sanity.checks if check.verdict == "skipped"] == ["gradient noise", "plateau"]
+
+
+def test_short_steps_are_right_in_a_long_run(images):
+    # Steps that cross the set in 100, not in 20.
+    setup = parts(optimiser=Adam(0.05), steps=20)
+    anchor = setup["encoder"](images)
+    assert not examine(images, anchor, **setup, planned=100).failed
+    assert examine(images, anchor, **setup, planned=20).failed
+
+
+def test_a_targeted_attack_passes_and_a_tail_gets_its_views(images):
+    setup = parts(objective=Toward(), eot=EOT(SEEN, n=6, risk=WorstOf(3)), steps=20)
+    sanity = examine(images, torch.randn(2, 12), views=4, **setup)
+    assert not sanity.failed, table(sanity)
+    assert "of 3 views" in sanity.checks[0].words
+
+
+def test_the_battery_is_a_function_of_its_seed(images):
+    setup = parts(steps=6)
+    anchor = setup["encoder"](images)
+    one, again, other = (examine(images, anchor, **setup, seed=seed).to_dict()["checks"] for seed in (1, 1, 2))
+    assert one == again
+    assert one != other
+
+
+def test_an_attack_that_cannot_run_is_a_failed_check_not_a_crash(images):
+    working = examine(images, small()(images), **parts(steps=4))
+    dead = parts(encoder=lambda x: x.flatten(1).detach().round(), steps=4)
+    sanity = examine(images, dead["encoder"](images), **dead)
+    assert names(sanity) == names(working)
+    assert {"lowers the loss", "finite differences", "masking"} <= {check.name for check in sanity.failed}
+    assert "exactly zero" in sanity.checks[0].words
+
+
+def test_its_own_arguments_are_checked(images):
+    for name in ("views", "steps", "planned"):
+        with pytest.raises(ValueError, match=f"`{name}` must be at least 1; got 0"):
+            examine(images, small()(images), **parts() | {name: 0})

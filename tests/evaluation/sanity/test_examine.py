@@ -1,0 +1,256 @@
+"""The judgements of the sanity report, each against what it must say."""
+
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from attacks import PGD, SGD, Linf
+from attacks.evaluation.sanity import Check, Sanity, table
+from attacks.evaluation.sanity.rules import (
+    END,
+    NEGLIGIBLE,
+    beats_cards,
+    cards,
+    gap,
+    grows,
+    hastened,
+    largest,
+    lowers,
+    noise,
+    not_worse,
+    plateau,
+    redrawn,
+    rescaled,
+    resized,
+    room,
+)
+from tests.helpers.small import SETS, ids, small, smooth
+
+
+@pytest.fixture
+def images():
+    return smooth()
+
+
+def losses(level, spread=0.05, views=32, seed=0):
+    """A table of losses around a level; equal seeds vary together from view to view."""
+    return level + spread * torch.randn(2, views, generator=torch.Generator().manual_seed(seed))
+
+
+# What is said
+
+
+def test_a_sanity_report_is_read_as_it_was_written():
+    checks = (
+        Check("a", "passed", "good"),
+        Check("bb", "failed", "bad", {"x": math.inf}),
+        Check("c", "skipped", "no"),
+    )
+    sanity = Sanity(checks, {"forward": 3.0, "backward": 2.0, "seconds": 0.1})
+    assert sanity.failed == checks[1:2]
+    assert len(sanity.warnings()) == 1
+    assert sanity.warnings()[0].startswith("SANITY CHECK FAILED, bb: bad")
+    content = json.loads(json.dumps(sanity.to_dict(), allow_nan=False))
+    assert content["failed"] == ["bb"]
+    assert content["checks"][1]["figures"] == {"x": None}
+    assert content["cost"] == {"forward": 3, "backward": 2}
+    lines = table(sanity).splitlines()
+    assert len(lines) == 4
+    assert "1 of 3" in lines[0]
+    assert [line.split()[0] for line in lines[1:]] == ["a", "bb", "c"]
+    assert ["FAILED" in line for line in lines[1:]] == [False, True, False]
+
+
+# How far apart
+
+
+@given(shift=st.floats(-1, 1), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_a_gap_turns_round_with_its_sides(shift, seed):
+    a, b = losses(0.0, seed=seed), losses(shift, seed=seed + 100)
+    one, other = gap(a, b, 0.3), gap(b, a, 0.3)
+    assert one.mean == -other.mean
+    assert one.above == other.below or math.isclose(abs(one.mean), one.noise, rel_tol=1e-3)
+
+
+def test_a_gap_is_paired_by_view():
+    # The views differ far more than the two runs do.
+    a = losses(0.0, spread=1.0)
+    assert gap(a + 0.01, a, 0.0).above
+    assert not gap(losses(0.01, 1.0, seed=1), a, 0.0).above
+
+
+def test_chance_alone_is_seldom_a_gap():
+    tables = [gap(losses(0, seed=2 * i), losses(0, seed=2 * i + 1), 0.0) for i in range(300)]
+    assert sum(found.above for found in tables) <= 0.06 * 300  # 2.3 % in theory
+
+
+def test_a_small_share_of_the_gain_is_no_gap():
+    a = losses(0.0)
+    assert not gap(a + 0.9 * NEGLIGIBLE, a, 1.0).above
+    assert gap(a + 1.1 * NEGLIGIBLE, a, 1.0).above
+
+
+def test_a_single_view_has_no_error_to_speak_of():
+    assert gap(torch.tensor([[0.5], [0.7]]), torch.tensor([[0.4], [0.7]]), 0.0).above
+
+
+# Strength
+
+
+def test_an_attack_must_lower_the_loss():
+    clean = losses(0.9)
+    assert lowers(clean, clean - 0.1, 20, 4).verdict == "passed"
+    for found in (clean, clean + 0.1, losses(0.9, seed=1)):
+        assert lowers(clean, found, 20, 4).verdict == "failed"
+
+
+def test_without_a_bound_an_attack_must_beat_what_needs_no_search():
+    shown = {"white": losses(0.3), "black": losses(0.1), "noise": losses(0.2)}
+    assert beats_cards(losses(-0.5), losses(0.6), shown, 0.3).verdict == "passed"
+    assert (
+        beats_cards(losses(0.1), losses(0.6), shown, 0.3).verdict == "passed"
+    )  # as good as black: the least there is
+    assert beats_cards(losses(0.2), losses(0.6), shown, 0.3).verdict == "failed"
+    assert beats_cards(losses(0.5), losses(0.6), shown, 0.3).verdict == "failed"
+    assert beats_cards(losses(-0.1), losses(-0.5), shown, 0.3).verdict == "failed"  # worse than with its own radius
+
+
+def test_the_loss_falls_as_the_radius_grows():
+    falling = [losses(0.8), losses(0.6), losses(0.2)]
+    assert grows(losses(0.9), (1, 4, 16), falling, 0.3).verdict == "passed"
+    for order in ((1, 0, 2), (0, 2, 1), (2, 1, 0)):
+        assert grows(losses(0.9), (1, 4, 16), [falling[i] for i in order], 0.3).verdict == "failed", order
+    assert grows(losses(0.9), (1, 4, 16), [losses(0.9)] * 3, 0.3).verdict == "failed"  # nothing happens
+    assert grows(losses(0.9), (1, 4, 16), [losses(0.2)] * 3, 0.3).verdict == "passed"  # all is won at once
+    assert grows(losses(0.1), (1, 4, 16), falling, 0.3).verdict == "failed"  # worse than no attack
+
+
+def test_an_attack_must_not_be_worse_than_its_rival():
+    for other, verdict in ((0.5, "passed"), (0.41, "passed"), (0.401, "passed"), (0.3, "failed")):
+        check = not_worse("rival", losses(0.4), losses(other), 0.3, "its rival's", "mend it")
+        assert check.verdict == verdict
+        assert ("mend it" in check.words) == (verdict == "failed")
+
+
+def run_of(path, looks=10):
+    """A trace with a look after every tenth of the steps, kept until the next."""
+    every, trace, last = len(path) // looks, [], None
+    for i, value in enumerate(path):
+        last = value if (i + 1) % every == 0 else last
+        trace.append(last)
+    return trace
+
+
+def test_a_loss_that_has_settled_is_told_from_one_that_falls():
+    steps = torch.arange(100) / 100
+    settled, falling = (torch.exp(-8 * steps)).tolist(), (1 - steps).tolist()
+    assert plateau(run_of(settled)).verdict == "passed"
+    check = plateau(run_of(falling))
+    assert check.verdict == "failed"
+    assert "attack.steps" in check.words
+    assert check.figures["share"] == pytest.approx(END / 0.9, rel=0.02)  # the first look comes after a tenth
+    assert plateau(run_of(steps.tolist())).verdict == "failed"  # it rises
+    for trace in ([], [None] * 50, [0.5] * 50, [0.9, 0.5]):
+        assert plateau(trace).verdict == "skipped"
+
+
+# Signal
+
+
+@pytest.mark.parametrize("c", [0.5, 8.4, 100.0])
+@pytest.mark.parametrize("views", [2, 8, 64])
+def test_noise_says_how_many_views_it_takes(c, views):
+    check = noise(torch.full((10, 2), c), views)
+    cosine = math.sqrt(views / (views + c))
+    assert check.figures["cosine"] == pytest.approx(cosine)
+    assert check.verdict == ("passed" if cosine >= 0.2 else "failed")
+    # With as many views as it names, the cosine is the one it names.
+    wanted = check.figures["views"]
+    assert math.sqrt(wanted / (wanted + c)) == pytest.approx(0.7)
+
+
+def test_noise_without_a_signal_and_without_a_measure():
+    assert noise(torch.full((10, 2), math.nan), 8).verdict == "skipped"
+    check = noise(torch.full((10, 2), math.inf), 8)
+    assert check.verdict == "failed"
+    assert check.figures["cosine"] == 0
+    some = torch.tensor([[math.nan, 1.0], [2.0, 1.0], [9.0, 9.0], [math.inf, 9.0]])
+    assert noise(some, 8).figures["c"] == 1  # of the first half
+
+
+def test_room_is_what_the_set_gives_back(images):
+    inside = 0.4 + 0.2 * images
+    grad = torch.randn(inside.shape, generator=torch.Generator().manual_seed(2))
+    centre, corner = torch.zeros_like(inside), -0.1 * grad.sign()
+    check = room(Linf(0.1), inside, (centre, grad), (corner, grad))
+    assert check.verdict == "passed"
+    assert check.figures["step lost at the start"] == pytest.approx(0, abs=1e-4)
+    assert check.figures["step lost at the end"] == pytest.approx(1, abs=1e-4)
+    assert room(Linf(0.1), inside, (corner, grad), (corner, grad)).verdict == "failed"
+
+
+@pytest.mark.parametrize("share", [0.25, 0.75])
+def test_pixels_without_a_gradient_are_counted(images, share):
+    grad = torch.ones_like(images)
+    grad[:, :, : round(share * images.shape[2])] = 0
+    check = room(
+        Linf(0.1), images, (torch.zeros_like(images), grad), (torch.zeros_like(images), torch.ones_like(grad))
+    )
+    assert check.figures["zero gradients at the start"] == pytest.approx(share)
+    assert check.figures["zero gradients at the end"] == 0
+    assert check.verdict == ("passed" if share < 0.5 else "failed")
+
+
+# Other radii, other weights
+
+
+@pytest.mark.parametrize("perturbation", SETS, ids=ids)
+def test_a_set_is_resized_in_its_own_unit(perturbation, images):
+    top = largest(perturbation, images)
+    for eps in (0.01, perturbation.eps, top):
+        other = resized(perturbation, eps)
+        assert type(other) is type(perturbation)
+        assert other.eps == pytest.approx(eps)
+        noise = other.noise(images, torch.Generator().manual_seed(0))
+        assert (other.norm(noise) <= eps * (1 + 1e-5)).all()
+    # At the largest radius the set holds every picture.
+    drawn = cards(resized(perturbation, top), images, torch.Generator().manual_seed(0))
+    for name, value in (("white", 1.0), ("black", 0.0)):
+        picture = (images + drawn[name]).clamp(0, 1)
+        torch.testing.assert_close(picture, torch.full_like(images, value), rtol=0, atol=1e-5)
+
+
+def test_a_set_without_a_radius_is_left_alone():
+    assert resized(object(), 1.0) is None
+
+
+def test_only_a_learning_rate_follows_the_radius():
+    assert rescaled(PGD(), 10) == PGD()
+    assert rescaled(SGD(2.0, 0.5), 10) == SGD(20.0, 0.5)
+
+
+@pytest.mark.parametrize("size", [0.001, 0.05, 0.2, 2.0])
+@pytest.mark.parametrize(("planned", "steps"), [(100, 20), (10, 20), (1000, 5)])
+def test_a_short_run_goes_as_far_as_the_run_or_across(size, planned, steps):
+    found = hastened(PGD(size), planned, steps).rel_step_size
+    assert found >= size
+    assert found == size or found * steps == pytest.approx(min(size * planned, 4.0))
+    assert hastened(SGD(2.0), planned, steps) == SGD(2.0)
+
+
+def test_redrawn_weights_are_the_same_values_elsewhere():
+    net = small()
+    before = [p.clone() for p in net.parameters()]
+    other, again = redrawn(net, 3), redrawn(net, 3)
+    for p, q, r, old in zip(net.parameters(), other.parameters(), again.parameters(), before, strict=True):
+        assert torch.equal(p, old)
+        assert torch.equal(q, r)
+        assert not torch.equal(p, q)
+        assert torch.equal(p.flatten().sort().values, q.flatten().sort().values)
+    assert redrawn(nn.Flatten(), 0) is None

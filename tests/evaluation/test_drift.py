@@ -1,0 +1,247 @@
+"""Where the embedding goes astray: encoders that are known to flip at one layer, and the run's own report."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import bank, evaluate, interval, layer_drift, load_encoder
+from attacks.data.gallery import tiles
+from attacks.encoders.phash import Phash, bits
+from attacks.evaluation.drift import ordered
+from attacks.runtime.distributed import World
+from tests.run.test_run import call
+from transforms import Affine, Compose
+
+VIEWS = bank(Compose([Affine(degrees=20)]), 6, seed=0, purpose="test")
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """Three pictures: untouched, a little noisy, and with stripes over them."""
+    clean = tiles(32).spread(3).images
+    noise = 0.02 * torch.randn(clean.shape, generator=torch.Generator().manual_seed(0))
+    stripes = 0.1 * torch.tensor([1.0, -1.0]).repeat(16).expand_as(clean)
+    return clean, {"noise": (clean + noise).clamp(0, 1), "eot": (clean + stripes).clamp(0, 1)}
+
+
+class Turn(nn.Module):
+    """A fixed orthogonal map."""
+
+    def __init__(self, size, seed):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.register_buffer("by", torch.linalg.qr(torch.randn(size, size, generator=generator))[0])
+
+    def forward(self, rows):
+        return rows @ self.by
+
+
+class Flip(nn.Module):
+    """Turns a row round that goes further along `way` than noise takes one."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.register_buffer("way", way)
+
+    def forward(self, rows):
+        return torch.where(rows @ self.way[:, None] > 0.03, -rows, rows)
+
+
+def flipping(at, count=5):
+    """Orthogonal maps, but that layer `at` of them turns striped pictures round."""
+    layers, way = [Turn(96, seed=i) for i in range(count)], torch.tensor([1.0, -1.0]).repeat(48) / 48
+    for layer in layers[:at]:
+        way = layer(way)
+    layers[at] = Flip(way)
+    return nn.Sequential(nn.AdaptiveAvgPool2d((1, 32)), nn.Flatten(), *layers).eval()
+
+
+def test_equal_pictures_have_cosine_one_in_every_layer(pictures):
+    clean, _ = pictures
+    found = layer_drift(load_encoder(), clean, {"noise": clean, "eot": clean}, VIEWS)
+    assert len(found.layers) > 10
+    for cosine in found.cosine.values():
+        torch.testing.assert_close(cosine, torch.ones(len(found.layers), 3, 6), rtol=0, atol=1e-5)
+    assert found.flips() is None
+
+
+def test_an_orthogonal_map_keeps_the_cosine(pictures):
+    clean, attacked = pictures
+    network = nn.Sequential(nn.Conv2d(3, 4, 8, 8), nn.Flatten(), Turn(64, 0), Turn(64, 1)).eval()
+    found = layer_drift(network, clean, attacked, VIEWS)
+    assert found.layers == ("0", "1", "2", "output")  # of 3, the output is the very tensor
+    for cosine in found.cosine.values():
+        torch.testing.assert_close(cosine, cosine[:1].expand_as(cosine), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3])
+def test_the_layer_that_flips_is_found(pictures, at):
+    clean, attacked = pictures
+    still = bank(Compose(), 2, seed=0, purpose="test")
+    found = layer_drift(flipping(at), clean, attacked, still, [str(i) for i in range(7)])
+    assert found.flips() == str(at + 2)
+    drift = 1 - found.cosine["eot"].mean((1, 2))
+    assert (drift[: at + 2] < 0.1).all() and (drift[at + 2 :] > 1.5).all()
+
+
+def test_what_noise_does_as_well_is_no_flip(pictures):
+    clean, attacked = pictures
+    found = layer_drift(flipping(2), clean, {"noise": attacked["eot"], "eot": attacked["eot"]}, VIEWS)
+    assert found.flips() is None
+
+
+def test_an_output_that_stays_has_not_flipped(pictures):
+    clean, attacked = pictures
+    found = layer_drift(flipping(2), clean, {"noise": clean, "eot": attacked["noise"]}, VIEWS)
+    assert (found.cosine["eot"][-1] < 1).all() and found.flips() is None
+
+
+@pytest.mark.parametrize("encoder", [load_encoder(), Phash()], ids=["pocket", "phash"])
+def test_the_outputs_row_is_what_judging_finds_of_paired_views(pictures, encoder):
+    clean, attacked = pictures
+    found = layer_drift(encoder, clean, attacked, VIEWS, ["output"]).cosine["eot"][0]
+    for i, u in enumerate(VIEWS.u):
+        alone = VIEWS._replace(u=u[None])
+        own = alone.features(clean, encoder, 1)[:, 0]
+        scores = evaluate(attacked["eot"], own, own, encoder=encoder, bank=alone)
+        torch.testing.assert_close(found[:, i], scores.cosine[:, 0], rtol=0, atol=1e-5)
+    if isinstance(encoder, Phash):
+        own, other = (VIEWS.features(some, encoder, 6) for some in (clean, attacked["eot"]))
+        torch.testing.assert_close(found, 1 - 2 * (bits(own) != bits(other)).double().mean(2).float())
+
+
+def test_the_cosines_are_those_of_the_layers_themselves(pictures):
+    clean, attacked = pictures
+    encoder = load_encoder()
+    stem = nn.Sequential(encoder.stem).eval()
+    found = layer_drift(encoder, clean, attacked, VIEWS, ["stem", "stages.2:mean"])
+    assert found.layers == ("stem", "stages.2:mean", "output")
+    own, other = (VIEWS.features(x, lambda v: stem(encoder.preprocess(v)), 6) for x in (clean, attacked["eot"]))
+    torch.testing.assert_close(found.cosine["eot"][0], F.cosine_similarity(own.flatten(2), other.flatten(2), dim=2))
+
+
+@dataclass(frozen=True)
+class Apart(World):
+    """One of several processes that never meet: what each has found stays its own."""
+
+    def sum(self, *tensors):
+        pass
+
+
+def test_passes_and_processes_show_in_the_last_digits_only(pictures):
+    clean, attacked = pictures
+    encoder = load_encoder()
+    whole = layer_drift(encoder, clean, attacked, VIEWS)
+    small = layer_drift(encoder, clean, attacked, VIEWS, chunk=1)
+    shares = [layer_drift(encoder, clean, attacked, VIEWS, world=Apart(rank, 4)) for rank in range(4)]
+    for arm, cosine in whole.cosine.items():
+        torch.testing.assert_close(small.cosine[arm], cosine, rtol=0, atol=1e-5)
+        torch.testing.assert_close(sum(share.cosine[arm] for share in shares), cosine, rtol=0, atol=1e-5)
+    assert whole.forward == small.forward == 3 * 3 * 6  # untouched and two arms, pictures, views
+
+
+def test_no_features_are_kept(pictures, monkeypatch):
+    clean, attacked = pictures
+    sizes = []
+    before = torch.nn.Module.__call__
+
+    def watched(module, *given, **named):
+        answer = before(module, *given, **named)
+        sizes.extend([part.numel() for part in answer.values()] if isinstance(answer, dict) else [])
+        return answer
+
+    pools = ordered(load_encoder(), ["all"], clean[:1])
+    monkeypatch.setattr(torch.nn.Module, "__call__", watched)
+    layer_drift(load_encoder(), clean, attacked, VIEWS, pools, chunk=6)
+    assert len(sizes) == len(pools) * 3 * 3 and max(sizes) == 2 * 2  # two arms and two views
+
+
+class Long(nn.Sequential):
+    def __init__(self, count, wide):
+        layers = [nn.Conv2d(3, 3, 1) for _ in range(count)]
+        super().__init__(nn.Sequential(*layers) if wide else nn.Sequential(nn.Sequential(*layers)), nn.Flatten())
+        self.eval()
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("count", [3, 20, 60])
+def test_all_are_layers_by_level_and_in_order_at_most_24(count, wide):
+    pools = ordered(Long(count, wide), ["all"], torch.rand(1, 3, 8, 8))
+    names = list(pools)
+    assert names[-1] == "output" and 3 <= len(names) <= 25
+    numbers = [int(name.rpartition(".")[2]) for name in names[:-1] if name.startswith("0.")]
+    assert numbers == sorted(numbers) and (count < 10 or len(numbers) > 10)
+    assert "0" in names and "1" not in names  # the container for its last layer; the output for the flattening
+
+
+def test_names_come_in_the_order_in_which_they_run():
+    pools = ordered(load_encoder(), ["head", "stages.8:mean", "stem"], torch.rand(1, 3, 40, 40))
+    assert list(pools.items()) == [("stem", "flat"), ("stages.8", "mean"), ("head", "flat"), ("output", "flat")]
+
+
+class Placed(nn.Module):
+    """Says where its tokens stand, once for all pictures, as the embedding of places of a transformer does."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.places = nn.Flatten(), nn.Embedding(96, 1)
+
+    def forward(self, images):
+        rows = self.body(images)
+        return rows + self.places(torch.arange(rows.shape[1])[None] % 96)[:, :, 0]
+
+
+def test_what_a_layer_says_once_for_all_pictures_is_no_layer_of_theirs(pictures):
+    encoder, (clean, attacked) = Placed().eval(), pictures
+    assert list(ordered(encoder, ["all"], clean[:1])) == ["body", "output"]
+    layer_drift(encoder, clean, attacked, VIEWS)
+    with pytest.raises(ValueError, match="layer `places` must answer with a row for each"):
+        ordered(encoder, ["places"], clean[:1])
+
+
+REFUSED = {
+    "[stemm]": "`evaluate.layers`: the encoder has no 'stemm'; did you mean stem",
+    "[stem:max]": "`evaluate.layers`: the pool of stem must be one of",
+    "[stem:cls]": "layer `stem` has places, (N,C,H,W), and no first token",
+    "[all,stem]": "`evaluate.layers`: the encoder has no 'all'",
+    "[[stem]]": "`evaluate.layers` must be names of layers, or all; got [['stem']]",
+    "null": "`evaluate.layers` must be names of layers, or all; got None",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("given", "message"), REFUSED.items(), ids=REFUSED)
+def test_what_cannot_be_had_is_refused_before_the_attack(monkeypatch, capsys, tmp_path, given, message):
+    assert call(monkeypatch, "config=smoke", f"evaluate.layers={given}", f"hydra.run.dir={tmp_path}") == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: ")]
+    assert len(said) == 1 and said[0].startswith(f"error: {message}"), said
+    assert not (tmp_path / "pictures").exists()
+
+
+@pytest.mark.slow
+def test_a_run_reports_its_drift(monkeypatch, capsys, tmp_path):
+    short = ["config=smoke", "data.count=1", "attack.steps=4", "evaluate.views=4", f"hydra.run.dir={tmp_path}"]
+    assert call(monkeypatch, *short, "evaluate.layers=all") == 0
+    content = json.loads((tmp_path / "metrics.json").read_text())
+    drift = content["drift"]
+    assert drift["views"] == 4 and drift["cost"]["forward"] == 4 * 1 * 4
+    assert drift["layers"][-1]["layer"] == drift["flips"] == "output"
+    for row in drift["layers"]:
+        assert set(row) == {"layer", "noise", "no_eot", "eot"}
+        assert row["eot"]["low"] <= row["eot"]["mean"] <= row["eot"]["high"] <= 1 + 1e-6
+        assert row["eot"]["mean"] < row["noise"]["mean"]
+    page, said = (tmp_path / "report.html").read_text(), capsys.readouterr().out
+    assert "<h2>Where in the network</h2>" in page and page.count('<th scope="row">stages.5</th>') == 1
+    (line,) = (line for line in said.splitlines() if line.startswith("drift over "))
+    assert line.startswith(f"drift over {len(drift['layers'])} layers: the embedding flips at output (cosine eot ")
+
+
+def test_the_interval_is_that_of_the_pictures(pictures):
+    clean, attacked = pictures
+    found = layer_drift(load_encoder(), clean, attacked, VIEWS, ["stem"])
+    row = found.to_dict()["layers"][0]
+    assert row["eot"] == interval(found.cosine["eot"][0])._asdict()

@@ -1,0 +1,187 @@
+"""The exactness contract: passes, pictures, processes and memory show in the last digits of an estimate only."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import EOT
+from attacks.eot.risk import CVaR, Mean, SoftMax, WorstOf
+from attacks.runtime.distributed import World
+from tests.helpers.fellows import together
+from transforms import Affine, Brightness, Compose, Perspective, scene_of
+from transforms.compose import view
+
+VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3), translate=0.1), Perspective(0.2), Brightness(0.1)])
+RISKS = [Mean(), CVaR(0.3), WorstOf(2), SoftMax(0.05)]
+ESTIMATED = ("mean", "stderr", "snr", "grad")
+double = torch.float64
+
+
+class Setting:
+    """Three pictures with a delta of their own or a common one, and a loss that is not linear in the features."""
+
+    def __init__(self, dtype=double, shared=False):
+        torch.manual_seed(3)
+        layers = [nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Conv2d(4, 4, 3), nn.Softplus(), nn.Flatten()]
+        self.net = nn.Sequential(*layers, nn.Linear(48, 6)).to(dtype).eval()
+        self.images = 0.3 + 0.4 * torch.rand(3, 3, 12, 14, dtype=dtype)
+        self.anchor = torch.randn(3, 6, dtype=dtype)
+        self.delta = 0.1 * torch.randn_like(self.images[: 1 if shared else 3])
+        self.most = 0
+
+    def scene(self, part, rows):
+        return scene_of(self.images[rows] + part)
+
+    def loss(self, pixels, rows):
+        self.most = max(self.most, len(pixels))
+        return F.cosine_similarity(self.net(pixels), self.anchor[rows], dim=1)
+
+    def estimate(self, eot, u, world=World()):  # noqa: B008
+        return eot.estimate(self.delta, self.scene, self.loss, u, count=3, world=world)
+
+    def losses(self, leaf, u):
+        """(3,n), in one graph."""
+        pixels = view(VIEWS, scene_of(self.images + leaf), u)
+        return self.loss(pixels, torch.arange(3).repeat_interleave(len(u))).unflatten(0, (3, -1))
+
+
+def close(found, wanted, rtol=1e-12):
+    for name in ESTIMATED:
+        a, b = getattr(found, name), getattr(wanted, name)
+        scale = b.abs().max().item()
+        torch.testing.assert_close(a, b, rtol=rtol, atol=rtol * scale, msg=lambda said, name=name: f"{name}: {said}")
+
+
+def coordinates(n, dtype=double):
+    return torch.rand(n, VIEWS.dims, dtype=dtype, generator=torch.Generator().manual_seed(n))
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
+@pytest.mark.parametrize("risk", RISKS, ids=lambda risk: type(risk).__name__)
+@pytest.mark.parametrize("n", [1, 2, 6, 16])
+def test_the_gradient_is_that_of_one_big_graph(risk, n, shared):
+    if isinstance(risk, WorstOf) and n % risk.k:
+        pytest.skip("not a multiple")
+    setting, u = Setting(shared=shared), coordinates(n)
+    leaf = setting.delta.clone().requires_grad_()
+    losses = setting.losses(leaf, u)
+    value = risk.value(losses)
+    (wanted,) = torch.autograd.grad(value.mean() if shared else value.sum(), leaf)
+    for chunk in (1, 3, 8, 100):
+        found = setting.estimate(EOT(VIEWS, n=n, chunk=chunk, risk=risk), u)
+        torch.testing.assert_close(found.grad, wanted, rtol=1e-12, atol=1e-12 * wanted.abs().max().item())
+        torch.testing.assert_close(found.mean, losses.mean(1), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
+@pytest.mark.parametrize("risk", RISKS, ids=lambda risk: type(risk).__name__)
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 1e-6), (double, 1e-12)], ids=["float32", "float64"])
+def test_chunks_do_not_matter(dtype, rtol, risk, shared):
+    setting, u = Setting(dtype, shared), coordinates(16, dtype)
+    whole = setting.estimate(EOT(VIEWS, chunk=48, risk=risk), u)
+    for chunk in (1, 3, 5, 8, 16, 31):
+        found = setting.estimate(EOT(VIEWS, chunk=chunk, risk=risk), u)
+        within = rtol / risk.temperature if isinstance(risk, SoftMax) else rtol  # exp(l / tau) magnifies rounding
+        assert (found.grad - whole.grad).norm() <= within * whole.grad.norm()
+        close(found, whole, rtol if dtype == double else 1e-4)  # snr is a difference of large numbers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
+@pytest.mark.parametrize("risk", RISKS, ids=lambda risk: type(risk).__name__)
+@pytest.mark.parametrize("n", [1, 2, 3, 6, 16])
+@pytest.mark.parametrize("size", [2, 4])
+def test_processes_do_not_matter(size, n, risk, shared):
+    if isinstance(risk, WorstOf) and n % risk.k:
+        pytest.skip("not a multiple")
+    setting, u, eot = Setting(shared=shared), coordinates(n), EOT(VIEWS, chunk=5, risk=risk)
+    alone = setting.estimate(eot, u)
+    for found in together(size, lambda world: setting.estimate(eot, u, world)):
+        if n == 1:
+            assert found.snr.isnan().all()
+            found, alone = (e._replace(snr=e.mean) for e in (found, alone))
+        close(found, alone)
+
+
+@pytest.mark.parametrize("risk", RISKS, ids=lambda risk: type(risk).__name__)
+def test_all_processes_hold_the_same_bits(risk):
+    u, eot = coordinates(12, torch.float32), EOT(VIEWS, chunk=5, risk=risk)
+    first, *others = together(3, lambda world: Setting(torch.float32).estimate(eot, u, world))
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(first[:4], other[:4], strict=True))
+
+
+def test_each_process_takes_its_part_only():
+    def work(world):
+        setting = Setting()
+        seen = []
+        setting.loss = lambda pixels, rows: seen.append(len(pixels)) or pixels.flatten(1).square().sum(1)
+        setting.estimate(EOT(VIEWS, chunk=5), coordinates(8), world)
+        return sum(seen)
+
+    assert together(4, work) == [6] * 4  # of 3 pictures x 8 views
+
+
+def test_pictures_without_views_to_share_are_shared_out():
+    def work(world):
+        setting, seen = Setting(), []
+        setting.loss = lambda pixels, rows: seen.append(len(pixels)) or pixels.flatten(1).square().sum(1)
+        setting.estimate(EOT(VIEWS), coordinates(1), world)
+        return sum(seen)
+
+    assert together(2, work) == [2, 1]
+
+
+class Small(Setting):
+    """A device that holds three views."""
+
+    def loss(self, pixels, rows):
+        if len(pixels) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().loss(pixels, rows)
+
+
+@pytest.mark.parametrize("risk", RISKS, ids=lambda risk: type(risk).__name__)
+def test_a_lack_of_memory_changes_the_chunk_and_nothing_else(risk):
+    u = coordinates(16)
+    wanted = Setting().estimate(EOT(VIEWS, risk=risk), u)
+    small = Small()
+    found = small.estimate(EOT(VIEWS, chunk=48, risk=risk), u)
+    close(found, wanted)
+    assert small.most <= 3
+    assert found.chunk < wanted.chunk == 32
+
+
+def test_views_that_do_not_count_are_not_differentiated():
+    setting, differentiated = Setting(), []
+
+    def loss(pixels, rows):
+        differentiated.append(len(pixels) * pixels.requires_grad)
+        return Setting.loss(setting, pixels, rows)
+
+    setting.loss = loss
+    setting.estimate(EOT(VIEWS, risk=WorstOf(8)), coordinates(16))
+    assert sum(differentiated) == 6  # two of sixteen views, of three pictures
+    assert len(differentiated) > 1
+
+
+@pytest.mark.slow
+def test_one_number_tells_what_any_number_of_views_will_give():
+    # cosine^2 = n / (n + c): the c of few views foretells the cosine of many.
+    setting, reference = Setting(), coordinates(2048)
+    truth = setting.estimate(EOT(VIEWS, chunk=2048), reference).grad.flatten(1)
+
+    def cosine(n, seed):
+        u = torch.rand(n, VIEWS.dims, dtype=double, generator=torch.Generator().manual_seed(seed))
+        found = setting.estimate(EOT(VIEWS), u)
+        return F.cosine_similarity(found.grad.flatten(1), truth, dim=1), found
+
+    few = [cosine(8, seed)[1] for seed in range(40)]
+    noise = torch.stack([e.grad.flatten(1).square().sum(1) / (1 + e.snr) for e in few]).mean(0) * 8
+    c = noise / truth.square().sum(1)
+    for n in (4, 16, 64):
+        measured = torch.stack([cosine(n, seed)[0].square() for seed in range(100, 130)]).mean(0)
+        torch.testing.assert_close(measured, n / (n + c), rtol=0.05, atol=0.02)
+    best = few[0]
+    torch.testing.assert_close(best.cosine.square(), best.views / (best.views + best.c))

@@ -1,0 +1,209 @@
+"""The cache of a gallery's embeddings: what is read from it is what the encoder would say, or it is not read."""
+
+import dataclasses
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import attacks.experiment.embeddings
+from attacks.data.gallery import Pictures, gathered, on_shelf
+from attacks.encoders.engine import Decision
+from attacks.evaluation.scores import embed
+from attacks.experiment.build.parts import build
+from attacks.experiment.embeddings import BLOCK, cache_of, embedded
+from attacks.experiment.experiment import experiment
+from attacks.runtime.checkpoint import NOWHERE
+from attacks.runtime.distributed import World
+from attacks.schema import encoder as choices_encoder
+from attacks.schema import groups as choices
+from attacks.schema.validate import Run, validate
+from tests.schema.test_configs import composed
+
+SIZE, CPU = 16, torch.device("cpu")
+NODE, PLAIN = choices_encoder.PocketEncoder(), Decision()
+
+
+class Net(nn.Module):
+    """A small encoder whose answer depends, in its last bits, on the batch; it counts the pictures it has seen."""
+
+    def __init__(self, seed=0, scale=1.0):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.layer = nn.Linear(3 * SIZE * SIZE, 7)
+        self.scale, self._seen = scale, []
+        self.eval().requires_grad_(False)
+
+    def forward(self, images):
+        self._seen.append(len(images))
+        return self.layer(images.flatten(1)) * self.scale + len(images) * 1e-7
+
+    def told(self):
+        seen, self._seen = self._seen, []
+        return seen
+
+
+def pictures(count, seed=0):
+    levels = torch.randint(0, 256, (count, 3, SIZE, SIZE), generator=torch.Generator().manual_seed(seed))
+    return Pictures(tuple(f"{seed}-{i}" for i in range(count)), levels.float() / 255)
+
+
+def cache(folder, net, node=NODE, decision=PLAIN):
+    run = Run(encoder=node, data=choices.Folder(size=SIZE, cache=str(folder)))
+    found = cache_of(run, net, decision, CPU)
+    net.told()
+    return found
+
+
+GALLERY = on_shelf(pictures(11).shelf())
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 11, 100])
+def test_a_hit_is_what_a_miss_is_bit_for_bit_and_takes_no_pass(tmp_path, chunk):
+    net = Net()
+    plain = embed(torch.cat(list(GALLERY.chunks(5))), net, CPU, min(chunk, BLOCK))
+    net.told()
+    for expected in (11, 0, 0):
+        found = embedded(GALLERY, net, CPU, chunk, cache(tmp_path, net))
+        assert torch.equal(found.rows, plain) and not found.notes
+        assert sum(net.told()) == found.passed == expected and found.cached == 11 - expected
+
+
+def test_of_several_processes_one_writes(tmp_path):
+    net = Net()
+    assert embedded(GALLERY, net, CPU, 4, cache(tmp_path, net), keep=False).passed == 11
+    assert not list(tmp_path.iterdir())
+    embedded(GALLERY, net, CPU, 4, cache(tmp_path, net))
+    assert embedded(GALLERY, net, CPU, 4, cache(tmp_path, net), keep=False).cached == 11  # but all of them read
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_run_lets_its_first_process_write(monkeypatch, tmp_path, rank):
+    """Else it would now and then read what another has just written, and count it as saved."""
+    run = validate(composed("config=smoke", "data.count=1", "sanity=none"))
+    asked = []
+
+    def stopped(*_, keep, **__):
+        asked.append(keep)
+        raise InterruptedError
+
+    monkeypatch.setattr("attacks.experiment.experiment.embedded", stopped)
+    with pytest.raises(InterruptedError):
+        parts = build(run)
+        experiment(run, parts, parts.encoder, PLAIN, World(rank, 2), tmp_path, None, NOWHERE)
+    assert asked == [rank == 0]
+
+
+def test_without_a_cache_every_picture_passes_and_nothing_is_written(tmp_path):
+    found = embedded(GALLERY, Net(), CPU, 4)
+    assert (found.passed, found.cached) == (11, 0)
+    assert cache_of(Run(encoder=NODE, data=choices.Folder(size=SIZE)), Net(), PLAIN, CPU) is None
+
+
+def test_rows_are_in_the_gallerys_order_and_do_not_depend_on_the_queries(tmp_path):
+    net, others = Net(), pictures(11).shelf()
+    both = cache(tmp_path, net)
+    embedded(on_shelf(others), net, CPU, 4, both)
+    net.told()
+    queries = Pictures(("one", "new"), torch.cat([pictures(11).images[5:6], pictures(1, seed=3).images])).shelf()
+    gallery = gathered(queries, others)
+    found = embedded(gallery, net, CPU, 4, both)
+    assert net.told() == [1] and found.cached == 11  # the new one alone
+    wanted = torch.cat([net(image[None]) for chunk in gallery.chunks(5) for image in chunk])
+    torch.testing.assert_close(found.rows, wanted)
+    assert gallery.names[:3] == ("one", "new", "0-0") and len(gallery) == 12
+
+
+OTHER = {
+    "weights": {"net": Net(seed=1)},
+    "a setting": {"net": Net(scale=2.0)},
+    "the configuration": {"node": choices_encoder.PocketEncoder(weights="other.safetensors")},
+    "how it is run": {"decision": Decision(layout="channels_last")},
+}
+
+
+@pytest.mark.parametrize("what", OTHER)
+def test_another_encoder_reads_nothing(tmp_path, what):
+    embedded(GALLERY, Net(), CPU, 4, cache(tmp_path, Net()))
+    changes = {"net": Net()} | OTHER[what]
+    found = embedded(GALLERY, changes["net"], CPU, 4, cache(tmp_path, **changes))
+    assert (found.passed, found.cached) == (11, 0) and not found.notes
+
+
+def test_other_code_of_the_same_name_reads_nothing(tmp_path):
+    embedded(GALLERY, Net(), CPU, 4, cache(tmp_path, Net()))
+    net = Net()
+    net.register_forward_hook(lambda module, images, answer: answer + 1e-3)  # no weight, and no setting
+    assert embedded(GALLERY, net, CPU, 4, cache(tmp_path, net)).cached == 0
+
+
+def test_other_pictures_or_another_order_read_nothing(tmp_path):
+    net = Net()
+    embedded(GALLERY, net, CPU, 20, cache(tmp_path, net))
+    changed = pictures(11)
+    changed.images[10, 0, 0, 0] = 1 - changed.images[10, 0, 0, 0]
+    turned = Pictures(pictures(11).names, pictures(11).images.flip(0))
+    for other in (changed, turned):
+        assert embedded(on_shelf(other.shelf()), net, CPU, 20, cache(tmp_path, net)).cached == 0
+    renamed = Pictures(tuple("abcdefghijk"), pictures(11).images)
+    assert embedded(on_shelf(renamed.shelf()), net, CPU, 20, cache(tmp_path, net)).cached == 11
+
+
+def forged(path, tensor, **said):
+    """The file with other numbers; its header as it should be but for `said`."""
+    key = path.name.removesuffix(".safetensors")
+    save_file(
+        {"embeddings": tensor}, path, {"key": key, "sha256": attacks.experiment.embeddings._sha256(tensor)} | said
+    )
+
+
+HARM = {
+    "empty": lambda path: path.write_bytes(b""),
+    "junk": lambda path: path.write_bytes(bytes(range(256)) * 9),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-9]),
+    "one bit": lambda path: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),
+    "a huge header": lambda path: path.write_bytes(b"\xff" * 8 + path.read_bytes()[8:]),
+    "no header": lambda path: save_file(load_file(path), path),
+    "another key": lambda path: forged(path, load_file(path)["embeddings"], key="0" * 64),
+    "another name": lambda path: save_file({"rows": load_file(path)["embeddings"]}, path),
+    "too few": lambda path: forged(path, torch.zeros(10, 7)),
+    "too wide": lambda path: forged(path, torch.zeros(11, 8)),
+    "one axis": lambda path: forged(path, torch.zeros(77)),
+    "whole numbers": lambda path: forged(path, torch.zeros(11, 7, dtype=torch.int32)),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_file_that_is_not_what_it_should_be_is_noted_and_made_afresh(tmp_path, harm):
+    net = Net()
+    first = embedded(GALLERY, net, CPU, 20, cache(tmp_path, net))
+    (path,) = tmp_path.iterdir()
+    HARM[harm](path)
+    found = embedded(GALLERY, net, CPU, 20, cache(tmp_path, net))
+    assert torch.equal(found.rows, first.rows) and found.passed == 11
+    (note,) = found.notes
+    assert "\n" not in note and str(tmp_path) in note
+    if harm != "a folder":
+        again = embedded(GALLERY, net, CPU, 20, cache(tmp_path, net))
+        assert again.cached == 11 and not again.notes
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(tmp_path):
+    net = Net()
+    missing = dataclasses.replace(cache(tmp_path, net), folder=tmp_path / "gone")
+    found = embedded(GALLERY, net, CPU, 20, missing)
+    assert found.passed == 11 and "cannot be kept" in found.notes[0]
+
+
+def test_only_a_block_of_pictures_is_there_at_a_time():
+    shelf, asked = pictures(30).shelf(), []
+    lazy = dataclasses.replace(shelf, load=lambda i: asked.append(i) or shelf.load(i))
+    net = Net()
+    after = []
+    net.register_forward_pre_hook(lambda module, images: after.append((len(asked), len(images[0]))))
+    embedded(on_shelf(lazy), net, CPU, 8)
+    assert after == [(8, 8), (16, 8), (24, 8), (30, 6)]

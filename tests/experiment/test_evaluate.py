@@ -1,0 +1,137 @@
+"""An evaluation in batches: kept, taken up again, and the same to the last bit."""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+import attacks.experiment.experiment
+import attacks.experiment.job
+import attacks.experiment.units
+from attacks.experiment.batch import ARMS, arms_of, part_of
+from attacks.experiment.build.parts import build
+from attacks.experiment.cost import Spent
+from attacks.run import compose
+from attacks.runtime.distributed import World
+from attacks.runtime.tables import read_rows, write_rows
+from tests.helpers.runs import LEAN, whole_run
+from tests.run.test_run import call
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return whole_run(tmp_path_factory)
+
+
+@pytest.mark.slow
+def test_what_only_the_first_process_writes_asks_no_other(tmp_path, monkeypatch):
+    """A broadcast that the others do not take part in waits for ever."""
+    world, writing = World(), []
+    real = World.broadcast
+
+    def broadcast(self, tensor):
+        assert not (writing and self is world), "only the first process is here"
+        return real(self, tensor)
+
+    def alone(write):
+        def run(*given):
+            writing.append(True)
+            write(*given)
+            writing.pop()
+
+        return run
+
+    monkeypatch.setattr(World, "broadcast", broadcast)
+    monkeypatch.setattr(attacks.experiment.job, "join", lambda: world)
+    for module in (attacks.experiment.experiment, attacks.experiment.job):
+        monkeypatch.setattr(module, "_write", alone(module._write))
+    words = ["config=smoke", "attack.steps=1", "data.size=64", "evaluate.views=2", "evaluate.refine=0"]
+    assert call(monkeypatch, *words, f"hydra.run.dir={tmp_path / 'run'}") == 0
+
+
+@pytest.mark.slow
+def test_every_arm_stands_in_every_table_and_paid_alike(whole):
+    content = json.loads((whole / "metrics.json").read_text())
+    assert tuple(content["arms"]) == tuple(content["wide"]["arms"]) == ARMS
+    costs = content["costs"]
+    # As many gradients with all views, without views, and with one view a step: 3 pictures, 2 steps, 2 views.
+    assert [costs[arm]["backward"] for arm in ("eot", "no_eot", "one_view")] == [12, 12, 12]
+    for key in ("forward", "backward"):
+        assert sum(cost[key] for cost in costs.values()) == content["cost"][key]
+    rows = read_rows(whole / "per_image.csv")
+    assert len(rows) == 2 * len(ARMS) * 3
+    for arm in ARMS:
+        own = [float(row["cosine"]) for row in rows if (row["bank"], row["arm"]) == ("same", arm)]
+        assert content["arms"][arm]["cosine"]["mean"] == pytest.approx(sum(own) / 3, abs=1e-12)
+
+
+def test_the_wide_bank_holds_the_range_of_the_other(whole):
+    content = json.loads((whole / "metrics.json").read_text())
+    same, wide = content["bank"]["ranges"], content["wide"]["bank"]["ranges"]
+    assert all(a[0] <= b[0] and b[1] <= a[1] for a, b in zip(wide, same, strict=True)) and same != wide
+
+
+def test_batches_have_noise_of_their_own(whole):
+    def change(name):
+        clean, noisy = (
+            torch.tensor(list(Image.open(path).convert("RGB").tobytes()), dtype=torch.int16)
+            for path in (whole / "pictures" / "clean" / name, whole / "pictures" / "noise" / name)
+        )
+        return noisy - clean
+
+    names = json.loads((whole / "metrics.json").read_text())["queries"]
+    first, _, third = (change(f"{name}.png") for name in names)
+    assert (first.float() * third.float()).mean() < 0.2 * first.float().square().mean()
+
+
+def test_parts_of_some_pictures():
+    run = compose("evaluate", ["data.count=3"])
+    parts = build(run)
+    some = part_of(parts, [2, 0])
+    assert some.queries.names == (parts.queries.names[2], parts.queries.names[0])
+    assert torch.equal(some.truth, parts.truth[[2, 0]])
+    assert torch.equal(some.queries.images, parts.queries.images[[2, 0]])
+
+
+def test_the_arms_that_a_run_asks_for():
+    assert arms_of(compose("evaluate")) == ARMS
+    assert arms_of(compose("quickstart")) == tuple(arm for arm in ARMS if arm != "one_view")
+
+
+def test_what_is_spent_adds_up():
+    assert Spent(1, 2, 0.5) + Spent(3, 4, 1.0) == Spent(4, 6, 1.5)
+
+
+def test_rows_read_back_bit_for_bit(tmp_path):
+    rows = [{"name": 'a "b",\n<c>', "value": 0.1 + 0.2, "whole": 3, "yes": True, "none": None}]
+    write_rows(tmp_path / "rows.csv", rows)
+    (found,) = read_rows(tmp_path / "rows.csv")
+    assert found == {"name": rows[0]["name"], "value": repr(0.1 + 0.2), "whole": "3", "yes": "1", "none": ""}
+    assert float(found["value"]) == rows[0]["value"]
+    with pytest.raises(ValueError, match="same keys"):
+        write_rows(tmp_path / "rows.csv", [{"a": 1}, {"b": 2}])
+
+
+@pytest.mark.slow
+def test_two_seeds_differ_by_less_than_the_interval_says(tmp_path, monkeypatch):
+    """In 95 of 100 cases the mean of another seed (other views, noise, starts) lies in the interval of this one."""
+    small = ["config=evaluate", "data.count=8", "data.size=64", "attack.steps=8", "evaluate.refine=0", "sanity=none"]
+    small += ["evaluate.one_view=false", "evaluate.batch=8"]
+    tables = []
+    for seed in range(5):
+        folder = tmp_path / str(seed)
+        assert call(monkeypatch, *small, *LEAN, f"seed={seed}", f"hydra.run.dir={folder}") == 0
+        content = json.loads((folder / "metrics.json").read_text())
+        tables.append({"same": content["arms"], "wide": content["wide"]["arms"]})
+    held = [
+        one[bank][arm][measure]["low"] <= other[bank][arm][measure]["mean"] <= one[bank][arm][measure]["high"]
+        for one in tables
+        for other in tables
+        if one is not other
+        for bank in one
+        for arm in one[bank]
+        for measure in ("cosine", "recall_at_1", "mrr", "success")
+    ]
+    assert len(held) == 5 * 4 * 2 * 4 * 4
+    assert sum(held) >= 0.95 * len(held)

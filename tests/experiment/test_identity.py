@@ -1,0 +1,73 @@
+"""What a run is: everything that its numbers depend on shows, and nothing else does."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from attacks.encoders.engine import Decision
+from attacks.experiment.build.parts import build
+from attacks.experiment.identity import identity, key_of, refuse_other, sources
+from attacks.run import compose
+from attacks.runtime.distributed import World
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE = ["data.count=2", "data.size=32"]
+
+
+def named(*words, **parts):
+    run = compose("smoke", [*BASE, *words])
+    given = {"decision": Decision(), "world": World(), "versions": {"torch": "1"}} | parts
+    return identity(run, build(run), **given)
+
+
+@pytest.fixture(scope="module")
+def base():
+    return named()
+
+
+OTHERS = {
+    "seed=1": ["seed"],
+    "attack.steps=7": ["attack.steps"],
+    "perturbation.eps=1/255": ["perturbation.eps"],
+    "evaluate.views=9": ["evaluate.views"],
+    "data.count=3": ["data.count", "the pictures' names", "the pictures", "what is right"],
+    "encoder.weights={file}": ["encoder.weights", "the file of encoder.weights"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", OTHERS)
+def test_what_matters_shows_by_name(base, word):
+    from attacks.encoders.loading import POCKET_WEIGHTS
+
+    other = named(word.format(file=POCKET_WEIGHTS))
+    assert [name for name in {**base, **other} if base.get(name) != other.get(name)] == OTHERS[word]
+    assert key_of(base) != key_of(other)
+    with pytest.raises(ValueError, match=OTHERS[word][0]) as caught:
+        refuse_other(base, other, "run")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("word", ["tracker=tensorboard", "checkpoint.steps=3"])
+def test_what_does_not_matter_does_not_show(base, word):
+    assert named(word) == base
+
+
+def test_how_the_work_is_done_shows(base):
+    others = [named(decision=Decision(chunk=3)), named(world=World(0, 2)), named(versions={"torch": "2"})]
+    assert len({key_of(each) for each in (base, *others)}) == 4
+    refuse_other(base, dict(base), "run")
+
+
+@pytest.mark.parametrize(
+    "file", ["attacks/solvers/loop.py", "attacks/runtime/values.py", "transforms/sampling/warp.py"]
+)
+def test_every_file_of_ours_is_part_of_a_run(file, tmp_path):
+    for copy in ("same", "edited"):
+        for package in ("attacks", "transforms"):
+            shutil.copytree(ROOT / package, tmp_path / copy / package)
+    edited = tmp_path / "edited" / file
+    edited.write_bytes(edited.read_bytes() + b"\n")
+    assert sources(tmp_path / "same") == sources()
+    assert sources(tmp_path / "edited") != sources()

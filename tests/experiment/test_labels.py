@@ -1,0 +1,301 @@
+"""Galleries in which several pictures show the same: who is recognised, who is an impostor, what is a target."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attacks.data.gallery import HELD_OUT, Pictures, gathered, on_shelf, tiles
+from attacks.data.images import file_names, save_image
+from attacks.encoders.engine import Decision
+from attacks.experiment.build.data import target
+from attacks.experiment.build.objective import aim
+from attacks.experiment.build.parts import build
+from attacks.experiment.experiment import experiment
+from attacks.experiment.results import metrics
+from attacks.experiment.sections import sections
+from attacks.experiment.units import ledger_of
+from attacks.objectives.aim import Aim, Known
+from attacks.objectives.embedding import Away
+from attacks.objectives.retrieval import InfoNCE, Retrieval
+from attacks.optimisers.apgd import APGD
+from attacks.runtime.checkpoint import Checkpoint
+from attacks.runtime.distributed import ALONE
+from attacks.schema import groups as choices
+from attacks.schema import validate as schema
+from attacks.solvers.suite import members
+from tests.schema.test_configs import composed
+from transforms import Compose
+
+#: Five pictures of three identities, two of them with two.
+ANGLES = torch.tensor([0.0, 20.0, 40.0, 60.0, 90.0]).deg2rad()
+GALLERY = torch.stack([ANGLES.cos(), ANGLES.sin()], dim=1)
+IDENTITY = torch.tensor([0, 1, 0, 2, 2])
+
+
+def at(*degrees):
+    angle = torch.tensor(degrees, dtype=torch.float64).deg2rad()
+    return torch.stack([angle.cos(), angle.sin()], dim=1)
+
+
+def cosines(degrees):
+    return (torch.tensor(degrees) - ANGLES.rad2deg()).deg2rad().cos()
+
+
+@pytest.mark.parametrize(
+    ("degrees", "row", "mine", "theirs"),
+    [
+        (0.0, 0, 0, 20),  # itself against the nearest of another identity
+        (35.0, 0, 40, 20),  # by the other picture of its own
+        (35.0, 2, 40, 20),  # the same, whichever of the two is named
+        (22.0, 2, 40, 20),
+        (70.0, 4, 60, 40),
+    ],
+)
+def test_the_best_of_ones_own_against_the_best_of_all_others(degrees, row, mine, theirs):
+    loss = Retrieval(GALLERY, identity=IDENTITY)(at(degrees), torch.tensor([row]))
+    wanted = F.cosine_similarity(at(degrees), at(mine)) - F.cosine_similarity(at(degrees), at(theirs))
+    torch.testing.assert_close(loss, wanted, atol=1e-6, rtol=0)
+
+
+def test_below_zero_is_where_the_nearest_shows_another():
+    degrees, row = torch.arange(-20.0, 110, 0.7, dtype=torch.float64), 2
+    loss = Retrieval(GALLERY, identity=IDENTITY)(at(*degrees.tolist()), torch.full((len(degrees),), row))
+    nearest = (at(*degrees.tolist()) @ GALLERY.double().T).argmax(1)
+    assert torch.equal(loss < 0, IDENTITY[nearest] != IDENTITY[row])
+    assert 0 < int((loss < 0).sum()) < len(loss)
+
+
+def test_infonce_is_the_share_of_an_identity():
+    row, temperature = torch.tensor([3]), 0.1
+    share = (cosines(50.0) / temperature).softmax(0)[IDENTITY == 2].sum()
+    for targeted, sign in ((False, 1), (True, -1)):
+        objective = InfoNCE(GALLERY, temperature, targeted, IDENTITY)
+        torch.testing.assert_close(objective(at(50.0).float(), row), sign * share.log()[None])
+
+
+@pytest.mark.parametrize("make", [Retrieval, InfoNCE], ids=["retrieval", "infonce"])
+def test_where_each_is_its_own_identities_change_nothing(make):
+    gallery, features = torch.randn(9, 5), torch.randn(6, 5, requires_grad=True)
+    rows = torch.randint(0, 9, (6,))
+    losses = [make(gallery, identity=given)(features, rows) for given in (None, torch.randperm(9))]
+    torch.testing.assert_close(*losses)
+    grads = [torch.autograd.grad(loss.sum(), features)[0] for loss in losses]
+    torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("make", [Retrieval, InfoNCE], ids=["retrieval", "infonce"])
+@pytest.mark.parametrize(
+    ("identity", "message"),
+    [
+        (torch.zeros(5, dtype=torch.long), "`gallery` shows one identity only"),
+        (torch.arange(4), "`identity` must hold a whole number for each of 5"),
+        (torch.rand(5), "`identity` must hold a whole number"),
+    ],
+)
+def test_identities_that_are_none(make, identity, message):
+    with pytest.raises(ValueError, match=message):
+        make(GALLERY, identity=identity)
+
+
+NODES = {
+    "retrieval": choices.Retrieval(),
+    "hinge": choices.Retrieval(margin=0.1),
+    "infonce": choices.InfoNCE(temperature=0.1),
+    "mixed": choices.Mixed(away=1, retrieval=1),
+}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_every_objective_of_search_is_told_who_is_who(name):
+    # At 38 degrees the picture at 40 is an impostor of that at 0, until it is said that they show the same.
+    known = Known(torch.zeros(1, 3, 8, 8), GALLERY[:1], GALLERY, torch.tensor([0]), None, IDENTITY)
+    losses = []
+    for each in (known, known._replace(identity=None)):
+        objective, anchor = aim(NODES[name], each, Away(), Compose(), seed=0)  # no encoder is asked
+        losses.append(float(objective(at(38.0).float(), anchor)))
+    assert losses[0] > losses[1] + 0.1
+
+
+def test_a_suite_aims_at_others_only():
+    known = Known(torch.zeros(2, 3, 8, 8), GALLERY[:2], GALLERY, torch.tensor([0, 1]), None, IDENTITY)
+    attacks = {each.name: each for each in members(known, 2, Aim(Away(), known.own), APGD())}
+    # Of 0 degrees, identity 0: 20, then 60 (40 is its own). Of 20, alone: 0 or 40, both 20 away.
+    assert torch.equal(attacks["apgd_nearest_1"].anchor[0], GALLERY[1])
+    assert torch.equal(attacks["apgd_nearest_2"].anchor[0], GALLERY[3])
+    assert attacks["apgd_hinge"].objective.identity is IDENTITY
+    with pytest.raises(ValueError, match=r"`attack.nearest` must lie between 0 and 3"):
+        members(known, 4, Aim(Away(), known.own), APGD())
+
+
+def noise(seed):
+    return torch.randint(0, 256, (3, 16, 16), generator=torch.Generator().manual_seed(seed)).float() / 255
+
+
+def shelf(labels, *seeds):
+    found = Pictures(tuple("abcdefgh"[: len(seeds)]), torch.stack([noise(seed) for seed in seeds])).shelf()
+    return type(found)(found.names, found.digests, tuple(labels), found.load)
+
+
+def test_identity_is_none_where_no_two_are_the_same():
+    gallery = on_shelf(shelf(["x", None, "y"], 1, 2, 3))
+    assert gallery.identity is None
+    rows = torch.arange(3)
+    assert torch.equal(gallery.same(rows[:, None], rows), torch.eye(3, dtype=torch.bool))
+
+
+def test_labels_make_the_identity_and_pixels_where_there_are_none():
+    gallery = on_shelf(shelf(["x", None, "x", None, None, "y", None], 1, 2, 3, 2, 4, 5, 1))
+    assert gallery.identity.tolist() == [0, 1, 0, 1, 2, 3, 0]  # the last has the pixels of the first
+    assert gallery.same(torch.tensor([0, 0, 1]), torch.tensor([2, 5, 3])).tolist() == [True, False, True]
+
+
+def test_a_query_has_the_identity_that_its_file_has_in_the_gallery():
+    gallery = gathered(shelf([None, None], 1, 2), shelf(["x", "x", "y"], 1, 3, 4))
+    assert gallery.labels == ("x", None, "x", "y")
+    with pytest.raises(ValueError, match=r"same pixels and two identities, x and y"):
+        gathered(shelf(["x"], 1), shelf(["y"], 1))
+
+
+def test_the_same_pixels_are_not_said_to_show_two_in_one_list():
+    for labels in (["x", "y", None], ["x", None, "y"]):
+        seeds = [1, 1, 2] if labels[1] else [1, 2, 1]
+        with pytest.raises(ValueError, match=r"same pixels and two identities, x and y"):
+            on_shelf(shelf(labels, *seeds))
+    with pytest.raises(ValueError, match=r"same pixels and two identities, x and y"):
+        gathered(shelf([None], 3), shelf(["x", "y"], 1, 1))
+    assert gathered(shelf([None, None], 1, 1), shelf(["x"], 1)).labels == ("x", None)
+
+
+def test_another_is_of_another_identity():
+    gallery, truth = on_shelf(shelf(["x", "x", "x", "y"], 1, 2, 3, 4)), torch.tensor([0, 1, 2])
+    for seed in range(5):
+        assert target("another", gallery, truth, seed, 16)[1].tolist() == [3, 3, 3]
+    with pytest.raises(ValueError, match="more than one picture, or identity"):
+        target("another", on_shelf(shelf(["x", "x"], 1, 2)), truth[:2], 0, 16)
+    with pytest.raises(ValueError, match="shows the same: 'b'"):
+        target("b", gallery, truth[:1], 0, 16)
+
+
+def test_a_target_from_a_file_is_found_under_any_name(tmp_path):
+    gallery, truth = on_shelf(shelf([None, None], 1, 2)), torch.tensor([0])
+    for name, seed, row, count in (("copy.png", 2, 1, 2), ("a", 3, 2, 3), ("new.png", 3, 2, 3)):
+        save_image(tmp_path / name, noise(seed))
+        joined, goal = target(str(tmp_path / name), gallery, truth, 0, 16)
+        assert (goal.tolist(), len(joined)) == ([row], count)
+        assert torch.equal(next(joined.chunks(9))[row], noise(seed))
+
+
+def test_files_with_dashes_are_not_parts_of_one_photograph():
+    found = Pictures(("my-1-1.png", "my-1-2.png"), torch.stack([noise(1), noise(2)])).shelf()
+    assert target("another", on_shelf(found), torch.tensor([0]), 0, 16)[1].tolist() == [1]
+    tiles = Pictures(("my-1-1", "my-1-2", "your-1-1"), torch.stack([noise(1), noise(2), noise(3)])).shelf()
+    assert target("another", on_shelf(tiles), torch.tensor([0]), 0, 16)[1].tolist() == [2]
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory):
+    """Six tiles, two of each of three photographs: as a folder, a list, a table, and a table with identities."""
+    folder, found = tmp_path_factory.mktemp("album"), tiles(64)
+    by_photo = [sorted(name for name in found.names if name.startswith(photo)) for photo in HELD_OUT]
+    names = [name for few in by_photo for name in few[10:12]]
+    (folder / "pictures").mkdir()
+    for name in names:
+        save_image(folder / "pictures" / f"{name}.png", found.images[found.names.index(name)])
+    rows = [f"pictures/{name}.png" for name in names]
+    (folder / "plain.csv").write_text("\n".join(["path", *rows]))
+    (folder / "list.txt").write_text("\n".join(rows))
+    known = [f"{row},{name.partition('-')[0]}" for row, name in zip(rows, names, strict=True)]
+    (folder / "known.csv").write_text("\n".join(["path,identity", *known]))
+    return folder
+
+
+SHORT = ["config=smoke", "data=folder", "data.size=64", "data.count=2", "evaluate.refine=0", "sanity=none"]
+SHORT += ["evaluate.views=4", "attack.steps=2", "engine.device=cpu"]
+
+
+def done(out, *words):
+    """A run, its parts, its outcome, its metrics without the cost, and the cost."""
+    parts = build(run := schema.validate(composed(*SHORT, *words)))
+    (out / "kept").mkdir(parents=True)
+    with ledger_of(parts, None, out, ALONE) as ledger:
+        outcome = experiment(run, parts, parts.encoder, Decision(), ALONE, out, ledger, Checkpoint(out / "kept"))
+    content = json.loads(json.dumps(metrics(run, parts, outcome, sections(outcome), "smoke")[0]))
+    content.pop("costs")
+    return run, parts, outcome, content, content.pop("cost")
+
+
+@pytest.mark.slow
+def test_a_table_a_list_and_a_folder_give_the_same_numbers(album, tmp_path):
+    found = []
+    for name in ("pictures", "plain.csv", "list.txt"):
+        words = (f"data.path={album / name}", f"data.gallery={album / 'pictures'}")
+        found.append((done(tmp_path / name, *words)[3], (tmp_path / name / "perturbation.safetensors").read_bytes()))
+    assert found[0] == found[1] == found[2]
+    assert found[0][0]["gallery"] == 6 and found[0][0]["identities"] is None
+
+
+@pytest.mark.slow
+def test_the_order_of_the_gallery_does_not_matter(album, tmp_path):
+    lines = (album / "known.csv").read_text().splitlines()
+    (album / "turned.csv").write_text("\n".join([lines[0], *lines[:0:-1]]))
+    words = (f"data.path={album / 'pictures'}", "objective=retrieval")
+    one, other = (done(tmp_path / x, *words, f"data.gallery={album / x}")[3] for x in ("known.csv", "turned.csv"))
+    assert one["queries"] == other["queries"] and one["identities"] == 3
+    for arm, row in one["arms"].items():
+        for key in ("cosine", "recall_at_1", "success"):
+            assert row[key] == pytest.approx(other["arms"][arm][key], abs=1e-3)
+
+
+def test_the_cache_changes_no_number_and_saves_the_passes(album, tmp_path):
+    words = (f"data.path={album / 'pictures'}", f"data.gallery={album / 'plain.csv'}", "objective=retrieval")
+    (*_, plain, cost), (*_, first, made), (*_, again, saved) = (
+        done(tmp_path / name, *words, f"data.cache={cache}")
+        for name, cache in (("plain", "null"), ("first", tmp_path / "cache"), ("again", tmp_path / "cache"))
+    )
+    assert plain == first == again
+    assert cost["forward"] == made["forward"] == saved["forward"] + 6
+    assert (cost["cached"], made["cached"], saved["cached"]) == (0, 0, 6)
+
+
+@pytest.mark.parametrize("objective", ["retrieval", "infonce", "mixed", "toward"])
+def test_a_view_is_recognised_by_any_picture_of_its_identity(objective, album, tmp_path):
+    words = [f"objective={objective}", f"data.path={album / 'known.csv'}", f"data.gallery={album / 'known.csv'}"]
+    words += ["objective.target=another"] * (objective == "toward")
+    run, parts, outcome, content, _ = done(tmp_path, *words)
+    assert (content["gallery"], content["identities"]) == (6, 3)
+    shown = [name.partition("-")[0] for name in parts.gallery.names]
+    # As if views were taken for this and that.
+    nearest = torch.randint(0, 6, (2, 4), generator=torch.Generator().manual_seed(0))
+    same = parts.gallery.same(nearest, parts.truth[:, None])
+    rank = torch.where(same, 1, 2)
+    scores = {arm: found._replace(nearest=nearest, rank=rank) for arm, found in outcome.scores["same"].items()}
+    seen = replace(outcome, scores={"same": scores})
+    found = metrics(run, parts, seen, sections(seen), "smoke")[0]["arms"]["eot"]
+    wanted = parts.truth if parts.goal is None else parts.goal
+
+    def share(rows):
+        pairs = zip(rows.tolist(), nearest.tolist(), strict=True)
+        return sum(shown[i] == shown[row] for row, seen in pairs for i in seen) / 8
+
+    right = share(parts.truth)
+    assert 0 < right < 1 and right > float((nearest == parts.truth[:, None]).double().mean())
+    assert found["recall_at_1"]["mean"] == pytest.approx(right)
+    assert found["success"]["mean"] == pytest.approx(share(wanted) if objective == "toward" else 1 - right)
+
+
+@pytest.mark.parametrize(
+    ("names", "files"),
+    [
+        (("a.png", "b.jpg"), ["a.png", "b.png"]),
+        (("a.png", "a.jpg"), ["a.png.png", "a.jpg.png"]),
+        (("p/a.png", "q/a.png", "b.png"), ["p-a.png.png", "q-a.png.png", "b.png"]),
+        (("p/a.png", "p-a.png", "q/a.png"), ["p-a.png.png", "p-a.png", "q-a.png.png"]),
+        (("p/a.png", "q/a.png", "p-a.png.png"), ["0-p-a.png.png", "1-q-a.png.png", "2-p-a.png.png"]),
+    ],
+    ids=str,
+)
+def test_no_two_pictures_are_written_to_one_file(names, files):
+    assert file_names(names) == files and len(set(files)) == len(files)

@@ -1,0 +1,147 @@
+"""A patch through whole pipelines: printed, bent and laid in several pictures, each from several views."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import EOT, Away
+from attacks.eot.protocols import among
+from attacks.experiment.build.patch import patch
+from attacks.experiment.build.printer import anywhere, fixed
+from attacks.experiment.patch_record import facts
+from attacks.perturbations.patch.patch import Patch
+from attacks.perturbations.patch.placement import Places
+from attacks.schema import patch as choices
+from tests.helpers.fellows import together
+from transforms import Affine, ChannelGain, Compose, Cylinder, OnLayers, Perspective, Place
+
+double = torch.float64
+SIZE = (14, 16)
+#: Two places in each of three pictures, another pair in each.
+PAIR = torch.tensor(
+    [[[0.2, 0.2], [0.6, 0.25], [0.55, 0.7], [0.15, 0.6]], [[0.5, 0.1], [0.9, 0.15], [0.85, 0.5], [0.45, 0.4]]],
+    dtype=double,
+)
+QUADS = torch.stack([PAIR, PAIR.flip(1) * 0.9 + 0.03, PAIR.flip(0)])
+SHEET = OnLayers([ChannelGain((0.8, 1.2), 0.1), Cylinder((30, 60))], Place((0.4, 0.6), 30))
+VIEWS = Compose([SHEET, Affine(20), Perspective(0.2)])
+
+
+def rand(*shape, seed=0):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=double)
+
+
+def cover(kind):
+    if kind == "all":
+        return None
+    if kind == "region":
+        return rand(3, 2, 4, 5, seed=4)
+    some = torch.ones(3, 2, 1, 1, dtype=double)  # the second picture has one place only
+    some[1, 1] = 0
+    return some
+
+
+@pytest.mark.parametrize("kind", ["all", "fewer", "region"])
+@pytest.mark.parametrize("shape", ["rectangle", "ellipse"])
+def test_several_pictures_with_several_views_are_each_by_itself(kind, shape):
+    if (kind, shape) == ("region", "ellipse"):
+        pytest.skip("a region has a shape of its own")
+    made = Patch((4, 5), Places(QUADS, cover(kind)), shape=shape)
+    images, texture, u = rand(3, 3, *SIZE), rand(1, 3, 4, 5, seed=1), rand(6, VIEWS.dims, seed=2)
+    found = VIEWS(made.scene(images, texture), u)
+    for i in range(3):
+        own = made.take(torch.tensor([i])).scene(images[i, None], texture)
+        torch.testing.assert_close(found[2 * i : 2 * i + 2], VIEWS(own, u[2 * i : 2 * i + 2]), rtol=0, atol=1e-12)
+    rows = made.scene(images, texture.expand(3, -1, -1, -1))
+    torch.testing.assert_close(VIEWS(rows, u), found, rtol=0, atol=1e-12)
+
+
+def encoder():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(168, 6)).to(double).eval()
+
+
+def estimate(net, chunk, world=None):
+    """One step's estimate of a patch in three pictures."""
+    made = Patch((4, 5), Places(QUADS, cover("fewer")), shape="ellipse")
+    images, anchor, texture = rand(3, 3, *SIZE), rand(3, 6, seed=5) - 0.5, rand(1, 3, 4, 5, seed=1)
+
+    def scene(part, which):
+        return among(made, which).scene(images[which], part)
+
+    def loss(pixels, which):
+        return Away()(net(pixels), F.normalize(anchor[which], dim=1))
+
+    given = {} if world is None else {"world": world}
+    return EOT(VIEWS, n=6, chunk=chunk).estimate(texture, scene, loss, rand(6, VIEWS.dims, seed=2), count=3, **given)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 7])
+def test_passes_do_not_matter(chunk):
+    net = encoder()
+    found, whole = estimate(net, chunk), estimate(net, 100)
+    torch.testing.assert_close(found.grad, whole.grad, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found.mean, whole.mean, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_processes_do_not_matter(size):
+    net = encoder()
+    alone = estimate(net, 5)
+    for found in together(size, lambda world: estimate(net, 5, world)):
+        torch.testing.assert_close(found.grad, alone.grad, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(found.mean, alone.mean, rtol=1e-12, atol=1e-12)
+
+
+def test_without_views_a_patch_is_sampled_as_in_them():
+    # Else the same seed would give other bits on CUDA, in the one arm.
+    views = Compose([SHEET, Affine(20)], kernel="bicubic", antialias=False, deterministic=True)
+    left = fixed(views)
+    assert (left.kernel, left.antialias, left.deterministic, left.dims) == ("bicubic", False, True, 0)
+
+
+@pytest.mark.parametrize("size", [[48], [48, 48, 3], [0, 48], []])
+def test_a_size_that_is_none_is_named_where_the_patch_lies_anywhere(size):
+    node = choices.Patch(size=size, place={"scale": [0.3, 0.5]})
+    assert anywhere(node) is None
+    with pytest.raises(ValueError, match=r"`perturbation\.size` must be"):
+        patch(node, rand(1, 3, *SIZE))
+
+
+def test_a_single_number_of_degrees_is_a_range_in_the_facts():
+    quad = [[0.3, 0.3], [0.7, 0.3], [0.7, 0.7], [0.3, 0.7]]
+    place = {"scale": [0.3, 0.5], "degrees": 20}
+    node = choices.Patch(size=[4, 5], quad=quad, place=place, start="grey", shape="rectangle")
+    found = facts(node, choices.Printer(), patch(node, rand(1, 3, *SIZE)), SIZE, None)
+    assert found["anywhere"]["degrees"] == [-20, 20]
+
+
+def disc(size, quad, points=32):
+    """How much of each pixel the ellipse in an upright quad covers."""
+    (left, top), (right, bottom) = quad
+    y, x = (((torch.arange(n * points, dtype=double) + 0.5) / points / n) for n in size)
+    inside = ((x - left) / (right - left) * 2 - 1) ** 2 + (((y - top) / (bottom - top) * 2 - 1) ** 2)[:, None] < 1
+    return F.avg_pool2d(inside.to(double)[None, None], points)[0, 0]
+
+
+@pytest.mark.parametrize("texture", [(1, 1), (1, 9), (2, 3), (40, 4)])
+def test_the_inside_of_an_ellipse_of_few_texels_is_opaque(texture):
+    box = ((0.1, 0.15), (0.9, 0.8))
+    quad = (box[0], (box[1][0], box[0][1]), box[1], (box[0][0], box[1][1]))
+    made, black = Patch(texture, quad, shape="ellipse"), torch.zeros(1, 3, 40, 50, dtype=double)
+    found = Compose()(made.scene(black, torch.ones(1, 3, *texture, dtype=double)), torch.zeros(1, 0))[0, 0]
+    assert (found - disc((40, 50), box)).abs().max() < 2 / 255
+
+
+@pytest.mark.parametrize("texels", [24, 33, 36, 48])
+def test_an_edge_between_the_middles_of_two_pixels_is_cut(texels):
+    # About one texel on a pixel: no pixel reads a coverage between 0 and 1 then.
+    quad, size = ((0.2, 0.25), (0.7, 0.2), (0.8, 0.75), (0.15, 0.7)), (60, 80)
+    made, black = Patch((texels, texels), quad), torch.zeros(1, 3, *size, dtype=double)
+    found = Compose()(made.scene(black, torch.ones(1, 3, texels, texels, dtype=double)), torch.zeros(1, 0))[0, 0]
+    y, x = torch.meshgrid(*((torch.arange(32 * n, dtype=double) + 0.5) / 32 for n in size), indexing="ij")
+    inside = torch.ones_like(x, dtype=torch.bool)
+    for (x0, y0), (x1, y1) in zip(quad, quad[1:] + quad[:1], strict=True):
+        inside &= (x1 - x0) * 80 * (y - y0 * 60) - (y1 - y0) * 60 * (x - x0 * 80) >= 0
+    assert (found - F.avg_pool2d(inside.to(double)[None, None], 32)[0, 0]).abs().max() < 2 / 255

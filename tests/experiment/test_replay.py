@@ -1,0 +1,221 @@
+"""A view is seen again as the attack saw it, from the directory that the run has left."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from attacks import Away, attack
+from attacks.eot.estimator import EOT
+from attacks.eot.faults import NotFinite, fault
+from attacks.eot.faults.traced import broken, traced
+from attacks.experiment.build.parts import build
+from attacks.experiment.job import job
+from attacks.experiment.replay import Named, of_fault, of_run
+from attacks.schema import validate as schema
+from scripts import replay_view
+from tests.helpers.faulty import Turn
+from tests.schema.test_configs import composed
+from transforms.registry import STAGES
+
+SMALL = (
+    "config=smoke",
+    "sanity=none",
+    "attack.steps=2",
+    "attack.views=4",
+    "evaluate.views=4",
+    "evaluate.refine=0",
+    "data.count=2",
+    "data.size=64",
+    "engine=fixed",
+)
+
+
+def run_of(*words, **stages):
+    run = schema.validate(composed(*SMALL, *words))
+    if stages:
+        run.transforms.stages = stages
+    return run
+
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("shared", "targeted")]
+
+
+@pytest.fixture(scope="module", params=["batches", *SLOW])
+def finished(request, tmp_path_factory):
+    """(directory, the views of every step of the arm eot by batch)."""
+    words = {
+        "batches": ["evaluate.batch=1"],
+        "shared": ["perturbation.shared=true"],
+        "targeted": ["objective=toward", "objective.target=another"],
+    }[request.param]
+    out, seen, plain = tmp_path_factory.mktemp("run"), [], EOT.estimate
+
+    def spy(self, delta, scene, loss, u, **more):
+        if self.n == 4:
+            seen.append(u)
+        return plain(self, delta, scene, loss, u, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EOT, "estimate", spy)
+        job(run_of(*words), out, "smoke", [])
+    return out, seen, request.param
+
+
+@pytest.mark.slow
+def test_a_named_view_is_the_one_that_the_attack_has_seen(finished):
+    out, seen, kind = finished
+    saved = load_file(out / "perturbation.safetensors")["eot"]
+    for step, view, picture in ((0, 0, 0), (1, 3, 1)):
+        u = seen[(picture if kind == "batches" else 0) * 2 + step]
+        u = u[picture, view] if kind == "shared" else u[view]
+        with of_run(out, Named(step, view, picture)) as again:
+            assert torch.equal(again.view.u[0], u)
+            trace = traced(again.view)
+            assert broken(trace.lines, again.view) is None
+            if len(saved) > 1:
+                clean = again.view.scene.layers[0].pixels - saved[picture]
+                assert torch.allclose((clean * 255).round() / 255, clean, atol=1e-5)
+
+
+def test_the_script_prints_a_line_for_each_stage_and_writes_the_view(finished, capsys, tmp_path):
+    out, _, _ = finished
+    words = [str(out), "--step", "1", "--view", "2", "--picture", "1", "--out", str(tmp_path / "view.png")]
+    assert replay_view.main(words) == 0
+    said = capsys.readouterr().out
+    for word in ("picture", "affine", "perspective", "encoder", "objective"):
+        assert f"\n{word} " in said
+    assert "affine angle (deg): " in said
+    assert "with the perturbation that the run has written" in said
+    with Image.open(tmp_path / "view.png") as image:
+        assert image.mode == "RGB"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--step 2 --view 0 --picture 0", "`--step` must be one of 0 to 1"),
+        ("--step 0 --view 4 --picture 0", "`--view` must be one of 0 to 3"),
+        ("--step 0 --view 0 --picture 2", "`--picture` must be one of 0 to 1"),
+        ("--step 0", "needs all of"),
+        ("", "no view of this run was found"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_in_one_line(finished, capsys, words, message):
+    assert replay_view.main([str(finished[0]), *words.split()]) == 1
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_what_is_not_there_or_torn_is_refused_in_one_line(stopped, capsys, tmp_path):
+    out, _ = stopped
+    (out / fault.NAME).write_bytes((out / fault.NAME).read_bytes()[:3000])
+    for path, message in ((out / "none", "does not exist: name the directory"), (out, "does not hold a view")):
+        assert replay_view.main([str(path)]) == 1
+        said = capsys.readouterr().err
+        assert message in said and said.count("\n") == 1
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """The directory of a run that has stopped, and the error."""
+    return _stopped(tmp_path, monkeypatch, Turn)
+
+
+def _stopped(out, monkeypatch, kind):
+    """The attack of a run, on its own parts, with the manifest that it would have written."""
+    monkeypatch.setitem(STAGES, "turn", kind)
+    run = run_of(affine={"degrees": 20}, turn={"limit": 8.0}, brightness={"amount": 0.1})
+    parts = build(run)
+    (out / "manifest.json").write_text(json.dumps({"config": dataclasses.asdict(run)}))
+    images = parts.queries.images
+    with torch.no_grad():
+        own = parts.encoder(images)
+    given = {"encoder": parts.encoder, "objective": Away(), "perturbation": parts.perturbation}
+    given |= {"optimiser": parts.optimiser, "eot": EOT(parts.transforms, parts.draws, n=16), "steps": 2}
+    with pytest.raises(NotFinite) as caught:
+        for _ in attack(images, own, **given):
+            pass
+    fault.write(out, caught.value)
+    return out, caught.value
+
+
+def test_the_view_that_a_run_stopped_at_is_seen_again(stopped, capsys):
+    out, error = stopped
+    with of_fault(out / fault.NAME) as again:
+        trace = traced(again.view)
+        assert broken(trace.lines, again.view) == error.fault.where == "stage `turn`"
+        assert torch.equal(again.view.u, error.fault.u)
+        bad = {line.name: line.bad for line in trace.lines}
+    assert bad["affine"] == bad["picture"] == 0
+    assert bad["turn"] > 0
+    command = str(error).partition("python scripts/replay_view.py ")[2]
+    assert replay_view.main([command]) == 0
+    said = capsys.readouterr().out
+    assert "NaN or inf begins at stage `turn`" in said
+    assert f"turn angle (deg): {error.fault.values['turn angle (deg)']:.6g}" in said
+
+
+def test_another_configuration_is_refused(stopped, capsys):
+    out, _ = stopped
+    said = json.loads((out / "manifest.json").read_text())
+    said["config"]["transforms"]["stages"]["turn"]["limit"] = 9.0
+    (out / "manifest.json").write_text(json.dumps(said))
+    assert replay_view.main([str(out)]) == 1
+    assert "are none that the run's configuration gives" in capsys.readouterr().err
+
+
+def test_a_program_must_be_named(stopped, capsys):
+    out, _ = stopped
+    said = json.loads((out / "manifest.json").read_text())
+    said["config"]["encoder"] |= {"name": "torchscript", "model": "net.pt"}
+    said["config"]["encoder"].pop("weights", None)
+    (out / "manifest.json").write_text(json.dumps(said))
+    assert replay_view.main([str(out)]) == 1
+    assert "say --encoder-code net.pt" in capsys.readouterr().err
+
+
+@dataclass(frozen=True)
+class Steep(Turn):
+    """The same, with an infinite slope instead of NaN."""
+
+    slope: bool = True
+
+
+def test_a_gradient_that_is_not_finite_is_seen_again(tmp_path, monkeypatch, capsys):
+    out, error = _stopped(tmp_path, monkeypatch, Steep)
+    assert error.fault.where == "the gradient of stage `turn`"
+    assert replay_view.main([str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "NaN or inf begins at the gradient of stage `turn`" in said
+    assert "note: in the run" not in said
+
+
+SHARED = "perturbation.shared=true"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", [[SHARED], ["evaluate.batch=1", "data.count=3"]], ids=["a delta for all", "picture by picture"]
+)
+def test_a_run_that_a_view_has_stopped_keeps_it_and_tells_the_command(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.setitem(STAGES, "turn", Turn)
+    run = run_of(*words, affine={"degrees": 20}, turn={"limit": -9.9})
+    with pytest.raises(FloatingPointError) as caught:
+        job(run, tmp_path, "smoke", [])
+    name = str(caught.value).partition("python scripts/replay_view.py ")[2]
+    capsys.readouterr()
+    assert replay_view.main([name]) == 0
+    said = capsys.readouterr().out
+    assert "NaN or inf begins at stage `turn`" in said and "note: in the run" not in said
+    if SHARED in words:
+        assert name == str(tmp_path)
+        return
+    assert replay_view.main([str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert "holds 3 views that were not finite; name one of them" in said and name in said

@@ -1,0 +1,190 @@
+"""A run that was stopped is taken up, and ends with the same bytes; what is another run is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import attacks.experiment.experiment
+import attacks.experiment.job
+import attacks.experiment.units
+from attacks.experiment.batch import ARMS
+from attacks.experiment.identity import key_of
+from attacks.runtime.values import read, write
+from tests.helpers.runs import FILES, FIRST, LEAN, TINY, whole_run, without_seconds
+from tests.run.test_run import call
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return whole_run(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory):
+    """The same run, stopped in its second batch, after the first was written."""
+    folder, real = tmp_path_factory.mktemp("half") / "run", attacks.experiment.units.attacked
+
+    def attacked(bench, unit):
+        if unit.number == 1:
+            raise KeyboardInterrupt
+        return real(bench, unit)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attacks.experiment.units, "attacked", attacked)
+        assert call(patch, *TINY, *LEAN, f"hydra.run.dir={folder}") == 130
+    assert {path.name for path in (folder / "checkpoint").glob("*.safetensors")} == {FIRST, "gallery.safetensors"}
+    return folder
+
+
+@pytest.fixture
+def stopped(half, tmp_path):
+    """A copy of it, to do anything with."""
+    return Path(shutil.copytree(half, tmp_path / "run"))
+
+
+def test_a_run_that_was_stopped_ends_with_the_same_bytes(whole, stopped, monkeypatch):
+    seen, real = [], attacks.experiment.units.attacked
+    monkeypatch.setattr(
+        attacks.experiment.units, "attacked", lambda b, unit: (seen.append(unit.number), real(b, unit))[1]
+    )
+    assert call(monkeypatch, f"resume={stopped}") == 0
+    assert seen == [1]
+    for name in FILES:
+        mine, theirs = ((folder / name).read_bytes() for folder in (stopped, whole))
+        if name == "manifest.json":
+            mine, theirs = (json.loads(text) | {"overrides": []} for text in (mine, theirs))
+        assert mine == theirs, name
+    assert without_seconds(stopped) == without_seconds(whole)
+    for path in sorted((whole / "pictures").rglob("*.png")):
+        assert path.read_bytes() == (stopped / path.relative_to(whole)).read_bytes()
+    assert not (stopped / "checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda folder: shutil.rmtree(folder), "there is none"),
+        (lambda folder: (folder / "manifest.json").unlink(), "nothing was begun"),
+        (lambda folder: (folder / "manifest.json").write_text("[]"), "has no `config`"),
+        (lambda folder: (folder / "metrics.json").write_text("{}"), "is finished"),
+        (lambda folder: (folder / "checkpoint" / FIRST).write_bytes(b"no"), "cannot be taken up"),
+        (
+            lambda folder: edited(folder, lambda said: said["config"]["attack"].update(steps=3)),
+            "attack.steps was 2 and is 3",
+        ),
+        (lambda folder: (folder / "identity.json").unlink(), "does not exist"),
+        (lambda folder: noted(folder, "the encoder's weights"), "the encoder's weights was 000000000000 and is f59a"),
+        (
+            lambda folder: noted(folder, "the code of attacks and transforms"),
+            "the code of attacks and transforms was 0",
+        ),
+        (lambda folder: noted(folder, "the version of torch"), "the version of torch was 000000000000 and is 2."),
+        (lambda folder: edited(folder, lambda said: said.pop("engine")), "no engine decision"),
+        (lambda folder: edited(folder, lambda said: said["config"].update(_target_="os.system")), "_target_"),
+        (
+            lambda folder: edited(
+                folder, lambda said: said["config"].update(encoder={"name": "torchscript", "model": "x.pt"})
+            ),
+            "encoder.model=x.pt",
+        ),
+        (
+            lambda folder: edited(
+                folder,
+                lambda said: said["config"].update(tracker={"name": "wandb", "mode": "online", "project": "x"}),
+            ),
+            "tracker.mode=online",
+        ),
+    ],
+    ids=[
+        "gone",
+        "bare",
+        "list",
+        "finished",
+        "torn",
+        "changed",
+        "unnamed",
+        "weights",
+        "code",
+        "library",
+        "engine",
+        "target",
+        "program",
+        "sends",
+    ],
+)
+def test_what_cannot_be_taken_up_is_said_in_a_line(harm, words, stopped, monkeypatch, capsys):
+    harm(stopped)
+    assert call(monkeypatch, f"resume={stopped}") == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert len(said) == 1 and words in said[0]
+
+
+def test_batches_are_not_taken_up_beside_another_gallery(tmp_path, monkeypatch, capsys):
+    """Somebody adds a picture to the folder before going on: half of the table would be judged beside another one."""
+    pictures, out, real = tmp_path / "pictures", tmp_path / "run", attacks.experiment.units.attacked
+    pictures.mkdir()
+    for at, name in enumerate("abc"):
+        pixels = torch.randint(256, (64, 64, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(at))
+        Image.fromarray(pixels.numpy()).save(pictures / f"{name}.png")
+    (tmp_path / "two.txt").write_text("pictures/a.png\npictures/b.png\n")
+
+    def attacked(bench, unit):
+        if unit.number == 1:
+            raise KeyboardInterrupt
+        return real(bench, unit)
+
+    words = ["config=smoke", "data=folder", f"data.path={tmp_path / 'two.txt'}", f"data.gallery={pictures}"]
+    words += ["data.size=64", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0", "evaluate.batch=1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(attacks.experiment.units, "attacked", attacked)
+        assert call(patch, *words, f"hydra.run.dir={out}") == 130
+    Image.new("RGB", (64, 64), (200, 30, 30)).save(pictures / "0.png")
+    assert call(monkeypatch, f"resume={out}") == 1
+    assert "the gallery was" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_that_died_over_its_report_is_not_finished(whole, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("attacks.report.page.write_report", die)
+        assert call(patch, *TINY, *LEAN, f"hydra.run.dir={folder}") == 130
+    assert not (folder / "report.html").exists() and not (folder / "metrics.json").exists()
+    assert call(monkeypatch, f"resume={folder}") == 0
+    assert (folder / "report.html").exists() and without_seconds(folder) == without_seconds(whole)
+
+
+def noted(folder, name):
+    """As if the run had been begun with something else."""
+    path = folder / "identity.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: "0" * 64}))
+
+
+def edited(folder, change):
+    path = folder / "manifest.json"
+    said = json.loads(path.read_text())
+    change(said)
+    path.write_text(json.dumps(said))
+
+
+def test_a_resumed_run_takes_no_other_setting(stopped, monkeypatch, capsys):
+    assert call(monkeypatch, f"resume={stopped}", "attack.steps=3") == 1
+    assert "begun with attack.steps=2, and goes on with it; drop 'attack.steps=3'" in capsys.readouterr().err
+
+
+def test_a_batch_comes_back_as_it_was_written(stopped, tmp_path):
+    path = stopped / "checkpoint" / FIRST
+    key = key_of(json.loads((stopped / "identity.json").read_text()))
+    found, _ = read(path, key), write(tmp_path / "again", read(path, key), key)
+    assert (tmp_path / "again").read_bytes() == path.read_bytes()
+    assert found.rows == (0, 1) and [line.arm for line in found.trace if line.step == 0] == list(ARMS[2:])
+    with pytest.raises(ValueError, match="another run"):
+        read(path, "other")

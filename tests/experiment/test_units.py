@@ -1,0 +1,229 @@
+"""Several processes on the pictures of one run, and what becomes of pictures that fail."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import skimage.data
+import torch
+from PIL import Image
+
+import attacks.experiment.batch
+import attacks.experiment.job
+import attacks.experiment.units
+from attacks.eot.faults import NotFinite
+from tests.helpers.processes import ended, facts, started
+from tests.run.test_run import call
+
+SMALL = ["config=smoke", "data=folder", "data.size=32", "attack.steps=1", "attack.views=1", "evaluate.views=2"]
+SMALL += [
+    "evaluate.refine=0",
+    "engine=fixed",
+    "engine.threads=1",
+    "sanity=none",
+    "transforms=eot2d",
+    "data.count=null",
+]
+
+
+def pictures(folder, count):
+    """So many different parts of a photograph."""
+    folder.mkdir()
+    photo = Image.fromarray(skimage.data.chelsea())
+    for at in range(count):
+        x, y = 20 * (at % 20), 20 * (at // 20)
+        photo.crop((x, y, x + 40, y + 40)).save(folder / f"{at:03d}.png")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 8])
+def test_four_processes_of_which_two_are_killed_give_the_table_of_one(tmp_path, batch):
+    words = [*SMALL, f"data.path={pictures(tmp_path / 'in', 200)}", f"evaluate.batch={batch}"]
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    assert ended(started([*words, f"hydra.run.dir={alone}"], tmp_path / "alone.log")) == 0
+    workers = [started([*words, f"hydra.run.dir={shared}"], tmp_path / "0.log")]
+    while not (shared / "manifest.json").exists():
+        time.sleep(0.01)
+    workers += [started([f"resume={shared}"], tmp_path / f"{i}.log") for i in range(1, 4)]
+    for victim, done in ((workers[2], 24), (workers[0], 80)):
+        while len(list(shared.glob("checkpoint/??????-??????.safetensors"))) * batch < done:
+            time.sleep(0.02)
+            assert any(each.exitcode is None for each in workers)
+        victim.kill()
+    codes = [ended(each) for each in workers]
+    assert codes == [-9, 0, -9, 0], [(tmp_path / f"{i}.log").read_text() for i in range(4)]
+    assert facts(shared) == facts(alone)
+    names = json.loads((shared / "metrics.json").read_text())["queries"]
+    assert sorted(names) == [f"{at:03d}.png" for at in range(200)] and len(set(names)) == 200
+    said = "".join((tmp_path / f"{i}.log").read_text() for i in range(4))
+    assert said.count("another process writes the tables") == 1
+
+
+def spoiled(monkeypatch, names, error):
+    """As if some pictures could not be attacked."""
+    real = attacks.experiment.units.attacked
+
+    def attacked(bench, unit):
+        rows = bench.parts.queries.names[unit.start : unit.stop]
+        if set(rows) & set(names):
+            raise error
+        return real(bench, unit)
+
+    monkeypatch.setattr(attacks.experiment.units, "attacked", attacked)
+
+
+FAULTS = [NotFinite("NaN begins at lens"), MemoryError("memory ran out")]
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=["nan", "memory"])
+def test_a_picture_that_fails_is_tried_alone_then_reported(tmp_path, monkeypatch, capsys, error):
+    words = [
+        *SMALL,
+        f"data.path={pictures(tmp_path / 'in', 5)}",
+        "evaluate.batch=3",
+        f"hydra.run.dir={tmp_path / 'run'}",
+    ]
+    spoiled(monkeypatch, ["001.png"], error)
+    assert call(monkeypatch, *words) == 1
+    said = capsys.readouterr()
+    assert said.err.splitlines()[-1].startswith("error: 1 picture(s) failed twice and are in no table, 001.png")
+    assert "1 PICTURE(S) FAILED" in said.out
+    content = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert content["queries"] == ["000.png", "002.png", "003.png", "004.png"]
+    assert content["failed"] == [{"picture": 1, "name": "001.png", "tries": 2, "reason": str(error)}]
+    assert "001.png" not in (tmp_path / "run" / "per_image.csv").read_text()
+    assert "001.png" in (tmp_path / "run" / "report.html").read_text()
+    assert not (tmp_path / "run" / "pictures" / "eot" / "001.png").exists()
+
+
+def test_memory_that_runs_out_in_no_pass_costs_a_picture_and_not_the_run(tmp_path, monkeypatch):
+    spoiled(monkeypatch, ["001.png"], RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"))
+    path = pictures(tmp_path / "in", 2)
+    run = tmp_path / "run"
+    assert call(monkeypatch, *SMALL, f"data.path={path}", "evaluate.batch=1", f"hydra.run.dir={run}") == 1
+    (failed,) = json.loads((run / "metrics.json").read_text())["failed"]
+    assert failed["name"] == "001.png" and failed["reason"].startswith("memory ran out; make the pictures smaller")
+
+
+def test_where_nothing_succeeds_the_run_ends(tmp_path, monkeypatch, capsys):
+    path, run = pictures(tmp_path / "in", 5), tmp_path / "run"
+    spoiled(monkeypatch, [f"{at:03d}.png" for at in range(5)], NotFinite("NaN begins at lens"))
+    assert call(monkeypatch, *SMALL, f"data.path={path}", "evaluate.batch=2", f"hydra.run.dir={run}") == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "error: NaN begins at lens"
+    assert not (tmp_path / "run" / "metrics.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 2])
+def test_bad_pictures_at_the_beginning_do_not_end_a_run(tmp_path, monkeypatch, batch):
+    path, run = pictures(tmp_path / "in", 3), tmp_path / "run"
+    spoiled(monkeypatch, ["000.png", "001.png"], NotFinite("NaN begins at lens"))
+    words = [*SMALL, "sanity=short", f"data.path={path}", f"evaluate.batch={batch}", f"hydra.run.dir={run}"]
+    assert call(monkeypatch, *words) == 1
+    content = json.loads((run / "metrics.json").read_text())
+    assert content["queries"] == ["002.png"] and [each["picture"] for each in content["failed"]] == [0, 1]
+    (check,) = content["sanity"]["checks"]
+    assert check["verdict"] == "skipped" and "first picture" in check["words"]
+    assert "NO SANITY CHECK WAS MADE" in (run / "report.html").read_text()
+
+
+def test_a_run_all_of_whose_pictures_have_failed_says_so_again(tmp_path, monkeypatch, capsys):
+    path, run = pictures(tmp_path / "in", 2), tmp_path / "run"
+    spoiled(monkeypatch, ["000.png", "001.png"], NotFinite("NaN begins at lens"))
+    words = [*SMALL, f"data.path={path}", f"hydra.run.dir={run}"]
+    for command in (words, [f"resume={run}"]):
+        assert call(monkeypatch, *command) == 1
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last == "error: none of the 2 pictures could be attacked; 000.png: NaN begins at lens"
+    assert not (run / "metrics.json").exists()
+
+
+@pytest.mark.slow
+def test_another_fault_ends_the_run_at_once_and_is_no_picture_s(tmp_path, monkeypatch, capsys):
+    path, run = pictures(tmp_path / "in", 3), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        spoiled(patch, ["001.png"], OSError("the disk is full"))
+        assert call(patch, *SMALL, f"data.path={path}", "evaluate.batch=1", f"hydra.run.dir={run}") == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "error: the disk is full"
+    assert call(monkeypatch, f"resume={run}") == 0
+    assert json.loads((run / "metrics.json").read_text())["failed"] == []
+
+
+@pytest.mark.slow
+def test_a_file_of_the_checkpoint_that_is_gone_is_made_again(tmp_path, monkeypatch):
+    path, run, whole = pictures(tmp_path / "in", 3), tmp_path / "run", tmp_path / "whole"
+    words = [*SMALL, f"data.path={path}", "evaluate.batch=1"]
+    assert call(monkeypatch, *words, f"hydra.run.dir={whole}") == 0
+    with monkeypatch.context() as patch:
+        spoiled(patch, ["002.png"], OSError("the disk is full"))
+        assert call(patch, *words, f"hydra.run.dir={run}") == 1
+    (run / "checkpoint" / "000000-000001.safetensors").unlink()
+    assert call(monkeypatch, f"resume={run}") == 0
+    assert facts(run) == facts(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("late", ["at its beginning", "at work"])
+def test_who_comes_when_the_run_ends_leaves_nothing_behind(tmp_path, monkeypatch, capsys, late):
+    path, run = pictures(tmp_path / "in", 3), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        spoiled(patch, ["000.png"], OSError("the disk is full"))
+        assert call(patch, *SMALL, f"data.path={path}", "evaluate.batch=1", f"hydra.run.dir={run}") == 1
+
+    def ended(*given):
+        """Another process has come to the end meanwhile."""
+        (run / "metrics.json").touch()
+        shutil.rmtree(run / "checkpoint")
+        return real(*given)  # which makes the folder anew, or misses it
+
+    where = (
+        (attacks.experiment.job, "_begin") if late == "at its beginning" else (attacks.experiment.units, "attacked")
+    )
+    real = getattr(*where)
+    monkeypatch.setattr(*where, ended)
+    assert call(monkeypatch, f"resume={run}") == 0
+    assert "another process writes the tables" in capsys.readouterr().err
+    assert not (run / "checkpoint").exists()
+
+
+def test_a_ledger_that_is_gone_is_made_from_the_files(tmp_path, monkeypatch):
+    path, run = pictures(tmp_path / "in", 3), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        spoiled(patch, ["002.png"], OSError("the disk is full"))
+        assert call(patch, *SMALL, f"data.path={path}", "evaluate.batch=1", f"hydra.run.dir={run}") == 1
+    Path(run / "ledger.sqlite").unlink()
+    seen, real = [], attacks.experiment.units.attacked
+    monkeypatch.setattr(
+        attacks.experiment.units, "attacked", lambda b, unit: (seen.append(unit.start), real(b, unit))[1]
+    )
+    assert call(monkeypatch, f"resume={run}") == 0
+    assert seen == [2]
+
+
+def test_a_unit_s_seed_is_its_own():
+    units = [
+        attacks.experiment.batch.Unit(0, 4, 0),
+        attacks.experiment.batch.Unit(4, 8, 1),
+        attacks.experiment.batch.Unit(4, 5, 1, alone=True),
+    ]
+    seeds = [unit.seed(3) for unit in units]
+    assert seeds[0] == 3 and len(set(seeds)) == 3
+    assert torch.Generator().manual_seed(seeds[2])
+
+
+def test_a_part_that_fails_costs_the_part_and_is_said(tmp_path, monkeypatch, capsys):
+    def broken(*_):
+        raise NotFinite("NaN begins at lens")
+
+    path, run = pictures(tmp_path / "in", 2), tmp_path / "run"
+    monkeypatch.setattr("attacks.experiment.sections._deployment", broken)
+    assert call(monkeypatch, *SMALL, f"data.path={path}", "evaluate.deploy=1", f"hydra.run.dir={run}") == 1
+    said = capsys.readouterr()
+    assert said.err.splitlines()[-1].startswith("error: the part deployment failed, and the tables are without it")
+    assert "THE PART deployment FAILED: NaN begins at lens" in said.out
+    content = json.loads((run / "metrics.json").read_text())
+    assert content["deployment"] is None and content["failed_parts"] == {"deployment": "NaN begins at lens"}
+    assert len(content["queries"]) == 2 and "THE PART deployment FAILED" in (run / "report.html").read_text()

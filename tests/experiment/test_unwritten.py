@@ -1,0 +1,185 @@
+"""What cannot be written is said in one line, and nothing that was complete is touched."""
+
+import errno
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from attacks.data.images import save_image
+from attacks.runtime import files
+from attacks.runtime.files import REASONS, Unwritten, atomic, clean, write_bytes, write_json, write_text
+
+BIG = 1 << 17
+# name -> a call that writes more than a disk of 64 KB holds
+WRITERS = {
+    "bytes": lambda path: write_bytes(path, bytes(BIG)),
+    "text": lambda path: write_text(path, "x" * BIG),
+    "json": lambda path: write_json(path, "x" * BIG),
+    "image": lambda path: save_image(path, torch.rand(3, 256, 256)),
+    "tensors": lambda path: tensors(path),
+}
+
+
+def tensors(path):
+    with atomic(path) as temporary:
+        save_file({"a": torch.zeros(BIG)}, temporary)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A disk of 64 KB."""
+    folder = tmp_path_factory.mktemp("small")
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]
+    if os.geteuid() or not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("only root may make a small disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def refused(write, path, words):
+    """Writing fails in one line, and leaves the folder as it was."""
+    before = {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
+    with pytest.raises(Unwritten, match="what was complete before is untouched") as error:
+        write(path)
+    assert f"{path} cannot be written: {words}" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()} == before
+    return error.value
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+@pytest.mark.parametrize("old", [None, b"old"])
+def test_a_full_disk_is_named_with_what_is_free(small, write, old):
+    path = small / "file.png"
+    path.unlink(missing_ok=True)
+    if old is not None:
+        path.write_bytes(old)
+    error = refused(write, path, "the disk is full (0.1 MB are free")
+    assert error.errno == errno.ENOSPC
+    assert ("the file of this name is as it was" in str(error)) == (old is not None)
+
+
+def test_what_is_needed_is_said_where_it_is_known(small):
+    assert "0.1 MB are free, 5.0 MB are needed" in str(
+        refused(lambda path: write_bytes(path, bytes(5_000_000)), small / "a", "the disk is full")
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_beyond_the_limit_of_the_process_is_named(tmp_path, name):
+    resource = pytest.importorskip("resource")
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (BIG // 4, before[1]))
+    try:
+        refused(WRITERS[name], tmp_path / "file.png", "the file is larger than")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_a_name_too_long_a_folder_in_its_place_and_no_folder_are_named(tmp_path, write):
+    refused(write, tmp_path / ("x" * 300), "the name is too long")
+    (tmp_path / "folder").mkdir()
+    refused(write, tmp_path / "folder", "it is a folder")
+    with pytest.raises(Unwritten, match="its folder does not exist"):
+        write(tmp_path / "none" / "file")
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+@pytest.mark.skipif(os.name == "posix" and os.geteuid() == 0, reason="root may write anywhere")
+def test_no_permission_is_named(tmp_path, write):
+    tmp_path.chmod(0o500)
+    try:
+        refused(write, tmp_path / "file.png", "there is no permission")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize("number", REASONS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_every_reason_is_named_wherever_it_comes(tmp_path, monkeypatch, number, call):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(*((files.os, "fsync") if call == "fsync" else (Path, "replace")), fail)
+    why = "its temporary file has gone" if number == errno.ENOENT else REASONS[number]
+    assert refused(lambda path: write_text(path, "new"), path, why).errno == number
+    assert path.read_text() == "old"
+
+
+def test_errors_that_are_not_of_the_disk_stay_what_they_are(tmp_path):
+    for error in (
+        OSError("broken data stream"),
+        FileNotFoundError(2, "no", "other"),
+        RuntimeError("(os error 9999)"),
+    ):
+        with pytest.raises(type(error)) as raised, atomic(tmp_path / "file"):
+            raise error
+        assert raised.value is error
+
+
+def test_the_folder_is_made_safe_after_the_rename_and_the_file_before(tmp_path, monkeypatch):
+    calls = []
+    replace = Path.replace
+    monkeypatch.setattr(files.os, "fsync", lambda handle: calls.append(stat.S_ISDIR(os.fstat(handle).st_mode)))
+    monkeypatch.setattr(Path, "replace", lambda *arguments: (calls.append("replace"), replace(*arguments)))
+    write_text(tmp_path / "file", "new")
+    assert calls == [False, "replace", True]
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EACCES])
+def test_a_file_system_that_cannot_make_folders_safe_is_no_error(tmp_path, monkeypatch, number):
+    def fail(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files.os, "open", fail)
+    write_text(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "new"
+
+
+def test_what_a_killed_process_has_left_is_removed_and_nothing_else(tmp_path):
+    script = (
+        "import os, sys; from attacks.runtime.files import atomic\n"
+        "with atomic(sys.argv[1]) as t: t.write_text('half'); os.kill(os.getpid(), 9)"
+    )
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "file.png")], cwd=root, check=False)
+    (left,) = tmp_path.iterdir()
+    old, fresh = (tmp_path / f".{name}.00000000-4.tmp" for name in ("old", "fresh"))  # of another machine
+    kept = [fresh, tmp_path / "file.png", tmp_path / ".file.123.tmp", tmp_path / "a.tmp", tmp_path / ".tmp"]
+    for file in (old, *kept):
+        file.write_text("")
+    os.utime(old, (time.time() - 90_000,) * 2)
+    with atomic(tmp_path / "now") as temporary:
+        temporary.write_text("our own")
+        clean(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([*kept, tmp_path / "now"])
+    assert left not in tmp_path.iterdir()
+
+
+@settings(max_examples=30)
+@given(st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=60))
+def test_a_file_of_any_name_the_file_system_takes_is_written(tmp_path_factory, name):
+    path = tmp_path_factory.getbasetemp() / "names" / name
+    path.parent.mkdir(exist_ok=True)
+    if name in (".", "..") or len(name.encode()) > 255:
+        return
+    write_text(path, "new")
+    assert path.read_text() == "new"
+    path.unlink()

@@ -1,0 +1,124 @@
+"""A run whose views are taken for classes, with a two-tower encoder made for it: colours, and their names."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from attacks.data.images import save_image
+from tests.run.test_run import call
+
+SOURCE = """
+import torch
+from torch import nn
+
+COLOURS = {"red": (1.0, 0.0, 0.0), "green": (0.0, 1.0, 0.0), "blue": (0.0, 0.0, 1.0)}
+
+def texts(said):
+    return torch.stack([torch.tensor(COLOURS[text.rstrip(".").rpartition(" ")[2]]) for text in said])
+
+class Colour(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.texts = texts
+
+    def forward(self, images):
+        return self.weight * images.mean((2, 3))
+"""
+COMMON = [
+    "config=smoke",
+    "transforms=identity",
+    "data=folder",
+    "data.size=16",
+    "encoder=plugin",
+    "encoder.model=colour",
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Pictures nearly of one colour; the classes; and a package with the encoder."""
+    shades = {"a": (0.60, 0.50, 0.40), "b": (0.40, 0.60, 0.50), "c": (0.40, 0.45, 0.55)}
+    for name, shade in shades.items():
+        save_image(tmp_path / f"{name}.png", torch.tensor(shade)[:, None, None].expand(3, 16, 16))
+    (tmp_path / "classes.txt").write_text("red\ngreen\nblue\n")
+    (tmp_path / "known.csv").write_text("path,identity\na.png,red\nb.png,green\nc.png,red\n")
+    (tmp_path / "colour_towers.py").write_text(SOURCE)
+    about = tmp_path / "colour_towers-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: colour_towers\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[viewproof.encoders]\ncolour = colour_towers:Colour\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("colour_towers", None)
+
+
+def run(monkeypatch, folder, *arguments):
+    out = folder / "run"
+    given = [*COMMON, f"data.classes={folder / 'classes.txt'}", "data.count=null", f"hydra.run.dir={out}", *arguments]
+    assert call(monkeypatch, *given) == 0
+    return json.loads((out / "metrics.json").read_text()), json.loads((out / "manifest.json").read_text())
+
+
+def test_recall_is_the_accuracy_among_the_classes(folder, monkeypatch, capsys):
+    """The third picture is blue and said to be red: an encoder is right about two of three."""
+    metrics, manifest = run(monkeypatch, folder, f"data.path={folder / 'known.csv'}", "perturbation.eps=64/255")
+    assert metrics["classes"] == ["red", "green", "blue"] and metrics["gallery"] == 3
+    assert metrics["arms"]["clean"]["recall_at_1"]["mean"] == pytest.approx(2 / 3)
+    assert metrics["arms"]["clean"]["cosine"]["mean"] == pytest.approx(1)  # of the picture to itself, not to a text
+    assert not any("no identity" in note for note in manifest["notes"])
+    assert "3 classes given as text" in (folder / "run" / "report.html").read_text()
+
+
+def test_without_identities_the_encoder_says_what_a_picture_is(folder, monkeypatch, capsys):
+    metrics, manifest = run(monkeypatch, folder, f"data.path={folder}")
+    assert metrics["arms"]["clean"]["recall_at_1"]["mean"] == 1
+    assert any("3 pictures have no identity" in note for note in manifest["notes"])
+    assert metrics["guessed"] == 3 and "agrees with itself" in (folder / "run" / "report.html").read_text()
+    assert manifest["encoder"]["package"] == "colour_towers 1"
+
+
+@pytest.mark.slow
+def test_a_picture_is_taken_for_the_class_that_the_attacker_names(folder, monkeypatch, capsys):
+    """The margins between the colours are known: 0.2 in two channels is more than 8/255, less than 64/255."""
+    given = [f"data.path={folder / 'a.png'}", "objective=toward", "objective.target=blue", "attack.steps=12"]
+    for eps, wanted in (("8/255", 0), ("64/255", 1)):
+        metrics, _ = run(monkeypatch, folder, *given, f"perturbation.eps={eps}")
+        assert metrics["arms"]["eot"]["success"]["mean"] == wanted
+
+
+def test_the_retrieval_hinge_drives_to_the_nearest_other_class(folder, monkeypatch, capsys):
+    given = [f"data.path={folder / 'a.png'}", "objective=retrieval", "attack.steps=12", "perturbation.eps=24/255"]
+    metrics, _ = run(monkeypatch, folder, *given)
+    assert metrics["arms"]["eot"]["success"]["mean"] == 1 and metrics["arms"]["noise"]["success"]["mean"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["data.classes={}/none.txt"], "none.txt"),
+        (["data.path={}/wrong.csv"], "'mauve', which is no class"),
+        (["data.templates=[a photo]"], "`data.templates`"),
+        (["encoder=pocket"], "needs an encoder with a text tower"),
+        (["data.classes={}/alike.txt"], "'red' and 'deep red' are one text"),
+        (["encoder.features=[output]"], "`data.classes` are compared with what the encoder answers itself"),
+        (["data.gallery={}"], "`data.classes` take the place of a gallery"),
+        (["objective=toward", "objective.target=blue", "objective.metric=l2"], "`objective.metric=l2` toward"),
+        (["objective=toward", "objective.target=mauve"], "a class of `data.classes`"),
+        (["objective=toward", "objective.target=red"], "is the class of one of the attacked pictures"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_one_line(folder, monkeypatch, capsys, given, message):
+    (folder / "wrong.csv").write_text("path,identity\na.png,mauve\n")
+    (folder / "alike.txt").write_text("red\nblue\ndeep red\n")
+    common = [c for c in COMMON if not c.startswith("encoder") or not any(g.startswith("encoder") for g in given)]
+    base = [f"data.path={folder / 'a.png'}", f"data.classes={folder / 'classes.txt'}", "data.count=null"]
+    base = [b for b in base if not any(g.partition("=")[0] == b.partition("=")[0] for g in given)]
+    out = f"hydra.run.dir={folder / 'run'}"
+    assert call(monkeypatch, *common, *base, *(g.replace("{}", str(folder)) for g in given), out) == 1
+    errors = [line for line in capsys.readouterr().err.strip().splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and message in errors[0]

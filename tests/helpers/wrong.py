@@ -1,0 +1,96 @@
+"""A command line with a wrong input: what it says, and that nothing else comes of it."""
+
+import contextlib
+import hashlib
+import os
+import re
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.run.test_run import call
+
+#: Seconds after which a case counts as one that hangs.
+LONGEST = 20
+#: What Hydra makes before a configuration is looked at.
+BEFORE = re.compile(r"[^/]+(/\.hydra(/(config|hydra|overrides)\.yaml)?|/run\.log|/multirun\.yaml)?")
+
+
+@contextlib.contextmanager
+def in_time(seconds=LONGEST):
+    """Whatever is done within must end."""
+
+    def late(*_):
+        pytest.fail(f"still at it after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def mostly_slow(cases, step):
+    """Every case, of which only one in `step` belongs to the quick tests: each composes a configuration twice."""
+    return [case if i % step == 0 else pytest.param(case, marks=pytest.mark.slow) for i, case in enumerate(cases)]
+
+
+def tree(folder):
+    """All that lies below a folder: kind, place a link points to, and the digest of a file's bytes."""
+    found = {}
+    for here, folders, files in os.walk(os.fsencode(folder)):
+        for name in (*folders, *files):
+            path = os.path.join(here, name)  # noqa: PTH118  (bytes: a name may be no text)
+            state = os.lstat(path)
+            what = [stat.S_IFMT(state.st_mode)]
+            if stat.S_ISREG(state.st_mode):
+                sparse = state.st_size > 2**26  # its size will do
+                what.append(
+                    state.st_size if sparse else hashlib.sha256(Path(os.fsdecode(path)).read_bytes()).digest()
+                )
+            elif stat.S_ISLNK(state.st_mode):
+                what.append(os.readlink(path))  # noqa: PTH115
+            found[os.fsdecode(os.path.relpath(path, os.fsencode(folder)))] = tuple(what)
+    return found
+
+
+class Desk:
+    """A place of its own for each case: `here` is the working directory, `home` the home, `given` holds the inputs,
+    and `here/out` would be the run directory."""
+
+    def __init__(self, folder, monkeypatch, capsys):
+        self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
+        self.here, self.home, self.given = (folder / name for name in ("here", "home", "given"))
+        for each in (self.here, self.home, self.given):
+            each.mkdir()
+        monkeypatch.chdir(self.here)
+        monkeypatch.setenv("HOME", str(self.home))
+
+    def refused(self, *arguments, out="hydra.run.dir=out"):
+        """The one line that says why these arguments are refused, and that nothing else was done."""
+        before = tree(self.folder)
+        self.capsys.readouterr()
+        with in_time():
+            code = call(self.monkeypatch, *arguments, *([out] if out else []))
+        said = self.capsys.readouterr()
+        lines = said.err.splitlines()
+        errors = [line for line in lines if line.startswith("error: ")]
+        assert code == 1, (code, said)
+        assert len(errors) == 1 and errors[0] == lines[-1], said.err
+        assert all(line.startswith(("note: ", "warning: ")) for line in lines[:-1]), said.err
+        assert "Traceback" not in said.out + said.err and errors[0].isprintable(), errors[0]
+        assert len(errors[0]) < 1000, len(errors[0])
+        after = tree(self.folder)
+        assert {name: after.get(name) for name in before} == before
+        made = [name.removeprefix("here/") for name in after.keys() - before.keys()]
+        assert all(BEFORE.fullmatch(name) and name.partition("/")[0] == "out" for name in made), sorted(made)
+        return errors[0]
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch, capsys):
+    return Desk(tmp_path, monkeypatch, capsys)

@@ -1,0 +1,150 @@
+"""The filtered attack: its filter against an independent one and the best possible, its mean in closed form."""
+
+import numpy as np
+import pytest
+import torch
+
+from attacks import L2, PGD, Linf, Wiener
+from attacks.eot.protocols import Ground
+from attacks.optimisers.wiener import GROWTH, LEAST, RINGS, filtered
+from tests.optimisers.test_gradient import estimate, gradients, moves
+
+double = torch.float64
+SIZES = [(96, 96), (33, 48), (48, 33), (16, 40), (5, 7)]
+
+
+def noise(*shape, seed=0):
+    return torch.randn(*shape, dtype=double, generator=torch.Generator().manual_seed(seed))
+
+
+def radius(height, width):
+    """Of each frequency of the whole transform, as a share of the highest."""
+    rows, columns = np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)
+    return np.sqrt(rows**2 + columns**2) / np.sqrt(0.5)
+
+
+def smooth(height, width, seed=3):
+    """A picture whose amplitudes fall with the square of the frequency, and their expected power."""
+    fall = 1 / (0.02 + radius(height, width)) ** 2
+    spectrum = np.fft.fft2(noise(2, 3, height, width, seed=seed).numpy()) * fall
+    found = np.fft.ifft2(spectrum).real
+    return torch.tensor(found), fall**2 * height * width
+
+
+@pytest.mark.parametrize(("height", "width"), SIZES)
+def test_the_filter_is_that_of_the_whole_transform(height, width):
+    # NumPy, ring by ring, on all frequencies: `filtered` has half of them, and weighs them.
+    even = noise(2, 3, height, width) + smooth(height, width)[0] / 9
+    odd = noise(2, 3, height, width, seed=1) + smooth(height, width)[0] / 9
+    rings = max(1, min(RINGS, min(height, width) // 4))
+    ring = np.minimum((radius(height, width) * rings).astype(int), rings - 1)
+    for i in range(2):
+        one, other = np.fft.fft2(even[i].numpy()), np.fft.fft2(odd[i].numpy())
+        total = one + other
+        for each in range(rings):
+            here = ring == each
+            common = (one[:, here] * other[:, here].conj()).sum().real
+            r = common / np.sqrt((abs(one[:, here]) ** 2).sum() * (abs(other[:, here]) ** 2).sum())
+            total[:, here] *= max(LEAST, 2 * max(0, r) / (1 + max(0, r)))
+        torch.testing.assert_close(
+            filtered(even, odd)[i],
+            torch.tensor(np.fft.ifft2(total).real),
+            rtol=0,
+            atol=1e-12 * float(abs(total).max()),
+        )
+
+
+@pytest.mark.parametrize(("level", "left"), [(0.3, 1.0), (3, 0.7), (30, 0.3)])
+def test_the_filter_is_nearly_the_best_one(level, left):
+    # Wiener's filter with the true powers of signal and noise is the best linear one; ours has to find them.
+    truth, power = smooth(96, 96)
+    halves = [truth + level * noise(2, 3, 96, 96, seed=seed) for seed in (0, 1)]
+    mean = (halves[0] + halves[1]) / 2
+    gain = torch.tensor(power / (power + level**2 / 2 * 96 * 96))
+    best = torch.fft.ifft2(torch.fft.fft2(mean) * gain).real
+    ours = filtered(*halves) / 2
+
+    def error(found):
+        return float((found - truth).square().mean())
+
+    assert error(ours) < 1.1 * error(best)
+    assert error(ours) < left * error(mean)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3, 0.0])
+def test_what_has_no_noise_passes_unchanged(share):
+    # Halves of different weight: what counts is that they agree. Without a second half there is nothing to compare.
+    grad = noise(2, 3, 24, 40)
+    found = filtered(grad, share * grad)
+    torch.testing.assert_close(found, (1 + share) * grad * (1 if share else LEAST), rtol=0, atol=1e-13)
+
+
+def test_where_nothing_agrees_the_mean_is_left():
+    grad = noise(2, 3, 24, 40)
+    torch.testing.assert_close(filtered(grad, -0.5 * grad), LEAST * 0.5 * grad, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [lambda x: x.flip(2), lambda x: x.flip(3), lambda x: x.mT, lambda x: x.roll((3, 7), (2, 3)), lambda x: 1e6 * x],
+    ids=["rows", "columns", "transposed", "shifted", "scaled"],
+)
+def test_the_filter_has_no_preferred_direction(turn):
+    even, odd = noise(2, 3, 24, 36), noise(2, 3, 24, 36, seed=1) + noise(2, 3, 24, 36)
+    torch.testing.assert_close(filtered(turn(even), turn(odd)), turn(filtered(even, odd)), rtol=1e-9, atol=1e-9)
+
+
+def test_what_never_had_a_gradient_stays():
+    even, odd = noise(1, 3, 24, 36), noise(1, 3, 24, 36, seed=1)
+    even[..., :10, :] = odd[..., :10, :] = 0
+    assert not filtered(even, odd)[..., :10, :].any()
+    assert filtered(even, odd)[..., 10:, :].all()
+
+
+def test_the_mean_has_the_weights_of_a_growing_momentum():
+    # One ring, so that the filter only scales: the last step goes along the sum of (s + 1)(s + 2)(s + 3) g_s.
+    grads, last = gradients(steps=9), moves(Wiener(schedule="constant"), gradients(steps=9), L2(4.0))[-1]
+    step = torch.arange(9, dtype=double)
+    weights = (step + 1) * (step + 2) * (step + 3)
+    assert GROWTH == 3
+    shares = grads / grads.flatten(2).abs().sum(2)[:, :, None, None, None]
+    along = (weights[:, None, None, None, None] * shares).sum(0)
+    wanted = -0.8 * 4 * along / torch.linalg.vector_norm(along, dim=(1, 2, 3), keepdim=True)
+    torch.testing.assert_close(last, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_without_noise_it_is_plain_descent():
+    grads = gradients(1).expand(12, -1, -1, -1, -1)
+    for perturbation in (Linf(0.1), L2(4.0)):
+        ours, plain = (moves(each, grads, perturbation) for each in (Wiener(), PGD(momentum=0.0)))
+        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
+
+
+def test_noise_costs_it_less_than_it_costs_pgd():
+    # A smooth gradient under white noise five times as strong: how much of the best loss is reached.
+    truth, _ = smooth(48, 48)
+    truth = truth / truth.std()
+    ground = Ground(
+        lambda grad, length, at: Linf(1.0).descend(grad, length, at, at), lambda at, by: (at + by).clamp(-1, 1)
+    )
+
+    def reached(optimiser):
+        delta = torch.zeros_like(truth)
+        state = optimiser.init(delta, reach=1.0, steps=64)
+        for step in range(64):
+            grad = truth + 5 * noise(2, 3, 48, 48, seed=10 + step)
+            delta, state = optimiser.step(delta, estimate(grad), state, ground)
+        return float(-(truth * delta).sum() / truth.abs().sum())
+
+    ours, momentum, plain = reached(Wiener()), reached(PGD()), reached(PGD(0.1, 0.0, "constant"))
+    assert ours > 0.97
+    assert momentum < 0.93
+    assert plain < 0.9
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_summed_in_full(dtype):
+    grads = gradients(steps=40).to(dtype)
+    found, wanted = (moves(Wiener(), each, L2(4.0)) for each in (grads, grads.float()))
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), wanted, rtol=0, atol=0.02 * 4)

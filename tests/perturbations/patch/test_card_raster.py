@@ -1,0 +1,143 @@
+"""The card in pixels: against the library's resizer, torch's sampler, areas, and OpenCV's detector."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attacks.perturbations.patch.card import COLOURS, MODULES, Box, Tag, black, card, modules
+from attacks.perturbations.patch.card_drawing import Fill
+from attacks.perturbations.patch.card_raster import MOST, Grid, card_picture, fill, lay, patch_picture, surround
+from tests.helpers.prints import MM, detected, edges
+from transforms import resize
+
+
+def texture(size, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (*size, 3)).astype(np.float32)
+
+
+def tensor(values):
+    return torch.from_numpy(values).double().permute(2, 0, 1)[None]
+
+
+@pytest.mark.parametrize(
+    ("size", "out"), [((7, 9), (61, 40)), ((64, 48), (20, 48)), ((5, 5), (5, 5)), ((1, 1), (4, 3))]
+)
+def test_a_texture_edge_to_edge_is_the_resizers(size, out):
+    given = texture(size)
+    wanted = resize(tensor(given), out, "torch_bilinear_aa")[0].permute(1, 2, 0).numpy()
+    assert np.abs(patch_picture(given, out) - wanted).max() <= 0.501
+
+
+@settings(deadline=None, max_examples=30)
+@given(left=st.floats(0, 3), top=st.floats(0, 3), step=st.floats(0.05, 0.9))
+def test_anywhere_else_every_pixel_is_sampled_at_its_own_centre(left, top, step):
+    given = texture((6, 8))
+    picture = np.full((140, 180, 3), 255, np.uint8)
+    lay(picture, Grid(1 / step, 1 / step, left, top), given, Box(0, 0, 8, 6))
+    x, y = ((torch.arange(n) + 0.5 - start) * step for n, start in ((180, left), (140, top)))
+    grid = torch.stack(torch.meshgrid(y / 6, x / 8, indexing="ij")[::-1], dim=-1).double() * 2 - 1
+    wanted = F.grid_sample(tensor(given), grid[None], padding_mode="border", align_corners=False)[0].permute(1, 2, 0)
+    inside = torch.outer(*((v > step) & (v < side - step) for v, side in ((y, 6), (x, 8)))).numpy()
+    outside = torch.outer(*((v > -step) & (v < side + step) for v, side in ((y, 6), (x, 8)))).logical_not().numpy()
+    assert np.abs(picture - wanted.numpy())[inside].max() <= 0.501
+    assert (picture[outside] == 255).all()
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    x=st.floats(1, 5), y=st.floats(1, 5), width=st.floats(0.02, 6), height=st.floats(0.02, 6), dense=st.floats(1, 9)
+)
+def test_ink_is_area(x, y, width, height, dense):
+    picture = np.full((110, 110, 3), 255, np.uint8)
+    fill(picture, Grid(dense, dense), [Fill((Box(x, y, width, height),))])
+    ink = (255.0 - picture[..., 0]) / 255
+    rim = 2 * (width + height) * dense + 8  # pixels whose level was rounded
+    assert abs(ink.sum() - width * height * dense**2) <= rim / 510
+
+
+def test_touching_boxes_leave_no_seam():
+    whole, halves = (np.full((20, 20, 3), 255, np.uint8) for _ in range(2))
+    fill(whole, Grid(1, 1), [Fill((Box(2.3, 3.1, 9, 12),), (10, 20, 30))])
+    fill(halves, Grid(1, 1), [Fill((Box(2.3, 3.1, 4.4, 12), Box(6.7, 3.1, 4.6, 12)), (10, 20, 30))])
+    np.testing.assert_array_equal(halves, whole)
+
+
+def test_a_tag_is_one_black_frame_and_its_code():
+    seen = modules(17)
+    assert seen.shape == (MODULES, MODULES) and seen.dtype == bool
+    assert seen[[0, -1]].all() and seen[:, [0, -1]].all() and not seen.all()
+    boxes = black(Tag(17, Box(3, 4, 16, 16)))
+    assert sum(box.width * box.height for box in boxes) == pytest.approx(seen.sum() * 4)
+    for number in (-1, 587):
+        with pytest.raises(ValueError, match=r"`number`.*0\.\.586"):
+            modules(number)
+
+
+@pytest.mark.parametrize("dpi", [150, 300])
+def test_opencv_finds_the_fiducials_where_the_layout_has_them(dpi):
+    laid = card(41.3, 30.7, 11)
+    found = detected(card_picture(laid, texture((30, 40)), dpi))
+    assert sorted(found) == [44, 45, 46, 47]
+    for tag in laid.tags:  # OpenCV counts from the centre of the first pixel, and refines to about half a pixel
+        off = found[tag.number] + 0.5 - np.array(tag.box.corners) * dpi / MM
+        assert np.abs(off).max() < 1.0
+
+
+@pytest.mark.parametrize(("size", "shape"), [((100, 100), (32, 32)), ((80, 20), (16, 64)), ((30, 120), (64, 16))])
+def test_every_edge_of_a_card_is_exact_and_every_swatch_has_its_colour(size, shape):
+    laid = card(*size)
+    picture = card_picture(laid, np.zeros((*shape, 3), np.float32), 300)
+    for box in (laid.patch, *(tag.box for tag in laid.tags)):
+        assert np.abs(edges(picture, vars(box), 300)).max() < 0.001
+    for swatch in laid.chart:
+        row, column = ((at + side / 2) * 300 / MM for at, side in _sides(swatch.box))
+        assert tuple(picture[int(row), int(column)]) == swatch.colour
+    assert {swatch.colour for swatch in laid.chart} == set(COLOURS)
+    assert tuple(picture[picture.shape[0] // 2, picture.shape[1] // 2]) == (0, 0, 0), "black is no hole"
+
+
+def _sides(box):
+    return (box.y, box.height), (box.x, box.width)
+
+
+@pytest.mark.parametrize(("size", "shape"), [((100, 100), (64, 64)), ((90, 30), (20, 60)), ((12, 36), (150, 50))])
+def test_a_surround_is_the_card_with_whole_pixels_for_texels(size, shape):
+    laid = card(*size, 3)
+    picture, top, left, k = surround(laid, shape)
+    dense = k * shape[1] / size[0]
+    assert (picture[top : top + k * shape[0], left : left + k * shape[1]] == 255).all()
+    assert dense * laid.tags[0].box.width >= 4 * MODULES
+    for tag in laid.tags:
+        x, y = tag.box.x - laid.patch.x + left / dense, tag.box.y - laid.patch.y + top / dense
+        placed = {"x": x, "y": y, "width": tag.box.width, "height": tag.box.height}
+        assert np.abs(edges(picture, placed, dense * MM)).max() < 0.01
+    rows, columns = (side * dense for side in (laid.height, laid.width))
+    assert 0 <= picture.shape[0] - rows < 2 and 0 <= picture.shape[1] - columns < 2
+    assert (picture[[0, -1]] == 255).all() and (picture[:, [0, -1]] == 255).all()
+    pasted = picture.copy()
+    pasted[top : top + k * shape[0], left : left + k * shape[1]] = texture(shape).repeat(k, 0).repeat(k, 1)
+    assert set(detected(pasted)) >= {12, 13, 14, 15}
+
+
+def test_a_card_too_large_for_other_software_is_refused():
+    with pytest.raises(ValueError, match=r"`dpi`.*megapixels.*lower it"):
+        card_picture(card(400, 400), texture((4, 4)), 600)
+
+
+@pytest.mark.parametrize(
+    ("size", "dpi"), [((2000, 2000), 150), ((800, 4000), 150), ((2000, 900), 300), ((50, 9000), 600)]
+)
+def test_the_largest_width_that_is_named_is_the_largest(size, dpi):
+    with pytest.raises(ValueError, match=r"`width_mm` to \d+, the largest at") as refused:
+        card_picture(card(*size), texture((4, 4)), dpi)
+    widest = int(re.search(r"`width_mm` to (\d+)", str(refused.value))[1])
+    areas = []
+    for width in (widest, widest + 1):
+        laid = card(width, width * size[1] / size[0])
+        areas.append(round(laid.width * dpi / MM) * round(laid.height * dpi / MM))
+    assert areas[0] <= MOST < areas[1]

@@ -1,0 +1,96 @@
+"""From `printer` in a configuration to the stages of a printed sheet."""
+
+import re
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from attacks.experiment.build.pipeline import CONFIGS
+from attacks.experiment.build.printer import PAPER, PRINT, fixed, printed
+from attacks.perturbations.patch.inks import generic
+from attacks.schema import validate as schema
+from attacks.schema.patch import PRINTERS, Printer
+from tests.schema.test_configs import composed
+from transforms import Affine, Compose, Exposure, OnLayers, Place
+from transforms.colour.lut import ColourMap, apply_lut
+from transforms.compose import Geometry
+from transforms.registry import STAGES
+
+
+@pytest.mark.parametrize("name", PRINTERS)
+def test_a_printer_prints_any_texture_with_a_gradient(name):
+    run = schema.validate(composed("config=patch", f"printer={name}"))
+    sheet = Compose(printed(run.printer))
+    texture = torch.rand(2, 3, 24, 30).requires_grad_()
+    seen = sheet(texture, torch.rand(4, sheet.dims))
+    assert seen.shape[1:] == texture.shape[1:] and seen.min() >= 0 and seen.max() <= 1
+    (seen * torch.randn_like(seen)).sum().backward()
+    assert texture.grad.isfinite().all() and texture.grad.flatten(1).norm(dim=1).min() > 1e-3
+
+
+def test_what_is_printed_as_the_file_says_has_no_stages():
+    assert printed(Printer("none")) == []
+
+
+def test_the_colours_come_first_then_the_light_then_the_paper():
+    first, light, bend = printed(
+        Printer("x", "generic", "relative", {"exposure": {"stops": 1}, "cylinder": {"arc": 30}})
+    )
+    assert isinstance(first, ColourMap) and isinstance(light, Exposure) and isinstance(bend, Geometry)
+    texture = torch.rand(1, 3, 8, 8)
+    torch.testing.assert_close(first(texture, torch.rand(1, 0)), apply_lut(texture, generic()))
+
+
+def test_every_stage_is_of_the_sheet_or_refused():
+    for name, stage in STAGES.items():
+        given = Printer("x", stages={name: {"stages": {"hue": {}}} if name in ("sometimes", "one_of") else {}})
+        if name in PRINT or name in PAPER:
+            (made,) = printed(given)
+            assert type(made) is stage
+            assert isinstance(made, Geometry) == (name in PAPER)
+        else:
+            with pytest.raises(ValueError, match=rf"printer\.stages\.{name}`"):
+                printed(given)
+
+
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        ({"jpeg": {"quality": 70}}, r"`printer\.stages\.jpeg` is of a camera, not of a sheet"),
+        ({"cylinder": {}, "exposure2": {}}, r"`printer\.stages\.exposure2` must stand before cylinder"),
+        ({"jpg": {}}, r"`printer\.stages\.jpg` is unknown"),
+        ({"exposure": {"stop": 1}}, r"unknown key `printer\.stages\.exposure\.stop`"),
+    ],
+)
+def test_wrong_stages_are_named(stages, said):
+    with pytest.raises(ValueError, match=said):
+        printed(Printer("x", stages=stages))
+
+
+def test_a_wrong_colour_is_named():
+    with pytest.raises(ValueError, match=r"`printer\.colour` must be ideal, generic"):
+        printed(Printer("x", "cmyk"))
+
+
+def test_paper_is_the_generic_printer_and_a_bend():
+    nodes = [
+        OmegaConf.to_container(OmegaConf.load(CONFIGS / "printer" / f"{name}.yaml")) for name in ("generic", "paper")
+    ]
+    ink, paper = nodes
+    assert {**paper["stages"], **ink["stages"]} == paper["stages"]
+    assert [name for name in paper["stages"] if name not in ink["stages"]] == list(PAPER)
+    assert (paper["colour"], paper["intent"]) == (ink["colour"], ink["intent"])
+
+
+def test_the_colours_of_a_printer_are_named_without_their_numbers():
+    assert re.fullmatch(r"ColourMap\(name='generic'\)", repr(printed(Printer("x", "generic"))[0]))
+
+
+def test_an_attack_that_ignores_the_views_knows_the_printer_and_nothing_that_varies():
+    colours = ColourMap(generic())
+    camera = (Affine(degrees=20),)
+    (left,) = fixed(Compose([OnLayers([colours, Exposure(0.3)], Place()), *camera])).stages
+    assert left.stages == (colours,) and left.place is None
+    for nothing in (Compose([OnLayers([Exposure(0.3)], Place()), *camera]), Compose(camera), Compose()):
+        assert fixed(nothing).stages == ()

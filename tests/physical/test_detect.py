@@ -1,0 +1,96 @@
+"""The tags of a card in photographs that were rendered, so that every corner is known."""
+
+import cv2
+import numpy as np
+import pytest
+
+from attacks.perturbations.patch.card import card
+from attacks.physical.detect import detect
+from tests.helpers.photographed import drawn, photographed, posed, through
+
+CARD = card(80, 80, group=7)
+LIGHT = drawn(CARD)
+
+
+def shot(**how):
+    """A photograph (480,640,3), and where each tag's corners are in it."""
+    photo = {key: how.pop(key) for key in ("blur", "noise", "light_at") if key in how}
+    pose = posed(CARD, **{"width": 220, "size": (480, 640), **how})
+    pixels = photographed(how.pop("light", LIGHT), pose, how.get("size", (480, 640)), points=2, **photo)
+    return pixels, {tag.number: through(pose, tag.box.corners) for tag in CARD.tags}
+
+
+def worst(found, true):
+    return max(np.linalg.norm(corners - true[number], axis=1).max() for number, corners in found.items())
+
+
+@pytest.mark.parametrize("degrees", [0, 65, 180, 250])
+def test_all_corners_are_found_in_their_order_however_the_card_lies(degrees):
+    pixels, true = shot(degrees=degrees, jitter=0.15, seed=degrees)
+    seen = detect(pixels, CARD)
+    assert list(seen.own) == [28, 29, 30, 31] and not seen.others and not seen.twice
+    assert worst(seen.own, true) < 0.4
+
+
+def test_blur_does_not_move_the_edges():
+    """In a file's own values light spreads into the dark: a tag would seem smaller by more than half a pixel."""
+    for blur in (0.5, 1.5):
+        pixels, true = shot(blur=blur, degrees=10)
+        seen = detect(pixels, CARD).own
+        assert len(seen) == 4
+        sizes = [cv2.contourArea(np.float32(q[number])) ** 0.5 for q in (seen, true) for number in sorted(true)]
+        assert np.abs(np.subtract(sizes[:4], sizes[4:])).max() < 0.3
+
+
+@pytest.mark.parametrize("light_at", [0.05, 0.2])
+def test_a_dark_photograph(light_at):
+    pixels, true = shot(light_at=light_at, noise=0.005)
+    seen = detect(pixels, CARD).own
+    assert len(seen) == 4 and worst(seen, true) < 1
+
+
+def test_tags_of_another_card_are_told_apart():
+    other = card(80, 80, group=8)
+    pixels = photographed(drawn(other), posed(other, width=260, size=(480, 640)), (480, 640), points=2)
+    seen = detect(pixels, CARD)
+    assert seen.own == {} and seen.others == (32, 33, 34, 35)
+
+
+def test_a_card_that_is_there_twice_is_not_taken():
+    pixels, _ = shot(width=180)
+    seen = detect(np.concatenate([pixels, pixels], axis=1), CARD)
+    assert seen.own == {} and seen.twice == (28, 29, 30, 31)
+
+
+def test_a_hidden_tag_and_one_beyond_the_edge():
+    pixels = photographed(drawn(CARD, hidden=(30,)), posed(CARD, width=220, size=(480, 640)), (480, 640), points=2)
+    assert list(detect(pixels, CARD).own) == [28, 29, 31]
+    pixels, true = shot(shift=(200, 0))
+    assert min(true[29][:, 0].max(), true[30][:, 0].max()) > 640
+    assert list(detect(pixels, CARD).own) == [28, 31]
+
+
+@pytest.mark.parametrize("pixels", [np.zeros((8, 8, 3), np.uint8), np.full((300, 2, 3), 255, np.uint8)])
+def test_nothing_is_found_in_nothing(pixels):
+    assert detect(pixels, CARD).own == {}
+
+
+def test_no_tag_is_seen_in_noise_and_clutter():
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (240, 320, 3), np.uint8)
+    blocks = np.kron(rng.integers(0, 2, (30, 40, 1), np.uint8) * 255, np.ones((8, 8, 3), np.uint8))
+    for pixels in (noise, blocks.astype(np.uint8)):
+        assert detect(pixels, CARD).own == {}
+
+
+@pytest.mark.parametrize("width", [700, 220])
+def test_a_photograph_of_twelve_megapixels(width):
+    """The card fills it, or is a small part of it that a reduced copy cannot tell."""
+    side = (1300, 1300) if width > 500 else (440, 440)
+    pose = posed(CARD, width=width, degrees=20, jitter=0.1, size=side)
+    part = photographed(LIGHT, pose, side, points=1, blur=1.0, noise=0.0)
+    pixels, corner = np.full((3000, 4000, 3), 120, np.uint8), np.array([1100, 2300])
+    pixels[corner[0] : corner[0] + side[0], corner[1] : corner[1] + side[1]] = part
+    seen = detect(pixels, CARD).own
+    assert len(seen) == 4
+    assert worst(seen, {tag.number: through(pose, tag.box.corners) + corner[::-1] for tag in CARD.tags}) < 0.6

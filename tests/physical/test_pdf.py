@@ -1,0 +1,157 @@
+"""The PDF, rasterised by PDFium: everything lies where it should, and the pixels in it are those that went in."""
+
+import json
+
+import numpy as np
+import pypdfium2
+import pypdfium2.raw as pdfium
+import pytest
+from PIL import Image
+
+from attacks.perturbations.patch.card_raster import patch_picture
+from attacks.physical.paper import BLEED, FOOT, MARGIN, RULER
+from attacks.physical.sheet import pixels, write
+from tests.helpers.prints import MM, detected, edges, fake_run, framed, moved, rasterised
+
+BAR = 0.05  # mm
+
+
+def said(made):
+    return json.loads((made.folder / "sheet.json").read_text())
+
+
+def boxes(record):
+    return [record["card"]["patch"], *(tag["box"] for tag in record["card"]["tags"])]
+
+
+@pytest.mark.parametrize(
+    ("paper", "width", "shape", "page"),
+    [
+        ("a4", 100, (24, 24), (210, 297)),
+        ("letter", 73.37, (24, 31), (215.9, 279.4)),
+        ("a4", 220, (20, 80), (297, 210)),
+        ("letter", 37, (80, 20), (215.9, 279.4)),
+    ],
+)
+def test_everything_is_where_it_should_be(tmp_path, paper, width, shape, page):
+    made = write(fake_run(tmp_path, framed(shape)), width, paper, 150)
+    record = said(made)
+    ((size, picture),) = rasterised(made.folder / "sheet.pdf")
+    assert np.array(size) * MM / 72 == pytest.approx(page, abs=1e-4)
+    (sheet,) = record["pages"]
+    assert record["card"]["patch"]["width"] == width
+    assert record["card"]["patch"]["height"] == pytest.approx(width * shape[0] / shape[1])
+    assert sheet["left"] * 2 + record["card"]["width"] == pytest.approx(page[0], abs=0.3), "centred"
+    off = [edges(picture, moved(box, sheet), 600) for box in boxes(record)]
+    assert np.abs(off).max() < BAR / 5
+    assert _ruler(picture, page) == pytest.approx(np.arange(0, RULER + 1, 10), abs=BAR / 5)
+    assert sorted(detected(picture[::4, ::4])) == [tag["number"] for tag in record["card"]["tags"]]
+
+
+def _ruler(picture, page):
+    """Where the long ticks stand, from the first one, in mm."""
+    base = page[1] - MARGIN - FOOT + 9
+    line = (
+        255.0 - picture[round((base - 3.8) * 600 / MM) : round((base - 3.2) * 600 / MM), : round(112 * 600 / MM), 1]
+    )
+    dark = line.mean(axis=0)
+    groups = np.split(np.flatnonzero(dark > 0), np.flatnonzero(np.diff(np.flatnonzero(dark > 0)) > 1) + 1)
+    centres = np.array([np.average(group, weights=dark[group]) for group in groups]) * MM / 600
+    return centres - centres[0]
+
+
+def test_the_pixels_in_the_file_are_those_that_went_in(tmp_path):
+    texture = framed((24, 36))
+    made = write(fake_run(tmp_path, texture), 60, "a4", 300)
+    wanted = patch_picture(texture.astype(np.float32), pixels(made.card, (24, 36), 300))
+    assert wanted.shape == (472, 709, 3)
+    assert _images(made.folder / "sheet.pdf") == [(["FlateDecode"], wanted.tobytes())]
+    assert b"/Interpolate" not in (made.folder / "sheet.pdf").read_bytes()
+
+
+def test_a_texture_finer_than_the_print_keeps_every_texel(tmp_path):
+    texture = framed((300, 400))
+    made = write(fake_run(tmp_path, texture), 30, "a4", 150)
+    assert _images(made.folder / "sheet.pdf") == [(["FlateDecode"], texture.tobytes())]
+
+
+def _images(path):
+    with pypdfium2.PdfDocument(path) as document:
+        images = document[0].get_objects(filter=[pdfium.FPDF_PAGEOBJ_IMAGE])
+        return [(image.get_filters(), bytes(image.get_data(decode_simple=True))) for image in images]
+
+
+def test_tiles_in_the_pdf_make_up_the_card(tmp_path):
+    made = write(fake_run(tmp_path, framed((24, 24))), 230, "a4", 150)
+    record = said(made)
+    card = np.asarray(Image.open(made.folder / "card.png")).astype(int)
+    assert len(record["pages"]) == 4 and (made.plan.rows, made.plan.columns) == (2, 2)
+    seen = np.zeros(card.shape[:2], int)
+    rims = _rims(record, card.shape[:2], 150 / MM)
+    sheets = list(rasterised(made.folder / "sheet.pdf", 150))
+    assert len(sheets) == 4
+    for place, (_, picture) in zip(record["pages"], sheets, strict=True):
+        at = {name: round(place[name] * 150 / MM) for name in ("x", "y", "width", "height", "left", "top")}
+        for name, value in at.items():
+            assert place[name] * 150 / MM == pytest.approx(value, abs=1e-6), "whole pixels"
+        tile = picture[at["top"] : at["top"] + at["height"], at["left"] : at["left"] + at["width"]].astype(int)
+        part = np.s_[at["y"] : at["y"] + at["height"], at["x"] : at["x"] + at["width"]]
+        off = np.abs(tile - card[part]).max(axis=2)
+        assert off.mean() < 2.0 and off[~rims[part]].max() < 25, "the texture was sampled on another grid, no more"
+        seen[part] += 1
+        gap = round(0.9 * BLEED * 150 / MM)
+        picture[_grown(at, 1)] = 255  # PDFium clips to whole pixels
+        assert (picture[_grown(at, gap)] == 255).all(), "nothing lies beside the tile"
+    assert (seen >= 1).all()
+    overlaps = [round(10 * 150 / MM), 2 * round(10 * 150 / MM)]
+    assert overlaps[0] <= (seen[0] == 2).sum() <= overlaps[1]
+
+
+def _grown(at, by):
+    """The pixels of a tile on its page, and so many around it."""
+    top, left = at["top"] - by, at["left"] - by
+    return np.s_[top : top + at["height"] + 2 * by, left : left + at["width"] + 2 * by]
+
+
+def _rims(record, size, dense):
+    """Where PDFium rounds to whole pixels: the pixels at the edges of a swatch, a shape of one rectangle."""
+    found = np.zeros(size, bool)
+    for swatch in record["card"]["chart"]:
+        x, y, width, height = (swatch["box"][name] * dense for name in ("x", "y", "width", "height"))
+        outer = np.s_[int(y) - 1 : int(y + height) + 2, int(x) - 1 : int(x + width) + 2]
+        inner = np.s_[int(y) + 2 : int(y + height) - 1, int(x) + 2 : int(x + width) - 1]
+        kept = found[inner].copy()
+        found[outer] = True
+        found[inner] = kept
+    return found
+
+
+def test_tiles_are_exact_too(tmp_path):
+    made = write(fake_run(tmp_path, framed((20, 80))), 380, "letter", 150)
+    record = said(made)
+    assert len(record["pages"]) == 2
+    measured = 0
+    for place, (_, picture) in zip(record["pages"], rasterised(made.folder / "sheet.pdf"), strict=True):
+        for tag in record["card"]["tags"]:
+            box = tag["box"]
+            if place["x"] <= box["x"] and box["x"] + box["width"] <= place["x"] + place["width"]:
+                assert np.abs(edges(picture, moved(box, place), 600)).max() < BAR / 5
+                measured += 1
+    assert measured >= 4
+
+
+def test_a_print_shop_finds_its_boxes_and_equal_runs_make_equal_files(tmp_path):
+    made = write(fake_run(tmp_path), 50)
+    first = (made.folder / "sheet.pdf").read_bytes()
+    with pypdfium2.PdfDocument(made.folder / "sheet.pdf") as document:
+        trim, bleed = document[0].get_trimbox(), document[0].get_bleedbox()
+        info = document.get_metadata_dict()
+        text = document[0].get_textpage().get_text_range()
+    assert np.array(trim[2:]) - trim[:2] == pytest.approx([made.card.width * 72 / MM, made.card.height * 72 / MM])
+    assert np.abs(np.array(bleed) - trim) * MM / 72 == pytest.approx([BLEED] * 4, abs=1e-3)
+    assert made.id in info["Title"] and made.id in text
+    for wanted in ("print at 100 %, no scaling; this line must measure 100 mm", "authorised testing", "colour chart"):
+        assert wanted in text
+    assert b"/PrintScaling /None" in first and b"DCTDecode" not in first and b"/FontFile2" in first
+    write(tmp_path, 50)
+    assert (made.folder / "sheet.pdf").read_bytes() == first

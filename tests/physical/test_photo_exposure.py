@@ -1,0 +1,110 @@
+"""The camera's exposure, told apart from what printer and paper do to colours."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attacks.perturbations.patch.card import card
+from attacks.perturbations.patch.card_raster import card_picture
+from attacks.physical.colour_fit import asked, difference, gains, terms
+from attacks.physical.looks import look
+from attacks.physical.photos import Photo
+from attacks.physical.rectify import from_corners
+from attacks.physical.scoring import colours_of
+from attacks.physical.simulation.camera import printed
+from attacks.physical.simulation.photographs import photograph
+from attacks.physical.simulation.shots import Ranges, draw
+from attacks.physical.views import Placement
+from tests.helpers.photographed import clutter, encoded
+
+CARD, DPI, SIDE = card(80, 80, group=7), 75, 64
+QUAD = ((0.35, 0.3), (0.7, 0.3), (0.7, 0.65), (0.35, 0.65))
+WHERE = Placement(("scene",), (SIDE, SIDE), (16, 16), ((QUAD,),), None)
+STOPS = -1.0
+
+
+def picture(seed):
+    """A scene of many colours, bright and dark."""
+    light = (clutter((8 * SIDE, 8 * SIDE), seed)[::8, ::8] - 0.2) ** 2 * 2 + 0.03
+    return np.rint(encoded(light) * 255).clip(0, 255).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def shots():
+    """Photographs of the printed card in its scene, all of them a stop too dark; and the values drawn."""
+    texture = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.float32)
+    ink = printed(card_picture(CARD, texture, DPI), 0.5)
+    ranges = Ranges(stops=(STOPS - 0.2, STOPS + 0.2), contrast=(0.95, 1.05), red=(0.1, 0.3))
+    drawn = [draw(ranges, np.random.default_rng(seed)) for seed in range(5)]
+    size, rng = (420, 560), np.random.default_rng(9)
+    return [(photograph(picture(0), QUAD, CARD, ink, DPI, shot, size, rng).pixels, shot) for shot in drawn]
+
+
+def looks(shots, of=0):
+    said = [Photo(Path("x"), f"{i}.jpg", 0) for i in range(len(shots))]
+    return [
+        look(photo, pixels, picture(of), CARD, None, WHERE, "photo")
+        for photo, (pixels, _) in zip(said, shots, strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def own(shots):
+    return looks(shots)
+
+
+def off(fit):
+    """The mean difference of colour between a map and the ink itself."""
+    colours = np.array([swatch.colour for swatch in CARD.chart], np.uint8)
+    return difference(terms(asked(CARD), fit.degree) @ fit.coefficients.T, printed(colours[None], 0.5)[0]).mean()
+
+
+def test_the_map_is_the_inks_and_the_exposure_is_the_cameras(shots, own):
+    found = colours_of(own, CARD)
+    assert off(found.fit) < 3 and found.compared == len(shots) and not found.notes
+    assert list(found.stops.values()) == pytest.approx([shot.stops for _, shot in shots], abs=0.2)
+    for gain, (_, shot) in zip(found.gains.values(), shots, strict=True):
+        assert np.log2(gain[0] / gain[1]) == pytest.approx(shot.red, abs=0.1)
+
+
+def test_another_scene_is_no_measure_of_exposure(shots, own):
+    elsewhere = colours_of(looks(shots[:3], of=1), CARD)
+    assert elsewhere.compared == 0 and len(elsewhere.notes) == 1 and off(elsewhere.fit) > 6
+    assert np.median(list(elsewhere.stops.values())) == pytest.approx(0, abs=1e-9)
+    for known, enough in ((2, False), (3, True)):
+        some = [dataclasses.replace(each, gain=each.gain if i < known else None) for i, each in enumerate(own)]
+        found = colours_of(some, CARD)
+        assert bool(found.compared) == enough and (off(found.fit) < 3) == enough
+
+
+def laid(gain, inside=200, seed=0):
+    """A photograph that is the run's picture, unmoved, with another light, and the card as a field of one level."""
+    known = picture(seed)
+    light = (((known / 255 + 0.055) / 1.055) ** 2.4) * gain
+    photo = np.rint(encoded(np.clip(light, 0, 1)) * 255).astype(np.uint8)
+    scene = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
+    homography = scene @ from_corners(CARD.patch.corners, np.array(QUAD) * SIDE)
+    corners = np.array([[0, 0, 1], [CARD.width, CARD.height, 1]]) @ homography.T
+    (left, top), (right, low) = np.rint(corners[:, :2] / corners[:, 2:]).astype(int)
+    photo[max(top, 0) : low + 1, max(left, 0) : right + 1] = inside
+    return photo, known, scene, CARD, homography
+
+
+@pytest.mark.parametrize("gain", [(0.4, 0.5, 0.45), (1, 1, 1), (3.0, 2.0, 2.5)])
+@pytest.mark.parametrize("inside", [0, 120, 255])
+def test_gains_are_those_of_the_light_whatever_the_card_shows(gain, inside):
+    assert gains(*laid(np.array(gain), inside)) == pytest.approx(gain, rel=0.03)
+
+
+def test_gains_are_none_where_nothing_can_be_compared():
+    photo, known, scene, own, homography = laid(1.0)
+    flat = np.full_like(known, 120)
+    for other in (picture(1), known[:, ::-1].copy(), flat, np.zeros_like(known), np.full_like(known, 255)):
+        assert gains(photo, other, scene, own, homography) is None
+    assert gains(flat, flat, scene, own, homography) is None
+    near = np.diag([6.0, 6, 1]) @ scene  # only the card is left in the photograph
+    near[:2, 2] -= 6 * SIDE * np.array([0.38, 0.33])
+    moved = near @ np.linalg.inv(scene) @ homography
+    assert gains(photo, known, near, own, moved) is None

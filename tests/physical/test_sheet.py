@@ -1,0 +1,233 @@
+"""What the script writes, the plan of the pages, and its refusals."""
+
+import dataclasses
+import hashlib
+import importlib.util
+import itertools
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFont
+
+from attacks.perturbations.patch.card import card, card_from
+from attacks.physical import sheet
+from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, Label, beside, plan
+from attacks.physical.pdf import font_file
+from attacks.physical.sheet import subject, write
+from attacks.runtime.extras import extra
+from tests.helpers.prints import MM, fake_run, framed
+from transforms import resize
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("print_patch_script", ROOT / "scripts" / "print_patch.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_script_writes_everything_with_its_resolution(script, tmp_path, capsys):
+    run = fake_run(tmp_path / "run", width=42.0)
+    assert script.main([str(run), "--dpi", "150"]) == 0
+    assert "1 sheet, a4 210 x 297 mm; patch 42.0 x 42.0 mm" in capsys.readouterr().out
+    folder = run / "print"
+    assert sorted(path.name for path in folder.iterdir()) == ["card.png", "sheet.json", "sheet.pdf", "sheet.png"]
+    record = json.loads((folder / "sheet.json").read_text())
+    digest = hashlib.sha256((run / "patch.png").read_bytes()).hexdigest()[:8]
+    assert record["schema"] == 1 and record["id"] == f"vp-{digest}" and record["dpi"] == 150
+    laid = card(42, 42, int(digest, 16) % 146)
+    assert card_from(record["card"]) == laid and record["card"] == json.loads(json.dumps(dataclasses.asdict(laid)))
+    for name, size in (("card", (laid.width, laid.height)), ("sheet", (210, 297))):
+        with Image.open(folder / f"{name}.png") as picture:
+            assert picture.mode == "RGB" and picture.info["dpi"] == pytest.approx((150, 150), abs=0.02)
+            assert picture.size == tuple(round(side * 150 / MM) for side in size)
+
+
+@pytest.mark.parametrize("tags", [None, 7])
+def test_a_card_that_the_attack_has_not_seen_is_said_and_one_that_it_has_keeps_its_tags(tmp_path, tags):
+    run = fake_run(tmp_path / "run", width=42.0)
+    said = json.loads((run / "placement.json").read_text()) | {"tags": tags}
+    (run / "placement.json").write_text(json.dumps(said))
+    printed = write(run, dpi=150)
+    assert any("has not seen the card" in note for note in printed.notes) == (tags is None)
+    assert tags is None or [tag.number for tag in printed.card.tags] == [28, 29, 30, 31]
+
+
+def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(script, tmp_path):
+    run = fake_run(tmp_path / "run")
+    arguments = [str(run), "--paper", "letter", "--dpi", "150", "--out", str(tmp_path / "out")]
+    assert script.main([*arguments, "--width-mm", "260"]) == 0
+    record = json.loads((tmp_path / "out" / "sheet.json").read_text())
+    whole = np.asarray(Image.open(tmp_path / "out" / "card.png"))
+    made = np.zeros_like(whole)
+    for i, page in enumerate(record["pages"]):
+        picture = np.asarray(Image.open(tmp_path / "out" / f"sheet-{i + 1}.png"))
+        x, y, left, top, width, height = (
+            round(page[name] * 150 / MM) for name in ("x", "y", "left", "top", "width", "height")
+        )
+        tile = picture[top : top + height, left : left + width]
+        np.testing.assert_array_equal(tile, whole[y : y + height, x : x + width])
+        made[y : y + height, x : x + width] = tile
+    np.testing.assert_array_equal(made, whole)
+    (tmp_path / "out" / "sheet-notes.png").touch()
+    assert script.main([*arguments, "--width-mm", "60"]) == 0
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"card.png", "sheet.json", "sheet.pdf", "sheet.png", "sheet-notes.png"}
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize(
+    "size", [(5, 5), (100, 100), (142, 180), (240, 60), (60, 240), (300, 300), (900, 225), (143, 9)]
+)
+def test_a_plan_covers_the_card_within_the_margins(paper, size):
+    laid = card(*size)
+    made = plan(laid, paper, 300)
+    pixel = MM / 300
+    assert {made.width, made.height} == set(PAPERS[paper]) and len(made.pages) == made.rows * made.columns
+    around = MARGIN + BLEED + MARK
+    for page in made.pages:
+        assert page.left >= around - pixel and page.left + page.tile.width <= made.width - around + pixel
+        assert page.top >= around - pixel and page.top + page.tile.height <= made.height - FOOT - around + pixel
+    for line, start, side, length in (
+        (made.pages[: made.columns], "x", "width", laid.width),
+        (made.pages[:: made.columns], "y", "height", laid.height),
+    ):
+        spans = [(getattr(page.tile, start), getattr(page.tile, side)) for page in line]
+        assert spans[0][0] == 0 and sum(spans[-1]) == pytest.approx(length, abs=pixel)
+        for before, after in itertools.pairwise(spans):
+            assert sum(before) - after[0] >= OVERLAP - 2 * pixel
+    room = [side - 2 * around for side in PAPERS[paper]]
+    if (laid.width <= room[0] and laid.height <= room[1] - FOOT) or (
+        laid.width <= room[1] and laid.height <= room[0] - FOOT
+    ):
+        assert len(made.pages) == 1
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 40), (220, 55), (1200, 1200), (2000, 500)])
+def test_text_and_marks_stay_within_the_margins_and_apart(width, height):
+    laid = card(width, height, 145)
+    made = plan(laid, "a4", 150)
+    for page in (made.pages[0], made.pages[-1]):
+        fills, words = beside(made, page, laid, Label("vp-ffffffff", 600))
+        spans = []
+        for line in words:
+            font = ImageFont.truetype(str(font_file(line.bold)), 100)
+            long = font.getlength(line.text) * line.size / 100
+            left = line.x - {"start": 0, "middle": long / 2, "end": long}[line.anchor]
+            spans.append((left, left + long, line.y - 0.75 * line.size, line.y + 0.2 * line.size))
+        marks = [(b.x, b.x + b.width, b.y, b.y + b.height) for each in fills for b in each.boxes]
+        for x0, x1, y0, y1 in [*spans, *marks]:
+            assert x0 >= MARGIN - 0.01 and x1 <= made.width - MARGIN + 0.01, (x0, x1)
+            assert y0 >= MARGIN - 0.1 and y1 <= made.height - MARGIN + 0.1, (y0, y1)
+        for one, other in itertools.chain(itertools.combinations(spans, 2), itertools.product(spans, marks)):
+            apart = one[1] <= other[0] or other[1] <= one[0] or one[3] <= other[2] or other[3] <= one[2]
+            assert apart, (one, other)
+
+
+def test_alpha_is_paper_and_mixes_as_premultiplied_layers_do(tmp_path):
+    texture = np.random.default_rng(1).integers(0, 256, (6, 8, 4), dtype=np.uint8)
+    texture[0, :, 3], texture[-1, :, 3] = 0, 255
+    found = subject(fake_run(tmp_path, texture))
+    assert (found.texture[0] == 255).all() and (found.texture[-1] == texture[-1, :, :3]).all()
+    colour, alpha = np.split(np.moveaxis(texture / 255, 2, 0)[None], [3], axis=1)
+    enlarged = [resize(sheet_tensor(v), (30, 50), "torch_bilinear") for v in (colour * alpha, alpha)]
+    wanted = (enlarged[0] + 1 - enlarged[1])[0].permute(1, 2, 0).numpy() * 255
+    assert np.abs(sheet.patch_picture(found.texture, (30, 50)) - wanted).max() <= 0.501
+
+
+def sheet_tensor(values):
+    import torch
+
+    return torch.from_numpy(values)
+
+
+def test_a_width_other_than_the_runs_is_said(script, tmp_path, capsys):
+    run = fake_run(tmp_path, framed((8, 8)), width=50)
+    assert script.main([str(run), "--width-mm", "30", "--dpi", "150"]) == 0
+    assert "note: the run placed a patch 50 mm wide; one of 30 mm" in capsys.readouterr().err
+    assert write(fake_run(tmp_path, framed((8, 8))), dpi=150).card.patch.width == sheet.WIDTH
+
+
+@pytest.mark.parametrize(
+    ("arguments", "about"),
+    [
+        (["run", "--width-mm", "0"], "width_mm"),
+        (["run", "--width-mm", "-3"], "width_mm"),
+        (["run", "--width-mm", "nan"], "width_mm"),
+        (["run", "--width-mm", "inf"], "width_mm"),
+        (["run", "--width-mm", "1e300"], "width_mm"),
+        (["run", "--width-mm", "1e-300"], "width_mm"),
+        (["run", "--width-mm", "wide"], "--width-mm"),
+        (["run", "--width-mm", "5000"], "megapixels"),
+        (["run", "--paper", "a3"], "--paper"),
+        (["run", "--dpi", "299"], "--dpi"),
+        (["run", "--out", "run/patch.png"], "patch.png"),
+        (["run", "--bogus"], "--bogus"),
+        (["nowhere"], "no folder"),
+        (["run/patch.png"], "no folder"),
+        (["."], "perturbation=patch"),
+        ([], "RUN"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_errors_are_one_line(script, arguments, about, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    fake_run(tmp_path / "run")
+    before = sorted(tmp_path.rglob("*"))
+    assert script.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and about in said and len(said) < 400
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("patch.png", b"no picture"),
+        ("placement.json", b"{"),
+        ("placement.json", b"[]"),
+        ("placement.json", b"{}"),
+        ("placement.json", b"\xff"),
+        ("placement.json", b'{"texture": [24, 25], "width_mm": null}'),
+        ("placement.json", b'{"texture": [24, 24], "width_mm": -1}'),
+        ("placement.json", b'{"texture": [24, 24], "width_mm": NaN}'),
+        ("placement.json", b'{"texture": [24, 24], "width_mm": "wide"}'),
+        ("placement.json", b'{"texture": [24, 24], "width_mm": true}'),
+        ("placement.json", b'{"texture": [24, 24], "width_mm": 1' + b"0" * 400 + b"}"),
+        ("placement.json", b"[" * 100_000),
+    ],
+)
+def test_a_broken_run_is_named(script, name, content, tmp_path, capsys):
+    run = fake_run(tmp_path)
+    (run / name).write_bytes(content)
+    assert script.main([str(run)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and name in said
+    assert not (run / "print").exists()
+
+
+def test_other_modes_are_refused(script, tmp_path, capsys):
+    run = fake_run(tmp_path)
+    Image.fromarray(np.zeros((24, 24), np.uint16)).save(run / "patch.png")
+    assert script.main([str(run)]) == 2
+    assert "8 bits" in capsys.readouterr().err
+
+
+def test_a_missing_library_is_named_with_its_extra(script, tmp_path, monkeypatch, capsys):
+    run = fake_run(tmp_path)
+    for name in ("cv2", "reportlab", "reportlab.pdfbase.pdfmetrics"):
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, name, None)
+            with pytest.raises(ValueError, match=r'pip install "viewproof\[physical\]"'):
+                extra(name)
+            assert script.main([str(run), "--dpi", "150"]) == 2
+            said = capsys.readouterr().err
+            assert said.count("\n") == 1 and 'pip install "viewproof[physical]"' in said
+    assert math.isclose(write(run, 20, dpi=150).card.patch.height, 20)

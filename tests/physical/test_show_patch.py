@@ -1,0 +1,77 @@
+"""The pictures and the figures of docs/physical.md."""
+
+import importlib.util
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from attacks.perturbations.patch.card import Box
+from attacks.physical.rectify import from_corners, pose, project
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "show_patch.py"
+PATCH = Box(15, 15, 90, 60)
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("show_patch", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def laid(seed):
+    """A homography from mm to pixels of some photograph."""
+    random = np.random.default_rng(seed)
+    around = np.array([[100, 90], [400, 120], [380, 330], [80, 300]]) + random.uniform(-40, 40, (4, 2))
+    return from_corners(PATCH.corners, np.roll(around, seed, 0))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_corners_are_those_that_the_pose_was_taken_of(script, seed):
+    found = script.corners(asdict(pose(laid(seed), PATCH)), PATCH.width, PATCH.height)
+    assert np.abs(found - project(laid(seed), PATCH.corners)).max() < 1e-9
+
+
+@pytest.fixture
+def scored(tmp_path):
+    """Two photographs: one found where it is, one 3 px to the right of there."""
+    run, photos = tmp_path / "run", tmp_path / "photos"
+    for folder in (run / "print", run / "photos", photos):
+        folder.mkdir(parents=True)
+    (run / "print" / "sheet.json").write_text(json.dumps({"card": {"patch": asdict(PATCH)}}))
+    truth, found = [], []
+    for i, fiducials in enumerate([[1, 2, 3, 4], [1, 2]]):
+        name, true = f"a--{i}.jpg", project(laid(i), PATCH.corners)
+        moved = from_corners(PATCH.corners, true + np.array([3 * i, 0]))
+        truth.append({"file": name, "patch_px": true.tolist()})
+        found.append({"photo": name, "fiducials": fiducials, "patch": asdict(pose(moved, PATCH))})
+        Image.new("RGB", (64, 48)).save(photos / name)
+    (photos / "truth.json").write_text(json.dumps({"photos": truth}))
+    (run / "photos" / "photos.json").write_text(json.dumps({"photos": found}))
+    for name, size in (("views.png", (90, 60)), ("print/sheet.png", (21, 30)), ("photos/overview.png", (628, 188))):
+        Image.new("RGB", size).save(run / name)
+    return run, photos
+
+
+def test_an_error_is_the_distance_to_the_truth_on_a_patch_of_a_fixed_width(script, scored):
+    found, count = script.errors(*scored)
+    true = project(laid(1), PATCH.corners)
+    side = np.linalg.norm(true - np.roll(true, -1, 0), axis=1).mean()
+    assert count == 2 and found["4"] == pytest.approx([0], abs=1e-9)
+    assert found["2 or 3"] == pytest.approx([3 * script.WIDTH / side])
+
+
+def test_it_writes_the_pictures_and_says_what_is_missing(script, scored, tmp_path, capsys):
+    assert script.main([*map(str, scored), str(tmp_path / "out")]) == 0
+    assert {path.stem for path in (tmp_path / "out").iterdir()} == {
+        *("views", "sheet", "photographs", "overview", "README")
+    }
+    assert "2 of 2 photographs" in capsys.readouterr().out
+    (scored[0] / "print" / "sheet.png").unlink()
+    assert script.main([*map(str, scored), str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,216 @@
+"""Simulated photographs: where things lie in them, and what light, lens and sensor do to them."""
+
+import ast
+import dataclasses
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from attacks.physical.simulation import Ranges, camera, simulate
+from attacks.physical.simulation.shots import LIMITS, Shot, between, draw, frame, from_shares, pose, through
+from tests.helpers.simulated import CARD, QUAD, RANDOM, drawn, flat, printed_run, smooth, taken
+from transforms import Compose, Layer, Scene
+from transforms.geometry.affine import Affine, Perspective
+from transforms.geometry.viewpoint import Viewpoint
+from transforms.sampling.homography import homography, invert, transform
+
+ROOT = Path(__file__).resolve().parents[2]
+SQUARE = torch.tensor([[[-1.0, -1], [1, -1], [1, 1], [-1, 1]]], dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def dots():
+    return drawn(RANDOM(1).integers(0, 256, (20, 20, 3), np.uint8))
+
+
+@pytest.fixture
+def run(tmp_path, dots):
+    return printed_run(tmp_path / "run", dots)
+
+
+def light_of(scene, ink, shot, size, quad=QUAD):
+    """The light of a photograph before lens and sensor, and the card's corners in it."""
+    truth = taken(flat(0), shot, size, scene, quad)
+    seen, plane = frame(size) @ pose(shot), from_shares(scene.shape[:2])
+    at = (
+        seen
+        @ between(CARD.patch.corners, through(plane, quad))
+        @ np.array([[0.1, 0, 0.05], [0, 0.1, 0.05], [0, 0, 1]])
+    )
+    light = camera.enlarged(scene, min(size))
+    x, y = (1 / side for side in light.shape[1::-1])
+    back = plane @ np.array([[x, 0, x / 2], [0, y, y / 2], [0, 0, 1]])
+    return camera.photographed(light, seen @ back, ink, at, size), np.array(truth.card)
+
+
+# --- Where things lie
+
+
+def test_a_flat_pose_shows_the_scene_and_the_card_as_they_are(dots):
+    scene = smooth(400, 400)
+    quad = ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75))
+    found = taken(camera.printed(dots, 0), size=(400, 400), scene=scene, quad=quad)
+    expected = scene.copy()  # five dots a pixel, whose light adds up
+    mean = camera.to_light(dots / np.float32(255)).reshape(260, 5, 260, 5, 3).mean((1, 3))
+    expected[70:330, 70:330] = np.rint(camera.to_display(mean) * 255)
+    inner = slice(1, -1)  # at its edge the scene meets what is beyond
+    assert np.abs(found.pixels.astype(int) - expected)[inner, inner].max() <= 1
+    np.testing.assert_allclose(found.patch, [(99.5, 99.5), (299.5, 99.5), (299.5, 299.5), (99.5, 299.5)], atol=1e-9)
+    np.testing.assert_allclose(found.tags["20"][0], (72.5, 72.5), atol=1e-9)
+
+
+def stages(seed):
+    """Two geometric stages of ours with their coordinates, and the same values as a shot."""
+    u = torch.from_numpy(RANDOM(seed).random((1, 18)))
+    affine = Affine(degrees=20, scale=(0.75, 1.3), translate=0.1)
+    view, corner = Viewpoint(yaw=30, pitch=30, distance=(0.9, 1.2), fov=(40, 40)), Perspective(0.15)
+    angle, scale, _, right, down = affine.values(u[:, :5])[0].tolist()
+    yaw, pitch, _, distance, _ = view.values(u[:, 5:10])[0].tolist()
+    moved = tuple(map(tuple, corner.values(u[:, 10:])[0].reshape(4, 2).tolist()))
+    return [affine, view, corner], u, Shot(angle, scale, right, down, moved, yaw, pitch, distance)
+
+
+@pytest.mark.parametrize("size", [(64, 64), (96, 128), (130, 90)], ids=str)
+def test_the_geometry_is_that_of_the_transforms(size):
+    for seed in range(20):
+        made, u, shot = stages(seed)
+        back = torch.eye(3, dtype=torch.float64)[None]
+        for stage, own in zip(made, u.split([5, 5, 8], 1), strict=True):
+            back = back @ stage.matrix(own)  # from the view to the scene
+        ours = transform(invert(back), SQUARE)[0][0].numpy() * min(size) / 2 + (np.array(size[::-1]) - 1) / 2
+        np.testing.assert_allclose(through(frame(size) @ pose(shot), SQUARE[0].numpy()), ours, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [(120, 120), (120, 160)], ids=str)
+def test_the_picture_is_that_of_the_transforms(size, dots):
+    made, u, shot = stages(3)
+    scene, coarse = smooth(*size), drawn(smooth(8, 8, 5))
+    light, ink = camera.enlarged(scene, min(size)), camera.printed(coarse, 0)
+    quad = ((0.2, 0.3), (0.7, 0.2), (0.75, 0.8), (0.25, 0.7))
+    found, _ = light_of(scene, ink, shot, size, quad)
+    whole = torch.tensor([[0, 0], [130, 0], [130, 130], [0, 130]], dtype=torch.float64)
+    corners = through(from_shares(size), quad)
+    at = between(CARD.patch.corners, corners)
+    pull = homography(torch.from_numpy(through(at, whole.numpy())), SQUARE[0])
+    layers = [torch.from_numpy(p).permute(2, 0, 1)[None] for p in (light, ink)]
+    base = Layer(layers[0], None, torch.eye(3, dtype=torch.float64)[None])
+    stack = Scene((base, Layer(layers[1], None, pull)), size)
+    grey = float(camera.to_light(np.array(0.5)))
+    ours = Compose(made, value=grey)(stack, u)[0].permute(1, 2, 0).numpy()
+    assert np.abs(found - ours).mean() < 0.01 and np.abs(found - light.mean()).mean() > 0.1
+
+
+def test_the_central_square_of_a_long_photograph_is_that_of_a_square_one(dots):
+    _, _, shot = stages(1)
+    ink = camera.printed(dots, 1)
+    square, long = taken(ink, shot, (200, 200)), taken(ink, shot, (200, 260))
+    np.testing.assert_allclose(np.array(long.patch) - (30, 0), square.patch, atol=1e-9)
+    assert np.abs(long.pixels[:, 30:230].astype(int) - square.pixels).max() <= 1
+
+
+def test_the_light_of_a_uniform_card_is_its_area_and_lies_where_the_card_does():
+    for seed in range(5):
+        _, _, shot = stages(seed)
+        shot = dataclasses.replace(shot, scale=0.6)
+        black = np.zeros((50, 50, 3), np.uint8)
+        (white, corners), (empty, _) = (light_of(black, flat(v), shot, (240, 240)) for v in (0.8, 0.0))
+        light = (white - empty)[..., 0].astype(float)
+        x, y = np.moveaxis(np.stack([corners, np.roll(corners, -1, 0)]), -1, 0)
+        cross = x[0] * y[1] - x[1] * y[0]
+        assert light.sum() == pytest.approx(0.8 * cross.sum() / 2, rel=2e-3)
+        middle = [(light.sum(1 - axis) @ np.arange(240)) / light.sum() for axis in (1, 0)]
+        area = 3 * cross.sum()
+        assert middle == pytest.approx([((x[0] + x[1]) @ cross) / area, ((y[0] + y[1]) @ cross) / area], abs=0.02)
+
+
+def test_a_card_neither_lets_the_scene_through_nor_darkens_its_edge():
+    _, _, shot = stages(2)
+    shot = dataclasses.replace(shot, scale=0.8)
+    white = np.full((40, 40, 3), 255, np.uint8)
+    black, corners = light_of(white, flat(0), shot, (200, 200))
+    inside = cv2.fillConvexPoly(np.zeros((200, 200), np.uint8), np.int32(np.rint(corners)), 1)
+    assert black[cv2.erode(inside, np.ones((5, 5), np.uint8)) > 0].max() == 0
+    again, _ = light_of(white, flat(1), shot, (200, 200))
+    assert np.abs(again[cv2.dilate(inside, np.ones((5, 5), np.uint8)) > 0] - 1).max() < 1e-5
+
+
+def test_beyond_scene_and_horizon_is_mid_grey():
+    found = taken(flat(1), Shot(pitch=75, scale=0.7), scene=np.full((40, 40, 3), 255, np.uint8))
+    assert (found.pixels[:30] == 128).all() and (found.pixels == 255).any()
+    with pytest.raises(ValueError, match="behind the camera"):
+        taken(flat(1), Shot(pitch=75, distance=0.3))
+
+
+@pytest.mark.slow
+def test_detected_tags_lead_to_the_true_patch_and_nearly_all_are_found(run, tmp_path):
+    simulate(run, tmp_path / "photos", count=20, size=(480, 640))
+    given = cv2.aruco.DetectorParameters()
+    given.perspectiveRemovePixelPerCell, given.perspectiveRemoveIgnoredMarginPerCell = 8, 0.2
+    given.cornerRefinementMethod = cv2.aruco.CORNER_REFINE_SUBPIX
+    family = cv2.aruco.getPredefinedDictionary(cv2.aruco.DICT_APRILTAG_36h11)
+    boxes = {tag.number: tag.box.corners for tag in CARD.tags}
+    errors, whole, seen = [], 0, 0
+    for photo in json.loads((tmp_path / "photos" / "truth.json").read_text())["photos"]:
+        picture = cv2.imread(str(tmp_path / "photos" / photo["file"]), cv2.IMREAD_GRAYSCALE)
+        twice = cv2.resize(picture, None, fx=2, fy=2, interpolation=cv2.INTER_CUBIC)
+        quads, numbers, _ = cv2.aruco.ArucoDetector(family, given).detectMarkers(twice)
+        found = {int(n): (q[0] + 0.5) / 2 - 0.5 for n, q in zip(np.ravel(numbers), quads, strict=True)}
+        ends = {int(n): np.array(at) for n, at in photo["tags_px"].items()}
+        inside = {n for n, at in ends.items() if at.min() > 2 and (at.max(0) < (637, 477)).all()}
+        whole, seen = whole + len(inside), seen + len(inside & set(found))
+        if len(found) == 4:  # cornerSubPix draws blurred corners inwards; over four tags that cancels
+            points = np.concatenate([boxes[n] for n in found]), np.concatenate(list(found.values()))
+            at = cv2.findHomography(*points)[0]
+            errors += np.linalg.norm(through(at, CARD.patch.corners) - photo["patch_px"], axis=1).tolist()
+    assert whole >= 50 and seen >= 0.98 * whole
+    assert len(errors) >= 12 and np.median(errors) < 0.3
+
+
+# --- What is drawn and written
+
+
+def test_a_draw_stays_in_its_ranges_and_says_every_value_with_its_unit():
+    ranges = Ranges(yaw=(-40, 40), distance=(1, 2))
+    shots = [draw(ranges, RANDOM(i)) for i in range(200)]
+    for name in LIMITS.keys() - {"shift", "jitter"}:
+        values, (low, high) = [getattr(shot, name) for shot in shots], getattr(ranges, name)
+        assert low <= min(values) and max(values) <= high
+        assert np.ptp(values) >= 0.9 * (high - low)
+    moved = np.abs([shot.corners for shot in shots])
+    assert 0.14 < moved.max() <= 0.15 and 0.09 < max(abs(shot.down) for shot in shots) <= 0.1
+    assert len(shots[0].said()) == len(dataclasses.fields(Shot)) and "degrees (deg)" in shots[0].said()
+
+
+def test_a_photograph_depends_on_its_seed_and_number_alone(run, tmp_path):
+    def made(name, **given):
+        return [path.read_bytes() for path in simulate(run, tmp_path / name, size=(96, 128), **given)]
+
+    three, two, other = made("a", count=3, seed=7), made("b", count=2, seed=7), made("c", count=2, seed=8)
+    assert three[:2] == two and not set(two) & set(other) and len(set(three)) == 3
+
+
+def test_truth_tells_what_each_file_shows(run, tmp_path):
+    files = simulate(run, tmp_path / "photos", count=8, size=(96, 128), ranges=Ranges(blur=(2, 2)), ink=0.5)
+    truth = json.loads((tmp_path / "photos" / "truth.json").read_text())
+    assert [photo["file"] for photo in truth["photos"]] == [path.name for path in files]
+    assert files[1].name == "street--0002.jpg" and all(path.is_file() for path in files)
+    assert (truth["id"], truth["ink"]) == ("vp-00000005", 0.5)
+    assert (truth["size"], truth["view_px"]) == ([96, 128], [15.5, -0.5, 96])
+    assert {photo["quad"] for photo in truth["photos"] if photo["picture"] == "street"} == {0, 1}
+    for photo in truth["photos"]:
+        assert photo["values"]["blur (px)"] == 2 and set(photo["tags_px"]) == {"20", "21", "22", "23"}
+        patch, whole = np.array(photo["patch_px"], np.float32), np.array(photo["card_px"], np.float32)
+        assert all(cv2.pointPolygonTest(whole, tuple(map(float, at)), False) > 0 for at in patch)
+    assert cv2.imread(str(files[0])).shape == (96, 128, 3)
+
+
+def test_the_simulation_knows_nothing_of_the_transforms():
+    for path in (ROOT / "attacks/physical/simulation").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            assert not {name.split(".")[0] for name in names} & {"transforms", "torch", "kornia"}, path

@@ -1,0 +1,120 @@
+"""The command line of the simulated photographs."""
+
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.helpers.simulated import drawn, printed_run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("simulate_script", ROOT / "scripts" / "simulate_photos.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def run(tmp_path):
+    return printed_run(tmp_path / "run", drawn(np.full((4, 4, 3), 99, np.uint8)))
+
+
+def test_the_script_writes_what_was_asked_for(script, run, tmp_path, capsys):
+    out = tmp_path / "deep" / "photos"
+    asked = [
+        "--count",
+        "2",
+        "--size",
+        "160x90",
+        "--degrees",
+        "5",
+        "--scale",
+        "0.9",
+        "--quality",
+        "60",
+        "70",
+        "--ink",
+        "0",
+    ]
+    assert script.main([str(run), str(out), *asked, "--yaw", "30"]) == 0
+    assert "2 photographs" in capsys.readouterr().out
+    truth = json.loads((out / "truth.json").read_text())
+    ranges = truth["ranges"]
+    assert (ranges["degrees"], ranges["scale"], ranges["quality"]) == ([-5, 5], [0.9, 0.9], [60, 70])
+    assert (ranges["yaw"], ranges["jitter"], truth["size"], truth["ink"]) == ([-30, 30], 0, [90, 160], 0)
+    assert script.main([str(run), str(tmp_path / "more"), "--count", "1", "--size", "64x64"]) == 0
+    assert json.loads((tmp_path / "more" / "truth.json").read_text())["ranges"]["jitter"] == 0.15
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["--size", "640"], "WIDTHxHEIGHT"),
+        (["--count", "many"], "--count"),
+        (["--moire", "1"], "--moire"),
+        (["--size", "20x10"], "`size`"),
+        (["--count", "0"], "`count`"),
+        (["--seed", "-1"], "`seed`"),
+        (["--ink", "2"], "`ink`"),
+        (["--scale", "1", "0.5"], "`scale`"),
+        (["--scale", "nan"], "`scale`"),
+        (["--jitter", "0.5"], "`jitter`"),
+        (["--degrees", "1", "2", "3"], "`--degrees`"),
+        (["--pitch", "75", "--distance", "0.2", "--count", "30"], "behind the camera"),
+    ],
+)
+def test_an_option_out_of_range_is_refused_in_one_line(script, run, tmp_path, capsys, asked, said):
+    small = [] if "--size" in asked else ["--size", "64x64"]
+    assert script.main([str(run), str(tmp_path / "photos"), *asked, *small]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("error: ") and line.count("\n") == 1 and said in line
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (lambda run: shutil.rmtree(run), "does not exist"),
+        (lambda run: (run / "placement.json").unlink(), "perturbation=patch"),
+        (lambda run: shutil.rmtree(run / "print"), "scripts/print_patch.py"),
+        (lambda run: (run / "print" / "card.png").unlink(), "scripts/print_patch.py"),
+        (lambda run: (run / "print" / "card.png").write_bytes(b"no"), "cannot be read"),
+        (lambda run: (run / "print" / "sheet.json").write_text("{"), "not JSON"),
+        (lambda run: (run / "print" / "sheet.json").write_text("{}"), "KeyError"),
+        (lambda run: changed(run / "print" / "sheet.json", dpi=300), "print the run again"),
+        (lambda run: changed(run / "placement.json", pictures=[], quads=[]), "must name a picture"),
+        (lambda run: changed(run / "placement.json", quads=[[], []]), "one quad"),
+        (lambda run: changed(run / "placement.json", quads=[[[[0, 0], [1, 1], [2, 2], [0, 1]]]] * 2), "in a line"),
+        (lambda run: (run / "pictures" / "clean" / "bench.png").unlink(), "bench.png` is missing"),
+    ],
+)
+def test_a_run_that_cannot_be_photographed_is_refused_in_one_line(script, run, tmp_path, capsys, broken, said):
+    broken(run)
+    assert script.main([str(run), str(tmp_path / "photos"), "--size", "64x64", "--count", "1"]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("error: ") and line.count("\n") == 1 and said in line
+
+
+def changed(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_old_photographs_are_never_among_the_new_ones(script, run, tmp_path, capsys):
+    (tmp_path / "old.jpg").touch()
+    assert script.main([str(run), str(tmp_path)]) == 2
+    assert "empty folder" in capsys.readouterr().err
+
+
+def test_without_opencv_the_extra_is_named(script, run, tmp_path, capsys, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("attacks.physical.simulation")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    assert script.main([str(run), str(tmp_path / "photos")]) == 2
+    assert 'pip install "viewproof[physical]"' in capsys.readouterr().err

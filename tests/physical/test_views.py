@@ -1,0 +1,143 @@
+"""The parts of scoring photographs that need no run: files, views, ranges, intervals."""
+
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from attacks.data.images import load_image, to_bytes
+from attacks.data.pictures import square
+from attacks.evaluation.intervals import Interval, interval, wilson
+from attacks.physical import score
+from attacks.physical.looks import file_name
+from attacks.physical.next_preset import ranges, staged
+from attacks.physical.photos import Photo, listed, quads, read
+from attacks.physical.rectify import Pose
+from attacks.physical.views import photo_view, scene_view
+from tests.helpers.photographed import through
+
+
+def test_the_central_square_is_what_the_run_would_read(photo):
+    pixels = to_bytes(photo[0].float())
+    ours = photo_view(pixels, 40)
+    theirs = square(photo[0].float(), 40)
+    assert (ours.left, ours.top, ours.side, ours.outside) == (20, 0, 80, 0)
+    assert (ours.pixels - theirs).abs().max() <= 2 / 255
+
+
+def test_the_scene_is_cut_out_of_the_photograph():
+    """A scene that lies unturned in a photograph is found again, bit by bit; turned, with its centre and area."""
+    scene = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
+    photo = np.zeros((100, 120, 3), np.uint8)
+    photo[20:52, 50:82] = scene
+    shift = np.array([[1, 0, 49.5], [0, 1, 19.5], [0, 0, 1.0]])
+    view = scene_view(photo, shift, (32, 32), 32)
+    assert np.array_equal(to_bytes(view.pixels), scene) and view.outside == 0
+    assert np.allclose(through(view.frame() @ shift, [[0, 0], [32, 16]]), [[-1, -1], [1, 0]])
+    turn = np.deg2rad(30)
+    spun = np.array([[np.cos(turn), -np.sin(turn), 60], [np.sin(turn), np.cos(turn), 20], [0, 0, 1]])
+    view = scene_view(photo, spun, (32, 32), 32)
+    assert view.side == pytest.approx(32)
+    assert np.allclose(through(view.frame() @ spun, [16, 16]), 0)
+    beyond = scene_view(photo, np.array([[1, 0, 103.5], [0, 1, 19.5], [0, 0, 1.0]]), (32, 32), 32)
+    assert beyond.outside == pytest.approx(0.5) and np.allclose(beyond.pixels[:, :, -8:], 128 / 255)
+    gone = scene_view(photo, np.array([[1, 0, 500.0], [0, 1, 500], [0, 0, 1.0]]), (32, 32), 32)
+    assert gone.outside == 1 and np.allclose(gone.pixels, 128 / 255)
+    for wrong in (np.diag([1, 1, 0.001]), np.array([[1, 0, 0], [0, 1, 0], [-0.05, 0, 1.0]])):
+        with pytest.raises(ValueError, match="--view photo"):
+            scene_view(photo, wrong, (32, 32), 32)
+
+
+def test_angles_are_spanned_round_the_circle():
+    looks = [
+        types.SimpleNamespace(scene=Pose(1, d, (0, 0), ((0, 0),) * 4), view=None) for d in (170.0, -170.0, 175.0)
+    ]
+    for look in looks:
+        look.view = types.SimpleNamespace(pixels=torch.zeros(3, 2, 2))
+    found = ranges(looks, [0.5, -0.25, 0.0])
+    assert found["affine"]["degrees"] == [170, 190] and found["exposure"]["stops"] == [-0.25, 0.5]
+    assert ranges([types.SimpleNamespace(scene=None)], []) == {}
+
+
+def test_only_what_was_measured_replaces_stages():
+    own = {"viewpoint": {}, "affine2": {"degrees": 3}, "contrast": {"factor": 1}, "exposure": {}, "downscale": {}}
+    assert staged(own, {}) == own
+    assert list(staged(own, {"affine": {}})) == ["affine", "contrast", "exposure", "downscale"]
+    assert list(staged(own, {"affine": {}, "exposure": {}})) == ["affine", "exposure", "contrast", "downscale"]
+
+
+def test_intervals_are_those_of_the_run():
+    values = torch.tensor([0.1, 0.5, 0.9, 0.3])
+    assert score.summary(values, [0, 0, 0, 0]) == interval(values[None].double())
+    of_two = score.summary(values, [0, 0, 0, 1])
+    assert of_two.mean == pytest.approx(0.4) and (of_two.low, of_two.high) == pytest.approx((0.3, 0.5))
+    assert score.share(torch.tensor([True, False, True, True]), [0] * 4) == wilson(3, 4)
+    gap = score.difference(Interval(0.8, 0.5, 0.9), Interval(0.6, 0.56, 0.63))
+    assert gap == pytest.approx((0.2, 0.2 - np.hypot(0.3, 0.03), 0.2 + np.hypot(0.1, 0.04)))
+
+
+@pytest.mark.parametrize("rows", [[0] * 6, [0, 1] * 3, list(range(6))])
+@pytest.mark.parametrize("hit", [True, False])
+def test_photographs_that_all_agree_are_not_certain(rows, hit):
+    found = score.share(torch.full((6,), hit), rows)
+    assert found.mean == hit and found.high - found.low > 0.3
+    gap = score.difference(found, Interval(1.0, 1.0, 1.0))
+    assert gap.high - gap.low == pytest.approx(found.high - found.low)
+
+
+def test_a_share_over_pictures_is_no_surer_than_over_photographs():
+    """Pictures that differ: the bootstrap's. Pictures that do not: as if their photographs were independent."""
+    rows = [i // 20 for i in range(120)]
+    differ = torch.tensor([i // 20 % 2 == 0 for i in range(120)])
+    assert score.share(differ, rows) == score.summary(differ, rows)
+    same = torch.tensor([i % 2 == 0 for i in range(120)])
+    assert score.share(same, rows) == wilson(60, 120)
+
+
+def test_no_two_photographs_share_a_file():
+    names = [
+        "a/b.jpg",
+        "a-b.jpg",
+        "a--b.jpg",
+        "a/b.png",
+        "a-b.png",
+        "b.jpg",
+        "b.jpg.png",
+        "b.png",
+        "b.PNG",
+        "c.d.png",
+    ]
+    made = [file_name(Photo(Path(name), name, 0)) for name in names]
+    assert len(set(made)) == len(made) and all(name.endswith(".png") for name in made)
+    assert file_name(Photo(Path("x"), "a/street--03.png", 0)) == "a/street--03.png"
+
+
+def test_whose_photograph_it_is(tmp_path):
+    for name in ("a--1.jpg", "a-b--2.jpg", "c.png", "b.png"):
+        (tmp_path / name).write_bytes(b"")
+    found, notes = listed(tmp_path, ["a", "a-b", "c"])
+    assert [(photo.name, photo.row) for photo in found] == [("a--1.jpg", 0), ("a-b--2.jpg", 1), ("c.png", 2)]
+    assert notes == ["b.png: left out, no picture of the run is meant; name it PICTURE--b.png"]
+    assert {photo.row for photo in listed(tmp_path, ["x"])[0]} == {0} and len(listed(tmp_path, ["x"])[0]) == 4
+    assert {photo.row for photo in listed(tmp_path, ["a", "c"], "c")[0]} == {1}
+    with pytest.raises(ValueError, match="--picture"):
+        listed(tmp_path, ["a"], "z")
+    with pytest.raises(ValueError, match="none of the run's pictures"):
+        listed(tmp_path, ["p", "q"])
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        listed(tmp_path / "missing", ["a"])
+    with pytest.raises(ValueError, match="eight numbers"):
+        quads("1,2,x", found)
+
+
+def test_what_telephones_write_is_read_as_the_run_reads_it(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 8
+    Image.fromarray(pixels).save(tmp_path / "a.jpg", exif=exif)
+    Image.fromarray(pixels).convert("LA").save(tmp_path / "b.png")
+    for name in ("a.jpg", "b.png"):
+        assert np.array_equal(read(tmp_path / name), to_bytes(load_image(tmp_path / name)[0]))

@@ -1,0 +1,140 @@
+"""The pages in a real browser, opened from disk as a reader opens them."""
+
+import json
+
+import pytest
+
+from attacks.report.index import collect, write_index
+from attacks.report.page import write_report
+from tests.helpers import reported
+from tests.helpers.browser import LETTERS, PALE, Visit, chromium
+
+pytestmark = pytest.mark.browser
+pytest.importorskip("playwright", reason="the extra `browser`")
+SCREENS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
+#: Millimetres in a point.
+POINT = 25.4 / 72
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """A report with every section and a stranger's name, and the index of three runs, the second without some."""
+    folder = tmp_path_factory.mktemp("pages")
+    for i, force in enumerate((0.5, 1.0, 0.1)):
+        run, content = folder / f"run {i}", reported.content(seed=10 - i, arms=reported.judged(force))
+        content["wide"] = content["wide"] if i != 1 else None
+        run.mkdir()
+        (run / "metrics.json").write_text(json.dumps(content))
+        (run / "manifest.json").write_text(json.dumps(reported.manifest()))
+        if i == 0:
+            reported.directory(run, ["astronaut-0-0.png"])
+            words = [f"a warning of {reported.EVIL}"]
+            write_report(run, content, reported.manifest(), words, reported.trace(), 0)
+    found = collect(sorted(folder.iterdir()))
+    write_index(folder / "index.html", found.rows, found.skipped)
+    return {"report": folder / "run 0" / "report.html", "index": folder / "index.html"}
+
+
+@pytest.mark.parametrize("name", ["report", "index"])
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+def test_a_page_is_quiet_fetches_nothing_fits_and_can_be_read(browser, pages, name, width, scheme):
+    with Visit(browser, pages[name], width, scheme) as visit:
+        page = visit.page
+        assert visit.said == []
+        assert [url for url in visit.fetched if not url.startswith("data:")] == [pages[name].as_uri()]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(PALE) == []
+        assert min(page.evaluate(LETTERS), default=9) >= 8.5
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == (
+            "rgb(255, 255, 255)" if scheme == "light" else "rgb(18, 23, 29)"
+        )
+
+
+def test_every_picture_is_loaded_and_has_its_text(browser, pages):
+    with Visit(browser, pages["report"]) as visit:
+        images = visit.page.evaluate("[...document.images].map((each) => [each.alt, each.naturalWidth])")
+        drawings = visit.page.get_by_role("img").evaluate_all("some => some.length")
+        named = visit.page.evaluate(
+            "[...document.querySelectorAll('svg')].map((each) => [each.getAttribute('role'), "
+            "document.getElementById(each.getAttribute('aria-labelledby')).textContent])"
+        )
+    assert len(images) == 6 and all(alt and width for alt, width in images)
+    assert len(named) == 6 and all(role == "img" and title for role, title in named)
+    assert drawings >= len(images) + len(named) - 1  # one map lies in a closed box
+
+
+def test_a_cell_of_a_map_says_its_interval_under_the_mouse(browser, pages):
+    cell = reported.content()["response"]["maps"][0]["arms"]["eot"]["success"][2][3]
+    with Visit(browser, pages["report"]) as visit:
+        found = visit.page.locator("#map-0-success-eot-2-3 > title").text_content()
+    assert f"{cell['mean']:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]" in found
+
+
+@pytest.mark.parametrize("name", ["report", "index"])
+def test_the_keyboard_skips_to_the_content_and_goes_on_from_there(browser, pages, name):
+    with Visit(browser, pages[name], 390) as visit:
+        keys, focus = visit.page.keyboard, "document.activeElement"
+        keys.press("Tab")
+        assert visit.page.evaluate(f"{focus}.className") == "skip"
+        assert visit.page.evaluate(f"{focus}.getBoundingClientRect().left") >= 0
+        keys.press("Enter")
+        assert visit.page.evaluate(f"{focus}.id") == "content"
+        keys.press("Tab")
+        assert visit.page.evaluate(f"{focus}.closest('main') !== null && {focus}.id !== 'content'")
+        assert visit.page.evaluate(f"getComputedStyle({focus}).outlineStyle") == "solid"
+
+
+def column(page, place):
+    return page.evaluate(
+        f"[...document.querySelectorAll('#runs tbody tr')].map((row) => row.cells[{place}].dataset.value)"
+    )
+
+
+def test_a_column_is_sorted_by_mouse_and_keyboard_as_numbers_what_is_missing_last(browser, pages):
+    with Visit(browser, pages["index"]) as visit:
+        page = visit.page
+        names = page.locator("#runs thead tr:last-child th").all_inner_texts()
+        seed = next(i for i, name in enumerate(names) if name.startswith("seed"))
+        wide = next(i for i, name in enumerate(names) if name.startswith("EOT, wider views"))
+        sort = page.locator("#runs thead tr:last-child th").nth
+        sort(seed).locator("button").click()
+        assert column(page, seed) == ["8", "9", "10"] and sort(seed).get_attribute("aria-sort") == "ascending"
+        sort(seed).locator("button").press("Enter")
+        assert column(page, seed) == ["10", "9", "8"] and sort(seed).get_attribute("aria-sort") == "descending"
+        for way in (1, -1):
+            sort(wide).locator("button").press("Space")
+            *known, missing = column(page, wide)
+            assert missing == "" and known == sorted(known, key=lambda each: way * float(each))
+        assert page.locator("[aria-sort]").count() == 1 and page.locator("#said").inner_text().endswith("descending")
+        assert visit.said == []
+
+
+def test_the_index_leads_to_the_report(browser, pages):
+    with Visit(browser, pages["index"]) as visit:
+        assert visit.page.locator("#runs a").all_inner_texts() == ["run 0"]
+        visit.page.locator("#runs a").click()
+        assert visit.page.url == pages["report"].as_uri()
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [("report", 6, 14), ("index", 1, 1)])
+def test_it_prints_on_a4_with_its_details_and_without_a_cut_table(browser, pages, name, least, most):
+    pdfium = pytest.importorskip("pypdfium2")
+    with Visit(browser, pages[name], scheme="dark") as visit:
+        document = pdfium.PdfDocument(visit.page.pdf(prefer_css_page_size=True))
+    sizes = {tuple(sorted(round(side * POINT) for side in page.get_size())) for page in document}
+    assert sizes == {(210, 297)} and least <= len(document) <= most
+    text = " ".join(page.get_textpage().get_text_bounded() for page in document)
+    if name == "report":
+        assert "brightness added" in text and "stages.8" in text  # of closed boxes
+        assert all(bool(page.get_textpage().get_text_bounded().strip()) for page in document)
+    else:
+        assert "warnings" in text and "seconds" in text and "preset" in text  # its last columns
+    document.close()

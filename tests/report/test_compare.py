@@ -1,0 +1,241 @@
+"""Several runs in one table: read with distrust, and compared only where that means something."""
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import binomtest
+
+from attacks.evaluation.intervals import interval
+from attacks.evaluation.significance import paired_shares
+from attacks.report.compare import compared, judged
+from attacks.runtime.tables import read_rows, write_rows
+from attacks.runtime.untrusted import MOST_BYTES
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+from compare import main, runs_of  # noqa: E402
+
+NAMES = [f"{i:03}.png" for i in range(12)]
+
+
+def made(
+    folder, success, cosine=None, *, names=NAMES, seed=0, views=64, wide=None, targeted=False, pixels=True, **more
+):
+    """A run directory with just what is read of one."""
+    folder.mkdir(parents=True)
+    cosine = [1 - each for each in success] if cosine is None else cosine
+    rows = [
+        {"bank": bank, "arm": arm, "picture": name, "success": s, "cosine": c}
+        for bank in (["same"] if wide is None else ["same", "wide"])
+        for arm in ("clean", "eot")
+        for name, s, c in zip(names, success, cosine, strict=True)
+    ]
+    write_rows(folder / "per_image.csv", rows)
+
+    def cell(values):
+        return dict(zip(("mean", "low", "high"), [sum(values) / len(values), min(values), max(values)], strict=True))
+
+    arms = {
+        arm: {"success": cell(success), "cosine": cell(cosine), "worst_cosine": cell(cosine)}
+        for arm in ("clean", "eot")
+    }
+    content = {
+        "preset": "evaluate",
+        "seed": seed,
+        "encoder": {"name": "pocket", "model": None, "weights": None},
+        "threat": {"norm": "linf", "eps": 8 / 255, "targeted": targeted},
+        "queries": list(names),
+        "gallery": 268,
+        "bank": {"views": views, "coordinates": ["affine angle (deg)"], "refine": seed},
+        "arms": arms,
+        "wide": None if wide is None else {"factor": wide, "arms": arms},
+        "cost": {"forward": 10, "backward": 5, "seconds": 1.0},
+    }
+    content |= {"pixels": [f"digest of {name}" for name in names]} if pixels is True else {}
+    content |= {"pixels": pixels} if isinstance(pixels, list) else {}
+    (folder / "metrics.json").write_text(json.dumps(content | more))
+    (folder / "manifest.json").write_text(json.dumps({"config": {"transforms": {"name": "camera"}}}))
+    return folder
+
+
+def shares(seed):
+    return torch.rand(len(NAMES), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def pairs_of(*folders):
+    return compared({folder.name: judged(folder) for folder in folders})
+
+
+def test_the_difference_is_paired_by_name_and_its_test_agrees_with_scipys(tmp_path):
+    one, two = shares(0), shares(1)
+    a = made(tmp_path / "a", one)
+    mixed = [5, 3, 11, 0, 1, 2, 4, 6, 7, 8, 9, 10]
+    b = made(tmp_path / "b", [two[i] for i in mixed], names=[NAMES[i] for i in mixed])
+    pairs, silent = pairs_of(a, b)
+    success, cosine = pairs
+    change = torch.tensor(two, dtype=torch.float64) - torch.tensor(one, dtype=torch.float64)
+    assert silent == [] and success.pictures == 12 and (success.first, success.second) == ("a", "b")
+    assert cosine.difference == pytest.approx(interval(-change[:, None]), abs=1e-12)
+    assert success.difference == paired_shares(torch.tensor(two), torch.tensor(one), 64)
+    assert success.difference.mean == pytest.approx(float(change.mean()), abs=1e-12)
+    only = (
+        sum(x > 0.5 >= y for x, y in zip(one, two, strict=True)),
+        sum(y > 0.5 >= x for x, y in zip(one, two, strict=True)),
+    )
+    assert success.p == pytest.approx(binomtest(only[0], sum(only)).pvalue)
+    signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=12)), dtype=torch.float64)
+    exact = ((signs @ change).abs() >= abs(float(change.sum())) - 1e-12).double().mean()
+    assert cosine.p == pytest.approx(float(exact)) and success.p_holm == success.p
+
+
+def test_p_values_are_corrected_over_the_pairs_of_a_bank_and_measure(tmp_path):
+    folders = [made(tmp_path / name, shares(i), wide=1.5) for i, name in enumerate("abc")]
+    pairs, _ = pairs_of(*folders)
+    assert len(pairs) == 3 * 2 * 2
+    for at in {(pair.bank, pair.measure) for pair in pairs}:
+        family = sorted((pair.p, pair.p_holm) for pair in pairs if (pair.bank, pair.measure) == at)
+        running = 0.0
+        for place, (p, corrected) in enumerate(family):
+            running = max(running, min(1.0, (3 - place) * p))
+            assert corrected == pytest.approx(running)
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"seed": 1}, "another seed"),
+        ({"views": 128}, "another bank"),
+        ({"gallery": 9}, "another gallery"),
+        ({"targeted": True}, "another aim"),
+        ({"names": [f"other {i}" for i in range(12)]}, "fewer than two pictures in common"),
+        ({"pixels": [f"other {i}" for i in range(12)]}, "fewer than two pictures in common"),
+    ],
+)
+def test_runs_that_differ_in_more_than_the_attack_are_said_so_and_not_compared(tmp_path, capsys, other, why):
+    a, b = made(tmp_path / "a", shares(0)), made(tmp_path / "b", shares(1), **other)
+    assert pairs_of(a, b) == ([], [("a", "b", why)])
+    assert main([str(tmp_path)]) == 0
+    seen = capsys.readouterr()
+    assert f"not compared: a and b: {why}" in seen.err and "| a " in seen.out and "| b " in seen.out
+    assert (tmp_path / "pairs.csv").read_text().count("\n") == 1
+
+
+def test_of_several_banks_those_are_compared_that_both_have(tmp_path):
+    a, b, c = (
+        made(tmp_path / name, shares(i), wide=wide)
+        for i, (name, wide) in enumerate(zip("abc", (1.5, 1.5, 2.0), strict=True))
+    )
+    found = {(pair.first, pair.second, pair.bank) for pair in pairs_of(a, b, c)[0]}
+    assert found == {("a", "b", "same"), ("a", "c", "same"), ("b", "c", "same"), ("a", "b", "wide x1.5")}
+
+
+def test_only_the_pictures_that_both_attacked_count(tmp_path):
+    a = made(tmp_path / "a", shares(0))
+    changed = [f"digest of {name}" if i < 5 else "other" for i, name in enumerate(NAMES)]
+    b = made(tmp_path / "b", shares(1), pixels=changed)
+    assert {pair.pictures for pair in pairs_of(a, b)[0]} == {5}
+
+
+def test_a_sweep_becomes_a_table_a_page_and_two_files(tmp_path, capsys):
+    sweep = tmp_path / "sweep"
+    for i in (0, 2, 10):
+        made(sweep / str(i), shares(i))
+        (sweep / str(i) / "report.html").write_text("a page")
+    assert main([str(sweep)]) == 0
+    said = capsys.readouterr()
+    first, second = said.out.split("\n\n")
+    assert re.findall(r"^\| (\d+)", first, re.MULTILINE) == ["0", "2", "10"]
+    assert len(second.splitlines()) == 2 + 3 * 2 + 1 and said.err == ""
+    assert len({len(line) for line in first.splitlines()}) == 1  # columns stand below each other
+    assert 'href="10/report.html"' in (sweep / "index.html").read_text()
+    rows = read_rows(sweep / "pairs.csv")
+    assert {(row["first"], row["second"]) for row in rows} == {("0", "2"), ("0", "10"), ("2", "10")}
+    assert f"{float(rows[0]['mean']):+.3f}" in second
+    index = read_rows(sweep / "index.csv")
+    assert [row["run"] for row in index] == ["0", "2", "10"]
+
+
+def test_where_files_go_if_nobody_says_it(tmp_path, capsys):
+    a, b = made(tmp_path / "x" / "a", shares(0)), made(tmp_path / "y" / "a", shares(1))
+    assert main([str(a), str(b)]) == 2 and "`--out`" in capsys.readouterr().err
+    assert main([str(a), str(b), str(a), "--out", str(tmp_path / "out")]) == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"index.html", "index.csv", "pairs.csv"}
+    assert "| x/a " in capsys.readouterr().out
+    c = made(tmp_path / "x" / "c", shares(2))
+    assert main([str(a), str(c)]) == 0 and (tmp_path / "x" / "index.html").exists()
+
+
+@pytest.mark.parametrize("given", [[], ["nowhere"], ["empty"], ["file"], ["broken"], ["empty", "--fast"]])
+def test_an_error_is_one_line_and_status_2(tmp_path, capsys, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "metrics.json").write_text("[" * 100_000)
+    assert main(given) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ") and said.err.count("\n") == 1 and said.out == ""
+
+
+def test_strangers_are_read_with_distrust(tmp_path, capsys):
+    name = "\x1b[2J|<script>alert(1)</script>\n"
+    made(tmp_path / "good", shares(0))
+    made(tmp_path / name, shares(1), preset="<b>", encoder={"name": "<img src=x onerror=alert(1)>"})
+    cases = {
+        "no rows": ("per_image.csv", "bank,arm\n"),
+        "no numbers": ("per_image.csv", "bank,arm,picture,success\nsame,eot,a,nan\nsame,eot,b,__import__('os')\n"),
+        "long cell": ("per_image.csv", "a\n" + "x" * 200_000),
+        "not text": ("per_image.csv", "\udcff"),
+        "deep": ("manifest.json", "[" * 100_000),
+    }
+    for case, (file, content) in cases.items():
+        folder = made(tmp_path / case, shares(2))
+        (folder / file).write_bytes(content.encode(errors="surrogateescape"))
+    with (made(tmp_path / "huge", shares(2)) / "per_image.csv").open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    pipe = made(tmp_path / "pipe", shares(2)) / "per_image.csv"
+    pipe.unlink()
+    os.mkfifo(pipe)
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert main([str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    for case in ("no rows", "no numbers", "long cell", "not text", "huge", "pipe"):
+        assert f"skipped: {case}: " in said.err
+    assert "\x1b" not in said.out + said.err
+    for line in said.out.splitlines():
+        assert not line.startswith("|") or line.count(" | ") in (8, 7)
+    page = (tmp_path / "index.html").read_text()
+    assert "<script>alert" not in page and "<img src=x" not in page and "<b>" not in page
+
+
+def test_too_much_is_refused(tmp_path, monkeypatch):
+    made(tmp_path / "a", shares(0))
+    made(tmp_path / "b", shares(1))
+    monkeypatch.setattr("compare.MOST_RUNS", 1)
+    with pytest.raises(ValueError, match="at most 1 runs"):
+        runs_of([tmp_path])
+    monkeypatch.setattr("compare.MOST_FOLDERS", 0)
+    with pytest.raises(ValueError, match="more than 0 folders"):
+        runs_of([tmp_path])
+    monkeypatch.setattr("attacks.report.compare.MOST_PAIRS", 0)
+    with pytest.raises(ValueError, match="more than 0 pairs"):
+        pairs_of(tmp_path / "a", tmp_path / "b")
+
+
+def test_the_script_runs_from_anywhere(tmp_path):
+    folder = made(tmp_path / "a", shares(0))
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "compare.py"), str(folder)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "") and "index: " in done.stdout

@@ -1,0 +1,113 @@
+"""Whatever a run holds for a text is text on its page, and text in its tables."""
+
+import csv
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from attacks.data.images import file_names
+from attacks.report.compare import judged
+from attacks.report.index import collect, write_index
+from attacks.report.page import Images, render, write_report
+from attacks.report.warnings import warnings
+from attacks.runtime.tables import FORMULAS, literal, meant, read_rows, write_rows
+from tests.helpers import reported
+
+EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(1)><a href=javascript:alert(1)></a></style></svg>"
+EVIL += "{{7*7}}$x$"
+#: Texts by which a page chooses what to show; they are not shown themselves.
+CHOOSES = {"norm", "kind", "status", "metric", "test", "what", "unit"}
+
+
+class Elements(HTMLParser):
+    """The elements of a page with their attributes."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.broken = [], []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, name, attributes):
+        self.found.append((name, dict(attributes)))
+
+
+def spoilt(node, key=""):
+    """The same with the evil text in each text, but for what names an arm or a bank."""
+    if isinstance(node, dict):
+        return {name: spoilt(value, name) for name, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [spoilt(value, key) for value in node]
+    kept = not isinstance(node, str) or key in CHOOSES or node in (*reported.ARMS, "same", "wide")
+    return node if kept else f"{node}{EVIL}"
+
+
+def harmless(page, scripts=0):
+    elements = Elements(page).found
+    names = [name for name, _ in elements]
+    assert names.count("script") == scripts
+    assert not {"iframe", "object", "embed", "base", "form", "link", "input"} & set(names)
+    for name, attributes in elements:
+        assert not any(key.startswith("on") for key in attributes), (name, attributes)
+        assert not any(
+            "javascript:" in (attributes.get(key) or "") for key in ("href", "src", "action", "xlink:href")
+        )
+    return page
+
+
+def test_every_text_of_a_run_is_text_on_its_page():
+    content, manifest = spoilt(reported.content()), spoilt(reported.manifest())
+    page = harmless(render(content, manifest, [EVIL], reported.trace(), Images()))
+    assert page.count("&lt;script&gt;alert(1)") > 20 and "{{7*7}}" in page and "49" not in page.split("<body")[0]
+
+
+def test_the_name_of_a_picture_is_text_where_it_is_shown(tmp_path):
+    reported.directory(tmp_path, file_names((EVIL, *reported.QUERIES[1:])))
+    content = reported.content(queries=[EVIL, *reported.QUERIES[1:]])
+    write_report(tmp_path, content, reported.manifest(), warnings(content), reported.trace(), 0)
+    page = harmless((tmp_path / "report.html").read_text())
+    assert EVIL not in page and any(EVIL in (given.get("alt") or "") for name, given in Elements(page).found)
+
+
+def test_every_text_of_a_sweep_is_text_in_its_index(tmp_path):
+    for number in range(2):
+        folder = tmp_path / f"{number}{EVIL.replace('/', '')}"
+        folder.mkdir()
+        (folder / "report.html").write_text("")
+        for name, said in (("metrics", reported.content()), ("manifest", reported.manifest())):
+            (folder / f"{name}.json").write_text(json.dumps(spoilt(said)))
+    (tmp_path / f"broken{EVIL.replace('/', '')}").mkdir()
+    found = collect(sorted(each for each in tmp_path.iterdir()))
+    assert len(found.rows) == 2 and len(found.skipped) == 1
+    write_index(tmp_path / "index.html", found.rows, found.skipped)
+    page = harmless((tmp_path / "index.html").read_text(), scripts=1)
+    assert all(given["href"].startswith(("0", "1", "#")) for name, given in Elements(page).found if name == "a")
+
+
+def test_no_cell_of_a_table_is_a_formula(tmp_path):
+    names = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "'=1", "''", "'", "a", "", "a=1", '"=1', " =1", 'ä,\n"b']
+    write_rows(tmp_path / "a.csv", [{"picture": name, "value": -0.5, "rank": -3} for name in names])
+    with (tmp_path / "a.csv").open(newline="") as file:
+        cells = [row[0] for row in csv.reader(file)][1:]
+    assert not any(cell.startswith(FORMULAS[:-1]) for cell in cells)
+    write_rows(tmp_path / "b.csv", [{"picture": "\r=1"}, {"picture": "a\r=1"}])
+    assert [row["picture"] for row in read_rows(tmp_path / "b.csv")] == [" =1", "a =1"]
+    rows = read_rows(tmp_path / "a.csv")
+    assert [row["picture"] for row in rows] == names
+    assert {(float(row["value"]), int(row["rank"])) for row in rows} == {(-0.5, -3)}
+
+
+@pytest.mark.parametrize("text", [*FORMULAS, "=cmd|' /C calc'!A0", "plain", "'quoted'", "''=1"])
+def test_a_cell_means_what_was_said(text):
+    assert meant(literal(text)) == text
+    assert meant(literal(literal(text))) == literal(text)
+
+
+def test_two_runs_are_compared_by_the_names_that_were_meant(tmp_path):
+    row = {"arm": "eot", "bank": "same", "success": 0.5, "cosine": 0.25}
+    write_rows(tmp_path / "per_image.csv", [{"picture": name, **row} for name in ("=1", "'=1", "a")])
+    (tmp_path / "metrics.json").write_text(json.dumps({"queries": ["=1", "'=1", "a"], "pixels": ["x", "y", "z"]}))
+    (tmp_path / "manifest.json").write_text("{}")
+    (values,) = {tuple(found) for found in judged(tmp_path).values.values()}
+    assert {(picture.name, picture.pixels) for picture in values} == {("=1", "x"), ("'=1", "y"), ("a", "z")}

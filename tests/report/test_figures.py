@@ -1,0 +1,158 @@
+"""Figures, colours and words of the pages."""
+
+import html
+import itertools
+import re
+
+import pytest
+
+from attacks.report.colours import DARK, LIGHT, LINES, RAMP, TEXT, contrast, shade, themed
+from attacks.report.curves import drift_curve, loss_curve, response_curve, spectrum_curve
+from attacks.report.environment import environment
+from attacks.report.maps import heat_map
+from attacks.report.page import render
+from attacks.report.words import measured, p_value, short, value_of
+from tests.helpers import reported
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK])
+def test_text_and_lines_stand_out_from_their_ground(palette):
+    assert min(contrast(palette[text], palette[ground]) for text, ground in TEXT) >= 4.5
+    assert min(contrast(palette[line], palette[ground]) for line, ground in LINES) >= 3
+    assert set(LIGHT) == set(DARK) and len(set(palette.values())) == len(palette)
+
+
+def test_contrast_is_that_of_wcag():
+    assert contrast("#000000", "#ffffff") == contrast("#ffffff", "#000000") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)  # the guideline's well-known near miss
+
+
+def test_every_cell_can_be_read_and_darker_is_a_stronger_attack():
+    values = [i / 200 for i in range(-40, 241)]
+    for measure, way in (("success", 1), ("cosine", -1)):
+        cells = [shade(measure, value) for value in values]
+        assert min(contrast(*cell) for cell in cells) >= 4.5
+        light = [contrast(ground, "#000000") for ground, _ in cells]
+        assert all(way * (b - a) <= 1e-9 for a, b in itertools.pairwise(light))
+    assert shade("success", 0)[0] == RAMP[0] == shade("cosine", 1)[0] and shade("success", 1)[0] == RAMP[-1]
+
+
+def test_the_page_gives_a_drawing_its_colours_but_not_its_cells():
+    assert themed("fill: #1a56a8; stroke: #1d2530") == "fill: var(--eot); stroke: var(--ink)"
+    assert themed("fill: #ffffff") == "fill: #ffffff"
+    assert not {shade("success", i / 1000)[0] for i in range(1001)} & set(LIGHT.values())
+
+
+def test_a_cell_of_a_map_has_its_number_its_interval_and_its_star():
+    found = reported.response()["maps"][0]
+    drawn = heat_map(found, "success", "map", reported_names())
+    for arm, rows in found["arms"].items():
+        for j, row in enumerate(rows["success"]):
+            for i, cell in enumerate(row):
+                (tip,) = re.findall(rf'<g id="map-{arm}-{j}-{i}"><title>([^<]*)</title>', drawn)
+                assert tip.startswith(f"affine angle (deg) {found['x']['values'][i]:g}, affine scale (x) ")
+                assert f"{cell['mean']:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]" in tip
+                assert ("p = " in tip) == (arm == "eot")
+    cells = len(found["x"]["values"]) * len(found["y"]["values"])
+    starred = sum(p < 0.05 for row in found["p_holm"] for p in row)
+    assert len(re.findall(r">\d\.\d\d\*?</text>", drawn)) - len(found["arms"]) * 3 <= len(found["arms"]) * cells
+    assert len(re.findall(r">\d\.\d\d\*</text>", drawn)) == starred > 0
+
+
+def reported_names():
+    return {arm: arm for arm in reported.ARMS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trained", "columns"),
+    [([-20.0, 20.0], 3), ([-25.0, 35.0], 3), ([-90.0, 90.0], 7), ([60.0, 60.0], 1), ([5.0, 10.0], 0), (None, 0)],
+)
+def test_the_frame_holds_the_cells_of_the_trained_range(trained, columns):
+    found = reported.response()["maps"][0]
+    found["x"] = found["x"] | {"trained": trained}
+    drawn = heat_map(found, "cosine", "map", reported_names())
+    cell = width(drawn, "eot-0-0") / 0.97
+    frames = re.findall('<g id="map-trained-eot">', drawn)
+    assert len(frames) == bool(columns)
+    if columns:
+        assert width(drawn, "trained-eot") == pytest.approx(columns * cell, rel=1e-3)
+
+
+def width(drawn, gid):
+    path = re.search(rf'<g id="map-{gid}">.*?<path d="([^"]*)"', drawn, re.DOTALL).group(1)
+    across = [float(x) for x in re.findall(r"[ML] ([-\d.]+) ", path)]
+    return max(across) - min(across)
+
+
+def test_a_drawing_is_the_same_twice_and_shows_every_arm():
+    def curves():
+        curve, spectrum = reported.response()["curves"][0], reported.explanations()["spectrum"]
+        yield loss_curve(reported.trace(), "away"), 3
+        yield drift_curve(reported.drift()), 4
+        yield response_curve(curve, "curve"), 5
+        yield spectrum_curve(spectrum), 4
+
+    for (drawn, arms), (again, _) in zip(curves(), curves(), strict=True):
+        assert (
+            drawn == again
+            and len(set(re.findall(r"stroke: var\(--(eot|no_eot|one_view|noise|clean)\)", drawn))) == arms
+        )
+        assert drawn.startswith("<svg ") and "<title id=" in drawn and "<desc id=" in drawn
+        assert "DejaVu" not in drawn and "<style" not in drawn and "#" + "1d2530" not in drawn
+
+
+def test_the_table_has_what_an_arm_has():
+    rows = reported.judged()
+    groups = dict(measured(rows))
+    assert [measure.key for measure in groups["Verification"]] == ["tar 0.001", "tar 0.01"]
+    assert value_of(rows["eot"], "tar 0.01") == rows["eot"]["tar"]["0.01"]
+    assert value_of(rows["noise"], "knn") is None and value_of({}, "tar 0.01") is None
+    shown = {measure.key for group in groups.values() for measure in group}
+    assert {"knn", "median_rank", "cosine_p10"} <= shown and not {"goal_cosine", "budget_used", "tar"} & shown
+    old = [
+        measure.key
+        for _, some in measured({"eot": {"cosine": rows["eot"]["cosine"], "tar": None}})
+        for measure in some
+    ]
+    assert old == ["cosine"]
+
+
+def test_a_small_p_value_is_not_called_zero():
+    assert [p_value(p) for p in (None, 0.0, 0.00099, 0.001, 0.0494, 1.0)] == [
+        "\N{EN DASH}",
+        "< 0.001",
+        "< 0.001",
+        "0.001",
+        "0.049",
+        "1.000",
+    ]
+
+
+def test_numbers_are_as_short_as_they_may_be():
+    assert [short(value) for value in (-25.714286, 0.0, 1.43178, 224.0, 3024.0)] == [
+        "-25.7",
+        "0",
+        "1.43",
+        "224",
+        "3024",
+    ]
+    number = environment().filters["number"]
+    assert [number(value) for value in (-0.0004, 0.0, -0.0006, 1)] == ["0.000", "0.000", "-0.001", "1.000"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"tested": "cosine", "p_least": 0.02}, "Star: its cosine to the clean embedding differs"),
+        ({"tested": "success", "p_least": 0.02}, "Star: its attacker's success differs"),
+        ({"tested": "cosine", "p_least": 0.38}, "No cell has a star: 8 picture(s) are too few"),
+    ],
+)
+def test_what_a_star_in_a_map_is_and_that_there_can_be_none(more, words):
+    content = reported.content()
+    content["response"] |= {"pictures": 8}
+    content["response"]["maps"] = [each | more for each in content["response"]["maps"]]
+    page = html.unescape(render(content, reported.manifest()))
+    assert words in page and ("Star:" in page) == words.startswith("Star")

@@ -1,0 +1,151 @@
+"""Picture files that nobody means to give: one line and exit code 1, or the picture that Pillow sees in them."""
+
+import io
+import os
+import re
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.helpers.wrong import desk as desk
+from tests.helpers.wrong import mostly_slow
+
+RGB = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
+
+
+def chunk(kind, content):
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png(width, height, depth=8, colour=2, rows=None, more=()):
+    """A PNG with any header; `rows` are its filtered lines."""
+    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    body = zlib.compress(b"\0" * 64 if rows is None else rows)
+    parts = [chunk(b"IHDR", head), *more, chunk(b"IDAT", body), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def encoded(kind, array=RGB, **options):
+    held = io.BytesIO()
+    Image.fromarray(array).save(held, kind, **options)
+    return held.getvalue()
+
+
+def tiff(width, height):
+    """A TIFF that says so of itself and holds nothing."""
+    held = io.BytesIO()
+    Image.new("L", (1, 1)).save(held, "TIFF")
+    content = bytearray(held.getvalue())
+    at = struct.unpack("<I", content[4:8])[0]
+    for entry in range(struct.unpack("<H", content[at : at + 2])[0]):
+        place = at + 2 + 12 * entry
+        tag = struct.unpack("<H", content[place : place + 2])[0]
+        if tag in (256, 257):
+            content[place + 2 : place + 12] = struct.pack("<HII", 4, 1, {256: width, 257: height}[tag])
+    return bytes(content)
+
+
+def gif(width, height):
+    return b"GIF89a" + struct.pack("<HH", width, height) + b"\0\0\0," + struct.pack("<HHHHB", 0, 0, width, height, 0)
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n(mark) (w) file closefile\n"
+SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
+LARGE, BROKEN, SLENDER = "pixels; reduce it", "is the file whole, and a picture?", "too slender .* crop it"
+#: File name -> (content, what is said).
+CONTENTS = {
+    "bomb.png": (png(60_000, 60_000), LARGE),
+    "bomb-that-pillow-only-warns-of.png": (png(10_000, 10_000), LARGE),
+    "bomb.gif": (gif(65_535, 65_535) + b"\x02\x02\x44\x01\x00;", LARGE),
+    "bomb.tif": (tiff(2**31 - 1, 2**31 - 1), LARGE),
+    "bomb.bmp": (encoded("BMP")[:18] + struct.pack("<ii", 2**30, 2**30) + encoded("BMP")[26:], LARGE),
+    "just-under.png": (png(9459, 9459), BROKEN),
+    "words.png": (png(32, 24, more=[chunk(b"zTXt", b"k\0\0" + zlib.compress(b"\0" * 2**27))]), BROKEN),
+    "nothing-by-nothing.png": (png(0, 0), BROKEN),
+    "nothing-wide.png": (png(0, 8), BROKEN),
+    "nothing-high.gif": (gif(8, 0) + b"\x02\x02\x44\x01\x00;", BROKEN),
+    "nothing-wide.tif": (tiff(0, 8), BROKEN),
+    "wide.png": (encoded("PNG", np.zeros((2, 30_000, 3), np.uint8)), SLENDER),
+    "high.png": (encoded("PNG", np.zeros((30_000, 2, 3), np.uint8)), SLENDER),
+    "half.png": (encoded("PNG")[:600], BROKEN),
+    "half.jpg": (encoded("JPEG", np.tile(RGB, (8, 8, 1)))[:4000], BROKEN),
+    "half.tif": (encoded("TIFF")[:600], BROKEN),
+    "half.gif": (encoded("GIF")[:500], BROKEN),
+    "half.webp": (encoded("WEBP", lossless=True)[:600], BROKEN),
+    "half.bmp": (encoded("BMP")[:600], BROKEN),
+    "text.png": (b"this is no picture\n" * 40, BROKEN),
+    "empty.png": (b"", BROKEN),
+    "header.png": (b"\x89PNG\r\n\x1a\n", BROKEN),
+    "drawing.png": (SVG, BROKEN),
+    "drawing.svg": (SVG, BROKEN),
+    "page.png": (b"%PDF-1.4\n1 0 obj\n", BROKEN),
+    "program.png": (EPS, BROKEN),
+    "program.eps": (EPS, BROKEN),
+    "archive.png": (b"PK\x03\x04" + b"\0" * 60, BROKEN),
+    "icon.png": (b"\0\0\1\0\1\0\x10\x10\0\0\1\0 \0h\4\0\0\x16\0\0\0" + b"\0" * 64, BROKEN),
+    "not-a-number.tif": (encoded("TIFF", np.full((8, 8), np.nan, np.float32)), "8 or 16 bits"),
+    "list.txt": (b"\xff\xfe\0a\0", "list.txt` line 1: this is not UTF-8"),
+    "list-of-nothing.txt": (b"# nothing\n\n", "names no picture"),
+    "list-of-strange.txt": (b"../../etc/passwd\n", "etc/passwd` does not exist"),
+    "list-of-zero.txt": (b"a\0b.png\n", "a zero byte"),
+    "table.csv": (b"file,who\na.png,b\n", "one column `path`"),
+    "a\nerror: all is well.png": (b"", r"a%0Aerror: all is well\.png` cannot be read"),
+    "\x1b[2J\x1b]0;owned\x07.png": (b"", r"%1B\[2J%1B\]0;owned%07\.png` cannot be read"),
+    os.fsdecode(b"\xff\xfe.png"): (b"", r"%FF%FE\.png` cannot be read"),
+    "<script>alert(1)<|script>.png": (b"", "script>.png` cannot be read"),
+    "\u202egnp.exe.png": (b"", "%E2%80%AEgnp.exe.png` cannot be read"),
+    f"{'a' * 251}.png": (b"", "a.png` cannot be read"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", mostly_slow(CONTENTS, 4), ids=ascii)
+def test_a_bad_file_is_one_line(desk, name):
+    content, reason = CONTENTS[name]
+    (desk.given / name).write_bytes(content)
+    said = desk.refused("config=smoke", "data=folder", f"data.path='{desk.given / name}'")
+    assert re.search(reason, said), said
+
+
+def link(path, aim):
+    path.symlink_to(aim)
+
+
+#: What lies at a path instead of a picture -> how it gets there, its name, and what is said.
+PLACES = {
+    "a folder named as a picture": (lambda p: p.mkdir(), "x.png", "holds no picture"),
+    "an empty folder": (lambda p: p.mkdir(), "empty", "holds no picture"),
+    "a folder of hidden files": (lambda p: (p.mkdir(), (p / ".x").write_bytes(b"")), "hidden", "holds no picture"),
+    "a folder of folders of nothing": (lambda p: (p / "a" / "b").mkdir(parents=True), "deep", "holds no picture"),
+    "a folder with a folder named as a picture": (lambda p: (p / "x.png").mkdir(parents=True), "f", "no picture"),
+    "nothing": (lambda p: None, "none.png", "does not exist"),
+    "nothing, below a file": (lambda p: p.write_bytes(b""), "x.png/y.png", "does not exist"),
+    "a link to nothing": (lambda p: link(p, "nothing"), "x.png", "does not exist"),
+    "a link to itself": (lambda p: link(p, p.name), "x.png", "does not exist"),
+    "a folder with a link to nothing": (lambda p: (p.mkdir(), link(p / "x.png", "no")), "f", "does not exist"),
+    "a pipe": (os.mkfifo, "x.png", "no plain file"),
+    "a pipe of paths": (os.mkfifo, "x.txt", "no plain file"),
+    "a table that is a pipe": (os.mkfifo, "x.csv", "no plain file"),
+    "a folder with a pipe": (lambda p: (p.mkdir(), os.mkfifo(p / "x.png")), "f", "no plain file"),
+    "a device without an end": (lambda p: link(p, "/dev/zero"), "x.png", "no plain file"),
+    "paths without an end": (lambda p: link(p, "/dev/zero"), "x.txt", "no plain file"),
+    "a name that is too long": (lambda p: None, f"{'a' * 300}.png", "does not exist"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", mostly_slow(PLACES, 3))
+def test_what_is_no_file_is_one_line(desk, place):
+    make, name, reason = PLACES[place]
+    make(desk.given / name.partition("/")[0])
+    assert reason in desk.refused("config=smoke", "data=folder", f"data.path={desk.given / name}")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_one_line(desk):
+    (desk.given / "x.png").write_bytes(encoded("PNG"))
+    (desk.given / "x.png").chmod(0)
+    assert "Permission denied" in desk.refused("config=smoke", "data=folder", f"data.path={desk.given / 'x.png'}")

@@ -1,0 +1,206 @@
+"""The whole evaluation from Python: short to say, and the same run as the command line's."""
+
+import html
+import json
+import re
+from contextlib import nullcontext
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attacks import notebook
+from attacks.notebook import Robustness, robustness, word
+
+#: As small as a run can be, and still with all its arms.
+TINY = {"data.count": 2, "attack.steps": 2, "attack.views": 2, "evaluate.views": 4, "evaluate.refine": 0}
+
+PAGE = '<!doctype html><title>a "page" & more</title><script>alert(1)</script>'
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """Calls of `job`, which runs nothing."""
+    calls = []
+
+    def job(run, out, preset, overrides, *, module=None):
+        calls.append({"run": run, "out": out, "preset": preset, "overrides": overrides, "module": module})
+        return {"arms": {}}
+
+    monkeypatch.setattr(notebook, "job", job)
+    monkeypatch.chdir(tmp_path)
+    return calls
+
+
+def test_arguments_become_the_command_lines_words(asked, tmp_path):
+    found = robustness("timm:vit_tiny", tmp_path, preset="smoke", eps="4/255", seed=3, **{"attack.steps": 5})
+    (call,) = asked
+    run = call["run"]
+    assert (run.encoder.name, run.encoder.model, run.seed, run.attack.steps) == ("timm", "vit_tiny", 3, 5)
+    assert (run.data.path, run.perturbation.eps, call["module"]) == (str(tmp_path), "4/255", None)
+    assert call["preset"] == "smoke" and "data=folder" in call["overrides"]
+    assert found.folder == call["out"] and found.folder.parts[0] == "outputs"
+
+
+def test_a_module_takes_the_encoders_place_and_fresh_folders_differ(asked, tmp_path):
+    module = torch.nn.Flatten().eval()
+    robustness(module, preset="smoke")
+    robustness(module, preset="smoke")
+    robustness(module, preset="smoke", out=tmp_path / "here")
+    assert all(call["module"] is module for call in asked)
+    assert len({call["out"] for call in asked}) == 3 and asked[2]["out"] == tmp_path / "here"
+
+
+def conv(*after):
+    return torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(16), torch.nn.Conv2d(3, 4, 8, stride=8), *after)
+
+
+class Pair(torch.nn.Module):
+    def forward(self, x):
+        return x.flatten(1), x
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (
+            conv(),
+            r"a row of features for each picture \(N,D\); it answered with one shaped \(\d+, 4, 2, 2\) to pictures",
+        ),
+        (conv(torch.nn.Flatten(0)), r"answered with one shaped \(\d+,\)"),
+        (Pair(), "answered with a tuple"),
+        (torch.nn.Flatten(), "as many features for every size of picture; it gave 49152 before and "),
+    ],
+)
+def test_a_module_that_is_no_encoder_is_told_what_it_answers(module, said, tmp_path):
+    with pytest.raises(ValueError, match=said) as error:
+        robustness(module.eval(), preset="smoke", out=tmp_path, **TINY)
+    assert "\n" not in str(error.value) and not module._forward_hooks
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_module_is_given_back_as_it_was(fails, asked, monkeypatch):
+    """After an evaluation somebody goes on training: also after one that failed."""
+
+    def job(run, out, preset, overrides, *, module):
+        module.eval().requires_grad_(False)
+        if fails:
+            raise ValueError("no")
+        return {}
+
+    monkeypatch.setattr(notebook, "job", job)
+    module = conv(torch.nn.BatchNorm2d(4).eval(), torch.nn.Flatten()).train()
+    module[2].eval().bias.requires_grad_(False)
+    before = [part.training for part in module.modules()], [each.requires_grad for each in module.parameters()]
+    with pytest.raises(ValueError, match="no") if fails else nullcontext():
+        robustness(module, preset="smoke")
+    assert (
+        [part.training for part in module.modules()],
+        [each.requires_grad for each in module.parameters()],
+    ) == before
+    assert not module._forward_hooks and {True, False} == set(before[0]) == set(before[1])
+
+
+def test_a_preset_file_of_ones_own(asked, tmp_path):
+    (tmp_path / "mine.yaml").write_text("defaults: [/config/smoke, _self_]\nattack: {steps: 7}\n")
+    robustness(preset="./mine.yaml")
+    assert (asked[0]["run"].attack.steps, asked[0]["preset"]) == (7, "mine")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"attack.stepz": 3}, "stepz"),
+        ({"data.count": "many"}, "data.count"),
+        ({"data.count": object()}, "`data.count`"),
+        ({"+attack.steps": 3}, "keys of the configuration"),
+        ({"hydra/launcher": "x"}, "keys of the configuration"),
+        ({"preset": "nothing"}, "nothing"),
+        ({"encoder": abs}, "`encoder` must be a name or a torch.nn.Module"),
+        ({"pictures": ["a.png"]}, "`pictures` must be the path of a folder; got list"),
+    ],
+)
+def test_a_mistake_is_one_line_and_runs_nothing(asked, values, said):
+    with pytest.raises(ValueError, match=said) as error:
+        robustness(**{"preset": "smoke"} | values)
+    assert "\n" not in str(error.value) and asked == []
+
+
+def test_what_leaves_the_machine_is_named_in_the_call_and_not_in_a_file(asked, tmp_path):
+    online = "defaults: [/config/smoke, {override /tracker: wandb}, _self_]\ntracker: {mode: online}\n"
+    (tmp_path / "theirs.yaml").write_text(online)
+    with pytest.raises(ValueError, match="sends the run over the network"):
+        robustness(preset="./theirs.yaml")
+    server = "https://tracking.example"
+    robustness(preset="smoke", tracker="mlflow", **{"tracker.uri": server})
+    assert [call["run"].tracker.uri for call in asked] == [server]
+
+
+LEAVES = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")))
+
+
+@given(st.recursive(LEAVES | TEXTS, lambda inner: st.lists(inner, max_size=3), max_leaves=5))
+@settings(max_examples=200, deadline=None)
+def test_hydra_reads_every_value_as_it_was_meant(value):
+    """Its own parser is the oracle."""
+    override = OverridesParser.create().parse_override(word("key", value))
+    assert override.key_or_group == "key"
+    assert override.value() == value
+
+
+def test_a_result_reads_its_rows_and_shows_its_report(tmp_path):
+    (tmp_path / "report.html").write_text(PAGE)
+    (tmp_path / "per_image.csv").write_text("picture,arm,cosine,rank,knn\n0001,eot,0.1,3,\n")
+    found = Robustness(tmp_path, {"arms": {"eot": {"success": {"mean": 0.5}}}})
+    assert found.per_image == [{"picture": "0001", "arm": "eot", "cosine": 0.1, "rank": 3, "knn": None}]
+    assert found.arms["eot"]["success"]["mean"] == 0.5
+
+    class Frames(HTMLParser):
+        seen = ()
+
+        def handle_starttag(self, tag, attributes):
+            self.seen += ((tag, dict(attributes)),)
+
+    frames = Frames()
+    frames.feed(found._repr_html_())
+    ((tag, attributes),) = frames.seen  # nothing of the page stands outside of the frame
+    assert tag == "iframe" and attributes["srcdoc"] == PAGE
+    assert not attributes["sandbox"]  # no scripts, no forms, no way out
+    assert html.escape(PAGE) in found._repr_html_()
+
+
+@pytest.mark.slow
+def test_it_is_said_in_under_15_lines_and_is_the_command_lines_run(tmp_path, monkeypatch):
+    """The tutorial's cell, counted, against `python -m attacks.run` with the same words."""
+    from attacks.experiment.job import job
+    from attacks.run import compose
+
+    root = Path(__file__).resolve().parents[2]
+    cells = re.findall(
+        r"^```python\n(.*?)^```", (root / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    (cell,) = [cell for cell in cells if "robustness(" in cell and "import" in cell and "module" not in cell]
+    assert len([line for line in cell.splitlines() if line.strip()]) < 15
+    monkeypatch.chdir(tmp_path)
+    found = robustness(preset="smoke", out="a", **TINY)
+    job(compose("smoke", [word(key, value) for key, value in TINY.items()]), tmp_path / "b", "smoke", [])
+    assert (tmp_path / "a" / "per_image.csv").read_bytes() == (tmp_path / "b" / "per_image.csv").read_bytes()
+    assert found.metrics["arms"] == json.loads((tmp_path / "b" / "metrics.json").read_text())["arms"]
+    events = [
+        [{**json.loads(line), "seconds": 0} for line in (tmp_path / name / "events.jsonl").read_text().splitlines()]
+        for name in "ab"
+    ]
+    assert events[0] == events[1] and len(events[0]) > 8
+    robustness(preset="smoke", out="a", **TINY)  # again into the same folder: its events are those of one run
+    again = [
+        {**json.loads(line), "seconds": 0} for line in (tmp_path / "a" / "events.jsonl").read_text().splitlines()
+    ]
+    assert again == events[0]
+    pictures = {row["picture"] for row in found.per_image}
+    assert pictures == set(found.metrics["queries"]) and "eot" in str(found)
+    assert "<iframe sandbox" in found._repr_html_()

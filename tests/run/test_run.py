@@ -1,0 +1,291 @@
+"""The command line as a person meets it: a whole run, the same run again, and every wrong input."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from attacks.run import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def call(monkeypatch, *arguments):
+    """The command line in this process; returns the exit code."""
+    monkeypatch.setattr(sys, "argv", ["viewproof", *map(str, arguments)])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    try:
+        cli()
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two runs of the same command, as processes of their own, warnings as errors."""
+    folders = [tmp_path_factory.mktemp("runs") / name for name in ("first", "second")]
+    said = []
+    for folder in folders:
+        command = [sys.executable, "-W", "error", "-m", "attacks.run", "config=smoke", f"hydra.run.dir={folder}"]
+        said.append(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True))
+    return folders, said
+
+
+def test_the_run_directory_is_complete(runs):
+    (folder, _), _ = runs
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {
+        *("metrics.json", "manifest.json", "steps.csv", "adversarial.png", "perturbation.safetensors"),
+        *("views.png", "report.html", "pictures", ".hydra"),
+    }
+    assert not list(folder.rglob("*.tmp"))
+
+
+def test_metrics_hold_four_arms_with_intervals(runs):
+    (folder, _), _ = runs
+    content = json.loads((folder / "metrics.json").read_text())
+    assert list(content["arms"]) == ["clean", "noise", "no_eot", "eot"]
+    for row in content["arms"].values():
+        assert row["worst_cosine"]["mean"] >= row["cosine"]["mean"]
+        for key in ("cosine", "worst_cosine", "recall_at_1", "success"):
+            assert row[key]["low"] <= row[key]["mean"] <= row[key]["high"]
+    assert content["gallery"] >= 200 and content["bank"]["views"] == 16
+    # 2 pictures x (4 steps x 2 views), in each of the two optimised arms; then, in all four, 4 views refined 5 times.
+    assert content["cost"]["backward"] == 2 * 2 * 4 * 2 + 2 * 4 * 4 * (5 + 1)
+
+
+def test_manifest_tells_how_to_reproduce_and_report_and_terminal_what_was_tested(runs):
+    (folder, _), (said, _) = runs
+    content = json.loads((folder / "manifest.json").read_text())
+    tested, page = content["encoder"], (folder / "report.html").read_text()
+    assert json.loads((folder / "metrics.json").read_text())["encoder"] == tested
+    assert all(tested[key][:12] in text for key in ("sha256", "fingerprint") for text in (page, said.stdout))
+    assert "<dd>pocket</dd>" in page and re.search("(?m)^encoder: pocket; .*; defence none$", said.stdout)
+    assert content["preset"] == "smoke" and "config=smoke" in content["overrides"]
+    assert re.fullmatch("[0-9a-f]{64}", content["encoder"]["sha256"])
+    assert content["versions"]["torch"] == torch.__version__.split("+")[0] or content["versions"]["torch"]
+
+
+def test_the_same_seed_gives_the_same_bits(runs):
+    (first, second), _ = runs
+    files = sorted(p.relative_to(first) for p in first.rglob("*") if p.suffix in (".png", ".csv", ".safetensors"))
+    assert len(files) >= 11
+    for name in files:
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    contents = [json.loads((folder / "metrics.json").read_text()) for folder in (first, second)]
+    for content in contents:
+        for cost in (content["cost"], *content["costs"].values()):
+            del cost["seconds"]
+    assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize("arm", ["noise", "no_eot", "eot"])
+def test_saved_pictures_keep_the_budget_and_are_the_saved_delta(runs, arm):
+    (folder, _), _ = runs
+    delta = load_file(folder / "perturbation.safetensors")[arm]
+    for row, path in zip(delta, sorted((folder / "pictures" / arm).iterdir()), strict=True):
+        clean = np.asarray(Image.open(folder / "pictures" / "clean" / path.name)).astype(int)
+        change = np.asarray(Image.open(path)).astype(int) - clean
+        assert 0 < np.abs(change).max() <= 16
+        assert np.array_equal(change, (row * 255).round().permute(1, 2, 0).numpy().astype(int))
+
+
+def test_steps_are_written_one_a_line(runs):
+    (folder, _), _ = runs
+    rows = list(csv.DictReader((folder / "steps.csv").read_text().splitlines()))
+    assert [row["arm"] for row in rows] == ["no_eot"] * 8 + ["eot"] * 4
+    assert all(row["held_out"] for row in rows[-1:]) and rows[-1]["evals"] == str(2 * 4 * 2)
+
+
+def test_the_last_lines_are_the_table_and_the_report(runs):
+    (folder, _), (said, _) = runs
+    lines = [line for line in said.stdout.splitlines() if not line.startswith("warning: ")]
+    assert [line.split()[0] for line in lines[:5]] == ["arm", "clean", "noise", "no_eot", "eot"]
+    assert lines[-1] == f"report: {folder / 'report.html'}"
+
+
+def test_progress_without_a_terminal_is_plain_lines(runs):
+    _, (said, _) = runs
+    assert "\r" not in said.stderr
+    assert re.search(r"^eot: 4/4 .* loss -?\d.* held out -?\d.* snr \d", said.stderr, re.MULTILINE)
+
+
+def test_the_report_fetches_nothing(runs):
+    (folder, _), _ = runs
+    page = (folder / "report.html").read_text()
+
+    class Links(HTMLParser):
+        def handle_starttag(self, tag, attributes):
+            assert tag not in ("script", "link", "iframe")
+            for name, value in attributes:
+                if name in ("src", "href"):
+                    assert value.startswith(("data:", "#")), (tag, name, value[:80])
+
+    Links().feed(page)
+    assert not re.search("https?:", re.sub(r'xmlns(:\w+)?="[^"]*"', "", page))
+    for word in ("held-out views", "random noise", "attack without EOT", "Warning"):
+        assert word in page
+
+
+def test_an_interval_stands_in_the_report(runs):
+    (folder, _), _ = runs
+    value = json.loads((folder / "metrics.json").read_text())["arms"]["eot"]["cosine"]
+    assert (
+        f"{value['mean']:.3f} <small>[{value['low']:.3f}, {value['high']:.3f}]"
+        in (folder / "report.html").read_text()
+    )
+
+
+def test_torch_is_not_loaded_for_help_or_a_typo():
+    for arguments, code in ((["--help"], 0), (["config=quikstart"], 1), (["config=smoke", "attack.stepz=1"], 1)):
+        text = (
+            f"import sys; sys.argv = ['viewproof', *{arguments!r}]\nfrom attacks.run import cli\ncode = 0\n"
+            "try: cli()\nexcept SystemExit as stop: code = stop.code\n"
+            f"assert (code or 0) == {code}, code\nassert 'torch' not in sys.modules"
+        )
+        subprocess.run([sys.executable, "-c", text], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Wrong files of every kind."""
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG not really")
+    (tmp_path / "empty").mkdir()
+    whole = tmp_path / "whole.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(whole)
+    (tmp_path / "cut.png").write_bytes(whole.read_bytes()[:2000])
+    save_file({"wrong": torch.zeros(1)}, tmp_path / "wrong.safetensors")
+    torch.save({"wrong": torch.zeros(1)}, tmp_path / "tensors.pt")
+    torch.save({"wrong": Path.exists}, tmp_path / "pickle.pt")
+    (tmp_path / "configs" / "encoder").mkdir(parents=True)
+    (tmp_path / "configs" / "encoder" / "theirs.yaml").write_text("a: [{b: {_target_: os.system}}]\n")
+    (tmp_path / "target.yaml").write_text("perturbation: {_target_: os.system}\n")
+    (tmp_path / "hydra.yaml").write_text("hydra: {callbacks: {x: {_target_: os.system}}}\n")
+    (tmp_path / "secret.yaml").write_text("data: {photos: ['${oc.env:HOME}']}\n")
+    (tmp_path / "unknown.yaml").write_text("attack: {stepz: 3}\n")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    (tmp_path / "bad.yaml").write_text("a: [1\n")
+    (tmp_path / "quickstart.yaml").write_text("seed: 1\n")
+    return tmp_path
+
+
+WRONG = [
+    (["config=typo"], "config/typo", "quickstart"),
+    ([], "config", "quickstart"),
+    (["config=smoke", "perturbation=l3"], "perturbation/l3", "linf"),
+    (["config=smoke", "perturbation.eps=8"], "eps", "did you mean 8/255?"),
+    (["config=smoke", "perturbation.eps=0"], "eps", "(0, 1]"),
+    (["config=smoke", "perturbation.eps=eight"], "perturbation.eps", "8/255"),
+    (["config=smoke", "attack.steps=abc"], "attack.steps", "abc"),
+    (["config=smoke", "attack.steps=0"], "attack.steps", "at least 1"),
+    (["config=smoke", "evaluate.refine=-1"], "evaluate.refine", "at least 0"),
+    (["config=smoke", "evaluate.refine=half"], "evaluate.refine", "half"),
+    (["config=smoke", "attack.stepz=1"], "stepz", "steps, views"),
+    (["config=smoke", "+attack.stepz=1"], "attack.stepz", "steps, views"),
+    (["config=smoke", "+nonsense=1"], "nonsense", "known here"),
+    (["config=smoke", "optimiser=pgd", "++optimiser.momentun=1"], "optimiser.momentun", "momentum"),
+    (["config=smoke", "optimiser=pgd", "optimiser.momentum=2"], "momentum", "[0, 1)"),
+    (["config=smoke", "optimiser.schedule=steps"], "schedule", "cosine"),
+    (["config=smoke", "transforms.stages.perspective.jitter=0.7"], "perspective", "[0, 0.5)"),
+    (["config=smoke", "transforms.stages.affine.scale=[0,1]"], "affine", "scale"),
+    (["config=smoke", "+transforms.stages.affine.turn=3"], "affine.turn", "degrees"),
+    (["config=smoke", "+transforms.stages.swirl={}"], "swirl", "affine"),
+    (["config=smoke", "transforms.stages.downscale.kernel=bicubic"], "kernel", "pil_bicubic"),
+    (["config=smoke", "transforms.border=wrap"], "border", "replicate"),
+    (["config=smoke", "draws.name=halton"], "draws.name", "sobol"),
+    (["config=smoke", "data.photos=[monalisa]"], "photos", "astronaut"),
+    (["config=smoke", "data.count=1000"], "data.count", "1.."),
+    (["config=smoke", "data.size=2000"], "size", "no photograph"),
+    (["config=smoke", "engine.device=tpu"], "engine.device", "tpu"),
+    (["config=smoke", "engine.chunk=0"], "engine.chunk", "at least 1"),
+    (["config=smoke", "data=folder"], "data.path", "data.path=VALUE"),
+    (["config=smoke", "data=folder", "data.path={}/nothing"], "nothing", "does not exist"),
+    (["config=smoke", "data=folder", "data.path={}/broken.png"], "broken.png", "cannot be read"),
+    (["config=smoke", "data=folder", "data.path={}/cut.png"], "cut.png", "cannot be read"),
+    (["config=smoke", "data=folder", "data.path={}/empty"], "empty", "holds no picture"),
+    (["config=smoke", "encoder.weights={}/nothing.safetensors"], "nothing.safetensors", "do not exist"),
+    (["config=smoke", "encoder.weights={}/wrong.safetensors"], "wrong.safetensors", "keys missing"),
+    (["config=smoke", "encoder.weights={}/tensors.pt"], "tensors.pt", "keys missing"),
+    (["config=smoke", "encoder.weights={}/pickle.pt"], "pickle.pt", "could run code"),
+    (["config=smoke", "objective=toward", "objective.target=nobody"], "objective.target", "nobody"),
+    (["config=smoke", "hydra.run.dir=/proc/nowhere"], "/proc/nowhere", ""),
+    (["config={}/nothing.yaml"], "nothing.yaml", "does not exist"),
+    (["config={}/target.yaml"], "_target_", "refused"),
+    (["config={}/hydra.yaml"], "hydra", "refused"),
+    (["config={}/secret.yaml"], "oc.env", "refused"),
+    (["config={}/unknown.yaml"], "stepz", "Single"),
+    (["config={}/list.yaml"], "list.yaml", "mapping"),
+    (["config={}/bad.yaml"], "bad.yaml", "not valid YAML"),
+    (["config={}/quickstart.yaml"], "quickstart", "rename"),
+    (["--config-dir={}/configs", "config=smoke"], "_target_", "refused"),
+    (["--config-dir", "{}/configs", "config=smoke"], "_target_", "refused"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("arguments", "what", "hint"), WRONG, ids=[" ".join(x[0]) for x in WRONG])
+def test_wrong_input_is_one_line(monkeypatch, capsys, files, arguments, what, hint):
+    run = [] if any("hydra.run.dir" in a for a in arguments) else [f"hydra.run.dir={files / 'run'}"]
+    code = call(monkeypatch, *(argument.replace("{}/", f"{files}/") for argument in arguments), *run)
+    said = capsys.readouterr().err.strip().splitlines()
+    errors = [line for line in said if not line.startswith("note:")]
+    assert code == 1
+    assert len(errors) == 1 and errors[0].startswith("error: "), said
+    assert what in errors[0] and hint in errors[0]
+    assert "Traceback" not in errors[0]
+
+
+def test_a_preset_of_ones_own_by_path(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(
+        "defaults:\n  - /config/smoke\n  - override /perturbation: l2\n  - _self_\nseed: 5\nperturbation: {eps: 3}\n"
+    )
+    assert call(monkeypatch, "config=./mine.yaml", "hydra.run.dir=out", "data.count=1") == 0
+    content = json.loads(Path("out/metrics.json").read_text())
+    assert (content["preset"], content["seed"], content["threat"]["norm"]) == ("mine", 5, "l2")
+    assert content["threat"]["steps"] == 4 and content["arms"]["noise"]["budget_used"] == pytest.approx(1, abs=0.02)
+    assert "one picture" in content["intervals"]
+
+
+def test_a_sweep_runs_each_and_reports_failures(monkeypatch, capsys, tmp_path):
+    short = ["data.count=1", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0"]
+    arguments = ["-m", "config=smoke", "perturbation.eps=8/255,9", *short, f"hydra.sweep.dir={tmp_path}"]
+    assert call(monkeypatch, *arguments) == 1
+    assert (tmp_path / "0" / "metrics.json").exists() and not (tmp_path / "1" / "metrics.json").exists()
+    assert "did you mean 9/255?" in capsys.readouterr().err
+
+
+def test_pictures_of_ones_own_are_converted_and_said_so(monkeypatch, capsys, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 255, (150, 200, 4), dtype=np.uint8)).save(folder / "alpha.png")
+    Image.fromarray(rng.integers(0, 65535, (96, 96), dtype=np.uint16)).save(folder / "deep.png")
+    short = ["config=smoke", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0", "data=folder", "data.size=96"]
+    code = call(monkeypatch, *short, f"data.path={folder}", f"hydra.run.dir={tmp_path / 'out'}")
+    said = capsys.readouterr().err
+    assert code == 0
+    for words in ("alpha.png: alpha channel laid over white", "alpha.png: 200x150 resized", "deep.png: "):
+        assert f"note: {words}" in said
+    assert json.loads((tmp_path / "out/metrics.json").read_text())["queries"] == ["alpha.png", "deep.png"]
+
+
+#: One whole run; the others are in the slow suite, and their parts run in other tests.
+SLOW = ("quickstart", "sgd_l2", "suite", "patch", "patch_quickstart", "patch_eot3d", "patch_universal")
+
+
+@pytest.mark.parametrize("preset", ["targeted", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_every_preset_runs_when_shortened(monkeypatch, capsys, tmp_path, preset):
+    short = ["sanity=none", "attack.steps=3", "attack.views=2", "evaluate.views=4", "data.count=1"]
+    assert call(monkeypatch, f"config={preset}", *short, f"hydra.run.dir={tmp_path}") == 0
+    assert (tmp_path / "report.html").exists()

@@ -1,0 +1,84 @@
+"""Presets and command lines that nobody should write: one line, exit code 1, and nothing has happened."""
+
+import re
+
+import pytest
+
+from tests.helpers.wrong import desk as desk
+from tests.helpers.wrong import mostly_slow
+
+WRITES = "logging.FileHandler, filename: mark"
+BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
+)
+#: A preset's text -> what is said of it.
+TEXTS = {
+    "a target": ("encoder: {_target_: os.system, command: 'touch mark'}\n", "key `_target_` is refused"),
+    "a target in a list": ("evaluate: {maps: [{_target_: os.system}]}\n", "key `_target_` is refused"),
+    "a partial": ("encoder: {_partial_: true}\n", "key `_partial_` is refused"),
+    "a call of logging's": (f"data: {{'()': {WRITES}}}\n", "key `..` is refused"),
+    "an object": ("encoder: !!python/object/apply:os.system ['touch mark']\n", "tags"),
+    "a name of Python": ("encoder: !!python/name:os.system\n", "tags"),
+    "a module": ("encoder: !!python/module:antigravity\n", "tags"),
+    "another tag": ("encoder: !include /etc/passwd\n", "tags"),
+    "a date that is none": ("seed: !!timestamp x\n", "tags"),
+    "a tag of a key": ("!!bool x: 1\n", "tags"),
+    "a bomb of aliases": (BOMB, "aliases"),
+    "a cycle": ("a: &a [*a]\n", "aliases"),
+    "a cycle of references": ("seed: ${evaluate.views}\nevaluate: {views: '${seed}'}\n", "seed"),
+    "a reference to itself": ("seed: ${seed}\n", "seed"),
+    "a reference to nothing": ("seed: ${nothing.there}\n", "nothing"),
+    "deeper than Python": (f"a: {'[' * 2000}{']' * 2000}\n", "not valid YAML"),
+    "deep mappings": (f"a: {'{a: ' * 2000}1{'}' * 2000}\n", "YAML"),
+    "100 MB": ("# " + "x" * 100 * 2**20, "larger than"),
+    "a long line": (f"a: {'x' * 2**21}\n", "larger than"),
+    "a key twice": ("seed: 1\nseed: 2\n", "duplicate key"),
+    "bytes": (b"seed: \xff\xfe\n", "not valid YAML"),
+    "UTF-16": ("seed: 1\n".encode("utf-16"), "not valid YAML"),
+    "a zero byte": ("seed: 1\0\n", "not valid YAML"),
+    "an escape": ("seed: \x1b[2J\n", "not valid YAML"),
+    "two documents": ("seed: 1\n---\nseed: 2\n", "not valid YAML"),
+    "nothing": ("", "must be a mapping"),
+    "a number": ("5\n", "must be a mapping"),
+    "a list": ("- 1\n", "must be a mapping"),
+    "a tab": ("a:\n\t- 1\n", "not valid YAML"),
+    "the environment": ("seed: ${oc.env:HOME}\n", "does not read the environment"),
+    "the environment in a key": ("'${oc.env:HOME}': 1\n", "not in 'Run'"),
+    "the environment by two words": ("a: oc.env\nseed: ${${a}:HOME}\n", "does not read the environment"),
+    "a file's content": ("seed: ${oc.decode:x}\n", "does not read the environment"),
+    "what Hydra knows": ("seed: ${hydra:runtime.cwd}\n", "does not read the environment"),
+    "another directory": ("hydra: {run: {dir: ../elsewhere}}\n", "`hydra` is refused"),
+    "logging": (f"hydra: {{job_logging: {{handlers: {{x: {{class: {WRITES}}}}}}}}}\n", "`hydra` is refused"),
+    "a launcher": ("defaults: [{override /hydra/launcher: joblib}]\n", "refused"),
+    "a package of Hydra's": ("# @package hydra\nrun: {dir: ../elsewhere}\n", "@package"),
+    "a default elsewhere": ("defaults: [../../../etc/passwd]\n", "must name a choice"),
+    "an absolute default": ("defaults: [//etc/passwd]\n", "must name a choice"),
+    "a default of nowhere": ("defaults: [{override /encoder: nowhere}]\n", "nowhere"),
+    "an unknown key": ("attack: {stepz: 3}\n", "stepz"),
+    "an unknown group": ("attck: {steps: 3}\n", "attck"),
+    "a key of numbers": ("1: 2\n", "1"),
+    "a program": ("defaults: [{override /encoder: torchscript}]\nencoder: {model: x.pt}\n", "runs the program"),
+    "a plug-in": ("defaults: [{override /encoder: plugin}]\nencoder: {model: x}\n", "x"),
+    "a server": ("defaults: [{override /tracker: mlflow}]\ntracker: {uri: 'http://host'}\n", "network"),
+    "a password": ("defaults: [{override /tracker: mlflow}]\ntracker: {uri: 'http://a:b@host'}\n", "password"),
+    "a folder to write to": ("defaults: [{override /data: folder}]\ndata: {path: x, cache: ../mark}\n", "data.cache"),
+    "a file to write to": ("defaults: [{override /tracker: mlflow}]\ntracker: {uri: 'sqlite:////tmp/x'}\n", "uri"),
+    "a run to read": ("engine: {reuse: /nowhere}\n", "nowhere"),
+    "steps in words": ("attack: {steps: many}\n", "attack.steps"),
+    "a list of steps": ("attack: {steps: [1, 2]}\n", "attack.steps"),
+    "steps of nothing": ("attack: {steps: null}\n", "attack.steps"),
+    "an attack that is a word": ("attack: fast\n", "override /attack: NAME"),
+    "a half of a step": ("attack: {steps: 1.5}\n", "attack.steps"),
+    "an encoder of nothing": ("encoder: null\n", "encoder"),
+    "a boolean of words": ("evaluate: {one_view: perhaps}\n", "one_view"),
+    "a picture of words": ("data: {count: all}\n", "data.count"),
+}
+
+
+@pytest.mark.parametrize("text", mostly_slow(TEXTS, 3))
+def test_a_bad_preset_is_one_line(desk, text):
+    content, reason = TEXTS[text]
+    path = desk.given / "mine.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    said = desk.refused(f"config={path}")
+    assert re.search(reason, said), said

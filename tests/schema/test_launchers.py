@@ -1,0 +1,239 @@
+"""Sweeps on the engines that exist: the same runs as one after the other, and a job that fails is alone in that.
+
+Those that need an extra are marked `launchers`.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from attacks.run import CONFIGS, _refuse_unchecked
+from attacks.runtime.tables import read_rows
+from attacks.schema import launchers, presets
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+SMALL = ["data.count=1", "attack.views=1", "evaluate.views=2", "evaluate.refine=0"]
+EIGHT = [*SMALL, "attack.steps=1", "seed=0,1,2,3", "perturbation.eps=8/255,16/255"]
+#: How each is asked to keep two jobs going here, and what it needs.
+CHOICES = {
+    "cores": (["hydra.launcher.n_jobs=2"], "hydra_plugins.hydra_joblib_launcher"),
+    "local": (["engine.threads=1"], "hydra_plugins.hydra_submitit_launcher"),
+    "ray_jobs": (["hydra.launcher.ray.remote.num_gpus=0"], "hydra_plugins.hydra_ray_launcher"),
+}
+EACH = pytest.mark.parametrize("name", CHOICES)
+NEEDED = pytest.mark.launchers
+
+
+def command(folder, *arguments):
+    return [sys.executable, "-m", "attacks.run", "-m", "config=smoke", f"hydra.sweep.dir={folder}", *arguments]
+
+
+def sweep(folder, *arguments, check=True):
+    """Run a sweep into `folder`; what it said."""
+    folder.mkdir()
+    told = {"cwd": folder, "env": ENVIRONMENT, "capture_output": True, "text": True}
+    return subprocess.run(command(folder, *arguments), check=check, timeout=300, **told)
+
+
+def chosen(name):
+    settings, plugin = CHOICES[name]
+    pytest.importorskip(plugin)
+    return [f"hydra/launcher={name}", *settings]
+
+
+def results(folder):
+    """What the runs of a sweep found, by job, without times."""
+    found = {}
+    for path in folder.glob("*/metrics.json"):
+        said = json.loads(path.read_text())
+        for cost in (said["cost"], *said["costs"].values()):
+            cost.pop("seconds", None)
+        found[path.parent.name] = said
+    return found
+
+
+@pytest.fixture(scope="module")
+def one_by_one(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plain") / "sweep"
+    sweep(folder, *EIGHT)
+    return results(folder)
+
+
+@NEEDED
+@pytest.mark.parametrize("name", ["cores", "local"])
+def test_eight_runs_side_by_side_are_those_one_by_one(name, one_by_one, tmp_path):
+    folder = tmp_path / "sweep"
+    said = sweep(folder, *chosen(name), *EIGHT)
+    assert f"sweep: {folder}/index.html" in said.stdout
+    assert results(folder) == one_by_one
+    assert [row["run"] for row in read_rows(folder / "index.csv")] == list("01234567")
+    assert len({json.dumps(run["arms"]) for run in one_by_one.values()}) == 8  # a comparison that could fail
+
+
+@NEEDED
+@EACH
+def test_a_job_that_fails_is_named_and_the_others_go_on(name, tmp_path):
+    folder = tmp_path / "sweep"
+    said = sweep(folder, *chosen(name), *SMALL, "attack.steps=1,0,2", check=False)
+    assert said.returncode == 1
+    assert sorted(results(folder)) == ["0", "2"]
+    assert f"no result: {folder}/1\n" in said.stderr and said.stderr.count("no result: ") == 1
+    assert "error: `attack.steps` must be at least 1; got 0" in said.stderr
+    assert "Traceback" not in said.stderr
+    assert [row["run"] for row in read_rows(folder / "index.csv")] == ["0", "2"]
+
+
+@NEEDED
+def test_a_job_of_submitit_whose_time_is_over_is_queued_again_and_goes_on(tmp_path):
+    words = [*SMALL, "attack.steps=30", "engine.threads=1"]
+    sweep(tmp_path / "whole", *words)
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    process = subprocess.Popen(command(cut, *chosen("local"), *words), cwd=cut, env=ENVIRONMENT)
+    while not (cut / "0" / "manifest.json").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    (controller,) = (path.name for path in (cut / ".submitit").iterdir() if path.name.isdigit())
+    (task,) = Path(f"/proc/{controller}/task/{controller}/children").read_text().split()
+    os.kill(int(task), signal.SIGUSR1)
+    assert process.wait(300) == 0
+    assert "Requeued job" in (cut / ".submitit" / controller / f"{controller}_0_log.out").read_text()
+    assert results(cut) == results(tmp_path / "whole")
+
+
+def test_a_job_goes_on_only_where_it_was_queued_again_and_is_the_same(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"overrides": ["seed=1"]}')
+    queue = {"SUBMITIT_EXECUTOR": "slurm"}
+    assert launchers.again(tmp_path, ["seed=1"], queue)
+    assert not launchers.again(tmp_path, ["seed=1"], {})
+    assert not launchers.again(tmp_path, ["seed=2"], queue)
+    assert not launchers.again(tmp_path / "new", ["seed=1"], queue)
+    (tmp_path / "metrics.json").touch()
+    assert not launchers.again(tmp_path, ["seed=1"], queue)
+
+
+def test_a_signal_is_handed_on_to_submitit_alone():
+    told = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: told.append(number))
+    try:
+        launchers.hand_on(signal.SIGUSR1, {})
+        assert told == []
+        launchers.hand_on(signal.SIGUSR1, {"SUBMITIT_EXECUTOR": "local"})
+        assert told == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("name", launchers.LOST)
+def test_a_job_whose_process_is_gone_is_a_sentence(name):
+    with pytest.raises(ChildProcessError, match="resume=ITS DIRECTORY"), launchers.sweeping(print):
+        raise type(name, (Exception,), {})("a page of text")
+    with pytest.raises(RuntimeError, match="ours"), launchers.sweeping(print):
+        raise RuntimeError("ours")
+
+
+def test_every_preset_says_which_extra_it_needs():
+    for path in (CONFIGS / "hydra" / "launcher").glob("*.yaml"):
+        extra, _ = launchers.NEEDS[path.stem]
+        assert f"viewproof[{extra}]" in path.read_text()
+
+
+@pytest.mark.parametrize("name", launchers.NEEDS)
+def test_a_launcher_that_is_missing_names_its_extra(monkeypatch, name):
+    monkeypatch.setattr(launchers, "_installed", lambda module: False)
+    with pytest.raises(ValueError, match=rf"`hydra/launcher={name}` needs the extra `\w+`: pip install"):
+        launchers.prepare(["-m", f"hydra/launcher={name}"], {})
+    launchers.prepare([f"seed={name}", "hydra/launcher=basic"], {})
+
+
+def test_slurm_is_missed_in_one_sentence(monkeypatch):
+    monkeypatch.setattr(launchers, "_installed", lambda module: True)
+    monkeypatch.setattr(launchers, "which", lambda name: None)
+    with pytest.raises(ValueError, match="no srun"):
+        launchers.prepare(["hydra/launcher=slurm"], {})
+    launchers.prepare(["hydra/launcher=local"], {})
+
+
+def test_what_a_person_has_set_stays(monkeypatch):
+    environment = {"SUBMITIT_PREEMPT_SIGNAL": "USR2"}
+    launchers.prepare([], environment)
+    assert environment == launchers.ENVIRONMENT | {"SUBMITIT_PREEMPT_SIGNAL": "USR2"}
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    def named(name):
+        monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(name=name))
+
+    return named
+
+
+@pytest.mark.parametrize("gpus", ["0,1,2,3", "GPU-8f3a, GPU-11bc,GPU-90de", "5,7"])
+def test_each_worker_of_joblib_takes_a_gpu_of_its_own_and_keeps_it(worker, gpus):
+    names = [name.strip() for name in gpus.split(",")]
+    taken = []
+    for number in range(1, 2 * len(names) + 1):
+        worker(f"LokyProcess-{number}")
+        environment = {launchers.DEVICES: gpus}
+        launchers.own_gpu(environment)
+        taken.append(environment[launchers.DEVICES])
+        launchers.own_gpu(environment)  # its next job
+        assert environment[launchers.DEVICES] == taken[-1]
+    assert sorted(taken) == sorted(2 * names) and len(set(taken[: len(names)])) == len(names)
+
+
+@pytest.mark.parametrize("gpus", ["", "0", "0,1"])
+@pytest.mark.parametrize("name", ["MainProcess", "SpawnPoolWorker-1", "LokyProcess-2"])
+def test_a_process_that_is_no_worker_and_one_of_a_single_gpu_see_what_they_saw(worker, name, gpus):
+    worker(name)
+    environment = {launchers.DEVICES: gpus}
+    launchers.own_gpu(environment)
+    assert environment[launchers.DEVICES] == ("1" if name.startswith("Loky") and gpus == "0,1" else gpus)
+
+
+def test_gpus_are_counted_where_nobody_named_them(tmp_path):
+    for number in range(3):
+        (tmp_path / f"0000:{number:02}:00.0").mkdir()
+    assert launchers._gpus({}, tmp_path) == ["0", "1", "2"]
+    assert launchers._gpus({}, tmp_path / "no driver") == []
+
+
+@pytest.mark.parametrize(("cores", "threads", "jobs"), [(8, None, 8), (8, 1, 8), (8, 3, 2), (2, 16, 1)])
+def test_jobs_and_their_threads_fill_the_cores(monkeypatch, cores, threads, jobs):
+    monkeypatch.setattr(launchers, "_cores", lambda: cores)
+    assert launchers.jobs_at_once(threads) == jobs
+    assert launchers.cores_of_a_job(threads, 5) == (threads or 5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hydra: {launcher: {setup: [touch mark]}}\n",
+        "defaults:\n  - override /hydra/launcher: submitit_local\n",
+        "defaults:\n  - /engine@hydra.launcher: fixed\n",
+        "# @package hydra.launcher\nsetup: [touch mark]\n",
+    ],
+)
+def test_a_file_of_somebody_else_chooses_and_sets_no_launcher(tmp_path, text):
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "evil.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"hydra.* refused"):
+        presets.read(tmp_path / "config" / "evil.yaml")
+    with pytest.raises(ValueError, match=r"hydra.* refused"):
+        _refuse_unchecked(["--config-dir", str(tmp_path), "config=evil"])
+
+
+def test_a_folder_of_somebody_else_brings_no_launcher(tmp_path):
+    (tmp_path / "hydra" / "launcher").mkdir(parents=True)
+    (tmp_path / "hydra" / "launcher" / "cores.yaml").write_text("setup: [touch mark]\n")
+    with pytest.raises(ValueError, match="no hydra"):
+        _refuse_unchecked(["--config-dir", str(tmp_path), "config=smoke"])

@@ -1,0 +1,89 @@
+"""What the environment knows stays there: no file of a run, no line of it and no page holds a secret."""
+
+import pytest
+
+from attacks.runtime.tracking import trackers as choose
+from attacks.schema import presets
+from attacks.schema.secrets import masked, refuse_credentials
+from tests.run.test_run import call
+
+CANARY = "canary-3f9a17"
+VARIABLES = (
+    "VIEWPROOF_TEST_TOKEN",
+    "AWS_SECRET_ACCESS_KEY",
+    "WANDB_API_KEY",
+    "HF_TOKEN",
+    "MLFLOW_TRACKING_PASSWORD",
+    "SSH_AUTH_SOCK",
+)
+LEAN = ("config=smoke", "data.count=1", "data.size=64", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0")
+
+
+@pytest.fixture
+def canaries(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.setenv(name, f"{CANARY}-{name}")
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "MLFLOW_TRACKING_URI"):
+        monkeypatch.setenv(name, f"http://me:{CANARY}@localhost:9")
+
+
+def holding(folder):
+    """The files below a folder that hold the canary, by name or content."""
+    return [p for p in folder.rglob("*") if CANARY in p.name or (p.is_file() and CANARY.encode() in p.read_bytes())]
+
+
+def test_a_run_keeps_no_variable_of_the_environment(canaries, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, *LEAN, "hydra.run.dir=out") == 0
+    said = capsys.readouterr()
+    assert (tmp_path / "out" / "report.html").exists() and (tmp_path / "out" / ".hydra" / "hydra.yaml").exists()
+    assert not holding(tmp_path) and CANARY not in said.out + said.err
+
+
+ASKED = {
+    "a resolver": ["config=smoke", "seed=${oc.env:HF_TOKEN}"],
+    "a resolver with a default": ["config=smoke", "encoder.weights=${oc.env:HF_TOKEN,x}"],
+    "a resolver in another": ["config=smoke", "encoder.weights=${oc.decode:${oc.env:HF_TOKEN}}"],
+    "a new key": ["config=smoke", "+mine=${oc.env:HF_TOKEN}"],
+    "an address": ["config=smoke", "tracker=mlflow", f"tracker.uri=https://me:{CANARY}@host/x"],
+    "an address in quotes": ["config=smoke", "tracker=mlflow", f"tracker.uri='https://me:{CANARY}@host/x'"],
+    "a token as a name": ["config=smoke", "tracker=mlflow", f"tracker.uri=https://{CANARY}@host/x"],
+    "a password with a slash": ["config=smoke", "tracker=mlflow", f"tracker.uri=https://me:a/{CANARY}@host/x"],
+    "a database": ["config=smoke", "tracker=mlflow", f"tracker.uri=postgresql://me:{CANARY}@host/x"],
+    "a path": ["config=smoke", "data=folder", f"data.path=https://me:{CANARY}@host/x.png"],
+    "a sweep": ["-m", "config=smoke", "tracker=mlflow", f"tracker.uri=https://me:{CANARY}@host/x,null"],
+    "a resumed run": ["resume=out", f"tracker.uri=https://me:{CANARY}@host/x"],
+}
+
+
+@pytest.mark.parametrize("way", ASKED)
+def test_a_secret_on_the_command_line_is_refused_and_not_kept(canaries, tmp_path, monkeypatch, capsys, way):
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, *ASKED[way]) == 1
+    said = capsys.readouterr()
+    assert "error: " in said.err and not holding(tmp_path) and CANARY not in said.out + said.err
+
+
+def test_a_preset_holds_no_credentials(tmp_path):
+    (tmp_path / "mine.yaml").write_text(f"tracker: {{uri: 'https://me:{CANARY}@host'}}\n")
+    with pytest.raises(ValueError, match="holds the name or password") as caught:
+        presets.read(tmp_path / "mine.yaml")
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["https://me:{}@host/x", "http://{}@host", "socks5://a:b{}@host:1/", "https://me:a/{}@host", "x://{}@"]
+)
+def test_an_address_is_masked_and_refused(address):
+    whole = f"cannot reach {address.format(CANARY)}: no route"
+    assert CANARY not in masked(whole) and masked(whole).startswith("cannot reach ") and "***@" in masked(whole)
+    with pytest.raises(ValueError, match="holds the name or password"):
+        refuse_credentials(whole, "`tracker.uri`")
+    assert CANARY not in choose._said(ConnectionError(whole))
+
+
+@pytest.mark.parametrize(
+    "plain", ["https://host/x", "sqlite:///a@b.db", "me@host", "a: b@c", "https://host:8080/x", ""]
+)
+def test_other_texts_stay_as_they_are(plain):
+    refuse_credentials(plain, "x")

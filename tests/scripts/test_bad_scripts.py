@@ -1,0 +1,116 @@
+"""Wrong inputs to the scripts that read a run: one line, an exit code that is not 0, and nothing has been written."""
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.prints import fake_run
+from tests.helpers.wrong import in_time, tree
+from tests.run.test_bad_directories import manifest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def empty(folder):
+    (folder / "run").mkdir()
+
+
+def strange(folder):
+    """A directory with all the files that are looked for, and nothing right in them."""
+    empty(folder)
+    names = ("manifest.json", "metrics.json", "placement.json", "patch.png", "fault.safetensors", "per_image.csv")
+    for name in names:
+        (folder / "run" / name).write_bytes(b"\0\xff{[\n\x1b[2J")
+
+
+def piped(folder):
+    empty(folder)
+    for name in ("manifest.json", "metrics.json", "placement.json", "patch.png", "fault.safetensors"):
+        os.mkfifo(folder / "run" / name)
+
+
+def program(folder):
+    """A run whose encoder is a program, with a view of it to see again."""
+    empty(folder)
+    said = manifest(config__encoder={"name": "torchscript", "model": "x.pt"})
+    (folder / "run" / "manifest.json").write_text(said)
+    (folder / "run" / "metrics.json").write_text(json.dumps({"schema": 1}))
+
+
+def leading_out(folder):
+    """A run with a patch, whose folders for prints and photographs lie elsewhere."""
+    fake_run(folder / "run")
+    (folder / "elsewhere").mkdir()
+    for name in ("print", "photos"):
+        (folder / "run" / name).symlink_to(folder / "elsewhere")
+
+
+def patch(folder):
+    fake_run(folder / "run")
+    path = folder / "run" / "placement.json"
+    whole = [[0, 0], [1, 0], [1, 1], [0, 1]]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pictures": ["a.png"], "quads": [[whole]]}))
+    (folder / "in").mkdir()
+
+
+#: Of scripts that end so since they were first written; all others end with 1.
+CODES = {"print_patch": 2, "score_photos": 2, "compare": 2}
+VIEW = ["--step", "0", "--view", "0", "--picture", "0"]
+#: Script, words, what lies there, what is said.
+CASES = [
+    ("print_patch", ["run"], empty, "patch.png"),
+    ("print_patch", ["run"], strange, "patch.png"),
+    ("print_patch", ["run"], piped, "has no patch.png"),
+    ("print_patch", ["run"], leading_out, "is a link that leads out"),
+    ("print_patch", ["run", "--out", "run/patch.png"], patch, "patch.png"),
+    ("score_photos", ["run", "in"], empty, "placement.json"),
+    ("score_photos", ["run", "in"], strange, "placement.json"),
+    ("score_photos", ["run", "in"], piped, "placement.json"),
+    ("score_photos", ["run", "in"], leading_out, "is a link that leads out"),
+    ("score_photos", ["run", "none"], patch, "photographs"),
+    ("score_photos", ["run", "in"], patch, "photographs"),
+    ("score_photos", ["run", "in", "--view", "best"], patch, "--view"),
+    ("compare", ["none"], empty, "none"),
+    ("compare", ["run"], empty, "holds no run"),
+    ("compare", ["run"], strange, "none of these is a run"),
+    ("compare", ["run", "--depth", "3"], empty, "--depth"),
+    ("compare", ["run"], piped, "holds no run"),
+    ("audit", ["--transforms", "run/manifest.json"], strange, "."),
+    ("audit", ["--transforms", "run"], empty, "run"),
+    ("audit", ["--callable", "run:thing"], empty, "run"),
+    ("audit", ["--transforms", "camera", "--image", "run"], empty, "run"),
+    ("audit", ["--transforms", "camera", "--image", "run/patch.png"], strange, "patch.png"),
+    ("audit", ["--transforms", "camera", "--image", "run/patch.png"], piped, "no plain file"),
+    ("audit", ["--transforms", "camera", "--encoder", "run"], empty, "--encoder"),
+    ("replay_view", ["none"], empty, "none"),
+    ("replay_view", ["run"], empty, "no view of this run"),
+    ("replay_view", ["run"], strange, "fault.safetensors"),
+    ("replay_view", ["run"], piped, "fault.safetensors"),
+    ("replay_view", ["run", *VIEW], empty, "manifest.json"),
+    ("replay_view", ["run", *VIEW], strange, "manifest.json"),
+    ("replay_view", ["run", *VIEW], piped, "manifest.json"),
+    ("replay_view", ["run", *VIEW], program, "--encoder-code"),
+    ("replay_view", ["run", "--step", "first"], empty, "--step"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "make", "reason"), CASES, ids=lambda value: getattr(value, "__name__", None)
+)
+def test_a_wrong_input_is_one_line(name, words, make, reason, tmp_path, monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location(f"{name}_script", ROOT / "scripts" / f"{name}.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path)
+    before = tree(tmp_path)
+    with in_time():
+        code = script.main(words)
+    said = capsys.readouterr()
+    assert code == CODES.get(name, 1) and said.out == "", said
+    assert said.err.startswith("error: ") and said.err.count("\n") == 1 and said.err[:-1].isprintable(), said.err
+    assert reason in said.err and len(said.err) < 600, said.err
+    assert tree(tmp_path) == before

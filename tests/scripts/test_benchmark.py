@@ -1,0 +1,284 @@
+"""The benchmarks, without a look at the time: who takes turns, and whether all are asked the same."""
+
+import json
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+import benchmark
+from benchmarks import antialias, engine, estimator, machine, memory, peers, precision, transforms
+from benchmarks.case import PIPELINE, Case
+from benchmarks.table import Table, save
+from benchmarks.timing import compare, photograph
+
+from transforms import Compose, Sobol
+
+
+def test_every_contestant_runs_once_a_round_in_changing_order():
+    calls = []
+    runs = {name: (lambda name=name: calls.append(name)) for name in "abc"}
+    medians = compare(runs, rounds=6)
+    rounds = [tuple(calls[i : i + 3]) for i in range(0, len(calls), 3)]
+    assert len(rounds) == 7 and all(sorted(turn) == ["a", "b", "c"] for turn in rounds)
+    assert len(set(rounds)) > 1
+    assert set(medians) == {"a", "b", "c"} and all(seconds >= 0 for seconds in medians.values())
+
+
+def test_many_samples_of_a_whole_reduction_are_the_mean_of_its_pixels():
+    image = torch.rand(1, 1, 48, 48)
+    view = antialias.finer(image, antialias.reduction(4, 1, 48, 12, turn=0.0), 12, 4)
+    torch.testing.assert_close(view, torch.nn.functional.avg_pool2d(image, 4))
+
+
+def test_the_contestants_show_the_same_views(monkeypatch):
+    """Ours, kornia's and torchvision's four stages differ by blur and borders, not by where things are."""
+    shown = {}
+
+    def keep(image, views):
+        shown[len(shown)] = views(image).detach()
+        return lambda: None
+
+    monkeypatch.setattr(transforms, "there_and_back", keep)
+    (table,) = transforms.run(rounds=1)
+    assert len(table.rows) == len(shown)
+    _, ours, plain, kornia, torchvision = shown.values()
+    middle = (slice(None), slice(None), slice(64, 160), slice(64, 160))
+    assert (ours[middle] - plain[middle]).abs().mean() < 0.02
+    assert (kornia[middle] - torchvision[middle]).abs().mean() < 0.02
+    assert (plain[middle] - kornia[middle]).abs().mean() < 0.03
+    assert (plain[middle] - plain[middle].roll(3, -1)).abs().mean() > 0.04  # three pixels off would show
+
+
+@pytest.mark.parametrize("name", ["nothing", ""])
+def test_an_unknown_benchmark_is_refused(name, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["benchmark.py", name])
+    with pytest.raises(SystemExit):
+        benchmark.main()
+
+
+@pytest.mark.parametrize("words", ["engine --rounds 0", "memory --views 8 -1", "estimator --reference x"])
+def test_counts_that_are_none_are_refused(words):
+    with pytest.raises(SystemExit):
+        benchmark.parser().parse_args(words.split())
+
+
+def small_case(views=6, size=48):
+    """A small encoder, and a picture away from black and white, where a step with a sign would be clipped."""
+
+    def network():
+        torch.manual_seed(1)
+        layers = [nn.Conv2d(3, 8, 5, 2), nn.Tanh(), nn.Conv2d(8, 8, 5, 2), nn.Tanh(), nn.Flatten()]
+        return nn.Sequential(*layers, nn.Linear(8 * 9 * 9, 16)).eval()
+
+    frozen, image = network().requires_grad_(False), 0.1 + 0.8 * photograph(size)
+    return Case(image, Sobol()(views, PIPELINE.dims, seed=0), frozen, network(), frozen(image))
+
+
+def two_resamples(image, u):
+    """Our four stages, resampled after each of the two warps, as the loop by hand does."""
+    turned, tilted, *light = PIPELINE.stages
+    parts = u.split([stage.dims for stage in PIPELINE.stages], -1)
+    views = image.expand(len(u), -1, -1, -1)
+    for stage, part in zip((turned, tilted), parts, strict=False):
+        views = Compose([stage], antialias=False)(views, part)
+    for stage, part in zip(light, parts[2:], strict=True):
+        views = stage(views, part)
+    return views
+
+
+def expected(case, views):
+    """The gradient of the mean cosine in one graph."""
+    leaf = case.image.clone().requires_grad_()
+    losses = F.cosine_similarity(case.frozen(views(leaf, case.u)), case.anchor, dim=1)
+    return torch.autograd.grad(losses.mean(), leaf)[0]
+
+
+def cosine(a, b):
+    return F.cosine_similarity(a.flatten(), b.flatten(), dim=0)
+
+
+DECISION = engine.Decision(layout="channels_last", precision="float32", fold=False, compile=False, chunk=4)
+
+
+def test_our_gradient_is_that_of_one_graph():
+    case = small_case()
+    wanted = expected(case, lambda leaf, u: PIPELINE(leaf, u))
+    torch.testing.assert_close(engine.ours(case, DECISION)(), wanted, rtol=1e-4, atol=1e-6)
+    other = expected(case, lambda leaf, u: PIPELINE(leaf, u.roll(1, 1)))
+    assert cosine(other, wanted) < 0.9  # other views would show
+
+
+def test_auto_decides_by_the_engines_own_search():
+    assert engine.decide(small_case()).measurements[0].taken
+
+
+def test_the_bare_encoder_sees_the_same_views():
+    case = small_case()
+    ready = PIPELINE(case.image, case.u).requires_grad_()
+    losses = F.cosine_similarity(case.frozen(ready), case.anchor, dim=1)
+    torch.testing.assert_close(engine.bare(case, DECISION)(), torch.autograd.grad(losses.sum(), ready)[0])
+
+
+def test_the_loop_by_hand_shows_our_views():
+    case = small_case()
+    theirs, ours = peers.kornia_views(case.image, case.u), two_resamples(case.image, case.u)
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-4)
+    assert cosine(peers.kornia_loop(case)(), expected(case, two_resamples)) > 0.999
+    assert cosine(peers.kornia_loop(case)(), expected(case, two_resamples)) > 0.999  # gradients do not add up
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore")  # theirs, not ours
+@pytest.mark.parametrize("name", ["ART", "torchattacks", "Foolbox"])
+def test_a_peers_gradient_is_ours(name):
+    module, make = peers.PEERS[name]
+    pytest.importorskip(module, exc_type=ImportError)
+    case = small_case()
+    run, wanted = make(case), expected(case, lambda leaf, u: PIPELINE(leaf, u))
+    for _ in range(2):  # the second step sees the same views
+        found = run()
+        if name != "ART":  # those take a step along the sign
+            torch.testing.assert_close(found.abs().max().item(), peers.STEP, rtol=1e-3, atol=0)
+            wanted = wanted.sign()
+        assert cosine(found, wanted) > 0.99
+
+
+def test_the_labels_of_peers_hide_the_cosine():
+    case, label = small_case(), torch.zeros(6, dtype=torch.long)
+    views = PIPELINE(case.image, case.u)
+    cosines = F.cosine_similarity(case.frozen(views), case.anchor, dim=1)
+    entropy = F.cross_entropy(peers.LogProbabilities(case)(views), label, reduction="none")
+    torch.testing.assert_close(entropy, 2 - cosines)
+    torch.testing.assert_close(peers.Linear(case)(views), torch.stack([cosines, 0 * cosines], 1))
+
+
+def by_main(monkeypatch, capsys):
+    """A process of its own, played in this one."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["benchmark.py", *arguments])
+        benchmark.main()
+        return int(capsys.readouterr().out.split()[-1])
+
+    return run
+
+
+@pytest.mark.slow
+def test_engine_compares_each_with_each(monkeypatch, capsys):
+    kornia = {"kornia, one graph": peers.PEERS["kornia, one graph"]}
+    monkeypatch.setattr(engine, "PEERS", kornia | {"absent": ("no_such_module", None)})
+    monkeypatch.setattr(engine, "in_fresh_process", by_main(monkeypatch, capsys))
+    monkeypatch.setattr(engine, "decide", lambda question: engine.Choice(DECISION, ()))  # measured elsewhere
+    time, room = engine.run(rounds=1, archs=["pocket"], views=2)
+    for table in (time, room):
+        assert list(table.rows) == [engine.BARE, engine.BARE32, engine.FLOAT32, engine.AUTO, *kornia, "absent"]
+        assert table.rows["absent"] == "not installed" in str(table)
+        for row in list(table.rows.values())[:-1]:
+            for i, base in enumerate(engine.RATIOS.values(), 1):
+                if table.rows[base][0]:
+                    assert row[i] == pytest.approx(row[0] / table.rows[base][0])
+    assert all(row[0] > 0 for row in list(time.rows.values())[:-1])
+
+
+def test_memory_asks_for_each_number_of_views(monkeypatch, capsys):
+    monkeypatch.setattr(memory, "in_fresh_process", by_main(monkeypatch, capsys))
+    peaks, tensors, seconds, line = memory.run(rounds=1, views=(2, 4))
+    assert list(peaks.columns) == list(tensors.columns) == list(seconds.columns) == ["2", "4"]
+    a, b = seconds.rows["pocket"]
+    each, share = line.rows["pocket"]  # two points lie on their line
+    assert each == pytest.approx(1e3 * (b - a) / 2) and share == pytest.approx(1 - (b - a) / a)
+
+
+def test_a_straight_line_is_found_and_a_late_outlier_hardly_moves_it():
+    x = [8, 16, 64, 1024]
+    assert memory.straight_line(x, [3 + 0.5 * n for n in x]) == pytest.approx((3, 0.5))
+    fixed, each = memory.straight_line(x, [3 + 0.5 * n * (1.02 if n == 1024 else 1) for n in x])
+    assert fixed == pytest.approx(3, abs=0.2) and each == pytest.approx(0.5, rel=0.03)
+
+
+def test_peak_is_of_the_work_alone():
+    held = torch.ones(100, memory.MIB // 4)
+    found = memory.peak(lambda: torch.ones(64, memory.MIB // 4).sum(), "cpu")
+    assert 62 <= found / memory.MIB <= 70 and len(held)
+
+
+def test_the_tensors_peak_is_counted_to_the_byte():
+    def work():
+        first = torch.ones(3 * memory.MIB, dtype=torch.uint8)
+        del first
+        both = torch.ones(2 * memory.MIB, dtype=torch.uint8), torch.ones(2 * memory.MIB, dtype=torch.uint8)
+        return both[0]
+
+    assert memory.tensor_peak(work, "cpu") == 4 * memory.MIB
+
+
+@pytest.mark.slow
+def test_more_views_need_no_more_tensors():
+    whole = memory.case("pocket", 64, "cpu")
+    few, some, many = (memory.tensor_peak(memory.step(whole, n), "cpu") for n in (8, 32, 64))
+    assert many <= 1.03 * min(few, some)
+
+
+def test_estimator_measures_a_known_covariance(monkeypatch):
+    # A gradient (1, s z) with z odd in the coordinate, of mean 0 and variance 1: c = s^2, and pairs cancel.
+    spread = 1.5
+
+    def known(question, eot, encode, delta, u):
+        grad = torch.stack([torch.ones(len(u)), spread * math.sqrt(12) * (u[:, 0] - 0.5)], 1).mean(0)
+        return SimpleNamespace(grad=grad)
+
+    monkeypatch.setattr(Case, "estimate", known)
+    cosines, ratios, doubts, noise = estimator.run(rounds=400, reference=1024, views=(4, 16), size=16)
+    assert noise.rows["Uniform"] == pytest.approx((spread**2,) * 2, rel=0.2)
+    assert ratios.rows["Uniform"] == (1, 1) and doubts.rows["Uniform"] == (None, None)
+    assert ratios.rows["Antithetic"] == pytest.approx((0, 0), abs=1e-3)
+    for name in ("Sobol", "Latin"):  # evenly spread along each axis: the error falls as n^-3
+        assert ratios.rows[name] == pytest.approx((1 / 4**2, 1 / 16**2), rel=0.3)
+    assert cosines.rows["Antithetic"] == pytest.approx((1, 1), abs=1e-3)
+    assert "VOID" not in str(cosines)
+
+
+def test_estimator_says_when_its_reference_is_too_small():
+    tables = estimator.run(rounds=2, reference=8, views=(2,), size=32)
+    assert all("VOID" in str(table) for table in tables)
+    assert all(len(row) == 1 for table in tables for row in table.rows.values())
+    assert estimator.verdict(0.998, 8192)[0].startswith("two references")
+
+
+def test_precisions_attack_alike_and_are_judged_in_float32(monkeypatch):
+    seen = []
+    for name in ("STEPS", "VIEWS", "UNSEEN"):
+        monkeypatch.setattr(precision, name, 4)
+    judged = precision.evaluate
+    monkeypatch.setattr(precision, "evaluate", lambda *a, **k: seen.append(k["encoder"]) or judged(*a, **k))
+    (table,) = precision.run(2, ["pocket"], size=96)
+    assert table.rows["float32"][1:] == (0, 0, 0)
+    assert {encoder.decision.precision for encoder in seen} == {"float32"}
+    for row in table.rows.values():
+        assert row[2] <= row[1] <= row[3]
+        assert abs(row[1]) < 0.05
+    assert table.rows["bfloat16"][0] != table.rows["float32"][0]  # it did run in another precision
+
+
+def test_what_is_printed_is_what_is_written(tmp_path):
+    rows = {"ours": (2.0, 1.0), "none": "not installed"}
+    bars = Table("Bars", {"ms": ".1f", "/ ours": ".2f"}, rows, "bars", ("n.",))
+    lines = Table("Lines", {"8": ".1f", "16": ".1f"}, {"a": (1.0, None)}, "lines")
+    save([bars, lines], "both", tmp_path / "new", machine.describe("cpu"))
+    written = json.loads((tmp_path / "new" / "both.json").read_text())
+    assert written["tables"][0]["rows"] == {"ours": {"ms": 2.0, "/ ours": 1.0}, "none": "not installed"}
+    assert written["tables"][1]["rows"] == {"a": {"8": 1.0, "16": None}}
+    assert {"cpu", "cores", "threads", "versions", "git", "date"} <= set(written["machine"])
+    assert written["machine"]["versions"]["torch"] == torch.__version__.split("+")[0]
+    assert (tmp_path / "new" / "both.png").read_bytes().startswith(b"\x89PNG")
+    text = str(bars)
+    assert "not installed" in text and text.endswith("n.") and "2.0" in text and "1.00" in text
+    assert len({len(line) for line in str(lines).splitlines()[1:]}) == 1  # aligned

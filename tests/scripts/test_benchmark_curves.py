@@ -1,0 +1,89 @@
+"""The curves of a patch: who is drawn, and what a figure is the mean of."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+import benchmark
+from benchmarks import machine, patch_curves
+from benchmarks.patch_curves import AREAS, ARMS, KNOWN, PIPELINE, SCALES, WHOLE, Job, at, centred, pairs
+from benchmarks.table import Table, save
+
+from attacks import interval
+from attacks.data.gallery import HELD_OUT
+from transforms import Affine
+
+NAMES = [f"{photo}-{i}-{j}" for photo in (*HELD_OUT, "brick", "grass") for i in range(2) for j in range(3)]
+
+
+def photo(row):
+    return NAMES[row].rsplit("-", 2)[0]
+
+
+def test_targets_are_of_other_photographs_and_pictures_in_turn_of_each_unseen_one():
+    drawn = pairs(NAMES, 3, 5)
+    assert len(set(drawn)) == 15 and drawn == pairs(NAMES, 3, 5)
+    assert all(photo(picture) != photo(target) for picture, target in drawn)
+    assert {photo(picture) for picture, _ in drawn} == set(HELD_OUT)
+    assert pairs(NAMES, 6, 1)[0] == pairs(NAMES, 2, 1)[0]  # more pictures do not change the first
+    with pytest.raises(ValueError, match="--targets"):
+        pairs(NAMES, 1, len(NAMES))
+    with pytest.raises(ValueError, match="--pictures"):
+        pairs(NAMES, 99, 1)
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_the_square_has_the_area(area):
+    (left, top), (right, _), (_, low), _ = centred(area)
+    assert (right - left) * (low - top) == pytest.approx(area) and left + right == pytest.approx(1)
+
+
+def test_one_magnification_and_all_other_ranges_as_they_were():
+    u = torch.rand(5, PIPELINE.dims)
+    fixed, free, names = at(0.3).values(u), PIPELINE.values(u), list(PIPELINE.names)
+    where = next(i for i, name in enumerate(names) if "scale" in name)
+    assert torch.allclose(fixed[:, where], torch.tensor(0.3)) and (free[:, where] > 0.7).all()
+    others = [i for i in range(len(names)) if i != where]
+    assert torch.equal(fixed[:, others], free[:, others])
+    assert sum(isinstance(stage, Affine) for stage in PIPELINE.stages) == 1
+
+
+def test_a_figure_is_the_mean_over_pairs(monkeypatch):
+    """Of made-up hits: each job's are those of its own area and target."""
+
+    def work(job: Job):
+        near = {arm: [torch.full((4,), job.area * (job.target % 3))] for arm in ARMS}
+        far = {arm: [torch.full((4,), s) for s in SCALES] for arm in (*ARMS, KNOWN)}
+        return near, far if job.area == WHOLE else {}
+
+    monkeypatch.setattr(patch_curves, "work", work)
+    by_area, by_distance = patch_curves.run(2, 3, 8, 4)
+    drawn = pairs(patch_curves.known()[1].names, 2, 3)
+    for i, area in enumerate(AREAS):
+        hits = torch.stack([torch.full((4,), area * (target % 3)) for _, target in drawn])
+        mean, low, high = interval(hits)
+        for name, value in (("", mean), (", low", low), (", high", high)):
+            assert by_area.rows[f"with EOT{name}"][i] == pytest.approx(value)
+    assert by_distance.rows[KNOWN] == pytest.approx(SCALES)
+
+
+def test_arms_are_textures_of_8_bits_and_hits_are_yes_or_no():
+    near, far = patch_curves.work(Job(0, 200, WHOLE, 8, 2))
+    assert set(near) == set(ARMS) and set(far) == {*ARMS, KNOWN}
+    assert all(len(far[arm]) == len(SCALES) for arm in far)
+    assert all(set(hits.tolist()) <= {0, 1} for arm in far for hits in far[arm])
+
+
+def test_the_picture_of_shares_is_drawn(tmp_path):
+    rows = {"a": (0.1, None), "a, low": (0.0, None), "a, high": (0.3, None), "b": "not there"}
+    save([Table("t", {"1": ".1f", "0.5": ".1f"}, rows, "shares", across="x")], "s", tmp_path, machine.describe("cpu"))
+    assert (tmp_path / "s.png").is_file() and (tmp_path / "s.json").is_file()
+
+
+def test_the_command_takes_no_flag_that_nobody_uses():
+    given = benchmark.parser().parse_args(["curves"])
+    assert given.threads == 1 and not hasattr(given, "rounds")

@@ -1,0 +1,177 @@
+"""The comparison of patches: that both are asked the same, lie in the same places, and are judged alike."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from benchmarks import patch, patch_speed
+from benchmarks.patch import Cell, Job, work
+from benchmarks.patch_case import GROUPS, SCENES, Anywhere, Askew, Ranges, gallery, question
+from benchmarks.patch_peers import CONTESTANTS, OURS, Contestant, Setting, ToAnchor, ToGallery, art_patch
+
+from attacks import InfoNCE
+from transforms.sampling.homography import invert, transform
+
+SQUARE = torch.tensor([[[-1.0, -1], [1, -1], [1, 1], [-1, 1]]], dtype=torch.float64)
+CELL = Cell(True, Ranges((0.5, 0.8)))
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return question(1, True, Ranges((0.5, 0.8), distortion=0.2), 2)
+
+
+def test_a_patch_is_placed_as_art_says():
+    # Scale s about the middle, turned by the angle, then moved by up to the room that the unturned square leaves.
+    place, u = Anywhere(scale=(0.3, 0.6), degrees=22.5), torch.rand(16, 4, dtype=torch.float64)
+    size, angle, right, down = place.values(u).unbind(-1)
+    c, s = torch.deg2rad(angle).cos()[:, None], torch.deg2rad(angle).sin()[:, None]
+    x, y = size[:, None] * SQUARE.unbind(-1)[0], size[:, None] * SQUARE.unbind(-1)[1]
+    move = torch.stack([2 * right - 1, 2 * down - 1], -1) * (1 - size)[:, None]
+    expected = torch.stack([c * x - s * y, s * x + c * y], -1) + move[:, None]
+    found, _ = transform(invert(place.pull_of(u)), SQUARE.expand(16, -1, -1))
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_distorted_patch_has_its_corners_moved_inward():
+    u = torch.rand(8, 8, dtype=torch.float64)
+    found, _ = transform(invert(Askew(0.2).matrix(u)), SQUARE.expand(8, -1, -1))
+    torch.testing.assert_close((SQUARE - found) * SQUARE.sign(), 0.2 * u.unflatten(-1, (4, 2)))
+    assert (found.abs() <= 1).all()
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore")  # theirs, not ours
+def test_both_renderers_show_a_patch_in_the_same_place(asked, monkeypatch):
+    pytest.importorskip("art.estimators.classification", exc_type=ImportError)
+    asked = replace(asked, ranges=Ranges((0.5, 0.8)))
+    made, _, _ = art_patch(asked, Setting(1.0, 1), 1, "Adam")
+    u = torch.rand(SCENES, 4)
+    texture = F.interpolate(torch.rand(1, 3, 6, 6), (48, 48), mode="bilinear")
+    drawn = iter([u[i, k].item() for i in range(SCENES) for k in (0, 2, 3, 1)])  # scale, right, down, angle
+    monkeypatch.setattr(np.random, "uniform", lambda low, high: low + (high - low) * next(drawn))
+    theirs = made._random_overlay(asked.scenes, texture[0])
+    mine = asked.ranges.pipeline(asked.ranges.patch(96, 48).scene(asked.scenes, texture), u)
+    # Theirs is sampled to the nearest pixel: off by up to half of one, which shows where the texture ends.
+    off = (theirs - mine).abs().amax(1)
+    assert off.median() < 0.02 and (off > 0.1).float().mean() < 0.1
+    elsewhere = asked.ranges.pipeline(asked.ranges.patch(96, 48).scene(asked.scenes, texture), 1 - u)
+    assert (theirs - mine).abs().mean() < 0.2 * (theirs - elsewhere).abs().mean()
+
+
+def test_groups_share_neither_scenes_nor_targets():
+    everything, _ = gallery("cpu")
+    asked = [question(group, True, Ranges(), 1) for group in range(GROUPS)]
+    rows = torch.cat([each.rows for each in asked])
+    targets = [each.target for each in asked]
+    assert len(rows.unique()) == GROUPS * SCENES and len(set(targets)) == GROUPS
+    photos = {everything.names[row].rsplit("-", 2)[0] for row in rows}
+    assert photos.isdisjoint(everything.names[target].rsplit("-", 2)[0] for target in targets)
+
+
+def test_a_view_has_its_way_if_the_target_is_nearest(asked):
+    everything, _ = gallery("cpu")
+    target = everything.images[asked.target].expand(SCENES, -1, -1, -1)
+    cosine, success = asked.judged(target)
+    torch.testing.assert_close(cosine, torch.ones(SCENES, 1))
+    assert success.all() and not asked.judged(asked.scenes)[1].any()
+    away = question(1, False, Ranges(), 1)
+    assert away.judged(target)[1].all() and not away.judged(away.scenes)[1].any()
+
+
+def test_fresh_placements_differ_and_leave_the_rest_of_the_scene(asked):
+    views = asked.ours(torch.zeros(1, 3, 48, 48), 4).unflatten(0, (SCENES, 4))
+    covered = views.amax(2) == 0
+    assert (covered[:, 0] != covered[:, 1]).any(1).any(1).all() and 0.1 < covered.float().mean() < 0.7
+    shown = (views - asked.scenes[:, None]).abs().amax(2) < 1e-5
+    assert (covered | shown).float().mean() > 0.9
+
+
+def test_what_art_lowers_is_what_ours_lowers(asked):
+    with torch.no_grad():
+        embedding = asked.counted.encoder(asked.scenes)
+        to_anchor, to_gallery = ToAnchor(asked)(asked.scenes), ToGallery(asked)(asked.scenes)
+    zero = torch.zeros(SCENES, dtype=torch.long)
+    entropy = F.cross_entropy(to_anchor, zero, reduction="none")
+    torch.testing.assert_close(entropy, 2 - F.cosine_similarity(embedding, asked.anchor))
+    entropy = F.cross_entropy(to_gallery, asked.goal, reduction="none")
+    torch.testing.assert_close(entropy, InfoNCE(asked.gallery, targeted=True)(embedding, asked.goal))
+
+
+@pytest.mark.parametrize("targeted", [True, False])
+def test_ours_spends_what_it_is_given(monkeypatch, targeted):
+    monkeypatch.setattr(patch, "installed", lambda module: False)  # one judge is enough
+    found = work(Job(CELL._replace(targeted=targeted), 1, OURS, CONTESTANTS[OURS].default, 4, 2))
+    assert found.gradients == 4
+    assert found.success.shape == found.cosine.shape == (1, SCENES, 2)
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["ART, Adam", "ART, pgd"])
+@pytest.mark.parametrize("loss", ["cosine", "gallery"])
+def test_art_spends_as_much_and_goes_the_right_way(name, loss):
+    pytest.importorskip("art.estimators.classification", exc_type=ImportError)
+    for targeted in (True, False):
+        cell = CELL._replace(targeted=targeted)
+        made = [work(Job(cell, 1, name, Setting(step, 4, loss), 16, 8)) for step in (0.1, 1e-6)]
+        assert made[0].gradients == 16
+        better = (made[0].cosine - made[1].cosine).mean()
+        assert better > 0.02 if targeted else better < -0.02
+
+
+def still(value):
+    """A contestant that answers with one grey for all questions: the setting's step, or a given one."""
+    return lambda asked, setting: torch.full((1, 3, 48, 48), setting.step if value is None else value)
+
+
+def test_the_table_compares_with_ours_and_tunes_on_the_first_group(monkeypatch):
+    grid = tuple(Setting(step, 1) for step in (0.0, 0.5, 1.0))
+    fake = {
+        OURS: Contestant("attacks", still(0.5), Setting(0.5, 1)),
+        "other": Contestant("attacks", still(None), Setting(0.0, 1), grid),
+        "absent": Contestant("no_such_module", still(0.0), Setting(0.0, 1)),
+    }
+    monkeypatch.setattr(patch, "CONTESTANTS", fake)
+    monkeypatch.setattr(patch, "installed", lambda module: module == "attacks")
+    monkeypatch.setattr(patch, "CELLS", (Cell(False, Ranges((0.2, 0.4))),))
+    monkeypatch.setattr(patch, "TUNING_VIEWS", 2)
+    asked = []
+    monkeypatch.setattr(patch, "question", lambda group, *rest: asked.append(group) or question(group, *rest))
+    success, cosine = patch.run(1, 2, 2)
+    assert asked == [0, 0, 0] + 3 * [1, 2]
+    for table in (success, cosine):
+        assert list(table.rows) == [OURS, "other", "other, tuned", "absent"] and table.rows["absent"] in str(table)
+        mine, other = table.rows[OURS], table.rows["other"]
+        assert mine[1] is None and mine[2:] == (0, 0, 0)
+        assert other[2] == pytest.approx(other[0] - mine[0], abs=1e-6) and other[3] <= other[2] <= other[4]
+    first = [work(Job(patch.CELLS[0], 0, "other", setting, 1, patch.TUNING_VIEWS)) for setting in grid]
+    best = max(range(3), key=lambda i: (float(first[i].success.mean()), -float(first[i].cosine.mean())))
+    assert any(note.startswith(f"other, tuned: {grid[best]}") for note in success.notes)
+
+
+def test_more_groups_than_there_are_is_refused():
+    with pytest.raises(ValueError, match="`--groups` must be at most"):
+        patch.run(1, GROUPS, 1)
+
+
+def test_a_step_is_timed_per_view(monkeypatch):
+    monkeypatch.setattr(patch_speed, "installed", lambda module: False)
+    monkeypatch.setattr(patch_speed, "TIMED", ((96, 8, 8),))
+    table = patch_speed.run(1, "cpu")
+    ((mine, theirs, alone, *ratios),) = table.rows.values()
+    assert mine > 0 and alone > 0 and (theirs, *ratios) == (None, None, None)
+
+
+def test_a_timed_step_goes_on_from_the_one_before(asked):
+    step = patch_speed.ours(asked, SCENES, 8)
+    assert [step().index for _ in range(2)] == [0, 1]
+    assert asked.counted.gradients == 2 * SCENES
+    assert patch_speed.alone(asked, SCENES)().shape == asked.scenes.shape

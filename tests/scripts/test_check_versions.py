@@ -1,0 +1,52 @@
+"""The script that tests both ends of what is supported, with every program that it starts replaced."""
+
+import importlib.util
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PINS = "hydra-core==1.3.8\nnumpy==2.0.0 ; python_version < '4'\nsix==1.17.0\n"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """The script, and the commands that it has started."""
+    spec = importlib.util.spec_from_file_location("check_versions", ROOT / "scripts" / "check_versions.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    started = []
+
+    def run(command, **options):
+        command = [str(word) for word in command]
+        started.append(command)
+        if "compile" in command:
+            Path(command[command.index("--output-file") + 1]).write_text(PINS)
+            for source in command[-2:]:
+                if source.endswith("also.txt"):
+                    assert "1.4" in Path(source).read_text()
+        return subprocess.CompletedProcess(command, 3 if "pytest" in command else 0)
+
+    monkeypatch.setattr(module.subprocess, "run", run)
+    monkeypatch.setattr(module.shutil, "which", lambda name: f"/bin/{name}")
+    return module, started
+
+
+@pytest.mark.parametrize("kind", ["lowest", "newest", "candidate"])
+def test_the_tests_run_in_an_environment_of_the_kind_that_is_gone_afterwards(script, kind, capsys):
+    module, started = script
+    assert module.check(kind, ["-n", "2", "tests/run/test_run.py"]) == 3  # what pytest says
+    venv, solved, installed, ours, tests = started
+    assert ("lowest-direct" in solved) == (kind == "lowest")
+    assert (solved[-1].endswith("also.txt")) == (kind == "candidate")  # pre-releases of what it names, and no other
+    assert "--prerelease" not in solved
+    assert installed[-1] == solved[solved.index("--output-file") + 1]
+    assert ours[-2:] == ["--editable", str(ROOT)]
+    assert tests[0] == solved[solved.index("--python") + 1] == ours[ours.index("--python") + 1]
+    assert tests[-3:] == ["-n", "2", "tests/run/test_run.py"]
+    assert ("-W" in tests) == (kind == "candidate")
+    assert not Path(venv[-1]).parent.exists()
+    said = capsys.readouterr().out
+    assert "hydra-core==1.3.8 numpy==2.0.0" in said
+    assert "six" not in said

@@ -1,0 +1,174 @@
+"""The contact sheet, and the page of pictures that it draws: every stage is there, and shows something."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from PIL import Image, ImageFont
+
+from attacks.runtime.files import sha256
+from transforms import Affine, Brightness, Compose, Perspective, Quantise, Sobol
+from transforms.registry import STAGES
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "transforms.md").read_text()
+PICTURES = ROOT / "docs" / "transforms"
+SHOWN = yaml.safe_load((PICTURES / "stages.yaml").read_text())
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("show_views_script", ROOT / "scripts" / "show_views.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_stage_has_an_example_and_a_section_in_the_order_of_the_registry():
+    assert list(SHOWN) == list(STAGES)
+    assert re.findall(r"^#### (.*)$", PAGE, re.MULTILINE) == list(STAGES)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_the_section_of_a_stage_names_its_class_its_arguments_and_its_picture(name):
+    section = PAGE.split(f"\n#### {name}\n")[1].split("\n#")[0]
+    assert f"`{STAGES[name].__name__}`" in section
+    assert f"![{name}](transforms/{name}.jpg)" in section
+    for argument in SHOWN[name]:
+        assert f"`{argument}" in section, argument
+
+
+def test_every_preset_and_every_resizer_is_in_the_page():
+    from transforms.resizing.resize import NAMES
+
+    presets = {path.stem for path in (ROOT / "configs" / "transforms").glob("*.yaml")}
+    assert {name for name in [*presets, *NAMES] if f"`{name}`" not in PAGE} == set()
+
+
+def test_the_pictures_are_those_of_the_stages_and_small():
+    files = sorted(PICTURES.glob("*.jpg"))
+    assert [path.stem for path in files] == sorted(STAGES)
+    sizes = [path.stat().st_size for path in files]
+    assert max(sizes) <= 40_000 and sum(sizes) <= 1_000_000
+    assert len({sha256(path) for path in files}) == len(files)
+
+
+def test_every_picture_shows_a_change():
+    from attacks.experiment.build.pipeline import stages
+    from transforms import Grid, resize
+
+    y, x = torch.meshgrid(torch.linspace(0, 1, 48), torch.linspace(0, 1, 48), indexing="ij")
+    image = torch.stack([x, y, 0.5 + 0.5 * (40 * x * y).sin()])[None]
+    for name, stage in zip(SHOWN, stages(SHOWN, "stages"), strict=True):
+        u = (Grid() if stage.dims == 1 else Sobol())(5 if stage.dims else 1, stage.dims, seed=0)
+        views = Compose([stage])(image, u)
+        change = resize(views, 48, "pil_bicubic") - image
+        assert change.abs().mean(dim=(1, 2, 3)).max() > 0.01, name
+
+
+def test_labels_hold_the_values_of_what_varies(script):
+    stage = Affine(degrees=30, translate=(0.1, 0.1), scale=(0.5, 1.5))
+    u = torch.tensor([[0.25, 0.5, 0.5, 0.5, 0.5], [0.75, 0.125, 0.5, 0.5, 0.5]])
+    names, values = script.labels(Compose([stage]), u)
+    assert names == ["angle (deg)", "scale (x)"]
+    assert values == [["-15", "1"], ["15", "0.625"]]
+
+
+def test_labels_of_several_stages_name_them_and_say_how_many_are_left_out(script):
+    pipeline = Compose([Perspective(0.2), Brightness(0.2), Quantise()])
+    u = Sobol()(2, pipeline.dims, seed=0)
+    names, values = script.labels(pipeline, u)
+    assert names == list(pipeline.names) and len(values[0]) == 9
+    assert [float(row[-1]) for row in values] == pytest.approx(pipeline.values(u)[:, -1].tolist(), rel=5e-3)
+    names, values = script.labels(pipeline, u, most=4)
+    assert names == [*pipeline.names[:3], "and 6 more"] and [len(row) for row in values] == [4, 4]
+
+
+def test_long_names_are_wrapped_between_words(script):
+    font = ImageFont.load_default(size=script.FONT)
+    text = "perspective bottom-right corner right (of half side)"
+    lines = script.wrapped(text, 120, font)
+    assert len(lines) > 1 and " ".join(" ".join(lines).split()) == text
+    assert all(font.getlength(line) <= 140 for line in lines)
+    assert script.wrapped(text, 1000, font) == [text]
+
+
+def test_a_sheet_holds_the_original_and_the_views_pixel_for_pixel(script):
+    original, views = torch.zeros(3, 40, 60), [torch.full((3, 30, 70), level / 255) for level in (50, 100, 150)]
+    made = script.sheet(original, views, ["angle (deg)"], [["1"], ["2"], ["3"]], columns=2)
+    height = 40 + 2 * script.GAP + 2 * script.LEADING  # a row: pictures, "view 1", one value
+    head = (made.width - script.GAP) - 2 * (70 + script.GAP)  # left of the views
+    assert made.height == script.GAP + 2 * height and head > 60
+    assert made.getpixel((script.GAP, script.GAP)) == (0, 0, 0)
+    for i, level in enumerate((50, 100, 150)):
+        row, column = divmod(i, 2)
+        left = made.width - (2 - column) * (70 + script.GAP)
+        top = script.GAP + row * height + 5  # centred in 40 rows
+        box = made.crop((left, top, left + 70, top + 30))
+        assert box.getextrema() == ((level, level),) * 3
+        below = made.crop((left, top + 35 + script.GAP + script.LEADING, left + 70, row * height + height))
+        assert below.convert("L").getextrema()[0] < 128, "the value is written below its view"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [["--transforms", "camera"], ["--stage", "{affine: {degrees: 30}, jpeg: {quality: 10}}", "--sampler", "uniform"]],
+    ids=["preset", "stage"],
+)
+def test_the_script_writes_a_sheet(script, source, tmp_path, capsys):
+    out = tmp_path / "new" / "sheet.png"
+    assert script.main([*source, "--out", str(out), "--side", "64", "--draws", "3", "--columns", "2"]) == 0
+    assert capsys.readouterr().out == f"{out}\n"
+    with Image.open(out) as picture:
+        assert picture.format == "PNG" and picture.width > 3 * 64 and picture.height > 2 * 64
+    first = out.read_bytes()
+    script.main([*source, "--out", str(out), "--side", "64", "--draws", "3", "--columns", "2"])
+    assert out.read_bytes() == first
+
+
+def test_the_script_draws_a_page_of_all_stages(script, tmp_path, monkeypatch):
+    few = {name: SHOWN[name] for name in ("flip", "quantise", "thin_plate")}
+    (tmp_path / "stages.yaml").write_text(yaml.safe_dump(few, sort_keys=False))
+    monkeypatch.setattr(script, "STAGES", tmp_path / "stages.yaml")
+    assert script.main(["--all", str(tmp_path / "made")]) == 0
+    assert sorted(path.name for path in (tmp_path / "made").iterdir()) == [
+        "flip.jpg",
+        "quantise.jpg",
+        "thin_plate.jpg",
+    ]
+    for path in (tmp_path / "made").iterdir():
+        with Image.open(path) as mine, Image.open(PICTURES / path.name) as shipped:
+            assert mine.size == shipped.size
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--transforms", "nothing"],
+        ["--transforms", "missing.yaml"],
+        ["--stage", "{nothing: {}}"],
+        ["--stage", "{affine: {degree: 3}}"],
+        ["--stage", "{affine: [3}"],
+        ["--stage", "[affine]"],
+        ["--stage", "{affine: {degrees: !!timestamp x}}"],
+        ["--stage", "{affine: {_target_: os.system}}"],
+        ["--stage", "{affine: {degrees: '${oc.env:HOME}'}}"],
+        ["--stage", "{affine: {degrees: '${nowhere}'}}"],
+        ["--stage", "{brightness: {amount: 0.1}}", "--draws", "0"],
+        ["--stage", "{brightness: {amount: 0.1}}", "--columns", "0"],
+        ["--stage", "{brightness: {amount: 0.1}}", "--side", "0"],
+        ["--stage", "{brightness: {amount: 0.1}}", "--image", "missing.png"],
+        ["--stage", "{brightness: {amount: 0.1}}", "--out", "sheet.gif"],
+        ["--stage", "{affine: {degrees: 3}}", "--sampler", "grid"],
+    ],
+    ids=" ".join,
+)
+def test_errors_are_one_line(script, arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert script.main(arguments) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and len(said) < 500
+    assert not list(tmp_path.iterdir())

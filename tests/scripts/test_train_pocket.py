@@ -1,0 +1,84 @@
+"""The script that made the shipped weights: deterministic, and it learns (its full run: docs/pocket-encoder.md)."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+
+from attacks.data.gallery import HELD_OUT, photographs
+from attacks.experiment.build.pipeline import pipeline
+from attacks.run import CONFIGS, register
+from attacks.schema.validate import validate
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+
+def train(out, steps):
+    command = [sys.executable, "scripts/train_pocket.py", str(out), "--steps", str(steps), "--batch", "16"]
+    said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment()).stdout
+    return re.sub(r", \d+ s$", "", said, flags=re.MULTILINE)  # the seconds may differ
+
+
+def environment():
+    import os
+
+    return os.environ | {"PYTHONPATH": str(ROOT)}
+
+
+@pytest.mark.slow
+def test_the_same_command_gives_the_same_file_and_the_loss_falls(tmp_path):
+    said = train(tmp_path / "a.safetensors", 8)
+    assert train(tmp_path / "b.safetensors", 8) == said
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+    first, last = (float(re.search(rf"step {n}: loss ([\d.]+)", said).group(1)) for n in (1, 8))
+    assert last < first
+
+
+@pytest.mark.slow
+def test_the_page_quotes_the_figures_of_the_shipped_file():
+    command = [sys.executable, "scripts/train_pocket.py", "--judge", "attacks/data/pocket.safetensors"]
+    said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment()).stdout
+    page = (ROOT / "docs/pocket-encoder.md").read_text()
+    quoted = page[page.index(said.splitlines()[0]) :].split("```")[0]
+    ours, theirs = (torch.tensor([float(n) for n in re.findall(r"\d+\.\d+", text)]) for text in (said, quoted))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0.01)  # another processor rounds otherwise
+
+
+def test_held_out_photographs_are_never_cut():
+    from pocket_pictures import Crops
+
+    seen = Crops(torch.Generator().manual_seed(0)).photos
+    for name in HELD_OUT:
+        assert not any(
+            photo.shape == photographs()[name].shape and torch.equal(photo, photographs()[name]) for photo in seen
+        )
+    assert len(seen) == len(photographs()) - len(HELD_OUT)
+
+
+def test_crops_of_a_batch_do_not_overlap():
+    from pocket_pictures import Crops
+
+    crops = Crops(torch.Generator().manual_seed(0))
+    # A photograph whose every pixel is another number: equal pixels would mean an overlap.
+    height, width = 300, 400
+    crops.photos = [
+        torch.arange(height * width).reshape(1, height, width).expand(3, -1, -1).double() / (height * width)
+    ]
+    seen = torch.cat([cell.flatten() for cell in crops.cells() if cell.std() >= 0])
+    assert len(seen) > 10_000 and len(seen.unique()) * 3 == len(seen)
+
+
+def test_its_camera_is_that_of_the_quickstart():
+    from train_pocket import CAMERA
+
+    register()
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS)):
+        node = validate(compose("run", overrides=["config=quickstart"])).transforms
+    assert pipeline(node).names == CAMERA.names
+    u = torch.rand(5, CAMERA.dims)
+    assert torch.equal(pipeline(node).values(u), CAMERA.values(u))

@@ -1,0 +1,103 @@
+"""Where memory runs out, whoever sends views through an encoder halves his passes, and finds the same."""
+
+import pytest
+import torch
+
+from attacks import Adversary, Away, Paired, bank, evaluate, layer_drift, mean_embedding, worst_views
+from attacks.data.gallery import on_shelf, tiles
+from attacks.evaluation.explain.deletion import curves, ranks
+from attacks.evaluation.explain.gradients import reach
+from attacks.evaluation.explain.saliency import Asked
+from attacks.evaluation.scores import embed
+from attacks.experiment.embeddings import Cache, embedded
+from tests.helpers.faulty import net, pictures, run_all
+from transforms import Affine, Compose
+
+FITS = 2
+CPU = torch.device("cpu")
+
+
+class Small(torch.nn.Module):
+    """An encoder that has room for so many pictures at once."""
+
+    def __init__(self, fits=FITS):
+        super().__init__()
+        self.net, self.fits, self.training = net(), fits, False
+        self.refused = 0
+
+    def forward(self, images):
+        if len(images) > self.fits:
+            self.refused += 1
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+        return self.net(images)
+
+
+BANK = bank(Compose([Affine(degrees=20)]), 7, seed=0, purpose="evaluate")
+
+
+def curve(encoder):
+    places = {"any": ranks(torch.rand(10, 12, generator=torch.Generator().manual_seed(0)), 0)}
+    return torch.cat(list(curves(Asked(encoder), pictures()[0], net()(pictures()[:1])[0], places, 5).values()))
+
+
+USERS = {
+    "losses": lambda e: BANK.losses(pictures(), net()(pictures()), e, Away(), 5),
+    "paired": lambda e: BANK.losses(pictures(), net()(pictures()), e, Paired(Away()), 5, untouched=pictures()),
+    "features": lambda e: BANK.features(pictures(), e, 5),
+    "evaluate": lambda e: (
+        evaluate(pictures(), net()(pictures()), net()(pictures()), encoder=e, bank=BANK, chunk=5).cosine
+    ),
+    "embed": lambda e: embed(pictures(5), e, CPU, 5),
+    "anchors": lambda e: mean_embedding(pictures(), e, BANK, 5),
+    "worst": lambda e: (
+        worst_views(
+            pictures(),
+            net()(pictures()),
+            encoder=e,
+            objective=Away(),
+            transforms=BANK.transforms,
+            k=9,
+            keep=4,
+            chunk=5,
+        ).losses
+    ),
+    "drift": lambda e: layer_drift(
+        e, pictures(), {"eot": pictures().flip(0)}, BANK, {"net.1": "flat", "output": "flat"}, chunk=5
+    ).cosine["eot"],
+    "deletion": curve,
+    "reach": lambda e: reach(Asked(e), pictures(), net()(pictures()), BANK, 5).saliency,
+}
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_passes_are_halved(name):
+    few, many = Small(), Small(100)
+    assert torch.allclose(USERS[name](few), USERS[name](many), atol=1e-5)
+    assert few.refused
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_one_view_that_does_not_fit_is_an_error_that_says_what_to_lower(name):
+    with pytest.raises(
+        MemoryError, match=r"`engine.chunk` cannot go lower: .*`data.size`.*Tried to allocate"
+    ) as told:
+        USERS[name](Small(0))
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("adversary", [None, Adversary(12, 1)], ids=["plain", "adversary"])
+def test_an_attack_bears_it(adversary):
+    few = Small()
+    run_all(encoder=few, stages=[Affine(degrees=20)], adversary=adversary)
+    assert few.refused
+
+
+def test_a_gallery_is_embedded_in_smaller_passes_and_those_are_not_kept(tmp_path):
+    gallery = on_shelf(tiles(64).shelf())
+    few, many = Small(3), Small(100)
+    for each in (few, many):
+        each.net = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten())
+    cache = Cache(tmp_path, "0", 192)
+    found = embedded(gallery, few, CPU, 5, cache)
+    assert torch.allclose(found.rows, embedded(gallery, many, CPU, 5).rows, atol=1e-6)
+    assert not list(tmp_path.iterdir())

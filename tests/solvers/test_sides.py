@@ -1,0 +1,123 @@
+"""The worst case of a run, beside its mean: the worst views of the held-out bank, refined."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from attacks import Away, bank, load_encoder
+from attacks.data.images import load_image
+from attacks.evaluation.scores import evaluate
+from attacks.experiment.arms import Counted
+from attacks.experiment.batch import KEPT, _worst, refinable
+from attacks.experiment.build.pipeline import preset
+from attacks.experiment.results import table
+from attacks.runtime.distributed import ALONE
+from attacks.solvers.worst import uphill
+from tests.helpers.fellows import together
+from tests.run.test_run import call
+from transforms import Affine, Brightness, Compose
+
+SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
+double = torch.float64
+ARMS = ("clean", "noise", "no_eot", "eot")
+
+
+@pytest.fixture
+def judged():
+    """Pictures, their clean embeddings, an encoder, a bank and the cosines on it."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(6)).double().eval()
+    images = torch.rand(3, 3, 12, 14, dtype=double)
+    with torch.no_grad():
+        own = net(1 - images)
+        views = bank(SEEN, 16, seed=0, purpose="evaluate")
+        views = views._replace(u=views.u.double())
+        return images, own, net, views, evaluate(images, own, own, encoder=net, bank=views)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("steps", [0, 4])
+def test_the_passes_are_shared_and_counted_and_the_answer_is_that_of_one(judged, size, steps):
+    images, own, net, views, scores = judged
+
+    def work(world):
+        counted = Counted(net)
+        given = {"losses": scores.cosine, "refine_steps": steps, "keep": 4, "chunk": 5, "world": world}
+        return uphill(images, own, encoder=counted, objective=Away(), views=views, **given), counted
+
+    found = together(size, work)
+    alone = work(ALONE)[0]
+    for worst, _ in found:
+        torch.testing.assert_close(worst.losses, alone.losses, rtol=0, atol=1e-12)
+    passes = 3 * 4 * (steps + 1) if steps else 0
+    assert sum(counted.forward for _, counted in found) == sum(counted.backward for _, counted in found) == passes
+    # Never better for the attacker than the bank alone, and true: the views found have these cosines.
+    assert (alone.losses >= scores.cosine.sort(1, descending=True).values[:, :4]).all()
+    for i in range(3):
+        again = evaluate(images[[i]], own[[i]], own, encoder=net, bank=views._replace(u=alone.u[i]))
+        torch.testing.assert_close(alone.losses[[i]], again.cosine, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("goal", "bits", "steps"), [(None, False, 3), (torch.arange(3), False, 0), (None, True, 0)])
+def test_where_a_slope_means_nothing_the_view_of_the_bank_counts(judged, goal, bits, steps):
+    images, own, net, views, scores = judged
+    plain = load_encoder("phash") if bits else net
+    parts, run = SimpleNamespace(goal=goal, encoder=plain), SimpleNamespace(evaluate=SimpleNamespace(refine=3))
+    bench = SimpleNamespace(parts=parts, run=run, counted=Counted(net), banks={"same": views}, chunk=8, world=ALONE)
+    assert refinable(run, parts) == steps
+    rough = scores.cosine.amax(1)
+    if goal is not None:  # the view least like the target resists most, whatever it is to the picture itself
+        like = torch.rand(scores.cosine.shape, generator=torch.Generator().manual_seed(0))
+        scores = scores._replace(goal_cosine=like)
+        rough = torch.stack([row[int(mine.argmin())] for row, mine in zip(scores.cosine, like, strict=True)])
+    found = _worst(bench, images, own, scores)
+    assert bench.counted.forward == (3 * KEPT * (steps + 1) if steps else 0)
+    assert torch.equal(found, rough) if not steps else (found >= rough).all() and (found > rough).any()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The same small run without refinement and with three steps of it."""
+    folders = {steps: tmp_path_factory.mktemp("runs") / str(steps) for steps in (0, 3)}
+    with pytest.MonkeyPatch.context() as patch:
+        for steps, folder in folders.items():
+            small = ["config=smoke", "data.count=1", "attack.steps=2", "evaluate.views=8"]
+            assert call(patch, *small, f"evaluate.refine={steps}", f"hydra.run.dir={folder}") == 0
+    return folders, {steps: json.loads((folder / "metrics.json").read_text()) for steps, folder in folders.items()}
+
+
+@pytest.mark.slow
+def test_a_run_tells_the_refined_worst_case_and_what_it_cost(runs):
+    folders, contents = runs
+    rough, fine = contents[0], contents[3]
+    assert [content["bank"].pop("refine") for content in (rough, fine)] == [0, 3]
+    for key in ("forward", "backward"):
+        assert fine["cost"][key] - rough["cost"][key] == len(ARMS) * KEPT * (3 + 1)
+    worst = {arm: [c["arms"][arm].pop("worst_cosine")["mean"] for c in (rough, fine)] for arm in ARMS}
+    assert all(after >= before for before, after in worst.values())
+    assert any(after > before + 0.01 for before, after in worst.values())
+    assert [rough[key] for key in ("arms", "bank")] == [fine[key] for key in ("arms", "bank")]
+
+    # Without steps it is the highest cosine of the bank, of the saved file.
+    encoder, views = load_encoder(), bank(preset("camera"), 8, seed=0, purpose="evaluate")
+    load = lambda arm: load_image(next((folders[0] / "pictures" / arm).iterdir()))[0][None]  # noqa: E731
+    with torch.no_grad():
+        own = encoder(load("clean"))
+    for arm in ARMS:
+        cosine = evaluate(load(arm), own, own, encoder=encoder, bank=views).cosine
+        assert worst[arm][0] == pytest.approx(float(cosine.max()), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_the_worst_case_stands_under_the_table_and_in_the_report(runs):
+    folders, _ = runs
+    for steps, words in ((0, "worst view of the bank: "), (3, "worst view, refined: ")):
+        content = json.loads((folders[steps] / "metrics.json").read_text())
+        value = content["arms"]["eot"]["worst_cosine"]
+        line = table(content).splitlines()[-1]
+        assert line.startswith(f"{words}cosine eot {value['mean']:.3f} [") and ", no_eot " in line
+        page = (folders[steps] / "report.html").read_text()
+        assert f"{value['mean']:.3f} <small>[" in page
+        assert ("made worse by 3 step(s)" in page) == bool(steps)

@@ -1,0 +1,97 @@
+"""An attack that is taken up after any of its steps, from a file, ends with the same bits."""
+
+import pytest
+import torch
+
+from attacks import APGD, EOT, L2, PGD, SGD, Adam, Away, Linf, Toward, Universal, Wiener
+from attacks.eot.adaptive import Adaptive
+from attacks.eot.risk import CVaR
+from attacks.objectives.aim import Aim
+from attacks.optimisers.apgd import APGD as Auto
+from attacks.optimisers.gradient import PGD as Descent
+from attacks.optimisers.square import Square
+from attacks.runtime.values import read, write
+from attacks.solvers.solver import watch
+from attacks.solvers.suite import Member, suite
+from attacks.solvers.worst import Adversary
+from tests.helpers.small import small, smooth
+from transforms import Affine, Brightness, Compose, Uniform
+
+SEEN = Compose([Affine(degrees=20, translate=0.1), Brightness(0.2)])
+STEPS = 7
+RUNS = {
+    "pgd": {"optimiser": PGD()},
+    "nesterov": {"optimiser": Descent(nesterov=True)},
+    "sgd": {"optimiser": SGD(lr=1.0)},
+    "adam": {"optimiser": Adam()},
+    "apgd": {"optimiser": APGD()},
+    "wiener": {"optimiser": Wiener()},
+    "square": {"optimiser": Square()},
+    "l2": {"perturbation": L2(1.0)},
+    "shared": {"perturbation": Universal(Linf(0.1))},
+    "shared square": {"perturbation": Universal(Linf(0.1)), "optimiser": Square()},
+    "adaptive": {"adaptive": Adaptive(0.99, 1), "budget": 60},
+    "budgets": {"budget": torch.tensor([6, 14])},
+    "adversary": {"adversary": Adversary(4, 1)},
+    "risk": {"eot": EOT(SEEN, Uniform(), n=2, chunk=64, risk=CVaR(0.5))},
+    "stop": {"stop": -0.15},
+    "restarts": {"restarts": 3},
+    "restarts with stop": {"restarts": 3, "stop": -0.15},
+    "restarts of a search": {"restarts": 2, "optimiser": Square()},
+}
+
+
+@pytest.fixture(scope="module")
+def problem():
+    net, images = small(), smooth()
+    parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD(), "seed": 5}
+    anchor = torch.randn(2, 12, generator=torch.Generator().manual_seed(2))
+    return images, anchor, parts | {"eot": EOT(SEEN, Uniform(), n=2, chunk=64), "steps": STEPS}
+
+
+def facts(step, best):
+    """All that a step shows, as bytes and numbers."""
+    values = [step.delta, *step.estimate, step.active, *(() if best is None else best)]
+    return [v.numpy().tobytes() if isinstance(v, torch.Tensor) else v for v in values] + [step.evals, step.last]
+
+
+def same_after_each(tmp_path, run):
+    """Cut the run after each of its steps; `run(position)` gives (step, best) from there."""
+    whole = list(run(None))
+    assert len(whole) > 1
+    for at, (step, _) in enumerate(whole):
+        write(tmp_path / "position", step.position, "key")
+        went_on = list(run(read(tmp_path / "position", "key")))
+        assert [facts(*each) for each in went_on] == [facts(*each) for each in whole[at + 1 :]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_taken_up_after_any_step_the_rest_is_the_same(problem, tmp_path, name):
+    images, anchor, parts = problem
+    setup = parts | RUNS[name]
+    same_after_each(tmp_path, lambda at: watch(images, anchor, standing=at, **setup))
+
+
+def test_so_is_a_suite(problem, tmp_path):
+    images, anchor, parts = problem
+    attacks = [Member("pgd", Toward(), anchor, PGD()), Member("square", Toward(), anchor, Square())]
+    attacks.append(Member("apgd", Away(), anchor, Auto()))
+    setup = {name: part for name, part in parts.items() if name not in ("objective", "optimiser")}
+
+    def run(at):
+        for _, step, best in suite(images, Aim(Toward(), anchor), attacks, stand=at, **setup):
+            yield step, best
+
+    same_after_each(tmp_path, run)
+
+
+def test_a_step_changes_nothing_of_the_position_before_it(problem, tmp_path):
+    images, anchor, parts = problem
+    kept = []
+    for at, (step, _) in enumerate(watch(images, anchor, restarts=2, **parts)):
+        write(tmp_path / f"{at}", step.position, "key")
+        kept.append(step.position)
+    for at, position in enumerate(kept):
+        write(tmp_path / "again", position, "key")
+        assert (tmp_path / "again").read_bytes() == (tmp_path / f"{at}").read_bytes()

@@ -1,0 +1,283 @@
+"""The worst views: against an exhaustive look, against optima in closed form, and against the risk that they are."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from attacks import EOT, Away, CVaR, Paired, Toward, bank, load_encoder
+from attacks.data.gallery import tiles
+from attacks.experiment.build.pipeline import preset
+from attacks.runtime.distributed import World
+from attacks.solvers import worst
+from attacks.solvers.worst import Adversary, both_sides, uphill, worst_views
+from tests.helpers.fellows import together
+from transforms import Affine, Brightness, Compose, scene_of
+
+SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
+double = torch.float64
+
+
+class Paint:
+    """A picture whose channels are the coordinates themselves, so that losses are functions over the unit cube. The
+    third coordinate is discrete: it counts in tenths, and passes a gradient straight through."""
+
+    dims, names, discrete = 3, ("a", "b", "c"), (2,)
+
+    def values(self, u):
+        tenths = u[:, 2:] + ((10 * u[:, 2:]).floor() / 10 - u[:, 2:]).detach()
+        return torch.cat([u[:, :2], tenths], dim=1)
+
+    def __call__(self, images, u):
+        return 0 * images + self.values(u)[:, :, None, None]
+
+
+class Near:
+    """Highest where the first two coordinates are the anchor's; the third lifts it."""
+
+    stationary_at_anchor = False
+
+    def __call__(self, features, anchor):
+        gap = (features[:, :2] - anchor[:, :2]).square().sum(1)
+        return features[:, 2] - gap
+
+
+def without(parts):
+    """The parts but for the pipeline, which a bank has already."""
+    return {name: part for name, part in parts.items() if name != "transforms"}
+
+
+@pytest.fixture
+def setting():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(6)).double().eval()
+    images = torch.rand(3, 3, 12, 14, dtype=double)
+    net(images)
+    return images, torch.randn(3, 6, dtype=double), {"encoder": net, "objective": Toward(), "transforms": SEEN}
+
+
+@pytest.mark.parametrize("keep", [1, 3, 32])
+def test_without_refinement_they_are_the_highest_of_all(setting, keep):
+    images, anchor, parts = setting
+    found = worst_views(images, anchor, k=32, refine_steps=0, keep=keep, seed=4, chunk=5, **parts)
+    views = bank(SEEN, 32, seed=4, purpose="worst")
+    losses = views._replace(u=views.u.double()).losses(images, anchor, parts["encoder"], Toward(), 64)
+    torch.testing.assert_close(found.losses, losses.sort(1, descending=True).values[:, :keep], rtol=0, atol=1e-12)
+    for i in range(3):
+        for u, loss in zip(found.u[i], found.losses[i], strict=True):
+            row = (views.u.double() == u).all(1).nonzero().item()
+            assert abs(float(losses[i, row] - loss)) < 1e-12
+
+
+def test_refinement_finds_a_maximum_in_closed_form():
+    # Of each picture another one: inside, at an edge, and beyond a corner.
+    peaks = torch.tensor([[0.3, 0.7, 0], [0.0, 0.5, 0], [1.5, -0.5, 0]], dtype=double)
+    images, parts = torch.zeros(3, 3, 2, 2, dtype=double), {"objective": Near(), "transforms": Compose([Paint()])}
+    parts["encoder"] = lambda pixels: pixels.mean((2, 3))
+    rough = worst_views(images, peaks, k=16, refine_steps=0, keep=4, **parts)
+    fine = worst_views(images, peaks, k=16, refine_steps=40, keep=4, **parts)
+    for i in range(3):
+        assert set(fine.u[i, :, 2].tolist()) == set(rough.u[i, :, 2].tolist())  # discrete: as drawn
+    assert (fine.u >= 0).all()
+    assert (fine.u < 1).all()
+    torch.testing.assert_close(fine.u[:, :, :2], peaks[:, None, :2].clamp(0, 1).expand(3, 4, 2), rtol=0, atol=1e-3)
+    assert (fine.losses.diff(dim=1) <= 0).all()
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 100])
+def test_no_loss_is_below_that_of_the_random_views_and_all_are_true(setting, chunk):
+    images, anchor, parts = setting
+    before = worst_views(images, anchor, k=16, refine_steps=0, keep=3, chunk=chunk, **parts).losses
+    for steps in (1, 3, 8):
+        found = worst_views(images, anchor, k=16, refine_steps=steps, keep=3, chunk=chunk, **parts)
+        assert (found.losses >= before).all()
+        assert (found.losses[:, 0] > before[:, 0]).any()
+        pixels = SEEN(scene_of(images), found.u.flatten(0, 1))
+        true = Toward()(parts["encoder"](pixels), anchor.repeat_interleave(3, 0)).view(3, 3)
+        torch.testing.assert_close(found.losses, true, rtol=0, atol=1e-12)
+        before = found.losses
+
+
+def test_a_picture_does_not_feel_its_neighbours_nor_the_chunk(setting):
+    images, anchor, parts = setting
+    together = worst_views(images, anchor, k=16, refine_steps=4, keep=3, chunk=64, **parts)
+    most = []
+    net = parts["encoder"]
+    parts["encoder"] = lambda pixels: (most.append(len(pixels)), net(pixels))[1]
+    for i in range(3):
+        alone = worst_views(images[[i]], anchor[[i]], k=16, refine_steps=4, keep=3, chunk=2, **parts)
+        torch.testing.assert_close(alone.u, together.u[[i]], rtol=0, atol=1e-12)
+        torch.testing.assert_close(alone.losses, together.losses[[i]], rtol=0, atol=1e-12)
+    assert max(most) == 2
+
+
+@pytest.mark.parametrize("size", [2, 7])
+def test_processes_share_the_work_and_find_the_same(setting, size):
+    # Seven have more hands than there are views to refine, and than the adversary has views.
+    images, anchor, parts = setting
+
+    def look(which, u):
+        beside = anchor[which.repeat_interleave(len(u) // len(which))]
+        return Toward()(parts["encoder"](SEEN(scene_of(images[which]), u)), beside)
+
+    def both(world):
+        eot, given = EOT(SEEN, n=1, chunk=4), {"like": images, "count": 3, "seed": 1, "step": 2}
+        u = Adversary(5, 2).views(look, eot, 1, world=world, **given)
+        return *worst_views(images, anchor, k=8, refine_steps=3, keep=2, world=world, **parts), u
+
+    wanted = both(World())
+    for found in together(size, both):
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_a_paired_objective_compares_the_same_views(setting):
+    images, anchor, parts = setting
+
+    class Beside(Away):
+        paired = True
+
+    parts["objective"] = Beside()
+    same = worst_views(images, anchor, k=8, refine_steps=2, keep=2, untouched=images, **parts)
+    torch.testing.assert_close(same.losses, torch.ones_like(same.losses), rtol=0, atol=1e-12)
+    other = worst_views(images, anchor, k=8, refine_steps=2, keep=2, untouched=1 - images, **parts)
+    assert (other.losses < 0.999).all()
+
+
+def test_the_slope_of_a_paired_objective_is_that_of_finite_differences(setting, monkeypatch):
+    # The coordinates move both views of a pair.
+    images, anchor, parts = setting
+    slope, seen = worst._slope, []
+
+    def compared(look, which, u):
+        found = slope(look, which, u)
+        with torch.no_grad():
+            h = 1e-6 * torch.eye(u.shape[1], dtype=double)
+            sides = [torch.stack([look(which, u + sign * row) for row in h], dim=1) for sign in (1, -1)]
+        torch.testing.assert_close(found[1], (sides[0] - sides[1]) / 2e-6, rtol=1e-3, atol=1e-6)
+        seen.append(found[1].abs().amax())
+        return found
+
+    monkeypatch.setattr(worst, "_slope", compared)
+    parts["objective"] = Paired(Away())
+    worst_views(images, anchor, k=8, refine_steps=2, keep=2, untouched=1 - images, **parts)
+    assert len(seen) == 3 and min(seen) > 1e-3
+
+
+def test_a_paired_objective_says_what_it_misses(setting):
+    images, anchor, parts = setting
+    parts["objective"] = Paired(Away())
+    with pytest.raises(ValueError, match="compares each view with that of the picture before the attack"):
+        worst_views(images, anchor, k=2, **parts)
+    with pytest.raises(ValueError, match="compares each view with that of the picture before the attack"):
+        uphill(images, anchor, views=bank(SEEN, 2, seed=0, purpose="x"), losses=torch.zeros(3, 2), **without(parts))
+
+
+@pytest.mark.parametrize("refine_steps", [0, 3])
+def test_a_pipeline_without_coordinates_has_one_view(setting, refine_steps):
+    images, anchor, parts = setting
+    parts["transforms"] = Compose()
+    found = worst_views(images, anchor, k=4, refine_steps=refine_steps, keep=2, **parts)
+    plain = Toward()(parts["encoder"](images), anchor)
+    torch.testing.assert_close(found.losses, plain[:, None].expand(3, 2), rtol=0, atol=1e-12)
+    assert found.u.shape == (3, 2, 0)
+
+    def look(which, u):
+        return plain[which.repeat_interleave(len(u) // len(which))]
+
+    eot, given = EOT(Compose(), n=2), {"like": images, "count": 3, "seed": 1, "step": 2}
+    assert Adversary(4, refine_steps).views(look, eot, 2, **given).shape == (3, 2, 0)
+
+
+def test_where_no_gradient_reaches_the_coordinates_the_random_views_stay(setting):
+    images, anchor, parts = setting
+    net = parts["encoder"]
+    parts["encoder"] = lambda pixels: net(pixels.detach())
+    rough = worst_views(images, anchor, k=8, refine_steps=0, keep=2, **parts)
+    found = worst_views(images, anchor, k=8, refine_steps=5, keep=2, **parts)
+    assert torch.equal(found.u, rough.u)
+
+
+@pytest.mark.parametrize(("keep", "k"), [(0, 4), (5, 4), (1, 0)])
+def test_keep_must_not_exceed_the_views(setting, keep, k):
+    images, anchor, parts = setting
+    with pytest.raises(ValueError, match="`keep` must lie in"):
+        worst_views(images, anchor, k=k, keep=keep, **parts)
+
+
+@pytest.fixture
+def inner(setting):
+    """What a step of the loop hands to the adversary, for two of the pictures."""
+    images, anchor, parts = setting
+    passes = []
+
+    def loss(pixels, which):
+        passes.append(len(pixels))
+        return F.cosine_similarity(parts["encoder"](pixels), anchor[which], dim=1)
+
+    def look(which, u):
+        return loss(SEEN(scene_of(images[which]), u), which.repeat_interleave(len(u) // len(which)))
+
+    return images, loss, look, passes
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_the_adversarys_gradient_is_that_of_the_tail(inner, n):
+    images, loss, look, _ = inner
+    eot, given = EOT(SEEN, n=n, chunk=7), {"like": images, "count": 3, "seed": 1, "step": 2}
+    u = Adversary(k=16).views(look, eot, n, **given)
+    assert u.shape == (3, n, SEEN.dims)
+    random = eot.draws(16, SEEN.dims, seed=1, step=2).double()
+    delta = 0.1 * torch.randn_like(images)
+
+    def moved(which, u):
+        pixels = SEEN(scene_of((images + delta)[which]), u)
+        return loss(pixels, which.repeat_interleave(len(u) // len(which)))
+
+    u = Adversary(k=16).views(moved, eot, n, **given)
+
+    def scene(part, rows):
+        return scene_of(images[rows] + part)
+
+    found = eot.estimate(delta, scene, loss, u)
+    tail = Adversary(k=16).risk(n)
+    assert tail == CVaR(n / 16)
+    wanted = EOT(SEEN, n=16, risk=tail).estimate(delta, scene, loss, random)
+    torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(found.value, wanted.value, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("refine_steps", [0, 1, 3])
+@pytest.mark.parametrize("n", [1, 4])
+def test_the_adversarys_passes_are_those_that_it_counts(inner, refine_steps, n):
+    images, _, look, passes = inner
+    adversary, given = Adversary(8, refine_steps), {"like": images, "count": 3, "seed": 1, "step": 2}
+    u = adversary.views(look, EOT(SEEN, n=n), n, **given)
+    assert sum(passes) == 3 * adversary.cost(n)
+    losses = look(torch.arange(3), u.flatten(0, 1)).view(3, n)
+    rough = look(torch.arange(3), Adversary(8).views(look, EOT(SEEN, n=n), n, **given).flatten(0, 1)).view(3, n)
+    assert (losses.sort(1).values >= rough.sort(1).values - 1e-12).all()
+    assert refine_steps == 0 or (losses > rough).any()
+
+
+@pytest.mark.parametrize(("arguments", "message"), [((0,), "`k`"), ((2.0,), "`k`"), ((4, -1), "`refine_steps`")])
+def test_an_adversarys_counts_must_be_whole(arguments, message):
+    with pytest.raises(ValueError, match=f"{message} must be a whole number"):
+        Adversary(*arguments)
+    with pytest.raises(ValueError, match="`k` must be at least the number of views of a step, 8; got 4"):
+        Adversary(4).cost(8)
+
+
+def test_both_sides_of_photographs():
+    images, encoder, camera = tiles(96).images[[0, 40]], load_encoder(), preset("camera")
+    with torch.no_grad():
+        clean = encoder(images)
+    noisy = (images + 0.3 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))).clamp(0, 1)
+    views = bank(camera, 32, seed=0, purpose="held-out")
+    parts = {"encoder": encoder, "objective": Away()}
+    losses = views.losses(noisy, clean, encoder, Away(), 64)
+    sides = both_sides(noisy, clean, views=views, refine_steps=5, keep=2, **parts)
+    torch.testing.assert_close(sides.mean, losses.mean(1))
+    assert (sides.worst > losses.amax(1) + 0.01).all()  # the gradient finds what 32 random views do not
+    again = views._replace(u=sides.u).losses(noisy, clean, encoder, Away(), 64).diagonal()
+    torch.testing.assert_close(sides.worst, again, rtol=0, atol=1e-4)
+    assert sides.u.shape == (2, camera.dims)

@@ -1,0 +1,61 @@
+"""Imports run downwards: which room may import which. A new module needs no line here; a new arrow does."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Package -> a row a room, with the rooms it may import, all of them above it. `attacks` may import `transforms`.
+ROOMS = {
+    "attacks": """
+        schema      <-
+        runtime     <- schema
+        encoders perturbations <- runtime schema
+        data        <- perturbations runtime
+        eot         <- encoders runtime
+        objectives  <- encoders eot perturbations
+        optimisers  <- eot runtime
+        solvers     <- encoders eot objectives optimisers perturbations runtime
+        evaluation  <- data encoders eot objectives optimisers runtime solvers
+        report      <- data encoders evaluation runtime solvers
+        experiment  <- data encoders eot evaluation objectives optimisers perturbations report runtime schema solvers
+        physical    <- data encoders eot evaluation experiment perturbations runtime schema
+        run         <- experiment report runtime schema
+        notebook    <- experiment run runtime""",
+    "transforms": """
+        draws ranges sampling <-
+        colour scene <- ranges sampling
+        compose resizing <- colour sampling scene
+        choice on_layers <- compose sampling scene
+        compat camera geometry auditing <- colour compose draws ranges resizing sampling
+        registry widen <- camera choice colour compose geometry on_layers""",
+}
+
+
+def imported(path):
+    """What the import statements of a file name, at any depth: `a.b.name`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_imports_run_downwards(package):
+    rows = [
+        (left.split(), right.split()) for left, _, right in (r.partition("<-") for r in ROOMS[package].split("\n"))
+    ]
+    below = {room: right for left, right in rows for room in left}
+    order = list(below)
+    assert all(order.index(other) < order.index(room) for room in below for other in below[room]), "a cycle"
+    for path in (ROOT / package).rglob("*.py"):
+        room = (*path.relative_to(ROOT / package).with_suffix("").parts,)[0]
+        for name in imported(path):
+            top, other = (*name.split("."), "")[:2]
+            assert top not in {"scripts", "tests"} and (package, top) != ("transforms", "attacks"), f"{path}: {name}"
+            assert top != "hydra" or room in {"schema", "run"}, f"{path}: only the command line imports Hydra"
+            if top == package and other in below and room in below and other != room:
+                assert other in below[room], f"{path}: {room} must not import {name}"

@@ -1,0 +1,228 @@
+"""Ranges made wider: what a stage says of itself before and after is the oracle."""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import pytest
+import torch
+
+from attacks.encoders.randomness import EncoderDraws
+from attacks.experiment.build.pipeline import CONFIGS, preset
+from tests.transforms.test_laws import every_stage
+from transforms import (
+    Affine,
+    Brightness,
+    Compose,
+    Crop,
+    Cutout,
+    Cylinder,
+    Downscale,
+    Flip,
+    GaussianBlur,
+    Jpeg,
+    OneOf,
+    OnLayers,
+    Place,
+    ResizePad,
+    SensorNoise,
+    Sometimes,
+    ThinPlate,
+    Viewpoint,
+    widened,
+)
+
+PRESETS = sorted(path.stem for path in (CONFIGS / "transforms").glob("*.yaml"))
+LAST = 1 - 2**-40
+#: Values are rounded to eight digits.
+NEAR = 1e-7
+
+
+def points(dims):
+    """The two ends, single coordinates at the other end, and some points between: (N,dims)."""
+    none, ends = torch.zeros(1, dims, dtype=torch.float64), torch.eye(dims, dtype=torch.float64) * LAST
+    between = torch.rand(8, dims, dtype=torch.float64)
+    return torch.cat([none, none + LAST, ends, LAST - ends, between])
+
+
+def extent(stage):
+    values = stage.values(points(stage.dims))
+    return values.amin(0), values.amax(0)
+
+
+def one(stage, factor=1.5):
+    return widened(Compose([stage]), factor).stages[0]
+
+
+@every_stage
+def test_the_coordinates_are_the_same_and_none_is_narrower_than_before(name, stage):
+    before = Compose([stage])
+    ends = [before, *(widened(before, factor) for factor in (1.1, 1.5, 1.7, 2.5, 8, 40))]
+    assert {each.names for each in ends} == {before.names} and {each.discrete for each in ends} == {before.discrete}
+    for narrow, wide in pairwise(ends):  # a larger factor contains the smaller one's
+        (low, high), (lower, higher) = extent(narrow), extent(wide)
+        slack = NEAR * (high.abs() + low.abs())
+        assert (lower <= low + slack).all() and (higher >= high - slack).all()
+
+
+@every_stage
+def test_what_stands_still_does_not_begin_to_vary(name, stage):
+    before, after = extent(stage), extent(one(stage))
+    still = before[0] == before[1]
+    assert torch.equal(after[0][still], before[0][still]) and torch.equal(after[1][still], before[1][still])
+
+
+@every_stage
+def test_views_stay_views_of_the_same_size(name, stage, photo):
+    u = points(stage.dims)
+    images = photo[..., ::2, ::2].float().expand(len(u), -1, -1, -1)
+    views = one(stage, 3)(images, u.float().clamp(max=1 - 2**-24))
+    assert views.shape == stage(images[:1], u[:1].float()).expand(len(u), -1, -1, -1).shape
+    assert views.isfinite().all() and views.amin() >= 0 and views.amax() <= 1
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_can_be_widened(name, photo):
+    before = preset(name)
+    after = widened(before, 1.5)
+    assert widened(before, 1) == before and after.names == before.names
+    u = torch.rand(3, after.dims)
+    views = after(photo.float(), u)
+    assert views.isfinite().all() and views.shape == before(photo.float(), u).shape
+    if any(low < high for low, high in zip(*map(torch.Tensor.tolist, extent(before)), strict=True)) and name != "si":
+        assert after != before
+
+
+@pytest.mark.parametrize(
+    ("stage", "positive"),
+    [
+        (Affine(degrees=(-10, 30), scale=(0.5, 2), shear=(-5, -1), translate=0.1), [1]),
+        (Viewpoint(yaw=(5, 10), roll=(-3, 0), distance=(1.5, 2), fov=(20, 30)), [0, 3, 4]),
+        (SensorNoise(read=(0.01, 0.03), shot=(0.001, 0.004)), [0, 1]),
+        (ThinPlate(0.1), []),
+        (Place((0.2, 0.4), (-20, 10), (0.3, 0.6), (0.4, 0.5), frame=(1.0, 1.5), aspect=2), [0, 2, 3]),
+    ],
+)
+def test_the_width_is_so_many_times_that_of_before_about_the_same_middle(stage, positive):
+    scales = [extent(stage), extent(one(stage))]
+    for i in (i for i, label in enumerate(stage.names) if not label.endswith("(seed)")):
+        (low, high), (lower, higher) = (
+            (a[i].log(), b[i].log()) if i in positive else (a[i], b[i]) for a, b in scales
+        )
+        assert float(higher - lower) == pytest.approx(1.5 * float(high - low), abs=1e-6)
+        assert float(lower + higher) == pytest.approx(float(low + high), abs=1e-6)
+
+
+def test_an_end_that_meets_a_limit_stays_there_and_the_other_goes_on():
+    assert one(Jpeg((50, 95))) == Jpeg((43, 100))  # 68.9 / 1.378^1.5 and 68.9 * 1.378^1.5 = 111.5
+    assert one(SensorNoise(read=(0, 0.1))) == SensorNoise(read=(0, 0.125))
+    assert one(Crop((0.3, 0.9))).scale == pytest.approx((0.3**1.25 * 0.9**-0.25, 1))
+    assert one(Crop((0.5, 1))).scale == pytest.approx((0.5**1.25, 1))
+    assert one(Cutout((0.5, 0.9)), 3).size == pytest.approx((0.5 / 1.8**0.5 / 1.8**0.5, 1), rel=0.01)
+    assert one(GaussianBlur((0, 0))) == GaussianBlur((0, 0))
+    yaw = one(Viewpoint(yaw=(-80, 20), distance=(2, 2)))
+    assert yaw.yaw == (-89, 45) and yaw.distance == (2, 2)
+
+
+def test_a_number_that_stands_for_one_point_stays():
+    assert one(Cylinder(60, distance=4)) == Cylinder(90.0, distance=4)  # an arc from 0 on, and one distance
+
+
+@pytest.mark.parametrize("factor", [2, 4, 20])
+def test_where_limits_depend_on_each_other_nothing_more_would_fit(factor):
+    # A bottle's turn is at most half of its least arc, and both want to move.
+    found = one(Cylinder((60, 180), turn=20), factor)
+    assert found.turn == pytest.approx(found.arc[0] / 2, rel=1e-6)
+    assert 20 < found.turn < 30 and found.arc[1] == pytest.approx(min(360, 180 * 3 ** ((factor - 1) / 2)), rel=1e-6)
+
+
+def test_what_is_no_range_stays():
+    pipeline = Compose(
+        [
+            Affine(10),
+            Sometimes(Cutout((0.2, 0.4), value=0.7), p=0.4),
+            OneOf([Flip(0.3), Affine(scale=(0.5, 2))], weights=(1.0, 3.0)),
+            Compose([Brightness((0.1, 0.1))]),
+            ResizePad((0.5, 0.9), value=0.3),
+        ],
+        "bicubic",
+        value=0.2,
+    )
+    assert widened(pipeline, 2) == Compose(
+        [
+            Affine(20.0),
+            Sometimes(Cutout((0.14142136, 0.56568542), value=0.7), p=0.4),
+            OneOf([Flip(0.3), Affine(scale=(0.25, 4.0))], weights=(1.0, 3.0)),
+            Compose([Brightness((0.1, 0.1))]),
+            ResizePad((0.37267800, 0.9), value=0.3),
+        ],
+        "bicubic",
+        value=0.2,
+    )
+
+
+def test_stages_of_layers_are_widened_and_an_encoders_own_draws_are_not():
+    own = EncoderDraws(Compose([Brightness(0.1)]))  # they run in the encoder, which knows nothing of this
+    pipeline = Compose([OnLayers([Brightness(0.1)], Place(degrees=10)), Affine(10), own])
+    layer, camera, last = widened(pipeline, 2).stages
+    assert layer.stages == (Brightness(0.2),) and layer.place.degrees == 20 and layer.place.x == (0, 1)
+    assert camera == Affine(20.0) and last == own
+
+
+def test_thumbnails_become_smaller_and_views_stay_as_large():
+    assert one(Downscale((48, 96))) == Downscale((40, 96), then_upscale=96)
+    assert one(Downscale((48, 96), then_upscale=200)) == Downscale((40, 114), then_upscale=200)
+    assert one(Downscale(96)) == Downscale(96)
+
+
+@dataclass(frozen=True)
+class Own:
+    """A stage of somebody's own."""
+
+    sway: tuple = (1.0, 3.0)
+    p: float = 0.5
+    name: str = "x"
+    on: bool = True
+
+    dims: ClassVar[int] = 1
+    names: ClassVar[tuple] = ("sway (deg)",)
+
+    def values(self, u):
+        return self.sway[0] + (self.sway[1] - self.sway[0]) * u
+
+    def __call__(self, images, u):
+        return images
+
+
+@dataclass(frozen=True)
+class Sails(Own):
+    """So many of them."""
+
+    count: float = 2
+
+    @property
+    def dims(self):
+        return math.ceil(self.count)
+
+    @property
+    def names(self):
+        return tuple(f"sway of {i} (deg)" for i in range(self.dims))
+
+
+class Foreign(Own):
+    def __init__(self):
+        pass
+
+
+def test_a_stage_of_ones_own_is_widened_where_it_can_be():
+    assert one(Own(), 2) == Own((0.57735027, 5.1961524))
+    assert one(Sails(), 2) == Sails((0.57735027, 5.1961524))
+    foreign = Foreign()  # which cannot be made anew
+    assert one(foreign) is foreign
+
+
+@pytest.mark.parametrize("factor", [0.99, 0, -1, float("nan"), float("inf"), "2"])
+def test_a_factor_below_one_is_refused(factor):
+    with pytest.raises(ValueError, match="`factor` must be a number of at least 1"):
+        widened(Compose([Affine(10)]), factor)
