@@ -1,1 +1,5 @@
-"""What the attacker minimises."""
+"""What the attacker minimises, and what a perturbation's look costs."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

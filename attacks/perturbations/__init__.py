@@ -1,1 +1,5 @@
 """What may be changed: balls, sparse and spectral sets, masks, patches."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

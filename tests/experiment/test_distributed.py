@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 LAWS = """
 import json, sys, torch
-from attacks.distributed import join
+from attacks.runtime.distributed import join
 values = torch.rand(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.5
 found = {}
 for turn in range(2):  # a sweep joins again

@@ -24,7 +24,7 @@ import os, random, sys, time, types
 from pathlib import Path
 sys.modules["attacks"] = package = types.ModuleType("attacks")
 package.__path__ = [{str(ROOT / "attacks")!r}]
-from attacks.ledger import Ledger
+from attacks.runtime.ledger import Ledger
 """
 WORKER = (
     START

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import resource, sys, torch
-from attacks.engine import keep_freed_memory
+from attacks.encoders.engine import keep_freed_memory
 torch.set_num_threads(1)
 for keep in (False, True):
     assert keep_freed_memory(keep)

@@ -1,0 +1,4 @@
+from .apgd import APGD as APGD
+from .gradient import PGD as PGD, SGD as SGD, Adam as Adam
+from .square import Square as Square
+from .wiener import Wiener as Wiener
