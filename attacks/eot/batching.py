@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch import Tensor
 GROUPS = 4
 
 Group = tuple[int, ...]  # indices of views
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class Pass(NamedTuple):
@@ -72,33 +72,44 @@ def passes(images: range, views: Sequence[int], n: int, room: int) -> Iterator[P
             yield from (Pass(images, (part,)) for group in equal for part in _even(group, room))
 
 
-def within_memory(run: Callable[[Pass], Found], whole: Pass) -> Iterator[tuple[Pass, Found]]:
+def within_memory(run: Callable[[Pass], Result], whole: Pass) -> Iterator[tuple[Pass, Result]]:
     """Run a pass; where it does not fit into memory, its halves, and so on. Raises MemoryError in one line where a
     single view does not."""
-    found = _tried(run, whole)
-    if not isinstance(found, _Full):
-        yield whole, found
-        return
-    if whole.rows == 1:
-        raise MemoryError(found.words())
-    for half in whole.halves():
-        yield from within_memory(run, half)
+    todo = [whole]
+    while todo:
+        part = todo.pop()
+        try:
+            result = run(part)
+        except (RuntimeError, MemoryError) as error:
+            reason = _shortage(error)
+        else:
+            yield part, result
+            continue
+        _clear()  # here, where the error and what it held are gone
+        if part.rows == 1:
+            raise MemoryError(f"{ONE_VIEW} ({reason})")
+        first, second = part.halves()
+        todo += [second, first]
 
 
-def in_parts(run: Callable[[Tensor], Found], rows: Tensor, chunk: int) -> Iterator[tuple[Tensor, Found]]:
-    """`run` of `rows`, at most `chunk` at a time, with the part that each was; where one does not fit into memory, it
+def in_parts(run: Callable[[Tensor], Result], rows: Tensor, chunk: int) -> Iterator[tuple[Tensor, Result]]:
+    """`run` of `rows`, at most `chunk` at a time, each part with its result; where one does not fit into memory, it
     and those after it are halved. Raises MemoryError in one line where a single row does not fit."""
     start, chunk = 0, max(1, min(chunk, len(rows)))
     while start < len(rows):
         part = rows[start : start + chunk]
-        found = _tried(run, part)
-        if not isinstance(found, _Full):
-            yield part, found
-            start += len(part)
-        elif len(part) == 1:
-            raise MemoryError(found.words())
+        try:
+            result = run(part)
+        except (RuntimeError, MemoryError) as error:
+            reason = _shortage(error)
         else:
-            chunk = len(part) // 2
+            yield part, result
+            start += len(part)
+            continue
+        _clear()
+        if len(part) == 1:
+            raise MemoryError(f"{ONE_VIEW} ({reason})")
+        chunk = len(part) // 2
 
 
 @contextmanager
@@ -111,7 +122,7 @@ def memory_told() -> Iterator[None]:
             raise
         if isinstance(error, MemoryError) and str(error).startswith(RAN_OUT):
             raise
-        raise MemoryError(f"{RAN_OUT}; {INSTEAD} ({_Full(error).said})") from error
+        raise MemoryError(f"{RAN_OUT}; {INSTEAD} ({_shortage(error)})") from error
 
 
 #: What is said where memory ran out, and what can still be done.
@@ -122,30 +133,19 @@ INSTEAD = (
 )
 
 
-class _Full:
-    """Memory ran out; the error itself would keep what filled it."""
-
-    def __init__(self, error: Exception) -> None:
-        self.said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-    def words(self) -> str:
-        """What can still be done."""
-        return (
-            f"{RAN_OUT} with one view of one picture in a pass, so `engine.chunk` cannot go lower: {INSTEAD} "
-            f"({self.said})"
-        )
+ONE_VIEW = f"{RAN_OUT} with one view of one picture in a pass, so `engine.chunk` cannot go lower: {INSTEAD}"
 
 
-def _tried(run: Callable[[Any], Found], what: Any) -> Found | _Full:
-    try:
-        return run(what)
-    except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is of the first kind, numpy's of the second
-        if not out_of_memory(error):
-            raise
-        full = _Full(error)
-    if torch.cuda.is_available():  # here, where the error, and what it held, are gone
+def _shortage(error: Exception) -> str:
+    """The first line of an error of memory; any other error is raised again. (The error would keep the memory.)"""
+    if not out_of_memory(error):  # torch.OutOfMemoryError is a RuntimeError, numpy's a MemoryError
+        raise error
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _clear() -> None:
+    if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    return full
 
 
 def out_of_memory(error: Exception) -> bool:

@@ -5,8 +5,9 @@ attack = encoder + objective + perturbation + optimiser + EOT
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,30 +21,25 @@ from attacks.runtime.distributed import World
 from transforms import Scene
 
 
-class Ground(NamedTuple):
-    """Where an optimiser moves: the set of a perturbation, round some pictures.
-
-    `descend(grad, length, delta)` is the move of that length (a number, or one for each delta) that lowers the loss
-    the most, to first order; `go(delta, move)` is the point of the set that the move leads to.
-    """
-
-    descend: Callable[[Tensor, float | Tensor, Tensor], Tensor]
-    go: Callable[[Tensor, Tensor], Tensor]
-
-
-#: Pictures (B,), and the coordinates (B*V,dims) of V views of each in turn -> losses (B*V,).
-Look = Callable[[Tensor, Tensor], Tensor]
+#: Images (B,), and the coordinates (B*V,dims) of V views of each in turn -> losses (B*V,).
+LossFn = Callable[[Tensor, Tensor], Tensor]
 
 
 class Objective(Protocol):
-    """What the attacker wants; lower is better.
+    """What the attacker minimises. Inherit from it for the defaults."""
 
-    An objective with `paired` true gets, as anchor, the features of the same views of the untouched pictures.
-    """
+    #: Whether the anchor is the features of the same views of the untouched images, made anew in each pass.
+    paired: bool = False
 
     @property
     def stationary_at_anchor(self) -> bool:
-        """Whether the gradient vanishes where features equal the anchor."""
+        """Whether the gradient vanishes where features equal the anchor: then a start at zero is refused."""
+        return False
+
+    def members(self, encoder: Encoder, anchor: Tree) -> Sequence[tuple[Encoder, Objective, Tree]]:  # noqa: ARG002
+        """The parts whose *gradients* are to be combined, each with its encoder and anchor; none where the losses
+        are one number."""
+        return ()
 
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
         """The encoder's features of N views, and what each is compared with (embeddings (N,D), labels (N,), ...)
@@ -76,6 +72,10 @@ class Perturbation(Protocol):
     def shared(self) -> bool:
         """Whether one delta (1,...) serves all images, or each has its own (N,...)."""
 
+    def take(self, rows: Tensor) -> Perturbation:  # noqa: ARG002
+        """The perturbation of some of the images, where it holds something of each (a mask, a placement)."""
+        return self
+
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor: ...
     def noise(self, images: Tensor, generator: torch.Generator) -> Tensor: ...
     def scene(self, images: Tensor, delta: Tensor) -> Scene: ...
@@ -85,33 +85,46 @@ class Perturbation(Protocol):
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor: ...
 
 
-def among(perturbation: Perturbation, rows: Tensor) -> Perturbation:
-    """The perturbation of some of the pictures, if it holds something of each (a mask, a place)."""
-    part = getattr(perturbation, "take", None)
-    return perturbation if part is None else part(rows)
+@dataclass(frozen=True, eq=False)
+class Constraint:
+    """Where an optimiser moves: the set of a perturbation round some images."""
+
+    perturbation: Perturbation
+    images: Tensor
+
+    def steepest(self, grad: Tensor, length: float | Tensor, delta: Tensor) -> Tensor:
+        """The move of that length (a number, or one for each delta) that lowers the loss most, to first order."""
+        return self.perturbation.descend(grad, length, delta, self.images)
+
+    def project(self, delta: Tensor, move: Tensor) -> Tensor:
+        """The point of the set that a move leads to."""
+        return self.perturbation.move(delta, move, self.images)
 
 
 class Optimiser(Protocol):
-    """From where delta is, and what was learned there, to the next delta. A pure function: its state is a value."""
+    """From a delta and the estimate there to the next delta. A pure function: its state is a value."""
+
+    #: Whether it only proposes directions, and `search` runs it (see `Proposer`).
+    gradient_free: bool = False
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> Any: ...
-    def step(self, delta: Tensor, found: Estimate, state: Any, ground: Ground) -> tuple[Tensor, Any]: ...
+    def step(
+        self, delta: Tensor, estimate: Estimate, state: Any, constraint: Constraint
+    ) -> tuple[Tensor, Any]: ...
 
 
 class Proposer(Protocol):
-    """Where a search looks next. A pure function of the step and of the generator, the same for every picture, so
-    that a picture's path does not depend on its neighbours."""
+    """The directions of a search without gradients. A pure function of the step and of the generator, the same for
+    every image, so that an image's path does not depend on its neighbours."""
 
-    @property
-    def gradient_free(self) -> bool:
-        """True: `solve` then runs `search`."""
+    gradient_free: bool = True
 
     def direction(self, like: Tensor, *, step: int, steps: int, generator: torch.Generator) -> Tensor:
         """What to move against, (1,...) for the deltas `like` (N,...)."""
 
 
-class Inner(Protocol):
-    """The inner maximisation of a min-max attack: which views of each picture a step is taken against."""
+class Adversarial(Protocol):
+    """The inner maximisation of a min-max attack: the views of each image that a step is taken against."""
 
     def cost(self, n: int) -> int:
         """The encoder passes for each picture that choosing n views takes."""
@@ -120,23 +133,6 @@ class Inner(Protocol):
         """What the attack then minimises, as a risk over random views."""
 
     def views(
-        self, look: Look, eot: EOT, n: int, *, like: Tensor, count: int, seed: int, step: int, world: World
+        self, loss: LossFn, eot: EOT, n: int, *, like: Tensor, count: int, seed: int, step: int, world: World
     ) -> Tensor:
         """The views (count,n,dims) of a step."""
-
-
-class Setup(TypedDict):
-    """The parts of an attack, as keyword arguments of `attack` and of those that run it."""
-
-    encoder: Encoder
-    objective: Objective
-    perturbation: Perturbation
-    optimiser: Optimiser | Proposer
-    eot: EOT
-    steps: NotRequired[int]
-    seed: NotRequired[int]
-    budget: NotRequired[int | Tensor | None]
-    adaptive: NotRequired[Adaptive | None]
-    world: NotRequired[World]
-    penalty: NotRequired[Penalty | None]
-    adversary: NotRequired[Inner | None]

@@ -93,7 +93,7 @@ class APGD:
             gap=gap,
         )
 
-    def step(self, delta: Tensor, found: Estimate, state: State, ground: Ground) -> tuple[Tensor, State]:
+    def step(self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint) -> tuple[Tensor, State]:
         """The next delta and state."""
         loss = found.value if len(found.value) == len(delta) else found.value.mean(0, keepdim=True)
         state = _noted(state, delta, loss, found.grad)
@@ -104,9 +104,9 @@ class APGD:
         state = state._replace(step=state.step + 1)
         if state.step == state.steps > 1:
             return state.best, state
-        new = ground.go(point, ground.descend(grad, state.length, point)) - point
+        new = constraint.project(point, constraint.steepest(grad, state.length, point)) - point
         share = self.momentum if state.step > 1 else 1.0
-        after = ground.go(point, share * new + (1 - share) * (point - state.before))
+        after = constraint.project(point, share * new + (1 - share) * (point - state.before))
         return after, state._replace(before=point)
 
     def _checked(self, state: State) -> State:

@@ -65,20 +65,20 @@ class PGD:
         """The state before the first of `steps` steps."""
         return State(torch.zeros_like(delta), 0, steps, reach, delta if self.nesterov else None)
 
-    def step(self, delta: Tensor, found: Estimate, state: State, ground: Ground) -> tuple[Tensor, State]:
+    def step(self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint) -> tuple[Tensor, State]:
         """The next delta and state."""
         grad = found.grad
         share = grad.flatten(1).abs().sum(1).clamp(min=torch.finfo(grad.dtype).tiny)
         momentum = self.momentum * state.momentum + grad / share[:, None, None, None]
         start = delta if state.point is None else state.point
-        after = ground.go(start, ground.descend(momentum, self._length(state), start))
+        after = constraint.project(start, constraint.steepest(momentum, self._length(state), start))
         state = state._replace(momentum=momentum, step=state.step + 1)
         if not self.nesterov:
             return after, state
         state = state._replace(point=after)
         if state.step >= state.steps:
             return after, state
-        return ground.go(after, ground.descend(momentum, self.momentum * self._length(state), after)), state
+        return constraint.project(after, constraint.steepest(momentum, self.momentum * self._length(state), after)), state
 
     def _length(self, state: State) -> float:
         """Of the next step."""
@@ -111,11 +111,11 @@ class SGD:
         """The state before the first of `steps` steps."""
         return State(torch.zeros_like(delta), 0, steps, reach)
 
-    def step(self, delta: Tensor, found: Estimate, state: State, ground: Ground) -> tuple[Tensor, State]:
+    def step(self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint) -> tuple[Tensor, State]:
         """The next delta and state."""
         momentum = self.momentum * state.momentum + found.grad
         along = found.grad + self.momentum * momentum if self.nesterov else momentum
-        after = ground.go(delta, -self.lr * decay(self.schedule, state.step, state.steps) * along)
+        after = constraint.project(delta, -self.lr * decay(self.schedule, state.step, state.steps) * along)
         return after, state._replace(momentum=momentum, step=state.step + 1)
 
 
@@ -164,7 +164,7 @@ class Adam:
         nothing = torch.zeros_like(delta, dtype=wide_dtype(delta))
         return Moments(nothing, nothing, 0, steps, reach)
 
-    def step(self, delta: Tensor, found: Estimate, state: Moments, ground: Ground) -> tuple[Tensor, Moments]:
+    def step(self, delta: Tensor, estimate: Estimate, state: Moments, constraint: Constraint) -> tuple[Tensor, Moments]:
         """The next delta and state."""
         grad = found.grad.to(state.first)
         first = self.beta1 * state.first + (1 - self.beta1) * grad
@@ -173,7 +173,7 @@ class Adam:
         size = (second / (1 - self.beta2 ** (state.step + 1))).sqrt()
         agreement = torch.where(size > 0, mean.abs() / size, 0)
         length = self.rel_step_size * state.reach * decay(self.schedule, state.step, state.steps)
-        after = ground.go(delta, ground.descend(mean.to(delta), length, delta) * agreement.to(delta))
+        after = constraint.project(delta, constraint.steepest(mean.to(delta), length, delta) * agreement.to(delta))
         return after, state._replace(first=first, second=second, step=state.step + 1)
 
 

@@ -67,14 +67,14 @@ class Wiener:
         nothing = torch.zeros_like(delta, dtype=wide_dtype(delta))
         return State(nothing, nothing, 0, steps, reach)
 
-    def step(self, delta: Tensor, found: Estimate, state: State, ground: Ground) -> tuple[Tensor, State]:
+    def step(self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint) -> tuple[Tensor, State]:
         """The next delta and state."""
         grad, momentum = found.grad.to(state.even), state.step / (state.step + GROWTH)
         share = grad.flatten(1).abs().sum(1).clamp(min=torch.finfo(grad.dtype).tiny)[:, None, None, None]
         even, odd = momentum * state.even, momentum * state.odd
         even, odd = (even, odd + grad / share) if state.step % 2 else (even + grad / share, odd)
         length = self.rel_step_size * state.reach * decay(self.schedule, state.step, state.steps)
-        after = ground.go(delta, ground.descend(filtered(even, odd).to(delta), length, delta))
+        after = constraint.project(delta, constraint.steepest(filtered(even, odd).to(delta), length, delta))
         return after, state._replace(even=even, odd=odd, step=state.step + 1)
 
 
