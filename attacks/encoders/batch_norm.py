@@ -30,14 +30,13 @@ def settle(module: nn.Module) -> list[RemovableHandle]:
 
 
 def settles(run: Run) -> Run:
-    """For a generator that is given an `encoder`: of a module the norms are settled while it runs."""
+    """For a generator whose first argument is a problem: the norms of its encoder are settled while it runs."""
 
     @wraps(run)
-    def whole(*args: Any, **given: Any) -> Generator[Any, Any, Any]:
-        encoder = given.get("encoder")
-        handles = settle(encoder) if isinstance(encoder, nn.Module) else []
+    def whole(problem: Any, *args: Any, **options: Any) -> Generator[Any, Any, Any]:
+        handles = settle(problem.encoder) if isinstance(problem.encoder, nn.Module) else []
         try:
-            return (yield from run(*args, **given))
+            return (yield from run(problem, *args, **options))
         finally:
             for handle in handles:
                 handle.remove()

@@ -7,9 +7,7 @@ the picture, shrunk to 32x32 grey pixels, lies above their median; pictures matc
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +19,6 @@ from transforms.sampling.straight_through import saturate, straight_through
 
 #: The side of the grey picture, and how many frequencies along each axis are kept.
 SIDE, KEPT = 32, 8
-
 #: Pillow's `convert("L")`: the weights of ITU-R BT.601 in 16 bits, and half a level to round.
 _LUMA, _BITS = (19595, 38470, 7471), 16
 
@@ -98,27 +95,3 @@ def _cosines(dtype: torch.dtype, device: torch.device) -> Tensor:
     place, frequency = torch.arange(SIDE, dtype=torch.float64) + 0.5, torch.arange(KEPT, dtype=torch.float64)
     rows = (math.pi / SIDE * frequency[:, None] * place).cos() * math.sqrt(2 / SIDE)
     return rows.to(device, dtype)
-
-
-@dataclass(frozen=True)
-class Bits:
-    """The share of bits that stay, softly: each counts by how far its number lies on the side where the anchor has
-    it, from -1 (far on the other side) through 0 (on the edge) to 1.
-
-    Args:
-        margin: the distance from the edge, in the units of the features (for `Phash` grey levels), where a bit counts
-            by a half. The pull on a bit falls with the square of its distance, and so goes to those that can still
-            change: not to those already changed (a linear loss pulls on), nor to the hopeless (a hinge does).
-    """
-
-    stationary_at_anchor: ClassVar[bool] = False
-    margin: float = 8.0
-
-    def __post_init__(self) -> None:
-        if not (self.margin > 0 and math.isfinite(self.margin)):
-            raise ValueError(f"`margin` must be a positive number, in the features' units; got {self.margin}")
-
-    def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
-        """(N,D) whose signs are bits, (N,D) those of the pictures to move away from -> (N,) in (-1,1)."""
-        kept = torch.where(bits(anchor), features, -features)
-        return (kept / (self.margin + kept.abs())).mean(1)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from attacks.encoders.engine import fall_back
 from attacks.encoders.randomness import drawn
-from attacks.encoders.tree import Encoder, Tree, take
+from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.batching import in_parts
-from attacks.eot.faults.certain import Looks, certain_losses
-from attacks.eot.protocols import Objective
+from attacks.eot.faults.locate import Query, located
+from attacks.eot.problem import Problem
+from attacks.eot.protocols import Objective, Perturbation
 from attacks.runtime.distributed import ALONE, World
 from transforms import Compose, Scene, Shown, Sobol, base_of, scene_of, stream, taken
 from transforms.compose import view
@@ -25,7 +28,6 @@ class Bank(NamedTuple):
     transforms: Compose
     u: Tensor
 
-    @torch.no_grad()
     def losses(
         self,
         images: Shown,
@@ -41,27 +43,29 @@ class Bank(NamedTuple):
         """The loss of each picture from each view, at most `chunk` views at a time: N pictures, (N,...) -> (N,V). A
         paired objective needs the `untouched` pictures (N,C,H,W) too. Raises NotFinite, with the `step`, for a loss
         that is not finite."""
-        twins = twins_of(objective, untouched)
-        base = base_of(images)
-        mine = torch.tensor(list(world.share(len(self.u))), dtype=torch.long, device=base.device)
+        return self.losses_of(judged(images, anchor, encoder, objective, untouched), chunk, world, step)
 
-        def look(i: int, places: Tensor) -> Tensor:
-            u = self.u[places]
-            if twins is None:
-                beside = take(anchor, torch.full_like(places, i))
-            else:
-                beside = encoder(view(self.transforms, scene_of(twins[i, None]), u), **drawn(self.transforms, u))
-            return objective(encoder(view(self.transforms, taken(images, i), u), **drawn(self.transforms, u)), beside)
+    @torch.no_grad()
+    def losses_of(self, problem: Problem, chunk: int, world: World = ALONE, step: int | None = None) -> Tensor:
+        """The same for finished pictures as a problem (see `judged`)."""
+        query = self.query(problem, step)
+        mine = torch.tensor(list(world.share(len(self.u))), dtype=torch.long, device=query.rows.device)
 
         def run() -> Tensor:
-            losses = base.new_zeros(len(base), len(self.u))
-            for i in range(len(base)):
-                for places, found in in_parts(partial(look, i), mine, chunk):
-                    losses[i, places] = found.to(losses)
+            losses = problem.images.new_zeros(len(problem), len(self.u))
+            for i in range(len(problem)):
+                for views, part in in_parts(partial(_part, query, i), mine, chunk):
+                    losses[i, views] = part.to(losses)
             world.sum(losses)
             return losses
 
-        return certain_losses(self.looks(images, anchor, encoder, objective, twins, step), run)
+        losses = run()
+        if not _finite(losses):
+            exact = fall_back(problem.encoder, run, _finite)
+            if exact is None:
+                raise located(query, ~losses.isfinite())
+            losses = exact
+        return losses
 
     @torch.no_grad()
     def features(
@@ -80,45 +84,52 @@ class Bank(NamedTuple):
             rows.append(torch.cat([found for _, found in parts]))
         return torch.stack(rows)
 
-    def looks(
-        self,
-        images: Shown,
-        anchor: Tree,
-        encoder: Encoder,
-        objective: Objective,
-        twins: Tensor | None = None,
-        step: int | None = None,
-    ) -> Looks:
-        """What is asked of an encoder where pictures are judged."""
-        base = base_of(images)
-        twin = None if twins is None else lambda which: scene_of(twins[which])
-        rows = torch.arange(len(base), device=base.device)
-        return Looks(
-            doing="evaluate",
-            transforms=self.transforms,
-            u=self.u.to(base.device),
-            encoder=encoder,
-            objective=objective,
-            scene=lambda _, which: taken(images, which),
-            anchor=lambda which: take(anchor, which),
-            images=base,
-            rows=rows,
-            twin=twin,
-            step=step,
-        )
+    def query(self, problem: Problem, step: int | None = None) -> Query:
+        """How a problem is judged on these views, for `attacks.eot.faults`."""
+        rows = torch.arange(len(problem), device=problem.images.device)
+        return Query(problem, self.transforms, NO_DELTA, self.u.to(rows.device), rows, "evaluate", step)
 
 
-def twins_of(objective: Objective, untouched: Tensor | None) -> Tensor | None:
-    """The pictures that a paired objective compares with, view by view; None for an objective that is not paired.
-    Raises ValueError where they are wanted and missing."""
-    if not getattr(objective, "paired", False):
-        return None
-    if untouched is None:
+#: Finished pictures have no delta.
+NO_DELTA = torch.zeros(0)
+
+
+def _part(query: Query, i: int, views: Tensor) -> Tensor:
+    return query.problem.losses(query.transforms, query.delta, torch.full_like(views[:1], i), query.u[views])
+
+
+def _finite(losses: Tensor) -> bool:
+    return bool(losses.isfinite().all())
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """Pictures (N,C,H,W), or a scene of them, that nothing changes any more: what judging asks of a perturbation."""
+
+    pictures: Shown
+    shared: ClassVar[bool] = True
+
+    def take(self, rows: Tensor) -> Finished:
+        """Some of the pictures."""
+        return Finished(taken(self.pictures, rows))
+
+    def scene(self, images: Tensor, delta: Tensor) -> Scene:  # noqa: ARG002
+        """The pictures as they are."""
+        return scene_of(self.pictures)
+
+
+def judged(
+    pictures: Shown, anchor: Tree, encoder: Encoder, objective: Objective, untouched: Tensor | None = None
+) -> Problem:
+    """Finished pictures as a problem whose losses can be asked for. A paired objective compares each view with that
+    of the `untouched` pictures (N,C,H,W). Raises ValueError where these are needed and missing."""
+    if objective.paired and untouched is None:
         raise ValueError(
             "a paired objective compares each view with that of the picture before the attack; got None: pass these "
             "pictures (N,C,H,W) as `untouched`"
         )
-    return untouched
+    images = base_of(pictures) if untouched is None else untouched
+    return Problem(images, anchor, encoder, objective, cast(Perturbation, Finished(pictures)))
 
 
 def bank(transforms: Compose, views: int, *, seed: int, purpose: str) -> Bank:

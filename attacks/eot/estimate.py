@@ -32,6 +32,11 @@ class Estimate(NamedTuple):
     value: Tensor
 
     @property
+    def finite(self) -> bool:
+        """Whether losses and gradient are."""
+        return all(bool(each.isfinite().all()) for each in (self.mean, self.value, self.grad))
+
+    @property
     def c(self) -> Tensor:
         """The noise of a single view's gradient as a multiple of the signal, tr Cov(g) / ||E g||^2: one number that
         tells what any number n of views will give, cosine^2 = n / (n + c)."""

@@ -5,31 +5,39 @@ attack = encoder + objective + perturbation + optimiser + EOT
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from attacks.encoders.tree import Encoder, Tree
-from attacks.eot.adaptive import Adaptive
 from attacks.eot.estimate import Estimate
-from attacks.eot.estimator import EOT
+from attacks.eot.estimator import EOT, Question
 from attacks.eot.risk import Risk
 from attacks.runtime.distributed import World
 from transforms import Scene
 
 
-#: Images (B,), and the coordinates (B*V,dims) of V views of each in turn -> losses (B*V,).
-LossFn = Callable[[Tensor, Tensor], Tensor]
-
-
+@runtime_checkable
 class Objective(Protocol):
     """What the attacker minimises. Inherit from it for the defaults."""
 
-    #: Whether the anchor is the features of the same views of the untouched images, made anew in each pass.
-    paired: bool = False
+    @property
+    def paired(self) -> bool:
+        """Whether the anchor is the features of the same views of the untouched images, made anew in each pass."""
+        return False
+
+    @property
+    def attracts(self) -> bool:
+        """Whether it draws features toward the anchor, rather than away from it."""
+        return False
+
+    @property
+    def combine(self) -> str:
+        """What is combined of several parts, "losses" or "gradients" (see `members`)."""
+        return "losses"
 
     @property
     def stationary_at_anchor(self) -> bool:
@@ -105,19 +113,17 @@ class Optimiser(Protocol):
     """From a delta and the estimate there to the next delta. A pure function: its state is a value."""
 
     #: Whether it only proposes directions, and `search` runs it (see `Proposer`).
-    gradient_free: bool = False
+    gradient_free: ClassVar[bool] = False
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> Any: ...
-    def step(
-        self, delta: Tensor, estimate: Estimate, state: Any, constraint: Constraint
-    ) -> tuple[Tensor, Any]: ...
+    def step(self, delta: Tensor, estimate: Estimate, state: Any, constraint: Constraint) -> tuple[Tensor, Any]: ...
 
 
 class Proposer(Protocol):
     """The directions of a search without gradients. A pure function of the step and of the generator, the same for
     every image, so that an image's path does not depend on its neighbours."""
 
-    gradient_free: bool = True
+    gradient_free: ClassVar[bool] = True
 
     def direction(self, like: Tensor, *, step: int, steps: int, generator: torch.Generator) -> Tensor:
         """What to move against, (1,...) for the deltas `like` (N,...)."""
@@ -133,6 +139,6 @@ class Adversarial(Protocol):
         """What the attack then minimises, as a risk over random views."""
 
     def views(
-        self, loss: LossFn, eot: EOT, n: int, *, like: Tensor, count: int, seed: int, step: int, world: World
+        self, problem: Question, delta: Tensor, eot: EOT, n: int, *, seed: int, step: int, world: World
     ) -> Tensor:
-        """The views (count,n,dims) of a step."""
+        """The views (N,n,dims) of a step on a problem of N images, at `delta`."""

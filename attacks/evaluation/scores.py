@@ -15,9 +15,9 @@ from torch import Tensor
 
 from attacks.encoders.randomness import drawn
 from attacks.encoders.tree import Encoder, Tree, joined, mapped
-from attacks.eot.bank import Bank
+from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
-from attacks.eot.faults.certain import located
+from attacks.eot.faults.locate import located
 from attacks.evaluation.retrieval_metrics import ranks, votes
 from attacks.objectives.embedding import Away
 from attacks.runtime.distributed import ALONE, World
@@ -113,7 +113,7 @@ def evaluate(
         told()
     world.sum(cosine, *found.values())
     if not bool(cosine.isfinite().all()):
-        raise located(bank.looks(images, clean, encoder, Away()), ~cosine.isfinite())
+        raise located(bank.query(judged(images, clean, encoder, Away())), ~cosine.isfinite())
     if "vote" in found:
         found["vote"] = found["vote"].bool()
     return Scores(cosine, **found)

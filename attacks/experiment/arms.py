@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from attacks.encoders.engine import engine_reset, engine_restore, engine_state
-from attacks.encoders.tree import take
 from attacks.eot.estimator import EOT
-from attacks.eot.protocols import Setup, among
+from attacks.eot.problem import Options, Problem
 from attacks.eot.risk import Mean
 from attacks.evaluation.sanity import Sanity, examine
 from attacks.experiment.build.objective import shown_sign
@@ -36,17 +35,17 @@ from transforms import stream
 
 
 @kept
-class Place(NamedTuple):
-    """Where an arm stands: the attack's own position and what the engine remembers, the best so far, the lines, and
-    what was spent."""
+class ArmState(NamedTuple):
+    """All that the rest of an arm depends on: the state of its attack and of the engine, the best so far, the lines,
+    and the cost."""
 
-    position: Any
+    attack: Any
     engine: dict[str, float | int | bool]
     best: Best | None
     lines: tuple[Trace, ...]
     spent: Spent
 
-    def having(self, lines: list[Trace], count: int) -> Place:
+    def having(self, lines: list[Trace], count: int) -> ArmState:
         """With the first `count` of the lines, of which there may be more by now."""
         return self._replace(lines=tuple(lines[:count]))
 
@@ -71,19 +70,19 @@ def optimise(
 ) -> tuple[Best, list[Trace]]:
     """One optimised arm, with its progress shown, from where `checkpoint` has it. Without EOT each plain picture is
     looked at `spent` times, as often as all views were with it; with one view a step there are as many steps."""
-    sign, best, position = shown_sign(setting.run.objective), None, None
+    sign, best, state = shown_sign(setting.run.objective), None, None
     lines: list[Trace] = []
     expected = spent or _expected(setting, known)
     title = f"{arm}, batch {setting.batch}" if setting.batch else arm
     with checkpoint.going(arm) as going, Progress(title, expected, shown=setting.world.first) as progress:
         engine_reset(setting.encoder)  # no arm hangs on those before it
         if going.start is not None:
-            position, engine, best, known_lines, before = going.start
+            state, engine, best, known_lines, before = going.start
             engine_restore(setting.encoder, engine)
             lines += known_lines
             meter.begin(before)
             progress.skip(len(lines))
-        for name, step, best in _steps(arm, setting, known, spent, position):
+        for name, step, best in _steps(arm, setting, known, spent, state):
             found, count = step.estimate, len(known.images)
             line = Trace(
                 batch=setting.batch,
@@ -102,8 +101,8 @@ def optimise(
             if setting.follow is not None:
                 setting.follow(line)
             progress.step(loss=sign * line.objective, held_out=line.held_out, snr=line.snr)
-            place = Place(step.position, engine_state(setting.encoder), best, (), meter.peek())
-            going.at(partial(place.having, lines, len(lines)))
+            arm_state = ArmState(step.state, engine_state(setting.encoder), best, (), meter.peek())
+            going.at(partial(arm_state.having, lines, len(lines)))
     assert best is not None  # the last step is always compared
     return best, lines
 
@@ -117,61 +116,58 @@ def check(setting: Setting, known: Known, trace: list[Trace], module: nn.Module)
     rows = torch.arange(min(asked.pictures, len(known.images)), device=known.images.device)
     sign = shown_sign(run.objective)
     looks = [line.held_out for line in trace if line.attack == trace[0].attack][: run.attack.steps]  # of one start
-    setup = _setup("sanity", setting) | {"encoder": setting.encoder.encoder, "steps": asked.steps}
-    setup["perturbation"] = among(setup["perturbation"], rows)
+    problem, options = _problem(setting, known), replace(_options("sanity", setting), steps=asked.steps)
     return examine(
-        known.images[rows],
-        take(setting.aim.anchor, rows),
+        replace(problem, encoder=setting.encoder.encoder).take(rows),
+        options,
         views=asked.views,
         planned=run.attack.steps,
         trace=[None if look is None else sign * look for look in looks],
         module=module,
-        **setup,
     )
 
 
 def _steps(
-    arm: str, setting: Setting, known: Known, spent: int, position: Any
+    arm: str, setting: Setting, known: Known, spent: int, state: Any
 ) -> Iterator[tuple[str, Step, Best | None]]:
-    """The steps of an arm from `position` on (None: all), each with the name of its attack."""
+    """The steps of an arm from `state` on (None: all), each with the name of its attack."""
     run, parts, attack = setting.run, setting.parts, setting.run.attack
-    setup = _setup(arm, setting)
+    problem, options = _problem(setting, known), _options(arm, setting)
     stop, restarts = None, 1
     if arm == "no_eot":
-        setup["eot"] = replace(setup["eot"], transforms=fixed(setup["eot"].transforms), n=1, risk=Mean())
-        setup["steps"] = spent
+        plain = replace(options.eot, transforms=fixed(options.eot.transforms), n=1, risk=Mean())
+        options = replace(options, eot=plain, steps=spent)
     elif arm == "one_view":
-        setup["eot"] = replace(setup["eot"], n=1, risk=Mean())
-        setup["steps"] = spent
+        options = replace(options, eot=replace(options.eot, n=1, risk=Mean()), steps=spent)
     elif isinstance(attack, choices.Suite):
-        yield from suite(known.images, setting.aim, _members(setting, known, attack), stand=position, **setup)
+        yield from suite(problem, options, _members(setting, known, attack), state=state)
         return
     else:
         stop = None if attack.stop is None else shown_sign(run.objective) * attack.stop
         restarts = attack.restarts
         if attack.adversary is not None:
-            setup |= {"adversary": Adversary(attack.adversary, attack.refine)}
+            options = replace(options, adversary=Adversary(attack.adversary, attack.refine))
         if parts.adaptive is not None:
-            setup |= {"adaptive": parts.adaptive, "budget": attack.budget}
-    watched = watch(known.images, setting.aim.anchor, stop=stop, restarts=restarts, standing=position, **setup)
-    for step, best in watched:
+            options = replace(options, adaptive=parts.adaptive, budget=attack.budget)
+    for step, best in watch(problem, options, stop=stop, restarts=restarts, state=state):
         yield run.optimiser.name, step, best
 
 
-def _setup(arm: str, setting: Setting) -> Setup:
-    """The parts of an attack."""
+def _problem(setting: Setting, known: Known) -> Problem:
+    aim = setting.aim
+    return Problem(known.images, aim.anchor, setting.encoder, aim.objective, setting.parts.perturbation)
+
+
+def _options(arm: str, setting: Setting) -> Options:
     run, parts = setting.run, setting.parts
-    return {
-        "encoder": setting.encoder,
-        "objective": setting.aim.objective,
-        "perturbation": parts.perturbation,
-        "optimiser": parts.optimiser,
-        "eot": EOT(parts.transforms, parts.draws, n=run.attack.views, chunk=setting.chunk, risk=parts.risk),
-        "steps": run.attack.steps,
-        "seed": stream(setting.seed, arm),
-        "world": setting.world,
-        "penalty": parts.penalty,
-    }
+    return Options(
+        optimiser=parts.optimiser,
+        eot=EOT(parts.transforms, parts.draws, n=run.attack.views, chunk=setting.chunk, risk=parts.risk),
+        steps=run.attack.steps,
+        seed=stream(setting.seed, arm),
+        world=setting.world,
+        penalty=parts.penalty,
+    )
 
 
 def _expected(setting: Setting, known: Known) -> int:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from attacks.encoders.engine import engine_state
 from attacks.encoders.layers import Pool
-from attacks.eot.bank import Bank
-from attacks.eot.protocols import among
+from attacks.eot.bank import Bank, judged
 from attacks.evaluation.drift import VIEWS, Drift, layer_drift
 from attacks.evaluation.judge import Judge, resisting
 from attacks.evaluation.sanity import Sanity
@@ -121,7 +120,7 @@ def part_of(parts: Parts, rows: Sequence[int]) -> Parts:
     queries = parts.queries
     some = replace(queries, names=tuple(queries.names[i] for i in rows), images=queries.images[chosen], places=None)
     goal = None if parts.goal is None else parts.goal[chosen]
-    perturbation = among(parts.perturbation, chosen)
+    perturbation = parts.perturbation.take(chosen)
     return replace(parts, queries=some, truth=parts.truth[chosen], goal=goal, perturbation=perturbation)
 
 
@@ -232,12 +231,9 @@ def _worst(bench: Bench, shown: Shown, own: Tensor, scores: Scores) -> Tensor:
     if bench.parts.goal is not None:
         return resisting(scores)
     found = uphill(
-        shown,
-        own,
-        encoder=bench.counted,
-        objective=Away(),
-        views=bench.banks[SAME],
-        losses=scores.cosine.to(own.device),
+        judged(shown, own, bench.counted, Away()),
+        bench.banks[SAME],
+        scores.cosine.to(own.device),
         refine_steps=refinable(bench.run, bench.parts),
         keep=KEPT,
         chunk=bench.chunk,

@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.randomness import drawn, randomised
-from attacks.encoders.tree import Encoder, Tree, leaves, take
+from attacks.encoders.tree import Encoder, Tree, leaves
 from attacks.eot.estimator import EOT
 from attacks.eot.faults import fault
-from attacks.eot.faults.certain import Looks, one_view
+from attacks.eot.faults.locate import Query, one_view
 from attacks.eot.faults.traced import OneView
+from attacks.eot.problem import Problem
 from attacks.experiment.batch import Unit, part_of
 from attacks.experiment.build.encoder import subject
 from attacks.experiment.build.objective import aim, wants_gallery, watched
@@ -36,8 +37,7 @@ from attacks.experiment.embeddings import embedded
 from attacks.objectives.aim import Known
 from attacks.schema import groups as choices
 from attacks.schema.validate import Run
-from attacks.solvers.search import gradient_free
-from transforms import Compose, scene_of, stream, widened
+from transforms import Compose, stream, widened
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,22 +193,9 @@ def of_run(folder: Path, named: Named, where: str = "auto", program: str | None 
     with watched(parts.encoder, run.objective) as module:
         encoder = as_run(module, before)
         goal = aim(run.objective, _known(run, mine, images), module, mine.transforms, run.seed)
-        paired = getattr(goal.objective, "paired", False)
-        looks = Looks(
-            doing="attack",
-            transforms=mine.transforms,
-            u=u,
-            encoder=encoder,
-            objective=goal.objective,
-            scene=lambda part, _: mine.perturbation.scene(images, part),
-            anchor=lambda which: take(goal.anchor, which),
-            images=images,
-            rows=torch.zeros(1, dtype=torch.long),
-            delta=delta,
-            twin=(lambda _: scene_of(images)) if paired else None,
-        )
+        problem = Problem(images, goal.anchor, encoder, goal.objective, mine.perturbation)
         with torch.no_grad():
-            view = one_view(looks, 0, 0)
+            view = one_view(Query(problem, mine.transforms, delta, u, torch.zeros(1)), 0, 0)
         yield Again(
             view=view,
             title=f"arm eot, step {named.step}, view {named.view} of {mine.queries.names[0]}",
@@ -245,7 +232,7 @@ def _points(folder: Path, run: Run, parts: Parts, named: Named) -> Tensor:
         raise ValueError(f"`--view` must be one of 0 to {times * eot.n - 1} in step {named.step}; got {named.view}")
     if shared:
         own = unit.stop - unit.start
-    if gradient_free(parts.optimiser):
+    if parts.optimiser.gradient_free:
         drawn_before, own = 0, None
     seed = stream(stream(unit.seed(run.seed), "eot"), "attack")
     points = eot.points(seed, drawn_before, parts.queries.images.to(parts.device), times=times, pictures=own)

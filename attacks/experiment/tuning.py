@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.engine import Choice, Decision, Measurement, Trial, choose
-from attacks.encoders.tree import Encoder, take
+from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
-from attacks.eot.protocols import among
+from attacks.eot.problem import Problem
 from attacks.experiment.build.objective import aim, wants_gallery, watched
 from attacks.experiment.build.parts import Parts
 from attacks.experiment.embeddings import BLOCK, cache_of, embedded
 from attacks.objectives.aim import Known
 from attacks.runtime.distributed import World
 from attacks.schema.validate import Run
-from transforms import Scene, scene_of, stream
+from transforms import stream
 
 #: About so many views are measured at once, on a CPU and on CUDA.
 ROWS = (32, 256)
@@ -78,17 +78,9 @@ def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:
     goal = None if parts.goal is None else parts.goal[:some]
     known = Known(images, own, gallery, parts.truth[:some], goal, parts.gallery.identity)
 
-    def scene(part: Tensor, which: Tensor) -> Scene:
-        own = among(parts.perturbation, which) if parts.perturbation.shared else parts.perturbation
-        return own.scene(images[which], part)
-
     def trial(encoder: Encoder, chunk: int) -> Trial:
-        def loss(pixels: Tensor, which: Tensor, untouched: Tensor | None = None, **draws: Tensor) -> Tensor:
-            beside = take(anchor, which) if untouched is None else encoder(untouched, **draws)
-            return objective(encoder(pixels, **draws), beside)
-
-        twin = (lambda which: scene_of(images[which])) if getattr(objective, "paired", False) else None
-        found = replace(eot, chunk=chunk).estimate(delta, scene, loss, u, count=some, twin=twin)
+        problem = Problem(images, anchor, encoder, objective, parts.perturbation)
+        found = replace(eot, chunk=chunk).estimate(problem, delta, u)
         return Trial(found.grad, found.snr)
 
     total = 2 * count * run.attack.steps * views  # both optimised arms

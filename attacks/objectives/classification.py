@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from attacks.eot.protocols import Objective
 
 #: Keeps equal logits from dividing by zero, as in AutoAttack.
 TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class CrossEntropy:
+class CrossEntropy(Objective):
     """Minus the cross-entropy of the true label; if `targeted`, the cross-entropy of the label that is wanted. The
     anchor is that label, (N,) whole numbers.
 
@@ -23,7 +24,6 @@ class CrossEntropy:
     """
 
     targeted: bool = False
-    stationary_at_anchor: ClassVar[bool] = False
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
         """(N,K), (N,) -> (N,)."""
@@ -32,7 +32,7 @@ class CrossEntropy:
 
 
 @dataclass(frozen=True)
-class DLR:
+class DLR(Objective):
     """The difference of logits ratio (Croce & Hein 2020), which a shift or a scale of all logits does not change.
 
     Untargeted (their eq. 6): (z_y - max_{i != y} z_i) / (z_1st - z_3rd); below 0 the label is lost. The anchor is y,
@@ -43,7 +43,6 @@ class DLR:
     """
 
     targeted: bool = False
-    stationary_at_anchor: ClassVar[bool] = False
 
     def __call__(self, features: Tensor, anchor: Tensor | Mapping[str, Tensor]) -> Tensor:
         """(N,K), labels -> (N,). Raises ValueError for fewer than 3 classes (targeted: 4)."""

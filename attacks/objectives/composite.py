@@ -25,7 +25,7 @@ class Term(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sum:
+class Sum(Objective):
     """The weighted sum of objectives that look at the same features.
 
     Every term says which part of the anchor it wants, so there is nothing to guess:
@@ -56,7 +56,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Each:
+class Each(Objective):
     """The weighted mean of one objective over layers by name (see `attacks.encoders.layers.Layers`), whose features
     and anchor are mappings.
 

@@ -7,7 +7,7 @@ averaged. A text target needs no objective of its own: in a two-tower encoder (C
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -23,7 +23,7 @@ Metric = Literal["cosine", "l2"]
 
 
 @dataclass(frozen=True)
-class Away:
+class Away(Objective):
     """Similarity to the anchor: the view should stop looking like its own picture.
 
     At delta = 0 and the identity view its gradient is exactly zero (the similarity is at its maximum), so an attack
@@ -46,7 +46,7 @@ class Away:
 
 
 @dataclass(frozen=True)
-class Toward:
+class Toward(Objective):
     """Minus the similarity to the anchor, here the embedding of a picture (or text) to be mistaken for.
 
     Args:
@@ -54,7 +54,7 @@ class Toward:
     """
 
     metric: Metric = "cosine"
-    stationary_at_anchor: ClassVar[bool] = False  # no attack starts at its target
+    attracts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check(self.metric)
@@ -65,7 +65,7 @@ class Toward:
 
 
 @dataclass(frozen=True)
-class Paired:
+class Paired(Objective):
     """The anchor of each view is the untouched picture in that very view, so that what the view alone does to an
     embedding counts for nothing. It costs a second forward pass of every view.
 
@@ -83,21 +83,23 @@ class Paired:
         return self.inner.stationary_at_anchor
 
     def __post_init__(self) -> None:
-        if any(isinstance(part, Toward) or getattr(part, "same", True) is False for part in _parts(self.inner)):
+        if any(part.attracts for part in _parts(self.inner)):
             raise ValueError("`inner` of Paired must lead away from the picture itself; got one that leads back")
-        if getattr(self.inner, "paired", False):
+        if self.inner.paired:
             unpaired(self.inner, "inner")
 
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
         """Features of the attacked views, and of the same views of the untouched pictures -> (N,)."""
         return self.inner(features, anchor)
 
-    def apart(self, encoder: Callable[..., Tree], anchor: Tree) -> list[tuple[Encoder, Objective, Tree]] | None:
-        """As `attacks.objectives.ensemble.Members.apart`, with each member paired by itself; None where `inner` has
-        none."""
-        apart = getattr(self.inner, "apart", None)
-        found = None if apart is None else apart(encoder, anchor)
-        return None if found is None else [(one, Paired(wish), beside) for one, wish, beside in found]
+    @property
+    def combine(self) -> str:
+        """That of `inner`."""
+        return self.inner.combine
+
+    def members(self, encoder: Encoder, anchor: Tree) -> list[tuple[Encoder, Objective, Tree]]:
+        """The members of `inner`, each paired by itself."""
+        return [(own, Paired(objective), part) for own, objective, part in self.inner.members(encoder, anchor)]
 
 
 def similarity(features: Tensor, anchor: Tensor, metric: Metric) -> Tensor:
@@ -128,16 +130,16 @@ def _parts(objective: Objective) -> Iterator[Objective]:
     for value in vars(objective).values():
         for part in value if isinstance(value, tuple) else (value,):
             inner: Any = getattr(part, "objective", part)  # of a Term
-            if hasattr(inner, "stationary_at_anchor"):
+            if isinstance(inner, Objective):
                 yield from _parts(inner)
 
 
 def unpaired(objective: Objective, name: str) -> None:
     """Refuse a part that wants an anchor of its own making, or its gradients apart: the loop looks at the outermost
     objective only."""
-    if getattr(objective, "paired", False):
+    if objective.paired:
         raise ValueError(f"`{name}` must not be Paired; put Paired outside, round the whole: Paired(...)")
-    if getattr(objective, "combine", None) == "gradients":
+    if objective.combine == "gradients":
         raise ValueError(f"`{name}` must not combine gradients; put Members(..., combine='gradients') outside")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
@@ -65,7 +65,7 @@ class Ensemble(nn.Module):
 
 
 @dataclass(frozen=True)
-class Members:
+class Members(Objective):
     """What is wanted of the members of an `Ensemble`: the mean of their losses. Features and anchor are tuples with a
     part for each.
 
@@ -110,12 +110,10 @@ class Members:
                 )
         return wish if isinstance(wish, tuple) else (wish,) * count
 
-    def apart(
-        self, encoder: Callable[..., Tree], anchor: tuple[Tree, ...]
-    ) -> list[tuple[Encoder, Objective, Tree]] | None:
-        """For "gradients", the encoder, objective and anchor of each member, to be estimated by themselves; None for
-        "losses". The encoder must take `only`, as an `Ensemble` does."""
+    def members(self, encoder: Encoder, anchor: tuple[Tree, ...]) -> list[tuple[Encoder, Objective, Tree]]:
+        """For "gradients", the encoder, objective and anchor of each member; none for "losses". The encoder must take
+        `only`, as an `Ensemble` does."""
         if self.combine == "losses":
-            return None
+            return []
         several = zip(self.each(anchor), anchor, strict=True)
         return [(partial(encoder, only=i), objective, beside) for i, (objective, beside) in enumerate(several)]

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks.eot.estimate import Estimate
-from transforms import Scene
+from attacks.eot.problem import Problem
+from attacks.eot.protocols import Penalty
 from transforms.colour.spaces import widened
 from transforms.compose import seen
 
@@ -156,17 +157,20 @@ def total_variation(pattern: Tensor, *, isotropic: bool = True) -> Tensor:
     return lengths.flatten(1).mean(1)
 
 
-def penalised(
-    found: Estimate, price: Price, scene: Callable[[Tensor, Tensor], Scene], delta: Tensor, images: Tensor
-) -> Estimate:
-    """The estimate with the price of each picture, and its gradient, added to its value and gradient. Of a delta that
-    all pictures share, the gradient is that of the mean price."""
+def penalised(estimate: Estimate, penalty: Penalty, problem: Problem, delta: Tensor, step: int) -> Estimate:
+    """The estimate with the penalty of each image, and its gradient, added to its value and gradient. Of a delta that
+    all images share, the gradient is that of the mean penalty. Raises FloatingPointError for one that is not finite.
+    """
+    images = problem.images
     with torch.enable_grad():
         leaf = delta.detach().requires_grad_()
-        prices = price(leaf, seen(scene(images, leaf)), images)
-        total = prices.mean() if len(delta) < len(images) else prices.sum()
+        penalties = penalty(leaf, seen(problem.perturbation.scene(images, leaf)), images)
+        total = penalties.mean() if len(delta) < len(images) else penalties.sum()
         (grad,) = torch.autograd.grad(total, leaf)
-    return found._replace(value=found.value + prices.detach(), grad=found.grad + grad)
+    grad = estimate.grad + grad
+    if not bool(grad.isfinite().all()):
+        raise FloatingPointError(f"step {step}: the gradient of the penalty is not finite")
+    return estimate._replace(value=estimate.value + penalties.detach(), grad=grad)
 
 
 @lru_cache(maxsize=4)

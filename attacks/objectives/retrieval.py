@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
+from attacks.eot.protocols import Objective
 from attacks.objectives.classification import CrossEntropy, labels, others, own
 
 #: What is left of the gradient of a view whose margin is reached.
@@ -17,7 +17,7 @@ LEAK = 0.01
 
 
 @dataclass(frozen=True, eq=False)
-class Retrieval:
+class Retrieval(Objective):
     """How far the true match is above the best impostor, cos(e, g_true) - max_j cos(e, g_j): below 0 the view is
     taken for another picture. The anchor holds the row of the true match, (N,) whole numbers. With identities the
     true match is the best of its identity, and none of these is an impostor: below 0 another identity is nearest.
@@ -36,7 +36,6 @@ class Retrieval:
     gallery: Tensor
     margin: float | None = None
     identity: Tensor | None = None
-    stationary_at_anchor: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gallery", _unit(self.gallery))
@@ -55,7 +54,7 @@ class Retrieval:
 
 
 @dataclass(frozen=True, eq=False)
-class InfoNCE:
+class InfoNCE(Objective):
     """The contrastive loss (van den Oord et al. 2018, eq. 4) of the true match against a whole gallery, as the
     attacker wants it: the logarithm of the true match's share of softmax(cosines / temperature). The anchor holds
     its row, (N,) whole numbers; if `targeted`, the row to be taken for. With identities it is the share of all
@@ -71,7 +70,6 @@ class InfoNCE:
     temperature: float = 0.07
     targeted: bool = False
     identity: Tensor | None = None
-    stationary_at_anchor: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gallery", _unit(self.gallery))
@@ -92,7 +90,7 @@ class InfoNCE:
 
 
 @dataclass(frozen=True)
-class Triplet:
+class Triplet(Objective):
     """The triplet loss (Schroff et al. 2015) with the roles as the attacker casts them: the view should be nearer to
     the `positive`, what it is to be mistaken for, than to the `negative`, its own picture. The loss is
     cos(e, negative) - cos(e, positive), with the leaky hinge of `Retrieval`; the anchor holds both, (N,D) each.
@@ -102,7 +100,6 @@ class Triplet:
     """
 
     margin: float | None = None
-    stationary_at_anchor: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.margin is not None:
@@ -118,7 +115,7 @@ class Triplet:
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(Objective):
     """How far a decision at a threshold still is from being wrong, as a cosine; at 0 and below it is wrong, so
     `stop=0` ends the attack there. The anchor (N,D) is the embedding that the view is verified against.
 
@@ -143,6 +140,11 @@ class Verification:
         """(N,D), (N,D) -> (N,)."""
         above = F.cosine_similarity(features, anchor, dim=1) - self.threshold
         return above if self.same else -above
+
+    @property
+    def attracts(self) -> bool:
+        """Where an impostor should be accepted."""
+        return not self.same
 
 
 def alike(identity: Tensor, rows: Tensor) -> Tensor:

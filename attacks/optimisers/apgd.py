@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks.eot.estimate import Estimate
-from attacks.eot.protocols import Ground
+from attacks.eot.protocols import Constraint, Optimiser
 from attacks.runtime.values import kept
 
 
@@ -37,7 +37,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class APGD:
+class APGD(Optimiser):
     """Auto-PGD (Croce & Hein 2020, algorithm 1): long steps first; at each checkpoint, a picture whose steps have
     seldom gained, or whose best loss has stood still, goes back to its best point and halves its step.
 
@@ -95,9 +95,9 @@ class APGD:
 
     def step(self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint) -> tuple[Tensor, State]:
         """The next delta and state."""
-        loss = found.value if len(found.value) == len(delta) else found.value.mean(0, keepdim=True)
-        state = _noted(state, delta, loss, found.grad)
-        point, grad = delta, found.grad
+        loss = estimate.value if len(estimate.value) == len(delta) else estimate.value.mean(0, keepdim=True)
+        state = _noted(state, delta, loss, estimate.grad)
+        point, grad = delta, estimate.grad
         if state.step == state.checkpoint:
             state = self._checked(state)
             point, grad = _choose(state.halved, state.best, point), _choose(state.halved, state.best_grad, grad)

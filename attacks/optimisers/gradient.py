@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attacks.eot.estimate import Estimate
-from attacks.eot.protocols import Ground
+from attacks.eot.protocols import Constraint, Optimiser
 from attacks.runtime.values import kept
 from transforms.sampling.homography import wide_dtype
 
@@ -33,7 +33,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PGD:
+class PGD(Optimiser):
     """Projected gradient descent: a step along the steepest direction of the perturbation's norm.
 
     With `nesterov` the estimate is taken where the momentum is about to lead (NI-FGSM, Lin et al. 2020): delta is
@@ -67,7 +67,7 @@ class PGD:
 
     def step(self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint) -> tuple[Tensor, State]:
         """The next delta and state."""
-        grad = found.grad
+        grad = estimate.grad
         share = grad.flatten(1).abs().sum(1).clamp(min=torch.finfo(grad.dtype).tiny)
         momentum = self.momentum * state.momentum + grad / share[:, None, None, None]
         start = delta if state.point is None else state.point
@@ -78,7 +78,9 @@ class PGD:
         state = state._replace(point=after)
         if state.step >= state.steps:
             return after, state
-        return constraint.project(after, constraint.steepest(momentum, self.momentum * self._length(state), after)), state
+        return constraint.project(
+            after, constraint.steepest(momentum, self.momentum * self._length(state), after)
+        ), state
 
     def _length(self, state: State) -> float:
         """Of the next step."""
@@ -86,7 +88,7 @@ class PGD:
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(Optimiser):
     """Projected stochastic gradient descent with momentum, as `torch.optim.SGD`: the step is as long as the gradient
     says, so `lr` depends on the loss and on the picture's size. For the L-inf ball use PGD.
 
@@ -113,8 +115,8 @@ class SGD:
 
     def step(self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint) -> tuple[Tensor, State]:
         """The next delta and state."""
-        momentum = self.momentum * state.momentum + found.grad
-        along = found.grad + self.momentum * momentum if self.nesterov else momentum
+        momentum = self.momentum * state.momentum + estimate.grad
+        along = estimate.grad + self.momentum * momentum if self.nesterov else momentum
         after = constraint.project(delta, -self.lr * decay(self.schedule, state.step, state.steps) * along)
         return after, state._replace(momentum=momentum, step=state.step + 1)
 
@@ -132,7 +134,7 @@ class Moments(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Optimiser):
     """Adam (Kingma & Ba 2015), in the geometry of the perturbation's norm: the steepest step along the mean gradient,
     in which each value is damped by how well its gradients agree, |m| / sqrt(v) (about 1 where they all do).
 
@@ -164,9 +166,11 @@ class Adam:
         nothing = torch.zeros_like(delta, dtype=wide_dtype(delta))
         return Moments(nothing, nothing, 0, steps, reach)
 
-    def step(self, delta: Tensor, estimate: Estimate, state: Moments, constraint: Constraint) -> tuple[Tensor, Moments]:
+    def step(
+        self, delta: Tensor, estimate: Estimate, state: Moments, constraint: Constraint
+    ) -> tuple[Tensor, Moments]:
         """The next delta and state."""
-        grad = found.grad.to(state.first)
+        grad = estimate.grad.to(state.first)
         first = self.beta1 * state.first + (1 - self.beta1) * grad
         second = self.beta2 * state.second + (1 - self.beta2) * grad.square()
         mean = first / (1 - self.beta1 ** (state.step + 1))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
+
+from attacks.eot.protocols import Proposer
 
 #: The shares of a run after which the window's area is halved (Andriushchenko et al. 2020, section 3.1, as shares of
 #: 10 000 queries; the fourth of them is AutoAttack's).
@@ -18,7 +19,7 @@ UNEVEN = 1e-3
 
 
 @dataclass(frozen=True)
-class Square:
+class Square(Proposer):
     """The proposals of the Square attack: first vertical stripes over the whole picture, then square windows at
     random places, each channel up or down as a whole; the windows shrink as the run goes on.
 
@@ -31,7 +32,6 @@ class Square:
     """
 
     p_init: float = 0.8
-    gradient_free: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 < self.p_init <= 1:

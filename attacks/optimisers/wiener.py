@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attacks.eot.estimate import Estimate
-from attacks.eot.protocols import Ground
+from attacks.eot.protocols import Constraint, Optimiser
 from attacks.optimisers.gradient import Schedule, check_step, decay
 from attacks.runtime.values import kept
 from transforms.sampling.homography import wide_dtype
@@ -41,7 +41,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Wiener:
+class Wiener(Optimiser):
     """Steps along the steepest direction of the perturbation's norm, as `PGD`, for a mean gradient in which noise is
     damped frequency by frequency.
 
@@ -69,7 +69,7 @@ class Wiener:
 
     def step(self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint) -> tuple[Tensor, State]:
         """The next delta and state."""
-        grad, momentum = found.grad.to(state.even), state.step / (state.step + GROWTH)
+        grad, momentum = estimate.grad.to(state.even), state.step / (state.step + GROWTH)
         share = grad.flatten(1).abs().sum(1).clamp(min=torch.finfo(grad.dtype).tiny)[:, None, None, None]
         even, odd = momentum * state.even, momentum * state.odd
         even, odd = (even, odd + grad / share) if state.step % 2 else (even + grad / share, odd)

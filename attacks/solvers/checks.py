@@ -8,10 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.tree import Encoder, Tree, length
-from attacks.eot.adaptive import Adaptive
+from attacks.encoders.tree import length
 from attacks.eot.estimate import Estimate
-from attacks.eot.protocols import Objective, Perturbation
+from attacks.eot.problem import Options, Problem
 
 #: A gradient that is zero for so many steps running has died. A loss that is at its end may do that (the
 #: cross-entropy of a label that is reached), so its picture leaves, and the others go on.
@@ -22,12 +21,13 @@ class DeadGradient(ValueError):
     """The loss of a picture does not depend on it, from the first step on."""
 
 
-def budgeted(budget: int | Tensor | None, images: int, steps: int, n: int, adaptive: Adaptive | None) -> Tensor:
-    """The encoder passes that each image may have (N,), on the CPU."""
+def budgeted(options: Options, images: int, n: int) -> Tensor:
+    """The encoder passes that each image may have (N,), on the CPU; a step takes `n`."""
+    budget = options.budget
     if budget is None:
-        if adaptive is not None:
+        if options.adaptive is not None:
             raise ValueError("`adaptive` needs a `budget`: how many encoder passes each image may have at most")
-        budget = steps * n
+        budget = options.steps * n
     left = torch.as_tensor(budget, device="cpu")
     if left.is_floating_point() or left.shape not in ((), (images,)) or bool((left < n).any()):
         raise ValueError(
@@ -37,9 +37,9 @@ def budgeted(budget: int | Tensor | None, images: int, steps: int, n: int, adapt
     return left.expand(images).clone()
 
 
-def checked(
-    images: Tensor, anchor: Tree, encoder: Encoder, objective: Objective, perturbation: Perturbation, steps: int
-) -> None:
+def checked(problem: Problem, steps: int) -> None:
+    """Refuse a problem that no loop can start on. Raises ValueError."""
+    images, anchor, encoder, objective = problem.images, problem.anchor, problem.encoder, problem.objective
     if images.dim() != 4 or not images.is_floating_point():
         raise ValueError(f"`images` must be floating (N,3,H,W); got {images.dtype} of shape {tuple(images.shape)}")
     low, high = float(images.min()), float(images.max())
@@ -51,7 +51,7 @@ def checked(
         raise ValueError(f"`steps` must be at least 1; got {steps}")
     if isinstance(encoder, nn.Module) and encoder.training:
         raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
-    if objective.stationary_at_anchor and not perturbation.random_start:
+    if objective.stationary_at_anchor and not problem.perturbation.random_start:
         raise ValueError(
             f"{type(objective).__name__} has a zero gradient at delta = 0, so the attack would never move; "
             "`random_start` must be true"
@@ -59,8 +59,8 @@ def checked(
 
 
 def watched_over(estimate: Estimate, index: int, active: Tensor, silent: Tensor, why: Callable[[int], str]) -> Tensor:
-    """A gradient must not die in silence: for how many steps running that of each delta has been zero. `why` tells
-    of a delta what can be found out."""
+    """For how many steps in a row the gradient of each delta has been zero: in the first step an error, later a
+    warning. `why` gives the reason for a delta."""
     energy = estimate.grad.flatten(1).abs().amax(1)
     here = active if len(active) == len(energy) else active.any()
     silent = torch.where(here, torch.where(energy == 0, silent + 1, 0), silent)

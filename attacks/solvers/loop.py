@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.adaptive import Adaptive, Views
 from attacks.eot.estimate import Estimate, combined
 from attacks.eot.estimator import EOT
-from attacks.eot.faults.locate import located
+from attacks.eot.faults.locate import Query, located
+from attacks.eot.faults.silence import why_silent
 from attacks.eot.problem import STEPS, Options, Problem
 from attacks.eot.protocols import Adversarial, Objective, Optimiser, Penalty, Perturbation
 from attacks.objectives.penalties import penalised
@@ -110,7 +111,7 @@ def attack(
 @settles
 def descend(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
     """The loop of `attack`, for a problem and options as values."""
-    extra = _checked(problem, options)
+    extra, optimiser = _checked(problem, options), cast(Optimiser, options.optimiser)
     world, eot, seed = options.world, options.eot, stream(options.seed, "attack")
     if state is None:
         state = _start(problem, options, extra)
@@ -128,16 +129,16 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
         u = points[rows] if problem.shared else points
         if options.adversary is not None:
             u = options.adversary.views(part, delta, eot, cost - extra, seed=seed, step=state.drawn, world=world)
-        fresh = _estimate(part, delta, eot, u, world, index)
+        fresh = _estimate(part, delta, eot, u, world, index, rows)
         estimate = fresh if state.estimate is None else merged(state.estimate, fresh, rows, problem.shared)
         why = partial(_why_silent, problem, state.delta, eot, points)
-        silent = watched_over(estimate, index, active.to(delta.device), state.silent, why)
+        silent = watched_over(estimate, index, active.to(delta.device), cast(Tensor, state.silent), why)
         eot = replace(eot, chunk=world.least(fresh.chunk))
         estimate = estimate._replace(chunk=eot.chunk)
-        priced = estimate if options.penalty is None else penalised(estimate, options.penalty, problem, state.delta)
-        moved, memory = options.optimiser.step(state.delta, priced, state.optimiser, problem.constraint)
-        if len(rows) < len(problem) and not problem.shared:
-            moved = torch.where(active.to(moved.device)[:, None, None, None], moved, state.delta)
+        priced = penalised(estimate, options.penalty, problem, state.delta, index) if options.penalty else estimate
+        moved, memory = optimiser.step(state.delta, priced, state.optimiser, problem.constraint)
+        moves = active.any()[None] if problem.shared else active
+        moved = torch.where(moves.to(moved.device)[:, None, None, None], moved, state.delta)
         left, remaining = state.left - cost * active, options.steps - index - 1
         if options.adaptive is not None:
             size = options.adaptive.next(size, fresh, base=eot.n, steps=remaining, budget=int(left[active].min()))
@@ -148,3 +149,81 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
         answer = yield Step(index, moved, estimate, evals, active, last, state)
         if answer is not None:
             state = state._replace(solved=solved | answer.cpu())
+
+
+def _checked(problem: Problem, options: Options) -> int:
+    """The encoder passes of an adversary in each step. Raises ValueError for what cannot be combined."""
+    checked(problem, options.steps)
+    eot, adversary, adaptive = options.eot, options.adversary, options.adaptive
+    if adversary is not None and adaptive is not None:
+        raise ValueError("`adaptive` trusts random views, and `adversary` chooses them: leave one of them out")
+    if not eot.risk.uniform and (adversary is not None or problem.objective.combine == "gradients"):
+        raise ValueError(
+            f"{type(eot.risk).__name__} weighs views by their losses; an `adversary`, or members combined by their "
+            "gradients, weigh them otherwise: use the risk Mean() with these"
+        )
+    images = problem.images
+    if adaptive is not None and torch.equal(eot.points(options.seed, 0, images), eot.points(options.seed, 1, images)):
+        raise ValueError(
+            f"`adaptive` needs draws that are new in every step; {type(eot.draws).__name__} repeats its points"
+        )
+    return 0 if adversary is None else adversary.cost(eot.n)
+
+
+def _start(problem: Problem, options: Options, extra: int) -> LoopState:
+    """The state before the first step."""
+    perturbation, count = problem.perturbation, len(problem)
+    delta = start(problem, options.seed)
+    memory = cast(Optimiser, options.optimiser).init(delta, reach=perturbation.reach, steps=options.steps)
+    left = budgeted(options, count, options.eot.n + extra)
+    silent = torch.zeros(len(delta), dtype=torch.long, device=delta.device)
+    return LoopState(0, delta, memory, None, 0, left, torch.zeros(count, dtype=torch.bool), silent)
+
+
+def start(problem: Problem, seed: int) -> Tensor:
+    """The delta that every run of a problem with this seed begins with."""
+    return problem.perturbation.start(problem.images, torch.Generator().manual_seed(stream(seed, "start")))
+
+
+def _estimate(
+    problem: Problem, delta: Tensor, eot: EOT, u: Tensor, world: World, step: int, rows: Tensor
+) -> Estimate:
+    """The estimate of the images with numbers `rows`, checked: finite, if need be in float32; of members whose
+    gradients are combined, each by itself, and in the first step none of them zero."""
+    members = [_estimate(member, delta, eot, u, world, step, rows) for member in problem.members()]
+    for i, member in enumerate(members):
+        if not step and not bool(member.grad.any()):
+            raise ValueError(
+                f"encoder {i} of the ensemble has a gradient of exactly zero: it cuts the graph (uint8, .numpy(), "
+                "no_grad), or it is flat there"
+            )
+    if members:
+        return combined(members)
+    estimate = eot.estimate(problem, delta, u, world=world)
+    if not estimate.finite:
+        exact = fall_back(problem.encoder, partial(eot.estimate, problem, delta, u, world=world), _finite)
+        if exact is None:
+            bad = ~(estimate.mean.isfinite() & estimate.value.isfinite())
+            if len(estimate.grad) == len(bad):
+                bad = bad | ~estimate.grad.flatten(1).isfinite().all(1)
+            raise located(Query(problem, eot.transforms, delta, u, rows, step=step), bad)
+        estimate = exact
+    engine_agree(problem.encoder, world)
+    return estimate
+
+
+def _finite(estimate: Estimate) -> bool:
+    return estimate.finite
+
+
+def _why_silent(problem: Problem, delta: Tensor, eot: EOT, u: Tensor, row: int) -> str:
+    return why_silent(Query(problem, eot.transforms, delta, u, torch.arange(len(problem))), row)
+
+
+def merged(previous: Estimate, fresh: Estimate, rows: Tensor, shared: bool) -> Estimate:
+    """The estimates of all images, with a step's fresh ones for some `rows`; the others have no gradient."""
+    if len(rows) == len(previous.mean):
+        return fresh
+    old = previous._replace(grad=torch.zeros_like(previous.grad))
+    names = ("mean", "stderr", "value") if shared else ("mean", "stderr", "value", "snr", "grad")
+    return fresh._replace(**{name: getattr(old, name).index_copy(0, rows, getattr(fresh, name)) for name in names})

@@ -5,122 +5,109 @@ Whether an encoder hides its gradient shows where such a search does better than
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from attacks.encoders.tree import Encoder, Tree, take
-from attacks.eot.adaptive import Adaptive
 from attacks.eot.bank import Bank
 from attacks.eot.estimate import Estimate
 from attacks.eot.estimator import EOT
-from attacks.eot.protocols import Inner, Objective, Optimiser, Penalty, Perturbation, Proposer, among
-from attacks.runtime.distributed import ALONE, World
+from attacks.eot.problem import Options, Problem
+from attacks.eot.protocols import Optimiser, Perturbation, Proposer
 from attacks.solvers.checks import budgeted, checked
-from attacks.solvers.loop import STEPS, Position, Step, attack
+from attacks.solvers.loop import LoopState, Step, Steps, descend, start
 from transforms import stream
 from transforms.compose import seen
 
 
-def gradient_free(optimiser: Optimiser | Proposer) -> bool:
-    """Whether it asks for no gradient."""
-    return bool(getattr(optimiser, "gradient_free", False))
+def loop_of(optimiser: Optimiser | Proposer) -> Callable[[Problem, Options, LoopState | None], Steps]:
+    """The loop that suits the optimiser: `descend`, or `search`."""
+    return search if optimiser.gradient_free else descend
 
 
-def loop_of(optimiser: Optimiser | Proposer) -> Callable[..., Generator[Step, Tensor | None, None]]:
-    """The loop that suits the optimiser: `attack`, or `search`."""
-    return search if gradient_free(optimiser) else attack
-
-
-def search(
-    images: Tensor,
-    anchor: Tree,
-    *,
-    encoder: Encoder,
-    objective: Objective,
-    perturbation: Perturbation,
-    optimiser: Proposer,
-    eot: EOT,
-    steps: int = STEPS,
-    seed: int = 0,
-    budget: int | Tensor | None = None,
-    adaptive: Adaptive | None = None,
-    world: World = ALONE,
-    penalty: Penalty | None = None,
-    adversary: Inner | None = None,
-    position: Position | None = None,
-) -> Generator[Step, Tensor | None, None]:
+def search(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
     """Search one perturbation per image, or one for all, with forward passes only; yields after every query.
 
     The first step moves the start along the proposer's first direction, and takes it. Every other step moves delta
     along a direction, and takes the move, picture by picture, if it lowers the loss; of a delta that all pictures
     share, the mean loss. Losses are the risk over `eot.n` views, *the same in all steps* (the first ones that
     `eot.draws` gives): the loss of the current delta is known then, a query costs `eot.n` encoder passes for each
-    image, and no move is taken for the luck of its draw. So the search may fit its views; take more of them than a
+    image, and no move is taken for the luck of its draw. So the search may fit its views: take more of them than a
     gradient needs, and judge it on others.
 
     A move is as long as it takes to flip a delta of full size within the direction's window.
 
-    Arguments, errors and what `send` does are those of `attack`. The gradient of an estimate is zero, its snr NaN; in
-    the first step the estimate belongs to the delta *after* the step. Views go through the encoder picture by
-    picture, at most `eot.chunk` at a time.
+    Errors and what `send` does are those of `attack`. The gradient of an estimate is zero, its snr NaN; in the first
+    step the estimate belongs to the delta *after* the step. Views go through the encoder picture by picture, at most
+    `eot.chunk` at a time.
 
     Raises:
         ValueError: as `attack`; and for `adaptive` and `adversary`, which belong to a gradient.
         FloatingPointError: a loss that is not finite, with the step.
     """
-    checked(images, anchor, encoder, objective, perturbation, steps)
-    if adaptive is not None:
+    checked(problem, options.steps)
+    if options.adaptive is not None:
         raise ValueError("`adaptive` follows the noise of a gradient, and a search has none; leave it out")
-    if adversary is not None:
+    if options.adversary is not None:
         raise ValueError("`adversary` chooses new views in each step, and a search keeps the same; leave it out")
-    left = budgeted(budget, len(images), steps, eot.n, None)
-    views = Bank(eot.transforms, eot.points(stream(seed, "attack"), 0, images))
-    chance = torch.Generator().manual_seed(stream(seed, "search"))
-    if position is None:
-        delta = perturbation.start(images, torch.Generator().manual_seed(stream(seed, "start")))
-        solved, begin, evals, known = torch.zeros(len(images), dtype=torch.bool), 0, 0, _nothing(delta, images, eot)
+    eot, images, perturbation = options.eot, problem.images, problem.perturbation
+    proposer = cast(Proposer, options.optimiser)
+    views = Bank(eot.transforms, eot.points(stream(options.seed, "attack"), 0, images))
+    generator = torch.Generator().manual_seed(stream(options.seed, "search"))
+    if state is None:
+        delta, left = start(problem, options.seed), budgeted(options, len(problem), eot.n)
+        none = torch.zeros(len(problem), dtype=torch.bool)
+        state = LoopState(0, delta, None, _nothing(delta, images, eot), 0, left, none)
     else:
-        begin, delta, evals, left, solved = (
-            position.index,
-            position.delta,
-            position.evals,
-            position.left,
-            position.solved,
-        )
-        known = position.estimate
-        assert position.chance is not None  # of an attack with gradients otherwise
-        chance.set_state(position.chance)
+        assert state.generator is not None  # of an attack with gradients otherwise
+        generator.set_state(state.generator)
 
-    for index in range(begin, steps):
-        active = ~solved & (left >= eot.n)
+    for index in range(state.index, options.steps):
+        known, delta = state.estimate, state.delta
+        assert known is not None
+        active = ~state.solved & (state.left >= eot.n)
         rows = active.nonzero()[:, 0].to(images.device)
         if not len(rows):
             return
-        direction = optimiser.direction(delta, step=index, steps=steps, generator=chance)
+        direction = proposer.direction(delta, step=index, steps=options.steps, generator=generator)
         candidate = _moved(delta, direction, perturbation, images)
-        part = candidate if perturbation.shared else candidate[rows]
-        attacked = among(perturbation, rows).scene(images[rows], part)
-        own = take(anchor, rows)
-        losses = views.losses(attacked, own, encoder, objective, eot.chunk, world, untouched=images[rows], step=index)
-        price = None if penalty is None else penalty(part, seen(attacked), images[rows])
-        found = _learned(known, losses, price, rows, eot)
-        if not bool(found.value[rows].isfinite().all()):
-            bad = rows[~found.value[rows].isfinite()].tolist()
+        queried = _queried(problem, options, views, candidate, rows, index)
+        fresh = _learned(known, queried, rows, eot)
+        if not bool(fresh.value[rows].isfinite().all()):
+            bad = rows[~fresh.value[rows].isfinite()].tolist()
             raise FloatingPointError(f"step {index}: the loss is not finite for image(s) {bad}")
-        better = active.to(images.device) if index == 0 else found.value < known.value
-        if perturbation.shared:
-            better = (found.value[rows].mean() < known.value[rows].mean()).expand_as(better) | (index == 0)
+        better = active.to(images.device) if index == 0 else fresh.value < known.value
+        if problem.shared:
+            better = (fresh.value[rows].mean() < known.value[rows].mean()).expand_as(better) | (index == 0)
         delta = torch.where(better[: len(delta), None, None, None], candidate, delta)
-        now = _chosen(better, found, known)
-        evals, left = evals + eot.n * len(rows), left - eot.n * active
-        last = index + 1 == steps or not bool((~solved & (left >= eot.n)).any())
-        at = Position(index + 1, delta, None, now, evals, left, solved, chance=chance.get_state())
-        said = yield Step(index, delta, known if index else now, evals, active, last, at)
-        known = now
-        if said is not None:
-            solved = solved | said.cpu()
+        latest = _chosen(better, fresh, known)
+        evals, left = state.evals + eot.n * len(rows), state.left - eot.n * active
+        last = index + 1 == options.steps or not bool((~state.solved & (left >= eot.n)).any())
+        state = LoopState(index + 1, delta, None, latest, evals, left, state.solved, generator=generator.get_state())
+        answer = yield Step(index, delta, known if index else latest, evals, active, last, state)
+        if answer is not None:
+            state = state._replace(solved=state.solved | answer.cpu())
+
+
+def _queried(
+    problem: Problem, options: Options, views: Bank, candidate: Tensor, rows: Tensor, step: int
+) -> tuple[Tensor, Tensor | None]:
+    """The losses (R,n) of a candidate on some pictures, and its penalty (R,)."""
+    part, delta = problem.take(rows), candidate if problem.shared else candidate[rows]
+    attacked = part.perturbation.scene(part.images, delta)
+    losses = views.losses(
+        attacked,
+        part.anchor,
+        part.encoder,
+        part.objective,
+        options.eot.chunk,
+        options.world,
+        untouched=part.images,
+        step=step,
+    )
+    return losses, None if options.penalty is None else options.penalty(delta, seen(attacked), part.images)
 
 
 def _moved(delta: Tensor, direction: Tensor, perturbation: Perturbation, images: Tensor) -> Tensor:
@@ -140,10 +127,11 @@ def _nothing(delta: Tensor, images: Tensor, eot: EOT) -> Estimate:
     return Estimate(none, none, snr, torch.zeros_like(delta), eot.n, eot.chunk, none)
 
 
-def _learned(known: Estimate, losses: Tensor, price: Tensor | None, rows: Tensor, eot: EOT) -> Estimate:
-    """The losses (R,n) of a candidate on some pictures, among what is known of the others."""
+def _learned(known: Estimate, queried: tuple[Tensor, Tensor | None], rows: Tensor, eot: EOT) -> Estimate:
+    """The losses (R,n) and the penalty (R,) of a candidate on some pictures, among the estimates of the others."""
+    losses, penalty = queried
     value = eot.risk.value(losses).to(losses)
-    value = value if price is None else value + price
+    value = value if penalty is None else value + penalty
     stderr = losses.std(1) / eot.n**0.5 if eot.n > 1 else torch.zeros_like(value)
     return known._replace(
         mean=known.mean.index_copy(0, rows, losses.mean(1)),

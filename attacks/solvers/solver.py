@@ -5,20 +5,21 @@ The loss of a step is a noisy draw: the lowest one is luck. Candidates are there
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from typing import NamedTuple, Unpack
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from attacks.encoders.tree import Tree, take
+from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.bank import Bank, bank
-from attacks.eot.protocols import Perturbation, Setup, among
+from attacks.eot.problem import Options, Problem
+from attacks.eot.protocols import Objective, Perturbation
 from attacks.eot.risk import Risk
 from attacks.perturbations.patch.patch import Patch
-from attacks.runtime.distributed import ALONE
 from attacks.runtime.values import kept
-from attacks.solvers.loop import STEPS, Position, Step, merged
+from attacks.solvers.loop import LoopState, Step, Steps, merged
 from attacks.solvers.search import loop_of
 from transforms import stream
 from transforms.compose import seen
@@ -26,7 +27,7 @@ from transforms.compose import seen
 #: Views of the bank that chooses the best iterate.
 VIEWS = 64
 #: How many times during a run the current iterate is compared.
-LOOKS = 10
+COMPARISONS = 10
 
 
 @kept
@@ -41,15 +42,15 @@ class Best(NamedTuple):
 
 
 @kept
-class Standing(NamedTuple):
-    """Where `watch` stands after a step: the restart, the pictures (R,) that take part in it, the attack's own
-    position, the last step of the restart before and the latest one, the best, which pictures have moved since it was
-    looked for (N,), and which are solved (N,)."""
+class SolveState(NamedTuple):
+    """All that the next step of `watch` depends on: the restart, the pictures (R,) that take part in it, the state of
+    the loop, the last step of the previous restart and the latest one, the best, which pictures have moved since the
+    last comparison (N,), and which are solved (N,)."""
 
     restart: int
     rows: Tensor
-    inner: Position
-    before: Step | None
+    inner: LoopState
+    previous: Step | None
     step: Step
     best: Best | None
     moved: Tensor
@@ -57,24 +58,33 @@ class Standing(NamedTuple):
 
 
 def solve(
-    images: Tensor, anchor: Tree, *, stop: float | None = None, restarts: int = 1, **setup: Unpack[Setup]
+    images: Tensor,
+    anchor: Tree,
+    *,
+    encoder: Encoder,
+    objective: Objective,
+    perturbation: Perturbation,
+    stop: float | None = None,
+    restarts: int = 1,
+    **options: Any,
 ) -> Best:
-    """Run the attack to its end; arguments and errors as in `attack`, `stop` and `restarts` as in `watch`."""
-    best = None
-    for _, found in watch(images, anchor, stop=stop, restarts=restarts, **setup):
-        best = found
+    """Run the attack to its end: `attack` with the best iterate chosen on held-out views. Arguments and errors as
+    there (`options` are those of `attacks.eot.problem.Options`); `stop` and `restarts` as in `watch`."""
+    problem = Problem(images, anchor, encoder, objective, perturbation)
+    best: Best | None = None
+    for _, latest in watch(problem, Options(**options), stop=stop, restarts=restarts):
+        best = latest
     assert best is not None  # the last step is always compared
     return best
 
 
 def watch(
-    images: Tensor,
-    anchor: Tree,
+    problem: Problem,
+    options: Options,
     *,
     stop: float | None = None,
     restarts: int = 1,
-    standing: Standing | None = None,
-    **setup: Unpack[Setup],
+    state: SolveState | None = None,
 ) -> Iterator[tuple[Step, Best | None]]:
     """The steps of `attack` (of `search`, if the optimiser is gradient-free), each with the best iterate so far (None
     until the first comparison).
@@ -86,73 +96,69 @@ def watch(
     and the whole `budget`; all are compared on one bank. Steps and encoder passes are counted on. A picture that is
     solved takes no part in the later runs; they show the best delta for it.
 
-    Each step's `position` is a `Standing`; given as `standing`, the same run goes on after that step, to the bit.
+    Each step's `state` is a `SolveState`; given as `state`, the same run resumes after that step, to the bit.
 
     Raises:
         ValueError: as `attack`, and for `restarts` below 1.
     """
     if type(restarts) is not int or restarts < 1:
         raise ValueError(f"`restarts` must be a whole number of runs, at least 1; got {restarts!r}")
-    steps = setup.setdefault("steps", STEPS)
-    views = selection(setup, images)
-    every, best, shared = max(1, steps // LOOKS), None, setup["perturbation"].shared
-    solved = torch.zeros(len(images), dtype=torch.bool)
+    views, device = selection(problem, options), problem.images.device
+    every, best, shared = max(1, options.steps // COMPARISONS), None, problem.shared
+    solved = torch.zeros(len(problem), dtype=torch.bool)
     step: Step | None = None
-    if standing is not None:
-        step, best, solved = standing.step, standing.best, standing.solved
-    for restart in range(0 if standing is None else standing.restart, restarts):
-        rows, before, moved, inner = (~solved).nonzero()[:, 0].to(images.device), step, torch.zeros_like(solved), None
-        if standing is not None:
-            rows, before, moved, inner = standing.rows, standing.before, standing.moved, standing.inner
-            standing = None
+    if state is not None:
+        step, best, solved = state.step, state.best, state.solved
+    for restart in range(0 if state is None else state.restart, restarts):
+        rows, previous, moved, inner = (~solved).nonzero()[:, 0].to(device), step, torch.zeros_like(solved), None
+        if state is not None:
+            rows, previous, moved, inner = state.rows, state.previous, state.moved, state.inner
+            state = None
         if not len(rows):
             return
-        running, said = _run(images, anchor, restart, rows, inner, setup), None
+        running, answer = _run(problem, options, restart, rows, inner), None
         while True:
             try:
-                own = running.send(said)
+                own = running.send(answer)
             except StopIteration:
                 break
-            inner = own.position
-            own = own._replace(position=None)
-            step = own if before is None or best is None else _joined(own, rows, before, best)
-            said, moved = None, moved | step.active
+            inner = own.state
+            own = own._replace(state=None)
+            step = own if previous is None or best is None else _joined(own, rows, previous, best)
+            answer, moved = None, moved | step.active
             if (own.index + 1) % every == 0 or own.last:
-                best = _better(best, _look(step, best, moved, views, images, anchor, setup), shared)
+                best = _better(best, _compared(step, best, moved, views, problem, options), shared)
                 if stop is not None:
                     solved = (best.loss <= stop).cpu()
                     solved = solved.all().expand_as(solved) if shared else solved
-                    said = solved[rows.cpu()]
-                    inner = inner._replace(solved=inner.solved | said)
+                    answer = solved[rows.cpu()]
+                    inner = inner._replace(solved=inner.solved | answer)
                 moved = torch.zeros_like(moved)
-            at = Standing(restart, rows, inner, before, step, best, moved, solved)
-            yield step._replace(last=step.last and restart == restarts - 1, position=at), best
+            at = SolveState(restart, rows, inner, previous, step, best, moved, solved)
+            yield step._replace(last=step.last and restart == restarts - 1, state=at), best
 
 
-def _run(
-    images: Tensor, anchor: Tree, restart: int, rows: Tensor, position: Position | None, setup: Setup
-) -> Generator[Step, Tensor | None, None]:
-    """One run on the `rows` that are left: the first one is the run of the setup itself, on all pictures."""
-    run = loop_of(setup["optimiser"])
+def _run(problem: Problem, options: Options, restart: int, rows: Tensor, state: LoopState | None) -> Steps:
+    """One run on the `rows` that are left: the first one is the run of the options themselves, on all pictures."""
+    run = loop_of(options.optimiser)
     if not restart:
-        return run(images, anchor, position=position, **setup)
-    budget = setup.get("budget")
-    own = setup.copy()
-    own["seed"] = stream(setup.get("seed", 0), "restart", restart)
-    own["budget"] = budget[rows.to(budget.device)] if isinstance(budget, Tensor) and budget.dim() else budget
-    own["perturbation"] = among(own["perturbation"], rows)
-    return run(images[rows], take(anchor, rows), position=position, **own)
+        return run(problem, options, state)
+    budget = options.budget
+    if isinstance(budget, Tensor) and budget.dim():
+        budget = budget[rows.to(budget.device)]
+    own = replace(options, seed=stream(options.seed, "restart", restart), budget=budget)
+    return run(problem.take(rows), own, state)
 
 
-def _joined(own: Step, rows: Tensor, before: Step, best: Best) -> Step:
-    """A step of a later run on some `rows`, as a step of all pictures, counted on from the last step `before` it."""
+def _joined(own: Step, rows: Tensor, previous: Step, best: Best) -> Step:
+    """A step of a later run on some `rows`, as a step of all pictures, counted on from the `previous` run's last."""
     shared = len(best.delta) < len(best.loss)
     return Step(
-        index=before.index + 1 + own.index,
+        index=previous.index + 1 + own.index,
         delta=own.delta if shared else best.delta.index_copy(0, rows, own.delta),
-        estimate=merged(before.estimate, own.estimate, rows, shared),
-        evals=before.evals + own.evals,
-        active=torch.zeros_like(before.active).index_copy(0, rows.cpu(), own.active),
+        estimate=merged(previous.estimate, own.estimate, rows, shared),
+        evals=previous.evals + own.evals,
+        active=torch.zeros_like(previous.active).index_copy(0, rows.cpu(), own.active),
         last=own.last,
     )
 
@@ -170,28 +176,18 @@ def written(perturbation: Perturbation, images: Tensor, delta: Tensor) -> Tensor
     return (pictures(perturbation, images, delta) * 255).round() / 255
 
 
-def _size(setup: Setup) -> int:
-    """Views of the bank: as many as the risk can be taken of."""
-    eot = setup["eot"]
-    multiple = _risk(setup).multiple
-    return max(multiple, VIEWS // multiple * multiple) if eot.transforms.dims else multiple
-
-
-def _risk(setup: Setup) -> Risk:
+def _risk(options: Options) -> Risk:
     """How the losses of a picture's views are judged: as the attack weighs them."""
-    eot, adversary = setup["eot"], setup.get("adversary")
+    eot, adversary = options.eot, options.adversary
     return eot.risk if adversary is None else adversary.risk(eot.n)
 
 
-def _look(
-    step: Step, best: Best | None, moved: Tensor, views: Bank, images: Tensor, anchor: Tree, setup: Setup
-) -> Best:
-    """The current iterate on the bank; a picture that has not `moved` since the last look is as it was."""
-    shared = setup["perturbation"].shared
-    rows = torch.arange(len(images)) if best is None or shared else moved.nonzero()[:, 0]
-    rows = rows.to(images.device)
-    delta = step.delta if shared else step.delta[rows]
-    loss = _worth(delta, images[rows], take(anchor, rows), views, step.estimate.chunk, setup)
+def _compared(step: Step, best: Best | None, moved: Tensor, views: Bank, problem: Problem, options: Options) -> Best:
+    """The current iterate on the bank; a picture that has not `moved` since the last comparison is as it was."""
+    rows = torch.arange(len(problem)) if best is None or problem.shared else moved.nonzero()[:, 0]
+    rows = rows.to(problem.images.device)
+    delta = step.delta if problem.shared else step.delta[rows]
+    loss = _bank_loss(delta, problem.take(rows), views, step.estimate.chunk, options)
     if best is not None:
         latest = best.latest.clone()
         latest[rows] = loss
@@ -199,32 +195,38 @@ def _look(
     return Best(step.delta, loss, torch.full_like(loss, step.index, dtype=torch.long), loss)
 
 
-def _worth(delta: Tensor, images: Tensor, anchor: Tree, views: Bank, chunk: int, setup: Setup) -> Tensor:
-    """The loss of each picture on a bank (N,), as the attack weighs it, and what its penalty asks."""
-    attacked = setup["perturbation"].scene(images, delta)
-    encoder, objective, world = setup["encoder"], setup["objective"], setup.get("world", ALONE)
-    losses = views.losses(attacked, anchor, encoder, objective, chunk, world, untouched=images)
-    loss, penalty = _risk(setup).value(losses).to(losses), setup.get("penalty")
+def _bank_loss(delta: Tensor, problem: Problem, views: Bank, chunk: int, options: Options) -> Tensor:
+    """The loss of each picture on a bank (N,), as the attack weighs it, with its penalty."""
+    images = problem.images
+    attacked = problem.perturbation.scene(images, delta)
+    losses = views.losses(
+        attacked, problem.anchor, problem.encoder, problem.objective, chunk, options.world, untouched=images
+    )
+    loss, penalty = _risk(options).value(losses).to(losses), options.penalty
     return loss if penalty is None else loss + penalty(delta, seen(attacked), images)
 
 
-def _better(best: Best | None, now: Best, shared: bool) -> Best:
+def _better(best: Best | None, latest: Best, shared: bool) -> Best:
     """Picture by picture, the one with the lower loss; of a shared perturbation, the one with the lower mean."""
     if best is None:
-        return now
-    better = (now.loss.mean() < best.loss.mean()).expand_as(now.loss) if shared else now.loss < best.loss
-    delta = torch.where(better[: len(now.delta), None, None, None], now.delta, best.delta)
-    return Best(delta, torch.where(better, now.loss, best.loss), torch.where(better, now.step, best.step), now.loss)
+        return latest
+    better = (latest.loss.mean() < best.loss.mean()).expand_as(latest.loss) if shared else latest.loss < best.loss
+    delta = torch.where(better[: len(latest.delta), None, None, None], latest.delta, best.delta)
+    return Best(
+        delta, torch.where(better, latest.loss, best.loss), torch.where(better, latest.step, best.step), latest.loss
+    )
 
 
-def compare(best: Best | None, found: Best, images: Tensor, anchor: Tree, setup: Setup) -> Best:
-    """The better of two, picture by picture, where `found` comes from an attack with another objective: its loss is
-    taken anew, that of the setup on the setup's bank. `best` has been so compared before."""
-    loss = _worth(found.delta, images, anchor, selection(setup, images), setup["eot"].chunk, setup)
-    return _better(best, Best(found.delta, loss, found.step, loss), setup["perturbation"].shared)
+def compare(best: Best | None, other: Best, problem: Problem, options: Options) -> Best:
+    """The better of two, picture by picture, where `other` comes from an attack with another objective: its loss is
+    computed anew, on the problem's own bank. `best` has been so compared before."""
+    loss = _bank_loss(other.delta, problem, selection(problem, options), options.eot.chunk, options)
+    return _better(best, Best(other.delta, loss, other.step, loss), problem.shared)
 
 
-def selection(setup: Setup, images: Tensor) -> Bank:
-    """The bank of views that chooses among iterates."""
-    views = bank(setup["eot"].transforms, _size(setup), seed=setup.get("seed", 0), purpose="select")
-    return views._replace(u=views.u.to(images))
+def selection(problem: Problem, options: Options) -> Bank:
+    """The bank of views that chooses among iterates: as many as the risk can be taken of."""
+    multiple, transforms = _risk(options).multiple, options.eot.transforms
+    size = max(multiple, VIEWS // multiple * multiple) if transforms.dims else multiple
+    views = bank(transforms, size, seed=options.seed, purpose="select")
+    return views._replace(u=views.u.to(problem.images))

@@ -9,14 +9,15 @@ then judged on further views is one perturbation for each picture, so no maximum
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Unpack
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from attacks.encoders.tree import Tree
-from attacks.eot.protocols import Objective, Optimiser, Proposer, Setup
+from attacks.eot.problem import Options, Problem
+from attacks.eot.protocols import Objective, Optimiser, Proposer
 from attacks.objectives.aim import Aim, Known
 from attacks.objectives.embedding import Toward
 from attacks.objectives.retrieval import Retrieval, alike
@@ -24,7 +25,7 @@ from attacks.optimisers.apgd import APGD
 from attacks.optimisers.square import Square
 from attacks.runtime.values import kept
 from attacks.solvers.loop import Step
-from attacks.solvers.solver import Best, Standing, compare, watch
+from attacks.solvers.solver import Best, SolveState, compare, watch
 
 
 class Member(NamedTuple):
@@ -65,37 +66,38 @@ def members(known: Known, nearest: int, aim: Aim, optimiser: Optimiser | Propose
 
 
 @kept
-class Stand(NamedTuple):
-    """Where a suite stands after a step: the member, where that one's own run stands, the best of all that have
+class SuiteState(NamedTuple):
+    """All that the next step of a suite depends on: the member, the state of its run, the best of all that have
     ended, and the encoder passes of those before it."""
 
     member: int
-    inner: Standing
+    inner: SolveState
     best: Best | None
     evals: int
 
 
 def suite(
-    images: Tensor, aim: Aim, attacks: Sequence[Member], *, stand: Stand | None = None, **setup: Unpack[Setup]
+    problem: Problem, options: Options, attacks: Sequence[Member], *, state: SuiteState | None = None
 ) -> Iterator[tuple[str, Step, Best | None]]:
     """The steps of every member, one after the other, each with its name and the best of all that have ended (None
     until the first has). The last item has the best of all; `Best.step` counts within its member, and `Best.loss` is
-    that of `aim` on the common bank.
+    that of the `problem` on the common bank.
 
     Args:
-        aim: in terms of which the members are compared.
-        stand: the `position` of a step, to go on after it.
-        setup: as for `watch`; objective and optimiser are those of the members.
+        problem: by its objective and anchor the members are compared.
+        options: as for `watch`; objective, anchor and optimiser of each run are its member's.
+        state: that of a step, to resume after it.
     """
-    first, inner, best, evals = (0, None, None, 0) if stand is None else stand
+    first, inner, best, evals = (0, None, None, 0) if state is None else state
     for number, member in list(enumerate(attacks))[first:]:
-        own = setup | {"objective": member.objective, "optimiser": member.optimiser}
-        passed = 0 if inner is None else inner.step.evals
-        for step, found in watch(images, member.anchor, standing=inner, **own):
-            passed = step.evals
+        own = replace(problem, objective=member.objective, anchor=member.anchor)
+        run = replace(options, optimiser=member.optimiser)
+        passes = 0 if inner is None else inner.step.evals
+        for step, latest in watch(own, run, state=inner):
+            passes = step.evals
             if step.last:
-                assert found is not None  # the last step is always compared
-                best = compare(best, found, images, aim.anchor, setup | {"objective": aim.objective})
-            at = Stand(number, step.position, best, evals)
-            yield member.name, step._replace(evals=evals + step.evals, position=at), best
-        evals, inner = evals + passed, None
+                assert latest is not None  # the last step is always compared
+                best = compare(best, latest, problem, run)
+            at = SuiteState(number, step.state, best, evals)
+            yield member.name, step._replace(evals=evals + step.evals, state=at), best
+        evals, inner = evals + passes, None

@@ -6,22 +6,25 @@ gradient only refines the best of many random views. An attack against such view
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from attacks.encoders.engine import Overflow
-from attacks.encoders.randomness import drawn
-from attacks.encoders.tree import Encoder, Tree, take
-from attacks.eot.bank import Bank, bank, twins_of
+from attacks.eot.bank import NO_DELTA, Bank, bank
 from attacks.eot.batching import blocks, in_parts
-from attacks.eot.estimator import EOT
-from attacks.eot.protocols import Look, Objective
+from attacks.eot.estimator import EOT, Question
+from attacks.eot.problem import Problem
 from attacks.eot.risk import CVaR
 from attacks.runtime.distributed import ALONE, World
-from transforms import Compose, Shown, base_of, scene_of, taken
+from transforms import Compose
+
+#: Images (B,), and the coordinates (B*V,dims) of V views of each in turn -> losses (B*V,).
+LossFn = Callable[[Tensor, Tensor], Tensor]
 
 #: The first step of the refinement, as a share of each coordinate's range; halved where it does not raise the loss.
 STEP = 0.1
@@ -78,29 +81,30 @@ class Adversary:
         return CVaR(n / self.k)
 
     def views(
-        self, look: Look, eot: EOT, n: int, *, like: Tensor, count: int, seed: int, step: int, world: World = ALONE
+        self, problem: Question, delta: Tensor, eot: EOT, n: int, *, seed: int, step: int, world: World = ALONE
     ) -> Tensor:
-        """The views (count,n,dims) of step `step` for `EOT.estimate`; the random ones come from `eot.draws`."""
-        u = eot.draws(self.k, eot.transforms.dims, seed=seed, step=step).to(like)
-        losses = _survey(look, u, count, eot.chunk, world)
-        kept = _highest(u, losses, n)
-        return _refined(look, kept, eot.transforms.discrete, self.refine_steps, eot.chunk, world).u
+        """The views (N,n,dims) of step `step` for `EOT.estimate`; the random ones come from `eot.draws`."""
+
+        def loss(which: Tensor, u: Tensor) -> Tensor:
+            own = delta.expand(len(which), *delta.shape[1:]) if len(delta) < len(problem) else delta[which]
+            return problem.losses(eot.transforms, own, which, u)
+
+        u = eot.draws(self.k, eot.transforms.dims, seed=seed, step=step).to(delta)
+        losses = _survey(loss, u, len(problem), eot.chunk, world)
+        highest = _highest(u, losses, n)
+        return _refined(loss, highest, eot.transforms.discrete, self.refine_steps, eot.chunk, world).u
 
 
 def worst_views(
-    images: Shown,
-    anchor: Tree,
-    *,
-    encoder: Encoder,
-    objective: Objective,
+    problem: Problem,
     transforms: Compose,
+    *,
     k: int = 512,
     refine_steps: int = 10,
     keep: int = 1,
     seed: int = 0,
     chunk: int = 64,
     world: World = ALONE,
-    untouched: Tensor | None = None,
 ) -> Worst:
     """For each picture, the `keep` views of the highest loss among `k` scrambled Sobol points, which are the same for
     all pictures, each then moved uphill by its own gradient.
@@ -110,12 +114,10 @@ def worst_views(
     (`transforms.discrete`) stay as they were drawn. So no loss is below that of the random views.
 
     Args:
-        images: (N,C,H,W) in [0,1], already attacked, perhaps with a patch on them.
-        anchor: as of `attack`.
+        problem: the attacked pictures, as `attacks.judged` makes it.
         keep: at most k.
         chunk: most views in memory at once.
         world: the processes that share the work; all get the same answer.
-        untouched: (N,C,H,W), what a paired objective compares with.
 
     Raises:
         ValueError: `keep` above `k`, or either below 1.
@@ -123,72 +125,53 @@ def worst_views(
     if not 1 <= keep <= k:
         raise ValueError(f"`keep` must lie in 1..{k}, the number of random views `k`; got {keep}")
     views = bank(transforms, k, seed=seed, purpose="worst")
-    given = {"encoder": encoder, "objective": objective, "chunk": chunk, "world": world, "untouched": untouched}
-    return _hardest(images, anchor, views, refine_steps, keep, **given)[1]
+    return _hardest(problem, views, refine_steps, keep, chunk, world)[1]
 
 
 def both_sides(
-    images: Shown,
-    anchor: Tree,
-    *,
-    encoder: Encoder,
-    objective: Objective,
+    problem: Problem,
     views: Bank,
+    *,
     refine_steps: int = 10,
     keep: int = 4,
     chunk: int = 64,
     world: World = ALONE,
-    untouched: Tensor | None = None,
 ) -> Sides:
-    """The mean and the worst side of an attack on one bank of views: pictures (N,C,H,W), already attacked. The worst
-    loss is the highest after `refine_steps` from each of the bank's `keep` worst views. Else as `worst_views`."""
-    given = {"encoder": encoder, "objective": objective, "chunk": chunk, "world": world, "untouched": untouched}
-    losses, worst = _hardest(images, anchor, views, refine_steps, keep, **given)
+    """The mean and the worst side of an attack on one bank of views. The worst loss is the highest after
+    `refine_steps` from each of the bank's `keep` worst views. Else as `worst_views`."""
+    losses, worst = _hardest(problem, views, refine_steps, keep, chunk, world)
     return Sides(losses.mean(1), worst.losses[:, 0], worst.u[:, 0])
 
 
 def uphill(
-    images: Shown,
-    anchor: Tree,
-    *,
-    encoder: Encoder,
-    objective: Objective,
+    problem: Problem,
     views: Bank,
     losses: Tensor,
+    *,
     refine_steps: int = 10,
     keep: int = 4,
     chunk: int = 64,
     world: World = ALONE,
-    untouched: Tensor | None = None,
 ) -> Worst:
     """The `keep` worst views of a bank whose `losses` (N,V) are known already, refined. It takes
     `keep * (refine_steps + 1)` encoder passes for each picture (twice as many for a paired objective), or none
     without steps. Else as `worst_views`."""
-    twins = twins_of(objective, untouched)
-
-    def look(which: Tensor, u: Tensor) -> Tensor:
-        draws = drawn(views.transforms, u)
-        if twins is None:
-            beside = take(anchor, which.repeat_interleave(len(u) // len(which)))
-        else:  # the coordinates move this view too, so their slope runs through both
-            beside = encoder(views.transforms(scene_of(twins[which]), u), **draws)
-        return objective(encoder(views.transforms(taken(images, which), u), **draws), beside)
-
-    kept = _highest(views.u.to(base_of(images)), losses, keep)
-    return _refined(look, kept, views.transforms.discrete, refine_steps, chunk, world)
+    loss = partial(problem.losses, views.transforms, NO_DELTA)
+    highest = _highest(views.u.to(problem.images), losses, keep)
+    return _refined(loss, highest, views.transforms.discrete, refine_steps, chunk, world)
 
 
 def _hardest(
-    images: Shown, anchor: Tree, views: Bank, refine_steps: int, keep: int, **given: Any
+    problem: Problem, views: Bank, refine_steps: int, keep: int, chunk: int, world: World
 ) -> tuple[Tensor, Worst]:
     """All losses on a bank (N,V), and the worst views after refinement."""
-    views = views._replace(u=views.u.to(base_of(images)))
-    losses = views.losses(images, anchor, **given)
-    return losses, uphill(images, anchor, views=views, losses=losses, refine_steps=refine_steps, keep=keep, **given)
+    views = views._replace(u=views.u.to(problem.images))
+    losses = views.losses_of(problem, chunk, world)
+    return losses, uphill(problem, views, losses, refine_steps=refine_steps, keep=keep, chunk=chunk, world=world)
 
 
 @torch.no_grad()
-def _survey(look: Look, u: Tensor, count: int, chunk: int, world: World) -> Tensor:
+def _survey(loss: LossFn, u: Tensor, count: int, chunk: int, world: World) -> Tensor:
     """The losses (count,k) of the views `u` (k,dims) of every picture; the processes share the views."""
     mine = torch.tensor(world.share(len(u)), dtype=torch.long, device=u.device)
     losses = u.new_zeros(count, len(u))
@@ -197,7 +180,7 @@ def _survey(look: Look, u: Tensor, count: int, chunk: int, world: World) -> Tens
 
         def some(part: Tensor, which: Tensor = which) -> Tensor:
             def of(some: Tensor) -> Tensor:
-                return look(some, u[part].repeat(len(some), 1)).view(len(some), -1)
+                return loss(some, u[part].repeat(len(some), 1)).view(len(some), -1)
 
             return torch.cat([found for _, found in in_parts(of, which, len(which))])
 
@@ -213,7 +196,7 @@ def _highest(u: Tensor, losses: Tensor, keep: int) -> Worst:
     return Worst(u[order], losses.gather(1, order))
 
 
-def _refined(look: Look, found: Worst, fixed: tuple[int, ...], steps: int, chunk: int, world: World) -> Worst:
+def _refined(loss: LossFn, found: Worst, fixed: tuple[int, ...], steps: int, chunk: int, world: World) -> Worst:
     """The views moved uphill, and sorted again; the processes share them."""
     count, keep, dims = found.u.shape
     if not steps or not dims:  # a pipeline without coordinates has one view only
@@ -224,7 +207,7 @@ def _refined(look: Look, found: Worst, fixed: tuple[int, ...], steps: int, chunk
 
     def climb(part: Tensor) -> tuple[Tensor, Tensor]:
         start, height = found.u.view(-1, dims)[part], found.losses.view(-1)[part]
-        return _climbed(look, which[part], start, height, fixed, steps)
+        return _climbed(loss, which[part], start, height, fixed, steps)
 
     for part, (points, heights) in in_parts(climb, mine, chunk):
         u[part], losses[part] = points, heights
@@ -235,15 +218,15 @@ def _refined(look: Look, found: Worst, fixed: tuple[int, ...], steps: int, chunk
 
 
 def _climbed(
-    look: Look, which: Tensor, u: Tensor, losses: Tensor, fixed: tuple[int, ...], steps: int
+    loss: LossFn, which: Tensor, u: Tensor, losses: Tensor, fixed: tuple[int, ...], steps: int
 ) -> tuple[Tensor, Tensor]:
     """`steps` steps uphill from each of the views (R,dims)."""
     free = torch.ones_like(u)
     free[:, list(fixed)] = 0
-    length, (_, slope) = torch.full_like(losses, STEP)[:, None], _slope(look, which, u)
+    length, (_, slope) = torch.full_like(losses, STEP)[:, None], _slope(loss, which, u)
     for _ in range(steps):
         there = (u + length * free * slope.sign()).clamp(0, BELOW_ONE)
-        after, slope_there = _slope(look, which, there)
+        after, slope_there = _slope(loss, which, there)
         better = after > losses
         losses, better = torch.where(better, after, losses), better[:, None]
         u, slope = torch.where(better, there, u), torch.where(better, slope_there, slope)
@@ -251,12 +234,12 @@ def _climbed(
     return u, losses
 
 
-def _slope(look: Look, which: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+def _slope(loss: LossFn, which: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """The losses (R,) of views, and their derivatives (R,dims) by the coordinates; zero where there is none."""
     while True:
         leaf = u.detach().requires_grad_()
         with torch.enable_grad():
-            losses = look(which, leaf)
+            losses = loss(which, leaf)
         try:
             slope = torch.autograd.grad(losses.sum(), leaf, allow_unused=True)[0] if losses.requires_grad else None
         except Overflow:  # the loss scale has been halved meanwhile

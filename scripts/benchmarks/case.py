@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attacks import EOT, load_encoder
 from attacks.eot.estimate import Estimate
 from benchmarks.timing import photograph
-from transforms import Affine, Brightness, Compose, Contrast, Perspective, Sobol, scene_of
+from transforms import Affine, Brightness, Compose, Contrast, Perspective, Sobol
 
 PIPELINE = Compose(
     [Affine(degrees=20, scale=(0.9, 1.3), translate=0.1), Perspective(0.1), Brightness(0.1), Contrast((0.8, 1.2))]
@@ -80,12 +80,7 @@ class Case:
 
     def estimate(self, eot: EOT, encode: Callable[[Tensor], Tensor], delta: Tensor, u: Tensor) -> Estimate:
         """What EOT finds at `image + delta` from the views `u`."""
-        return eot.estimate(
-            delta,
-            lambda part, _: scene_of(self.image + part),
-            lambda views, _: self.loss(encode, views),
-            u,
-        )
+        return eot.estimate(Problem(self.image, self.anchor, encode, Away(), Linf(1.0)), delta, u)
 
 
 def case(arch: str, views: int, device: str = "cpu", size: int = SIZE) -> Case:

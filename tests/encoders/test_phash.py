@@ -12,7 +12,8 @@ from PIL import Image
 from attacks import EOT, PGD, Linf, attack, bank, evaluate
 from attacks.data.gallery import photographs, tiles
 from attacks.data.images import to_bytes
-from attacks.encoders.phash import KEPT, SIDE, Bits, Phash, above_median, bits, grey_of
+from attacks.encoders.phash import KEPT, SIDE, Phash, above_median, bits, grey_of
+from attacks.objectives.bits import Bits
 from transforms import Brightness, Compose, resize
 
 double = torch.float64

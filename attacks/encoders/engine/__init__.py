@@ -8,8 +8,8 @@ from attacks.encoders.engine.fallback import (
     engine_reset,
     engine_restore,
     engine_state,
+    fall_back,
     in_float32,
-    safely,
 )
 from attacks.encoders.engine.fold import foldable
 from attacks.encoders.engine.measure import choose
@@ -29,10 +29,10 @@ __all__ = [
     "engine_reset",
     "engine_restore",
     "engine_state",
+    "fall_back",
     "foldable",
     "free_memory",
     "in_float32",
     "keep_freed_memory",
     "prepare",
-    "safely",
 ]

@@ -19,7 +19,7 @@ from attacks.encoders.engine.precision import SCALE
 from attacks.encoders.engine.prepare import Prepared
 from attacks.runtime.distributed import World
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 State = dict[str, float | int | bool]
 
 
@@ -80,20 +80,20 @@ def in_float32(encoder: object) -> Iterator[None]:
             own.fell_back = bool(before["fell_back"])
 
 
-def safely(encoder: object, run: Callable[[], Found], finite: Callable[[Found], bool]) -> Found:
-    """What `run` finds with an encoder; where that is not finite in a lower precision, and is in float32, what it
-    finds there, and the encoder stays in float32, with one warning. Where float32 is no better, nothing changes.
+def fall_back(encoder: object, run: Callable[[], Result], finite: Callable[[Result], bool]) -> Result | None:
+    """What `run` gives in float32, where it is not finite in the lower precision of an encoder: the encoder then
+    stays in float32, with one warning. None where float32 is in use already, or is no better: nothing changes.
 
-    Several processes must agree on what they find, as they do on a sum over all of them.
+    Several processes must agree on the result, as they do on a sum over all of them.
     """
-    found, own = run(), prepared(encoder)
-    if own is None or own.fell_back or own.decision.precision == "float32" or finite(found):
-        return found
+    own = prepared(encoder)
+    if own is None or own.fell_back or own.decision.precision == "float32":
+        return None
     own.fell_back = True
     exact = run()
     if not finite(exact):
         own.fell_back = False
-        return found
+        return None
     if not own.warned:
         own.warned = True
         warnings.warn(

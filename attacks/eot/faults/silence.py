@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from attacks.encoders.tree import leaves
-from attacks.eot.faults.certain import Looks, one_view
+from attacks.eot.faults.locate import Query, one_view
 from attacks.eot.faults.traced import ENCODER, traced
 from transforms import audit
 from transforms.compose import seen
@@ -17,11 +15,10 @@ from transforms.compose import seen
 VIEWS = 4
 
 
-def why_silent(asked: Callable[[], Looks], row: int) -> str:
-    """In words, of picture `row` (of the first one, where all share a delta)."""
-    looks = asked()
+def why_silent(query: Query, row: int) -> str:
+    """In words, of image `row` (of the first one, where all share a delta)."""
     with torch.no_grad():
-        views = [one_view(looks, row, j) for j in range(min(VIEWS, looks.u.shape[-2]))]
+        views = [one_view(query, row, j) for j in range(min(VIEWS, query.u.shape[-2]))]
     slopes = [line.slope for view in views for line in traced(view).lines if line.name == ENCODER]
     if not any(slopes):
         return (
@@ -29,11 +26,11 @@ def why_silent(asked: Callable[[], Looks], row: int) -> str:
         )
 
     def features(images: Tensor) -> Tensor:
-        return torch.cat([leaf.flatten(1) for leaf in leaves(looks.encoder(images))], dim=1)
+        return torch.cat([leaf.flatten(1) for leaf in leaves(query.problem.encoder(images))], dim=1)
 
     picture = seen(views[0].scene)[:1].detach().clamp(0, 1)
     try:
-        found = audit(looks.transforms, picture, features, draws=VIEWS)
+        found = audit(query.transforms, picture, features, draws=VIEWS)
     except ValueError as error:
         return f"the loss has a gradient by the features, and the audit cannot look further: {error}"
     dead = next((stage for stage in found.stages if stage.dead), None)

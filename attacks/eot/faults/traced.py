@@ -52,7 +52,7 @@ class OneView:
         return names[:-1] if drawn(self.transforms, self.u) else names
 
 
-class Trace(NamedTuple):
+class ViewTrace(NamedTuple):
     """The `lines` of picture, stages, encoder and objective, in order; what the encoder was `shown` (1,C,h,w), the
     view's `loss` (1,), and its gradient by the features, part by part."""
 
@@ -62,7 +62,7 @@ class Trace(NamedTuple):
     pulled: tuple[Tensor, ...]
 
 
-def traced(view: OneView) -> Trace:
+def traced(view: OneView) -> ViewTrace:
     """Look at a view, stage by stage."""
     with torch.no_grad():
         values = [_upto(view, k) for k in range(1, len(view.stages) + 1)]
@@ -75,7 +75,7 @@ def traced(view: OneView) -> Trace:
         lines.append(_line(name, [value], found))
     loss, pulled = _judged(view, features)
     lines += [_line(ENCODER, leaves(features), pulled), _line(OBJECTIVE, [loss], [torch.ones_like(loss)])]
-    return Trace(tuple(lines), shown, loss, pulled)
+    return ViewTrace(tuple(lines), shown, loss, pulled)
 
 
 def broken(lines: Sequence[Line], view: OneView) -> str | None:

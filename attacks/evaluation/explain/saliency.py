@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.encoders.phash import Bits
 from attacks.evaluation.scores import signature_of
+from attacks.objectives.bits import Bits
 from attacks.objectives.embedding import similarity
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Unpack, cast
 
-from torch import Tensor, nn
+from torch import nn
 
-from attacks.encoders.tree import Tree
 from attacks.eot.estimator import EOT
-from attacks.eot.protocols import Setup
+from attacks.eot.problem import STEPS, Options, Problem
 from attacks.evaluation.sanity.check import Check, Sanity, ruled, skipped
 from attacks.evaluation.sanity.questions import (
     ERRORS,
@@ -26,11 +24,9 @@ from attacks.evaluation.sanity.questions import (
 )
 from attacks.evaluation.sanity.rules import LOWERS, NOISE, ROOM, hastened, lowers, mean, noise, plateau, room
 from attacks.evaluation.sanity.trial import Tally, Trial, trial
-from attacks.solvers.loop import STEPS as RUN
-from attacks.solvers.search import gradient_free
 
-#: Steps of a short run, and the views of each.
-STEPS, VIEWS = 20, 4
+#: Views of each step of a short run.
+VIEWS = 4
 #: The checks that need the attack to run at all, then those that follow its gradient.
 COMPARED = (
     "active test",
@@ -47,49 +43,44 @@ MASKING = (LOWERS, "finite differences", "largest radius", "gradient-free", "tra
 
 
 def examine(
-    images: Tensor,
-    anchor: Tree,
+    problem: Problem,
+    options: Options,
     *,
     views: int = VIEWS,
-    planned: int = RUN,
+    planned: int = STEPS,
     trace: Sequence[float | None] = (),
     module: nn.Module | None = None,
-    **setup: Unpack[Setup],
 ) -> Sanity:
-    """Ask whether an attack can be believed, by short runs of it on a few pictures.
+    """Whether an attack can be believed, by short runs of it on a few pictures.
 
     Args:
-        images: (N,3,H,W) in [0,1]; two are enough.
-        anchor: as of `attack`, a row for each picture.
+        problem: of a few pictures; two are enough.
+        options: those of the run; `steps` are those of a short run (20 do). Budget and adaptive views are left out:
+            every short run has the same number of views.
         views: of each step, at most; a risk that needs a multiple gets it.
         planned: the steps of the run itself: a short run takes longer ones where its own would not cross the set,
             as all of the run's would (see `hastened`).
-        trace: the held-out loss after each step of the run itself (None where there was no look).
-        module: the encoder as a module, where `encoder` only calls it: for another one of its make, and for float64.
-        setup: the parts of the run. `steps` are those of a short run (20 unless given). Its budget and adaptive views
-            are left out: every short run has the same number of views.
+        trace: the held-out loss after each step of the run itself (None where there was no comparison).
+        module: the encoder as a module, where the problem's only calls it: for another one of its make, and for
+            float64.
 
     What the attack raises becomes a failed check. Raises ValueError for a number below 1.
     """
-    steps = setup.get("steps", STEPS)
-    for name, value in (("views", views), ("steps", steps), ("planned", planned)):
+    for name, value in (("views", views), ("steps", options.steps), ("planned", planned)):
         if value < 1:
             raise ValueError(f"`{name}` must be at least 1; got {value}")
     began = time.perf_counter()
     tally = Tally()
-    module = setup["encoder"] if module is None and isinstance(setup["encoder"], nn.Module) else module
-    own = setup["eot"].n
-    short = {
-        **setup,
-        "encoder": tally.of(setup["encoder"]),
-        "eot": _short(setup["eot"], views),
-        "optimiser": hastened(setup["optimiser"], planned, steps),
-        "steps": steps,
-        "budget": None,
-        "adaptive": None,
-    }
-    test = trial(images, anchor, cast(Setup, short), tally)
-    checks = [*_checks(test, module, own), plateau(trace)]
+    module = problem.encoder if module is None and isinstance(problem.encoder, nn.Module) else module
+    short = replace(
+        options,
+        eot=_short(options.eot, views),
+        optimiser=hastened(options.optimiser, planned, options.steps),
+        budget=None,
+        adaptive=None,
+    )
+    test = trial(replace(problem, encoder=tally.of(problem.encoder)), short, tally)
+    checks = [*_checks(test, module, options.eot.n), plateau(trace)]
     checks = [*checks, masking(checks)]
     cost = {"forward": float(tally.forward), "backward": float(tally.backward)}
     return Sanity(tuple(checks), {**cost, "seconds": time.perf_counter() - began})
@@ -114,17 +105,17 @@ def _checks(test: Trial, module: nn.Module | None, views: int) -> list[Check]:
         halted = [skipped(name, "the attack does not run") for name in COMPARED + FOLLOWED]
         return [ruled(LOWERS, False, str(error)), *halted, first]
     gain = mean(clean) - mean(main.losses)
-    checks = [lowers(clean, main.losses, test.setup["steps"], test.setup["eot"].n)]
+    checks = [lowers(clean, main.losses, test.options.steps, test.options.eot.n)]
     checks.append(guarded("active test", lambda: active(test, mean(clean), gain)))
     checks += radii(test, main, clean, gain)
     checks.append(guarded("one step", lambda: one_step(test, main, gain)))
     checks.append(guarded("more steps", lambda: more_steps(test, main, gain)))
     checks.append(guarded("gradient-free", lambda: without_gradient(test, main, gain)))
     checks.append(guarded("transfer", lambda: transfer(test, main, gain, module)))
-    if gradient_free(test.setup["optimiser"]):
+    if test.options.optimiser.gradient_free:
         return [*checks, *(skipped(name, "the optimiser asks for no gradient") for name in FOLLOWED), first]
-    checks.append(room(test.setup["perturbation"], test.images, main.start, main.end))
-    uniform = test.setup["eot"].risk.uniform
+    checks.append(room(test.problem.perturbation, test.images, main.start, main.end))
+    uniform = test.options.eot.risk.uniform
     checks.append(noise(main.c, views) if uniform else skipped(NOISE, "the views of a tail do not show its noise"))
     return [*checks, first]
 

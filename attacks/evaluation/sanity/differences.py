@@ -66,8 +66,7 @@ def slopes(
 
     def losses(ask: Encoder, dtype: torch.dtype) -> Loss:
         with torch.no_grad():
-            paired = getattr(objective, "paired", False)
-            beside = ask(untouched.to(dtype), **which) if paired else _cast(anchor, dtype)
+            beside = ask(untouched.to(dtype), **which) if objective.paired else _cast(anchor, dtype)
         return lambda pixels: objective(ask(pixels, **which), beside).mean()
 
     loss = losses(run, dtype)

@@ -38,7 +38,7 @@ class Planted:
 
 
 @dataclass(frozen=True)
-class Promised:
+class Promised(Objective):
     """The objective, minus `weight` times the balance: (features, balance), (anchor, balance to compare with)."""
 
     objective: Objective
@@ -52,7 +52,7 @@ class Promised:
     @property
     def paired(self) -> bool:
         """That of the objective."""
-        return bool(getattr(self.objective, "paired", False))
+        return self.objective.paired
 
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
         own, raised = self.objective(features[0], anchor[0]), features[1] - anchor[1]

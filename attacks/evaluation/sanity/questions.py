@@ -25,7 +25,6 @@ from attacks.evaluation.sanity.rules import beats_cards, cards, grows, largest, 
 from attacks.evaluation.sanity.trial import Run, Trial, pictures_of
 from attacks.optimisers.gradient import PGD
 from attacks.optimisers.square import Square
-from attacks.solvers.search import gradient_free
 from transforms import scene_of, stream
 from transforms.compose import view
 
@@ -49,7 +48,7 @@ def guarded(name: str, ask: Callable[[], Check]) -> Check:
 
 def radii(test: Trial, main: Run, clean: Tensor, gain: float) -> list[Check]:
     """The attack with other radii: from a quarter of its own to one that does not bind."""
-    perturbation = test.setup["perturbation"]
+    perturbation = test.problem.perturbation
     top, own = largest(perturbation, test.images), perturbation.eps
     if resized(perturbation, own) is None:
         why = f"{type(perturbation).__name__} has no radius to change"
@@ -58,7 +57,7 @@ def radii(test: Trial, main: Run, clean: Tensor, gain: float) -> list[Check]:
 
     def at(eps: float) -> Tensor:
         if eps not in found:
-            optimiser = rescaled(test.setup["optimiser"], eps / own)
+            optimiser = rescaled(test.options.optimiser, eps / own)
             found[eps] = test.run(perturbation=resized(perturbation, eps), optimiser=optimiser).losses
         return found[eps]
 
@@ -68,7 +67,7 @@ def radii(test: Trial, main: Run, clean: Tensor, gain: float) -> list[Check]:
 
     def unbound() -> Check:
         widest = resized(perturbation, top)
-        generator = torch.Generator().manual_seed(stream(test.setup.get("seed", 0), "cards"))
+        generator = torch.Generator().manual_seed(stream(test.options.seed, "cards"))
         drawn = cards(widest, test.images, generator)
         shown = {name: test.judge(delta, perturbation=widest) for name, delta in drawn.items()}
         return beats_cards(at(top), main.losses, shown, gain)
@@ -78,7 +77,7 @@ def radii(test: Trial, main: Run, clean: Tensor, gain: float) -> list[Check]:
 
 def one_step(test: Trial, main: Run, gain: float) -> Check:
     """Against one step along the gradient that may go all the way (Goodfellow et al. 2015)."""
-    if gradient_free(test.setup["optimiser"]):
+    if test.options.optimiser.gradient_free:
         return skipped("one step", "the optimiser asks for no gradient")
     step = test.run(optimiser=PGD(1.0, 0.0, "constant"), steps=1)
     remedy = "one long step does better, so these steps are wrong: too short, too few, or not downhill"
@@ -87,7 +86,7 @@ def one_step(test: Trial, main: Run, gain: float) -> Check:
 
 def more_steps(test: Trial, main: Run, gain: float) -> Check:
     """Against a run of half the length: the attack takes twice its steps."""
-    steps = test.setup["steps"]
+    steps = test.options.steps
     if steps < 2:
         return skipped("more steps", "a run of one step has no half")
     half = test.run(steps=steps // 2)
@@ -97,7 +96,7 @@ def more_steps(test: Trial, main: Run, gain: float) -> Check:
 
 def without_gradient(test: Trial, main: Run, gain: float) -> Check:
     """Against a search with as many encoder passes: where it does better, the gradient is no good."""
-    if gradient_free(test.setup["optimiser"]):
+    if test.options.optimiser.gradient_free:
         return skipped("gradient-free", "the attack is itself gradient-free")
     found = test.run(optimiser=Square())
     remedy = "a blind search does better at the same number of encoder passes, so the gradient misleads"
@@ -106,11 +105,11 @@ def without_gradient(test: Trial, main: Run, gain: float) -> Check:
 
 def transfer(test: Trial, main: Run, gain: float, module: nn.Module | None) -> Check:
     """Against a perturbation made for the same encoder with other weights."""
-    other = None if module is None else redrawn(module, test.setup.get("seed", 0))
+    other = None if module is None else redrawn(module, test.options.seed)
     if other is None:
         return skipped("transfer", "the encoder has no weights that could be drawn anew")
-    objective, anchor = test.setup["objective"], test.anchor
-    if objective.stationary_at_anchor and not getattr(objective, "paired", False):
+    objective, anchor = test.problem.objective, test.problem.anchor
+    if objective.stationary_at_anchor and not objective.paired:
         with torch.no_grad():
             anchor = other(test.images)  # its own idea of the picture
     try:
@@ -124,38 +123,38 @@ def transfer(test: Trial, main: Run, gain: float, module: nn.Module | None) -> C
 
 def active(test: Trial, clean: float, gain: float) -> Check:
     """Whether the attack finds what is certain to be there."""
-    if gradient_free(test.setup["optimiser"]) and test.setup["steps"] < QUERIES:
+    if test.options.optimiser.gradient_free and test.options.steps < QUERIES:
         return skipped("active test", f"a search needs {QUERIES} queries to find anything (sanity.steps)")
-    perturbation, objective = test.setup["perturbation"], test.setup["objective"]
+    perturbation, objective = test.problem.perturbation, test.problem.objective
     origin, best = test.start(), promise(perturbation, test.images)
     raised = float((balance(pictures_of(test, best)) - balance(pictures_of(test, origin))).mean())
     worth = WORTH * max(abs(gain), 0.1 * abs(clean), 1e-3)
     parts: dict[str, Any] = {
-        "encoder": Planted(test.setup["encoder"]),
+        "encoder": Planted(test.problem.encoder),
         "objective": Promised(objective, worth / max(raised, 1e-6)),
-        "anchor": planted_anchor(test.anchor, test.images),
+        "anchor": planted_anchor(test.problem.anchor, test.images),
     }
-    steps = max(test.setup["steps"], LEAST)
+    steps = max(test.options.steps, LEAST)
     begun, promised = (test.judge(delta, **parts) for delta in (origin, best))
     return finds_promise(begun, promised, test.run(**parts, steps=steps).losses)
 
 
 def differences(test: Trial, module: nn.Module | None) -> Check:
     """Whether the encoder's gradient is its slope, on some views of the pictures with noise."""
-    perturbation, transforms, u = test.setup["perturbation"], test.setup["eot"].transforms, test.judges.u[:PROBES]
-    start = perturbation.noise(test.images, torch.Generator().manual_seed(stream(test.setup.get("seed", 0), "probe")))
+    perturbation, transforms, u = test.problem.perturbation, test.options.eot.transforms, test.judges.u[:PROBES]
+    start = perturbation.noise(test.images, torch.Generator().manual_seed(stream(test.options.seed, "probe")))
     pictures = torch.arange(len(test.images)).repeat_interleave(len(u))
     with torch.no_grad():
         scenes = (perturbation.scene(test.images, start), scene_of(test.images))
         seen, untouched = (view(transforms, scene, u) for scene in scenes)
     return slopes(
         seen,
-        take(test.anchor, pictures),
-        test.setup["encoder"],
-        test.setup["objective"],
+        take(test.problem.anchor, pictures),
+        test.problem.encoder,
+        test.problem.objective,
         module=module,
         count=test.tally.of,
         untouched=untouched,
-        seed=stream(test.setup.get("seed", 0), "directions"),
+        seed=stream(test.options.seed, "directions"),
         **drawn(transforms, u.repeat(len(test.images), 1)),
     )

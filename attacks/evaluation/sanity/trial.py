@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import wraps
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attacks.encoders.tree import Encoder, Tree
-from attacks.eot.bank import Bank, bank
-from attacks.eot.protocols import Setup
-from attacks.runtime.distributed import ALONE
+from attacks.eot.bank import Bank, bank, judged
+from attacks.eot.problem import Options, Problem
+from attacks.solvers.loop import start
 from attacks.solvers.search import loop_of
-from transforms import stream
 from transforms.compose import seen
 
 #: Views on which a run is judged, and those that choose among its iterates.
@@ -54,92 +53,84 @@ class Tally:
 
 @dataclass(frozen=True)
 class Trial:
-    """An attack in small: pictures (N,3,H,W), what they are compared with, the parts, banks of views, a count."""
+    """An attack in small: the problem of a few pictures, the options, banks of views, a count of passes."""
 
-    images: Tensor
-    anchor: Tree
-    setup: Setup
+    problem: Problem
+    options: Options
     judges: Bank
     choosers: Bank
     tally: Tally
 
+    @property
+    def images(self) -> Tensor:
+        """(N,3,H,W), untouched."""
+        return self.problem.images
+
     def run(self, **changes: Any) -> Run:
-        """The attack with some of its parts, or its `anchor`, changed. Errors as `attack`."""
-        anchor, setup = self._changed(changes)
-        last = setup["steps"] - 1
+        """The attack with some fields of its problem or options changed. Errors as `attack`."""
+        problem, options = self._changed(changes)
+        last = options.steps - 1
         wanted = [round(share * last) for share in CANDIDATES]
-        start = setup["perturbation"].start(self.images, _generator(setup))
-        at, kept, ends, noise = start, [], [], []
-        for step in loop_of(setup["optimiser"])(self.images, anchor, **setup):
+        at, candidates, ends, noise = start(problem, options.seed), [], [], []
+        for step in loop_of(options.optimiser)(problem, options, None):
             if step.index in (0, last):
                 ends.append((at, step.estimate.grad))
-            kept += [step.delta] * wanted.count(step.index)
+            candidates += [step.delta] * wanted.count(step.index)
             noise.append(step.estimate.c)
             at = step.delta
-        delta = self._best(kept, anchor, setup)
-        return Run(
-            delta, self._losses(self.judges, delta, anchor, setup), ends[0], ends[-1], torch.stack(noise).cpu()
-        )
+        delta = self._best(candidates, problem, options)
+        losses = self._losses(self.judges, delta, problem, options)
+        return Run(delta, losses, ends[0], ends[-1], torch.stack(noise).cpu())
 
     def start(self) -> Tensor:
         """The delta that every run begins with."""
-        return self.setup["perturbation"].start(self.images, _generator(self.setup))
+        return start(self.problem, self.options.seed)
 
     def untouched(self) -> Tensor:
         """The losses (N,V) of the pictures without a perturbation."""
-        setup, world = self.setup, self.setup.get("world", ALONE)
-        encoder, objective, chunk = setup["encoder"], setup["objective"], setup["eot"].chunk
-        return self.judges.losses(self.images, self.anchor, encoder, objective, chunk, world, untouched=self.images)
+        problem, options = self.problem, self.options
+        finished = judged(problem.images, problem.anchor, problem.encoder, problem.objective, problem.images)
+        return self.judges.losses_of(finished, options.eot.chunk, options.world)
 
     def judge(self, delta: Tensor, **changes: Any) -> Tensor:
         """The losses (N,V) of a perturbation on the judging views."""
         return self._losses(self.judges, delta, *self._changed(changes))
 
-    def _changed(self, changes: dict[str, Any]) -> tuple[Tree, Setup]:
-        anchor = changes.pop("anchor", self.anchor)
-        return anchor, cast(Setup, {**self.setup, **changes})
+    def _changed(self, changes: dict[str, Any]) -> tuple[Problem, Options]:
+        own = {field.name for field in fields(Problem)}
+        problem = replace(self.problem, **{key: value for key, value in changes.items() if key in own})
+        return problem, replace(self.options, **{key: value for key, value in changes.items() if key not in own})
 
-    def _best(self, deltas: list[Tensor], anchor: Tree, setup: Setup) -> Tensor:
+    def _best(self, deltas: list[Tensor], problem: Problem, options: Options) -> Tensor:
         """Of each picture, or of all that share one, the delta with the lowest loss on the choosing views."""
-        score = torch.stack([self._losses(self.choosers, delta, anchor, setup).mean(1) for delta in deltas])
-        score = score.mean(1, keepdim=True) if setup["perturbation"].shared else score
+        scores = [self._losses(self.choosers, delta, problem, options).mean(1) for delta in deltas]
+        score = torch.stack(scores)
+        score = score.mean(1, keepdim=True) if problem.shared else score
         first, every = score.argmin(0), torch.stack(deltas)
         return every[first, torch.arange(every.shape[1], device=every.device)]
 
-    def _losses(self, views: Bank, delta: Tensor, anchor: Tree, setup: Setup) -> Tensor:
+    def _losses(self, views: Bank, delta: Tensor, problem: Problem, options: Options) -> Tensor:
+        images, penalty = problem.images, options.penalty
         with torch.no_grad():
-            attacked = setup["perturbation"].scene(self.images, delta)
-        chunk, world, price = setup["eot"].chunk, setup.get("world", ALONE), setup.get("penalty")
-        losses = views.losses(
-            attacked, anchor, setup["encoder"], setup["objective"], chunk, world, untouched=self.images
-        )
-        return losses if price is None else losses + price(delta, seen(attacked), self.images)[:, None]
+            attacked = problem.perturbation.scene(images, delta)
+        finished = judged(attacked, problem.anchor, problem.encoder, problem.objective, images)
+        losses = views.losses_of(finished, options.eot.chunk, options.world)
+        return losses if penalty is None else losses + penalty(delta, seen(attacked), images)[:, None]
 
 
-def trial(images: Tensor, anchor: Tree, setup: Setup, tally: Tally) -> Trial:
+def trial(problem: Problem, options: Options, tally: Tally) -> Trial:
     """A trial with banks of its own: views that neither the attack nor its judges see."""
-    transforms, seed = setup["eot"].transforms, setup.get("seed", 0)
+    transforms, images = options.eot.transforms, problem.images
     sizes = (JUDGES, CHOOSERS) if transforms.dims else (1, 1)
     judges, choosers = (
-        bank(transforms, size, seed=seed, purpose=purpose)
+        bank(transforms, size, seed=options.seed, purpose=purpose)
         for size, purpose in zip(sizes, ("sanity", "sanity-select"), strict=True)
     )
-    return Trial(
-        images,
-        anchor,
-        setup,
-        judges._replace(u=judges.u.to(images)),
-        choosers._replace(u=choosers.u.to(images)),
-        tally,
-    )
+    own = [views._replace(u=views.u.to(images)) for views in (judges, choosers)]
+    return Trial(problem, options, own[0], own[1], tally)
 
 
 def pictures_of(trial: Trial, delta: Tensor) -> Tensor:
     """The attacked pictures, seen directly (N,3,H,W)."""
     with torch.no_grad():
-        return seen(trial.setup["perturbation"].scene(trial.images, delta))
-
-
-def _generator(setup: Setup) -> torch.Generator:
-    """The one that `attack` starts with."""
-    return torch.Generator().manual_seed(stream(setup.get("seed", 0), "start"))
+        return seen(trial.problem.perturbation.scene(trial.images, delta))

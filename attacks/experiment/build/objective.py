@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attacks.schema import groups as choices
 from attacks.evaluation.scores import mean_embedding
 from attacks.objectives.composite import Each, Sum, Term
-from attacks.encoders.phash import Bits
+from attacks.objectives.bits import Bits
 from attacks.evaluation.scores import embed
 from attacks.eot.bank import bank
 from attacks.encoders.layers import Layers, Pool, asked, called
