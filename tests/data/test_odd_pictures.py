@@ -10,9 +10,8 @@ import pytest
 import torch
 from PIL import Image, ImageCms, ImageOps
 
-from attacks.data.images import file_names, load_image, shown
+from attacks.data.images import LONGEST_NAME, file_names, load_image, shown
 from attacks.data.listing import listed
-from attacks.experiment.artifacts import LONGEST
 from tests.run.test_bad_pictures import RGB, chunk, encoded, png
 
 GREY, ALPHA = RGB[:, :, 0], RGB[:, :, 1]
@@ -150,7 +149,7 @@ def test_every_name_of_a_picture_is_one_of_a_file_in_the_folder(tmp_path):
     found = file_names(tuple(names))
     assert len(set(found)) == len(names)
     for name in found:
-        assert len(name.encode()) < LONGEST + 20 and not {"/", "\\"} & set(name)
+        assert len(name.encode()) < LONGEST_NAME + 20 and not {"/", "\\"} & set(name)
         (tmp_path / name).write_bytes(b"")
     assert len(list(tmp_path.iterdir())) == len(names)
 

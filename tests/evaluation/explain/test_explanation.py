@@ -16,6 +16,7 @@ from attacks.evaluation.explain import explain
 from attacks.evaluation.explain.deletion import STEPS
 from attacks.evaluation.explain.gradients import VIEWS
 from attacks.evaluation.explain.spectrum import shares
+from attacks.report.explanations import draw_explanations
 from attacks.runtime.tables import read_rows, write_rows
 from transforms import Affine, Compose, Jpeg, SensorNoise
 
@@ -138,7 +139,7 @@ def test_every_pass_is_counted():
 
 
 def test_the_sheet_is_a_picture(found, tmp_path):
-    found.draw(tmp_path / "explanations.png", 1)
+    draw_explanations(tmp_path / "explanations.png", found, 1)
     with Image.open(tmp_path / "explanations.png") as sheet:
         assert sheet.size[0] > 1000 and sheet.size[1] > 700
         assert len(np.unique(np.asarray(sheet.convert("L")))) > 50
@@ -168,7 +169,7 @@ def test_without_a_gradient_only_chance_is_left(tmp_path):
     content = plain(result)
     assert (content["coverage"], content["dead"], content["beyond_random"]) == (None, None, {})
     assert result.rows()[0]["coverage"] is None
-    result.draw(tmp_path / "explanations.png")
+    draw_explanations(tmp_path / "explanations.png", result)
 
 
 def test_one_picture_and_no_perturbation(tmp_path):
@@ -177,4 +178,4 @@ def test_one_picture_and_no_perturbation(tmp_path):
         anchors = encoder(CLEAN[:1])
     result = explain(encoder, CLEAN[:1], {"eot": CLEAN[:1]}, anchors, views_for(encoder), names=("a",))
     assert plain(result)["spectrum"]["arms"] == {"eot": None}
-    result.draw(tmp_path / "explanations.png")
+    draw_explanations(tmp_path / "explanations.png", result)
