@@ -17,7 +17,7 @@ from attacks.eot.estimate import Estimate
 from attacks.eot.estimator import EOT, Question
 from attacks.eot.risk import Risk
 from attacks.runtime.distributed import World
-from transforms import Scene
+from transforms import Scene, Shown
 
 
 @runtime_checkable
@@ -62,7 +62,10 @@ class Penalty(Protocol):
 
 
 class Perturbation(Protocol):
-    """What may be changed: a start, the way into a scene, and the set that delta must stay in."""
+    """What may be changed: a start, the way into a scene, and the set that delta must stay in.
+
+    `attacks.perturbations.base.PerturbationSet` has defaults for what a texture needs, and for `shared` and `take`.
+    """
 
     @property
     def eps(self) -> float:
@@ -80,9 +83,28 @@ class Perturbation(Protocol):
     def shared(self) -> bool:
         """Whether one delta (1,...) serves all images, or each has its own (N,...)."""
 
-    def take(self, rows: Tensor) -> Perturbation:  # noqa: ARG002
+    @property
+    def texture_size(self) -> tuple[int, int] | None:
+        """(height, width) of the texture that the delta is; None: the delta is added to each image."""
+
+    @property
+    def texture_alpha(self) -> Tensor | None:
+        """How opaque each texel is, (1,1,h,w) in [0,1]; None: all are."""
+
+    def take(self, rows: Tensor) -> Perturbation:
         """The perturbation of some of the images, where it holds something of each (a mask, a placement)."""
-        return self
+
+    def written(self, images: Tensor, delta: Tensor) -> Tensor:
+        """The attacked images (N,C,H,W) as their 8-bit files hold them, from a quantised delta."""
+
+    def evaluated(self, images: Tensor, delta: Tensor) -> Shown:
+        """What an evaluation's views sample, from a quantised delta: 8-bit images, or a scene."""
+
+    def corners(self) -> list[list[list[list[float]]]]:
+        """Where a texture lies: for each image, or once for all, the corners of each of its placements."""
+
+    def footprint(self, size: tuple[int, int], sheet: bool = False) -> Scene | None:
+        """A white texture on black images of `size`; None where there is no texture."""
 
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor: ...
     def noise(self, images: Tensor, generator: torch.Generator) -> Tensor: ...

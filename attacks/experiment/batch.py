@@ -28,7 +28,7 @@ from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.values import kept
 from attacks.schema.validate import Run
-from attacks.solvers.solver import Best, written
+from attacks.solvers.solver import Best
 from attacks.solvers.trace import Trace
 from attacks.solvers.worst import uphill
 from transforms import Shown, stream
@@ -118,7 +118,9 @@ def part_of(parts: Parts, rows: Sequence[int]) -> Parts:
     """The parts with some of the pictures only."""
     chosen = torch.tensor(list(rows))
     queries = parts.queries
-    some = replace(queries, names=tuple(queries.names[i] for i in rows), images=queries.images[chosen], places=None)
+    some = replace(
+        queries, names=tuple(queries.names[i] for i in rows), images=queries.images[chosen], placements=None
+    )
     goal = None if parts.goal is None else parts.goal[chosen]
     perturbation = parts.perturbation.take(chosen)
     return replace(parts, queries=some, truth=parts.truth[chosen], goal=goal, perturbation=perturbation)
@@ -158,7 +160,7 @@ def attacked(bench: Bench, unit: Unit) -> Found:
         meter.read()
 
     saved = {arm: parts.perturbation.quantise(deltas[arm], images) for arm in arms_of(run)[1:]}
-    files = {"clean": images} | {arm: written(parts.perturbation, images, delta) for arm, delta in saved.items()}
+    files = {"clean": images} | {arm: parts.perturbation.written(images, delta) for arm, delta in saved.items()}
     bench.exhibits.write(rows, files, saved)
     shown = {arm: bench.exhibits.shown(arm, rows) for arm in arms_of(run)}
     chosen = torch.tensor(list(rows))
@@ -208,7 +210,7 @@ def setup(bench: Bench, parts: Parts, rows: Sequence[int], seed: int) -> tuple[S
     run, judge = bench.run, bench.judge
     images = parts.queries.images.to(parts.device)
     own = judge.own[torch.tensor(list(rows), device=judge.own.device)]
-    known = Known(images, own, judge.gallery, parts.truth, parts.goal, parts.gallery.identity)
+    known = Known(images, own, judge.gallery, parts.truth, parts.goal, parts.gallery.label_numbers)
     exact = bench.exact if bench.world.first else bench.exact.encoder  # every process does it, for the same answer
     found = aim(run.objective, known, exact, parts.transforms, run.seed)
     return Setting(run, parts, bench.world, bench.encoder, found, bench.chunk, seed), known

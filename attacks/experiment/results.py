@@ -27,7 +27,6 @@ from attacks.experiment.build.parts import Parts
 from attacks.experiment.experiment import Outcome
 from attacks.experiment.patch_record import facts
 from attacks.experiment.sections import Sections
-from attacks.perturbations.patch.patch import Patch
 from attacks.runtime.distributed import World
 from attacks.schema.validate import Run
 
@@ -45,7 +44,7 @@ def metrics(
     judge, count = outcome.bench.judge, len(parts.queries)
     everyone = torch.arange(count)
     known = parts.gallery if isinstance(parts.gallery, Gallery) else None
-    pairs = impostors(judge.embeddings, known.identity) if known is not None else None
+    pairs = impostors(judge.embeddings, known.label_numbers) if known is not None else None
     limits = {} if pairs is None else thresholds(pairs)
     success = {
         name: {arm: judge.success(scores, everyone) for arm, scores in arms.items()}
@@ -93,7 +92,7 @@ def metrics(
         "classes": list(parts.gallery.names) if isinstance(parts.gallery, Classes) else None,
         "guessed": parts.gallery.guessed if isinstance(parts.gallery, Classes) else 0,
         # None where every picture is its own; else a view is recognised by any picture of its identity.
-        "identities": None if parts.gallery.identity is None else len(parts.gallery.identity.unique()),
+        "identities": None if parts.gallery.label_numbers is None else len(parts.gallery.label_numbers.unique()),
         "bank": _bank(outcome.bench.banks[SAME], outcome.refined),
         "intervals": "95 %, bootstrap over pictures; of rates Wilson's, pictures as clusters"
         if count > 1
@@ -153,7 +152,7 @@ def _identities(parts: Parts) -> list[str]:
 
 
 def _patch(run: Run, parts: Parts) -> dict[str, Any] | None:
-    if not isinstance(parts.perturbation, Patch):
+    if parts.perturbation.texture_size is None:
         return None
     goals = [] if parts.goal is None else sorted(set(parts.goal.tolist()))
     target = ", ".join(parts.gallery.names[row] for row in goals) or None

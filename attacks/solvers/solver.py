@@ -17,7 +17,6 @@ from attacks.eot.bank import Bank, bank
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Objective, Perturbation
 from attacks.eot.risk import Risk
-from attacks.perturbations.patch.patch import Patch
 from attacks.runtime.values import kept
 from attacks.solvers.loop import LoopState, Step, Steps, merged
 from attacks.solvers.search import loop_of
@@ -166,14 +165,6 @@ def _joined(own: Step, rows: Tensor, previous: Step, best: Best) -> Step:
 def pictures(perturbation: Perturbation, images: Tensor, delta: Tensor) -> Tensor:
     """The attacked pictures themselves, seen directly: (N,C,H,W)."""
     return seen(perturbation.scene(images, delta))
-
-
-def written(perturbation: Perturbation, images: Tensor, delta: Tensor) -> Tensor:
-    """The attacked pictures as their 8-bit files hold them, from a quantised delta (one for each picture, but for a
-    patch's texture)."""
-    if not isinstance(perturbation, Patch):
-        return images + delta
-    return (pictures(perturbation, images, delta) * 255).round() / 255
 
 
 def _risk(options: Options) -> Risk:

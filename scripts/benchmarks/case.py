@@ -10,8 +10,9 @@ import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
 
-from attacks import EOT, load_encoder
+from attacks import EOT, Away, Linf, load_encoder
 from attacks.eot.estimate import Estimate
+from attacks.eot.problem import Problem
 from benchmarks.timing import photograph
 from transforms import Affine, Brightness, Compose, Contrast, Perspective, Sobol
 
