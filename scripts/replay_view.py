@@ -12,22 +12,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn
 
 from attacks.data.images import save_image
 from attacks.eot.faults import NAME
-from attacks.eot.faults.traced import Line, broken, traced
+from attacks.eot.faults.trace import Line, broken
 from attacks.experiment.directory import PROGRAMS
-from attacks.experiment.replay import Again, Named, of_fault, of_run
+from attacks.experiment.replay import Named, Replay, of_fault, of_run
 
 #: Files that a message names.
 SHOWN = 3
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """Its errors are one line."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
@@ -38,7 +37,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("run", type=Path, metavar="RUN", help=f"the directory of a run, or a {NAME} in it")
     parser.add_argument("--step", type=int, help="of a finished run: the step")
     parser.add_argument("--view", type=int, help="the view in it")
-    parser.add_argument("--picture", type=int, help="the picture, as they stand in metrics.json")
+    parser.add_argument("--picture", type=int, help="the picture, as numbered in metrics.json")
     parser.add_argument("--out", type=Path, metavar="FILE.png", help="write the view")
     parser.add_argument("--device", default="auto", help="where the encoder runs (default: auto)")
     parser.add_argument(
@@ -49,22 +48,22 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def kept_view(run: Path) -> Path:
+def fault_file(run: Path) -> Path:
     """The file of the view that a run stopped at. Where pictures have failed one by one, each has its own."""
     if not run.exists():
         raise FileNotFoundError(f"`{run}` does not exist: name the directory of a run, or a {NAME} in it")
-    found = sorted(run.glob("fault*.safetensors")) if run.is_dir() else [run]
-    if len(found) > 1:
-        shown = ", ".join(str(path) for path in found[:SHOWN]) + (", ..." if len(found) > SHOWN else "")
-        raise ValueError(f"`{run}` holds {len(found)} views that were not finite; name one of them: {shown}")
-    return found[0] if found else run / NAME
+    files = sorted(run.glob("fault*.safetensors")) if run.is_dir() else [run]
+    if len(files) > 1:
+        names = ", ".join(map(str, files[:SHOWN])) + (", ..." if len(files) > SHOWN else "")
+        raise ValueError(f"`{run}` holds {len(files)} views that were not finite; name one of them: {names}")
+    return files[0] if files else run / NAME
 
 
-def asked(given: argparse.Namespace) -> AbstractContextManager[Again]:
+def replayed(given: argparse.Namespace) -> Replay:
     """The view that the command line names."""
     numbers = (given.step, given.view, given.picture)
     if numbers == (None, None, None):
-        return of_fault(kept_view(given.run), given.device, given.encoder_code)
+        return of_fault(fault_file(given.run))
     if None in numbers:
         raise ValueError("a view of a finished run needs all of `--step`, `--view` and `--picture`")
     return of_run(given.run, Named(*numbers), given.device, given.encoder_code)
@@ -72,41 +71,30 @@ def asked(given: argparse.Namespace) -> AbstractContextManager[Again]:
 
 def table(lines: tuple[Line, ...]) -> list[str]:
     """A line for each stage, with a head."""
-    wide = max(len("stage"), *(len(line.name) for line in lines))
-    head = f"{'stage':{wide}}  {'least':>12}  {'greatest':>12}  {'not finite':>10}  {'gradient':>12}"
-    return [
-        head,
-        *(
-            f"{line.name:{wide}}  {_number(line.least):>12}  {_number(line.greatest):>12}  {line.bad:>10}  "
-            f"{_number(line.slope):>12}"
-            for line in lines
-        ),
-    ]
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.6g}"
+    rows = [("stage", "least", "greatest", "not finite", "gradient")]
+    for line in lines:
+        slope = "none" if line.slope is None else f"{line.slope:.6g}"
+        rows.append((line.name, f"{line.least:.6g}", f"{line.greatest:.6g}", str(line.bad), slope))
+    wide = max(len(row[0]) for row in rows)
+    return [f"{name:{wide}}" + "".join(f"  {cell:>12}" for cell in cells) for name, *cells in rows]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the view. Returns the exit status: 0, or 1 after one line that says what to mend."""
     try:
         given = parsed(arguments)
-        with asked(given) as again:
-            trace = traced(again.view)
-            where = broken(trace.lines, again.view)
-            print(again.title)
-            for name, value in again.values.items():
-                print(f"  {name}: {value:.6g}")
-            print("\n".join(table(trace.lines)))
-            print(f"NaN or inf begins at {where}" if where else "every value and gradient is finite")
-            if again.where not in (None, where):
-                print(f"note: in the run it began at {again.where}")
-            for note in again.notes:
-                print(f"note: {note}")
-            if given.out is not None:
-                save_image(given.out, trace.shown[0].nan_to_num(0, 1, 0).clamp(0, 1))
-                print(f"written: {given.out}")
+        replay = replayed(given)
+        print(replay.title)
+        for name, value in replay.values.items():
+            print(f"  {name}: {value:.6g}")
+        print("\n".join(table(replay.lines)))
+        where = broken(replay.lines)
+        print(f"NaN or inf begins at {where}" if where else "every value and gradient is finite")
+        for note in replay.notes:
+            print(f"note: {note}")
+        if given.out is not None:
+            save_image(given.out, replay.shown[0].nan_to_num(0, 1, 0).clamp(0, 1))
+            print(f"written: {given.out}")
     except (ValueError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1

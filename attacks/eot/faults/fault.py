@@ -1,45 +1,39 @@
-"""A view that is not finite, as a value and as a file: all that it takes to see it again."""
+"""A view that is not finite, as a value and as a file that shows it again."""
 
 from __future__ import annotations
 
+import math
 import shlex
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 from torch import Tensor
 
-from attacks.encoders.tree import Tree
-from attacks.runtime import values as kept
-from transforms import Layer, Scene
-from transforms.sampling.outline import Outline
+from attacks.eot.faults.trace import Line
+from attacks.runtime import values
+from attacks.runtime.values import kept
 
-#: The file in a run directory; what `kept.read` asks for.
-NAME, KEY = "fault.safetensors", "a view that is not finite, 1"
+#: The file in a run directory, and its key.
+NAME, KEY = "fault.safetensors", "a view that is not finite, 2"
 
 
-@kept.kept
+@kept
 class Fault(NamedTuple):
-    """A view that is not finite, as far as it can be held by a file. `picture` and `view` count from 0, in the attack
-    or the bank that it happened in; `shown` are the layers as the view saw them; `pulled` the gradient of its loss by
-    the encoder's features, part by part."""
+    """A view that is not finite: where that begins, in the picture and view with these numbers (of the batch of an
+    attack, or of a bank), the view's physical values, its coordinates `u` (1,dims), what each stage gives, and what
+    the encoder sees (1,C,h,w)."""
 
     where: str
-    doing: str  # "attack", "evaluate"
+    doing: str  # "attack" or "evaluate"
     step: int | None
     picture: int
     view: int
     values: dict[str, float]
-    stages: tuple[str, ...]
     u: Tensor
-    image: Tensor
-    delta: Tensor | None
-    anchor: Tree
-    shown: tuple[dict[str, Any], ...]
-    size: tuple[int, int]
-    loss: Tensor
-    pulled: tuple[Tensor, ...]
+    lines: tuple[Line, ...]
+    shown: Tensor
 
-    def words(self) -> str:
+    def sentence(self) -> str:
         """In a line, without step and command."""
         values = ", ".join(f"{name} {value:.6g}" for name, value in self.values.items())
         return (
@@ -47,50 +41,29 @@ class Fault(NamedTuple):
             f"{f' ({values})' if values else ''}"
         )
 
-    def scene(self) -> Scene:
-        """What was seen. Raises TypeError or ValueError where a file holds something else."""
-        layers = []
-        for each in self.shown:
-            outline = None if each["outline"] is None else Outline(each["outline"])
-            layers.append(Layer(each["pixels"], each["alpha"], each["pull"], (), outline))
-        return Scene(tuple(layers), self.size)
-
-
-def layers_of(scene: Scene) -> tuple[dict[str, Any], ...]:
-    """The layers of a scene of one picture, as `Fault.shown` holds them. (What bends a layer is a stage.)"""
-    return tuple(
-        {
-            "pixels": layer.pixels.detach(),
-            "alpha": layer.alpha,
-            "pull": layer.pull,
-            "outline": None if layer.outline is None else layer.outline.corners,
-        }
-        for layer in scene.layers
-    )
-
 
 class NotFinite(FloatingPointError):
-    """A loss or a gradient is not finite. `fault` is None where no view alone shows it; `write` says in which file
-    the view is kept."""
+    """A loss or a gradient is not finite. `fault` is None where no view alone shows it; `path` is the file that
+    `write` has made."""
 
-    def __init__(self, words: str, fault: Fault | None = None) -> None:
-        super().__init__(words)
-        self.said, self.fault = words, fault
+    def __init__(self, message: str, fault: Fault | None = None) -> None:
+        super().__init__(message)
+        self.message, self.fault = message, fault
         self.path: Path | None = None
 
     def __str__(self) -> str:
         if self.path is None:
-            return self.said
+            return self.message
         at = self.path.parent if self.path.name == NAME else self.path
-        return f"{self.said}; see that view again: python scripts/replay_view.py {shlex.quote(str(at))}"
+        return f"{self.message}; see that view again: python scripts/replay_view.py {shlex.quote(str(at))}"
 
 
 def write(directory: Path, error: NotFinite, name: str = NAME) -> Path | None:
-    """Keep the view of an error in a run directory, and let the error tell the command that shows it again. None
-    where there is no such view."""
+    """Keep the view of an error in a run directory, and add the command that shows it to the error. None where there
+    is no such view."""
     if error.fault is None:
         return None
-    kept.write(directory / name, error.fault, KEY)
+    values.write(directory / name, error.fault, KEY)
     error.path = directory / name
     return error.path
 
@@ -98,31 +71,28 @@ def write(directory: Path, error: NotFinite, name: str = NAME) -> Path | None:
 def read(path: Path) -> Fault:
     """What `write` has written. Raises FileNotFoundError or ValueError in one line."""
     if not path.is_file():
-        raise FileNotFoundError(f"`{path}` does not exist: no view of this run was found not to be finite")
+        raise FileNotFoundError(f"`{path}` does not exist: this run met no view that is not finite")
+    fault: object = None
     try:
-        found = kept.read(path, KEY)
-    except ValueError as error:
-        reason = str(error).partition("cannot be taken up: ")[2].partition("; remove it")[0] or str(error)
-        raise ValueError(f"`{path}` does not hold a view: {reason}") from None
-    if not isinstance(found, Fault) or not all(map(_fits, found, _KINDS)):
-        raise ValueError(f"`{path}` does not hold a view: its content is not what a run writes there")
-    return found
+        fault = values.read(path, KEY)
+        fits = isinstance(fault, Fault) and _fits(fault)
+    except (ValueError, TypeError, AttributeError):
+        fits = False
+    if not fits:
+        raise ValueError(f"`{path}` does not hold a view of a run of this version")
+    return cast(Fault, fault)
 
 
-#: What the fields hold, in words.
-_KINDS = tuple(str(getattr(kind, "__forward_arg__", kind)) for kind in Fault.__annotations__.values())
-
-
-def _fits(value: Any, said: str) -> bool:
-    """Whether what a file holds is of the kind that a field has: a stranger may have written it."""
-    if said == "Tree":
-        return True
-    kinds = {"str": str, "int": int, "Tensor": Tensor, "None": type(None), "tuple": tuple, "dict": dict}
-    if not isinstance(value, tuple(kinds[each.partition("[")[0]] for each in said.split(" | "))):
-        return False
-    if isinstance(value, str):
-        return value.isprintable()
-    if isinstance(value, dict):
-        return all(isinstance(n, str) and n.isprintable() and isinstance(v, float) for n, v in value.items())
-    inner = {"tuple[str, ...]": str, "tuple[Tensor, ...]": Tensor, "tuple[int, int]": int}.get(said)
-    return inner is None or not isinstance(value, tuple) or all(isinstance(each, inner) for each in value)
+def _fits(fault: Fault) -> bool:
+    """Whether a file's content is printable and of the right types: it may come from a stranger."""
+    texts = [fault.where, fault.doing, *fault.values, *(line.name for line in fault.lines)]
+    numbers = [*fault.values.values(), *(x for line in fault.lines for x in (line.least, line.greatest, line.bad))]
+    numbers += [line.slope for line in fault.lines if line.slope is not None]
+    counts = [fault.picture, fault.view, 0 if fault.step is None else fault.step]
+    return (
+        all(isinstance(text, str) and text.isprintable() for text in texts)
+        and all(isinstance(number, int | float) for number in numbers)
+        and all(type(count) is int for count in counts)
+        and all(isinstance(part, Tensor) and math.prod(part.shape[:1]) == 1 for part in (fault.u, fault.shown))
+        and fault.shown.dim() == 4
+    )

@@ -16,10 +16,10 @@ from torch import Tensor
 from attacks.encoders.engine import in_float32
 from attacks.encoders.randomness import drawn
 from attacks.encoders.tree import take
-from attacks.eot.faults.fault import Fault, NotFinite, layers_of
-from attacks.eot.faults.traced import OneView, ViewTrace, broken, slope_of, traced
+from attacks.eot.faults.fault import Fault, NotFinite
+from attacks.eot.faults.trace import OneView, broken, slopes, traced
 from attacks.eot.problem import Problem
-from transforms import Compose, scene_of
+from transforms import Compose, Scene, scene_of
 
 #: Views that are looked at alone, at most.
 MOST = 512
@@ -56,15 +56,15 @@ def located(query: Query, bad: Tensor) -> NotFinite:
             count += 1
             fault = _examined(query, i, j)
             if fault is not None:
-                return NotFinite(f"{message}; {fault.words()}", fault)
+                return NotFinite(f"{message}; {fault.sentence()}", fault)
     return NotFinite(
         f"{message}, though each of {count} views is when it is seen alone: is their sum too large, or does the "
         "encoder mix the images of a batch?"
     )
 
 
-def one_view(query: Query, i: int, j: int, delta: Tensor | None = None) -> OneView:
-    """View j of the i-th image, with its own delta or another one."""
+def one_view(query: Query, i: int, j: int) -> OneView:
+    """View j of the i-th image."""
     problem, transforms = query.problem, query.transforms
     which = torch.tensor([i], device=problem.images.device)
     u = (query.u if query.u.dim() == 2 else query.u[i])[j, None]
@@ -74,8 +74,12 @@ def one_view(query: Query, i: int, j: int, delta: Tensor | None = None) -> OneVi
             anchor = problem.encoder(twin, **drawn(transforms, u))
     else:
         anchor = take(problem.anchor, which)
-    scene = problem.scene(query.delta_of(i) if delta is None else delta, which)
+    scene = _scene(query, i, query.delta_of(i))
     return OneView(transforms, scene, u, problem.encoder, lambda features: problem.objective(features, anchor))
+
+
+def _scene(query: Query, i: int, delta: Tensor) -> Scene:
+    return query.problem.scene(delta, torch.tensor([i], device=query.problem.images.device))
 
 
 def _views(query: Query, bad: Tensor, i: int) -> Iterator[int]:
@@ -86,35 +90,17 @@ def _examined(query: Query, i: int, j: int) -> Fault | None:
     """What is wrong with a view, or None."""
     with torch.no_grad():
         view = one_view(query, i, j)
-    trace = traced(view)
-    where = broken(trace.lines, view)
+    lines, shown = traced(view)
+    where = broken(lines)
     if where is None and query.delta.numel():
 
-        def shown(leaf: list[Tensor]) -> Tensor:
-            return query.transforms(one_view(query, i, j, leaf[0]).scene, view.u)
+        def loss(own: list[Tensor]) -> Tensor:
+            return view.judge(query.transforms(_scene(query, i, own[0]), view.u))
 
-        slope = slope_of(view, [query.delta_of(i)], shown)[0]
+        (slope,) = slopes([query.delta_of(i)], loss)
         where = None if slope is None or bool(slope.isfinite().all()) else "the gradient of the perturbation"
-    return None if where is None else _fault(query, view, trace, where, (i, j))
-
-
-def _fault(query: Query, view: OneView, trace: ViewTrace, where: str, at: tuple[int, int]) -> Fault:
-    pipeline, i = query.transforms, at[0]
-    known = isinstance(pipeline, Compose)
-    return Fault(
-        where=where,
-        doing=query.doing,
-        step=query.step,
-        picture=int(query.rows[i]),
-        view=at[1],
-        values=pipeline.describe(view.u)[0] if known else {},
-        stages=tuple(map(repr, pipeline.stages)) if known else (),
-        u=view.u.detach(),
-        image=query.problem.images[i, None],
-        delta=query.delta_of(i).detach() if query.delta.numel() else None,
-        anchor=take(query.problem.anchor, torch.tensor([i], device=query.problem.images.device)),
-        shown=layers_of(view.scene),
-        size=view.scene.size,
-        loss=trace.loss,
-        pulled=trace.pulled,
-    )
+    if where is None:
+        return None
+    values = query.transforms.describe(view.u)[0] if isinstance(query.transforms, Compose) else {}
+    at = int(query.rows[i])
+    return Fault(where, query.doing, query.step, at, j, values, view.u.detach(), lines, shown.detach())

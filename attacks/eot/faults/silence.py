@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attacks.encoders.tree import leaves
 from attacks.eot.faults.locate import Query, one_view
-from attacks.eot.faults.traced import ENCODER, traced
+from attacks.eot.faults.trace import ENCODER, traced
 from transforms import audit
 from transforms.compose import seen
 
@@ -19,7 +19,7 @@ def why_silent(query: Query, row: int) -> str:
     """In words, of image `row` (of the first one, where all share a delta)."""
     with torch.no_grad():
         views = [one_view(query, row, j) for j in range(min(VIEWS, query.u.shape[-2]))]
-    slopes = [line.slope for view in views for line in traced(view).lines if line.name == ENCODER]
+    slopes = [line.slope for view in views for line in traced(view)[0] if line.name == ENCODER]
     if not any(slopes):
         return (
             "the loss is at its end: by the features, its gradient is zero (or the objective itself cuts the graph)"

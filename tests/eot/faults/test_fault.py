@@ -1,15 +1,14 @@
 """What is not finite is named with its stage, step, view and values, and comes back from a file."""
 
-import math
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from attacks import EOT, Away, Ensemble, Linf, Members, Paired, Universal
 from attacks.eot.bank import bank
 from attacks.eot.faults import NotFinite, fault
-from attacks.eot.faults.certain import certain, looks_of
+from attacks.eot.faults.locate import Query, located
+from attacks.eot.problem import Problem
+from attacks.eot.protocols import Objective
 from attacks.evaluation.scores import Right, evaluate
 from tests.helpers.faulty import LIMIT, Head, Turn, net, pictures, run_all, started
 from transforms import Affine, Brightness, Compose, stream
@@ -44,9 +43,11 @@ def test_the_view_is_the_one_that_the_attack_drew():
     eot = EOT(Compose([Turn()]), n=4)
     points = eot.points(stream(3, "attack"), found.step, pictures())
     assert torch.equal(points[found.view], found.u[0])
-    assert torch.equal(found.image[0], pictures()[found.picture])
-    shown = Linf(0.1).scene(found.image, found.delta).layers[0].pixels
-    assert torch.equal(found.scene().layers[0].pixels, shown)
+    assert found.shown.shape == (1, *pictures().shape[1:]) and found.shown.isnan().all()
+    picture, stage, *_ = found.lines
+    assert (picture.name, stage.name) == ("picture", "turn") and not picture.bad and stage.bad == 3 * 10 * 12
+    image = pictures()[found.picture]
+    assert abs(picture.least - float(image.min())) <= 0.1 and abs(picture.greatest - float(image.max())) <= 0.1
 
 
 def infinite_slope(features, anchor):
@@ -72,9 +73,7 @@ def test_the_encoder_is_named(where):
     ("call", "where"), [(infinite, "the objective"), (infinite_slope, "the gradient of the objective")]
 )
 def test_the_objective_is_named(call, where):
-    class Wish:
-        stationary_at_anchor = False
-
+    class Wish(Objective):
         def __call__(self, features, anchor):
             return call(features, anchor)
 
@@ -95,21 +94,20 @@ def test_it_is_found_with_twins_with_members_and_in_a_pipeline_of_ones_own(case)
             return Turn()(scene.layers[0].pixels.repeat_interleave(len(u) // len(scene.layers[0].pixels), 0), u)
 
         images, u = pictures(), torch.tensor([[0.5], [0.99]])
-        given = (torch.zeros_like(images), images, net()(images), torch.arange(3), net(), Away(), Linf(0.1), views, u)
-        looks = looks_of(*given, 7)
-        wrong = SimpleNamespace(mean=torch.full((3,), math.nan), value=torch.zeros(3), grad=torch.zeros_like(images))
+        problem = Problem(images, net()(images), net(), Away(), Linf(0.1))
+        query = Query(problem, views, torch.zeros_like(images), u, torch.arange(3), step=7)
         with pytest.raises(NotFinite, match=r"step 7: .*\[0, 1, 2\]; .* at stage `the views`, in view 1 of image 0"):
-            certain(looks, lambda: wrong)
+            raise located(query, torch.ones(3, dtype=torch.bool))
 
 
 def test_what_no_view_shows_alone_is_said_so():
     images, u = pictures(), torch.rand(2, 1) / 2
-    given = (torch.zeros_like(images), images, net()(images), torch.arange(3), net(), Away(), Linf(0.1))
-    wrong = SimpleNamespace(mean=torch.zeros(3), value=torch.zeros(3), grad=torch.full_like(images, math.inf))
-    with pytest.raises(NotFinite, match="though each of 6 views is when it is seen alone") as caught:
-        certain(looks_of(*given, Compose([Turn()]), u, 0), lambda: wrong)
-    assert caught.value.fault is None
-    assert fault.write(None, caught.value) is None
+    problem = Problem(images, net()(images), net(), Away(), Linf(0.1))
+    query = Query(problem, Compose([Turn()]), torch.zeros_like(images), u, torch.arange(3))
+    error = located(query, torch.ones(3, dtype=torch.bool))
+    assert "though each of 6 views is when it is seen alone" in str(error)
+    assert error.fault is None
+    assert fault.write(None, error) is None
 
 
 def test_a_fault_comes_back_from_its_file_and_the_error_tells_the_command(tmp_path):
@@ -120,12 +118,8 @@ def test_a_fault_comes_back_from_its_file_and_the_error_tells_the_command(tmp_pa
     for name, value in error.fault._asdict().items():
         if isinstance(value, torch.Tensor):
             assert torch.equal(getattr(again, name).nan_to_num(7), value.nan_to_num(7)), name
-    assert (again.words(), again.values, again.stages) == (
-        error.fault.words(),
-        error.fault.values,
-        error.fault.stages,
-    )
-    assert torch.equal(again.scene().layers[0].pixels, error.fault.scene().layers[0].pixels)
+    assert (again.sentence(), again.values) == (error.fault.sentence(), error.fault.values)
+    assert str(again.lines) == str(error.fault.lines)  # NaN is not equal to itself
     fault.write(tmp_path, error, "fault.00003.safetensors")
     assert str(error).endswith("fault.00003.safetensors")
 
@@ -135,13 +129,21 @@ def test_a_file_that_holds_no_view_is_refused_in_one_line(tmp_path, content):
     (tmp_path / fault.NAME).write_bytes(content)
     with pytest.raises(ValueError, match="does not hold a view"):
         fault.read(tmp_path / fault.NAME)
-    with pytest.raises(FileNotFoundError, match="no view of this run"):
+    with pytest.raises(FileNotFoundError, match="met no view"):
         fault.read(tmp_path / "none")
 
 
 def test_fields_of_another_kind_are_refused(tmp_path):
     found = failing(stages=[Turn()]).fault
-    for change in ({"where": "\x1b[2J"}, {"u": 1.0}, {"values": {"angle": "high"}}, {"stages": (1,)}, {"step": "0"}):
+    changes = ({"where": "\x1b[2J"}, {"u": 1.0}, {"values": {"angle": "high"}}, {"lines": (1,)}, {"step": "0"})
+    for change in (*changes, {"shown": torch.zeros(2)}):
+        {"where": "\x1b[2J"},
+        {"u": 1.0},
+        {"values": {"angle": "high"}},
+        {"lines": (1,)},
+        {"shown": torch.zeros(2)},
+        {"step": "0"},
+    ):
         fault.write(tmp_path, NotFinite("", found._replace(**change)))
         with pytest.raises(ValueError, match="does not hold a view"):
             fault.read(tmp_path / fault.NAME)
