@@ -137,13 +137,6 @@ def test_fields_of_another_kind_are_refused(tmp_path):
     found = failing(stages=[Turn()]).fault
     changes = ({"where": "\x1b[2J"}, {"u": 1.0}, {"values": {"angle": "high"}}, {"lines": (1,)}, {"step": "0"})
     for change in (*changes, {"shown": torch.zeros(2)}):
-        {"where": "\x1b[2J"},
-        {"u": 1.0},
-        {"values": {"angle": "high"}},
-        {"lines": (1,)},
-        {"shown": torch.zeros(2)},
-        {"step": "0"},
-    ):
         fault.write(tmp_path, NotFinite("", found._replace(**change)))
         with pytest.raises(ValueError, match="does not hold a view"):
             fault.read(tmp_path / fault.NAME)
