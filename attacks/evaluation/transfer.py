@@ -12,7 +12,7 @@ from torch import Tensor
 from attacks.encoders.tree import Tree
 from attacks.eot.bank import Bank
 from attacks.objectives.ensemble import Ensemble, Members
-from attacks.solvers.solver import Best, solve, written
+from attacks.solvers.solver import Best, solve
 
 
 class Transfer(NamedTuple):
@@ -71,7 +71,7 @@ def leave_one_out(
             **setup,
         )
         perturbation = setup["perturbation"]
-        file = written(perturbation, images, perturbation.quantise(best.delta, images))
+        file = perturbation.written(images, perturbation.quantise(best.delta, images))
         for into, seen in ((attacked, file), (clean, images)):
             into.append(bank.losses(seen, anchor[left], member, wishes[left], chunk).mean(1))
     return Transfer(torch.stack(attacked), torch.stack(clean))

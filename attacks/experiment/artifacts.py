@@ -13,7 +13,6 @@ from torch import Tensor
 from attacks.data.images import load_image, load_texture, save_image
 from attacks.eot.protocols import Perturbation
 from attacks.experiment.build.patch import tags
-from attacks.perturbations.patch.patch import Patch
 from attacks.runtime.distributed import ALONE, World
 from attacks.schema import patch as choices
 from transforms import Shown
@@ -40,12 +39,12 @@ class Exhibits:
             (self.out / "pictures" / arm).mkdir(parents=True, exist_ok=True)
             for row, image in zip(rows, pictures, strict=True):
                 save_image(self._file(arm, row), image)
-        if isinstance(self.perturbation, Patch):
-            alpha = None if self.perturbation.alpha is None else self.perturbation.alpha[0]
+        if self.perturbation.texture_size is not None:
+            alpha = self.perturbation.texture_alpha
             (self.out / "patches").mkdir(exist_ok=True)
             for arm, texture in saved.items():
                 for path in (self._texture(arm), *([self.out / "patch.png"] if arm == "eot" else [])):
-                    save_image(path, texture[0], alpha)
+                    save_image(path, texture[0], None if alpha is None else alpha[0])
 
     def pictures(self, arm: str, rows: Sequence[int]) -> Tensor:
         """The pictures (n,3,H,W) as read back from their files: what is judged is what a person can take away."""
@@ -55,16 +54,16 @@ class Exhibits:
         return self.world.broadcast(found).to(self.device)
 
     def shown(self, arm: str, rows: Sequence[int]) -> Shown:
-        """What the encoder is shown of an arm. A view samples a patch's texture itself, as read back from its file: a
-        picture with the patch pasted in would be resampled twice."""
-        if arm == "clean" or not isinstance(self.perturbation, Patch):
+        """What the views of an arm sample, as read back from its files."""
+        size = self.perturbation.texture_size
+        if arm == "clean" or size is None:
             return self.pictures(arm, rows)
-        texture = torch.zeros(3, *self.perturbation.size)
+        texture = torch.zeros(3, *size)
         if self.world.first:
             texture = load_texture(self._texture(arm))
         texture = self.world.broadcast(texture).to(self.device)
-        patch = self.perturbation.take(torch.tensor(list(rows)))
-        return patch.scene(self.pictures("clean", rows), texture[None])
+        own = self.perturbation.take(torch.tensor(list(rows)))
+        return own.evaluated(self.pictures("clean", rows), texture[None])
 
     @property
     def alone(self) -> Exhibits:
@@ -80,23 +79,19 @@ class Exhibits:
 
 
 def placement(
-    patch: Patch, names: list[str], images: Tensor, node: choices.Patch, target: str | None
+    perturbation: Perturbation, names: list[str], images: Tensor, node: choices.Patch, target: str | None
 ) -> dict[str, Any]:
     """The content of `placement.json`: where the patch lies in the pictures of `pictures/clean`, for printing it and
-    for reading photographs of it. A place that a picture does not have is left out."""
-    quads, cover = patch.places.quads.tolist(), patch.places.cover
-    there = torch.ones(patch.places.quads.shape[:2]) if cover is None else cover.flatten(2).amax(2)
-    each = [
-        [quad for quad, seen in zip(row, has, strict=True) if seen] for row, has in zip(quads, there, strict=True)
-    ]
+    for reading photographs of it."""
+    corners = perturbation.corners()
     return {
         "schema": 1,
         "pictures": [name.removesuffix(".png") for name in names],
         "size": list(images.shape[2:]),
-        "texture": list(patch.size),
+        "texture": list(perturbation.texture_size or ()),
         "width_mm": node.width_mm,
         "tags": tags(node),  # of the card, if the attack saw the patch with it
-        "quads": each * (len(names) if len(each) == 1 else 1),
+        "quads": corners * (len(names) if len(corners) == 1 else 1),
         "target": target,
     }
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from attacks.encoders.engine import engine_state
 from attacks.encoders.layers import Pool
 from attacks.eot.bank import Bank
-from attacks.eot.protocols import among
 from attacks.evaluation.drift import VIEWS, Drift, layer_drift
 from attacks.evaluation.judge import Judge, resisting
 from attacks.evaluation.sanity import Sanity
@@ -29,7 +28,7 @@ from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.values import kept
 from attacks.schema.validate import Run
-from attacks.solvers.solver import Best, written
+from attacks.solvers.solver import Best
 from attacks.solvers.trace import Trace
 from attacks.solvers.worst import uphill
 from transforms import Shown, stream
@@ -121,7 +120,7 @@ def part_of(parts: Parts, rows: Sequence[int]) -> Parts:
     queries = parts.queries
     some = replace(queries, names=tuple(queries.names[i] for i in rows), images=queries.images[chosen], places=None)
     goal = None if parts.goal is None else parts.goal[chosen]
-    perturbation = among(parts.perturbation, chosen)
+    perturbation = parts.perturbation.take(chosen)
     return replace(parts, queries=some, truth=parts.truth[chosen], goal=goal, perturbation=perturbation)
 
 
@@ -159,7 +158,7 @@ def attacked(bench: Bench, unit: Unit) -> Found:
         meter.read()
 
     saved = {arm: parts.perturbation.quantise(deltas[arm], images) for arm in arms_of(run)[1:]}
-    files = {"clean": images} | {arm: written(parts.perturbation, images, delta) for arm, delta in saved.items()}
+    files = {"clean": images} | {arm: parts.perturbation.written(images, delta) for arm, delta in saved.items()}
     bench.exhibits.write(rows, files, saved)
     shown = {arm: bench.exhibits.shown(arm, rows) for arm in arms_of(run)}
     chosen = torch.tensor(list(rows))

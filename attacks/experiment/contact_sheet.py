@@ -11,7 +11,6 @@ from torch import Tensor
 from attacks.data.images import to_bytes
 from attacks.experiment.batch import SAME
 from attacks.experiment.experiment import Outcome
-from attacks.perturbations.patch.patch import Patch
 from attacks.report.words import ARMS as NAMES
 from attacks.runtime.files import atomic
 from transforms import scene_of
@@ -35,7 +34,7 @@ def contact_sheet(path: str | Path, outcome: Outcome) -> None:
     u = bank.u[:SHOWN]
     figure = Figure(figsize=(1.45 * (len(u) + 1), 1.72 * len(outcome.arms)), dpi=110)
     axes = figure.subplots(len(outcome.arms), len(u) + 1)
-    direct = "head-on" if isinstance(parts.perturbation, Patch) else "the file"
+    direct = "the file" if parts.perturbation.texture_size is None else "head-on"
     for row, arm in zip(axes, outcome.arms, strict=True):
         _show(row[0], exhibits.pictures(arm, [picture])[0], direct, "#888888")
         row[0].set_ylabel(NAMES[arm], fontsize=9)

@@ -33,7 +33,6 @@ from attacks.experiment.build.parts import Parts
 from attacks.experiment.cost import Counted, Spent
 from attacks.experiment.embeddings import cache_of, embedded
 from attacks.experiment.units import work
-from attacks.perturbations.patch.patch import Patch
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.files import write_bytes, write_json, write_text
@@ -221,7 +220,7 @@ def _write(out: Path, outcome: Outcome, founds: list[Found]) -> None:
         for arm in founds[0].saved
     }
     write_bytes(out / "perturbation.safetensors", save(saved))
-    if isinstance(parts.perturbation, Patch):
+    if parts.perturbation.texture_size is not None:
         goal = None if parts.goal is None else parts.gallery.names[int(parts.goal[0])]
         images, names = parts.queries.images, list(bench.exhibits.names)
         placed = placement(parts.perturbation, names, images, bench.run.perturbation, goal)

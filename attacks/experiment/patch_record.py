@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 
+from attacks.eot.protocols import Perturbation
 from attacks.experiment.build.patch import tags
 from attacks.experiment.build.printer import PLACE, anywhere
-from attacks.perturbations.patch.patch import Patch
 from attacks.schema import patch as choices
 from transforms import Compose, OnLayers, Place
 from transforms.scene import Scene
@@ -19,7 +18,11 @@ SIZES = (0.0, 0.5, 1.0)
 
 
 def facts(
-    node: choices.Patch, printer: choices.Printer, patch: Patch, size: tuple[int, int], target: str | None
+    node: choices.Patch,
+    printer: choices.Printer,
+    perturbation: Perturbation,
+    size: tuple[int, int],
+    target: str | None,
 ) -> dict[str, Any]:
     """The block `threat.patch` of metrics.json, for pictures of `size` (height, width).
 
@@ -27,17 +30,16 @@ def facts(
     middle of its sizes), the least and the most. `sheet_area` is that of the card with it.
     """
     place = anywhere(node)
-    bare = replace(patch, surround=None)
     return {
-        "texture": list(patch.size),
+        "texture": list(perturbation.texture_size or ()),
         "start": node.start,
         "shape": node.shape,
         "grey": node.grey,
         "gamut": node.gamut,
-        "places": len(patch.places),
+        "places": max(map(len, perturbation.corners())),
         "anywhere": None if place is None else _ranges(place),
-        "area": _area(bare, place, size),
-        "sheet_area": None if patch.surround is None else _area(patch, place, size),
+        "area": _area(perturbation.footprint(size), place),
+        "sheet_area": _area(perturbation.footprint(size, sheet=True), place),
         "width_mm": node.width_mm,
         "card": node.card,
         "tags": tags(node),
@@ -51,19 +53,15 @@ def facts(
     }
 
 
-def _area(patch: Patch, place: Place | None, size: tuple[int, int]) -> dict[str, float]:
-    """What of each picture is hidden: a white layer without edges of its own over black pictures."""
-    black = torch.zeros(len(patch.places.quads), 3, *size)
-    sheet = patch.surround
-    if sheet is not None:
-        patch = replace(patch, surround=replace(sheet, picture=torch.ones_like(sheet.picture)))
-    scene = patch.scene(black, torch.ones(1, 3, *patch.size))
-    views, u = Compose(), torch.zeros(len(black), 0)
+def _area(footprint: Scene | None, place: Place | None) -> dict[str, float] | None:
+    """The share of each picture that a white `footprint` hides; of a `place`, at its smallest, middle and largest."""
+    if footprint is None:
+        return None
+    views, u = Compose(), torch.zeros(len(footprint.layers[0].pixels), 0)
     if place is not None:
         views, u = Compose([OnLayers((), place)]), torch.full((len(SIZES), 4), 0.5)
         u[:, 0] = torch.tensor(SIZES)
-        scene = Scene(scene.layers, scene.size)
-    shares = views(scene, u)[:, 0].mean((1, 2)).double()
+    shares = views(footprint, u)[:, 0].mean((1, 2)).double()
     mean = shares[1] if place is not None else shares.mean()
     return {"mean": float(mean), "low": float(shares.min()), "high": float(shares.max())}
 

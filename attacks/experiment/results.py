@@ -27,7 +27,6 @@ from attacks.experiment.build.parts import Parts
 from attacks.experiment.experiment import Outcome
 from attacks.experiment.patch_record import facts
 from attacks.experiment.sections import Sections
-from attacks.perturbations.patch.patch import Patch
 from attacks.runtime.distributed import World
 from attacks.schema.validate import Run
 
@@ -153,7 +152,7 @@ def _identities(parts: Parts) -> list[str]:
 
 
 def _patch(run: Run, parts: Parts) -> dict[str, Any] | None:
-    if not isinstance(parts.perturbation, Patch):
+    if parts.perturbation.texture_size is None:
         return None
     goals = [] if parts.goal is None else sorted(set(parts.goal.tolist()))
     target = ", ".join(parts.gallery.names[row] for row in goals) or None

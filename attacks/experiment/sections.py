@@ -26,7 +26,6 @@ from attacks.experiment.build.parts import Parts
 from attacks.experiment.cost import Meter, Spent
 from attacks.experiment.experiment import Outcome
 from attacks.experiment.units import FAULTS, keep_fault
-from attacks.perturbations.patch.patch import Patch
 from attacks.schema.validate import Run
 from transforms import Compose, Shown, stream, widened
 
@@ -199,9 +198,7 @@ def _left_out(outcome: Outcome, meter: Meter) -> Section:
         )
         meter.begin(before)
         saved = parts.perturbation.quantise(best.delta, known.images)
-        if isinstance(parts.perturbation, Patch):
-            return parts.perturbation.scene(known.images, saved)
-        return ((known.images + saved) * 255).round() / 255
+        return parts.perturbation.evaluated(known.images, saved)
 
     views = len(bench.banks[SAME].u)
     return left_out(

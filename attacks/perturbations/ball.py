@@ -8,22 +8,21 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from attacks.perturbations.base import PerturbationSet
 from transforms import Scene, scene_of
 
 
-class Ball(ABC):
+class Ball(PerturbationSet, ABC):
     """A set that holds one delta (N,C,H,W) for each picture; the delta is added to it.
 
     Where a method takes pictures or None, None stands for no box: the ball that many pictures share. No value can
     change by more than 1, whatever the picture.
     """
 
-    shared: ClassVar[bool] = False
     eps: float
     random_start: bool
 
@@ -81,10 +80,6 @@ class Ball(ABC):
         """delta + by, projected. Added to the picture first, as every published PGD does, so that ours equals theirs
         to the last bit."""
         return self.project(((images + delta) + by) - images, images)
-
-    def take(self, rows: Tensor) -> Ball:  # noqa: ARG002
-        """The set of some of the pictures (rows,): it holds nothing of any."""
-        return self
 
     @abstractmethod
     def steepest(self, grad: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ class Wrapped(Ball):
         """The nearest delta of this subspace: an orthogonal projection."""
         return delta
 
-    def take(self, rows: Tensor) -> Ball:
+    def take(self, rows: Tensor) -> Self:
         """The set of some of the pictures."""
         return replace(self, inner=self.inner.take(rows))  # type: ignore[type-var]
 
@@ -141,7 +141,7 @@ class Masked(Wrapped):
         cut out is none any more, and would be smoothed at the mask's edge again and again."""
         return self.only(delta)
 
-    def take(self, rows: Tensor) -> Ball:
+    def take(self, rows: Tensor) -> Self:
         """The set of some of the pictures: with their masks."""
         mask = self.mask if len(self.mask) == 1 else self.mask[rows.to(self.mask.device)]
         return replace(self, inner=self.inner.take(rows), mask=mask)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.perturbations.ball import L2, Ball, Linf
+from attacks.perturbations.base import PerturbationSet
 from attacks.perturbations.sparse import L0, L1
 from transforms import Scene, scene_of
 from transforms.sampling.straight_through import saturate
@@ -17,7 +18,7 @@ __all__ = ["L0", "L1", "L2", "Ball", "Linf", "Universal"]
 
 
 @dataclass(frozen=True)
-class Universal:
+class Universal(PerturbationSet):
     """One delta (1,C,H,W) for all images (Moosavi-Dezfooli et al. 2017), in the ball of `inner`.
 
     No box holds the delta, because every image has its own; each attacked picture is clamped to [0,1] instead. What

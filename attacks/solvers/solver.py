@@ -15,7 +15,6 @@ from attacks.encoders.tree import Tree, take
 from attacks.eot.bank import Bank, bank
 from attacks.eot.protocols import Perturbation, Setup, among
 from attacks.eot.risk import Risk
-from attacks.perturbations.patch.patch import Patch
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.values import kept
 from attacks.solvers.loop import STEPS, Position, Step, merged
@@ -160,14 +159,6 @@ def _joined(own: Step, rows: Tensor, before: Step, best: Best) -> Step:
 def pictures(perturbation: Perturbation, images: Tensor, delta: Tensor) -> Tensor:
     """The attacked pictures themselves, seen directly: (N,C,H,W)."""
     return seen(perturbation.scene(images, delta))
-
-
-def written(perturbation: Perturbation, images: Tensor, delta: Tensor) -> Tensor:
-    """The attacked pictures as their 8-bit files hold them, from a quantised delta (one for each picture, but for a
-    patch's texture)."""
-    if not isinstance(perturbation, Patch):
-        return images + delta
-    return (pictures(perturbation, images, delta) * 255).round() / 255
 
 
 def _size(setup: Setup) -> int:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Protocol, get_args
+from typing import ClassVar, Literal, Protocol, Self, get_args
 
 import torch
 from torch import Tensor
 
+from attacks.perturbations.base import Corners, PerturbationSet
 from attacks.perturbations.patch.card_layer import Surround
 from attacks.perturbations.patch.placement import Places, Quad, places_of
 from attacks.perturbations.patch.shape import alpha_of, outline_of
-from transforms import Layer, Scene, scene_of
+from transforms import Layer, Scene, Shown, scene_of
+from transforms.compose import seen
 from transforms.sampling.outline import Outline
 
 Start = Literal["grey", "noise"]
@@ -30,7 +32,7 @@ class Colours(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Patch:
+class Patch(PerturbationSet):
     """One texture (1,C,h,w) in [0,1] of its own resolution, shared by all pictures, composited as layers of the
     scene: a view samples it once, straight from its texels (Brown et al. 2017, Adversarial Patch).
 
@@ -84,7 +86,7 @@ class Patch:
             if self.surround is not None:
                 raise ValueError("`surround` is a whole sheet; a region that shows a part of it cannot be given too")
 
-    def take(self, rows: Tensor) -> Patch:
+    def take(self, rows: Tensor) -> Self:
         """The patch in some of the pictures."""
         return self if len(self.places.quads) == 1 else replace(self, quad=self.places.take(rows))
 
@@ -120,13 +122,13 @@ class Patch:
         line = line if self.surround is None else Outline()
         over = []
         for k, pull in enumerate(self.places.pulls(base.size, self.size)):
-            seen = None if alpha is None else alpha.to(pixels)
+            opacity = None if alpha is None else alpha.to(pixels)
             if cover is not None:
                 part = cover[:, k, None].to(pixels)
-                full = pixels.new_ones(1, 1, *pixels.shape[2:]) if seen is None else seen
-                seen = part * full
+                full = pixels.new_ones(1, 1, *pixels.shape[2:]) if opacity is None else opacity
+                opacity = part * full
             place = (inward @ pull).to(images.device, torch.promote_types(images.dtype, torch.float32))
-            over.append(Layer(pixels, seen, place, outline=line))
+            over.append(Layer(pixels, opacity, place, outline=line))
         return Scene((*base.layers, *over), base.size)
 
     def steepest(self, grad: Tensor) -> Tensor:
@@ -154,6 +156,40 @@ class Patch:
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
         """The texture (1,C,h,w) that an 8-bit file of it will hold."""
         return (self.project(delta, images) * 255).round() / 255
+
+    @property
+    def texture_size(self) -> tuple[int, int]:
+        """(height, width) of the texture."""
+        return self.size
+
+    @property
+    def texture_alpha(self) -> Tensor | None:
+        """The shape, (1,1,h,w); None: a rectangle."""
+        return self.alpha
+
+    def written(self, images: Tensor, delta: Tensor) -> Tensor:
+        """The pictures (N,C,H,W) with the patch pasted in, in 8 bits."""
+        return (seen(self.scene(images, delta)) * 255).round() / 255
+
+    def evaluated(self, images: Tensor, delta: Tensor) -> Shown:
+        """The scene: a view samples the texture itself, for a picture with the patch pasted in would be resampled
+        twice."""
+        return self.scene(images, delta)
+
+    def corners(self) -> list[list[Corners]]:
+        """Where the texture lies: for each picture, or once for all. A place that a picture does not have is left
+        out."""
+        return self.places.corners()
+
+    def footprint(self, size: tuple[int, int], sheet: bool = False) -> Scene | None:
+        """A white texture without edges of its own on black pictures of `size`, with `sheet` the card instead."""
+        bare = replace(self, surround=None)
+        if sheet:
+            if self.surround is None:
+                return None
+            bare = replace(self, surround=replace(self.surround, picture=torch.ones_like(self.surround.picture)))
+        images = torch.zeros(len(self.places.quads), 3, *size)
+        return bare.scene(images, torch.ones(1, 3, *self.size))
 
     def _allowed(self, texture: Tensor) -> Tensor:
         if self.grey:

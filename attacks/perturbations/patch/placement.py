@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attacks.perturbations.base import Corners
 from transforms.sampling.homography import homography
 
 #: (x, y) of the upper left, upper right, lower right and lower left corner.
@@ -71,6 +72,15 @@ class Places:
         texture of `texture` (height, width)."""
         corners = self.quads.to("cpu", torch.float64)
         return [homography(_framed(quad, size), _framed(UNIT, texture)) for quad in corners.unbind(1)]
+
+    def corners(self) -> list[list[Corners]]:
+        """For each picture the corners of its places, but for those that show nothing there."""
+        quads, cover = self.quads.tolist(), self.cover
+        there = torch.ones(self.quads.shape[:2]) if cover is None else cover.flatten(2).amax(2)
+        return [
+            [quad for quad, share in zip(row, shares, strict=True) if share]
+            for row, shares in zip(quads, there, strict=True)
+        ]
 
     def take(self, rows: Tensor) -> Places:
         """The places in some of the pictures."""

@@ -1,0 +1,55 @@
+"""What every perturbation offers, with the defaults of a delta that is added to each picture."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+from torch import Tensor
+
+from transforms import Scene, Shown
+
+#: (x, y) of a texture's upper left, upper right, lower right and lower left corner, in shares of a picture.
+Corners = list[list[float]]
+
+
+class PerturbationSet:
+    """Base class of perturbations: the members that code asks of one beyond its start, its steps and its norm.
+
+    The delta of the defaults is part of each picture. A perturbation whose delta is a texture with a file of its own
+    (`Patch`) overrides all of them.
+    """
+
+    #: Whether one delta (1,...) serves all pictures, or each has its own (N,...).
+    shared: ClassVar[bool] = False
+
+    @property
+    def texture_size(self) -> tuple[int, int] | None:
+        """(height, width) of the texture that the delta is; None: it is none."""
+        return None
+
+    @property
+    def texture_alpha(self) -> Tensor | None:
+        """How opaque each texel is, (1,1,h,w) in [0,1]; None: all are."""
+        return None
+
+    def take(self, rows: Tensor) -> Self:  # noqa: ARG002
+        """The perturbation of some of the pictures (n,), if it holds something of each (a mask, a placement)."""
+        return self
+
+    def written(self, images: Tensor, delta: Tensor) -> Tensor:
+        """The attacked pictures (N,C,H,W) as their 8-bit files hold them, from a quantised delta."""
+        return images + delta
+
+    def evaluated(self, images: Tensor, delta: Tensor) -> Shown:
+        """What the views of an evaluation sample, from a quantised delta: the attacked pictures in 8 bits, or a scene
+        with the texture as a layer."""
+        return ((images + delta) * 255).round() / 255
+
+    def corners(self) -> list[list[Corners]]:
+        """Where the texture lies: for each picture, or once for all, the corners of each of its placements."""
+        return []
+
+    def footprint(self, size: tuple[int, int], sheet: bool = False) -> Scene | None:  # noqa: ARG002
+        """A white texture without edges of its own on black pictures of `size` (height, width), with `sheet` also
+        what is printed round it; None where there is no texture, or no sheet."""
+        return None
