@@ -1,4 +1,4 @@
-"""Sets of pictures, the bundled photographs cut into tiles or a person's own files, and galleries made of them."""
+"""Sets of pictures, tiles of the bundled photographs or files of the user, and galleries made of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attacks.data.images import SUFFIXES, load_image
 from attacks.data.pictures import Shelf, read_files, shelved, square
-from attacks.perturbations.patch.placement import Places
+from attacks.perturbations.patch.placement import Placements
 
 PHOTOS = Path(__file__).parent / "photos"
 #: Photographs that the pocket encoder never saw; queries are cut from these.
@@ -23,35 +23,37 @@ FLAT = 0.04
 
 @dataclass(frozen=True)
 class Pictures:
-    """Named pictures of one size: `images` (N,3,H,W) in [0,1], every value a multiple of 1/255; `notes` says what
-    was converted when the files were read; `places` where a patch lies in each. They are in memory; for many, see
-    `attacks.data.pictures.Shelf`."""
+    """Named pictures of one size in memory (for many, see `attacks.data.pictures.Shelf`).
+
+    `images` (N,3,H,W) are in [0,1], every value a multiple of 1/255; `notes` list the conversions of the files;
+    `placements` are those of a patch.
+    """
 
     names: tuple[str, ...]
     images: Tensor
     notes: tuple[str, ...] = ()
-    places: Places | None = None
+    placements: Placements | None = None
 
     def __len__(self) -> int:
         return len(self.names)
 
     def spread(self, count: int | None) -> Pictures:
-        """`count` pictures spread evenly over the set; None for all. Raises ValueError if there are fewer."""
+        """`count` pictures spread evenly over the set; None: all. Raises ValueError if there are fewer."""
         rows = spread(len(self), count)
         return Pictures(tuple(self.names[i] for i in rows), self.images[rows], self.notes)
 
     def shelf(self, size: int | None = None) -> Shelf:
-        """The same as a part of a gallery; with a `size`, cut to it (see `square`) one by one when they are read."""
+        """The same as a shelf; with a `size`, each is cut to it when it is read (see `square`)."""
         images = self.images
         return shelved(self.names, lambda i: images[i] if size is None else square(images[i], size))
 
 
 def spread(length: int, count: int | None) -> list[int]:
-    """The rows of `count` things spread evenly over `length`; None for all. Raises ValueError if there are fewer."""
+    """`count` rows spread evenly over `length`; None: all. Raises ValueError if there are fewer."""
     if count is None:
         return list(range(length))
     if not 1 <= count <= length:
-        raise ValueError(f"`data.count` must lie in 1..{length}, the pictures that there are; got {count}")
+        raise ValueError(f"`data.count` must lie in 1..{length}, the number of pictures; got {count}")
     return [i * length // count for i in range(count)]
 
 
@@ -96,19 +98,21 @@ def folder(path: str | Path, size: int) -> Pictures:
 
     Raises FileNotFoundError or ValueError, naming the file.
     """
-    found = read_files(path, size)
-    return Pictures(found.names, found.read(range(len(found))), found.remarks())
+    shelf = read_files(path, size)
+    return Pictures(shelf.names, shelf.read(range(len(shelf))), shelf.remarks())
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """What a view can be taken for: pictures of one or more shelves. `places` has each row's shelf and number on it,
-    `names` its name, unique here, and `labels` whom or what it shows.
+    """The pictures that a view is compared with, from one or more shelves.
 
-    Raises ValueError where the same pixels are said to show two."""
+    `positions` hold each row's shelf and number on it, `names` its unique name, `labels` the person or thing on it.
+
+    Raises ValueError if equal pixels have two labels.
+    """
 
     shelves: tuple[Shelf, ...]
-    places: tuple[tuple[int, int], ...]
+    positions: tuple[tuple[int, int], ...]
     names: tuple[str, ...]
     labels: tuple[str | None, ...]
 
@@ -120,82 +124,82 @@ class Gallery:
                 _agreed(self.labels[before], label, self.names[before], self.names[row])
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.positions)
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
         """The sha256 of each row's pixels."""
-        return tuple(self.shelves[shelf].digests[i] for shelf, i in self.places)
+        return tuple(self.shelves[shelf].digests[i] for shelf, i in self.positions)
 
     @cached_property
     def order(self) -> Tensor:
-        """Each row's number where all shelves stand one after the other, (G,)."""
+        """Each row's number in the concatenation of all shelves, (G,)."""
         starts = [sum(len(shelf) for shelf in self.shelves[:k]) for k in range(len(self.shelves))]
-        return torch.tensor([starts[shelf] + i for shelf, i in self.places], dtype=torch.long)
+        return torch.tensor([starts[shelf] + i for shelf, i in self.positions], dtype=torch.long)
 
     @cached_property
-    def identity(self) -> Tensor | None:
-        """Each row's identity as a number (G,); None where no two pictures have the same one. A picture without a
-        label has that of a picture with the same pixels, else one of its own."""
+    def label_numbers(self) -> Tensor | None:
+        """Each row's label as a number (G,); None if no two rows share one. A picture without a label has that of a
+        picture with equal pixels, else one of its own."""
         by_pixels = {d: label for d, label in zip(self.digests, self.labels, strict=True) if label is not None}
-        known = [
-            ("pixels", d) if (said := label or by_pixels.get(d)) is None else ("label", said)
+        keys = [
+            ("pixels", d) if (known := label or by_pixels.get(d)) is None else ("label", known)
             for d, label in zip(self.digests, self.labels, strict=True)
         ]
-        numbers = {each: i for i, each in enumerate(dict.fromkeys(known))}
-        return torch.tensor([numbers[each] for each in known]) if len(numbers) < len(known) else None
+        numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+        return torch.tensor([numbers[key] for key in keys]) if len(numbers) < len(keys) else None
 
-    def same(self, found: Tensor, rows: Tensor) -> Tensor:
-        """Whether two rows show the same: bool, of the shape that the two make together."""
-        if self.identity is None:
-            return found == rows
-        identity = self.identity.to(found.device)
-        return identity[found] == identity[rows]
+    def same(self, rows: Tensor, others: Tensor) -> Tensor:
+        """Whether rows and others have the same label; both are broadcast."""
+        if self.label_numbers is None:
+            return rows == others
+        numbers = self.label_numbers.to(rows.device)
+        return numbers[rows] == numbers[others]
 
     def chunks(self, size: int) -> Iterator[Tensor]:
         """All pictures in the order of rows, (n,3,H,W) with n at most `size`."""
         for start in range(0, len(self), size):
-            yield torch.cat([self.shelves[k].read([i]) for k, i in self.places[start : start + size]])
+            yield torch.cat([self.shelves[k].read([i]) for k, i in self.positions[start : start + size]])
 
     def joined(self, others: Shelf) -> tuple[Gallery, list[int]]:
-        """This gallery, then those of `others` whose pixels are not in it, and the row of each of `others`. A name
-        that is taken gets a prefix."""
-        rows = {d: row for row, d in reversed(list(enumerate(self.digests)))}
-        found, places, names, labels = [], list(self.places), list(self.names), list(self.labels)
+        """This gallery followed by those of `others` with new pixels, and the row of each of `others`. A duplicate
+        name gets a prefix."""
+        known = {d: row for row, d in reversed(list(enumerate(self.digests)))}
+        rows, positions, names, labels = [], list(self.positions), list(self.names), list(self.labels)
         taken, here = set(names), len(self.shelves)
         for i, (name, pixels) in enumerate(zip(others.names, others.digests, strict=True)):
-            if pixels in rows:
-                row = rows[pixels]
+            if pixels in known:
+                row = known[pixels]
                 labels[row] = _agreed(labels[row], others.labels[i], names[row], name)
-                found.append(row)
+                rows.append(row)
                 continue
             while name in taken:
                 name = f"gallery/{name}"
             taken.add(name)
-            found.append(len(places))
-            places.append((here, i))
+            rows.append(len(positions))
+            positions.append((here, i))
             names.append(name)
             labels.append(others.labels[i])
-        return Gallery((*self.shelves, others), tuple(places), tuple(names), tuple(labels)), found
+        return Gallery((*self.shelves, others), tuple(positions), tuple(names), tuple(labels)), rows
 
 
 def on_shelf(shelf: Shelf) -> Gallery:
-    """A gallery of all that is on one shelf."""
+    """A gallery of one shelf."""
     return Gallery((shelf,), tuple((0, i) for i in range(len(shelf))), shelf.names, shelf.labels)
 
 
 def gathered(queries: Shelf, others: Shelf) -> Gallery:
-    """The queries, then those of `others` that are not among them. What stands on `others` is read from there, so
-    that what is embedded does not depend on the queries, and can be kept."""
-    there = {d: i for i, d in reversed(list(enumerate(others.digests)))}
-    fresh = [i for i, d in enumerate(queries.digests) if d not in there]
+    """The queries followed by those of `others` that are not among them. A picture on both is read from `others`: its
+    cached embeddings then do not depend on the queries."""
+    known = {d: i for i, d in reversed(list(enumerate(others.digests)))}
+    fresh = [i for i, d in enumerate(queries.digests) if d not in known]
     both, _ = on_shelf(queries).joined(others)
     number = {row: i for i, row in enumerate(fresh)}
-    places = [
-        ((0, number[i]) if i in number else (1, there[queries.digests[i]])) if shelf == 0 else (1, i)
-        for shelf, i in both.places
+    positions = [
+        ((0, number[i]) if i in number else (1, known[queries.digests[i]])) if shelf == 0 else (1, i)
+        for shelf, i in both.positions
     ]
-    return replace(both, shelves=(queries.only(fresh), others), places=tuple(places))
+    return replace(both, shelves=(queries.only(fresh), others), positions=tuple(positions))
 
 
 def _agreed(mine: str | None, theirs: str | None, name: str, other: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Which pictures are meant: a picture file, a folder, a list of paths, or a table of paths and identities."""
+"""From a path to picture files: a file, a folder, a list of paths, or a table of paths and labels."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attacks.data.images import SUFFIXES, shown
 from attacks.runtime.folders import short
 
-#: A longer line is no path of any system.
+#: The most characters of a path.
 LONGEST = 4096
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One picture file. `name` is what reports show, unique in its listing; `identity` is whom or what it shows, the
-    same for all its pictures, or None where nothing is said; `where` is the line that names it, in words."""
+    """One picture file. `name` is unique in its listing and shown in reports; `label` is the person or thing on it,
+    or None if unknown; `where` names the line of the file that lists it."""
 
     path: Path
     name: str
-    identity: str | None = None
+    label: str | None = None
     where: str = ""
 
 
 def listed(path: str | Path) -> tuple[list[Entry], list[str]]:
-    """The pictures that a path stands for, and notes on what was passed over.
+    """The pictures of a path, and notes on what was ignored.
 
-    A folder stands for the pictures in it, in the order of names. If it holds none, but folders with pictures, these
-    are read, one level deep, and each folder's name is its pictures' identity. `.txt` is a list, one path a line;
-    blank lines and those that begin with # are skipped. `.csv` is a table with a header: the column `path`, perhaps
-    `identity` (an empty cell says nothing), others are ignored. Their paths are relative to the file itself, its text
-    UTF-8. Any other file is one picture.
+    - A folder: the pictures in it, sorted by name. If it has none, but subfolders with pictures, these are read, one
+      level deep, and the name of each subfolder is the label of its pictures.
+    - `.txt`: one path a line; blank lines and lines that begin with # are skipped.
+    - `.csv`: a table with a header, the column `path` and optionally `identity` (the label; may be empty). Other
+      columns are ignored.
+    - Any other file: one picture.
 
-    Whether the files are there and whole is seen when they are read.
+    Text is UTF-8; paths in it are relative to its file. The pictures are not opened here.
 
     Raises:
-        FileNotFoundError: nothing there, by this name.
-        ValueError: a folder without pictures; a file of paths that cannot be understood, or that names a picture
-            twice, with the line.
+        FileNotFoundError: there is no such path.
+        ValueError: a folder without pictures; a list or table that is malformed or names a picture twice.
     """
     path = Path(path)
     try:
-        there = path.exists()
+        exists = path.exists()
     except OSError:  # longer than any name may be
-        there = False
-    if not there:
+        exists = False
+    if not exists:
         raise FileNotFoundError(f"`{short(str(path))}` does not exist (paths are relative to {Path.cwd()})")
     if path.is_dir():
         return _folder(path)
@@ -58,26 +58,26 @@ def listed(path: str | Path) -> tuple[list[Entry], list[str]]:
     reader = readers.get(path.suffix.lower())
     if reader is None:
         return [Entry(path, shown(path.name))], []
-    found = [entry_of(path, *row) for row in reader(path, text_of(path))]
-    if not found:
+    entries = list(reader(path))
+    if not entries:
         raise ValueError(f"`{path}` names no picture")
-    return named(found), []
+    return named(entries), []
 
 
 def _folder(path: Path) -> tuple[list[Entry], list[str]]:
-    found = _pictures(path)
+    files = _pictures(path)
     folders = sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
-    if found:
-        note = f"{path}: it holds pictures itself, so its {len(folders)} folders are not looked into"
-        return [Entry(file, shown(file.name)) for file in found], [note] * bool(folders)
-    inside = [
+    if files:
+        note = f"{path}: it contains pictures itself, so its {len(folders)} folders are ignored"
+        return [Entry(file, shown(file.name)) for file in files], [note] * bool(folders)
+    nested = [
         Entry(file, shown(f"{folder.name}/{file.name}"), shown(folder.name))
         for folder in folders
         for file in _pictures(folder)
     ]
-    if not inside:
+    if not nested:
         raise ValueError(f"`{path}` holds no picture ({', '.join(SUFFIXES)}), and no folder with one")
-    return inside, []
+    return nested, []
 
 
 def _pictures(folder: Path) -> list[Path]:
@@ -85,9 +85,9 @@ def _pictures(folder: Path) -> list[Path]:
 
 
 def text_of(path: Path, longest: float = LONGEST) -> str:
-    """The text of a UTF-8 file. Raises ValueError, with the line, where it is none, or a line has more letters."""
-    if not path.is_file():  # a pipe would be waited for
-        raise ValueError(f"`{shown(str(path))}` is no plain file: it should be a text of paths")
+    """The text of a UTF-8 file. Raises ValueError, with the line, for other bytes or a too long line."""
+    if not path.is_file():  # reading a pipe would block
+        raise ValueError(f"`{shown(str(path))}` is not a plain file: it should be a text of paths")
     raw = path.read_bytes()
     try:
         text = raw.decode("utf-8-sig")
@@ -99,30 +99,38 @@ def text_of(path: Path, longest: float = LONGEST) -> str:
             raise ValueError(f"`{path}` line {number}: a zero byte is no text; is it a file of paths?")
         if len(line) > longest:
             raise ValueError(
-                f"`{path}` line {number}: a line of {len(line)} letters is no path; is it a file of paths?"
+                f"`{path}` line {number}: a line of {len(line)} characters is no path; is it a file of paths?"
             )
     return text
 
 
 def _split(text: str) -> list[str]:
-    """Lines as editors count them; `str.splitlines` breaks at letters that a file name may hold."""
+    """Lines as editors count them; `str.splitlines` also breaks at characters that a file name may contain."""
     return re.split("\r\n|\n|\r", text)
 
 
-Row = tuple[int, str, str | None]
+def _lines(path: Path) -> Iterator[Entry]:
+    for number, line in enumerate(_split(text_of(path)), 1):
+        name = line.strip()
+        if name and not name.startswith("#"):
+            yield entry_of(path, number, name, None)
 
 
-def _lines(_: Path, text: str) -> Iterator[Row]:
-    """Line number, path and identity of each line of a list."""
-    for number, line in enumerate(_split(text), 1):
-        wanted = line.strip()
-        if wanted and not wanted.startswith("#"):
-            yield number, wanted, None
+def _table(path: Path) -> Iterator[Entry]:
+    for number, cells in table_rows(path, _check_header):
+        yield entry_of(path, number, cells["path"], cells.get("identity"))
 
 
-def _table(path: Path, text: str) -> Iterator[Row]:
-    """Line number, path and identity of each row of a table."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+def table_rows(path: Path, check_header: Callable[[str, list[str]], None]) -> Iterator[tuple[int, dict[str, str]]]:
+    """The line number of each row of a CSV file, and its cells that are not empty, by column.
+
+    Args:
+        check_header: gets the place of the header in words and its cells; raises ValueError.
+
+    Raises:
+        ValueError: with the line: a malformed file, or a row without `path`.
+    """
+    reader = csv.reader(io.StringIO(text_of(path), newline=""), strict=True)
     header: list[str] | None = None
     try:
         for row in reader:
@@ -130,50 +138,49 @@ def _table(path: Path, text: str) -> Iterator[Row]:
             if not any(cells):
                 continue
             if header is None:
-                header = _header(where, cells)
+                check_header(where, cells)
+                header = cells
                 continue
             if len(cells) != len(header):
                 raise ValueError(
-                    f"{where}: {len(cells)} cells under a header of {len(header)}; put a path that holds a comma in "
-                    "quotes"
+                    f"{where}: {len(cells)} cells under a header of {len(header)}; put a path with a comma in quotes"
                 )
-            wanted = cells[header.index("path")]
-            if not wanted:
+            filled = {name: cell for name, cell in zip(header, cells, strict=True) if cell}
+            if "path" not in filled:
                 raise ValueError(f"{where}: the cell `path` is empty")
-            yield reader.line_num, wanted, (cells[header.index("identity")] or None) if "identity" in header else None
+            yield reader.line_num, filled
     except csv.Error as error:
         raise ValueError(f"`{path}` line {reader.line_num}: {error}") from None
 
 
-def _header(where: str, cells: list[str]) -> list[str]:
+def _check_header(where: str, cells: list[str]) -> None:
     for name, least in (("path", 1), ("identity", 0)):
         if not least <= cells.count(name) <= 1:
             raise ValueError(
-                f"{where}: the header must have one column `path`, and at most one `identity`, parted by commas; got "
-                f"{short(', '.join(cells))}"
+                f"{where}: the header must have one column `path` and at most one `identity`, separated by commas; "
+                f"got {short(', '.join(cells))}"
             )
-    return cells
 
 
-def entry_of(file: Path, number: int, wanted: str, identity: str | None) -> Entry:
-    """The picture that a line of a file of paths names."""
-    path = Path(os.path.abspath(file.parent / wanted))  # noqa: PTH100  (resolve would follow links: two names, one file)
-    return Entry(path, path.name, identity, f"{file.name} line {number}")
+def entry_of(file: Path, number: int, name: str, label: str | None) -> Entry:
+    """The picture `name` that line `number` of a list or table names."""
+    path = Path(os.path.abspath(file.parent / name))  # noqa: PTH100  (resolve would follow links: two names, one file)
+    return Entry(path, path.name, label, f"{file.name} line {number}")
 
 
 def named(entries: list[Entry]) -> list[Entry]:
-    """The same with names that tell them apart: the shortest ends of their paths that do."""
-    first: dict[Path, Entry] = {}
+    """The same with unique names: the shortest end of each path that is unique. Raises ValueError for equal paths."""
+    by_path: dict[Path, Entry] = {}
     for entry in entries:
-        twice = first.setdefault(entry.path, entry)
-        if twice is not entry:
-            raise ValueError(f"{entry.where} names `{short(str(entry.path))}` again, after {twice.where}")
-    found, depth = dict.fromkeys(range(len(entries)), ""), 1
-    open_rows = list(found)
-    while open_rows:
-        for i in open_rows:
-            found[i] = "/".join(entries[i].path.parts[-depth:])
-        taken = Counter(found.values())
-        open_rows = [i for i in open_rows if taken[found[i]] > 1]
+        first = by_path.setdefault(entry.path, entry)
+        if first is not entry:
+            raise ValueError(f"{entry.where} names `{short(str(entry.path))}` again, after {first.where}")
+    names, depth = [""] * len(entries), 1
+    ambiguous = list(range(len(entries)))
+    while ambiguous:
+        for i in ambiguous:
+            names[i] = "/".join(entries[i].path.parts[-depth:])
+        counts = Counter(names)
+        ambiguous = [i for i in ambiguous if counts[names[i]] > 1]
         depth += 1
-    return [replace(entry, name=shown(found[i])) for i, entry in enumerate(entries)]
+    return [replace(entry, name=shown(name)) for entry, name in zip(entries, names, strict=True)]

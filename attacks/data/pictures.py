@@ -110,7 +110,7 @@ def read_entries(entries: list[Entry], notes: list[str], size: int, unreadable: 
     return Shelf(
         names=tuple(entry.name for entry in whole),
         digests=tuple(digests),
-        labels=tuple(entry.identity for entry in whole),
+        labels=tuple(entry.label for entry in whole),
         load=lambda i: square(load_image(whole[i].path)[0], size),
         changes=tuple(changes),
         notes=(*notes, *missing),

@@ -1,4 +1,4 @@
-"""A place in a photograph: its four corners, and how much of a patch shows there."""
+"""The geometry of a placement: its four corners in a photograph, and the part of each texel that shows."""
 
 from __future__ import annotations
 
@@ -10,139 +10,142 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.data.images import load_image
-from attacks.data.scene_table import Spot
+from attacks.data.scene_table import PlacementCorners
 from transforms.sampling.homography import edges_to_centres, homography, transform
 from transforms.sampling.warp import warp_by_matrix
 
-#: What a printed patch measures may differ so much from what the photograph says of it.
+#: Largest relative difference between the width of the print and that of its quad.
 OFF = 0.05
-#: So many samples along each side of a texel, at most; where more pixels lie under it, they are averaged before.
+#: Most samples along each side of a texel; more pixels are averaged first.
 SAMPLES = 16
-#: The corners of a texture, in the order of a quad.
+#: The corners of a texture in shares of it, in the order of a quad.
 UNIT = torch.tensor([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=torch.float64)
 
 
 class Print(NamedTuple):
-    """What of a patch its places depend on: the texture's (height, width), and how wide it will be printed."""
+    """The (height, width) of a texture, and the width of its print."""
 
     texture: tuple[int, int]
     width_mm: float | None = None
 
 
-def mask_of(spot: Spot, photo: str, before: tuple[int, int]) -> tuple[Tensor | None, list[str]]:
-    """How light the mask of a place is, (H,W) in [0,1], if it has one, and what was converted when it was read."""
-    if spot.mask is None:
+def mask_of(placement: PlacementCorners, photo: str, size: tuple[int, int]) -> tuple[Tensor | None, list[str]]:
+    """The mask of a placement, (H,W) in [0,1], if it has one, and notes on conversions."""
+    where = placement.where
+    if placement.mask is None:
         return None, []
     try:
-        image, notes = load_image(spot.mask)
+        image, notes = load_image(placement.mask)
     except (FileNotFoundError, ValueError) as error:
-        raise type(error)(f"{spot.where}: `mask`: {error}") from None
+        raise type(error)(f"{where}: `mask`: {error}") from None
     mask = image.mean(0)
-    if mask.shape != before:
+    if mask.shape != size:
         raise ValueError(
-            f"{spot.where}: `mask` must be as large as its photograph `{photo}`, {before[1]}x{before[0]}; "
-            f"{spot.mask.name} has {mask.shape[1]}x{mask.shape[0]}"
+            f"{where}: `mask` must be as large as its photograph `{photo}`, {size[1]}x{size[0]}; "
+            f"{placement.mask.name} has {mask.shape[1]}x{mask.shape[0]}"
         )
     if not bool((mask > 0.5).any()):
-        raise ValueError(f"{spot.where}: `mask` {spot.mask.name} is light nowhere; the patch shows where it is light")
+        raise ValueError(f"{where}: `mask` {placement.mask.name} is dark all over; the patch shows where it is light")
     return mask, notes
 
 
-def corners_of(spot: Spot, sheet: Print, mask: Tensor | None) -> Tensor:
+def corners_of(placement: PlacementCorners, sheet: Print, mask: Tensor | None) -> Tensor:
     """The four corners (4,2) in pixels of the photograph."""
-    if spot.quad is not None:
-        return torch.tensor(spot.quad, dtype=torch.float64)
-    if spot.middle is None:
+    where = placement.where
+    if placement.quad is not None:
+        return torch.tensor(placement.quad, dtype=torch.float64)
+    if placement.middle is None:
         assert mask is not None
         rows, columns = (mask > 0.5).any(1).nonzero().flatten(), (mask > 0.5).any(0).nonzero().flatten()
         corner = torch.tensor([columns[0], rows[0]], dtype=torch.float64)
         return corner + UNIT * UNIT.new_tensor([columns[-1] + 1 - columns[0], rows[-1] + 1 - rows[0]])
     if sheet.width_mm is not None and not sheet.width_mm > 0:
         raise ValueError(f"`perturbation.width_mm` must be above 0; got {sheet.width_mm:g}")
-    if spot.mm_per_pixel is None or sheet.width_mm is None:
+    if placement.mm_per_pixel is None or sheet.width_mm is None:
         missing = "perturbation.width_mm" if sheet.width_mm is None else "mm_per_pixel"
-        raise ValueError(
-            f"{spot.where}: of a middle (x, y) alone the size must be known; give `{missing}`, or four corners"
-        )
-    x, y, degrees = spot.middle
-    width = sheet.width_mm / spot.mm_per_pixel
+        raise ValueError(f"{where}: a middle (x, y) needs a size; give `{missing}`, or four corners")
+    x, y, degrees = placement.middle
+    width = sheet.width_mm / placement.mm_per_pixel
     height = width * sheet.texture[0] / sheet.texture[1]
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     turn = UNIT.new_tensor([[cos, sin], [-sin, cos]])  # of rows (x, y), clockwise, for y points down
     return UNIT.new_tensor([x, y]) + (UNIT - 0.5) * UNIT.new_tensor([width, height]) @ turn
 
 
-def checked(spot: Spot, photo: str, corners: Tensor, before: tuple[int, int], sheet: Print) -> list[str]:
-    """Notes on a quad. Raises ValueError for one that no camera could see, or that is not in the photograph."""
-    said = ", ".join(f"({x:g}, {y:g})" for x, y in corners.tolist())
-    height, width = before
+def check_corners(
+    placement: PlacementCorners, photo: str, corners: Tensor, size: tuple[int, int], sheet: Print
+) -> list[str]:
+    """Notes on a quad. Raises ValueError for one that is degenerate or not inside the photograph."""
+    where, listed = placement.where, ", ".join(f"({x:g}, {y:g})" for x, y in corners.tolist())
+    height, width = size
     if bool((corners.amax(0) <= 1).all()):
-        raise ValueError(f"{spot.where}: corners are in pixels of `{photo}`, {width}x{height}, no shares; got {said}")
+        raise ValueError(f"{where}: corners are in pixels of `{photo}`, {width}x{height}, no shares; got {listed}")
     for x, y in corners.tolist():
         if not (-1e-6 <= x <= width + 1e-6 and -1e-6 <= y <= height + 1e-6):
             raise ValueError(
-                f"{spot.where}: the corner ({x:g}, {y:g}) lies beyond `{photo}`, {width}x{height} as it is displayed"
+                f"{where}: the corner ({x:g}, {y:g}) lies beyond `{photo}`, {width}x{height} as displayed"
             )
     try:
         homography(UNIT, corners)
     except ValueError:
         raise ValueError(
-            f"{spot.where}: the quad in `{photo}` folds over, or has three corners in a line; give upper left, upper "
-            f"right, lower right, lower left of the texture; got {said}"
+            f"{where}: the quad in `{photo}` folds over, or has three corners in a line; give upper left, upper "
+            f"right, lower right, lower left of the texture; got {listed}"
         ) from None
     notes = []
     if _area(corners) < 0:
-        notes.append(f"{spot.where}: the corners run counterclockwise, so `{photo}` shows the patch mirrored")
-    if spot.quad is not None and spot.mm_per_pixel is not None and sheet.width_mm is not None:
+        notes.append(f"{where}: the corners run counterclockwise, so `{photo}` shows the patch mirrored")
+    if placement.quad is not None and placement.mm_per_pixel is not None and sheet.width_mm is not None:
         across = (corners[1] - corners[0]).norm() + (corners[2] - corners[3]).norm()
-        wide = float(across) / 2 * spot.mm_per_pixel
+        wide = float(across) / 2 * placement.mm_per_pixel
         if abs(wide / sheet.width_mm - 1) > OFF:
             notes.append(
-                f"{spot.where}: the quad in `{photo}` is {wide:.0f} mm wide at {spot.mm_per_pixel:g} mm a pixel, and "
+                f"{where}: the quad in `{photo}` is {wide:.0f} mm wide at {placement.mm_per_pixel:g} mm a pixel, and "
                 f"perturbation.width_mm is {sheet.width_mm:g}; the quad is used"
             )
     return notes
 
 
-def seen(spot: Spot, photo: str, shares: Tensor) -> list[str]:
-    """A note where a part of a quad is cut off with the margins of the photograph; ValueError where all of it is."""
-    inside = abs(_area(_clipped(shares)) / _area(shares))
+def check_crop(placement: PlacementCorners, photo: str, shares: Tensor) -> list[str]:
+    """A note if the central square cuts off a part of a quad (4,2), in shares of it. Raises ValueError if all is cut
+    off."""
+    where, inside = placement.where, abs(_area(_clipped(shares)) / _area(shares))
     reach = float((shares - 0.5).abs().max())
     if inside < 1e-6 or reach >= 1.5:
         raise ValueError(
-            f"{spot.where}: the quad lies outside the central square of `{photo}`, or reaches far out of it; only "
+            f"{where}: the quad lies outside the central square of `{photo}`, or reaches far out of it; only "
             "this is used: move it, or crop the photograph"
         )
     if inside > 0.999:
         return []
-    return [f"{spot.where}: {1 - inside:.0%} of the quad is outside the central square of `{photo}`, and not seen"]
+    return [f"{where}: {1 - inside:.0%} of the quad is outside the central square of `{photo}`, and cut off"]
 
 
 def _area(points: Tensor) -> float:
-    """Of a polygon (n,2); positive where it runs clockwise as displayed."""
+    """The area of a polygon (n,2); positive if it runs clockwise as displayed."""
     x, y = points.unbind(-1)
     return float((x * y.roll(-1) - y * x.roll(-1)).sum()) / 2
 
 
 def _clipped(quad: Tensor) -> Tensor:
-    """What of a convex polygon (n,2) lies in the unit square (Sutherland and Hodgman 1974)."""
+    """The part of a convex polygon (n,2) in the unit square (Sutherland and Hodgman 1974)."""
     points: list[Tensor] = list(quad)
     for axis in (0, 1):
         for sign, edge in ((1.0, 0.0), (-1.0, 1.0)):
-            found = []
+            clipped = []
             for a, b in zip(points, points[1:] + points[:1], strict=True):
                 depth_a, depth_b = (float(sign * (point[axis] - edge)) for point in (a, b))
                 if depth_a >= 0:
-                    found.append(a)
+                    clipped.append(a)
                 if depth_a * depth_b < 0:
-                    found.append(a + (b - a) * depth_a / (depth_a - depth_b))
-            points = found
+                    clipped.append(a + (b - a) * depth_a / (depth_a - depth_b))
+            points = clipped
     return torch.stack(points) if points else quad.new_zeros(1, 2)
 
 
-def covered(spot: Spot, mask: Tensor, corners: Tensor, texture: tuple[int, int]) -> Tensor:
-    """How much of each texel shows, (h,w): the mean of the mask over the part of the photograph that it covers."""
-    sides = (corners.roll(-1, 0) - corners).norm(dim=1)
+def texel_cover(placement: PlacementCorners, mask: Tensor, corners: Tensor, texture: tuple[int, int]) -> Tensor:
+    """How much of each texel shows, (h,w) in [0,1]: the mean of the mask over the texel's part of the photograph."""
+    where, sides = placement.where, (corners.roll(-1, 0) - corners).norm(dim=1)
     wide = max(float(sides[[0, 2]].max()) / texture[1], float(sides[[1, 3]].max()) / texture[0])
     fine = min(max(math.ceil(wide), 1), SAMPLES)
     size = (texture[0] * fine, texture[1] * fine)
@@ -152,5 +155,5 @@ def covered(spot: Spot, mask: Tensor, corners: Tensor, texture: tuple[int, int])
     dense = warp_by_matrix(mask[None, None], homography(*ends), size, border="reflect", antialias=True)
     cover = F.avg_pool2d(dense, fine)[0, 0].clamp(0, 1)
     if not bool((cover > 1 / 255).any()):
-        raise ValueError(f"{spot.where}: `mask` is dark all over the quad; the patch would not show")
+        raise ValueError(f"{where}: `mask` is dark all over the quad; the patch would not show")
     return cover

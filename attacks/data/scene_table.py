@@ -1,9 +1,7 @@
-"""Where a person says that a patch lies in their photographs: a table (.csv), or a .json."""
+"""Placements of a patch in photographs, as a table (.csv) or a .json describes them."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attacks.data.listing import Entry, entry_of, named, text_of
+from attacks.data.listing import Entry, entry_of, named, table_rows, text_of
 from attacks.runtime.folders import short
 
 CORNERS = ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4")
@@ -22,10 +20,13 @@ KEYS = ("quads", "middles", "mask", "mm_per_pixel", "identity")
 
 
 @dataclass(frozen=True)
-class Spot:
-    """A place in a photograph, in pixels of it as it is displayed: 0 is its left or upper edge, its width the right
-    one. It has the four corners of a quad, or a middle (x, y, degrees clockwise), or neither: then it is where the
-    picture `mask` is light. `where` is the line that says so, in words."""
+class PlacementCorners:
+    """One placement in a photograph: four corners (x, y), or a middle (x, y, degrees clockwise), or neither; then it
+    is the bounding box of the light part of `mask`.
+
+    Lengths are in pixels of the photograph as displayed: 0 is its left or upper edge, its width the right one.
+    `where` names the line of the file.
+    """
 
     where: str
     quad: tuple[tuple[float, float], ...] | None = None
@@ -34,16 +35,19 @@ class Spot:
     mm_per_pixel: float | None = None
 
 
-Row = tuple[Entry, Spot]
+Row = tuple[Entry, PlacementCorners]
 
 
-def read_table(path: str | Path) -> list[tuple[Entry, tuple[Spot, ...]]]:
-    """The photographs of a file, and the places in each, both in the order in which it names them.
+def read_table(path: str | Path) -> list[tuple[Entry, tuple[PlacementCorners, ...]]]:
+    """The photographs of a file and the placements in each, in the order of the file.
 
-    `.csv`: a header, then a line for each place: `path`, the corners `x1,y1` ... `x4,y4` (upper left, upper right,
-    lower right, lower left of the texture), or its middle `x,y` and perhaps `degrees`, or a `mask`; perhaps
-    `mm_per_pixel` and `identity`. `.json`: {"photo.jpg": {"quads": [[[x, y], ...], ...], "middles": [[x, y, degrees],
-    ...], "mask": ..., "mm_per_pixel": ..., "identity": ...}}. Paths are relative to the file, its text UTF-8.
+    - `.csv`: a header, then a line for each placement: `path`, and the corners `x1,y1` ... `x4,y4` (upper left, upper
+      right, lower right, lower left of the texture), or the middle `x,y` with an optional `degrees`, or a `mask`.
+      Optional: `mm_per_pixel`, `identity` (the label).
+    - `.json`: {"photo.jpg": {"quads": [[[x, y], ...], ...], "middles": [[x, y, degrees], ...], "mask": ...,
+      "mm_per_pixel": ..., "identity": ...}}.
+
+    Text is UTF-8; paths in it are relative to its file.
 
     Raises FileNotFoundError or ValueError in one line, with the line of the table.
     """
@@ -54,48 +58,30 @@ def read_table(path: str | Path) -> list[tuple[Entry, tuple[Spot, ...]]]:
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"`data.path` must be a .csv or .json of scenes; got {path} (data=folder takes pictures)")
-    spots: dict[Path, list[Spot]] = {}
+    placements: dict[Path, list[PlacementCorners]] = {}
     entries: dict[Path, Entry] = {}
-    for entry, spot in reader(path):
+    for entry, placement in reader(path):
         first = entries.setdefault(entry.path, entry)
-        if None not in (first.identity, entry.identity) and first.identity != entry.identity:
-            raise ValueError(
-                f"{spot.where}: `{entry.name}` has two identities, {first.identity} and {entry.identity}"
-            )
-        entries[entry.path] = replace(first, identity=first.identity or entry.identity)
-        spots.setdefault(entry.path, []).append(spot)
-    if not spots:
+        if None not in (first.label, entry.label) and first.label != entry.label:
+            raise ValueError(f"{placement.where}: `{entry.name}` has two identities, {first.label} and {entry.label}")
+        entries[entry.path] = replace(first, label=first.label or entry.label)
+        placements.setdefault(entry.path, []).append(placement)
+    if not placements:
         raise ValueError(f"`{path}` names no photograph")
-    return [(entry, tuple(spots[entry.path])) for entry in named(list(entries.values()))]
+    return [(entry, tuple(placements[entry.path])) for entry in named(list(entries.values()))]
 
 
 def _table(path: Path) -> Iterator[Row]:
-    reader = csv.reader(io.StringIO(text_of(path), newline=""), strict=True)
-    header: list[str] | None = None
-    try:
-        for row in reader:
-            where, cells = f"`{path}` line {reader.line_num}", [cell.strip() for cell in row]
-            if not any(cells):
-                continue
-            if header is None:
-                header = _header(where, cells)
-                continue
-            if len(cells) != len(header):
-                raise ValueError(f"{where}: {len(cells)} cells under a header of {len(header)}; is a comma missing?")
-            given = {name: cell for name, cell in zip(header, cells, strict=True) if cell}
-            if "path" not in given:
-                raise ValueError(f"{where}: the cell `path` is empty")
-            entry = entry_of(path, reader.line_num, given["path"], given.get("identity"))
-            yield entry, _spot(where, path, given)
-    except csv.Error as error:
-        raise ValueError(f"`{path}` line {reader.line_num}: {error}") from None
+    for number, cells in table_rows(path, _check_header):
+        entry = entry_of(path, number, cells["path"], cells.get("identity"))
+        yield entry, _placement(f"`{path}` line {number}", path, cells)
 
 
-def _header(where: str, cells: list[str]) -> list[str]:
+def _check_header(where: str, cells: list[str]) -> None:
     for name in cells:
         if name not in COLUMNS:
             raise ValueError(
-                f"{where}: unknown column `{short(name)}`; known, parted by commas, are {', '.join(COLUMNS)}"
+                f"{where}: unknown column `{short(name)}`; known, separated by commas, are {', '.join(COLUMNS)}"
             )
         if cells.count(name) > 1:
             raise ValueError(f"{where}: the column `{name}` is there twice")
@@ -105,39 +91,38 @@ def _header(where: str, cells: list[str]) -> list[str]:
         raise ValueError(
             f"{where}: nothing says where the patch lies; give the columns x1 to y4, or x and y, or mask"
         )
-    return cells
 
 
 def _json(path: Path) -> Iterator[Row]:
     try:
-        content = json.loads(text_of(path, math.inf), object_pairs_hook=_once)
+        content = json.loads(text_of(path, math.inf), object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
         raise ValueError(f"`{path}` line {error.lineno}: this is no JSON ({error.msg})") from None
-    except (RecursionError, _TwiceError) as error:
+    except (RecursionError, _DuplicateKeyError) as error:
         raise ValueError(f"`{path}`: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"`{path}` must hold an object, photographs by their paths; got {type(content).__name__}")
-    for photo, said in content.items():
+    for photo, fields in content.items():
         where = f"`{path}`, `{short(photo)}`"
-        if not isinstance(said, dict):
-            raise ValueError(f"{where}: must be an object with some of {', '.join(KEYS)}; got {short(str(said))}")
-        if unknown := [key for key in said if key not in KEYS]:
+        if not isinstance(fields, dict):
+            raise ValueError(f"{where}: must be an object with some of {', '.join(KEYS)}; got {short(str(fields))}")
+        if unknown := [key for key in fields if key not in KEYS]:
             raise ValueError(f"{where}: unknown key `{short(unknown[0])}`; known are {', '.join(KEYS)}")
         for key in ("mask", "identity"):
-            if not isinstance(said.get(key, ""), str):
-                raise ValueError(f"{where}: `{key}` must be a text; got {short(str(said[key]))}")
-        entry = replace(entry_of(path, 0, photo, said.get("identity") or None), where=path.name)
-        common = {key: said[key] for key in ("mask", "mm_per_pixel") if key in said}
-        for place, given in _listed(where, said):
-            yield entry, _spot(place, path, common | given)
+            if not isinstance(fields.get(key, ""), str):
+                raise ValueError(f"{where}: `{key}` must be a text; got {short(str(fields[key]))}")
+        entry = replace(entry_of(path, 0, photo, fields.get("identity") or None), where=path.name)
+        common = {key: fields[key] for key in ("mask", "mm_per_pixel") if key in fields}
+        for place, cells in _as_cells(where, fields):
+            yield entry, _placement(place, path, common | cells)
 
 
-def _listed(where: str, said: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each of the quads and middles as the cells of a table."""
-    quads, middles = said.get("quads", []), said.get("middles", [])
+def _as_cells(where: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each of the quads and middles as the cells of a table, and its place in the file in words."""
+    quads, middles = fields.get("quads", []), fields.get("middles", [])
     for key, value in (("quads", quads), ("middles", middles)):
         if not isinstance(value, list):
-            raise ValueError(f"{where}: `{key}` must be a list of them; got {short(str(value))}")
+            raise ValueError(f"{where}: `{key}` must be a list; got {short(str(value))}")
     for i, quad in enumerate(quads, 1):
         if not isinstance(quad, list) or [len(c) if isinstance(c, list) else 0 for c in quad] != [2] * 4:
             raise ValueError(f"{where}: quad {i} must be four corners [x, y]; got {short(str(quad))}")
@@ -150,50 +135,49 @@ def _listed(where: str, said: Mapping[str, Any]) -> Iterator[tuple[str, dict[str
         yield where, {}
 
 
-class _TwiceError(Exception):
-    """A key that an object has twice; of two, json.loads would keep the second without a word."""
+class _DuplicateKeyError(Exception):
+    """A key that an object has twice: json.loads silently drops the first one."""
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _TwiceError(f"`{short(twice)}` is there twice; several places of a photograph go into its `quads`")
-    return found
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise _DuplicateKeyError(f"`{short(name)}` is there twice; put all its placements into one `quads`")
+    return dict(pairs)
 
 
-def _spot(where: str, path: Path, given: Mapping[str, Any]) -> Spot:
-    quad, middle = _numbers(where, CORNERS, given), _numbers(where, MIDDLE[:2], given)
-    mask = path.parent / given["mask"] if given.get("mask") else None
+def _placement(where: str, path: Path, cells: Mapping[str, Any]) -> PlacementCorners:
+    quad, middle = _numbers(where, CORNERS, cells), _numbers(where, MIDDLE[:2], cells)
+    mask = path.parent / cells["mask"] if cells.get("mask") else None
     if quad and middle:
         raise ValueError(f"{where}: it has both four corners and a middle (x, y); leave out one of the two")
     if not quad and not middle and mask is None:
         raise ValueError(f"{where}: nothing says where the patch lies; give four corners, a middle (x, y), or a mask")
-    degrees = _number(where, "degrees", given.get("degrees", 0))
-    if "degrees" in given and not middle:
-        raise ValueError(f"{where}: `degrees` turns a place that is given by its middle (x, y), and there is none")
-    scale = _number(where, "mm_per_pixel", given["mm_per_pixel"]) if "mm_per_pixel" in given else None
+    degrees = _number(where, "degrees", cells.get("degrees", 0))
+    if "degrees" in cells and not middle:
+        raise ValueError(f"{where}: `degrees` turns a patch that is given by its middle (x, y), and there is none")
+    scale = _number(where, "mm_per_pixel", cells["mm_per_pixel"]) if "mm_per_pixel" in cells else None
     if scale is not None and scale <= 0:
         raise ValueError(f"{where}: `mm_per_pixel` must be above 0; got {scale:g}")
     corners = tuple(zip(quad[::2], quad[1::2], strict=True)) if quad else None
-    return Spot(where, corners, (middle[0], middle[1], degrees) if middle else None, mask, scale)
+    return PlacementCorners(where, corners, (middle[0], middle[1], degrees) if middle else None, mask, scale)
 
 
-def _numbers(where: str, names: Sequence[str], given: Mapping[str, Any]) -> list[float]:
+def _numbers(where: str, names: Sequence[str], cells: Mapping[str, Any]) -> list[float]:
     """All of them, or none."""
-    there = [name for name in names if name in given]
-    if there and len(there) < len(names):
-        missing = [name for name in names if name not in given]
-        raise ValueError(f"{where}: it has {', '.join(there)}, but no {', '.join(missing)}")
-    return [_number(where, name, given[name]) for name in there]
+    present = [name for name in names if name in cells]
+    if present and len(present) < len(names):
+        missing = [name for name in names if name not in cells]
+        raise ValueError(f"{where}: it has {', '.join(present)}, but no {', '.join(missing)}")
+    return [_number(where, name, cells[name]) for name in present]
 
 
 def _number(where: str, name: str, value: Any) -> float:
     try:
-        found = float(value) if not isinstance(value, bool) else math.nan
+        number = float(value) if not isinstance(value, bool) else math.nan
     except (TypeError, ValueError, OverflowError):
-        found = math.nan
-    if not math.isfinite(found):
+        number = math.nan
+    if not math.isfinite(number):
         raise ValueError(f"{where}: `{name}` must be a number; got {short(repr(value))}")
-    return found
+    return number

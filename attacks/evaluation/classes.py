@@ -94,7 +94,7 @@ class Classes:
     names: tuple[str, ...]
     rows: Tensor
     guessed: int = 0  # of so many pictures the class is what the encoder says of them
-    identity: None = None
+    label_numbers: None = None
 
     def __len__(self) -> int:
         return len(self.names)

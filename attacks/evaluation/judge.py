@@ -102,7 +102,7 @@ class Judge:
                 chunk=self.chunk,
                 world=self.world,
                 signature=self.signature,
-                right=Right(self.truth[rows], goal, self.known.identity, voters),
+                right=Right(self.truth[rows], goal, self.known.label_numbers, voters),
                 told=progress.step,
             )
         return joined([found])

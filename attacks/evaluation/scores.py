@@ -54,7 +54,7 @@ class Right(NamedTuple):
 
     truth: Tensor
     goal: Tensor | None = None
-    identity: Tensor | None = None
+    labels: Tensor | None = None
     neighbours: int = 5
 
 
@@ -124,7 +124,7 @@ def _empty(like: Tensor, right: Right | None) -> dict[str, Tensor]:
     if right is None:
         return found
     found["rank"] = torch.zeros_like(found["nearest"])
-    if right.identity is not None and right.neighbours:
+    if right.labels is not None and right.neighbours:
         found["vote"] = torch.zeros_like(found["nearest"])
     if right.goal is not None:
         found |= {"goal_rank": torch.zeros_like(found["nearest"]), "goal_cosine": torch.zeros_like(like)}
@@ -137,7 +137,7 @@ def _placed(similarity: Tensor, i: int, right: Right | None) -> dict[str, Tensor
     if right is None:
         return found
     rows = torch.arange(similarity.shape[1], device=similarity.device)
-    identity = None if right.identity is None else right.identity.to(rows.device)
+    identity = None if right.labels is None else right.labels.to(rows.device)
 
     def shows(row: Tensor) -> Tensor:
         return rows == row if identity is None else identity == identity[row]

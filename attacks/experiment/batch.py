@@ -118,7 +118,9 @@ def part_of(parts: Parts, rows: Sequence[int]) -> Parts:
     """The parts with some of the pictures only."""
     chosen = torch.tensor(list(rows))
     queries = parts.queries
-    some = replace(queries, names=tuple(queries.names[i] for i in rows), images=queries.images[chosen], places=None)
+    some = replace(
+        queries, names=tuple(queries.names[i] for i in rows), images=queries.images[chosen], placements=None
+    )
     goal = None if parts.goal is None else parts.goal[chosen]
     perturbation = parts.perturbation.take(chosen)
     return replace(parts, queries=some, truth=parts.truth[chosen], goal=goal, perturbation=perturbation)
@@ -208,7 +210,7 @@ def setup(bench: Bench, parts: Parts, rows: Sequence[int], seed: int) -> tuple[S
     run, judge = bench.run, bench.judge
     images = parts.queries.images.to(parts.device)
     own = judge.own[torch.tensor(list(rows), device=judge.own.device)]
-    known = Known(images, own, judge.gallery, parts.truth, parts.goal, parts.gallery.identity)
+    known = Known(images, own, judge.gallery, parts.truth, parts.goal, parts.gallery.label_numbers)
     exact = bench.exact if bench.world.first else bench.exact.encoder  # every process does it, for the same answer
     found = aim(run.objective, known, exact, parts.transforms, run.seed)
     return Setting(run, parts, bench.world, bench.encoder, found, bench.chunk, seed), known

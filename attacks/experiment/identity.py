@@ -35,7 +35,9 @@ def identity(run: Run, parts: Parts, decision: Decision, world: World, versions:
     """What the numbers depend on: the configuration and the files that it names, the code, libraries, the encoder's
     weights, the engine's decision, pictures and gallery, and how the work is shared. Words and digests by name."""
     pixels = (parts.queries.images * 255).round().to(torch.uint8).contiguous()
-    right = [None if rows is None else rows.tolist() for rows in (parts.truth, parts.goal, parts.gallery.identity)]
+    right = [
+        None if rows is None else rows.tolist() for rows in (parts.truth, parts.goal, parts.gallery.label_numbers)
+    ]
     gallery = parts.gallery.names if isinstance(parts.gallery, Classes) else parts.gallery.digests
     leaves = [(name, value) for name, value in _leaves(asdict(run)) if not f"{name}.".startswith(NO_MATTER)]
     return {

@@ -287,4 +287,4 @@ def _known(run: Run, mine: Parts, images: Tensor) -> Known:
     if not wants_gallery(run.objective):
         return Known(images, own, own, torch.zeros(1, dtype=torch.long, device=own.device), None)
     rows = embedded(mine.gallery, mine.encoder, mine.device, Decision().chunk).rows
-    return Known(images, own, rows, mine.truth, mine.goal, mine.gallery.identity)
+    return Known(images, own, rows, mine.truth, mine.goal, mine.gallery.label_numbers)

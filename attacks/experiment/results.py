@@ -44,7 +44,7 @@ def metrics(
     judge, count = outcome.bench.judge, len(parts.queries)
     everyone = torch.arange(count)
     known = parts.gallery if isinstance(parts.gallery, Gallery) else None
-    pairs = impostors(judge.embeddings, known.identity) if known is not None else None
+    pairs = impostors(judge.embeddings, known.label_numbers) if known is not None else None
     limits = {} if pairs is None else thresholds(pairs)
     success = {
         name: {arm: judge.success(scores, everyone) for arm, scores in arms.items()}
@@ -92,7 +92,7 @@ def metrics(
         "classes": list(parts.gallery.names) if isinstance(parts.gallery, Classes) else None,
         "guessed": parts.gallery.guessed if isinstance(parts.gallery, Classes) else 0,
         # None where every picture is its own; else a view is recognised by any picture of its identity.
-        "identities": None if parts.gallery.identity is None else len(parts.gallery.identity.unique()),
+        "identities": None if parts.gallery.label_numbers is None else len(parts.gallery.label_numbers.unique()),
         "bank": _bank(outcome.bench.banks[SAME], outcome.refined),
         "intervals": "95 %, bootstrap over pictures; of rates Wilson's, pictures as clusters"
         if count > 1

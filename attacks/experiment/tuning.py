@@ -76,7 +76,7 @@ def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:
         own = parts.encoder(images)
         gallery = _gallery(run, parts) if wants_gallery(run.objective) else own
     goal = None if parts.goal is None else parts.goal[:some]
-    known = Known(images, own, gallery, parts.truth[:some], goal, parts.gallery.identity)
+    known = Known(images, own, gallery, parts.truth[:some], goal, parts.gallery.label_numbers)
 
     def scene(part: Tensor, which: Tensor) -> Scene:
         own = among(parts.perturbation, which) if parts.perturbation.shared else parts.perturbation

@@ -74,18 +74,18 @@ def test_pictures_of_the_same_name_stay_apart(mine):
 
 def test_identities_are_those_of_the_table(mine):
     table = write(mine / "x.csv", "identity,path\nanna,a.png\n,b.png\n anna ,c.png\n")
-    assert [entry.identity for entry in listed(table)[0]] == ["anna", None, "anna"]
+    assert [entry.label for entry in listed(table)[0]] == ["anna", None, "anna"]
 
 
 def test_a_folder_of_folders_has_their_names_as_identities(mine, tmp_path_factory):
     found, notes = listed(mine)
     assert [entry.name for entry in found] == ["a.png", "b.png", "c.png"]
-    assert {entry.identity for entry in found} == {None}
-    assert re.search("2 folders are not looked into", *notes)
+    assert {entry.label for entry in found} == {None}
+    assert re.search("2 folders are ignored", *notes)
     for name in "abc":
         (mine / f"{name}.png").unlink()
     found, notes = listed(mine)
-    assert [(entry.name, entry.identity) for entry in found] == [("p/x.png", "p"), ("q/x.png", "q")]
+    assert [(entry.name, entry.label) for entry in found] == [("p/x.png", "p"), ("q/x.png", "q")]
     assert not notes
 
 
@@ -93,7 +93,7 @@ WRONG = {
     "no column": ("x.csv", "file,identity\na.png,1\n", r"x\.csv` line 1: .*one column `path`.*got file, identity"),
     "two columns": ("x.csv", "path,path\na.png,b.png\n", r"line 1: .*one column `path`"),
     "two identities": ("x.csv", "path,identity,identity\na.png,1,2\n", r"line 1: .*at most one `identity`"),
-    "semicolons": ("x.csv", "path;identity\na.png;1\n", r"line 1: .*parted by commas; got path;identity"),
+    "semicolons": ("x.csv", "path;identity\na.png;1\n", r"line 1: .*separated by commas; got path;identity"),
     "too many cells": ("x.csv", "path,identity\na.png,1\nb,c.png,2\n", r"line 3: 3 cells under a header of 2"),
     "too few cells": ("x.csv", "path,identity\n\na.png\n", r"line 3: 1 cells under a header of 2"),
     "an empty cell": ("x.csv", "path,identity\n,anna\n", r"line 2: the cell `path` is empty"),
@@ -102,8 +102,8 @@ WRONG = {
     "empty": ("x.txt", "", r"names no picture"),
     "only remarks": ("x.txt", "# a.png\n\n", r"names no picture"),
     "twice": ("x.txt", "a.png\nb.png\n./a.png\n", r"line 3 names `.*a\.png` again, after x\.txt line 1"),
-    "a long line": ("x.txt", "a.png\n" + "b" * 10**6, r"line 2: a line of 1000000 letters is no path"),
-    "a long cell": ("x.csv", "path\na.png\n" + "b" * 10**6, r"line 3: a line of 1000000 letters is no path"),
+    "a long line": ("x.txt", "a.png\n" + "b" * 10**6, r"line 2: a line of 1000000 characters is no path"),
+    "a long cell": ("x.csv", "path\na.png\n" + "b" * 10**6, r"line 3: a line of 1000000 characters is no path"),
     "a missing file": ("x.txt", "a.png\nnowhere.png\n", r"x\.txt line 2: .*nowhere\.png` does not exist"),
     "a folder": ("x.csv", "path\np\n", r"x\.csv line 2: .*/p` is a folder"),
     "a long name": ("x.txt", "a.png\n" + "b" * 3000, r"x\.txt line 2: .*File name too long|cannot be read"),
@@ -234,7 +234,7 @@ def test_folders_of_the_gallery_that_are_passed_over_are_a_note(mine, tmp_path_f
     alone = tmp_path_factory.mktemp("alone")
     (mine / "a.png").rename(alone / "a.png")
     queries, _, _ = data(folder(alone, gallery=mine))
-    assert any("2 folders are not looked into" in note for note in queries.notes)
+    assert any("2 folders are ignored" in note for note in queries.notes)
 
 
 def test_what_the_gallery_leaves_out_is_a_note_of_the_run(mine):

@@ -6,7 +6,7 @@ import pytest
 
 from attacks.data.scene_geometry import Print
 from attacks.data.scene_table import read_table
-from attacks.data.scenes import BUNDLED, places_in, read_scenes
+from attacks.data.scenes import BUNDLED, placements_in, read_scenes
 from tests.helpers.scenery import CORNERS, box, document, noise, photo, table
 
 QUAD = box(4, 6, 20, 22)
@@ -26,7 +26,7 @@ def mine(tmp_path):
 
 def places(path, sheet=None):
     shelf, photos = read_scenes(str(path), 40)
-    return shelf, *places_in(photos, 40, sheet or Print((8, 8), 50))
+    return shelf, *placements_in(photos, 40, sheet or Print((8, 8), 50))
 
 
 def test_both_forms_say_the_same(mine):
@@ -53,7 +53,7 @@ def test_both_forms_say_the_same(mine):
         read = read_table(form)
         found.append(
             [
-                (e.path, e.name, e.identity, [(s.quad, s.middle, s.mask, s.mm_per_pixel) for s in spots])
+                (e.path, e.name, e.label, [(s.quad, s.middle, s.mask, s.mm_per_pixel) for s in spots])
                 for e, spots in read
             ]
         )
@@ -74,7 +74,7 @@ def test_photographs_that_ship_have_places_that_can_be():
 
 WRONG = {
     "no path": (f"file{HEAD[4:]}\na.png,{LINE}\n", r"line 1: unknown column `file`; known"),
-    "semicolons": (f"{HEAD}\n".replace(",", ";"), r"line 1: unknown column `path;x1.*parted by commas"),
+    "semicolons": (f"{HEAD}\n".replace(",", ";"), r"line 1: unknown column `path;x1.*separated by commas"),
     "path missing": (f"{HEAD[5:]}\n{LINE}\n", r"line 1: the column `path` is missing"),
     "column twice": ("path,mask,mask\n", r"line 1: the column `mask` is there twice"),
     "no places": ("path,identity\na.png,anna\n", r"line 1: nothing says where the patch lies"),
@@ -104,9 +104,9 @@ WRONG = {
         "path,mask\na.png,small.png\n",
         r"line 2: `mask` must be as large as .*40x40; small\.png has 8x8",
     ),
-    "a dark mask": ("path,mask\na.png,dark.png\n", r"line 2: `mask` dark\.png is light nowhere"),
+    "a dark mask": ("path,mask\na.png,dark.png\n", r"line 2: `mask` dark\.png is dark all over"),
     "dark here": (f"{HEAD},mask\na.png,{LINE},corner.png\n", r"line 2: `mask` is dark all over the quad"),
-    "no scale": ("path,x,y\na.png,20,20\n", r"line 2: of a middle .* give `mm_per_pixel`"),
+    "no scale": ("path,x,y\na.png,20,20\n", r"line 2: a middle .* give `mm_per_pixel`"),
     "too wide": ("path,x,y,mm_per_pixel\na.png,20,20,1\n", r"line 2: the corner \(-5, -5\) lies beyond"),
 }
 

@@ -130,12 +130,12 @@ def test_queries_gallery_and_identities_are_as_of_a_folder(three):
         columns=("path", *CORNERS, "identity"),
     )
     queries, gallery, truth = data(scenes(path, gallery=str(path), count=2), PATCH)
-    assert queries.names == ("a.png", "b.png") and len(queries.places.quads) == 2
+    assert queries.names == ("a.png", "b.png") and len(queries.placements.quads) == 2
     assert gallery.names == ("a.png", "b.png", "c.png") and truth.tolist() == [0, 1]
     assert gallery.labels == (None, None, "anna")
     queries, gallery, truth = data(scenes(path), PATCH)
     assert [gallery.names[row] for row in truth] == ["a.png", "b.png", "c.png"] and len(gallery) > 200
-    assert data(scenes(path))[0].places is None
+    assert data(scenes(path))[0].placements is None
 
 
 def test_photographs_that_cannot_be_read_are_left_out_with_their_places(three):
@@ -145,7 +145,7 @@ def test_photographs_that_cannot_be_read_are_left_out_with_their_places(three):
     with pytest.raises(ValueError, match=r"x\.csv line 2: .*a\.png` cannot be read"):
         data(scenes(path), PATCH)
     queries, _, _ = data(scenes(path, unreadable="skip"), PATCH)
-    assert queries.names == ("b.png", "c.png") and tuple(queries.places.quads.shape) == (2, 1, 4, 2)
+    assert queries.names == ("b.png", "c.png") and tuple(queries.placements.quads.shape) == (2, 1, 4, 2)
 
 
 def call(monkeypatch, *arguments):

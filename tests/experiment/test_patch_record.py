@@ -12,7 +12,7 @@ from attacks.experiment.build.printer import laid
 from attacks.experiment.patch_record import facts
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import surround
-from attacks.perturbations.patch.placement import Places
+from attacks.perturbations.patch.placement import Placements
 from attacks.report.facts import rows
 from attacks.report.page import verdict
 from attacks.report.warnings import warnings
@@ -44,7 +44,7 @@ def test_the_area_is_that_of_the_shape_in_its_quad(shape, share):
 def test_the_area_is_that_of_each_picture_and_overlaps_count_once():
     quads = torch.tensor([[QUAD, QUAD], [QUAD, [[x / 2, y / 2] for x, y in QUAD]]], dtype=torch.float64)
     there = torch.tensor([[1.0, 1.0], [0.0, 1.0]])[..., None, None]
-    area = told(Places(quads, there))["area"]
+    area = told(Placements(quads, there))["area"]
     assert list(area.values()) == pytest.approx([0.125, 0.05, 0.2], abs=1e-3)
 
 
@@ -86,7 +86,7 @@ def test_no_budget_is_missed_by_a_patch_that_resembles_what_it_hides():
 
 
 def test_a_patch_that_lies_anywhere_keeps_its_aspect():
-    quad = patch(node(place={"scale": [0.2, 0.4]}), IMAGES).places.quads[0, 0] * torch.tensor([60, 40])
+    quad = patch(node(place={"scale": [0.2, 0.4]}), IMAGES).placements.quads[0, 0] * torch.tensor([60, 40])
     wide, high = (quad[1] - quad[0]).norm(), (quad[2] - quad[1]).norm()
     assert (float(wide), float(high)) == pytest.approx((18, 12))
 
@@ -108,7 +108,7 @@ BAD = [
     ({"quad": [*QUAD[:3], [0.2]]}, "`perturbation.quad` must be four corners"),
     ({"quad": [QUAD, QUAD[:3]]}, "`perturbation.quad` must be four corners"),
     ({"quad": [QUAD[0], QUAD[2], QUAD[1], QUAD[3]]}, r"`perturbation.quad` folds over.*got \[\[0.2, 0.1\]"),
-    ({"quad": [[x + 1, y] for x, y in QUAD]}, "`perturbation.quad` lies outside the picture"),
+    ({"quad": [[x + 1, y] for x, y in QUAD]}, "`perturbation.quad` must overlap the picture"),
     ({"shape": [["a", "b"], [1, 1], [0, 1]]}, "`perturbation.shape` must be a word"),
     ({"shape": [1, 2, 3]}, "`perturbation.shape` must be a word"),
     ({"shape": [[0, 0], [1, 1], [1, 0], [0, 1]]}, "`perturbation.shape` is flat, or crosses itself"),

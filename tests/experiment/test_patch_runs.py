@@ -11,7 +11,7 @@ from attacks.experiment.build.patch import patch
 from attacks.experiment.build.printer import anywhere, fixed
 from attacks.experiment.patch_record import facts
 from attacks.perturbations.patch.patch import Patch
-from attacks.perturbations.patch.placement import Places
+from attacks.perturbations.patch.placement import Placements
 from attacks.schema import patch as choices
 from tests.helpers.fellows import together
 from transforms import Affine, ChannelGain, Compose, Cylinder, OnLayers, Perspective, Place
@@ -47,7 +47,7 @@ def cover(kind):
 def test_several_pictures_with_several_views_are_each_by_itself(kind, shape):
     if (kind, shape) == ("region", "ellipse"):
         pytest.skip("a region has a shape of its own")
-    made = Patch((4, 5), Places(QUADS, cover(kind)), shape=shape)
+    made = Patch((4, 5), Placements(QUADS, cover(kind)), shape=shape)
     images, texture, u = rand(3, 3, *SIZE), rand(1, 3, 4, 5, seed=1), rand(6, VIEWS.dims, seed=2)
     found = VIEWS(made.scene(images, texture), u)
     for i in range(3):
@@ -64,7 +64,7 @@ def encoder():
 
 def estimate(net, chunk, world=None):
     """One step's estimate of a patch in three pictures."""
-    made = Patch((4, 5), Places(QUADS, cover("fewer")), shape="ellipse")
+    made = Patch((4, 5), Placements(QUADS, cover("fewer")), shape="ellipse")
     images, anchor, texture = rand(3, 3, *SIZE), rand(3, 6, seed=5) - 0.5, rand(1, 3, 4, 5, seed=1)
 
     def scene(part, which):

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from attacks.data.scene_geometry import Print
-from attacks.data.scenes import places_in, read_scenes
+from attacks.data.scenes import placements_in, read_scenes
 
 #: Of the squares that are attacked.
 SIDE = 40
@@ -61,5 +61,5 @@ def box(left, top, right, bottom):
 def read(path, size=SIDE, texture=(8, 8), width_mm=None):
     """The shelf, the places and the notes of a table."""
     shelf, photos = read_scenes(str(path), size)
-    places, notes = places_in(photos, size, Print(texture, width_mm))
+    places, notes = placements_in(photos, size, Print(texture, width_mm))
     return shelf, places, notes

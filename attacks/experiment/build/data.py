@@ -13,7 +13,7 @@ from attacks.schema import groups as choices, patch as choices_physical
 from attacks.data import gallery
 from attacks.data.gallery import Gallery, Pictures
 from attacks.experiment.build.patch import texture_size
-from attacks.data.scenes import places_in, read_scenes
+from attacks.data.scenes import placements_in, read_scenes
 from attacks.data.pictures import Shelf, read_files
 from attacks.data.scene_geometry import Print
 from attacks.evaluation.classes import Classes
@@ -61,8 +61,8 @@ def _scenes(node: choices_physical.Scenes, perturbation: object) -> tuple[Pictur
     if perturbation is None:
         return queries, pictures, truth
     sheet = Print(texture_size(perturbation), perturbation.width_mm)
-    places, notes = places_in([photos[row] for row in rows], node.size, sheet)
-    return replace(queries, places=places, notes=(*queries.notes, *notes)), pictures, truth
+    placements, notes = placements_in([photos[row] for row in rows], node.size, sheet)
+    return replace(queries, placements=placements, notes=(*queries.notes, *notes)), pictures, truth
 
 
 def _check(node: choices.Folder | choices_physical.Scenes) -> None:

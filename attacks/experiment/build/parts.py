@@ -115,7 +115,7 @@ def build(run: schema.Run, module: nn.Module | None = None) -> Parts:
     if run.encoder.stochastic:
         transforms = randomised(transforms, encoder)
     queries, pictures, truth = data(run.data, run.perturbation)
-    perturbation = perturb(run.perturbation, queries.images, queries.places)
+    perturbation = perturb(run.perturbation, queries.images, queries.placements)
     known: Gallery | Classes = pictures
     if getattr(run.data, "classes", None) is not None:
         labels = [pictures.labels[row] for row in truth.tolist()]

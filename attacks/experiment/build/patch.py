@@ -17,18 +17,18 @@ from attacks.experiment.build.printer import anywhere
 from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.card import GROUPS, card
 from attacks.perturbations.patch.card_raster import surround
-from attacks.perturbations.patch.placement import Places
+from attacks.perturbations.patch.placement import Placements
 from attacks.perturbations.patch.card_layer import Surround
 from transforms import resize
 
 
-def patch(node: choices.Patch, images: Tensor, places: Places | None = None) -> Patch:
+def patch(node: choices.Patch, images: Tensor, placements: Placements | None = None) -> Patch:
     """The patch that a configuration names, for pictures (N,3,H,W). Raises ValueError or FileNotFoundError."""
     size = texture_size(node)
     place = anywhere(node)
-    if place is not None and places is not None:
+    if place is not None and placements is not None:
         raise ValueError("`perturbation.place` lays the patch anywhere, and the scenes have places for it: drop one")
-    where: Any = places if places is not None else _corners(node.quad)
+    where: Any = placements if placements is not None else _corners(node.quad)
     if place is not None:
         where = place.quad((images.shape[2], images.shape[3]))
     if node.width_mm is not None and not 0 < node.width_mm < math.inf:

@@ -13,7 +13,7 @@ from attacks.data.images import load_image
 from attacks.eot.protocols import Perturbation
 from attacks.experiment.build.patch import patch
 from attacks.perturbations.universal import Universal
-from attacks.perturbations.patch.placement import Places
+from attacks.perturbations.patch.placement import Placements
 from attacks.perturbations.subspace import Grey, Masked
 from attacks.perturbations.sparse import L0, L1
 from attacks.perturbations.spectral import LowFrequency, Smoothed
@@ -22,12 +22,12 @@ _BALLS: dict[str, Callable[[float], Ball]] = {"linf": Linf, "l2": L2, "l1": L1}
 
 
 def perturb(
-    node: choices.Ball | choices_physical.Patch, images: Tensor, places: Places | None = None
+    node: choices.Ball | choices_physical.Patch, images: Tensor, placements: Placements | None = None
 ) -> Perturbation:
-    """The perturbation that a configuration names, for pictures (N,3,H,W), and the `places` that they have for a
+    """The perturbation that a configuration names, for pictures (N,3,H,W), and the `placements` that they have for a
     patch. Raises ValueError or FileNotFoundError."""
     if isinstance(node, choices_physical.Patch):
-        return patch(node, images, places)
+        return patch(node, images, placements)
     eps = schema.fraction(node.eps, "perturbation.eps")
     if node.name == "l0":
         if eps != int(eps):

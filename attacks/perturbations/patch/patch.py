@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attacks.perturbations.base import Corners, PerturbationSet
 from attacks.perturbations.patch.card_layer import Surround
-from attacks.perturbations.patch.placement import Places, Quad, places_of
+from attacks.perturbations.patch.placement import Placements, Quad, placements_of
 from attacks.perturbations.patch.shape import alpha_of, outline_of
 from transforms import Layer, Scene, Shown, scene_of
 from transforms.compose import seen
@@ -41,8 +41,8 @@ class Patch(PerturbationSet):
 
     Args:
         size: (h, w) of the texture in texels.
-        quad: where its corners lie, as shares of the picture's width and height (see `Places`): four corners, several
-            quads, or places of each picture.
+        quad: its corners, as shares of the picture's width and height (see `Placements`): four, several quads, or
+            placements in each picture.
         start_from: grey (0.5), noise (uniform in [0,1]), or an image (C,h,w) or (1,C,h,w) in [0,1].
         shape: what of the texture is opaque: rectangle, ellipse, circle, a polygon, or the path of a mask.
         grey: the same value in all channels.
@@ -51,13 +51,13 @@ class Patch(PerturbationSet):
     """
 
     size: tuple[int, int]
-    quad: Quad | Tensor | Places = CENTRE
+    quad: Quad | Tensor | Placements = CENTRE
     start_from: Start | Tensor = "grey"
     shape: Shape = "rectangle"
     grey: bool = False
     gamut: Colours | None = None
     surround: Surround | None = None
-    places: Places = field(init=False, repr=False)
+    placements: Placements = field(init=False, repr=False)
     alpha: Tensor | None = field(init=False, repr=False)
 
     shared: ClassVar[bool] = True
@@ -76,8 +76,8 @@ class Patch(PerturbationSet):
                 f"`start_from` must be one of {', '.join(get_args(Start))}, or an image; got {self.start_from!r}"
             )
         object.__setattr__(self, "alpha", alpha_of(self.shape, self.size))
-        object.__setattr__(self, "places", places_of(self.quad))
-        cover = self.places.cover
+        object.__setattr__(self, "placements", placements_of(self.quad))
+        cover = self.placements.cover
         if cover is not None and cover.shape[2:] != (1, 1):
             if cover.shape[2:] != self.size:
                 raise ValueError(
@@ -88,7 +88,7 @@ class Patch(PerturbationSet):
 
     def take(self, rows: Tensor) -> Self:
         """The patch in some of the pictures."""
-        return self if len(self.places.quads) == 1 else replace(self, quad=self.places.take(rows))
+        return self if len(self.placements.quads) == 1 else replace(self, quad=self.placements.take(rows))
 
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """(N,C,H,W) -> the first texture (1,C,h,w). Raises ValueError if a given image has other channels."""
@@ -112,7 +112,7 @@ class Patch(PerturbationSet):
 
     def scene(self, images: Tensor, delta: Tensor) -> Scene:
         """The pictures with the patch over them; `delta` is (1,C,h,w), or has a row for each of them."""
-        base, cover = scene_of(images), self.places.cover
+        base, cover = scene_of(images), self.placements.cover
         pixels, alpha = delta, self.alpha
         inward = torch.eye(3, dtype=torch.float64)
         if self.surround is not None:
@@ -121,7 +121,7 @@ class Patch(PerturbationSet):
         line = None if cover is not None and cover.shape[2:] != (1, 1) else outline_of(self.shape, self.size)
         line = line if self.surround is None else Outline()
         over = []
-        for k, pull in enumerate(self.places.pulls(base.size, self.size)):
+        for k, pull in enumerate(self.placements.pulls(base.size, self.size)):
             opacity = None if alpha is None else alpha.to(pixels)
             if cover is not None:
                 part = cover[:, k, None].to(pixels)
@@ -179,7 +179,7 @@ class Patch(PerturbationSet):
     def corners(self) -> list[list[Corners]]:
         """Where the texture lies: for each picture, or once for all. A place that a picture does not have is left
         out."""
-        return self.places.corners()
+        return self.placements.corners()
 
     def footprint(self, size: tuple[int, int], sheet: bool = False) -> Scene | None:
         """A white texture without edges of its own on black pictures of `size`, with `sheet` the card instead."""
@@ -188,7 +188,7 @@ class Patch(PerturbationSet):
             if self.surround is None:
                 return None
             bare = replace(self, surround=replace(self.surround, picture=torch.ones_like(self.surround.picture)))
-        images = torch.zeros(len(self.places.quads), 3, *size)
+        images = torch.zeros(len(self.placements.quads), 3, *size)
         return bare.scene(images, torch.ones(1, 3, *self.size))
 
     def _allowed(self, texture: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Where a patch lies in each picture."""
+"""The corners of a patch in each picture."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ UNIT = torch.tensor([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
-    """One or several places of a texture in each picture.
+class Placements:
+    """One or several placements of a texture in each picture.
 
     Args:
-        quads: (N,K,4,2) where its corners lie, K places in each of N pictures (N = 1: the same in all), as shares of
-            the picture's width and height: (x, y) from (0, 0), the upper left corner of the picture, to (1, 1), its
-            lower right one; upper left, upper right, lower right, lower left of the texture. Any quad that a camera
-            could see; a mirrored one mirrors the texture.
-        cover: (N,K,h,w) how much of the texture shows in each place, or (N,K,1,1): 0 where a picture has fewer places
-            than K. None: all of it.
+        quads: (N,K,4,2) corners of K placements in each of N pictures (N = 1: the same in all), as shares of the
+            picture's width and height: (x, y) from (0, 0), its upper left corner, to (1, 1), its lower right one. In
+            the order upper left, upper right, lower right, lower left of the texture; a mirrored quad mirrors it.
+        cover: (N,K,h,w) how much of each texel shows, in [0,1], or (N,K,1,1): 0 where a picture has fewer than K
+            placements. None: all of it.
 
     Raises:
-        ValueError: a degenerate quad, one outside the picture, pixels in the place of shares, or shapes that do not
-            fit.
+        ValueError: a degenerate quad, one outside the picture, pixels instead of shares, or shapes that do not match.
     """
 
     quads: Tensor
@@ -54,7 +52,7 @@ class Places:
             )
         for quad in corners.flatten(0, 1).to("cpu", torch.float64).unbind():
             if bool((quad.amax(0) <= 0).any() or (quad.amin(0) >= 1).any()):
-                raise ValueError(f"`quad` lies outside the picture, 0 to 1, so nobody sees it; got {quad.tolist()}")
+                raise ValueError(f"`quad` must overlap the picture, 0 to 1; got {quad.tolist()}")
             try:
                 homography(quad, UNIT)
             except ValueError:
@@ -64,42 +62,42 @@ class Places:
                 ) from None
 
     def __len__(self) -> int:
-        """How many places there are in each picture."""
+        """The number of placements in each picture."""
         return self.quads.shape[1]
 
     def pulls(self, size: tuple[int, int], texture: tuple[int, int]) -> list[Tensor]:
-        """For each place (N,3,3) in float64 from the stage frame of pictures of `size` (height, width) to that of a
-        texture of `texture` (height, width)."""
+        """For each placement (N,3,3) in float64 from the stage frame of pictures of `size` (height, width) to that of
+        a texture of `texture` (height, width)."""
         corners = self.quads.to("cpu", torch.float64)
         return [homography(_framed(quad, size), _framed(UNIT, texture)) for quad in corners.unbind(1)]
 
     def corners(self) -> list[list[Corners]]:
-        """For each picture the corners of its places, but for those that show nothing there."""
+        """For each picture the corners of the placements that show there."""
         quads, cover = self.quads.tolist(), self.cover
-        there = torch.ones(self.quads.shape[:2]) if cover is None else cover.flatten(2).amax(2)
+        shown = torch.ones(self.quads.shape[:2]) if cover is None else cover.flatten(2).amax(2)
         return [
             [quad for quad, share in zip(row, shares, strict=True) if share]
-            for row, shares in zip(quads, there, strict=True)
+            for row, shares in zip(quads, shown, strict=True)
         ]
 
-    def take(self, rows: Tensor) -> Places:
-        """The places in some of the pictures."""
+    def take(self, rows: Tensor) -> Placements:
+        """The placements in some of the pictures."""
         if len(self.quads) == 1:
             return self
-        at = rows.to(self.quads.device)
-        return Places(self.quads[at], None if self.cover is None else self.cover[at.to(self.cover.device)])
+        rows = rows.to(self.quads.device)
+        return Placements(self.quads[rows], None if self.cover is None else self.cover[rows.to(self.cover.device)])
 
 
-def places_of(quad: Quad | Tensor | Places) -> Places:
-    """One quad, the same in all pictures, or several quads (K,4,2), or places as they are."""
-    if isinstance(quad, Places):
+def placements_of(quad: Quad | Tensor | Placements) -> Placements:
+    """From one quad, the same in all pictures, from several (K,4,2), or from placements."""
+    if isinstance(quad, Placements):
         return quad
     corners = torch.as_tensor(quad, dtype=torch.float64)
     if corners.dim() == 2:
         corners = corners[None]
     if corners.dim() != 3:
         raise ValueError(f"`quad` must hold four corners (x, y); got shape {tuple(corners.shape)}")
-    return Places(corners[None])
+    return Placements(corners[None])
 
 
 def _framed(shares: Tensor, size: tuple[int, int]) -> Tensor:

@@ -5,7 +5,7 @@ import torch
 
 from attacks.perturbations.patch.card_layer import Surround
 from attacks.perturbations.patch.patch import Patch
-from attacks.perturbations.patch.placement import Places
+from attacks.perturbations.patch.placement import Placements
 from attacks.solvers.solver import pictures
 from transforms import Affine, Brightness, Compose, OnLayers, Perspective, taken
 
@@ -43,7 +43,7 @@ def test_several_places_show_the_texture_several_times():
 
 def test_each_picture_has_places_of_its_own():
     cover = torch.tensor([[1.0, 1.0], [1.0, 0.0]])[..., None, None]
-    patch = Patch((8, 8), Places(quads([[LEFT, RIGHT], [RIGHT, LEFT]]), cover))
+    patch = Patch((8, 8), Placements(quads([[LEFT, RIGHT], [RIGHT, LEFT]]), cover))
     torch.testing.assert_close(
         pictures(patch, images(), texture()), pasted(images(), (0, 16), (16,)), rtol=0, atol=1e-12
     )
@@ -55,7 +55,7 @@ def test_each_picture_has_places_of_its_own():
 def test_a_region_shows_a_part_of_the_texture():
     half = torch.ones(1, 1, 8, 8)
     half[..., :4] = 0
-    found = pictures(Patch((8, 8), Places(quads([[LEFT]]), half)), images(), texture())
+    found = pictures(Patch((8, 8), Placements(quads([[LEFT]]), half)), images(), texture())
     expected = images()
     expected[:, :, 4:12, 4:8] = texture()[..., 4:]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
@@ -64,13 +64,13 @@ def test_a_region_shows_a_part_of_the_texture():
 def test_of_a_region_only_what_lies_in_the_shape_shows():
     half = torch.ones(1, 1, 8, 8)
     half[..., :4] = 0
-    shaped = Patch((8, 8), Places(quads([[LEFT]]), half), shape="ellipse")
+    shaped = Patch((8, 8), Placements(quads([[LEFT]]), half), shape="ellipse")
     white, black = torch.ones_like(texture()), torch.zeros(2, 3, 16, 32, dtype=double)
     found = pictures(shaped, black, white)[:, 0, 4:12, :8]
     expected = (shaped.alpha * half)[:, 0].to(double)
     torch.testing.assert_close(found, expected.expand(2, 8, 8), rtol=0, atol=1e-12)
     # Between pixels as well: what is hidden ends nowhere.
-    between = Patch((8, 8), Places(quads([[[[x + 0.01, y + 0.02] for x, y in LEFT]]]), half))
+    between = Patch((8, 8), Placements(quads([[[[x + 0.01, y + 0.02] for x, y in LEFT]]]), half))
     assert (pictures(between, black, white)[..., :4] == 0).all()
 
 
@@ -94,7 +94,7 @@ def test_a_patch_ends_where_it_ends_and_not_at_a_texel(printed):
             torch.testing.assert_close(found, expected.expand(2, 16, 32), rtol=0, atol=1e-9)
 
 
-def sheet(times):
+def sheet(times=1):
     picture = torch.rand(1, 3, 8 * times + 10, 8 * times + 13, generator=seed(3), dtype=double)
     return Surround(picture, top=4, left=5, times=times)
 
@@ -146,10 +146,13 @@ def test_a_grey_patch_stays_grey_and_descends():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Places(torch.rand(4, 2)), "four corners"),
-        (lambda: Places(quads([[LEFT]]), torch.ones(1, 2, 1, 1)), "`cover` must be"),
-        (lambda: Patch((4, 4), Places(quads([[LEFT]]), torch.ones(1, 1, 8, 8))), "as large as the texture"),
-        (lambda: Patch((8, 8), Places(quads([[LEFT]]), torch.ones(1, 1, 8, 8)), surround=sheet(1)), "whole sheet"),
+        (lambda: Placements(torch.rand(4, 2)), "four corners"),
+        (lambda: Placements(quads([[LEFT]]), torch.ones(1, 2, 1, 1)), "`cover` must be"),
+        (lambda: Patch((4, 4), Placements(quads([[LEFT]]), torch.ones(1, 1, 8, 8))), "as large as the texture"),
+        (
+            lambda: Patch((8, 8), Placements(quads([[LEFT]]), torch.ones(1, 1, 8, 8)), surround=sheet(1)),
+            "whole sheet",
+        ),
     ],
 )
 def test_places_that_cannot_be_are_refused(make, message):
