@@ -1,10 +1,8 @@
-"""Which part of a card lies where on which sheet of paper.
+"""The sheets of paper: the tile of the card on each, and the marks, ruler and text beside it.
 
-A card that fits is centred on one page, upright or across. A larger one is cut into tiles of one size that overlap;
-they are placed on whole pixels of the print, so that a page in pixels is a copy of the card's pixels.
-
-The card is white at its edge, and so is the bleed round it: there is nothing to print there, but the marks keep out
-of it, so that a cut beside the line meets white and no ink.
+A card that fits is centred on one page, portrait or landscape. A larger one is cut into overlapping, equal tiles.
+Tiles lie on whole pixels of the print, so that a page in pixels is a copy of the card's pixels. Marks keep out of the
+bleed, so that a cut beside the line meets white paper.
 """
 
 from __future__ import annotations
@@ -12,25 +10,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from attacks.perturbations.patch.card import Box, Card
-from attacks.perturbations.patch.card_drawing import Colour, Fill, Words
+from attacks.perturbations.patch.card import Box, Card, Colour, Fill, Text
 
 #: Width and height in mm.
 PAPERS = {"a4": (210.0, 297.0), "letter": (215.9, 279.4)}
-#: What printers leave blank at the edges of a sheet, in mm.
+#: The margin that printers cannot print, in mm.
 MARGIN = 5.0
-#: Outside the cut line: so many mm without any mark, then marks of this length.
+#: Outside the cut line, in mm: the bleed without marks, then the length of the marks.
 BLEED, MARK = 3.0, 4.0
 #: The height of the ruler and the text below the card.
 FOOT = 20.0
-#: What two tiles both show, for gluing.
+#: The overlap of two tiles, in mm.
 OVERLAP = 10.0
 INCH = 25.4
 
 
 @dataclass(frozen=True)
 class Page:
-    """One sheet: the part of the card on it, and where that part's upper left corner lies on the sheet, in mm."""
+    """One sheet: the tile of the card on it, and the tile's upper left corner on the sheet, in mm."""
 
     row: int
     column: int
@@ -39,13 +36,13 @@ class Page:
     top: float
 
     def on_page(self, x: float, y: float) -> tuple[float, float]:
-        """A point of the card, from the upper left corner of the sheet."""
+        """A point of the card in mm from the upper left corner of the sheet."""
         return self.left + x - self.tile.x, self.top + y - self.tile.y
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The sheets of a card, row by row: `width` x `height` mm each, as they are turned."""
+    """The sheets of a card, row by row, each `width` x `height` mm."""
 
     paper: str
     width: float
@@ -55,13 +52,13 @@ class Plan:
     pages: tuple[Page, ...]
 
     def page(self, row: int, column: int) -> tuple[int, Page]:
-        """The sheet in that place of the whole, its number from 1 before it."""
+        """The number of a sheet, from 1, and the sheet."""
         index = row * self.columns + column
         return index + 1, self.pages[index]
 
 
 def plan(card: Card, paper: str, dpi: int) -> Plan:
-    """The fewest sheets that hold the card, upright where that makes no difference.
+    """The fewest sheets that hold the card; portrait if both need as many.
 
     Raises:
         ValueError: unknown paper, or a resolution that is not positive.
@@ -90,7 +87,7 @@ def _plan(card: Card, paper: str, size: tuple[float, float], dpi: int) -> Plan:
 
 
 def _split(length: float, room: float, pixel: float) -> list[tuple[int, int]]:
-    """First pixel and length of the fewest equal parts of a length that fit into a room and overlap, in pixels."""
+    """The fewest equal, overlapping parts of a length that fit into `room` mm: first pixel and length of each."""
     whole, most, overlap = round(length / pixel), math.floor(room / pixel), round(OVERLAP / pixel)
     if whole <= most:
         return [(0, whole)]
@@ -109,14 +106,14 @@ LIGHT: Colour = (190, 190, 190)
 
 @dataclass(frozen=True)
 class Label:
-    """What the sheet says of its patch."""
+    """The patch's id and resolution, for the text of a sheet."""
 
     id: str
     dpi: int
 
 
-def beside(plan: Plan, page: Page, card: Card, label: Label) -> tuple[list[Fill], list[Words]]:
-    """Everything on a sheet but its part of the card, in mm from the sheet's upper left corner."""
+def furniture(plan: Plan, page: Page, card: Card, label: Label) -> tuple[list[Fill], list[Text]]:
+    """All of a sheet but its tile, in mm from its upper left corner: cut marks, glue marks, ruler and text."""
     cuts = [fill for vertical, at in _cuts(plan, page, card) for fill in _marks(page, vertical, at)]
     glue, numbers = _glue(plan, page)
     ruler, figures = _ruler(plan)
@@ -125,7 +122,7 @@ def beside(plan: Plan, page: Page, card: Card, label: Label) -> tuple[list[Fill]
 
 
 def _cuts(plan: Plan, page: Page, card: Card) -> list[tuple[bool, float]]:
-    """(is it vertical, where on the sheet): the edges of the card, and those of a tile that lie on another tile."""
+    """(vertical?, position on the sheet) of each cut: the edges of the card, and those of a tile over another one."""
     right, low = page.on_page(card.width, card.height)
     cuts = [(True, page.left), (False, page.top)]
     if page.column == plan.columns - 1:
@@ -136,7 +133,7 @@ def _cuts(plan: Plan, page: Page, card: Card) -> list[tuple[bool, float]]:
 
 
 def _ends(page: Page, vertical: bool) -> tuple[float, float]:
-    """Where the marks at both ends of a line begin: they keep out of the bleed."""
+    """The start of the marks at both ends of a line, outside the bleed."""
     start, length = (page.top, page.tile.height) if vertical else (page.left, page.tile.width)
     return start - BLEED - MARK, start + length + BLEED
 
@@ -150,9 +147,9 @@ def _marks(page: Page, vertical: bool, at: float) -> list[Fill]:
     return [Fill((_line(vertical, at, start, MARK, HAIR),)) for start in _ends(page, vertical)]
 
 
-def _glue(plan: Plan, page: Page) -> tuple[list[Fill], list[Words]]:
-    """Dashes where the cut edge of the next tile to the right, and of the one below, comes to lie."""
-    fills, words = [], []
+def _glue(plan: Plan, page: Page) -> tuple[list[Fill], list[Text]]:
+    """Dashes at the cut edge of the next tile to the right, and of the one below."""
+    fills, texts = [], []
     for vertical, row, column in ((True, page.row, page.column + 1), (False, page.row + 1, page.column)):
         if row == plan.rows or column == plan.columns:
             continue
@@ -163,28 +160,28 @@ def _glue(plan: Plan, page: Page) -> tuple[list[Fill], list[Words]]:
             dashes = (start, start + (MARK - DASH) / 2, start + MARK - DASH)
             fills.append(Fill(tuple(_line(vertical, at, dash, DASH, HAIR) for dash in dashes)))
             if vertical:
-                words.append(Words(f"p. {number}", at + 0.8, start + MARK / 2 + SMALL / 3, SMALL, "start", GREY))
+                texts.append(Text(f"p. {number}", at + 0.8, start + MARK / 2 + SMALL / 3, SMALL, "start", GREY))
             else:
-                words.append(Words(f"p. {number}", start + MARK / 2, at + SMALL, SMALL, "middle", GREY))
-    return fills, words
+                texts.append(Text(f"p. {number}", start + MARK / 2, at + SMALL, SMALL, "middle", GREY))
+    return fills, texts
 
 
-def _ruler(plan: Plan) -> tuple[list[Fill], list[Words]]:
-    """100 mm from the middle of its first tick to that of its last: the ticks stand on a line, figures below it."""
+def _ruler(plan: Plan) -> tuple[list[Fill], list[Text]]:
+    """A ruler, 100 mm from the middle of its first tick to that of its last, with figures below."""
     left, base = MARGIN + 2, plan.height - MARGIN - FOOT + 9
     boxes = [_line(False, base, left - THIN / 2, RULER + THIN, THIN)]
-    words = []
+    texts = []
     for mm in range(RULER + 1):
         long = 4.0 if mm % 10 == 0 else 3.0 if mm % 5 == 0 else 2.0
         boxes.append(_line(True, left + mm, base - long, long, THIN))
         if mm % 10 == 0:
-            words.append(Words(str(mm), left + mm, base + 2.6, SMALL, "middle"))
-    said = f"print at 100 %, no scaling; this line must measure {RULER} mm"
-    words.append(Words(said, left + RULER / 2, base + 6.6, TEXT, "middle", bold=True))
-    return [Fill(tuple(boxes))], words
+            texts.append(Text(str(mm), left + mm, base + 2.6, SMALL, "middle"))
+    note = f"print at 100 %, no scaling; this line must measure {RULER} mm"
+    texts.append(Text(note, left + RULER / 2, base + 6.6, TEXT, "middle", bold=True))
+    return [Fill(tuple(boxes))], texts
 
 
-def _text(plan: Plan, page: Page, card: Card, label: Label) -> list[Words]:
+def _text(plan: Plan, page: Page, card: Card, label: Label) -> list[Text]:
     numbers = [tag.number for tag in card.tags]
     tiled = len(plan.pages) > 1
     number = plan.page(page.row, page.column)[0]
@@ -201,6 +198,6 @@ def _text(plan: Plan, page: Page, card: Card, label: Label) -> list[Words]:
     head = f"Viewproof {label.id}"
     if tiled:
         head += f", page {number} of {len(plan.pages)}, row {page.row + 1}, column {page.column + 1}"
-    words = [Words(head, left, top, TEXT, bold=True)]
-    words += [Words(line, left, top + 3.4 * (i + 1), SMALL, colour=GREY) for i, line in enumerate(lines)]
-    return words
+    texts = [Text(head, left, top, TEXT, bold=True)]
+    texts += [Text(line, left, top + 3.4 * (i + 1), SMALL, colour=GREY) for i, line in enumerate(lines)]
+    return texts

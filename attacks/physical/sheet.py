@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 
 from attacks.perturbations.patch.card import GROUPS, SIDES, Card, card
 from attacks.perturbations.patch.card_raster import WHITE, Grid, Picture, Texture, card_picture, fill, patch_picture
-from attacks.physical.paper import INCH, Label, Page, Plan, beside, plan
+from attacks.physical.paper import INCH, Label, Page, Plan, furniture, plan
 from attacks.physical.pdf import font_file, write_pdf
 from attacks.runtime.files import atomic, sha256, write_json
 from attacks.runtime.folders import refuse_links
@@ -24,7 +24,7 @@ from attacks.runtime.folders import refuse_links
 WIDTH = 100.0
 #: Of zlib: half the time of the default, and 3 % more bytes.
 FAST = 4
-ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}
+ANCHORS = {"start": "ls", "middle": "ms"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,13 +156,13 @@ def page_picture(card_pixels: Picture, sheets: Plan, page: Page, laid: Card, lab
         round(mm * scale) for mm in (page.left, page.top, page.tile.x, page.tile.y, page.tile.width, page.tile.height)
     )
     made[top : top + height, left : left + width] = card_pixels[y : y + height, x : x + width]
-    fills, words = beside(sheets, page, laid, label)
+    fills, texts = furniture(sheets, page, laid, label)
     fill(made, Grid(scale, scale), fills)
     image = Image.fromarray(made)
     draw = ImageDraw.Draw(image)
-    for line in words:
-        font = ImageFont.truetype(str(font_file(line.bold)), line.size * scale)
-        draw.text((line.x * scale, line.y * scale), line.text, line.colour, font, ANCHORS[line.anchor])
+    for text in texts:
+        font = ImageFont.truetype(str(font_file(text.bold)), text.size * scale)
+        draw.text((text.x * scale, text.y * scale), text.text, text.colour, font, ANCHORS[text.anchor])
     return np.asarray(image)
 
 

@@ -15,7 +15,7 @@ from PIL import Image, ImageFont
 
 from attacks.perturbations.patch.card import card, card_from
 from attacks.physical import sheet
-from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, Label, beside, plan
+from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, Label, furniture, plan
 from attacks.physical.pdf import font_file
 from attacks.physical.sheet import subject, write
 from attacks.runtime.extras import extra
@@ -115,9 +115,9 @@ def test_text_and_marks_stay_within_the_margins_and_apart(width, height):
     laid = card(width, height, 145)
     made = plan(laid, "a4", 150)
     for page in (made.pages[0], made.pages[-1]):
-        fills, words = beside(made, page, laid, Label("vp-ffffffff", 600))
+        fills, texts = furniture(made, page, laid, Label("vp-ffffffff", 600))
         spans = []
-        for line in words:
+        for line in texts:
             font = ImageFont.truetype(str(font_file(line.bold)), 100)
             long = font.getlength(line.text) * line.size / 100
             left = line.x - {"start": 0, "middle": long / 2, "end": long}[line.anchor]

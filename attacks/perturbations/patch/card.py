@@ -1,33 +1,33 @@
-"""Where things lie on the printed card, in millimetres.
+"""The printed card: its layout in millimetres, and the shapes that draw it into pixels and into a PDF.
 
-A card is what is cut out and put into the scene: the patch, a fiducial at each corner, and a colour chart along the
-sides between them. Every photograph of it then tells where the patch is, and what printer, light and camera did to
-known colours.
+A card is cut out and put into the scene: the patch, a tag (AprilTag 36h11) at each corner, and a colour chart along
+the sides between them. A photograph of it then shows the position of the patch, and what printer, light and camera do
+to known colours.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attacks.runtime.extras import extra
 
-#: AprilTag 36h11 has so many tags, and a tag so many modules on each side, its black border counted.
+#: The number of tags in the family, and of modules along a side of a tag, with its black border.
 TAGS, MODULES = 587, 8
-#: So many cards can be told apart, each with four tags of its own.
+#: The number of cards with four tags of their own.
 GROUPS = TAGS // 4
-#: The sides of a patch that can be printed, in mm: a larger one has more sheets than anyone glues together.
+#: The range of a patch's sides, in mm.
 SIDES = (1.0, 10_000.0)
-#: A tag's side as a share of the patch's shorter one, and at least so many millimetres: smaller ones are not found.
+#: A tag's side as a share of the patch's shorter one, and its minimum in mm: smaller ones are not detected.
 SHARE, LEAST = 0.12, 8.0
 #: Swatches along each of the four sides.
 ALONG = 8
-#: What lies between two swatches, as a share of one.
+#: The gap between two swatches, as a share of one.
 GAP = 0.1
 
 
@@ -49,7 +49,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Tag:
-    """A fiducial of AprilTag's family 36h11: its number, and the outer edge of its black border."""
+    """A tag: its number, and the outer edge of its black border."""
 
     number: int
     box: Box
@@ -57,7 +57,7 @@ class Tag:
 
 @dataclass(frozen=True)
 class Swatch:
-    """A field of one known colour, 8-bit sRGB."""
+    """A field of one colour, 8-bit sRGB."""
 
     colour: tuple[int, int, int]
     box: Box
@@ -65,7 +65,7 @@ class Swatch:
 
 @dataclass(frozen=True)
 class Card:
-    """What is cut out: its size, the patch, the fiducials (from the upper left one, clockwise) and the chart."""
+    """Its size, the patch, the tags (from the upper left one, clockwise) and the colour chart."""
 
     width: float
     height: float
@@ -78,7 +78,7 @@ def card(width: float, height: float, group: int = 0) -> Card:
     """The card of a patch of `width` x `height` mm.
 
     Args:
-        group: which four tags it carries, 0..145: another patch's photograph is then not taken for this one's.
+        group: its four tags, 0..145; they tell cards apart.
 
     Raises:
         ValueError: a size beyond `SIDES`, or no such group.
@@ -89,12 +89,12 @@ def card(width: float, height: float, group: int = 0) -> Card:
     if not 0 <= group < GROUPS:
         raise ValueError(f"`group` must lie in 0..{GROUPS - 1}; got {group}")
     side = max(LEAST, SHARE * min(width, height))
-    quiet = side / MODULES  # a module of white on every side, which detectors want
+    quiet = side / MODULES  # detectors need a module of white on every side
     band = side + 2 * quiet
     patch = Box(band, band, width, height)
     right, low = width + band + quiet, height + band + quiet
-    places = ((quiet, quiet), (right, quiet), (right, low), (quiet, low))
-    tags = tuple(Tag(4 * group + i, Box(x, y, side, side)) for i, (x, y) in enumerate(places))
+    corners = ((quiet, quiet), (right, quiet), (right, low), (quiet, low))
+    tags = tuple(Tag(4 * group + i, Box(x, y, side, side)) for i, (x, y) in enumerate(corners))
     rows = (_row(band, quiet, width, side), _row(band, low, width, side))
     columns = (_row(band, quiet, height, side), _row(band, right, height, side))
     boxes = [*rows[0], *rows[1], *(Box(b.y, b.x, b.height, b.width) for column in columns for b in column)]
@@ -118,33 +118,33 @@ def _colours() -> tuple[tuple[int, int, int], ...]:
 COLOURS = _colours()
 
 
-def card_from(said: Mapping[str, Any]) -> Card:
-    """The inverse of `dataclasses.asdict`, from what `sheet.json` holds: the file may be a stranger's. Raises
-    KeyError, TypeError or ValueError where it is no card."""
-    found = Card(
-        width=said["width"],
-        height=said["height"],
-        patch=Box(**said["patch"]),
-        tags=tuple(Tag(tag["number"], Box(**tag["box"])) for tag in said["tags"]),
-        chart=tuple(Swatch(tuple(each["colour"]), Box(**each["box"])) for each in said["chart"]),
+def card_from(record: Mapping[str, Any]) -> Card:
+    """The inverse of `dataclasses.asdict`, for the untrusted `sheet.json`. Raises KeyError, TypeError or ValueError
+    for an invalid record."""
+    result = Card(
+        width=record["width"],
+        height=record["height"],
+        patch=Box(**record["patch"]),
+        tags=tuple(Tag(tag["number"], Box(**tag["box"])) for tag in record["tags"]),
+        chart=tuple(Swatch(tuple(each["colour"]), Box(**each["box"])) for each in record["chart"]),
     )
-    whole = Box(0, 0, found.width, found.height)
-    for box in (whole, found.patch, *(tag.box for tag in found.tags), *(each.box for each in found.chart)):
+    whole = Box(0, 0, result.width, result.height)
+    for box in (whole, result.patch, *(tag.box for tag in result.tags), *(each.box for each in result.chart)):
         values = (box.x, box.y, box.width, box.height)
         if not all(type(value) in (int, float) and 0 <= value <= 2 * SIDES[1] for value in values):
             raise ValueError(f"a box must be four numbers of mm, 0..{2 * SIDES[1]:g}; got {values!r:.80}")
         right, low = box.x + box.width, box.y + box.height
-        if not (box.x < right <= found.width + 1e-6 and box.y < low <= found.height + 1e-6):
+        if not (box.x < right <= result.width + 1e-6 and box.y < low <= result.height + 1e-6):
             raise ValueError(f"a box must lie on the card; got {values}")
-    numbers = [tag.number for tag in found.tags]
+    numbers = [tag.number for tag in result.tags]
     if not len(set(numbers)) == len(numbers) == 4 or not all(
         type(each) is int and 0 <= each < TAGS for each in numbers
     ):
         raise ValueError(f"a card must have four different tags of 0..{TAGS - 1}; got {numbers!r:.80}")
-    colours = [swatch.colour for swatch in found.chart]
+    colours = [swatch.colour for swatch in result.chart]
     if not colours or not all(len(c) == 3 and all(type(v) is int and 0 <= v < 256 for v in c) for c in colours):
         raise ValueError("a card must have swatches of three whole numbers, 0..255")
-    return found
+    return result
 
 
 def modules(number: int) -> NDArray[np.bool_]:
@@ -156,12 +156,47 @@ def modules(number: int) -> NDArray[np.bool_]:
     return np.asarray(aruco.generateImageMarker(family, number, MODULES, borderBits=1) == 0)
 
 
+Colour = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Boxes of one 8-bit sRGB colour, drawn as one shape: no seam where two of them touch."""
+
+    boxes: tuple[Box, ...]
+    colour: Colour = (0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Text:
+    """One line of text that starts at, or is centred on, the point (x, y) of its baseline; `size` of its em in mm."""
+
+    text: str
+    x: float
+    y: float
+    size: float
+    anchor: Literal["start", "middle"] = "start"
+    colour: Colour = (0, 0, 0)
+    bold: bool = False
+
+
+def card_fills(card: Card) -> tuple[Fill, ...]:
+    """The shapes of a card without its patch: tags and chart."""
+    tags = (Fill(black(tag)) for tag in card.tags)
+    return *tags, *(Fill((swatch.box,), swatch.colour) for swatch in card.chart)
+
+
+def shifted(fill: Fill, x: float, y: float) -> Fill:
+    """The same, moved right and down by mm."""
+    return replace(fill, boxes=tuple(replace(box, x=box.x + x, y=box.y + y) for box in fill.boxes))
+
+
 def black(tag: Tag) -> tuple[Box, ...]:
     """The black parts of a tag as boxes that do not overlap: one for each run of black modules in a row."""
     side = tag.box.width / MODULES
-    found = []
+    boxes = []
     for row, line in enumerate(modules(tag.number)):
         edges = np.flatnonzero(np.diff(np.concatenate(([False], line, [False])).astype(np.int8)))
         for start, stop in edges.reshape(-1, 2).tolist():
-            found.append(Box(tag.box.x + start * side, tag.box.y + row * side, (stop - start) * side, side))
-    return tuple(found)
+            boxes.append(Box(tag.box.x + start * side, tag.box.y + row * side, (stop - start) * side, side))
+    return tuple(boxes)

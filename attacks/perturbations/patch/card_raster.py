@@ -1,10 +1,8 @@
-"""A card in pixels.
+"""A card in pixels, for the attack, card.png and simulated photographs: core installs have no PDF renderer.
 
-Between texels the texture is sampled bilinearly, as a layer of a scene is (see `transforms.scene`): what is printed
-is what the attack looked at, not squares of one colour. The sampling is that of `transforms.resizing.resize` with
-the kernel "torch_bilinear_aa" (bilinear where the print is finer than the texture, averaged where it is coarser),
-but the grid of pixels may begin anywhere. An edge inside a pixel covers that pixel by its share, so every edge lies
-where the layout says, not at the next whole pixel.
+The texture is sampled as a layer of a scene is, so the print shows what the attack saw: as
+`transforms.resizing.resize` with the kernel "torch_bilinear_aa", but on a grid of pixels with any origin. An edge
+inside a pixel covers its share of that pixel.
 """
 
 from __future__ import annotations
@@ -17,24 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.perturbations.patch import card as layout
-from attacks.perturbations.patch.card import MODULES, Box, Card
-from attacks.perturbations.patch.card_drawing import Fill, printed
+from attacks.perturbations.patch.card import MODULES, Box, Card, Fill, card_fills
 
 Picture = NDArray[np.uint8]  # (H, W, 3)
 Texture = NDArray[np.float32]  # (h, w, 3) of values 0..255, already over white paper
 
 MM = 25.4  # an inch
 WHITE = 255
-#: Rows at a time: a large card in floating point would not fit into memory.
+#: Rows at a time: bounds the memory of a large card in floating point.
 STRIP = 256
-#: More pixels than Pillow opens again without a word.
+#: The most pixels that Pillow opens without a warning.
 MOST = 89_000_000
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Pixels over millimetres: how many a millimetre across and down, and the pixel position of (0, 0) mm."""
+    """From millimetres to pixels: pixels a millimetre across and down, and the pixel position of (0, 0) mm."""
 
     across: float
     down: float
@@ -42,43 +38,28 @@ class Grid:
     top: float = 0.0
 
     def columns(self, box: Box) -> tuple[float, float]:
-        """Where a box begins and ends, in pixels from the left edge of the picture."""
+        """The left and right edge of a box in pixels."""
         return self.left + box.x * self.across, self.left + (box.x + box.width) * self.across
 
     def rows(self, box: Box) -> tuple[float, float]:
-        """The same from the upper edge."""
+        """The upper and lower edge of a box in pixels."""
         return self.top + box.y * self.down, self.top + (box.y + box.height) * self.down
 
 
 def card_picture(card: Card, texture: Texture, dpi: int) -> Picture:
-    """The card at exactly `dpi` pixels an inch, its upper left corner that of the first pixel.
-
-    Raises:
-        ValueError: more pixels than common software opens.
-    """
+    """The card at exactly `dpi` pixels an inch from its upper left corner. Raises ValueError above `MOST` pixels."""
     grid = Grid(dpi / MM, dpi / MM)
     size = round(card.height * grid.down), round(card.width * grid.across)
     if math.prod(size) > MOST:
         raise ValueError(
             f"`dpi` is too high for a card of {card.width:.0f} x {card.height:.0f} mm: {dpi} makes "
-            f"{math.prod(size) / 1e6:.0f} megapixels, more than {MOST / 1e6:.0f}; lower it, or "
-            f"`width_mm` to {_widest(card, dpi)}, the largest at {dpi} dpi"
+            f"{math.prod(size) / 1e6:.0f} megapixels, more than {MOST / 1e6:.0f}; lower it, or `width_mm` to about "
+            f"{0.99 * card.patch.width * math.sqrt(MOST / math.prod(size)):.0f}"
         )
     picture = np.full((*size, 3), WHITE, np.uint8)
     lay(picture, grid, texture, card.patch)
-    fill(picture, grid, printed(card))
+    fill(picture, grid, card_fills(card))
     return picture
-
-
-def _widest(large: Card, dpi: int) -> int:
-    """The most millimetres that a patch of this shape, now too large, may be wide. Fiducials have a least size, so a
-    card shrinks no more than its patch does: from a guess on, there is but a little to go."""
-    area = round(large.height * dpi / MM) * round(large.width * dpi / MM)
-    for width in range(math.floor(large.patch.width * math.sqrt(MOST / area)), 1, -1):
-        less = layout.card(width, max(1.0, width * large.patch.height / large.patch.width))
-        if round(less.height * dpi / MM) * round(less.width * dpi / MM) <= MOST:
-            return width
-    return 1
 
 
 def patch_picture(texture: Texture, size: tuple[int, int]) -> Picture:
@@ -89,16 +70,15 @@ def patch_picture(texture: Texture, size: tuple[int, int]) -> Picture:
 
 
 def surround(card: Card, texture: tuple[int, int], fine: float = 4.0) -> tuple[Picture, int, int, int]:
-    """The card with a blank patch, at a resolution where a texel of the patch is a whole number of pixels: the
-    texture can be pasted into it texel by texel.
+    """The card with a blank patch, at a resolution where a texel is a whole number of pixels.
 
     Args:
         texture: (height, width) of the patch in texels.
-        fine: at least so many pixels along a module of a fiducial.
+        fine: the least pixels along a module of a tag.
 
     Returns:
-        The picture, the first row and column of the patch in it, and the pixels k along a texel: the patch lies at
-        rows top..top + k*h, columns left..left + k*w. The picture ends less than a pixel outside the card, in white.
+        The picture, the first row and column of the patch in it, and the pixels k along a texel: the patch lies in
+        rows top..top + k*h, columns left..left + k*w. The white edge of the card is rounded up to whole pixels.
     """
     rows, columns = texture
     patch = card.patch
@@ -109,12 +89,12 @@ def surround(card: Card, texture: tuple[int, int], fine: float = 4.0) -> tuple[P
     right = math.ceil((card.width - patch.x - patch.width) * across)
     low = math.ceil((card.height - patch.y - patch.height) * down)
     picture = np.full((top + k * rows + low, left + k * columns + right, 3), WHITE, np.uint8)
-    fill(picture, Grid(across, down, left - patch.x * across, top - patch.y * down), printed(card))
+    fill(picture, Grid(across, down, left - patch.x * across, top - patch.y * down), card_fills(card))
     return picture, top, left, k
 
 
 def fill(picture: Picture, grid: Grid, fills: Iterable[Fill]) -> None:
-    """Draw shapes of one colour each, every pixel by the share of it that they cover."""
+    """Draw shapes; a pixel mixes by the share that is covered."""
     for each in fills:
         columns = [grid.columns(box) for box in each.boxes]
         rows = [grid.rows(box) for box in each.boxes]
@@ -150,7 +130,7 @@ def _blend(under: Picture, values: NDArray[Any], cover: NDArray[Any]) -> None:
 
 
 def _range(start: float, stop: float, size: int) -> tuple[int, int]:
-    """The pixels that an interval touches, of those that there are."""
+    """The pixels 0..size that an interval touches."""
     return max(0, math.floor(start)), min(size, math.ceil(stop))
 
 
@@ -162,7 +142,7 @@ def _cover(start: float, stop: float, first: int, last: int) -> NDArray[np.float
 
 
 def _weights(texels: int, first: int, last: int, start: float, step: float) -> NDArray[np.float32]:
-    """(pixels first..last, texels): bilinear weights, the texture from pixel `start` on, a pixel `step` texels."""
+    """Bilinear weights (pixels first..last, texels); the texture begins at pixel `start`, a pixel is `step` texels."""
     centres = (np.arange(first, last) + 0.5 - start) * step - 0.5
     weights = np.clip(1 - np.abs(centres[:, None] - np.arange(texels)) / max(1.0, step), 0, None)
     return np.asarray(weights / weights.sum(1, keepdims=True), np.float32)
