@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from attacks.experiment.directory import PROGRAMS
-from attacks.physical.looks import VIEWS
+from attacks.physical.photo_measure import VIEWS
 from attacks.physical.photo_report import table
 from attacks.physical.scoring import score_photos
 

@@ -47,7 +47,7 @@ RIDGE = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class Swatches:
     """Swatches as photographed: `light` (S,3) linear, in order of the card's chart, and where it can be trusted,
     (S,3): a swatch that the photograph does not show whole is trusted nowhere, one that is saturated not in that
     channel."""
@@ -73,12 +73,12 @@ class ColourFit:
         return {"schema": 1, "kind": "polynomial", "degree": self.degree, "coefficients": rows, "light": "linear"}
 
 
-def asked(card: Card) -> Floats:
+def nominal(card: Card) -> Floats:
     """The swatches' colours as they were sent to the printer, (S,3) linear."""
     return np.asarray(LIGHT[np.array([swatch.colour for swatch in card.chart])], np.float64)
 
 
-def measure(photo: NDArray[np.uint8], homography: Floats, card: Card) -> Measured:
+def measure_swatches(photo: NDArray[np.uint8], homography: Floats, card: Card) -> Swatches:
     """The median of the middle of each swatch, in linear light."""
     height, width = photo.shape[:2]
     light, trusted = np.zeros((len(card.chart), 3)), np.zeros((len(card.chart), 3), bool)
@@ -93,7 +93,7 @@ def measure(photo: NDArray[np.uint8], homography: Floats, card: Card) -> Measure
         middle = rectified(part, shift @ homography, _middle(swatch.box), (PIXELS, PIXELS)).reshape(-1, 3)
         light[row] = LIGHT[np.rint(np.median(middle, axis=0)).astype(int)]
         trusted[row] = (middle >= FULL).mean(0) <= SHARE
-    return Measured(light, trusted)
+    return Swatches(light, trusted)
 
 
 def gains(
@@ -153,7 +153,7 @@ def _middle(box: Box) -> Box:
     return Box(box.x + cut * box.width, box.y + cut * box.height, MIDDLE * box.width, MIDDLE * box.height)
 
 
-def pooled(measured: Sequence[Measured], known: Sequence[Floats | None]) -> tuple[Measured, Floats]:
+def pooled(measured: Sequence[Swatches], known: Sequence[Floats | None]) -> tuple[Swatches, Floats]:
     """Several photographs of one card as one, and the gain of each (P,3): swatch by swatch the median over
     photographs, each first divided by its gain.
 
@@ -176,7 +176,7 @@ def pooled(measured: Sequence[Measured], known: Sequence[Floats | None]) -> tupl
         found *= np.median(scene / found[sure], 0)
         found[sure] = scene
     common = _median(np.where(trusted, light, np.nan) / found[:, None], 0)
-    return Measured(np.nan_to_num(common), np.asarray(trusted.any(0))), found
+    return Swatches(np.nan_to_num(common), np.asarray(trusted.any(0))), found
 
 
 def _median(values: Floats, axis: int) -> Floats:
@@ -186,7 +186,7 @@ def _median(values: Floats, axis: int) -> Floats:
     return np.asarray(np.where(empty, np.nan, found).squeeze(axis))
 
 
-def fit(source: Floats, measured: Measured) -> ColourFit:
+def fit(source: Floats, measured: Swatches) -> ColourFit:
     """Fit the map from `source` (S,3), linear, to what was measured. Degree 1 or 2, whichever predicts swatches that
     it has not seen with the smaller difference of colour; `after` is that difference.
 
@@ -215,18 +215,18 @@ def fit(source: Floats, measured: Measured) -> ColourFit:
     )
 
 
-def _held_out(source: Floats, measured: Measured, degree: int, rows: NDArray[np.intp]) -> Floats:
+def _held_out(source: Floats, measured: Swatches, degree: int, rows: NDArray[np.intp]) -> Floats:
     """Each of these swatches as predicted from all others."""
     found = []
     for row in rows:
         trusted = measured.trusted.copy()
         trusted[row] = False
-        coefficients = solved(source, Measured(measured.light, trusted), degree)
+        coefficients = solved(source, Swatches(measured.light, trusted), degree)
         found.append(terms(source[row : row + 1], degree) @ coefficients.T)
     return np.concatenate(found)
 
 
-def solved(source: Floats, measured: Measured, degree: int) -> Floats:
+def solved(source: Floats, measured: Swatches, degree: int) -> Floats:
     """The coefficients (3,K): least squares, each channel from the swatches that can be trusted in it. An error in
     the dark weighs more, as the eye has it: lightness goes with the cube root of light."""
     rows = terms(source, degree)

@@ -33,7 +33,7 @@ REACH = 0.9
 
 
 @dataclass(frozen=True)
-class Seen:
+class Detection:
     """What tags a photograph shows. `own`: the card's, number -> (4,2) corners in pixels (a pixel's centre is a whole
     number), from the tag's upper left one, clockwise. `others`: the numbers of other cards' tags; `twice`: the card's
     own that are there more than once, so that none of them can be taken."""
@@ -66,8 +66,8 @@ ATTEMPTS = (
 )
 
 
-def detect(photo: Bytes, card: Card) -> Seen:
-    """Look for the card's tags in a photograph (H,W,3), 8-bit RGB."""
+def detect(photo: Bytes, card: Card) -> Detection:
+    """PhotoMeasurement for the card's tags in a photograph (H,W,3), 8-bit RGB."""
     cv2, grey = extra("cv2"), grey_of(photo)
     wanted = {tag.number for tag in card.tags}
     own: dict[int, Floats] = {}
@@ -87,7 +87,7 @@ def detect(photo: Bytes, card: Card) -> Seen:
         if wanted <= set(own):
             break
     found = {number: refined(grey, corners) for number, corners in sorted(own.items()) if number not in twice}
-    return Seen(found, tuple(sorted(others)), tuple(sorted(twice)))
+    return Detection(found, tuple(sorted(others)), tuple(sorted(twice)))
 
 
 def grey_of(photo: Bytes) -> Bytes:

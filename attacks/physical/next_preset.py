@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from attacks.physical.looks import Look, magnified
+from attacks.physical.photo_measure import PhotoMeasurement, magnified
 
 #: Stages of the run that say where a camera stands; what was measured takes their place.
 POSES = ("affine", "perspective", "viewpoint", "crop")
@@ -19,14 +19,14 @@ POSES = ("affine", "perspective", "viewpoint", "crop")
 MOST = 0.499
 
 
-def ranges(looks: Sequence[Look], stops: Sequence[float]) -> dict[str, dict[str, Any]]:
+def ranges(measured: Sequence[PhotoMeasurement], stops: Sequence[float]) -> dict[str, dict[str, Any]]:
     """Stages with the ranges that were measured, from the least to the most; {} where no scene could be laid.
 
     Args:
         stops: the exposure of each photograph, against the run's picture where that can be told, else against the
             common one; () where it cannot be told.
     """
-    scenes = [(look.scene, magnified(look.scene, look.view)) for look in looks if look.scene is not None]
+    scenes = [(each.scene, magnified(each.scene, each.view)) for each in measured if each.scene is not None]
     if not scenes:
         return {}
     poses = [pose for pose, _ in scenes]

@@ -16,7 +16,7 @@ from attacks.data.images import to_bytes
 from attacks.evaluation.intervals import Interval
 from attacks.physical import next_preset
 from attacks.physical.colour_fit import ColourFit
-from attacks.physical.looks import Look, file_name
+from attacks.physical.photo_measure import PhotoMeasurement, file_name
 from attacks.runtime.files import atomic, write_json, write_text
 from attacks.runtime.tables import literal
 
@@ -29,7 +29,7 @@ NAMES = {"eot": "digital, eot", "noise": "digital, noise", "clean": "digital, cl
 def write(
     folder: Path,
     content: dict[str, Any],
-    looks: Sequence[Look],
+    measured: Sequence[PhotoMeasurement],
     config: dict[str, Any],
     fit: ColourFit | None,
     stops: dict[str, float],
@@ -43,16 +43,16 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "photos.json", content)
     write_text(folder / "photos.csv", table_csv(content["photos"]))
-    for look in looks:
-        _save(folder / "rectified" / file_name(look.photo), look.patch)
-    _save(folder / "overview.png", overview(looks[:SHOWN], content["photos"][:SHOWN]))
+    for each in measured:
+        _save(folder / "rectified" / file_name(each.photo), each.patch)
+    _save(folder / "overview.png", overview(measured[:SHOWN], content["photos"][:SHOWN]))
     colour = folder / "colour.json"
     if fit is None:
         colour.unlink(missing_ok=True)  # of photographs before these
     else:
         write_json(colour, fit.to_dict())
-    measured = next_preset.ranges(looks, list(stops.values()) if len(stops) == len(looks) else [])
-    write_text(folder / "preset.yaml", next_preset.content(config, measured, None if fit is None else colour))
+    ranges = next_preset.ranges(measured, list(stops.values()) if len(stops) == len(measured) else [])
+    write_text(folder / "preset.yaml", next_preset.content(config, ranges, None if fit is None else colour))
 
 
 def table_csv(photos: Sequence[dict[str, Any]]) -> str:
@@ -119,19 +119,19 @@ def _words(said: dict[str, float]) -> str:
     return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 
-def overview(looks: Sequence[Look], photos: Sequence[dict[str, Any]]) -> NDArray[np.uint8]:
+def overview(measured: Sequence[PhotoMeasurement], photos: Sequence[dict[str, Any]]) -> NDArray[np.uint8]:
     """Of each photograph the view that was judged and the rectified patch, with the scores; the frame is red where
     the attacker has what was wanted."""
-    columns = min(COLUMNS, len(looks))
+    columns = min(COLUMNS, len(measured))
     width, height = 2 * SIDE + 14, SIDE + 2 * LINE + 10
-    sheet = Image.new("RGB", (columns * width, -(-len(looks) // columns) * height), "white")
+    sheet = Image.new("RGB", (columns * width, -(-len(measured) // columns) * height), "white")
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(LINE - 3)
-    for i, (look, photo) in enumerate(zip(looks, photos, strict=True)):
+    for i, (each, photo) in enumerate(zip(measured, photos, strict=True)):
         x, y = i % columns * width + 4, i // columns * height + 4
         colour = "#c53030" if photo["success"] else "#2f855a"
         draw.rectangle((x - 2, y - 2, x + SIDE + 1, y + SIDE + 1), outline=colour, width=2)
-        sheet.paste(_fitted(to_bytes(look.view.pixels)), (x, y))
-        sheet.paste(_fitted(look.patch), (x + SIDE + 4, y))
+        sheet.paste(_fitted(to_bytes(each.view.pixels)), (x, y))
+        sheet.paste(_fitted(each.patch), (x + SIDE + 4, y))
         draw.text((x, y + SIDE + 3), photo["photo"][-44:], "black", font)
         draw.text((x, y + SIDE + 3 + LINE), f"{photo['cosine']:.2f}  {photo['nearest'][-38:]}", colour, font)
     return np.asarray(sheet)

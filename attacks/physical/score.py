@@ -15,7 +15,7 @@ from attacks.evaluation.intervals import Interval, interval, wilson
 from attacks.evaluation.scores import embed, evaluate
 from attacks.experiment.build.parts import Parts
 from attacks.experiment.embeddings import BLOCK, embedded
-from attacks.physical.looks import Look
+from attacks.physical.photo_measure import PhotoMeasurement
 from transforms import Compose
 
 #: As in metrics.json.
@@ -38,10 +38,10 @@ class Judged:
 
 
 @torch.no_grad()
-def judge(looks: Sequence[Look], parts: Parts) -> Judged:
+def judge(measured: Sequence[PhotoMeasurement], parts: Parts) -> Judged:
     """Score the views on the encoder in its own precision. Raises FloatingPointError where it answers with NaN."""
-    rows = torch.tensor([look.photo.row for look in looks])
-    views = torch.stack([look.view.pixels for look in looks]).to(parts.device)
+    rows = torch.tensor([each.photo.row for each in measured])
+    views = torch.stack([each.view.pixels for each in measured]).to(parts.device)
     gallery = embedded(parts.gallery, parts.encoder, parts.device, BLOCK).rows
     own = embed(parts.queries.images[rows.unique()], parts.encoder, parts.device)
     assert isinstance(own, Tensor)

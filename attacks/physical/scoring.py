@@ -1,4 +1,4 @@
-"""From a run's folder and a folder of photographs to `photos/`: what `scripts/score_photos.py` does."""
+"""Scores a folder of photographs of a run's patch: `scripts/score_photos.py`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from attacks.experiment.directory import read_json
 from attacks.perturbations.patch.card import Card, card_from
 from attacks.physical import colour_fit, photo_report
 from attacks.physical.colour_fit import ColourFit
-from attacks.physical.looks import VIEWS, Look, described, look
+from attacks.physical.photo_measure import VIEWS, PhotoMeasurement, measure_photo, record
 from attacks.physical.photos import listed, quads, read
 from attacks.physical.score import compared, judge
-from attacks.physical.views import Again, Placement, placement, rerun
+from attacks.physical.views import Rerun, read_placement, rerun
 from attacks.runtime.files import sha256
 from attacks.runtime.folders import refuse_links
 
@@ -28,9 +28,8 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Colours:
-    """The map of colours that all photographs together show, the gain of light (3,) of each one with a chart (by its
-    name), in how many of them it was measured on the scene (0: none was, and the gains are against the median
-    photograph), and why there is no map."""
+    """The colour map fitted to all photographs; the gain of light (3,) of each photograph with a chart, by its name;
+    the number of gains measured on the scene (0: they are against the median photograph); and why there is no map."""
 
     fit: ColourFit | None
     gains: dict[str, colour_fit.Floats]
@@ -44,7 +43,7 @@ class Colours:
 
     @property
     def notes(self) -> list[str]:
-        """What the user must know of the map."""
+        """Caveats of the map."""
         if self.fit is None or self.compared:
             return []
         return [
@@ -73,7 +72,7 @@ def score_photos(
     device: str = "auto",
     program: str | None = None,
 ) -> Scored:
-    """Score a folder of photographs and write all that is known of them.
+    """Score a folder of photographs and write the results.
 
     Args:
         view: what the encoder gets, photo (its central square) or scene (that square which shows the scene).
@@ -88,26 +87,28 @@ def score_photos(
         raise ValueError(f"`--view` must be one of {', '.join(VIEWS)}; got {view!r}")
     if out is None:
         refuse_links(run)
-    where, card = placement(run), printed(run)
-    found, notes = listed(photos, where.pictures, picture)
-    given = {} if quad is None else quads(quad, found)
-    if card is None and not given:
+    placement, card = read_placement(run), printed(run)
+    shots, notes = listed(photos, placement.pictures, picture)
+    corners = {} if quad is None else quads(quad, shots)
+    if card is None and not corners:
         raise ValueError(
             f"`{run}` has no print/sheet.json: print it first, scripts/print_patch.py {run}, or give --quad"
         )
-    again = rerun(run, device, program)  # before the photographs, for it may refuse
-    looks: list[Look] = []
-    for photo in found:
+    origin = rerun(run, device, program)  # before the photographs: it may raise
+    measured: list[PhotoMeasurement] = []
+    for photo in shots:
         try:
-            clean = to_bytes(again.parts.queries.images[photo.row])  # as in pictures/clean, `rerun` has seen to it
-            looks.append(look(photo, read(photo.path), clean, card, given.get(photo.name), where, view))
+            clean = to_bytes(origin.parts.queries.images[photo.row])  # as in pictures/clean, which `rerun` checks
+            measured.append(
+                measure_photo(photo, read(photo.path), clean, card, corners.get(photo.name), placement, view)
+            )
         except (ValueError, OSError) as error:
             notes.append(f"{photo.name}: left out, {' '.join(str(error).split())}")
-    if not looks:
-        raise ValueError(f"none of {len(found)} photographs could be scored; {notes[-1]}")
-    content, colours = _content(again, where, looks, card, view, notes)
+    if not measured:
+        raise ValueError(f"none of {len(shots)} photographs could be scored; {notes[-1]}")
+    content, colours = _content(origin, measured, card, view, notes)
     folder = run / "photos" if out is None else out
-    photo_report.write(folder, content, looks, again.manifest["config"], colours.fit, colours.stops)
+    photo_report.write(folder, content, measured, origin.manifest["config"], colours.fit, colours.stops)
     return Scored(folder, content, (*notes, *content["notes"]))
 
 
@@ -116,9 +117,9 @@ def printed(run: Path) -> Card | None:
     path = run / "print" / "sheet.json"
     if not path.is_file():
         return None
-    said = read_json(path)
+    content = read_json(path)
     try:
-        found, name = card_from(said["card"]), said["id"]
+        card, name = card_from(content["card"]), content["id"]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"`{path}` is not what print_patch writes ({type(error).__name__}: {error})") from None
     own = f"vp-{sha256(run / 'patch.png')[:8]}"
@@ -126,13 +127,13 @@ def printed(run: Path) -> Card | None:
         raise ValueError(
             f"`{path}` is the print of {name}, and patch.png is {own}: print it again, and photograph that"
         )
-    return found
+    return card
 
 
-def colours_of(looks: Sequence[Look], card: Card | None) -> Colours:
-    """Fit the colours of all photographs together, at the exposure of the run's pictures where half of them or more
-    can be compared with those; else at the median photograph's."""
-    charts = [(each.photo.name, each.swatches, each.gain) for each in looks if each.swatches is not None]
+def colours_of(measured: Sequence[PhotoMeasurement], card: Card | None) -> Colours:
+    """Fit the colours of all photographs together, at the exposure of the run's pictures if at least half of the
+    photographs can be compared with them, else at the median photograph's."""
+    charts = [(each.photo.name, each.swatches, each.gain) for each in measured if each.swatches is not None]
     if card is None or not charts:
         return Colours(None, {}, 0, "no photograph shows the colour chart")
     compared = sum(gain is not None for _, _, gain in charts)
@@ -142,35 +143,35 @@ def colours_of(looks: Sequence[Look], card: Card | None) -> Colours:
     common, gains = colour_fit.pooled([swatches for _, swatches, _ in charts], known)
     by_name = {name: gain for (name, _, _), gain in zip(charts, gains, strict=True)}
     try:
-        return Colours(colour_fit.fit(colour_fit.asked(card), common), by_name, compared, "")
+        return Colours(colour_fit.fit(colour_fit.nominal(card), common), by_name, compared, "")
     except ValueError as error:
         return Colours(None, by_name, compared, str(error))
 
 
 def _content(
-    again: Again, where: Placement, looks: Sequence[Look], card: Card | None, view: str, notes: Sequence[str]
+    origin: Rerun, measured: Sequence[PhotoMeasurement], card: Card | None, view: str, notes: Sequence[str]
 ) -> tuple[dict[str, Any], Colours]:
-    judged = judge(looks, again.parts)
-    colours = colours_of(looks, card)
-    rows = [each.photo.row for each in looks]
+    judged = judge(measured, origin.parts)
+    colours = colours_of(measured, card)
+    rows = [each.photo.row for each in measured]
     table = []
-    for i, each in enumerate(looks):
+    for i, each in enumerate(measured):
         own = {
-            "picture": where.pictures[each.photo.row],
+            "picture": origin.placement.pictures[each.photo.row],
             "cosine": float(judged.cosine[i]),
             "nearest": judged.nearest[i],
             "recognised": bool(judged.recall_at_1[i]),
             "success": bool(judged.success[i]),
         }
-        table.append(described(each) | _colour_words(each, card, colours) | own)
+        table.append(record(each) | _colour_words(each, card, colours) | own)
     fit = colours.fit
     content = {
         "schema": SCHEMA,
-        "run": str(again.folder),
+        "run": str(origin.folder),
         "view": view,
-        "size": where.size[0],
-        "encoder": dict(encoder_words(identity(again.run.encoder, again.parts.encoder))),
-        "target": where.target,
+        "size": origin.placement.size[0],
+        "encoder": dict(encoder_words(identity(origin.run.encoder, origin.parts.encoder))),
+        "target": origin.placement.target,
         "photos": table,
         "left_out": list(notes),
         "colour": None
@@ -185,24 +186,24 @@ def _content(
         },
         "no_colour": colours.why or None,
         "notes": colours.notes,
-        **compared(judged, rows, again.metrics),
+        **compared(judged, rows, origin.metrics),
     }
     return content, colours
 
 
-def _colour_words(each: Look, card: Card | None, colours: Colours) -> dict[str, Any]:
-    """The mean difference of colour of one photograph's swatches: to what was asked for, and to what the common fit
-    says in this photograph's exposure."""
-    said: dict[str, Any] = {"stops": colours.stops.get(each.photo.name), "delta_e": None, "delta_e_fitted": None}
+def _colour_words(each: PhotoMeasurement, card: Card | None, colours: Colours) -> dict[str, Any]:
+    """The mean colour difference (CIEDE2000) of one photograph's swatches: to the nominal colours, and to the common
+    fit at this photograph's exposure."""
+    content: dict[str, Any] = {"stops": colours.stops.get(each.photo.name), "delta_e": None, "delta_e_fitted": None}
     if each.swatches is None or card is None:
-        return said
+        return content
     whole = each.swatches.trusted.all(1)
     if not whole.any():
-        return said
-    source, seen = colour_fit.asked(card)[whole], each.swatches.light[whole]
-    said["delta_e"] = float(colour_fit.difference(source, seen).mean())
+        return content
+    source, seen = colour_fit.nominal(card)[whole], each.swatches.light[whole]
+    content["delta_e"] = float(colour_fit.difference(source, seen).mean())
     if colours.fit is not None:
         light = colour_fit.terms(source, colours.fit.degree) @ np.asarray(colours.fit.coefficients).T
         light *= colours.gains[each.photo.name]
-        said["delta_e_fitted"] = float(colour_fit.difference(light, seen).mean())
-    return said
+        content["delta_e_fitted"] = float(colour_fit.difference(light, seen).mean())
+    return content

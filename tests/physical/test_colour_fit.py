@@ -6,13 +6,13 @@ import torch
 
 from attacks.perturbations.patch.card import card
 from attacks.physical import colour_fit
-from attacks.physical.colour_fit import Measured, asked, difference, fit, measure, pooled, solved, terms
+from attacks.physical.colour_fit import Swatches, difference, fit, measure_swatches, nominal, pooled, solved, terms
 from tests.helpers.photographed import drawn, photographed, posed
 from transforms.colour import lut as colour_map
 from transforms.colour.spaces import to_linear
 
 CARD = card(80, 80, group=7)
-SOURCE = asked(CARD)
+SOURCE = nominal(CARD)
 EVERYWHERE = np.ones((len(SOURCE), 3), bool)
 
 
@@ -28,14 +28,14 @@ def polynomial(degree, seed=0):
 def test_the_fit_recovers_a_polynomial(degree):
     true = polynomial(degree)
     light = terms(SOURCE, degree) @ true.T
-    found = fit(SOURCE, Measured(light, EVERYWHERE))
+    found = fit(SOURCE, Swatches(light, EVERYWHERE))
     assert found.degree == degree and found.swatches == 32
     assert np.abs(found.coefficients - true).max() < 2e-3
     assert found.before > 3 and found.after < 0.05
 
 
 def test_colours_as_they_are_have_no_difference_and_stay():
-    found = fit(SOURCE, Measured(SOURCE, EVERYWHERE))
+    found = fit(SOURCE, Swatches(SOURCE, EVERYWHERE))
     assert found.before == 0 and found.after < 1e-3
     assert np.allclose(found.coefficients[:, :4], [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], atol=1e-6)
 
@@ -52,15 +52,15 @@ def test_saturated_swatches_do_not_spoil_the_others():
     """Twice the light: what is beyond 1 is cut off, and a fit that took it for a colour would be far too flat."""
     true = np.array([[0, 2.0, 0, 0], [0, 0, 2.0, 0], [0, 0, 0, 2.0]])
     light = np.clip(terms(SOURCE, 1) @ true.T, 0, 1)
-    found = solved(SOURCE, Measured(light, light < 0.99), 1)
+    found = solved(SOURCE, Swatches(light, light < 0.99), 1)
     assert np.abs(found - true).max() < 0.01
-    assert np.abs(solved(SOURCE, Measured(light, EVERYWHERE), 1) - true).max() > 0.3
+    assert np.abs(solved(SOURCE, Swatches(light, EVERYWHERE), 1) - true).max() > 0.3
 
 
 def test_too_few_swatches_are_refused_and_few_allow_only_degree_one():
     light = terms(SOURCE, 2) @ polynomial(2).T
     for count, degree in ((7, None), (8, 1), (15, 1)):
-        measured = Measured(light, EVERYWHERE & (np.arange(32) < count)[:, None])
+        measured = Swatches(light, EVERYWHERE & (np.arange(32) < count)[:, None])
         if degree is None:
             with pytest.raises(ValueError, match=r"`swatches` must be at least 8 .* found 7"):
                 fit(SOURCE, measured)
@@ -71,7 +71,7 @@ def test_too_few_swatches_are_refused_and_few_allow_only_degree_one():
 def test_held_out_swatches_are_not_seen():
     """Noise alone: a fit of degree 2 looks better on what it has seen, and is worse on what it has not."""
     light = np.clip(SOURCE * 0.7 + 0.05 + 0.05 * np.random.default_rng(1).standard_normal(SOURCE.shape), 0, 1)
-    measured = Measured(light, EVERYWHERE)
+    measured = Swatches(light, EVERYWHERE)
     seen = difference(terms(SOURCE, 2) @ solved(SOURCE, measured, 2).T, light).mean()
     assert fit(SOURCE, measured).after > 1.1 * seen
 
@@ -79,16 +79,16 @@ def test_held_out_swatches_are_not_seen():
 def test_the_middle_of_every_swatch_is_measured():
     pose = posed(CARD, width=300, degrees=200, jitter=0.2, size=(560, 560))
     pixels = photographed(drawn(CARD), pose, (560, 560), light_at=0.6, noise=0.01, points=2)
-    found = measure(pixels, pose, CARD)
+    found = measure_swatches(pixels, pose, CARD)
     assert found.trusted.all()
     assert difference(found.light, 0.6 * SOURCE).max() < 1.5
-    bright = measure(photographed(drawn(CARD), pose, (560, 560), light_at=1.7, points=2), pose, CARD)
+    bright = measure_swatches(photographed(drawn(CARD), pose, (560, 560), light_at=1.7, points=2), pose, CARD)
     assert (bright.trusted == (1.7 * SOURCE < 1)).all()
 
 
 def test_a_swatch_beyond_the_edge_is_not_measured():
     pose = posed(CARD, width=300, size=(420, 420), shift=(60, 0))
-    found = measure(np.full((420, 420, 3), 99, np.uint8), pose, CARD)
+    found = measure_swatches(np.full((420, 420, 3), 99, np.uint8), pose, CARD)
     right = [swatch.box.x + swatch.box.width > 92 for swatch in CARD.chart]
     assert found.trusted.any() and not found.trusted[right].any()
 
@@ -96,7 +96,7 @@ def test_a_swatch_beyond_the_edge_is_not_measured():
 def test_photographs_are_brought_to_one_exposure():
     light = terms(SOURCE, 2) @ polynomial(2).T
     stops = np.array([-1.0, 0.5, 0.0, 0.2, -0.3])
-    shots = [Measured(light * 2**stop, light * 2**stop < 1) for stop in stops]
+    shots = [Swatches(light * 2**stop, light * 2**stop < 1) for stop in stops]
     common, found = pooled(shots, [None] * 5)
     assert np.allclose(np.log2(found), stops[:, None], atol=1e-6) and common.trusted.all()
     assert np.allclose(common.light, light)
@@ -108,7 +108,7 @@ def test_what_the_scene_says_of_exposure_is_taken_out_of_the_colours():
     nothing is brought to the others by its chart, each channel by itself."""
     light = 0.4 * terms(SOURCE, 2) @ polynomial(2).T
     gains = np.array([0.5, 0.45, 0.55])[None] * np.array([1, 1.3, 0.8, 0.9])[:, None]
-    shots = [Measured(light * gain, EVERYWHERE) for gain in gains]
+    shots = [Swatches(light * gain, EVERYWHERE) for gain in gains]
     for known in (list(gains), [*gains[:2], None, gains[3]]):
         common, found = pooled(shots, known)
         assert np.allclose(found, gains, rtol=1e-6) and np.allclose(common.light, light)
@@ -117,6 +117,6 @@ def test_what_the_scene_says_of_exposure_is_taken_out_of_the_colours():
 def test_light_is_that_of_the_transforms_and_the_file_says_what_it_is():
     levels = torch.arange(256, dtype=torch.float64) / 255
     assert np.allclose(colour_fit.LIGHT, to_linear(levels), atol=1e-6)
-    said = fit(SOURCE, Measured(SOURCE, EVERYWHERE)).to_dict()
+    said = fit(SOURCE, Swatches(SOURCE, EVERYWHERE)).to_dict()
     assert {k: said[k] for k in ("schema", "kind", "light")} == {"schema": 1, "kind": "polynomial", "light": "linear"}
     assert len(said["coefficients"]) == 3 and len(said["coefficients"][0]) == {1: 4, 2: 10}[said["degree"]]

@@ -8,20 +8,20 @@ import pytest
 
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import card_picture
-from attacks.physical.colour_fit import asked, difference, gains, terms
-from attacks.physical.looks import look
+from attacks.physical.colour_fit import difference, gains, nominal, terms
+from attacks.physical.photo_measure import measure_photo
 from attacks.physical.photos import Photo
 from attacks.physical.rectify import from_corners
 from attacks.physical.scoring import colours_of
 from attacks.physical.simulation.camera import printed
 from attacks.physical.simulation.photographs import photograph
 from attacks.physical.simulation.shots import Ranges, draw
-from attacks.physical.views import Placement
+from attacks.physical.views import PlacementRecord
 from tests.helpers.photographed import clutter, encoded
 
 CARD, DPI, SIDE = card(80, 80, group=7), 75, 64
 QUAD = ((0.35, 0.3), (0.7, 0.3), (0.7, 0.65), (0.35, 0.65))
-WHERE = Placement(("scene",), (SIDE, SIDE), (16, 16), ((QUAD,),), None)
+WHERE = PlacementRecord(("scene",), (SIDE, SIDE), (16, 16), ((QUAD,),), None)
 STOPS = -1.0
 
 
@@ -45,7 +45,7 @@ def shots():
 def looks(shots, of=0):
     said = [Photo(Path("x"), f"{i}.jpg", 0) for i in range(len(shots))]
     return [
-        look(photo, pixels, picture(of), CARD, None, WHERE, "photo")
+        measure_photo(photo, pixels, picture(of), CARD, None, WHERE, "photo")
         for photo, (pixels, _) in zip(said, shots, strict=True)
     ]
 
@@ -58,7 +58,7 @@ def own(shots):
 def off(fit):
     """The mean difference of colour between a map and the ink itself."""
     colours = np.array([swatch.colour for swatch in CARD.chart], np.uint8)
-    return difference(terms(asked(CARD), fit.degree) @ fit.coefficients.T, printed(colours[None], 0.5)[0]).mean()
+    return difference(terms(nominal(CARD), fit.degree) @ fit.coefficients.T, printed(colours[None], 0.5)[0]).mean()
 
 
 def test_the_map_is_the_inks_and_the_exposure_is_the_cameras(shots, own):

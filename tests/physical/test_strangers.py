@@ -12,7 +12,7 @@ from attacks.perturbations.patch.card import SIDES, Box, card, card_from
 from attacks.physical.rectify import from_corners, natural_size, quad_of, rectified
 from attacks.physical.score import MEASURES, Judged, compared
 from attacks.physical.simulation import simulate
-from attacks.physical.views import placement
+from attacks.physical.views import read_placement
 from tests.helpers.simulated import drawn, printed_run, smooth
 
 NASTY = [None, "x", "../../x", "a\nb: c", -1, 1e308, float("nan"), float("inf"), 10**400, [], {}, True, [[]]]
@@ -59,7 +59,7 @@ def test_what_is_no_placement_is_refused(tmp_path):
     said = {"pictures": ["a", "b"], "size": [8, 8], "texture": [4, 4], "quads": [[quad], [quad]], "target": "c"}
     path = tmp_path / "placement.json"
     path.write_text(json.dumps(said))
-    assert placement(tmp_path).pictures == ("a", "b")
+    assert read_placement(tmp_path).pictures == ("a", "b")
     harmless = [("target", None), *((("target", text)) for text in ("x", "../../x", "a\nb: c"))]
     for where, value, made in broken(said):
         texts = where[0] == "pictures" and value == "x"
@@ -67,11 +67,11 @@ def test_what_is_no_placement_is_refused(tmp_path):
             continue
         path.write_text(json.dumps(made))
         with pytest.raises(ValueError, match=r"not what a run writes|not JSON"):
-            placement(tmp_path)
+            read_placement(tmp_path)
             raise AssertionError(f"{where} = {value!r} was taken")
     path.write_text("[" * 100_000)
     with pytest.raises(ValueError, match="not JSON"):
-        placement(tmp_path)
+        read_placement(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", "..", ".", "", "a\nb", "a\0", "a\\b"])
@@ -80,7 +80,7 @@ def test_no_name_of_a_picture_leads_out_of_its_folder(tmp_path, name):
     said = {"pictures": [name], "size": [8, 8], "texture": [4, 4], "quads": quads, "target": None}
     (tmp_path / "placement.json").write_text(json.dumps(said))
     with pytest.raises(ValueError, match="that of a file"):
-        placement(tmp_path)
+        read_placement(tmp_path)
 
 
 def test_scores_that_are_no_numbers_are_refused():

@@ -12,8 +12,8 @@ from attacks.data.images import load_image, to_bytes
 from attacks.data.pictures import square
 from attacks.evaluation.intervals import Interval, interval, wilson
 from attacks.physical import score
-from attacks.physical.looks import file_name
 from attacks.physical.next_preset import ranges, staged
+from attacks.physical.photo_measure import file_name
 from attacks.physical.photos import Photo, listed, quads, read
 from attacks.physical.rectify import Pose
 from attacks.physical.views import photo_view, scene_view

@@ -142,7 +142,7 @@ def _cover(start: float, stop: float, first: int, last: int) -> NDArray[np.float
 
 
 def _weights(texels: int, first: int, last: int, start: float, step: float) -> NDArray[np.float32]:
-    """Bilinear weights (pixels first..last, texels); the texture begins at pixel `start`, a pixel is `step` texels."""
+    """Bilinear weights (pixels first..last, texels) of a texture from pixel `start` on, `step` texels a pixel."""
     centres = (np.arange(first, last) + 0.5 - start) * step - 0.5
     weights = np.clip(1 - np.abs(centres[:, None] - np.arange(texels)) / max(1.0, step), 0, None)
     return np.asarray(weights / weights.sum(1, keepdims=True), np.float32)

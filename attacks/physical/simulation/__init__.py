@@ -18,7 +18,7 @@ from attacks.perturbations.patch.card import Card, card_from
 from attacks.physical.simulation.camera import Pixels, filed, printed
 from attacks.physical.simulation.photographs import MM, photograph
 from attacks.physical.simulation.shots import Ranges, draw
-from attacks.physical.views import placement
+from attacks.physical.views import read_placement
 from attacks.runtime.files import atomic, write_json
 
 __all__ = ["Ranges", "simulate"]
@@ -124,16 +124,16 @@ def _subject(run: Path, strength: float) -> Subject:
     for path in (sheet, raster):
         if not path.is_file():
             raise FileNotFoundError(f"`{path}` is missing: run `python scripts/print_patch.py {run}` first")
-    said, where = read_json(sheet), placement(run)
+    content, placement = read_json(sheet), read_placement(run)
     try:
-        card, name, dpi = card_from(said["card"]), str(said["id"]), said["dpi"]
+        card, name, dpi = card_from(content["card"]), str(content["id"]), content["dpi"]
         if type(dpi) is not int or not 1 <= dpi <= MOST_DPI:
             raise ValueError(f"`dpi` must be a whole number of 1..{MOST_DPI}")
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"`{sheet}` is not as print_patch writes it ({type(error).__name__}: {error})") from None
     pictures = tuple(
         (each, run / "pictures" / "clean" / f"{each}.png", quads)
-        for each, quads in zip(where.pictures, where.quads, strict=True)
+        for each, quads in zip(placement.pictures, placement.quads, strict=True)
     )
     pixels = _read(raster)
     if any(abs(side - of * dpi / MM) > 2 for side, of in zip(pixels.shape, (card.height, card.width), strict=False)):
