@@ -110,15 +110,6 @@ def test_moves_are_feasible(name, value, scale):
 
 
 @every_set
-@given(seeds, scales)
-@few
-def test_project_is_idempotent(name, value, scale):
-    images = pictures(value, dtype=double)
-    once = make(name).project(random_like(images, value, scale), images)
-    torch.testing.assert_close(make(name).project(once, images), once, rtol=0, atol=2e-15)
-
-
-@every_set
 @given(seeds, st.floats(0, 1))
 @few
 def test_project_leaves_a_feasible_point_alone(name, value, share):

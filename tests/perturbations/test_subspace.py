@@ -6,7 +6,7 @@ from torch import nn
 
 from attacks import EOT, PGD, SGD, Toward, attack
 from attacks.perturbations.spectral import LowFrequency
-from attacks.perturbations.subspace import Grey, Masked, filtered
+from attacks.perturbations.subspace import Grey, Masked
 from attacks.perturbations.universal import L0, L1, L2, Linf, Universal
 from transforms import Affine, Compose
 
@@ -59,16 +59,6 @@ def test_an_attack_stays_within_the_mask_and_gains(net, inner, rows, optimiser):
 def test_a_mask_of_ones_is_no_mask_bit_for_bit(net, inner):
     plain, masked = run(net, inner)[-1], run(net, Masked(inner, torch.ones(1, 1, *SIZE)))[-1]
     assert torch.equal(plain.delta, masked.delta)
-
-
-@every_ball
-def test_random_points_spend_the_budget_within_the_mask(inner):
-    images = torch.full((3, 3, *SIZE), 0.5, dtype=double)
-    masked = Masked(inner, mask(3))
-    for delta in (masked.noise(images, seed()), masked.start(images, seed())):
-        assert not (delta * (1 - mask(3))).any()
-    wanted = torch.full((3,), float(inner.eps), dtype=double)
-    torch.testing.assert_close(masked.norm(masked.noise(images, seed())), wanted, rtol=1e-12, atol=0)
 
 
 @every_ball
@@ -137,14 +127,6 @@ def test_grey_is_the_nearest_grey_point_of_the_box():
     torch.testing.assert_close(Grey(Linf(0.1)).project(delta, images), wanted, rtol=0, atol=1e-15)
 
 
-def test_wraps_nest(net):
-    both = Masked(Grey(LowFrequency(L2(0.7), 5)), mask())
-    for step in run(net, both):
-        assert not (step.delta * (1 - mask())).any()
-        torch.testing.assert_close(step.delta[:, :1].expand_as(step.delta), step.delta, rtol=0, atol=1e-15)
-        assert (both.norm(step.delta) <= 0.7 * (1 + 1e-12)).all()
-
-
 def test_moves_pass_through_every_restriction():
     images = torch.full((3, 3, *SIZE), 0.5, dtype=double)
     wild = torch.randn(3, 3, *SIZE, generator=seed(1), dtype=double) / 100
@@ -154,15 +136,6 @@ def test_moves_pass_through_every_restriction():
     assert (wanted - wild).abs().max() > 0.01
     torch.testing.assert_close(nested.move(wild, 0 * wild, images), wanted, rtol=0, atol=1e-15)
     torch.testing.assert_close(shared.move(wild[:1], 0 * wild[:1], images), wanted[:1], rtol=0, atol=1e-15)
-
-
-def test_filtered_changes_the_gradient_and_nothing_else():
-    delta, matrix = torch.randn(2, 5, 5, dtype=double).requires_grad_(), torch.randn(5, 5, dtype=double)
-    found = filtered(delta, lambda grad: (matrix + matrix.T) @ grad)
-    assert torch.equal(found, delta)
-    weight = torch.randn(2, 5, 5, dtype=double)
-    (grad,) = torch.autograd.grad((found * weight).sum(), delta)
-    torch.testing.assert_close(grad, (matrix + matrix.T) @ weight)
 
 
 @pytest.mark.parametrize(

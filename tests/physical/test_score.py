@@ -175,7 +175,9 @@ def test_colours_are_fitted_and_exposures_told_apart(scored):
 
 def test_each_photograph_is_compared_with_its_own_picture(run, photos, monkeypatch):
     seen, own = [], [to_bytes(load_image(run / "pictures/clean" / f"{name}.png")[0]) for name in names_of(run)]
-    monkeypatch.setattr(scoring, "measure_photo", lambda photo, _, clean, *rest: seen.append((photo.row, clean)) or int("no"))
+    monkeypatch.setattr(
+        scoring, "measure_photo", lambda photo, _, clean, *rest: seen.append((photo.row, clean)) or int("no")
+    )
     with pytest.raises(ValueError, match="could be scored"):
         scoring.score_photos(run, photos, device="cpu")
     assert {row for row, _ in seen} == {0, 1} and all(np.array_equal(own[row], clean) for row, clean in seen)

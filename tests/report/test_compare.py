@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -227,15 +226,3 @@ def test_too_much_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("attacks.report.compare.MOST_PAIRS", 0)
     with pytest.raises(ValueError, match="more than 0 pairs"):
         pairs_of(tmp_path / "a", tmp_path / "b")
-
-
-def test_the_script_runs_from_anywhere(tmp_path):
-    folder = made(tmp_path / "a", shares(0))
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "compare.py"), str(folder)],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (0, "") and "index: " in done.stdout

@@ -73,16 +73,6 @@ def test_a_quad_in_perspective_has_its_corners_where_it_says():
     assert (shown != inside).sum() < 0.003 * inside.sum()
 
 
-def test_an_ellipse_is_round_and_leaves_the_corners_alone():
-    base = torch.zeros(1, 3, 64, 64, dtype=double)
-    found = pictures(Patch((32, 32), shape="ellipse"), base, torch.ones(1, 3, 32, 32, dtype=double))
-    assert float(found[0, 0].sum()) == pytest.approx(torch.pi / 4 * 32 * 32, rel=2e-3)
-    assert not found[..., 16, 16].any()
-    assert (found[..., 31, 31] == 1).all()
-    torch.testing.assert_close(found, found.flip(-1), rtol=0, atol=1e-12)
-    torch.testing.assert_close(found, found.mT, rtol=0, atol=1e-12)
-
-
 def test_rows_of_delta_are_pictures_of_their_own():
     patch, views = Patch((6, 8), QUAD, shape="ellipse"), Compose([Affine(degrees=30)])
     u = torch.rand(2, views.dims, generator=seed(), dtype=double)
