@@ -80,7 +80,7 @@ def _why(error: Exception) -> str:
 def shown(name: str) -> str:
     """A file's name as reports, tables and a terminal have it: what cannot be printed as %0A is of a line's end. Two
     names stay two, and none can end a line, move a cursor, or fail to be written as UTF-8."""
-    return _ODD.sub(lambda found: found[0] if _harmless(found[0]) else quote(os.fsencode(found[0])), name)
+    return _ODD.sub(lambda match: match[0] if _harmless(match[0]) else quote(os.fsencode(match[0])), name)
 
 
 def _harmless(letter: str) -> bool:
@@ -133,12 +133,12 @@ def load_texture(path: str | Path) -> Tensor:
 def file_names(names: tuple[str, ...]) -> list[str]:
     """A PNG name for each picture: its stem; where another has the same, the name of its file, or its name with its
     folders. Where even these meet, all are numbered. None leads to another folder, or is longer than names may be."""
-    found = dict.fromkeys(range(len(names)), "")
+    stems = dict.fromkeys(range(len(names)), "")
     for form in (lambda name: Path(name).stem, lambda name: Path(name).name, lambda name: name):
-        taken = Counter(found.values())
-        found |= {i: _inside(form(names[i])) for i, name in found.items() if not name or taken[name] > 1}
-    clash = len(set(found.values())) < len(found)
-    return [f"{f'{i}-' if clash else ''}{name}.png" for i, name in found.items()]
+        counts = Counter(stems.values())
+        stems |= {i: _inside(form(names[i])) for i, name in stems.items() if not name or counts[name] > 1}
+    clash = len(set(stems.values())) < len(stems)
+    return [f"{f'{i}-' if clash else ''}{name}.png" for i, name in stems.items()]
 
 
 def _inside(name: str) -> str:

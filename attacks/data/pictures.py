@@ -43,11 +43,11 @@ class Shelf:
 
     def read(self, rows: Sequence[int]) -> Tensor:
         """Some of them, (n,3,H,W). Raises ValueError for a file that is not the one that it was."""
-        found = [self.load(row) for row in rows]
-        for row, image in zip(rows, found, strict=True):
+        images = [self.load(row) for row in rows]
+        for row, image in zip(rows, images, strict=True):
             if digest(image) != self.digests[row]:
                 raise ValueError(f"`{self.names[row]}` has changed since the run began; leave the pictures alone")
-        return torch.stack(found)
+        return torch.stack(images)
 
     def remarks(self) -> tuple[str, ...]:
         """All that was said of the pictures that are here, and of those that are not."""
@@ -94,7 +94,7 @@ def read_entries(entries: list[Entry], notes: list[str], size: int, unreadable: 
     failed: list[tuple[Entry, Exception]] = []
     for entry in entries:
         try:
-            image, said = load_image(entry.path)
+            image, file_notes = load_image(entry.path)
             cut = square(image, size)
         except Exception as error:  # what a broken file makes Pillow raise has no common ancestor
             failed.append((entry, error))
@@ -102,8 +102,8 @@ def read_entries(entries: list[Entry], notes: list[str], size: int, unreadable: 
         whole.append(entry)
         digests.append(digest(cut))
         if image.shape[1:] != (size, size):
-            said.append(f"{entry.name}: {image.shape[2]}x{image.shape[1]} resized and cropped to {size}x{size}")
-        changes.append(tuple(said))
+            file_notes.append(f"{entry.name}: {image.shape[2]}x{image.shape[1]} resized and cropped to {size}x{size}")
+        changes.append(tuple(file_notes))
     if failed and (unreadable == "refuse" or not whole):
         raise _refusal(failed, len(entries), unreadable)
     missing = tuple(f"{entry.name}: left out, {_reason(entry, error)}" for entry, error in failed)
@@ -120,8 +120,8 @@ def read_entries(entries: list[Entry], notes: list[str], size: int, unreadable: 
 
 def _reason(entry: Entry, error: Exception) -> str:
     path = shown(str(entry.path))
-    said = str(error) if path in str(error) else f"image `{path}` cannot be read ({type(error).__name__}: {error})"
-    return " ".join(f"{entry.where + ': ' if entry.where else ''}{said}".split())
+    message = str(error) if path in str(error) else f"image `{path}` cannot be read ({type(error).__name__}: {error})"
+    return " ".join(f"{entry.where + ': ' if entry.where else ''}{message}".split())
 
 
 def _refusal(failed: list[tuple[Entry, Exception]], count: int, unreadable: str) -> Exception:

@@ -109,8 +109,8 @@ class Smoothed(Wrapped):
     def smooth(self, grad: Tensor) -> Tensor:
         """The convolution."""
         rows, columns = (gaussian_band(side, self.sigma, grad.dtype, grad.device) for side in grad.shape[2:])
-        found: Tensor = rows @ grad @ columns
-        return found
+        smoothed: Tensor = rows @ grad @ columns
+        return smoothed
 
 
 def dct_matrix(side: int) -> Tensor:
@@ -139,5 +139,5 @@ def gaussian_band(side: int, sigma: float, dtype: torch.dtype, device: torch.dev
     weights = weights / weights.sum()
     apart = torch.arange(side)[:, None] - torch.arange(side)
     band = weights[apart.clamp(-radius, radius) + radius] * (apart.abs() <= radius)
-    found: Tensor = band.to(device, dtype)
-    return found
+    matrix: Tensor = band.to(device, dtype)
+    return matrix

@@ -196,8 +196,8 @@ class Grey(Wrapped):
 
 def filtered(delta: Tensor, by: Map) -> Tensor:
     """`delta`; its gradient passes through `by`, which must be linear and its own adjoint."""
-    found: Tensor = _Filtered.apply(delta, by)
-    return found
+    result: Tensor = _Filtered.apply(delta, by)
+    return result
 
 
 class _Filtered(torch.autograd.Function):

@@ -32,18 +32,18 @@ def aligned(grey: NDArray[np.uint8], card: Card, homography: Floats, tags: Itera
     edges = np.array(list(_edges(card, set(tags))))
     module = card.tags[0].box.width / MODULES
     # Only the part of the photograph that shows the card.
-    seen = project(homography, Box(0, 0, card.width, card.height).corners)
+    shown = project(homography, Box(0, 0, card.width, card.height).corners)
     limit = np.array(grey.shape[::-1])
-    (left, top), (right, low) = (np.clip(v, 0, limit).astype(int) for v in (seen.min(0), seen.max(0) + 1))
+    (left, top), (right, low) = (np.clip(v, 0, limit).astype(int) for v in (shown.min(0), shown.max(0) + 1))
     light: NDArray[np.float32] = LIGHT[grey[top:low, left:right]]
     shift = np.array([[1.0, 0, -left], [0, 1, -top], [0, 0, 1]])
-    found = shift @ homography
+    current = shift @ homography
     for _ in range(ROUNDS):
         places, lines = [], []
         for start, end in edges:
-            a, b = project(found, [start, end])
+            a, b = project(current, [start, end])
             outward = np.array([end[1] - start[1], start[0] - end[0]]) / np.hypot(*(end - start))
-            far = project(found, [(start + end) / 2 + module * outward, (start + end) / 2])
+            far = project(current, [(start + end) / 2 + module * outward, (start + end) / 2])
             reach = max(2.0, REACH * float(np.linalg.norm(far[0] - far[1])))
             if min(*a, *b) < reach or (np.maximum(a, b) > np.array(light.shape[::-1]) - 1 - reach).any():
                 continue
@@ -51,8 +51,8 @@ def aligned(grey: NDArray[np.uint8], card: Card, homography: Floats, tags: Itera
             lines += [edge_line(light, a, b, reach)] * len(POINTS)
         if len(places) < 8 * len(POINTS):
             return homography
-        found = _moved(found, np.array(places), np.array(lines))
-    return np.asarray(np.linalg.inv(shift) @ found)
+        current = _moved(current, np.array(places), np.array(lines))
+    return np.asarray(np.linalg.inv(shift) @ current)
 
 
 def _edges(card: Card, tags: set[int]) -> Iterable[tuple[Sequence[float], Sequence[float]]]:
@@ -79,12 +79,12 @@ def _moved(homography: Floats, places: Floats, lines: Floats) -> Floats:
     far off its line counts little)."""
     middle, size = places.mean(0), np.abs(places - places.mean(0)).max()
     unit = np.array([[size, 0, middle[0]], [0, size, middle[1]], [0, 0, 1]])
-    found = homography @ unit
-    found /= found[2, 2]
+    current = homography @ unit
+    current /= current[2, 2]
     x = np.c_[(places - middle) / size, np.ones(len(places))]
     for _ in range(6):
-        w = x @ found[2]
-        seen = (x @ found[:2].T) / w[:, None]
+        w = x @ current[2]
+        seen = (x @ current[:2].T) / w[:, None]
         off = (seen * lines[:, :2]).sum(1) + lines[:, 2]
         trust = 1 / (1 + (off / SOFT) ** 2)
         slope = np.concatenate(
@@ -92,5 +92,5 @@ def _moved(homography: Floats, places: Floats, lines: Floats) -> Floats:
         )
         slope /= w[:, None]
         step = np.linalg.lstsq(slope * trust[:, None] ** 0.5, -off * trust**0.5, rcond=None)[0]
-        found = found + np.append(step, 0).reshape(3, 3)
-    return np.asarray(found @ np.linalg.inv(unit))
+        current = current + np.append(step, 0).reshape(3, 3)
+    return np.asarray(current @ np.linalg.inv(unit))

@@ -121,12 +121,12 @@ def gains(
     known = rectified(picture, edge, whole, (rows, columns))
     seen = rectified(photo, scene, whole, (rows, columns))
     x, y = np.meshgrid(np.linspace(0, width, columns + 1), np.linspace(0, height, rows + 1))
-    there = project(scene, np.stack([x, y], -1))  # the cells' corners
-    shown = _cells(((there >= 0) & (there <= [photo.shape[1] - 1, photo.shape[0] - 1])).all(-1))
+    points = project(scene, np.stack([x, y], -1))  # the cells' corners
+    shown = _cells(((points >= 0) & (points <= [photo.shape[1] - 1, photo.shape[0] - 1])).all(-1))
     back = np.asarray(np.linalg.inv(homography), np.float64)
-    at, margin = project(back, there), BESIDE * min(card.width, card.height)
+    at, margin = project(back, points), BESIDE * min(card.width, card.height)
     shown &= _cells(((at < -margin) | (at > np.array([card.width, card.height]) + margin)).any(-1))
-    found = np.ones(3)
+    result = np.ones(3)
     for channel in range(3):
         levels = np.stack([known[..., channel], seen[..., channel]])
         use = shown & ((levels >= DARK) & (levels < FULL)).all(0)
@@ -138,8 +138,8 @@ def gains(
         alike = common / (before.std() * after.std() + 1e-4)  # of one colour alone nothing follows
         if not (high - low <= ALIKE and alike >= SAME):
             return None
-        found[channel] = 2**middle
-    return found
+        result[channel] = 2**middle
+    return result
 
 
 def _cells(corners: Any) -> NDArray[np.bool_]:
@@ -169,21 +169,21 @@ def pooled(measured: Sequence[Swatches], known: Sequence[Floats | None]) -> tupl
         common = _median(masked / charts[:, None, None], 0)
         off = (masked / charts[:, None, None] / common).reshape(len(light), -1)
         charts *= np.nan_to_num(_median(off, 1), nan=1.0)
-    found = np.repeat(charts[:, None] / np.median(charts), 3, 1)
+    gain = np.repeat(charts[:, None] / np.median(charts), 3, 1)
     sure = [i for i, gain in enumerate(known) if gain is not None]
     if sure:
         scene = np.array([known[i] for i in sure], np.float64)
-        found *= np.median(scene / found[sure], 0)
-        found[sure] = scene
-    common = _median(np.where(trusted, light, np.nan) / found[:, None], 0)
-    return Swatches(np.nan_to_num(common), np.asarray(trusted.any(0))), found
+        gain *= np.median(scene / gain[sure], 0)
+        gain[sure] = scene
+    common = _median(np.where(trusted, light, np.nan) / gain[:, None], 0)
+    return Swatches(np.nan_to_num(common), np.asarray(trusted.any(0))), gain
 
 
 def _median(values: Floats, axis: int) -> Floats:
     """The median of what is not NaN; NaN where nothing is."""
     empty = np.asarray(np.isnan(values).all(axis, keepdims=True))
-    found = np.asarray(np.nanmedian(np.where(empty, 0.0, values), axis, keepdims=True))
-    return np.asarray(np.where(empty, np.nan, found).squeeze(axis))
+    median = np.asarray(np.nanmedian(np.where(empty, 0.0, values), axis, keepdims=True))
+    return np.asarray(np.where(empty, np.nan, median).squeeze(axis))
 
 
 def fit(source: Floats, measured: Swatches) -> ColourFit:
@@ -217,13 +217,13 @@ def fit(source: Floats, measured: Swatches) -> ColourFit:
 
 def _held_out(source: Floats, measured: Swatches, degree: int, rows: NDArray[np.intp]) -> Floats:
     """Each of these swatches as predicted from all others."""
-    found = []
+    predictions = []
     for row in rows:
         trusted = measured.trusted.copy()
         trusted[row] = False
         coefficients = solved(source, Swatches(measured.light, trusted), degree)
-        found.append(terms(source[row : row + 1], degree) @ coefficients.T)
-    return np.concatenate(found)
+        predictions.append(terms(source[row : row + 1], degree) @ coefficients.T)
+    return np.concatenate(predictions)
 
 
 def solved(source: Floats, measured: Swatches, degree: int) -> Floats:
@@ -232,15 +232,15 @@ def solved(source: Floats, measured: Swatches, degree: int) -> Floats:
     rows = terms(source, degree)
     same = np.zeros((3, rows.shape[1]))
     same[[0, 1, 2], [1, 2, 3]] = 1.0  # the colours as they are
-    found = same.copy()
+    coefficients = same.copy()
     for channel in range(3):
         use = measured.trusted[:, channel]
         weight = (np.clip(measured.light[use, channel], 0, None) + 0.02) ** (-2 / 3)
         a = rows[use] * weight[:, None]
         b = measured.light[use, channel] * weight - a @ same[channel]
         size = np.trace(a.T @ a) / a.shape[1]
-        found[channel] += np.linalg.solve(a.T @ a + RIDGE * size * np.eye(a.shape[1]), a.T @ b)
-    return found
+        coefficients[channel] += np.linalg.solve(a.T @ a + RIDGE * size * np.eye(a.shape[1]), a.T @ b)
+    return coefficients
 
 
 def terms(light: Floats, degree: int) -> Floats:

@@ -86,8 +86,10 @@ def detect(photo: Bytes, card: Card) -> Detection:
         twice |= {number for number in numbers if number in wanted and numbers.count(number) > 1}
         if wanted <= set(own):
             break
-    found = {number: refined(grey, corners) for number, corners in sorted(own.items()) if number not in twice}
-    return Detection(found, tuple(sorted(others)), tuple(sorted(twice)))
+    corners_by_number = {
+        number: refined(grey, corners) for number, corners in sorted(own.items()) if number not in twice
+    }
+    return Detection(corners_by_number, tuple(sorted(others)), tuple(sorted(twice)))
 
 
 def grey_of(photo: Bytes) -> Bytes:
@@ -132,15 +134,18 @@ def refined(grey: Bytes, corners: Floats) -> Floats:
     if min(light.shape) < 2:
         return corners
     origin = np.array([x, y], np.float64)
-    found = corners - origin
+    current = corners - origin
     for _ in range(2):
-        lines = [edge_line(light, found[i], found[(i + 1) % 4], max(2.0, REACH * module)) for i in range(4)]
+        lines = [edge_line(light, current[i], current[(i + 1) % 4], max(2.0, REACH * module)) for i in range(4)]
         with np.errstate(divide="ignore", invalid="ignore"):
             meets = np.array([np.cross(lines[i - 1], lines[i]) for i in range(4)])
-            found = meets[:, :2] / meets[:, 2:]
-        if not np.isfinite(found).all() or np.linalg.norm(found + origin - corners, axis=1).max() > 2 * module + 2:
+            current = meets[:, :2] / meets[:, 2:]
+        if (
+            not np.isfinite(current).all()
+            or np.linalg.norm(current + origin - corners, axis=1).max() > 2 * module + 2
+        ):
             return corners
-    return np.asarray(found + origin)
+    return np.asarray(current + origin)
 
 
 def edge_line(light: NDArray[np.float32], start: Floats, end: Floats, reach: float) -> Floats:

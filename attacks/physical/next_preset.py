@@ -30,7 +30,7 @@ def ranges(measured: Sequence[PhotoMeasurement], stops: Sequence[float]) -> dict
     if not scenes:
         return {}
     poses = [pose for pose, _ in scenes]
-    found: dict[str, dict[str, Any]] = {
+    stages: dict[str, dict[str, Any]] = {
         "perspective": {"jitter": min(MOST, round(max(pose.jitter for pose in poses), 4))},
         "affine": {
             "degrees": _span(_unwound([pose.degrees for pose in poses])),
@@ -39,8 +39,8 @@ def ranges(measured: Sequence[PhotoMeasurement], stops: Sequence[float]) -> dict
         },
     }
     if stops:
-        found["exposure"] = {"stops": _span(list(stops))}
-    return found
+        stages["exposure"] = {"stops": _span(list(stops))}
+    return stages
 
 
 def _unwound(degrees: Sequence[float]) -> list[float]:
@@ -57,8 +57,8 @@ def _span(values: Sequence[float]) -> list[float]:
 def staged(own: dict[str, Any], measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The run's stages, those that were measured replaced: the pose first, then all others in their order."""
     names = (*POSES, *measured)
-    kept = {name: value for name, value in own.items() if re.sub(r"\d+$", "", name) not in names}
-    return {**measured, **kept} if measured else dict(own)
+    others = {name: value for name, value in own.items() if re.sub(r"\d+$", "", name) not in names}
+    return {**measured, **others} if measured else dict(own)
 
 
 def content(config: dict[str, Any], measured: dict[str, dict[str, Any]], colour: Path | None) -> str:

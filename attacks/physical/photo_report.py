@@ -114,8 +114,8 @@ def _short(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _words(said: dict[str, float]) -> str:
-    value = Interval(**said)
+def _words(row: dict[str, float]) -> str:
+    value = Interval(**row)
     return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 

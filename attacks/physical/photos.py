@@ -44,7 +44,7 @@ def listed(folder: Path, pictures: Sequence[str], chosen: str | None = None) -> 
         raise FileNotFoundError(f"photographs: `{folder}` is no folder (paths are relative to {Path.cwd()})")
     if chosen is not None and chosen not in pictures:
         raise ValueError(f"`--picture` must be one of the run's pictures ({_some(pictures)}); got {chosen!r}")
-    found, notes = [], []
+    photos, notes = [], []
     for path in sorted(_files(folder, pictures)):
         name = printable(path.relative_to(folder).as_posix())
         if path.suffix.lower() in RAW:
@@ -55,11 +55,11 @@ def listed(folder: Path, pictures: Sequence[str], chosen: str | None = None) -> 
         if shown is None:
             notes.append(f"{name}: left out, no picture of the run is meant; name it PICTURE{PART}{path.name}")
         else:
-            found.append(Photo(path, name, list(pictures).index(shown)))
-    if not found:
+            photos.append(Photo(path, name, list(pictures).index(shown)))
+    if not photos:
         more = f"; {notes[0]}" if notes else ""
         raise ValueError(f"photographs: `{folder}` holds none of the run's pictures ({_some(pictures)}){more}")
-    return found, notes
+    return photos, notes
 
 
 def _files(folder: Path, pictures: Sequence[str]) -> list[Path]:
@@ -115,11 +115,11 @@ def quads(text: str, photos: Sequence[Photo]) -> dict[str, NDArray[np.float64]]:
         corners = quad_of(numbers, "--quad")
         return {photo.name: corners for photo in photos}
     try:
-        said: Any = json.loads(Path(text).read_text(encoding="utf-8"))
+        content: Any = json.loads(Path(text).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"`--quad`: `{text}` is not JSON ({error})") from None
     names = {photo.name for photo in photos}
-    if not isinstance(said, dict) or not set(said) <= names:
-        strange = f"; {sorted(set(said) - names)[0]!r} is none" if isinstance(said, dict) else ""
-        raise ValueError(f'`--quad`: `{text}` must be {{"photograph.jpg": [[x, y], ...], ...}}{strange}')
-    return {name: quad_of(value, f"--quad: {name}") for name, value in said.items()}
+    if not isinstance(content, dict) or not set(content) <= names:
+        unknown = f"; {sorted(set(content) - names)[0]!r} is none" if isinstance(content, dict) else ""
+        raise ValueError(f'`--quad`: `{text}` must be {{"photograph.jpg": [[x, y], ...], ...}}{unknown}')
+    return {name: quad_of(value, f"--quad: {name}") for name, value in content.items()}

@@ -88,20 +88,20 @@ def _laid(places: Mapping[int, Floats], tags: Mapping[int, Floats]) -> Fit:
     numbers = tuple(sorted(tags))
     source = np.concatenate([places[number] for number in numbers])
     seen = np.concatenate([tags[number] for number in numbers])
-    found, _ = extra("cv2").findHomography(source, seen, 0)
-    if found is None or not np.isfinite(found).all():
+    matrix, _ = extra("cv2").findHomography(source, seen, 0)
+    if matrix is None or not np.isfinite(matrix).all():
         return Fit(np.eye(3), numbers, math.inf, math.inf)
-    homography = np.asarray(found, np.float64)
+    homography = np.asarray(matrix, np.float64)
     errors = np.linalg.norm(project(homography, source) - seen, axis=1)
     if not visible(homography, source):
         return Fit(homography, numbers, math.inf, math.inf)
     return Fit(homography, numbers, float(np.sqrt((errors**2).mean())), float(errors.max()))
 
 
-def _off(found: Fit, tags: Mapping[int, Floats]) -> float:
+def _off(card_fit: Fit, tags: Mapping[int, Floats]) -> float:
     """The largest error as a share of the smallest tag's side."""
-    sides = [np.linalg.norm(tags[number] - np.roll(tags[number], -1, 0), axis=1).mean() for number in found.tags]
-    return found.worst / float(min(sides))
+    sides = [np.linalg.norm(tags[number] - np.roll(tags[number], -1, 0), axis=1).mean() for number in card_fit.tags]
+    return card_fit.worst / float(min(sides))
 
 
 def project(homography: Floats, points: Any) -> Floats:
@@ -124,10 +124,10 @@ def from_corners(corners: Any, to: Any) -> Floats:
     for (x, y), (u, v) in zip(source, target, strict=True):
         rows += [[x, y, 1, 0, 0, 0, -u * x, -u * y], [0, 0, 0, x, y, 1, -v * x, -v * y]]
     try:
-        found = np.append(np.linalg.solve(np.array(rows), target.reshape(-1)), 1.0).reshape(3, 3)
+        matrix = np.append(np.linalg.solve(np.array(rows), target.reshape(-1)), 1.0).reshape(3, 3)
     except np.linalg.LinAlgError:
         raise ValueError(f"four corners must not lie in a line; got {target.tolist()}") from None
-    return found
+    return matrix
 
 
 def pose(homography: Floats, box: Box) -> Pose:

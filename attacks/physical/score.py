@@ -72,11 +72,11 @@ def share(hits: Tensor, rows: Sequence[int]) -> Interval:
     `summary`'s, but no narrower on either side than Wilson's would be if photographs of one picture were independent.
     That is the least there can be: how far pictures differ cannot be seen where all photographs agree."""
     count = len(hits)
-    found = summary(hits.double(), rows)
-    least = wilson(found.mean * count, count)
+    bootstrap = summary(hits.double(), rows)
+    least = wilson(bootstrap.mean * count, count)
     if len(set(rows)) == 1:
         return least
-    return Interval(found.mean, min(found.low, least.low), max(found.high, least.high))
+    return Interval(bootstrap.mean, min(bootstrap.low, least.low), max(bootstrap.high, least.high))
 
 
 def difference(seen: Interval, predicted: Interval) -> Interval:
@@ -90,12 +90,12 @@ def difference(seen: Interval, predicted: Interval) -> Interval:
     )
 
 
-def _interval(said: Any) -> Interval:
+def _interval(content: Any) -> Interval:
     """From what metrics.json holds, which may be a stranger's."""
-    found = Interval(**said)
-    if not all(type(value) in (int, float) and -1.001 <= value <= 1.001 for value in found):
-        raise ValueError(f"a mean and its interval must be numbers of -1..1; got {said!r:.80}")
-    return found
+    result = Interval(**content)
+    if not all(type(value) in (int, float) and -1.001 <= value <= 1.001 for value in result):
+        raise ValueError(f"a mean and its interval must be numbers of -1..1; got {content!r:.80}")
+    return result
 
 
 def compared(judged: Judged, rows: Sequence[int], metrics: dict[str, Any]) -> dict[str, Any]:
@@ -109,11 +109,11 @@ def compared(judged: Judged, rows: Sequence[int], metrics: dict[str, Any]) -> di
         eot = digital["eot"]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"metrics.json has no scores of the arm eot ({type(error).__name__}: {error})") from None
-    found = {name: (share if name in SHARES else summary)(getattr(judged, name), rows) for name in MEASURES}
+    photographed = {name: (share if name in SHARES else summary)(getattr(judged, name), rows) for name in MEASURES}
     return {
-        "photographs": {name: found[name]._asdict() for name in MEASURES},
+        "photographs": {name: photographed[name]._asdict() for name in MEASURES},
         "digital": {arm: {name: value._asdict() for name, value in each.items()} for arm, each in digital.items()},
-        "difference": {name: difference(found[name], eot[name])._asdict() for name in MEASURES},
+        "difference": {name: difference(photographed[name], eot[name])._asdict() for name in MEASURES},
         "intervals": "95 %, bootstrap over pictures; shares no narrower than Wilson's over photographs"
         if len(set(rows)) > 1
         else "95 %, over photographs of one picture; shares: Wilson's, cosine: bootstrap",

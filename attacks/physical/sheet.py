@@ -55,7 +55,7 @@ def subject(run: Path) -> Subject:
         if not (run / name).is_file():
             raise ValueError(f"run `{run}` has no {name}: only runs with `perturbation=patch` can be printed")
     texture = _texture(run / "patch.png")
-    width, tags = _said(run / "placement.json", texture.shape[:2])
+    width, tags = _print_settings(run / "placement.json", texture.shape[:2])
     return Subject(texture, f"vp-{sha256(run / 'patch.png')[:8]}", width, tags)
 
 
@@ -72,11 +72,11 @@ def _texture(path: Path) -> Texture:
     return np.asarray(values[..., :3] * alpha + WHITE * (1 - alpha), np.float32)
 
 
-def _said(path: Path, size: tuple[int, ...]) -> tuple[float | None, int | None]:
-    """The width in mm, and the group of fiducials."""
+def _print_settings(path: Path, size: tuple[int, ...]) -> tuple[float | None, int | None]:
+    """The width in mm and the group of tags of a run, each None if not given."""
     try:
-        said: Any = json.loads(path.read_text(encoding="utf-8"))
-        texture, width, tags = said["texture"], said["width_mm"], said.get("tags")
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        texture, width, tags = content["texture"], content["width_mm"], content.get("tags")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"`{path}` cannot be read ({type(error).__name__}: {error})") from None
     if texture != list(size):
@@ -115,17 +115,17 @@ def write(
     """
     if out is None:
         refuse_links(run)
-    found = subject(run)
-    wide = WIDTH if width is None and found.width is None else found.width if width is None else width
+    source = subject(run)
+    wide = WIDTH if width is None and source.width is None else source.width if width is None else width
     assert wide is not None
-    height, columns = found.texture.shape[:2]
+    height, columns = source.texture.shape[:2]
     if not SIDES[0] <= wide <= SIDES[1]:
         raise ValueError(f"`width_mm` must lie in {SIDES[0]:g}..{SIDES[1]:g} millimetres; got {wide:g}")
-    laid = card(wide, wide * height / columns, found.group)
+    laid = card(wide, wide * height / columns, source.group)
     sheets = plan(laid, paper, dpi)
-    label = Label(found.id, dpi)
-    picture = card_picture(laid, found.texture, dpi)
-    patch = patch_picture(found.texture, pixels(laid, (height, columns), dpi))
+    label = Label(source.id, dpi)
+    picture = card_picture(laid, source.texture, dpi)
+    patch = patch_picture(source.texture, pixels(laid, (height, columns), dpi))
     folder = run / "print" if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
     names = ["sheet.png"] if len(sheets.pages) == 1 else [f"sheet-{i + 1}.png" for i in range(len(sheets.pages))]
@@ -137,8 +137,8 @@ def write(
     _save(folder / "card.png", picture, dpi)
     for name, page in zip(names, sheets.pages, strict=True):
         _save(folder / name, page_picture(picture, sheets, page, laid, label), dpi)
-    write_json(folder / "sheet.json", _record(found, laid, sheets, dpi))
-    return Printed(folder, found.id, laid, sheets, _notes(found, wide))
+    write_json(folder / "sheet.json", _record(source, laid, sheets, dpi))
+    return Printed(folder, source.id, laid, sheets, _notes(source, wide))
 
 
 def pixels(laid: Card, texture: tuple[int, int], dpi: int) -> tuple[int, int]:
@@ -171,10 +171,10 @@ def _save(path: Path, picture: Picture, dpi: int) -> None:
         Image.fromarray(picture).save(temporary, format="PNG", dpi=(dpi, dpi), compress_level=FAST)
 
 
-def _record(found: Subject, laid: Card, sheets: Plan, dpi: int) -> dict[str, Any]:
+def _record(source: Subject, laid: Card, sheets: Plan, dpi: int) -> dict[str, Any]:
     return {
         "schema": 1,
-        "id": found.id,
+        "id": source.id,
         "card": dataclasses.asdict(laid),
         "dpi": dpi,
         "paper": sheets.paper,
@@ -192,15 +192,15 @@ def _record(found: Subject, laid: Card, sheets: Plan, dpi: int) -> dict[str, Any
     }
 
 
-def _notes(found: Subject, width: float) -> tuple[str, ...]:
+def _notes(source: Subject, width: float) -> tuple[str, ...]:
     notes = []
-    if found.tags is None:
+    if source.tags is None:
         notes.append(
             "the attack has not seen the card that is printed round its patch, and photographs show it: expect less "
             "than the run's figures, or run again with perturbation.card=true perturbation.width_mm=..."
         )
-    if found.width is not None and not math.isclose(found.width, width):
+    if source.width is not None and not math.isclose(source.width, width):
         notes.append(
-            f"the run placed a patch {found.width:g} mm wide; one of {width:g} mm is seen from another distance"
+            f"the run placed a patch {source.width:g} mm wide; one of {width:g} mm is seen from another distance"
         )
     return tuple(notes)

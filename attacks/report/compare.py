@@ -118,18 +118,18 @@ def compare(first: Judged, second: Judged, names: tuple[str, str]) -> list[Pair]
     return pairs or "fewer than two pictures in common"
 
 
-def compared(found: Mapping[str, Judged]) -> tuple[list[Pair], list[tuple[str, str, str]]]:
+def compared(runs: Mapping[str, Judged]) -> tuple[list[Pair], list[tuple[str, str, str]]]:
     """All pairs of runs by name, p values corrected for all of the pairs in that bank and measure; and the pairs that
     are not compared, each with the reason.
 
     Raises:
         ValueError: too many runs.
     """
-    if math.comb(len(found), 2) > MOST_PAIRS:
-        raise ValueError(f"`RUN`: {len(found)} runs make more than {MOST_PAIRS} pairs; compare fewer at a time")
+    if math.comb(len(runs), 2) > MOST_PAIRS:
+        raise ValueError(f"`RUN`: {len(runs)} runs make more than {MOST_PAIRS} pairs; compare fewer at a time")
     pairs, silent = [], []
-    for one, two in itertools.combinations(found, 2):
-        answer = compare(found[one], found[two], (one, two))
+    for one, two in itertools.combinations(runs, 2):
+        answer = compare(runs[one], runs[two], (one, two))
         if isinstance(answer, str):
             silent.append((one, two, answer))
         else:
@@ -147,8 +147,8 @@ def _views(run: Judged) -> int:
     return views if type(views) is int and views > 0 else 1
 
 
-def _list(found: object) -> list[Any]:
-    return found if isinstance(found, list) else []
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _number(word: str | None) -> float | None:

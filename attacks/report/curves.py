@@ -26,16 +26,18 @@ def loss_curve(trace: Sequence[Trace], objective: str) -> Markup:
         lines = [line for line in trace if line.arm == arm]
         lines = [line for line in lines if line.attack == lines[0].attack]  # of a suite, the first attack
         axis.plot([x.evals for x in lines], [x.objective for x in lines], color=LIGHT[arm], alpha=0.3, linewidth=1)
-        looked = [x for before, x in zip([None, *lines], lines, strict=False) if _new(before, x)]
+        compared = [x for before, x in zip([None, *lines], lines, strict=False) if _new(before, x)]
         own = "on the picture itself" if arm == "no_eot" else "on camera views"
-        points = [x.evals for x in looked], [x.held_out or 0.0 for x in looked]
+        points = [x.evals for x in compared], [x.held_out or 0.0 for x in compared]
         axis.plot(*points, f"{MARKS[arm]}-", color=LIGHT[arm], markersize=3.5, label=f"{ARMS[arm]}, {own}")
     axis.set_xlabel("encoder passes")
     axis.set_ylabel(OBJECTIVES.get(objective, "mean loss (low is strong)"))
     plain(axis)
     legend(figure, axis, 2)
-    said = "Over encoder passes, what each attack measures in every step and on the fixed bank. Numbers: steps.csv."
-    return drawn(figure, "loss", "How the attacks went", said)
+    description = (
+        "Over encoder passes, what each attack measures in every step and on the fixed bank. Numbers: steps.csv."
+    )
+    return drawn(figure, "loss", "How the attacks went", description)
 
 
 def drift_curve(drift: Mapping[str, Any], names: Mapping[str, str] = ARMS) -> Markup:
@@ -52,8 +54,8 @@ def drift_curve(drift: Mapping[str, Any], names: Mapping[str, str] = ARMS) -> Ma
     axis.set_ylabel("mean cosine, same view")
     plain(axis)
     legend(figure, axis)
-    said = "A line for each arm over the layers, with its 95% interval. The table below has the numbers."
-    return drawn(figure, "drift-curve", "Drift of the features, layer by layer", said)
+    description = "A line for each arm over the layers, with its 95% interval. The table below has the numbers."
+    return drawn(figure, "drift-curve", "Drift of the features, layer by layer", description)
 
 
 def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str] = ARMS) -> Markup:
@@ -70,10 +72,10 @@ def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str]
         plain(axis)
     figure.axes[0].set_ylim(-0.04, 1.04)
     legend(figure, figure.axes[0], 6)
-    said = (
+    description = (
         f"Left the attacker's success, right the cosine, over {x['name']}: for each arm a line with its 95% interval."
     )
-    return drawn(figure, name, f"Response to {x['name']}", said)
+    return drawn(figure, name, f"Response to {x['name']}", description)
 
 
 def spectrum_curve(spectrum: Mapping[str, Any], names: Mapping[str, str] = ARMS) -> Markup:
@@ -105,6 +107,6 @@ def _band(axis: Axes, x: Any, intervals: Sequence[Mapping[str, float]], arm: str
     axis.plot(x, mean, f"{MARKS[arm]}-", color=LIGHT[arm], markersize=3.5, linewidth=1.2, label=name)
 
 
-def _new(before: object, line: object) -> bool:
-    last, now = getattr(before, "held_out", None), getattr(line, "held_out", None)
-    return now is not None and now != last
+def _new(previous_line: object, line: object) -> bool:
+    previous, current = getattr(previous_line, "held_out", None), getattr(line, "held_out", None)
+    return current is not None and current != previous

@@ -40,9 +40,9 @@ def environment() -> Environment:
 
 
 def _number(value: Any, digits: int = 3) -> str:
-    """Rounded; what rounds to nothing has no sign."""
-    said = f"{value:.{digits}f}"
-    return said if float(said) else f"{0:.{digits}f}"
+    """Rounded; a zero has no sign."""
+    text = f"{value:.{digits}f}"
+    return text if float(text) else f"{0:.{digits}f}"
 
 
 def _opened(text: str) -> str:

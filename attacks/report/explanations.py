@@ -40,29 +40,30 @@ class Drawn(NamedTuple):
     picture: int
 
 
-def draw_explanations(path: str | Path, found: Explanations, picture: int = 0) -> None:
+def draw_explanations(path: str | Path, explanations: Explanations, picture: int = 0) -> None:
     """Save the sheet of one picture as PNG: the clean picture and the attacks, where there are any."""
-    some = [arm for arm in found.arms if arm in DRAWN or not set(DRAWN) & set(found.power)]
-    maps = {arm: found.arms[arm] for arm in some}
-    power = {arm: power[picture] for arm, power in found.power.items() if arm in some}
-    draw(path, Drawn(maps, found.reach, found.frequency, power, picture))
+    some = [arm for arm in explanations.arms if arm in DRAWN or not set(DRAWN) & set(explanations.power)]
+    maps = {arm: explanations.arms[arm] for arm in some}
+    power = {arm: power[picture] for arm, power in explanations.power.items() if arm in some}
+    draw(path, Drawn(maps, explanations.reach, explanations.frequency, power, picture))
 
 
-def draw(path: str | Path, found: Drawn) -> None:
+def draw(path: str | Path, content: Drawn) -> None:
     """Save the sheet of one picture, a row for each arm, as PNG. In the clean row, where there is no perturbation,
     the gradient over the bank's views stands in its place, dead zones red, and beside it all spectra."""
-    figure = Figure(figsize=(2.1 * COLUMNS + 0.5, 2.35 * len(found.arms)), dpi=110, layout="constrained")
-    axes = figure.subplots(len(found.arms), COLUMNS, squeeze=False)
-    for row, (arm, maps) in zip(axes, found.arms.items(), strict=True):
-        _show(row[0], to_bytes(maps.pictures[found.picture]), f"likeness {float(maps.likeness[found.picture]):.2f}")
+    figure = Figure(figsize=(2.1 * COLUMNS + 0.5, 2.35 * len(content.arms)), dpi=110, layout="constrained")
+    axes = figure.subplots(len(content.arms), COLUMNS, squeeze=False)
+    for row, (arm, maps) in zip(axes, content.arms.items(), strict=True):
+        likeness = float(maps.likeness[content.picture])
+        _show(row[0], to_bytes(maps.pictures[content.picture]), f"likeness {likeness:.2f}")
         row[0].set_ylabel(_NAMES.get(arm, arm), fontsize=9)
-        _map(row[1], maps, found.picture, CAM)
-        _map(row[2], maps, found.picture, GRADIENT)
+        _map(row[1], maps, content.picture, CAM)
+        _map(row[2], maps, content.picture, GRADIENT)
         if arm == "clean":
-            _reach(row[3], found)
+            _reach(row[3], content)
         else:
-            _perturbation(row[3], (maps.pictures - found.arms["clean"].pictures)[found.picture])
-        _spectra(row[4], found, arm)
+            _perturbation(row[3], (maps.pictures - content.arms["clean"].pictures)[content.picture])
+        _spectra(row[4], content, arm)
     with atomic(path) as temporary:
         figure.savefig(temporary, format="png", metadata={"Software": None})
 
@@ -75,24 +76,24 @@ def _map(axis: Axes, maps: Maps, picture: int, order: str) -> None:
         _none(axis, f"{title}:\nnot to be had")
         return
     deletion, insertion = maps.areas(order)[picture].tolist()
-    said = f"{title}: del. {deletion:.2f}, ins. {insertion:.2f}"
+    title_with_areas = f"{title}: del. {deletion:.2f}, ins. {insertion:.2f}"
     weights = values[picture].numpy()
     if order == GRADIENT:
-        _show(axis, _bright(weights), said)
+        _show(axis, _bright(weights), title_with_areas)
         return
     grey = to_bytes(maps.pictures[picture]).mean(2, keepdims=True) / 255
     colours = colormaps["viridis"](weights / max(float(weights.max()), 1e-30))[..., :3]
-    _show(axis, 0.45 * grey + 0.55 * colours, said if weights.any() else f"{title}: nothing positive")
+    _show(axis, 0.45 * grey + 0.55 * colours, title_with_areas if weights.any() else f"{title}: nothing positive")
 
 
-def _reach(axis: Axes, found: Drawn) -> None:
-    if found.reach is None:
+def _reach(axis: Axes, content: Drawn) -> None:
+    if content.reach is None:
         _none(axis, "gradient over views:\nnot to be had")
         return
-    weights = found.reach.sensitivity[found.picture].numpy()
+    weights = content.reach.sensitivity[content.picture].numpy()
     image = (255 * _bright(weights)).astype(np.uint8)
     image[weights == 0] = _DEAD
-    _show(axis, image, f"gradient over views: {float(found.reach.coverage[found.picture]):.0%} reached")
+    _show(axis, image, f"gradient over views: {float(content.reach.coverage[content.picture]):.0%} reached")
 
 
 def _perturbation(axis: Axes, delta: Tensor) -> None:
@@ -102,16 +103,16 @@ def _perturbation(axis: Axes, delta: Tensor) -> None:
     _show(axis, to_bytes(0.5 + times * delta), f"perturbation x{times}")
 
 
-def _spectra(axis: Axes, found: Drawn, arm: str) -> None:
+def _spectra(axis: Axes, content: Drawn, arm: str) -> None:
     """The share of the perturbation's power over frequency, of one arm, or in the clean row of all."""
     floor = 1.0
-    for other, power in found.power.items():
+    for other, power in content.power.items():
         shown = power / power.sum().clamp(min=1e-300)
         floor = min([floor, *shown[shown > 0].tolist()])
         if arm in ("clean", other):
             colour = _COLOURS.get(other, _GREY)
             axis.plot(
-                found.frequency, shown.clamp(min=1e-12), color=colour, linewidth=1.2, label=_NAMES.get(other, other)
+                content.frequency, shown.clamp(min=1e-12), color=colour, linewidth=1.2, label=_NAMES.get(other, other)
             )
     axis.set(xlim=(0, 0.5), yscale="log", ylim=(floor / 1.5, 1))  # all rows alike
     axis.set_title("perturbation's power", fontsize=8)
@@ -119,7 +120,7 @@ def _spectra(axis: Axes, found: Drawn, arm: str) -> None:
     axis.tick_params(labelsize=6)
     axis.set_box_aspect(1)
     axis.spines[["top", "right"]].set_visible(False)
-    if arm == "clean" and found.power:
+    if arm == "clean" and content.power:
         axis.legend(frameon=False, fontsize=6)
 
 

@@ -39,22 +39,22 @@ def verdict(content: Mapping[str, Any]) -> str:
 
 def _encoder(content: Mapping[str, Any]) -> str:
     """The name of the encoder in a sentence; the page of an old run does not know it."""
-    said = content.get("encoder") or {}
-    return f"the encoder {described(said)[0][1]}" if "model" in said else "the encoder"
+    encoder = content.get("encoder") or {}
+    return f"the encoder {described(encoder)[0][1]}" if "model" in encoder else "the encoder"
 
 
 def tiles(content: Mapping[str, Any]) -> list[Tile]:
     """The attacker's success, from doing nothing to doing all, and what wider views leave of it."""
     names = arm_names(content)
-    found = [Tile(names[arm], row["success"]) for arm, row in content["arms"].items() if arm in names]
+    result = [Tile(names[arm], row["success"]) for arm, row in content["arms"].items() if arm in names]
     wide = (content.get("wide") or {}).get("arms", {}).get("eot")
-    return found + ([Tile("with EOT, wider views", wide["success"])] if wide else [])
+    return result + ([Tile("with EOT, wider views", wide["success"])] if wide else [])
 
 
-def deployed(found: Mapping[str, Any], order: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+def deployed(deployment: Mapping[str, Any], order: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
     """The deployment matrix as a table for each arm, the attack with EOT first: a row for each codec, None where the
     pair is missing."""
-    cells = {(cell["codec"], cell["resampler"]): cell["arms"] for cell in found.get("cells", [])}
+    cells = {(cell["codec"], cell["resampler"]): cell["arms"] for cell in deployment.get("cells", [])}
     codecs, resamplers = (list(dict.fromkeys(pair[i] for pair in cells)) for i in (0, 1))
     arms = [arm for arm in reversed(order) if any(arm in each for each in cells.values())]
 
@@ -83,7 +83,7 @@ def of_module(manifest: Mapping[str, Any]) -> bool:
 
 def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What a reader needs to repeat the run and to cite it, in words."""
-    said = [
+    rows = [
         ("preset", content.get("preset")),
         ("seed", content["seed"]),
         ("pictures", f"{len(content['queries'])}, in a gallery of {content['gallery']}"),
@@ -99,22 +99,22 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
         ("versions", ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())),
         *((f"{key} of the encoder", (content.get("encoder") or {}).get(key)) for key in ("sha256", "fingerprint")),
     ]
-    return [(what, str(words)) for what, words in said if words not in (None, "", "?, ?")]
+    return [(what, str(words)) for what, words in rows if words not in (None, "", "?, ?")]
 
 
 def _threat(threat: Mapping[str, Any]) -> str:
     """What the attacker may do, wants, and goes about it with."""
     size = "" if threat.get("patch") else f", eps {threat['eps']:.5g}"
     size += ", one for all pictures" if threat.get("shared") else ""
-    said = [f"{threat['norm']}{size}", f"objective {threat['objective']}"]
-    said += [f"{key} {threat[key]}" for key in ("attack", "optimiser", "risk", "transforms") if threat.get(key)]
-    return "; ".join(said)
+    parts = [f"{threat['norm']}{size}", f"objective {threat['objective']}"]
+    parts += [f"{key} {threat[key]}" for key in ("attack", "optimiser", "risk", "transforms") if threat.get(key)]
+    return "; ".join(parts)
 
 
 def _banks(content: Mapping[str, Any]) -> str:
     wide, bank = content.get("wide"), content["bank"]
-    said = f"{bank['views']} per picture, held out; draws: {bank['draws']}"
-    return said + (f"; and {wide['bank']['views']} of ranges {wide['factor']:g} times as wide" if wide else "")
+    text = f"{bank['views']} per picture, held out; draws: {bank['draws']}"
+    return text + (f"; and {wide['bank']['views']} of ranges {wide['factor']:g} times as wide" if wide else "")
 
 
 def compared(content: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]:
@@ -134,17 +134,17 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """The same in words, for the head of the report."""
     height, width = facts["texture"]
     shape = facts["shape"] if isinstance(facts["shape"], str) else f"a polygon of {len(facts['shape'])} corners"
-    said = [("patch", f"{width} x {height} texels (width x height), {shape}, the same in all pictures")]
+    table = [("patch", f"{width} x {height} texels (width x height), {shape}, the same in all pictures")]
     colours = "those of an 8-bit file" if facts["gamut"] is None else f"gamut {facts['gamut']}"
-    said.append(("its colours", colours + (", grey only" if facts["grey"] else "")))
-    said.append(("covers", _shares(facts["area"], facts["anywhere"] is not None)))
+    table.append(("its colours", colours + (", grey only" if facts["grey"] else "")))
+    table.append(("covers", _shares(facts["area"], facts["anywhere"] is not None)))
     if facts["sheet_area"] is not None:
-        said[-1] = ("covers", f"{said[-1][1]}; with the card round it {_shares(facts['sheet_area'], False)}")
-    said.append(("lies", _where(facts)))
-    said.append(("printed", _printed(facts)))
+        table[-1] = ("covers", f"{table[-1][1]}; with the card round it {_shares(facts['sheet_area'], False)}")
+    table.append(("lies", _where(facts)))
+    table.append(("printed", _printed(facts)))
     if facts["target"] is not None:
-        said.append(("target", facts["target"]))
-    return said
+        table.append(("target", facts["target"]))
+    return table
 
 
 def _shares(area: dict[str, float], ranges: bool) -> str:
@@ -155,9 +155,9 @@ def _shares(area: dict[str, float], ranges: bool) -> str:
 
 
 def _where(facts: dict[str, Any]) -> str:
-    found = facts["anywhere"]
-    if found is not None:
-        ranges = ", ".join(f"{key} {low:g} to {high:g}" for key, (low, high) in found.items())
+    ranges_by_key = facts["anywhere"]
+    if ranges_by_key is not None:
+        ranges = ", ".join(f"{key} {low:g} to {high:g}" for key, (low, high) in ranges_by_key.items())
         return f"anywhere, in every view anew: {ranges} (scale: its shorter side against the picture's)"
     several = "one place" if facts["places"] == 1 else f"up to {facts['places']} places"
     return f"at {several} in each picture (placement.json)"
@@ -167,10 +167,10 @@ def _printed(facts: dict[str, Any]) -> str:
     printer, wide = facts["printer"], facts["width_mm"]
     stages = ", ".join(printer["stages"])
     if not stages and printer["colour"] == "ideal":
-        said = "the attack saw no printer: what is printed looks as the file does (printer=none)"
+        text = "the attack saw no printer: what is printed looks as the file does (printer=none)"
     else:
-        said = f"printer={printer['name']}, colours {printer['colour']} ({printer['intent']})"
-        said += f"; {stages}" if stages else ""
+        text = f"printer={printer['name']}, colours {printer['colour']} ({printer['intent']})"
+        text += f"; {stages}" if stages else ""
     if wide is not None:
-        said += f"; {wide:g} mm wide"
-    return said + (f"; seen with its card, fiducials of group {facts['tags']}" if facts["card"] else "")
+        text += f"; {wide:g} mm wide"
+    return text + (f"; seen with its card, fiducials of group {facts['tags']}" if facts["card"] else "")

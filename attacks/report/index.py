@@ -44,13 +44,13 @@ class Row:
     def flat(self) -> dict[str, object]:
         """A row of the CSV file, with the same keys for all runs."""
         head = {key: getattr(self, key) for key in ("preset", "encoder", "threat", "transforms", "seed", "pictures")}
-        said: dict[str, object] = {"run": self.directory.name, **head}
+        row: dict[str, object] = {"run": self.directory.name, **head}
         for bank, arms in (("", self.arms), ("wide_", self.wide)):
             for arm in ARMS:
                 for measure in MEASURES:
-                    said |= _columns(f"{bank}{arm}_{measure}", arms.get(arm, {}).get(measure))
-        said |= _columns("eot_worst_cosine", self.worst)
-        return said | {key: getattr(self, key) for key in ("passes", "seconds", "warnings")}
+                    row |= _columns(f"{bank}{arm}_{measure}", arms.get(arm, {}).get(measure))
+        row |= _columns("eot_worst_cosine", self.worst)
+        return row | {key: getattr(self, key) for key in ("passes", "seconds", "warnings")}
 
 
 class Skipped(NamedTuple):
@@ -70,13 +70,13 @@ class Collected(NamedTuple):
 def collect(directories: Iterable[str | Path]) -> Collected:
     """Read metrics.json and manifest.json of run directories. One that is broken, or of another program, is left out
     with its reason: a sweep is looked at while some of it has failed."""
-    found = Collected([], [])
+    collected = Collected([], [])
     for directory in map(Path, directories):
         try:
-            found.rows.append(_row(directory))
+            collected.rows.append(_row(directory))
         except (OSError, ValueError, RecursionError) as error:
-            found.skipped.append(Skipped(directory, _why(error)))
-    return found
+            collected.skipped.append(Skipped(directory, _why(error)))
+    return collected
 
 
 def write_index(path: str | Path, rows: Sequence[Row], skipped: Sequence[Skipped] = ()) -> None:
@@ -144,16 +144,16 @@ def _row(directory: Path) -> Row:
     )
 
 
-def _arms(found: object) -> dict[str, dict[str, Interval]]:
-    rows = {arm: mapping(mapping(found).get(arm)) for arm in ARMS}
+def _arms(content: object) -> dict[str, dict[str, Interval]]:
+    rows = {arm: mapping(mapping(content).get(arm)) for arm in ARMS}
     read = {arm: {key: value for key in MEASURES if (value := interval(row.get(key)))} for arm, row in rows.items()}
     return {arm: values for arm, values in read.items() if values}
 
 
-def _encoder(found: object) -> str:
-    said = mapping(found)
-    name = ":".join(word(said.get(key)) for key in ("name", "model") if said.get(key) is not None)
-    weights = said.get("weights")
+def _encoder(content: object) -> str:
+    encoder = mapping(content)
+    name = ":".join(word(encoder.get(key)) for key in ("name", "model") if encoder.get(key) is not None)
+    weights = encoder.get("weights")
     return word(name + (f" ({Path(word(weights)).name})" if weights else "")) or "?"
 
 
@@ -196,8 +196,8 @@ def _columns(name: str, value: Interval | None) -> dict[str, object]:
     return {name: mean, f"{name}_low": low, f"{name}_high": high}
 
 
-def interval(found: object) -> Interval | None:
+def interval(content: object) -> Interval | None:
     """A mapping with three finite numbers."""
-    values = [number(mapping(found).get(key)) for key in Interval._fields]
+    values = [number(mapping(content).get(key)) for key in Interval._fields]
     known = [value for value in values if value is not None]
     return Interval(*known) if len(known) == len(values) else None

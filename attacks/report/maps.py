@@ -20,19 +20,19 @@ ACROSS = 2
 LEVEL = 0.05
 
 
-def heat_map(found: Mapping[str, Any], measure: str, name: str, names: Mapping[str, str] = ARMS) -> Markup:
+def heat_map(content: Mapping[str, Any], measure: str, name: str, names: Mapping[str, str] = ARMS) -> Markup:
     """The map of one measure: the number in each cell, its interval in the cell's title, a frame around the range in
     which the attack was made, a star where EOT differs from the attack without it."""
-    x, y = found["x"], found["y"]
-    arms = [arm for arm in ARMS if arm in found["arms"]]
+    x, y = content["x"], content["y"]
+    arms = [arm for arm in ARMS if arm in content["arms"]]
     down = -(-len(arms) // ACROSS)
     figure = Figure(figsize=(9.6, down * (0.75 + 0.34 * len(y["values"]))), layout="constrained")
     axes = figure.subplots(down, ACROSS, squeeze=False).flatten()
     tips: dict[str, str] = {}
     for arm, axis in zip(arms, axes, strict=False):
         axis.set_title(names[arm], fontsize=9.5, color=LIGHT["ink"], loc="left")
-        stars = found.get("p_holm") if arm == "eot" else None
-        tips |= _cells(axis, found["arms"][arm][measure], (x, y), measure, arm, stars)
+        stars = content.get("p_holm") if arm == "eot" else None
+        tips |= _cells(axis, content["arms"][arm][measure], (x, y), measure, arm, stars)
         _frame(axis, x, y, arm)
         axis.set_xticks(range(len(x["values"])), [short(value) for value in x["values"]])
         axis.set_yticks(range(len(y["values"])), [short(value) for value in y["values"]])
@@ -41,8 +41,8 @@ def heat_map(found: Mapping[str, Any], measure: str, name: str, names: Mapping[s
     for axis in axes[len(arms) :]:
         axis.set_axis_off()
     title = f"{measure_name(measure)} over {x['name']} and {y['name']}"
-    said = f"A panel for each of {', '.join(names[arm] for arm in arms)}. The tables below have every number."
-    return drawn(figure, name, title[:1].upper() + title[1:], said, tips)
+    description = f"A panel for each of {', '.join(names[arm] for arm in arms)}. The tables below have every number."
+    return drawn(figure, name, title[:1].upper() + title[1:], description, tips)
 
 
 def _cells(

@@ -86,8 +86,8 @@ def render(
     """The page of a run, from what metrics.json and manifest.json hold. A section of which neither they nor the
     pictures know anything is left out, so a run of an older version has its page, too."""
     pictures, names = pictures or Images(), arm_names(content)
-    found = {key: content.get(key) or {} for key in ("wide", "response", "deployment", "explanations")}
-    wide, response, spectrum = found["wide"], found["response"], found["explanations"].get("spectrum")
+    parts = {key: content.get(key) or {} for key in ("wide", "response", "deployment", "explanations")}
+    wide, response, spectrum = parts["wide"], parts["response"], parts["explanations"].get("spectrum")
     patch = content["threat"].get("patch")
     return (
         environment()
@@ -117,7 +117,7 @@ def render(
                 {measure: heat_map(each, measure, f"map-{i}-{measure}", names) for measure in ("success", "cosine")}
                 for i, each in enumerate(response.get("maps", []))
             ],
-            deployed=deployed(found["deployment"], tuple(names)),
+            deployed=deployed(parts["deployment"], tuple(names)),
             spectrum=spectrum_curve(spectrum, names) if spectrum and any(spectrum["arms"].values()) else None,
             largest=LARGEST,
             **vars(pictures),

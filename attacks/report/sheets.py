@@ -42,11 +42,11 @@ def perturbation(clean: Path, attacked: Path) -> list[Picture]:
     delta = after.astype(int) - before
     times = max(1, 127 // max(1, int(np.abs(delta).max())))
     rms = float(np.sqrt(np.square(delta).mean()))
-    said = f"largest change {int(np.abs(delta).max())} of 255 steps, root mean square {rms:.1f}"
+    size = f"largest change {int(np.abs(delta).max())} of 255 steps, root mean square {rms:.1f}"
     return [
         _picture(before, "The untouched picture", "the untouched file"),
         _picture(after, "The attacked picture", "the attacked file"),
-        _picture(delta + 128, f"The perturbation on grey, as it is: {said}", f"the perturbation as it is: {said}"),
+        _picture(delta + 128, f"The perturbation on grey, as it is: {size}", f"the perturbation as it is: {size}"),
         _picture(
             delta * times + 128, f"The perturbation on grey, amplified {times} times", f"amplified {times} times"
         ),
@@ -61,9 +61,9 @@ def _middle(path: Path) -> np.ndarray:
 
 
 def _picture(values: np.ndarray, alt: str, caption: str) -> Picture:
-    held = io.BytesIO()
-    Image.fromarray(values.clip(0, 255).astype(np.uint8)).save(held, format="png", optimize=True)
-    return Picture(_uri(held.getvalue()), values.shape[1], values.shape[0], alt, caption)
+    buffer = io.BytesIO()
+    Image.fromarray(values.clip(0, 255).astype(np.uint8)).save(buffer, format="png", optimize=True)
+    return Picture(_uri(buffer.getvalue()), values.shape[1], values.shape[0], alt, caption)
 
 
 def _uri(png: bytes) -> str:

@@ -24,18 +24,18 @@ def drawn(figure: Figure, name: str, title: str, desc: str, tips: Mapping[str, s
     text = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "viewproof", "svg.fonttype": "none"}):
         figure.savefig(text, format="svg", metadata=_DRAWN, transparent=True, bbox_inches="tight", pad_inches=0.04)
-    found = text.getvalue()
-    found = _FONT.sub("system-ui, sans-serif", _STYLE.sub("", found[found.index("<svg") :]))
-    found = re.sub(r'\bid="', f'id="{name}-', found)
-    found = re.sub(r"url\(#", f"url(#{name}-", re.sub(r'(xlink:)?href="#', f'href="#{name}-', found))
+    svg = text.getvalue()
+    svg = _FONT.sub("system-ui, sans-serif", _STYLE.sub("", svg[svg.index("<svg") :]))
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{name}-", re.sub(r'(xlink:)?href="#', f'href="#{name}-', svg))
     for gid, words in (tips or {}).items():
-        found = found.replace(f'<g id="{name}-{gid}">', f'<g id="{name}-{gid}"><title>{escape(words)}</title>', 1)
-    head, _, body = found.partition(">")
+        svg = svg.replace(f'<g id="{name}-{gid}">', f'<g id="{name}-{gid}"><title>{escape(words)}</title>', 1)
+    head, _, body = svg.partition(">")
     head = re.sub(r'\s(width|height|version|xmlns:xlink)="[^"]*"', "", head)
-    said = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(desc)}</desc>'
+    texts = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(desc)}</desc>'
     # The drawing is ours, and every string of a run in it went through matplotlib's or our escaping.
     return Markup(
-        f'{head} role="img" aria-labelledby="{name}-title" aria-describedby="{name}-desc">{said}{themed(body)}'
+        f'{head} role="img" aria-labelledby="{name}-title" aria-describedby="{name}-desc">{texts}{themed(body)}'
     )
 
 

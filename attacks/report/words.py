@@ -84,8 +84,8 @@ def measured(arms: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, list[Meas
 def value_of(row: Mapping[str, Any], key: str) -> Any:
     """The interval under a key of `measured`; None where the arm has none."""
     head, _, far = key.partition(" ")
-    found = row.get(head)
-    return found.get(far) if found and far else found
+    value = row.get(head)
+    return value.get(far) if value and far else value
 
 
 def measure_name(key: str) -> str:

@@ -75,7 +75,7 @@ def simulate(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"`{out}` must be a new or an empty folder: photographs that lie there would be scored too")
     out.mkdir(parents=True, exist_ok=True)
-    said, files = [], []
+    records, files = [], []
     for index in range(count):
         picture, path, quads = subject.pictures[index % len(subject.pictures)]
         quad = index // len(subject.pictures) % len(quads)
@@ -86,7 +86,7 @@ def simulate(
         files.append(out / f"{picture.replace('/', '-')}--{index + 1:04d}.jpg")
         with atomic(files[-1]) as temporary:
             temporary.write_bytes(filed(taken.pixels, shot.quality))
-        said.append(
+        records.append(
             {
                 "file": files[-1].name,
                 "picture": picture,
@@ -107,7 +107,7 @@ def simulate(
         "seed": seed,
         "ink": ink,
         "ranges": dataclasses.asdict(ranges),
-        "photos": said,
+        "photos": records,
     }
     write_json(out / "truth.json", truth)
     return files
@@ -151,7 +151,7 @@ def _read(path: Path) -> NDArray[np.uint8]:
     pixels = int.from_bytes(content[16:20], "big") * int.from_bytes(content[20:24], "big")  # width and height
     if not 0 < pixels <= MOST_PIXELS:
         raise ValueError(f"picture `{path}` cannot be read: {pixels} pixels, and at most {MOST_PIXELS} are read")
-    found = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR_RGB)
-    if found is None:
+    picture = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR_RGB)
+    if picture is None:
         raise ValueError(f"picture `{path}` cannot be read: is the file whole?")
-    return found  # type: ignore[return-value]
+    return picture  # type: ignore[return-value]
