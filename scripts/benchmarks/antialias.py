@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.table import Table
-from benchmarks.timing import Contestants, compare, photograph, there_and_back
 from transforms.sampling.warp import warp_by_matrix
+
+from .table import Table
+from .timing import Contestants, compare, photograph, there_and_back
 
 VIEWS, SIZE = 16, 224
 REDUCTIONS = (1.2, 1.41, 1.7, 2.0, 2.83, 4.0)

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from attacks import EOT, load_encoder
 from attacks.eot.estimate import Estimate
-from benchmarks.timing import photograph
 from transforms import Affine, Brightness, Compose, Contrast, Perspective, Sobol, scene_of
+
+from .timing import photograph
 
 PIPELINE = Compose(
     [Affine(degrees=20, scale=(0.9, 1.3), translate=0.1), Perspective(0.1), Brightness(0.1), Contrast((0.8, 1.2))]

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from attacks import EOT
 from attacks.encoders.engine import Choice, Decision, Trial, choose, describe, keep_freed_memory, prepare
-from benchmarks.case import PIPELINE, Case, case
-from benchmarks.memory import MIB, in_fresh_process, peak
-from benchmarks.peers import PEERS, Contestant, installed
-from benchmarks.table import Row, Table
-from benchmarks.timing import compare
+
+from .case import PIPELINE, Case, case
+from .memory import MIB, in_fresh_process, peak
+from .peers import PEERS, Contestant, installed
+from .table import Row, Table
+from .timing import compare
 
 BARE, FLOAT32, AUTO = "bare encoder, as auto", "ours, float32", "ours, auto"
 #: What float32 is measured against: the same layout, folding and chunk.

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from attacks import EOT
 from attacks.experiment.build.pipeline import preset
-from benchmarks.case import case
-from benchmarks.table import Table
 from transforms import Antithetic, Draws, Latin, Sobol, Uniform
+
+from .case import case
+from .table import Table
 
 SAMPLERS: dict[str, Draws] = {"Uniform": Uniform(), "Antithetic": Antithetic(), "Latin": Latin(), "Sobol": Sobol()}
 VIEWS = (8, 32, 128)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from benchmarks.table import Table
+from .table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 PHOTOS = "[astronaut,brick,camera,cell,chelsea,clock,coffee,grass,gravel,hubble,retina,rocket]"

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from attacks import interval
 from attacks.runtime.progress import Progress
-from benchmarks.patch_case import GROUPS, SCENES, SIZE, TEXTURE, Ranges, question
-from benchmarks.patch_peers import CONTESTANTS, OURS, Setting, art_patch
-from benchmarks.peers import installed
-from benchmarks.table import Row, Table
+
+from .patch_case import GROUPS, SCENES, SIZE, TEXTURE, Ranges, question
+from .patch_peers import CONTESTANTS, OURS, Setting, art_patch
+from .peers import installed
+from .table import Row, Table
 
 #: Views of each scene that choose a peer's setting.
 TUNING_VIEWS = 32

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from attacks import load_encoder
 from attacks.data.gallery import HELD_OUT, Pictures, tiles
 from attacks.perturbations.patch.patch import Patch
-from benchmarks.strength_case import Counting, seeded
 from transforms import Compose, OnLayers, Place, Sobol, stream
 from transforms.compose import Homography
 from transforms.sampling.homography import matrix_of, quad_to_quad
+
+from .strength_case import Counting, seeded
 
 #: Sides of a scene in pixels and of a texture in texels.
 SIZE, TEXTURE = 96, 48

@@ -24,8 +24,9 @@ from attacks.evaluation.scores import embed
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.patch.placement import Quad
 from attacks.runtime.progress import Progress
-from benchmarks.table import Row, Table
 from transforms import Affine, Compose, Shown, stream
+
+from .table import Row, Table
 
 PIPELINE, SIZE, TEXTURE = preset("camera"), 128, 64
 #: Shares of the picture, and the one whose patches are judged at fixed magnifications.

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from attacks import EOT, Away, InfoNCE, Wiener, attack
 from attacks.solvers.loop import Step
-from benchmarks.patch_case import TEXTURE, Question
-from benchmarks.strength_case import seeded
+
+from .patch_case import TEXTURE, Question
+from .strength_case import seeded
 
 
 @dataclass(frozen=True)

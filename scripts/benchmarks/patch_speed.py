@@ -11,12 +11,13 @@ from torch import Tensor
 from attacks import Wiener
 from attacks.encoders.engine import keep_freed_memory
 from attacks.runtime.progress import Progress
-from benchmarks.patch_case import SCENES, Question, Ranges, question
-from benchmarks.patch_peers import OURS, Setting, art_patch, started
-from benchmarks.peers import installed
-from benchmarks.strength_case import seeded
-from benchmarks.table import Row, Table
-from benchmarks.timing import compare
+
+from .patch_case import SCENES, Question, Ranges, question
+from .patch_peers import OURS, Setting, art_patch, started
+from .peers import installed
+from .strength_case import seeded
+from .table import Row, Table
+from .timing import compare
 
 #: The side of the scenes, that of the texture, and the views of a step over all scenes.
 TIMED = ((96, 48, 8), (96, 48, 32), (96, 200, 32), (224, 48, 8), (224, 48, 32), (224, 200, 32))

@@ -17,7 +17,7 @@ import kornia.geometry.transform as warps
 import torch
 from torch import Tensor, nn
 
-from benchmarks.case import PIPELINE, Case
+from .case import PIPELINE, Case
 
 #: The gradient of the mean cosine (1,3,S,S), or that times a positive number, or its sign times one.
 Contestant = Callable[[], Tensor]

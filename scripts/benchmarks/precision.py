@@ -9,8 +9,9 @@ import torch
 from attacks import EOT, PGD, Away, Linf, attack, bank, evaluate, interval
 from attacks.data.gallery import tiles
 from attacks.encoders.engine import Decision, prepare
-from benchmarks.case import PIPELINE, SIZE, encoder
-from benchmarks.table import Row, Table
+
+from .case import PIPELINE, SIZE, encoder
+from .table import Row, Table
 
 PRECISIONS = ("float32", "mixed", "bfloat16")
 #: Views of a step, steps, and held-out views.

@@ -15,11 +15,12 @@ from torch import Tensor
 from attacks import interval
 from attacks.evaluation.intervals import Interval
 from attacks.runtime.progress import Progress
-from benchmarks.peers import installed
-from benchmarks.strength_case import GROUP, SIZE, Purpose, group, held_out, pictures
-from benchmarks.strength_patch import PATCHES
-from benchmarks.strength_peers import CONTESTANTS, OURS, Contestant, Setting
-from benchmarks.table import Row, Table
+
+from .peers import installed
+from .strength_case import GROUP, SIZE, Purpose, group, held_out, pictures
+from .strength_patch import PATCHES
+from .strength_peers import CONTESTANTS, OURS, Contestant, Setting
+from .table import Row, Table
 
 #: The curve: shares of the evaluations, and how many of the held-out views each point is scored on.
 SHARES, CURVE_VIEWS = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 1), 32

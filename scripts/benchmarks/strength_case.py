@@ -17,8 +17,9 @@ from attacks import Away, Linf, bank
 from attacks.data.gallery import Pictures, tiles
 from attacks.eot.bank import Bank
 from attacks.experiment.build.pipeline import preset
-from benchmarks.case import Case, encoder
 from transforms import stream
+
+from .case import Case, encoder
 
 PIPELINE, SIZE = preset("camera"), 96
 #: Pictures that are attacked together, whatever the number of processes: all of them see the same views.

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from attacks import EOT, Away, attack
 from attacks.perturbations.patch.patch import Patch
-from benchmarks.peers import LogProbabilities
-from benchmarks.strength_case import PIPELINE, SIZE, Group, Trace, seeded
-from benchmarks.strength_peers import OURS, Contestant, Found, NewView, Setting, rule, steps, wiener
+
+from .peers import LogProbabilities
+from .strength_case import PIPELINE, SIZE, Group, Trace, seeded
+from .strength_peers import OURS, Contestant, Found, NewView, Setting, rule, steps, wiener
 
 #: Where the texture lies: from a third of the picture to two thirds.
 SIDE = SIZE // 3

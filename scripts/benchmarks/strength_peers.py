@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from attacks import EOT, Away, Linf, Wiener, attack
 from attacks.eot.protocols import Optimiser
 from attacks.optimisers.apgd import APGD
-from benchmarks.peers import Linear, LogProbabilities
-from benchmarks.strength_case import PIPELINE, Group, Trace, seeded
 from transforms import Uniform
+
+from .peers import Linear, LogProbabilities
+from .strength_case import PIPELINE, Group, Trace, seeded
 
 
 @dataclass(frozen=True)

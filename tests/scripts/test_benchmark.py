@@ -11,13 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-import benchmark
-from benchmarks import antialias, engine, estimator, machine, memory, peers, precision, transforms
-from benchmarks.case import PIPELINE, Case
-from benchmarks.table import Table, save
-from benchmarks.timing import compare, photograph
+from scripts.benchmarks import commands
+from scripts.benchmarks import antialias, engine, estimator, machine, memory, peers, precision, transforms
+from scripts.benchmarks.case import PIPELINE, Case
+from scripts.benchmarks.table import Table, save
+from scripts.benchmarks.timing import compare, photograph
 
 from transforms import Compose, Sobol
 
@@ -61,13 +60,13 @@ def test_the_contestants_show_the_same_views(monkeypatch):
 def test_an_unknown_benchmark_is_refused(name, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["benchmark.py", name])
     with pytest.raises(SystemExit):
-        benchmark.main()
+        commands.main()
 
 
 @pytest.mark.parametrize("words", ["engine --rounds 0", "memory --views 8 -1", "estimator --reference x"])
 def test_counts_that_are_none_are_refused(words):
     with pytest.raises(SystemExit):
-        benchmark.parser().parse_args(words.split())
+        commands.parser().parse_args(words.split())
 
 
 def small_case(views=6, size=48):
@@ -165,7 +164,7 @@ def by_main(monkeypatch, capsys):
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["benchmark.py", *arguments])
-        benchmark.main()
+        commands.main()
         return int(capsys.readouterr().out.split()[-1])
 
     return run

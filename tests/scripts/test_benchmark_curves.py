@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-import benchmark
-from benchmarks import machine, patch_curves
-from benchmarks.patch_curves import AREAS, ARMS, KNOWN, PIPELINE, SCALES, WHOLE, Job, at, centred, pairs
-from benchmarks.table import Table, save
+from scripts.benchmarks import commands
+from scripts.benchmarks import machine, patch_curves
+from scripts.benchmarks.patch_curves import AREAS, ARMS, KNOWN, PIPELINE, SCALES, WHOLE, Job, at, centred, pairs
+from scripts.benchmarks.table import Table, save
 
 from attacks import interval
 from attacks.data.gallery import HELD_OUT
@@ -85,5 +84,5 @@ def test_the_picture_of_shares_is_drawn(tmp_path):
 
 
 def test_the_command_takes_no_flag_that_nobody_uses():
-    given = benchmark.parser().parse_args(["curves"])
+    given = commands.parser().parse_args(["curves"])
     assert given.threads == 1 and not hasattr(given, "rounds")

@@ -9,12 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from benchmarks import patch, patch_speed
-from benchmarks.patch import Cell, Job, work
-from benchmarks.patch_case import GROUPS, SCENES, Anywhere, Askew, Ranges, gallery, question
-from benchmarks.patch_peers import CONTESTANTS, OURS, Contestant, Setting, ToAnchor, ToGallery, art_patch
+from scripts.benchmarks import patch, patch_speed
+from scripts.benchmarks.patch import Cell, Job, work
+from scripts.benchmarks.patch_case import GROUPS, SCENES, Anywhere, Askew, Ranges, gallery, question
+from scripts.benchmarks.patch_peers import CONTESTANTS, OURS, Contestant, Setting, ToAnchor, ToGallery, art_patch
 
 from attacks import InfoNCE
 from transforms.sampling.homography import invert, transform

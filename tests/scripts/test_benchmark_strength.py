@@ -12,13 +12,12 @@ import attacks.solvers.solver
 from attacks.data.gallery import tiles
 from attacks.perturbations.patch.patch import Patch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from benchmarks import strength, strength_case, strength_patch, strength_peers
-from benchmarks.strength import Cell, Comparison, Job, marks, reached, work
-from benchmarks.strength_case import Centred, Counting, Trace, group, held_out, network, pictures, seeded
-from benchmarks.strength_patch import PATCHES, SIDE, pasted
-from benchmarks.strength_peers import CONTESTANTS, OURS, Contestant, NewView, Setting, rule
+from scripts.benchmarks import strength, strength_case, strength_patch, strength_peers
+from scripts.benchmarks.strength import Cell, Comparison, Job, marks, reached, work
+from scripts.benchmarks.strength_case import Centred, Counting, Trace, group, held_out, network, pictures, seeded
+from scripts.benchmarks.strength_patch import PATCHES, SIDE, pasted
+from scripts.benchmarks.strength_peers import CONTESTANTS, OURS, Contestant, NewView, Setting, rule
 
 LIBRARIES = ("torchattacks", "ART", "Foolbox", "ART, Adam", "ART, pgd")
 CELL, PATCH = Cell("pocket", 8, 16), Cell("pocket", None, 16)
