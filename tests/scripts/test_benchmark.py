@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,13 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-
-from scripts.benchmarks import commands
-from scripts.benchmarks import antialias, engine, estimator, machine, memory, peers, precision, transforms
+from scripts.benchmarks import antialias, commands, engine, estimator, machine, memory, peers, precision, transforms
 from scripts.benchmarks.case import PIPELINE, Case
 from scripts.benchmarks.table import Table, save
 from scripts.benchmarks.timing import compare, photograph
-
 from transforms import Compose, Sobol
 
 

@@ -1,19 +1,13 @@
 """The curves of a patch: who is drawn, and what a figure is the mean of."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-
-from scripts.benchmarks import commands
-from scripts.benchmarks import machine, patch_curves
-from scripts.benchmarks.patch_curves import AREAS, ARMS, KNOWN, PIPELINE, SCALES, WHOLE, Job, at, centred, pairs
-from scripts.benchmarks.table import Table, save
-
 from attacks import interval
 from attacks.data.gallery import HELD_OUT
+from scripts.benchmarks import commands, machine, patch_curves
+from scripts.benchmarks.patch_curves import AREAS, ARMS, KNOWN, PIPELINE, SCALES, WHOLE, Job, at, centred, pairs
+from scripts.benchmarks.table import Table, save
 from transforms import Affine
 
 NAMES = [f"{photo}-{i}-{j}" for photo in (*HELD_OUT, "brick", "grass") for i in range(2) for j in range(3)]

@@ -1,21 +1,17 @@
 """The comparison of patches: that both are asked the same, lie in the same places, and are judged alike."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-
+from attacks import InfoNCE
 from scripts.benchmarks import patch, patch_speed
 from scripts.benchmarks.patch import Cell, Job, work
 from scripts.benchmarks.patch_case import GROUPS, SCENES, Anywhere, Askew, Ranges, gallery, question
 from scripts.benchmarks.patch_peers import CONTESTANTS, OURS, Contestant, Setting, ToAnchor, ToGallery, art_patch
-
-from attacks import InfoNCE
 from transforms.sampling.homography import invert, transform
 
 SQUARE = torch.tensor([[[-1.0, -1], [1, -1], [1, 1], [-1, 1]]], dtype=torch.float64)

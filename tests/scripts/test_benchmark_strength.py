@@ -1,9 +1,7 @@
 """The comparison of attacks: who is asked what, at which price, and what is made of the answers."""
 
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +9,6 @@ import torch
 import attacks.solvers.solver
 from attacks.data.gallery import tiles
 from attacks.perturbations.patch.patch import Patch
-
-
 from scripts.benchmarks import strength, strength_case, strength_patch, strength_peers
 from scripts.benchmarks.strength import Cell, Comparison, Job, marks, reached, work
 from scripts.benchmarks.strength_case import Centred, Counting, Trace, group, held_out, network, pictures, seeded
