@@ -20,9 +20,10 @@ class Parser(argparse.ArgumentParser):
 
 def exit_code(command: Callable[[], object], failed: int, errors: tuple[type[Exception], ...] = ()) -> int:
     """Run `command`. Returns 0; or `failed` after one line on stderr for ValueError, OSError and further `errors`."""
+    caught: tuple[type[Exception], ...] = (ValueError, OSError, *errors)
     try:
         command()
-    except (ValueError, OSError, *errors) as error:
+    except caught as error:
         print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return failed
     return 0

@@ -1,4 +1,4 @@
-"""One picture, its views, and an encoder: what every contestant of a comparison gets."""
+"""The input of every contestant of a comparison: a picture, its views, and an encoder."""
 
 from __future__ import annotations
 
@@ -52,9 +52,15 @@ def encoder(arch: str) -> nn.Module:
     return Normalised(network).eval()
 
 
+def cosines(embeddings: Tensor, anchors: Tensor) -> Tensor:
+    """(B*V,D), picture by picture, and (B,D) -> (B*V,); fewer embeddings than anchors are those of the first."""
+    rows = anchors.repeat_interleave(max(1, len(embeddings) // len(anchors)), 0)[: len(embeddings)]
+    return F.cosine_similarity(embeddings, rows, dim=1)
+
+
 @dataclass(frozen=True)
 class Case:
-    """The question that all contestants answer: the gradient, with respect to `image`, of the mean cosine similarity
+    """The task of all contestants: the gradient, with respect to `image`, of the mean cosine similarity
     between the embeddings of its views and its own.
 
     Args:
@@ -76,11 +82,11 @@ class Case:
         return str(self.image.device)
 
     def loss(self, encode: Callable[[Tensor], Tensor], views: Tensor) -> Tensor:
-        """(N,3,S,S) -> (N,), the cosine similarities; lower is better for the attacker."""
-        return F.cosine_similarity(encode(views), self.anchor, dim=1)
+        """(B*V,3,S,S), picture by picture -> (B*V,), the cosine similarities; lower is better for the attacker."""
+        return cosines(encode(views), self.anchor)
 
     def estimate(self, eot: EOT, encode: Callable[[Tensor], Tensor], delta: Tensor, u: Tensor) -> Estimate:
-        """What EOT finds at `image + delta` from the views `u`."""
+        """The estimate of EOT at `image + delta` from the views `u`."""
         return eot.estimate(
             delta,
             lambda part, _: scene_of(self.image + part),

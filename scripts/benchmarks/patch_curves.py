@@ -7,12 +7,9 @@ drawn with a fixed seed: pictures that the encoder never saw, targets of other p
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from multiprocessing import get_context
 from typing import NamedTuple
 
 import torch
@@ -23,9 +20,9 @@ from attacks.data.gallery import HELD_OUT, Pictures, tiles
 from attacks.evaluation.scores import embed
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.patch.placement import Quad
-from attacks.runtime.progress import Progress
 from transforms import Affine, Compose, Shown, stream
 
+from .contest import done, processes
 from .table import Row, Table
 
 PIPELINE, SIZE, TEXTURE = preset("camera"), 128, 64
@@ -50,8 +47,6 @@ class Job(NamedTuple):
 
 #: What is drawn, arm by arm: for each column whether each held-out view is taken for the target (V,).
 Hits = dict[str, list[Tensor]]
-#: Does jobs, perhaps in other processes; the outcomes come in the order of the jobs.
-Spread = Callable[[Callable[[Job], tuple[Hits, Hits]], Sequence[Job]], Iterable[tuple[Hits, Hits]]]
 
 
 @lru_cache(maxsize=1)
@@ -121,7 +116,7 @@ def textures(job: Job, patch: Patch) -> dict[str, Tensor]:
 
 
 def work(job: Job) -> tuple[Hits, Hits]:
-    """Do a job, the same wherever: the hits at the camera's own ranges, and, for the patches that are judged there,
+    """The hits at the camera's own ranges, and, for the patches that are judged there,
     at each magnification."""
     image = known()[1].images[job.picture, None]
     patch = Patch((TEXTURE, TEXTURE), centred(job.area))
@@ -147,15 +142,8 @@ def run(pictures: int, targets: int, evals: int, views: int, workers: int = 1) -
     everything = known()[1]
     drawn = pairs(everything.names, pictures, targets)
     jobs = [Job(*pair, area, evals, views) for area in AREAS for pair in drawn]
-    with ExitStack() as stack, Progress("curves", len(jobs)) as progress:
-        spread: Spread = map
-        if workers > 1:
-            pool = ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,))
-            spread = stack.enter_context(pool).map
-        found = []
-        for outcome in spread(work, jobs):
-            found.append(outcome)
-            progress.step(success=float(outcome[0]["eot"][0].mean()))
+    with processes(workers) as spread:
+        found = done("curves", work, jobs, lambda outcome: {"success": float(outcome[0]["eot"][0].mean())}, spread)
     by_area = [[near for near, _ in found[i : i + len(drawn)]] for i in range(0, len(found), len(drawn))]
     rows: dict[str, Row] = {}
     for arm, name in ARMS.items():

@@ -12,8 +12,9 @@ from attacks import Wiener
 from attacks.encoders.engine import keep_freed_memory
 from attacks.runtime.progress import Progress
 
+from .contest import OURS, Setting
 from .patch_case import SCENES, Question, Ranges, question
-from .patch_peers import OURS, Setting, art_patch, started
+from .patch_peers import art_patch, started
 from .peers import installed
 from .strength_case import seeded
 from .table import Row, Table
@@ -79,7 +80,7 @@ def ours(asked: Question, batch: int, texture: int) -> Callable[[], object]:
 
 def art(asked: Question, batch: int, texture: int) -> Callable[[], object]:
     """The next step of ART's Adam; its pgd costs the same."""
-    made, pictures, labels = art_patch(asked, Setting(0.05, batch // SCENES, "gallery"), 1, "Adam", texture)
+    made, pictures, labels = art_patch(asked, Setting(0.05, batch // SCENES, loss="gallery"), 1, "Adam", texture)
     with seeded(0):
         made.generate(pictures[:1].cpu().numpy(), labels[:1].cpu().numpy())  # finds out what kind of loss it has
     return lambda: made._train_step(images=pictures, target=labels)

@@ -1,8 +1,8 @@
-"""What every contestant of the comparison of attacks gets: pictures, views, an encoder that counts, and a budget."""
+"""The input of every contestant of the comparison of attacks: pictures, views, a counting encoder, a budget."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks import Away, Linf, bank
@@ -103,17 +102,18 @@ def held_out(purpose: Purpose, views: int) -> Bank:
 @dataclass(frozen=True)
 class Group(Case):
     """Several pictures (B,3,S,S) that are attacked together within the L-inf ball `eps`: a contestant lowers, for
-    each, the mean cosine of its views to its own embedding, with `evals` gradients of one view each. `u` is not used:
-    a contestant draws its own views of `PIPELINE`, from `seed`."""
+    each, the mean cosine of its views to its own embedding. Its pictures are kept after each of `marks` gradients of
+    one view; the last is the attack's end. `u` is not used: a contestant draws its own views of `PIPELINE`, from
+    `seed`."""
 
     eps: float
-    evals: int
+    marks: tuple[int, ...]
     seed: int
 
-    def loss(self, encode: Callable[[Tensor], Tensor], views: Tensor) -> Tensor:
-        """(B*V,3,S,S), picture by picture -> the cosines (B*V,); of fewer rows, those of the first."""
-        anchors = self.anchor.repeat_interleave(max(1, len(views) // len(self.anchor)), 0)
-        return F.cosine_similarity(encode(views), anchors[: len(views)])
+    @property
+    def evals(self) -> int:
+        """Gradients of each picture."""
+        return self.marks[-1]
 
     @property
     def counted(self) -> Counting:
@@ -131,14 +131,14 @@ class Group(Case):
         return views.losses(self.file(attacked), self.anchor, self.counted.encoder, Away(), 64).cpu()
 
 
-def group(arch: str, images: Tensor, eps: float, evals: int, index: int, device: str) -> Group:
-    """The question about some pictures; the same `index`, the same seed."""
+def group(arch: str, images: Tensor, eps: float, marks: tuple[int, ...], index: int, device: str) -> Group:
+    """The task of some pictures; the same `index`, the same seed."""
     found, images = network(arch).to(device), images.to(device)
     counting = Counting(found).eval()
     with torch.no_grad():
         anchor = found(images)
     unused = images.new_zeros(0, PIPELINE.dims)
-    return Group(images, unused, counting, counting, anchor, eps, evals, stream(0, "strength", index))
+    return Group(images, unused, counting, counting, anchor, eps, marks, stream(0, "strength", index))
 
 
 @dataclass

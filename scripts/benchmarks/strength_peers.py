@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,37 +19,9 @@ from attacks.eot.protocols import Optimiser
 from attacks.optimisers.apgd import APGD
 from transforms import Uniform
 
-from .peers import Linear, LogProbabilities
+from .contest import OURS, Contestant, Setting
+from .peers import Linear, LogProbabilities, art_classifier
 from .strength_case import PIPELINE, Group, Trace, seeded
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a user of a library sets: the `step` as a share of eps, the `views` of a step, and a momentum (ART's
-    `decay`), None for none."""
-
-    step: float
-    views: int
-    momentum: float | None = None
-
-    def __str__(self) -> str:
-        momentum = "" if self.momentum is None else f", momentum {self.momentum:g}"
-        return f"step {self.step:.3g} eps, {self.views} views{momentum}"
-
-
-#: The pictures of a group after each of some numbers of evaluations, of which the last is the attack's end.
-Found = Mapping[int, Tensor]
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """An attack: the `module` that it needs, how it is `run`, its documented defaults by (eps, evals), and the
-    settings to choose the best of; ours has one rule, and nothing to choose."""
-
-    module: str
-    run: Callable[[Group, Setting, tuple[int, ...]], Found]
-    default: Callable[[float, int], Setting]
-    grid: tuple[Setting, ...] = ()
 
 
 class NewView(nn.Module):
@@ -77,9 +48,9 @@ class NewView(nn.Module):
         return PIPELINE(images, u.repeat(len(images) // views, 1))
 
 
-def eotpgd(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
+def eotpgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
     """torchattacks' `EOTPGD`."""
-    trace = Trace(marks)
+    trace = Trace(question.marks)
     model = nn.Sequential(NewView(question, trace), LogProbabilities(question)).eval()
     made = importlib.import_module("torchattacks").EOTPGD(
         model,
@@ -93,9 +64,9 @@ def eotpgd(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
         return trace.end(made(question.image, labels))
 
 
-def linf_pgd(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
+def linf_pgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
     """Foolbox's `LinfPGD` through its `ExpectationOverTransformationWrapper`."""
-    trace, library = Trace(marks), importlib.import_module("foolbox")
+    trace, library = Trace(question.marks), importlib.import_module("foolbox")
     model = nn.Sequential(NewView(question, trace), Linear(question)).eval()
     inner = library.PyTorchModel(model, (0, 1), device=question.device)
     wrapped = library.models.ExpectationOverTransformationWrapper(inner, n_steps=setting.views)
@@ -105,10 +76,9 @@ def linf_pgd(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found
         return trace.end(made.run(wrapped, question.image, library.Misclassification(labels), epsilon=question.eps))
 
 
-def art_pgd(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
+def art_pgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
     """ART's `ProjectedGradientDescentPyTorch` with an EoT preprocessor of its own kind."""
-    trace, show = Trace(marks), NewView(question, Trace(marks))
-    estimators = importlib.import_module("art.estimators.classification")
+    trace, show = Trace(question.marks), NewView(question, Trace(question.marks))
     base: Any = importlib.import_module("art.preprocessing.expectation_over_transformation.pytorch").EoTPyTorch
 
     class Views(base):  # type: ignore[misc]
@@ -119,15 +89,8 @@ def art_pgd(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
         def _transform(self, x: Tensor, y: Tensor | None, **_: Any) -> tuple[Tensor, Tensor | None]:
             return show.draw(x), y
 
-    classifier = estimators.PyTorchClassifier(
-        LogProbabilities(question),
-        nn.CrossEntropyLoss(),
-        input_shape=tuple(question.image.shape[1:]),
-        nb_classes=2,
-        clip_values=(0.0, 1.0),
-        preprocessing_defences=[Views(nb_samples=setting.views, clip_values=(0.0, 1.0))],
-        device_type="cpu" if question.device == "cpu" else "gpu",
-    )
+    views = Views(nb_samples=setting.views, clip_values=(0.0, 1.0))
+    classifier = art_classifier(LogProbabilities(question), question.image, preprocessing_defences=[views])
     evasion = importlib.import_module(
         "art.attacks.evasion.projected_gradient_descent.projected_gradient_descent_pytorch"
     )
@@ -151,10 +114,10 @@ def steps(question: Group, setting: Setting) -> int:
     return max(1, question.evals // setting.views)
 
 
-def ours(optimiser: Callable[[Setting], Optimiser]) -> Callable[[Group, Setting, tuple[int, ...]], Found]:
+def ours(optimiser: Callable[[Setting], Optimiser]) -> Callable[[Group, Setting], Mapping[int, Tensor]]:
     """This project's loop with an optimiser; its end alone, because a schedule depends on the number of steps."""
 
-    def run(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
+    def run(question: Group, setting: Setting) -> Mapping[int, Tensor]:
         *_, last = attack(
             question.image,
             question.anchor,
@@ -166,7 +129,7 @@ def ours(optimiser: Callable[[Setting], Optimiser]) -> Callable[[Group, Setting,
             steps=steps(question, setting),
             seed=question.seed,
         )
-        return {marks[-1]: question.image + last.delta}
+        return {question.evals: question.image + last.delta}
 
     return run
 
@@ -197,7 +160,6 @@ def rule(evals: int) -> Setting:
     return Setting(Wiener().rel_step_size, min(4, evals & -evals))
 
 
-OURS = "ours"
 PLAIN = grid(None, 0.025, 0.05, 0.1, 0.2, 0.4)
 #: Name -> attack. The defaults of the libraries are those of their signatures. Of ART, which leaves the number of
 #: views to its user, the default number of steps, 100, is kept as nearly as the evaluations allow.

@@ -52,13 +52,6 @@ def test_the_contestants_show_the_same_views(monkeypatch):
     assert (plain[middle] - plain[middle].roll(3, -1)).abs().mean() > 0.04  # three pixels off would show
 
 
-@pytest.mark.parametrize("name", ["nothing", ""])
-def test_an_unknown_benchmark_is_refused(name, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["benchmark.py", name])
-    with pytest.raises(SystemExit):
-        commands.main()
-
-
 @pytest.mark.parametrize("words", ["engine --rounds 0", "memory --views 8 -1", "estimator --reference x"])
 def test_counts_that_are_none_are_refused(words):
     with pytest.raises(SystemExit):
