@@ -35,29 +35,29 @@ def runs_of(paths: Sequence[Path]) -> list[Path]:
     Raises:
         ValueError: a path that is no folder, or that holds too many or no runs.
     """
-    found: dict[Path, Path] = {}
+    runs: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
             raise ValueError(f"`RUN` must be a run directory or a folder of them; got {str(path)!r}")
         here = [path] if (path / "metrics.json").is_file() else _below(path)
         if not here:
             raise ValueError(f"`RUN`: {str(path)!r} holds no run, there is no metrics.json in it nor below it")
-        found |= {run.resolve(): run for run in here}
-    if len(found) > MOST_RUNS:
-        raise ValueError(f"`RUN` may be at most {MOST_RUNS} runs; got {len(found)}")
-    return list(found.values())
+        runs |= {run.resolve(): run for run in here}
+    if len(runs) > MOST_RUNS:
+        raise ValueError(f"`RUN` may be at most {MOST_RUNS} runs; got {len(runs)}")
+    return list(runs.values())
 
 
 def _below(folder: Path) -> list[Path]:
-    found = []
+    runs = []
     for seen, (here, folders, files) in enumerate(os.walk(folder)):  # does not follow links
         if seen > MOST_FOLDERS:
             raise ValueError(f"`RUN`: {str(folder)!r} has more than {MOST_FOLDERS} folders; name the runs themselves")
         if "metrics.json" in files and (Path(here) / "metrics.json").is_file():
-            found.append(Path(here))
+            runs.append(Path(here))
             folders.clear()
-    numbered = [[(int(part) if part.isdecimal() else -1, part) for part in path.parts] for path in found]
-    return [path for _, path in sorted(zip(numbered, found, strict=True))]
+    numbered = [[(int(part) if part.isdecimal() else -1, part) for part in path.parts] for path in runs]
+    return [path for _, path in sorted(zip(numbered, runs, strict=True))]
 
 
 def labels(runs: Sequence[Path]) -> dict[Path, str]:
@@ -67,10 +67,10 @@ def labels(runs: Sequence[Path]) -> dict[Path, str]:
     return {run: each.relative_to(root).as_posix() for run, each in zip(runs, whole, strict=True)}
 
 
-def place(given: Sequence[Path], runs: Sequence[Path]) -> Path:
+def place(paths: Sequence[Path], runs: Sequence[Path]) -> Path:
     """The default of `--out`: the one folder that was named, or the one that holds all runs."""
-    if len(given) == 1 and given[0] not in runs:
-        return given[0]
+    if len(paths) == 1 and paths[0] not in runs:
+        return paths[0]
     parents = {run.resolve().parent for run in runs}
     if len(parents) > 1:
         raise ValueError("`--out` is needed: these runs do not lie in one folder")
@@ -85,8 +85,8 @@ def text(names: Mapping[Path, str], rows: Sequence[Row], pairs: Sequence[Pair]) 
     for row in rows:
         line = [names[row.directory], row.encoder, row.threat, row.transforms, str(row.seed), str(row.pictures)]
         cells = [(row.arms, "no_eot", "success"), (row.arms, "eot", "success"), (row.arms, "eot", "cosine")]
-        found = [arms.get(arm, {}).get(measure) for arms, arm, measure in (*cells, (row.wide, "eot", "success"))]
-        lines.append([*line, *map(_words, found)][: len(head)])
+        values = [arms.get(arm, {}).get(measure) for arms, arm, measure in (*cells, (row.wide, "eot", "success"))]
+        lines.append([*line, *map(_words, values)][: len(head)])
     parts = [_table(head, lines)]
     if pairs:
         head = ["first", "second", "bank", "measure of eot", "pictures", "second minus first", "p (Holm)", "test"]
@@ -146,13 +146,13 @@ def run(options: argparse.Namespace) -> None:
 
 def _judged(rows: Sequence[Row], names: Mapping[Path, str]) -> tuple[dict[str, Judged], list[Skipped]]:
     """The runs that can be compared with others, by name, and what is wrong with the rest."""
-    found, notes = {}, []
+    comparable, notes = {}, []
     for row in rows:
         try:
-            found[names[row.directory]] = judged(row.directory)
+            comparable[names[row.directory]] = judged(row.directory)
         except (ValueError, OSError) as error:
             notes.append(Skipped(row.directory, f"only in the table: {error}"))
-    return found, notes
+    return comparable, notes
 
 
 if __name__ == "__main__":

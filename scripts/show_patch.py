@@ -29,7 +29,7 @@ GAP, QUALITY = 12, 68
 
 
 def corners(patch: dict[str, Any], width: float, height: float) -> NDArray[np.float64]:
-    """(4,2) where a patch of that size in mm was found, in pixels: from the entries of photos.json."""
+    """(4,2): the detected corners in pixels of a patch of that size in mm, from its entry in photos.json."""
     half = min(width, height) / 2
     square = np.array([[-width, -height], [width, -height], [width, height], [-width, height]]) / 2
     moved = square + np.array(patch["corners"]) * half
@@ -40,18 +40,18 @@ def corners(patch: dict[str, Any], width: float, height: float) -> NDArray[np.fl
 
 def errors(run: Path, photos: Path) -> tuple[dict[str, NDArray[np.float64]], int]:
     """Of each scored photograph how far off its worst corner is, in pixels of a patch `WIDTH` wide, by the number of
-    fiducials that were found ("4", or "2 or 3"); and how many photographs there are."""
+    detected fiducials ("4", or "2 or 3"); and how many photographs there are."""
     box = json.loads((run / "print" / "sheet.json").read_text())["card"]["patch"]
     truth = {
         each["file"]: np.array(each["patch_px"]) for each in json.loads((photos / "truth.json").read_text())["photos"]
     }
-    found: dict[str, list[float]] = {}
+    offsets: dict[str, list[float]] = {}
     for photo in json.loads((run / "photos" / "photos.json").read_text())["photos"]:
         true = truth[photo["photo"]]
         off = np.linalg.norm(corners(photo["patch"], box["width"], box["height"]) - true, axis=1).max()
         wide = np.linalg.norm(true - np.roll(true, -1, 0), axis=1).mean()
-        found.setdefault("4" if len(photo["fiducials"]) == 4 else "2 or 3", []).append(float(off * WIDTH / wide))
-    return {name: np.array(each) for name, each in found.items()}, len(truth)
+        offsets.setdefault("4" if len(photo["fiducials"]) == 4 else "2 or 3", []).append(float(off * WIDTH / wide))
+    return {name: np.array(each) for name, each in offsets.items()}, len(truth)
 
 
 def scaled(path: Path, height: int) -> Image.Image:
@@ -64,11 +64,11 @@ def scaled(path: Path, height: int) -> Image.Image:
 def beside(pictures: list[Image.Image]) -> Image.Image:
     """Pictures of one height in a row."""
     width = sum(each.width for each in pictures) + GAP * (len(pictures) - 1)
-    made, x = Image.new("RGB", (width, pictures[0].height), "white"), 0
+    row, x = Image.new("RGB", (width, pictures[0].height), "white"), 0
     for each in pictures:
-        made.paste(each, (x, 0))
+        row.paste(each, (x, 0))
         x += each.width + GAP
-    return made
+    return row
 
 
 def make(run: Path, photos: Path) -> dict[str, Image.Image]:

@@ -90,13 +90,13 @@ def sheet(
     row_height = high + GAP + LEADING * (1 + len(lines)) + GAP
     start = GAP + head + 2 * GAP  # of the views
     size = (start + (wide + GAP) * columns, GAP + row_height * math.ceil(len(views) / columns))
-    made = Image.new("RGB", size, "white")
-    draw = ImageDraw.Draw(made)
+    canvas = Image.new("RGB", size, "white")
+    draw = ImageDraw.Draw(canvas)
 
     def cell(picture: Tensor | None, left: int, top: int, width: int, title: str, below: list[list[str]]) -> None:
         if picture is not None:
             shown = Image.fromarray(to_bytes(picture))
-            made.paste(shown, (left + (width - shown.width) // 2, top + (high - shown.height) // 2))
+            canvas.paste(shown, (left + (width - shown.width) // 2, top + (high - shown.height) // 2))
         top += high + GAP
         draw.text((left, top), title, fill="dimgrey", font=font)
         for i, line in enumerate(line for block in below for line in block):
@@ -109,7 +109,7 @@ def sheet(
             cell(None if row else original, GAP, top, original.shape[2], "" if row else "original", blocks)
         beside = [[number, *[""] * (len(block) - 1)] for number, block in zip(numbers, blocks, strict=True)]
         cell(view, start + column * (wide + GAP), top, wide, f"view {i + 1}", beside)
-    return made
+    return canvas
 
 
 @torch.no_grad()
@@ -145,8 +145,8 @@ def write_all(folder: Path, image: Tensor, seed: int) -> None:
         pipeline = Compose([stage])
         draws: Draws = Grid() if stage.dims == 1 else Sobol()
         u = draws(ALL_DRAWS if stage.dims else 1, stage.dims, seed=seed)
-        made = show(pipeline, image, u, ALL_DRAWS, ALL_LINES)
-        save(made, folder / f"{name}.jpg", quality=ALL_QUALITY, progressive=True)
+        drawn = show(pipeline, image, u, ALL_DRAWS, ALL_LINES)
+        save(drawn, folder / f"{name}.jpg", quality=ALL_QUALITY, progressive=True)
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:

@@ -115,43 +115,43 @@ def positive(text: str) -> int:
 
 #: Name -> from arguments to tables.
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], list[Table]]] = {
-    "transforms": lambda given: transforms.run(given.rounds),
-    "antialias": lambda given: antialias.run(given.rounds),
-    "engine": lambda given: engine.run(given.rounds, given.arch, given.views, given.device),
-    "memory": lambda given: memory.run(given.rounds, given.arch, given.device, given.views),
-    "precision": lambda given: precision.run(given.pictures, given.arch, given.device, given.size),
-    "estimator": lambda given: estimator.run(given.rounds, given.reference, given.device),
-    "strength": lambda given: strength.run(
-        given.arch,
-        given.pictures,
-        given.evals,
-        [*given.eps, *([] if given.no_patch else [None])],
-        given.held_out,
-        given.device,
-        given.workers,
+    "transforms": lambda options: transforms.run(options.rounds),
+    "antialias": lambda options: antialias.run(options.rounds),
+    "engine": lambda options: engine.run(options.rounds, options.arch, options.views, options.device),
+    "memory": lambda options: memory.run(options.rounds, options.arch, options.device, options.views),
+    "precision": lambda options: precision.run(options.pictures, options.arch, options.device, options.size),
+    "estimator": lambda options: estimator.run(options.rounds, options.reference, options.device),
+    "strength": lambda options: strength.run(
+        options.arch,
+        options.pictures,
+        options.evals,
+        [*options.eps, *([] if options.no_patch else [None])],
+        options.held_out,
+        options.device,
+        options.workers,
     ),
-    "patch": lambda given: [
-        *patch.run(given.evals, given.groups, given.held_out),
-        patch_speed.run(given.rounds, given.device),
+    "patch": lambda options: [
+        *patch.run(options.evals, options.groups, options.held_out),
+        patch_speed.run(options.rounds, options.device),
     ],
-    "curves": lambda given: patch_curves.run(
-        given.pictures, given.targets, given.evals, given.held_out, given.workers
+    "curves": lambda options: patch_curves.run(
+        options.pictures, options.targets, options.evals, options.held_out, options.workers
     ),
-    "ledger": lambda given: ledger.run(given.rounds, given.pictures, given.unit),
+    "ledger": lambda options: ledger.run(options.rounds, options.pictures, options.unit),
 }
 
 
 def main() -> None:
-    given = parser().parse_args()
-    if given.threads:
-        torch.set_num_threads(given.threads)
-    if given.one and given.benchmark == "memory":
-        print(memory.one(given.arch[0], given.device, int(given.one)))
+    options = parser().parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.one and options.benchmark == "memory":
+        print(memory.one(options.arch[0], options.device, int(options.one)))
         return
-    if given.one:
-        print(engine.one(given.one, given.arch[0], given.views, given.device, given.decision))
+    if options.one:
+        print(engine.one(options.one, options.arch[0], options.views, options.device, options.decision))
         return
-    tables = BENCHMARKS[given.benchmark](given)
+    tables = BENCHMARKS[options.benchmark](options)
     print("\n\n".join(map(str, tables)))
-    if given.out:
-        save(tables, given.benchmark, given.out, machine.describe(given.device))
+    if options.out:
+        save(tables, options.benchmark, options.out, machine.describe(options.device))

@@ -69,8 +69,8 @@ def step(question: Case, views: int) -> Callable[[], Tensor]:
 
 def straight_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
     """The a and b that minimise the mean square of (y - a - b x) / y: noise of a time grows with the time."""
-    at, found = (torch.tensor(values, dtype=torch.float64) for values in (x, y))
-    a, b = torch.linalg.lstsq(torch.stack([1 / found, at / found], -1), torch.ones_like(found)).solution.tolist()
+    at, values = (torch.tensor(values, dtype=torch.float64) for values in (x, y))
+    a, b = torch.linalg.lstsq(torch.stack([1 / values, at / values], -1), torch.ones_like(values)).solution.tolist()
     return a, b
 
 
@@ -109,11 +109,11 @@ def tensor_peak(work: Callable[[], object], device: str) -> int:
 def high_water() -> int:
     """The most bytes that the process has held. `ru_maxrss` comes second: it begins with the peak of the parent."""
     try:
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     except OSError:
-        found = None
-    if found:
-        return 1024 * int(found.group(1))
+        match = None
+    if match:
+        return 1024 * int(match.group(1))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

@@ -63,15 +63,15 @@ class Outcome(NamedTuple):
 
 def work(job: Job) -> Outcome:
     """The texture of a job, as an 8-bit file holds it, on fresh placements. The result depends on the job alone."""
-    asked = question(job.group, job.cell.targeted, job.cell.ranges, job.evals)
-    texture = CONTESTANTS[job.name].run(asked, job.setting)[job.evals]
-    gradients = asked.counted.gradients / len(asked.scenes)
+    task = question(job.group, job.cell.targeted, job.cell.ranges, job.evals)
+    texture = CONTESTANTS[job.name].run(task, job.setting)[job.evals]
+    gradients = task.counted.gradients / len(task.scenes)
     texture = (texture.clamp(0, 1) * 255).round() / 255
-    judges = [asked.ours(texture, job.views)]
+    judges = [task.ours(texture, job.views)]
     if installed("art"):
-        made, _, _ = art_patch(asked, Setting(1.0, 1), 1, "Adam")
-        judges.append(asked.theirs(made._random_overlay, texture, job.views))
-    cosine, success = zip(*(asked.judged(views) for views in judges), strict=True)
+        attack, _, _ = art_patch(task, Setting(1.0, 1), 1, "Adam")
+        judges.append(task.theirs(attack._random_overlay, texture, job.views))
+    cosine, success = zip(*(task.judged(views) for views in judges), strict=True)
     return Outcome(torch.stack(success).float(), torch.stack(cosine), gradients)
 
 
@@ -99,13 +99,13 @@ def compared(cell: Cell, evals: int, groups: int, views: int) -> tuple[Table, Ta
         for row, (name, setting) in settings.items()
     }
     outcomes = iter(_done(f"{cell}", [job for each in jobs.values() for job in each]))
-    found = {row: [next(outcomes) for _ in each] for row, each in jobs.items()}
+    results = {row: [next(outcomes) for _ in each] for row, each in jobs.items()}
     what = f"{cell}; {groups} groups of {SCENES} scenes, {evals} gradients of each"
     notes = tuple(
-        f"{row}: {setting}; {found[row][0].gradients:g} gradients" for row, (_, setting) in settings.items()
+        f"{row}: {setting}; {results[row][0].gradients:g} gradients" for row, (_, setting) in settings.items()
     )
-    success: dict[str, Row] = {row: figures("success", each, found[OURS]) for row, each in found.items()}
-    cosine: dict[str, Row] = {row: figures("cosine", each, found[OURS]) for row, each in found.items()}
+    success: dict[str, Row] = {row: figures("success", each, results[OURS]) for row, each in results.items()}
+    cosine: dict[str, Row] = {row: figures("cosine", each, results[OURS]) for row, each in results.items()}
     heads = ("by ours", "by ART", "- ours", "low", "high")
     better = "higher" if cell.targeted else "lower"
     return (

@@ -29,7 +29,7 @@ from .strength_case import Counting, seeded
 SIZE, TEXTURE = 96, 48
 #: Scenes that share a patch, and groups of them; the first group chooses settings and is not judged.
 SCENES, GROUPS = 8, 7
-#: ART's default; and what scale a patch has where nothing else is said.
+#: ART's default rotation, and the default scale of a patch.
 DEGREES, SCALE = 22.5, (0.3, 0.6)
 
 
@@ -157,8 +157,8 @@ def gallery(device: str) -> tuple[Pictures, Tensor]:
     """Every tile of every photograph, and their embeddings of length 1."""
     everything = tiles(SIZE)
     with torch.no_grad():
-        found = torch.cat([network(device)(part.to(device)) for part in everything.images.split(64)])
-    return everything, F.normalize(found, dim=1)
+        embeddings = torch.cat([network(device)(part.to(device)) for part in everything.images.split(64)])
+    return everything, F.normalize(embeddings, dim=1)
 
 
 def question(

@@ -65,7 +65,7 @@ def art_patch(
     model = ToGallery(question) if setting.loss == "gallery" else LogProbabilities(question)
     pictures = question.scenes.repeat_interleave(setting.views, 0)
     evasion = importlib.import_module("art.attacks.evasion.adversarial_patch.adversarial_patch_pytorch")
-    made = evasion.AdversarialPatchPyTorch(
+    patch_attack = evasion.AdversarialPatchPyTorch(
         art_classifier(model, pictures, classes),
         **question.ranges.arguments(),
         learning_rate=setting.step,
@@ -77,16 +77,16 @@ def art_patch(
         targeted=question.target is not None,
         verbose=False,
     )
-    return made, pictures, F.one_hot(labels.repeat_interleave(setting.views), classes).float()
+    return patch_attack, pictures, F.one_hot(labels.repeat_interleave(setting.views), classes).float()
 
 
 def art(optimiser: str) -> Callable[[Question, Setting], Mapping[int, Tensor]]:
     """ART's texture with one of its two optimisers."""
 
     def run(question: Question, setting: Setting) -> Mapping[int, Tensor]:
-        made, pictures, labels = art_patch(question, setting, question.evals // setting.views, optimiser)
+        patch_attack, pictures, labels = art_patch(question, setting, question.evals // setting.views, optimiser)
         with seeded(question.seed):
-            texture, _ = made.generate(pictures.cpu().numpy(), labels.cpu().numpy(), shuffle=False)
+            texture, _ = patch_attack.generate(pictures.cpu().numpy(), labels.cpu().numpy(), shuffle=False)
         return {question.evals: torch.as_tensor(texture, dtype=torch.float32)[None].to(pictures)}
 
     return run

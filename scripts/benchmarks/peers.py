@@ -152,7 +152,7 @@ def foolbox(case: Case) -> Contestant:
     return lambda: case.image - attack.run(model, case.image, goal, epsilon=EPS)
 
 
-#: Name -> (the module it needs, how it is made).
+#: Name -> (the module it needs, its constructor).
 PEERS: dict[str, tuple[str, Callable[[Case], Contestant]]] = {
     "kornia, one graph": ("kornia", kornia_loop),
     "ART": ("art", art),

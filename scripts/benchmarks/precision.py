@@ -32,7 +32,7 @@ def compared(arch: str, pictures: int, device: str, size: int) -> Table:
         clean = torch.cat([network(image[None]) for image in images])
     unseen, budget = bank(PIPELINE, UNSEEN, seed=0, purpose="evaluate"), Linf(8 / 255)
     unseen = unseen._replace(u=unseen.u.to(images))
-    found = {}
+    cosines = {}
     for precision in PRECISIONS:
         fast = prepare(network, Decision("channels_last", precision, fold=True, chunk=8))  # type: ignore[arg-type]
         *_, last = attack(
@@ -47,10 +47,10 @@ def compared(arch: str, pictures: int, device: str, size: int) -> Table:
         )
         attacked = images + budget.quantise(last.delta, images)
         judge = prepare(network, Decision("channels_last", fold=True, chunk=8))
-        found[precision] = evaluate(attacked, clean, clean, encoder=judge, bank=unseen, chunk=8).cosine.cpu()
+        cosines[precision] = evaluate(attacked, clean, clean, encoder=judge, bank=unseen, chunk=8).cosine.cpu()
     rows: dict[str, Row] = {}
-    for precision, cosine in found.items():
-        difference = interval(cosine - found["float32"])
+    for precision, cosine in cosines.items():
+        difference = interval(cosine - cosines["float32"])
         rows[precision] = (float(cosine.mean()), *difference)
     return Table(
         f"Strength by precision: {arch}, {len(images)} pictures, {STEPS} steps of {VIEWS} views at 8/255, {device}",

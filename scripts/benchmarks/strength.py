@@ -117,7 +117,7 @@ class Comparison:
         self.cell, self.count, self.views, self.device, self.spread = cell, count, views, device, spread
         self.marks = marks(cell.evals)
         self.settings, self.missing = entries(cell.contestants, cell.radius, cell.evals, self.tuned)
-        self.found = self._attack()
+        self.outcomes = self._attack()
 
     def jobs(self, name: str, setting: Setting, marks: tuple[int, ...]) -> list[Job]:
         """One row, group by group."""
@@ -142,12 +142,12 @@ class Comparison:
         mine = self.cell.contestants[OURS].default
         for mark in self.marks[:-1]:
             plan[OURS, mark] = self.jobs(OURS, mine(self.cell.radius, mark), (mark,))
-        outcomes = iter(self._do(f"attacking {self.cell}", [job for jobs in plan.values() for job in jobs]))
-        parts = {key: _joined([next(outcomes) for _ in jobs]) for key, jobs in plan.items()}
-        found = {row: parts[row, self.cell.evals] for row in self.settings}
+        results = iter(self._do(f"attacking {self.cell}", [job for jobs in plan.values() for job in jobs]))
+        parts = {key: _joined([next(results) for _ in jobs]) for key, jobs in plan.items()}
+        outcomes = {row: parts[row, self.cell.evals] for row in self.settings}
         for mark in self.marks[:-1]:
-            found[OURS].curve.update(parts[OURS, mark].curve)
-        return found
+            outcomes[OURS].curve.update(parts[OURS, mark].curve)
+        return outcomes
 
     def _do(self, name: str, jobs: Sequence[Job]) -> list[Outcome]:
         return done(name, work, jobs, lambda outcome: {"cosine": float(outcome.cosine.mean())}, self.spread)
@@ -155,19 +155,19 @@ class Comparison:
     @property
     def best(self) -> str:
         """The row of the strongest peer."""
-        means = {row: float(each.cosine.mean()) for row, each in self.found.items() if not row.startswith(OURS)}
+        means = {row: float(each.cosine.mean()) for row, each in self.outcomes.items() if not row.startswith(OURS)}
         return min(means, key=means.__getitem__) if means else OURS
 
     def share(self) -> float | None:
         """The evaluations that ours needs to come as low as the best peer ends, over the peer's; None if more than
         all. Between the points of the curve it falls in a straight line over the logarithm."""
-        goal = float(self.found[self.best].curve[self.cell.evals].mean())
-        points = [(mark, float(self.found[OURS].curve[mark].mean())) for mark in self.marks]
+        goal = float(self.outcomes[self.best].curve[self.cell.evals].mean())
+        points = [(mark, float(self.outcomes[OURS].curve[mark].mean())) for mark in self.marks]
         return reached(points, goal, self.cell.evals)
 
     def summary(self) -> Row:
         """Ours, the best peer, the paired difference with its interval, and the share of the evaluations."""
-        mine, theirs = self.found[OURS].cosine, self.found[self.best].cosine
+        mine, theirs = self.outcomes[OURS].cosine, self.outcomes[self.best].cosine
         return (float(mine.mean()), float(theirs.mean()), *self.apart(mine - theirs), self.share())
 
     def apart(self, difference: Tensor) -> Interval:
@@ -178,10 +178,10 @@ class Comparison:
 
     def tables(self) -> list[Table]:
         """The contestants, and their curves."""
-        mine = self.found[OURS].cosine
+        mine = self.outcomes[OURS].cosine
         rows: dict[str, Row] = {
             row: (float(each.cosine.mean()), *self.apart(each.cosine - mine), each.gradients, each.forwards)
-            for row, each in self.found.items()
+            for row, each in self.outcomes.items()
         }
         rows |= self.missing
         what = f"{self.cell.arch}, {self.cell.what}, {self.cell.evals} gradients a picture"
@@ -190,7 +190,7 @@ class Comparison:
         notes = tuple(f"{row}: {setting}" for row, (_, setting) in self.settings.items())
         curve: dict[str, Row] = {
             row: tuple(float(each.curve[mark].mean()) if mark in each.curve else None for mark in self.marks)
-            for row, each in self.found.items()
+            for row, each in self.outcomes.items()
             if len(each.curve) > 1
         }
         return [

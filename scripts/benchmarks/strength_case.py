@@ -73,11 +73,11 @@ class Centred(nn.Module):
 @lru_cache(maxsize=1)
 def network(arch: str) -> nn.Module:
     """(N,3,H,W) -> (N,D), frozen: the pocket encoder, or a centred one with random weights."""
-    found = encoder(arch).requires_grad_(False)
+    plain = encoder(arch).requires_grad_(False)
     if arch == "pocket":
-        return found
+        return plain
     points = bank(PIPELINE, CENTRE, seed=0, purpose="centre").u
-    return Centred(found, PIPELINE(tiles(SIZE).spread(CENTRE).images, points)).eval()
+    return Centred(plain, PIPELINE(tiles(SIZE).spread(CENTRE).images, points)).eval()
 
 
 @lru_cache(maxsize=2)
@@ -133,28 +133,28 @@ class Group(Case):
 
 def group(arch: str, images: Tensor, eps: float, marks: tuple[int, ...], index: int, device: str) -> Group:
     """The task of some pictures; the same `index`, the same seed."""
-    found, images = network(arch).to(device), images.to(device)
-    counting = Counting(found).eval()
+    frozen, images = network(arch).to(device), images.to(device)
+    counting = Counting(frozen).eval()
     with torch.no_grad():
-        anchor = found(images)
+        anchor = frozen(images)
     unused = images.new_zeros(0, PIPELINE.dims)
     return Group(images, unused, counting, counting, anchor, eps, marks, stream(0, "strength", index))
 
 
 @dataclass
 class Trace:
-    """The pictures as they stand after each of `marks` evaluations of each of them; the last is the attack's end."""
+    """The pictures after each of `marks` evaluations of each of them; the last is the attack's end."""
 
     marks: tuple[int, ...]
-    found: dict[int, Tensor] = field(default_factory=dict)
+    pictures: dict[int, Tensor] = field(default_factory=dict)
 
     def look(self, images: Tensor, done: int, more: int) -> None:
-        """After `done` evaluations these are the pictures, for the next `more`."""
-        self.found |= {mark: images.detach().clone() for mark in self.marks if done <= mark < done + more}
+        """Record the pictures after `done` evaluations, which serve the next `more`."""
+        self.pictures |= {mark: images.detach().clone() for mark in self.marks if done <= mark < done + more}
 
     def end(self, images: Tensor) -> Mapping[int, Tensor]:
-        """All of them, given the last."""
-        return self.found | {self.marks[-1]: images}
+        """The pictures at all marks, the last being `images`."""
+        return self.pictures | {self.marks[-1]: images}
 
 
 @contextmanager

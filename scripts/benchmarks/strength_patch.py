@@ -30,9 +30,9 @@ QUAD = ((LOW, LOW), (HIGH, LOW), (HIGH, HIGH), (LOW, HIGH))
 
 def pasted(images: Tensor, texture: Tensor) -> Tensor:
     """(B,3,S,S), (1,3,s,s) -> the pictures with the texture, rounded to 8 bits, over their middle."""
-    found = images.clone()
-    found[..., SIDE : 2 * SIDE, SIDE : 2 * SIDE] = (texture.clamp(0, 1) * 255).round() / 255
-    return found
+    pictures = images.clone()
+    pictures[..., SIDE : 2 * SIDE, SIDE : 2 * SIDE] = (texture.clamp(0, 1) * 255).round() / 255
+    return pictures
 
 
 def ours(question: Group, setting: Setting) -> Mapping[int, Tensor]:
@@ -52,8 +52,8 @@ def ours(question: Group, setting: Setting) -> Mapping[int, Tensor]:
 
 
 def art(optimiser: str) -> Callable[[Group, Setting], Mapping[int, Tensor]]:
-    """ART's patch with one of its two optimisers. It shows each picture once a step; for several `views` it is given
-    each picture so often. `step` is its learning rate, in the picture's [0,1]."""
+    """ART's patch with one of its two optimisers. It shows each picture once a step; for several `views` each
+    picture is repeated. `step` is its learning rate, in the picture's [0,1]."""
 
     def run(question: Group, setting: Setting) -> Mapping[int, Tensor]:
         trace, images = Trace(question.marks), question.image
@@ -61,7 +61,7 @@ def art(optimiser: str) -> Callable[[Group, Setting], Mapping[int, Tensor]]:
         model = nn.Sequential(NewView(question, trace), LogProbabilities(question))
         classifier = art_classifier(model, images)
         repeated = images.repeat_interleave(setting.views, 0).cpu().numpy()
-        made = evasion.AdversarialPatchPyTorch(
+        patch_attack = evasion.AdversarialPatchPyTorch(
             classifier,
             rotation_max=0.0,
             learning_rate=setting.step,
@@ -76,7 +76,7 @@ def art(optimiser: str) -> Callable[[Group, Setting], Mapping[int, Tensor]]:
         )
         labels = torch.tensor([[1.0, 0.0]]).expand(len(repeated), -1).numpy()
         with seeded(question.seed):
-            texture, _ = made.generate(repeated, labels, shuffle=False)
+            texture, _ = patch_attack.generate(repeated, labels, shuffle=False)
         return trace.end(pasted(images, torch.as_tensor(texture).to(images)[None]))
 
     return run

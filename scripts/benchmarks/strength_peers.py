@@ -1,7 +1,7 @@
 """The attacks that are compared: ours, and those of three libraries with the same views and as many gradients.
 
 The libraries get labels whose cross-entropy has the gradient of the cosine (see `peers`), and views drawn at random
-in front of the encoder, as their documentation tells. The check of success that follows is left out. Each
+in front of the encoder, as their documentation says. The check of success that follows is left out. Each
 holds as many views at once as its library lets it: torchattacks and Foolbox one of each picture, ART all of a step.
 """
 
@@ -25,7 +25,7 @@ from .strength_case import PIPELINE, Group, Trace, seeded
 
 
 class NewView(nn.Module):
-    """Shows pictures (B,3,S,S), or as many rows of each, from views drawn anew at each call, and takes note of the
+    """Shows pictures (B,3,S,S), or as many rows of each, from views drawn anew at each call, and records the
     pictures. Every picture of a call is shown from the same views."""
 
     def __init__(self, question: Group, trace: Trace) -> None:
@@ -52,7 +52,7 @@ def eotpgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
     """torchattacks' `EOTPGD`."""
     trace = Trace(question.marks)
     model = nn.Sequential(NewView(question, trace), LogProbabilities(question)).eval()
-    made = importlib.import_module("torchattacks").EOTPGD(
+    pgd = importlib.import_module("torchattacks").EOTPGD(
         model,
         eps=question.eps,
         alpha=setting.step * question.eps,
@@ -61,7 +61,7 @@ def eotpgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
     )
     labels = torch.zeros(len(question.image), dtype=torch.long, device=question.device)
     with seeded(question.seed):
-        return trace.end(made(question.image, labels))
+        return trace.end(pgd(question.image, labels))
 
 
 def linf_pgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
@@ -70,10 +70,10 @@ def linf_pgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
     model = nn.Sequential(NewView(question, trace), Linear(question)).eval()
     inner = library.PyTorchModel(model, (0, 1), device=question.device)
     wrapped = library.models.ExpectationOverTransformationWrapper(inner, n_steps=setting.views)
-    made = library.attacks.LinfPGD(rel_stepsize=setting.step, steps=steps(question, setting))
+    pgd = library.attacks.LinfPGD(rel_stepsize=setting.step, steps=steps(question, setting))
     labels = torch.zeros(len(question.image), dtype=torch.long, device=question.device)
     with seeded(question.seed):
-        return trace.end(made.run(wrapped, question.image, library.Misclassification(labels), epsilon=question.eps))
+        return trace.end(pgd.run(wrapped, question.image, library.Misclassification(labels), epsilon=question.eps))
 
 
 def art_pgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
@@ -95,7 +95,7 @@ def art_pgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
         "art.attacks.evasion.projected_gradient_descent.projected_gradient_descent_pytorch"
     )
     eps, step = question.eps, setting.step * question.eps
-    made = evasion.ProjectedGradientDescentPyTorch(
+    pgd = evasion.ProjectedGradientDescentPyTorch(
         classifier,
         eps=eps,
         eps_step=step,
@@ -105,7 +105,7 @@ def art_pgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
     )
     labels = torch.tensor([[1.0, 0.0]], device=question.device).expand(len(question.image), -1)
     # `generate` is this, batch by batch, and then a check of success that EoT with several pictures breaks.
-    attacked = made._generate_batch(question.image, labels, None, eps, step)
+    attacked = pgd._generate_batch(question.image, labels, None, eps, step)
     return trace.end(torch.as_tensor(attacked, device=question.device))
 
 

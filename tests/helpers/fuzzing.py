@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 from scripts.benchmarks.memory import high_water
 
 FUZZ = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
 settings.register_profile("few", derandomize=True, database=None, deadline=None)
-settings.register_profile("fuzz", print_blob=True)
+FAILED = DirectoryBasedExampleDatabase(Path(__file__).parents[2] / ".hypothesis" / "examples")
+settings.register_profile("fuzz", print_blob=True, database=FAILED)
 #: The number of cases, as a multiple of the quick suite's.
 every_effort = pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
 

@@ -271,7 +271,7 @@ def test_the_table_says_who_is_ahead_and_by_how_much(monkeypatch):
 def test_the_best_peer_is_the_lowest_and_never_ours():
     comparison = Comparison.__new__(Comparison)
     score = lambda value: strength.Outcome(torch.full((2, 4), value), {}, 1, 0)  # noqa: E731
-    comparison.found = {OURS: score(0.1), "ours, APGD": score(0.0), "a": score(0.5), "a, tuned": score(0.4)}
+    comparison.outcomes = {OURS: score(0.1), "ours, APGD": score(0.0), "a": score(0.5), "a, tuned": score(0.4)}
     assert comparison.best == "a, tuned"
 
 
