@@ -1,4 +1,4 @@
-"""Audit a pipeline from the command line: where does the gradient die, and which pixels never get any?
+"""Audit a pipeline: where does the gradient die, and which pixels never get any?
 
     python scripts/audit.py --transforms camera
     python scripts/audit.py --callable kornia.enhance:equalize --image mine.png --out found
@@ -13,44 +13,38 @@ import argparse
 import importlib
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import attacks
 from attacks import load_encoder
 from attacks.data.images import load_image
 from attacks.experiment.build.pipeline import preset
+from attacks.runtime.command_line import Parser, exit_code, print_notes
 from attacks.runtime.files import write_text
 from transforms import audit, resize
 
 PHOTO = Path(attacks.__file__).parent / "data" / "photos" / "astronaut.png"
 
 
-def stranger(place: str) -> Any:
+def imported(place: str) -> Any:
     """The object `module:attribute`. Raises ValueError where there is none, whatever its import raised."""
     module, _, attribute = place.partition(":")
     if not (module and attribute):
         raise ValueError(f"`--callable` must be module:attribute; got {place!r}")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
         for part in attribute.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # a stranger's module may raise anything
+            value = getattr(value, part)
+    except Exception as error:  # any module may raise anything
         raise ValueError(f"`--callable {place}` cannot be imported ({type(error).__name__}: {error})") from None
     finally:
         sys.path.remove(str(Path.cwd()))
-    return found
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
+    return value
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--transforms", metavar="NAME", help="a preset of configs/transforms, or a YAML file")
     source.add_argument("--callable", metavar="MODULE:ATTRIBUTE", help="a transform of your own")
@@ -65,36 +59,34 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the audit. Returns the exit status: 0, or 1 after one line that says what to mend."""
-    try:
-        given = parsed(arguments)
-        pipeline = preset(given.transforms) if given.transforms else stranger(given.callable)
-        image, notes = load_image(given.image)
-        for note in notes:
-            print(f"note: {note}", file=sys.stderr)
-        if given.side is not None:
-            if not 1 <= given.side <= min(image.shape[1:]):
-                raise ValueError(
-                    f"`--side` must be 1 to {min(image.shape[1:])}, the picture's shorter side; got {given.side}"
-                )
-            image = resize(image[None], given.side, "pil_bicubic")[0].clamp(0, 1)
-        report = audit(
-            pipeline,
-            image,
-            load_encoder(given.encoder) if given.encoder else None,
-            draws=given.draws,
-            seed=given.seed,
-            straight_through=given.straight_through,
-        )
-        print(report)
-        if given.out is not None:
-            given.out.mkdir(parents=True, exist_ok=True)
-            write_text(given.out / "audit.txt", f"{report}\n")
-            report.save_dead_zones(given.out / "dead_zones.png")
-    except (ValueError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
-    return 0
+    """Returns the exit code: 0, or 1 after an error of one line."""
+    return exit_code(lambda: run(parsed(arguments)), failed=1)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the audit, and write it to `--out`."""
+    pipeline = preset(options.transforms) if options.transforms else imported(options.callable)
+    image, notes = load_image(options.image)
+    print_notes(notes)
+    if options.side is not None:
+        if not 1 <= options.side <= min(image.shape[1:]):
+            raise ValueError(
+                f"`--side` must be 1 to {min(image.shape[1:])}, the picture's shorter side; got {options.side}"
+            )
+        image = resize(image[None], options.side, "pil_bicubic")[0].clamp(0, 1)
+    report = audit(
+        pipeline,
+        image,
+        load_encoder(options.encoder) if options.encoder else None,
+        draws=options.draws,
+        seed=options.seed,
+        straight_through=options.straight_through,
+    )
+    print(report)
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        write_text(options.out / "audit.txt", f"{report}\n")
+        report.save_dead_zones(options.out / "dead_zones.png")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = ROOT / "pyproject.toml"
-#: What is said to uv. Only what pyproject.toml names itself is taken at its lowest: of other packages' packages the
+#: The options of uv. Only what pyproject.toml names itself is taken at its lowest: of other packages' packages the
 #: lowest are often broken.
 KINDS = {
     "lowest": ["--resolution", "lowest-direct"],
@@ -32,14 +32,14 @@ KINDS = {
 ALSO = {"candidate": "hydra-core>=1.4.0rc1,<1.5"}
 #: Warnings of what hydra 1.5 will do otherwise: the tests speak to 1.3 and 1.4 alike, and must not end at them.
 WARNED = {"candidate": ("The version_base parameter is deprecated", "ConfigStore config ")}
-#: What is told of an environment before the tests.
+#: The packages whose versions are printed before the tests.
 SHOWN = ("torch", "torchvision", "hydra-core", "omegaconf", "kornia", "numpy", "pillow", "safetensors", "pytest")
 
 
 def uv() -> list[str]:
     """The command that is uv. Raises SystemExit where there is none."""
-    if found := shutil.which("uv"):
-        return [found]
+    if path := shutil.which("uv"):
+        return [path]
     module = [sys.executable, "-m", "uv"]
     if subprocess.run([*module, "--version"], capture_output=True, check=False).returncode:
         raise SystemExit("uv is needed: python -m pip install uv")
@@ -86,8 +86,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of pytest")
-    given = parser.parse_args()
-    sys.exit(check(given.kind, given.arguments))
+    options = parser.parse_args()
+    sys.exit(check(options.kind, options.arguments))
 
 
 if __name__ == "__main__":

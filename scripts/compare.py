@@ -5,10 +5,10 @@
 
 Prints the table, and writes index.html (sortable, links the reports), index.csv, and pairs.csv: for every two runs
 that attacked the same pictures and were judged on the same bank of views, how the attack with EOT differs, picture by
-picture, with a 95 % interval (bootstrap over pictures) and a p value, after Holm over all pairs of runs. Other pairs
-are not compared, and it is said why.
+picture, with a 95 % interval (bootstrap over pictures) and a p value, after Holm over all pairs of runs. For other
+pairs the reason is printed.
 
-Directories of strangers are only read: no code, no picture, nothing larger than a run could write.
+Directories may come from others: no code is run, no picture read, nothing larger than a run could write.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from attacks.report.compare import Judged, Pair, compared, judged
 from attacks.report.index import Row, Skipped, collect, write_index
+from attacks.runtime.command_line import Parser, exit_code, printable
 from attacks.runtime.tables import write_rows
 
 MOST_RUNS, MOST_FOLDERS = 500, 20_000
-#: So many pairs that are not compared are named one by one.
+#: The most pairs without a comparison that are listed.
 NAMED = 20
 
 
@@ -35,42 +35,42 @@ def runs_of(paths: Sequence[Path]) -> list[Path]:
     Raises:
         ValueError: a path that is no folder, or that holds too many or no runs.
     """
-    found: dict[Path, Path] = {}
+    runs: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
             raise ValueError(f"`RUN` must be a run directory or a folder of them; got {str(path)!r}")
         here = [path] if (path / "metrics.json").is_file() else _below(path)
         if not here:
             raise ValueError(f"`RUN`: {str(path)!r} holds no run, there is no metrics.json in it nor below it")
-        found |= {run.resolve(): run for run in here}
-    if len(found) > MOST_RUNS:
-        raise ValueError(f"`RUN` may be at most {MOST_RUNS} runs; got {len(found)}")
-    return list(found.values())
+        runs |= {run.resolve(): run for run in here}
+    if len(runs) > MOST_RUNS:
+        raise ValueError(f"`RUN` may be at most {MOST_RUNS} runs; got {len(runs)}")
+    return list(runs.values())
 
 
 def _below(folder: Path) -> list[Path]:
-    found = []
+    runs = []
     for seen, (here, folders, files) in enumerate(os.walk(folder)):  # does not follow links
         if seen > MOST_FOLDERS:
             raise ValueError(f"`RUN`: {str(folder)!r} has more than {MOST_FOLDERS} folders; name the runs themselves")
         if "metrics.json" in files and (Path(here) / "metrics.json").is_file():
-            found.append(Path(here))
+            runs.append(Path(here))
             folders.clear()
-    numbered = [[(int(part) if part.isdecimal() else -1, part) for part in path.parts] for path in found]
-    return [path for _, path in sorted(zip(numbered, found, strict=True))]
+    numbered = [[(int(part) if part.isdecimal() else -1, part) for part in path.parts] for path in runs]
+    return [path for _, path in sorted(zip(numbered, runs, strict=True))]
 
 
 def labels(runs: Sequence[Path]) -> dict[Path, str]:
-    """What each run is called: its path from the folder that all have in common."""
+    """The name of each run: its path from the folder that all have in common."""
     whole = [run.resolve() for run in runs]
     root = Path(os.path.commonpath([each.parent for each in whole]))
     return {run: each.relative_to(root).as_posix() for run, each in zip(runs, whole, strict=True)}
 
 
-def place(given: Sequence[Path], runs: Sequence[Path]) -> Path:
-    """Where files go if nobody says it: the one folder that was named, or the one that all runs lie in."""
-    if len(given) == 1 and given[0] not in runs:
-        return given[0]
+def place(paths: Sequence[Path], runs: Sequence[Path]) -> Path:
+    """The default of `--out`: the one folder that was named, or the one that holds all runs."""
+    if len(paths) == 1 and paths[0] not in runs:
+        return paths[0]
     parents = {run.resolve().parent for run in runs}
     if len(parents) > 1:
         raise ValueError("`--out` is needed: these runs do not lie in one folder")
@@ -85,8 +85,8 @@ def text(names: Mapping[Path, str], rows: Sequence[Row], pairs: Sequence[Pair]) 
     for row in rows:
         line = [names[row.directory], row.encoder, row.threat, row.transforms, str(row.seed), str(row.pictures)]
         cells = [(row.arms, "no_eot", "success"), (row.arms, "eot", "success"), (row.arms, "eot", "cosine")]
-        found = [arms.get(arm, {}).get(measure) for arms, arm, measure in (*cells, (row.wide, "eot", "success"))]
-        lines.append([*line, *map(_words, found)][: len(head)])
+        values = [arms.get(arm, {}).get(measure) for arms, arm, measure in (*cells, (row.wide, "eot", "success"))]
+        lines.append([*line, *map(_words, values)][: len(head)])
     parts = [_table(head, lines)]
     if pairs:
         head = ["first", "second", "bank", "measure of eot", "pictures", "second minus first", "p (Holm)", "test"]
@@ -106,61 +106,53 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def plain(name: str) -> str:
-    """A name as a cell: a stranger's may not move the cursor, nor end the cell."""
-    return "".join(letter if letter.isprintable() else "?" for letter in name).replace("|", "/")
+    """A name as a cell of a table."""
+    return printable(name).replace("|", "/")
 
 
 def _words(value: Sequence[float] | None, sign: str = "") -> str:
     return "" if value is None else "{:{s}.3f} [{:{s}.3f}, {:{s}.3f}]".format(*value, s=sign)
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
-
-
 def main(arguments: list[str] | None = None) -> int:
-    """Compare, print and write. Returns the exit status: 0, or 2 after one line that says what to mend."""
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Returns the exit code: 0, or 2 after an error of one line."""
+    parser = Parser(__doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run directory, or a folder of them")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: the folder of the runs)")
-    try:
-        given = parser.parse_args(arguments)
-        runs = runs_of(given.runs)
-        out = given.out or place(given.runs, runs)
-        names, (rows, skipped) = labels(runs), collect(runs)
-        if not rows:
-            reasons = "; ".join(f"{names[each.directory]}: {each.reason}" for each in skipped)
-            raise ValueError(f"`RUN`: none of these is a run ({plain(reasons)})")
-        found, notes = _judged(rows, names)
-        pairs, silent = compared(found)
-        out.mkdir(parents=True, exist_ok=True)
-        write_index(out / "index.html", rows, skipped)
-        write_rows(out / "pairs.csv", [pair.row() for pair in pairs])
-    except (ValueError, OSError) as error:
-        print(f"error: {plain(' '.join(str(error).split()))}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: run(parser.parse_args(arguments)), failed=2)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Compare, write, and print."""
+    runs = runs_of(options.runs)
+    out = options.out or place(options.runs, runs)
+    names, (rows, skipped) = labels(runs), collect(runs)
+    if not rows:
+        reasons = "; ".join(f"{names[each.directory]}: {each.reason}" for each in skipped)
+        raise ValueError(f"`RUN`: none of these is a run ({plain(reasons)})")
+    comparable, notes = _judged(rows, names)
+    pairs, others = compared(comparable)
+    out.mkdir(parents=True, exist_ok=True)
+    write_index(out / "index.html", rows, skipped)
+    write_rows(out / "pairs.csv", [pair.row() for pair in pairs])
     print(text(names, rows, pairs))
-    said = [f"skipped: {names[each.directory]}: {each.reason}" for each in (*skipped, *notes)]
-    said += [f"not compared: {one} and {two}: {reason}" for one, two, reason in silent[:NAMED]]
-    said += [f"not compared: {len(silent) - NAMED} more pairs"] if len(silent) > NAMED else []
-    for line in said:
+    lines = [f"skipped: {names[each.directory]}: {each.reason}" for each in (*skipped, *notes)]
+    lines += [f"not compared: {one} and {two}: {reason}" for one, two, reason in others[:NAMED]]
+    lines += [f"not compared: {len(others) - NAMED} more pairs"] if len(others) > NAMED else []
+    for line in lines:
         print(plain(line), file=sys.stderr)
     print(f"index: {out / 'index.html'}")
-    return 0
 
 
 def _judged(rows: Sequence[Row], names: Mapping[Path, str]) -> tuple[dict[str, Judged], list[Skipped]]:
     """The runs that can be compared with others, by name, and what is wrong with the rest."""
-    found, notes = {}, []
+    comparable, notes = {}, []
     for row in rows:
         try:
-            found[names[row.directory]] = judged(row.directory)
+            comparable[names[row.directory]] = judged(row.directory)
         except (ValueError, OSError) as error:
             notes.append(Skipped(row.directory, f"only in the table: {error}"))
-    return found, notes
+    return comparable, notes
 
 
 if __name__ == "__main__":

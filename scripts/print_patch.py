@@ -12,21 +12,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 from attacks.physical.paper import PAPERS
 from attacks.physical.sheet import WIDTH, write
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
+from attacks.runtime.command_line import Parser, exit_code, print_notes
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run with perturbation=patch")
     parser.add_argument(
         "--width-mm", type=float, metavar="MM", help=f"the patch's width (default: the run's, else {WIDTH:g})"
@@ -38,23 +31,21 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the sheets. Returns the exit status: 0, or 2 after one line that says what to mend."""
-    try:
-        given = parsed(arguments)
-        made = write(given.run, given.width_mm, given.paper, given.dpi, given.out)
-    except (ValueError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    for note in made.notes:
-        print(f"note: {note}", file=sys.stderr)
-    sheets, card = made.plan, made.card
+    """Returns the exit code: 0, or 2 after an error of one line."""
+    return exit_code(lambda: run(parsed(arguments)), failed=2)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write the sheets, and print where they are."""
+    written = write(options.run, options.width_mm, options.paper, options.dpi, options.out)
+    print_notes(written.notes)
+    sheets, card = written.plan, written.card
     count = "1 sheet" if len(sheets.pages) == 1 else f"{len(sheets.pages)} sheets"
     print(
-        f"{made.folder / 'sheet.pdf'}: {count}, {sheets.paper} {sheets.width:g} x {sheets.height:g} mm; patch "
+        f"{written.folder / 'sheet.pdf'}: {count}, {sheets.paper} {sheets.width:g} x {sheets.height:g} mm; patch "
         f"{card.patch.width:.1f} x {card.patch.height:.1f} mm, card {card.width:.1f} x {card.height:.1f} mm, "
         f"fiducials {card.tags[0].number} to {card.tags[-1].number}"
     )
-    return 0
 
 
 if __name__ == "__main__":

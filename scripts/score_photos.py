@@ -4,11 +4,11 @@
     python scripts/score_photos.py outputs/my_patch photos
 
 A photograph belongs to the picture of the run that its name begins with, as in street--03.jpg, or that the subfolder
-is named after, or to the only one there is. Its fiducials tell where the patch is; where it has none, --quad does.
+is named after, or to the only one there is. The patch is located by its fiducials, or by --quad where there are none.
 
-Writes photos.json, photos.csv, overview.png, rectified/, and, where the colour chart could be read, colour.json: what
-printer, light and camera did to colours. `python -m attacks.run config=RUN/photos/preset.yaml` makes a second patch
-for that printer and for the poses that were photographed.
+Writes photos.json, photos.csv, overview.png, rectified/, and, where the colour chart could be read, colour.json: how
+printer, light and camera changed the colours. `python -m attacks.run config=RUN/photos/preset.yaml` makes a second
+patch for that printer and for the poses that were photographed.
 """
 
 from __future__ import annotations
@@ -16,23 +16,16 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 from attacks.experiment.directory import PROGRAMS
 from attacks.physical.photo_measure import VIEWS
 from attacks.physical.photo_report import table
 from attacks.physical.scoring import score_photos
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
+from attacks.runtime.command_line import Parser, exit_code, print_notes
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run with perturbation=patch")
     parser.add_argument("photos", type=Path, metavar="PHOTOS", help="a folder of photographs")
     parser.add_argument(
@@ -59,27 +52,25 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Score and write. Returns the exit status: 0, or 2 after one line that says what to mend."""
-    try:
-        given = parsed(arguments)
-        scored = score_photos(
-            given.run,
-            given.photos,
-            given.view,
-            given.picture,
-            given.quad,
-            given.out,
-            given.device,
-            given.encoder_code,
-        )
-    except (ValueError, OSError, FloatingPointError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    for note in scored.notes:
-        print(f"note: {note}", file=sys.stderr)
+    """Returns the exit code: 0, or 2 after an error of one line."""
+    return exit_code(lambda: run(parsed(arguments)), failed=2, errors=(FloatingPointError,))
+
+
+def run(options: argparse.Namespace) -> None:
+    """Score, write, and print the table."""
+    scored = score_photos(
+        options.run,
+        options.photos,
+        options.view,
+        options.picture,
+        options.quad,
+        options.out,
+        options.device,
+        options.encoder_code,
+    )
+    print_notes(scored.notes)
     print(table(scored.content))
     print(f"written: {scored.folder}; a second patch: python -m attacks.run config={scored.folder / 'preset.yaml'}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -4,12 +4,11 @@
 
 Writes small JPEG files: views.jpg (the four arms under six views), sheet.jpg, photographs.jpg (two that show the
 whole card), overview.jpg (the first ones as they were scored) and README.jpg (a photograph, the sheet, the scores).
-Where `photos/truth.json` tells where the patch is, prints how far from there it was found.
+Where `photos/truth.json` holds the true position of the patch, prints the distance of the detected one from it.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from attacks.runtime.command_line import Parser, exit_code
 from attacks.runtime.files import atomic
 
 #: The height of a row of overview.png and the width of a column, and how many are shown.
@@ -29,7 +29,7 @@ GAP, QUALITY = 12, 68
 
 
 def corners(patch: dict[str, Any], width: float, height: float) -> NDArray[np.float64]:
-    """(4,2) where a patch of that size in mm was found, in pixels: what photos.json says, put together again."""
+    """(4,2): the detected corners in pixels of a patch of that size in mm, from its entry in photos.json."""
     half = min(width, height) / 2
     square = np.array([[-width, -height], [width, -height], [width, height], [-width, height]]) / 2
     moved = square + np.array(patch["corners"]) * half
@@ -40,18 +40,18 @@ def corners(patch: dict[str, Any], width: float, height: float) -> NDArray[np.fl
 
 def errors(run: Path, photos: Path) -> tuple[dict[str, NDArray[np.float64]], int]:
     """Of each scored photograph how far off its worst corner is, in pixels of a patch `WIDTH` wide, by the number of
-    fiducials that were found ("4", or "2 or 3"); and how many photographs there are."""
+    detected fiducials ("4", or "2 or 3"); and how many photographs there are."""
     box = json.loads((run / "print" / "sheet.json").read_text())["card"]["patch"]
     truth = {
         each["file"]: np.array(each["patch_px"]) for each in json.loads((photos / "truth.json").read_text())["photos"]
     }
-    found: dict[str, list[float]] = {}
+    offsets: dict[str, list[float]] = {}
     for photo in json.loads((run / "photos" / "photos.json").read_text())["photos"]:
         true = truth[photo["photo"]]
         off = np.linalg.norm(corners(photo["patch"], box["width"], box["height"]) - true, axis=1).max()
         wide = np.linalg.norm(true - np.roll(true, -1, 0), axis=1).mean()
-        found.setdefault("4" if len(photo["fiducials"]) == 4 else "2 or 3", []).append(float(off * WIDTH / wide))
-    return {name: np.array(each) for name, each in found.items()}, len(truth)
+        offsets.setdefault("4" if len(photo["fiducials"]) == 4 else "2 or 3", []).append(float(off * WIDTH / wide))
+    return {name: np.array(each) for name, each in offsets.items()}, len(truth)
 
 
 def scaled(path: Path, height: int) -> Image.Image:
@@ -64,19 +64,18 @@ def scaled(path: Path, height: int) -> Image.Image:
 def beside(pictures: list[Image.Image]) -> Image.Image:
     """Pictures of one height in a row."""
     width = sum(each.width for each in pictures) + GAP * (len(pictures) - 1)
-    made, x = Image.new("RGB", (width, pictures[0].height), "white"), 0
+    row, x = Image.new("RGB", (width, pictures[0].height), "white"), 0
     for each in pictures:
-        made.paste(each, (x, 0))
+        row.paste(each, (x, 0))
         x += each.width + GAP
-    return made
+    return row
 
 
 def make(run: Path, photos: Path) -> dict[str, Image.Image]:
     """The pictures by name."""
-    said = json.loads((run / "photos" / "photos.json").read_text())["photos"]
-    scored = [
-        photo["photo"] for photo in sorted(said, key=lambda photo: -len(photo["fiducials"]))
-    ]  # whole cards first
+    entries = json.loads((run / "photos" / "photos.json").read_text())["photos"]
+    entries.sort(key=lambda photo: -len(photo["fiducials"]))  # whole cards first
+    scored = [photo["photo"] for photo in entries]
     sheet = next(path for name in ("sheet.png", "sheet-1.png") if (path := run / "print" / name).is_file())
     with Image.open(run / "photos" / "overview.png") as file:
         whole = file.convert("RGB")
@@ -95,32 +94,39 @@ def make(run: Path, photos: Path) -> dict[str, Image.Image]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the pictures. Returns the exit status: 0, or 2 after one line that says what to mend."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Returns the exit code: 0, or 2 after an error of one line."""
+    parser = Parser(__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, printed and scored")
     parser.add_argument("photos", type=Path, metavar="PHOTOS", help="the photographs that were scored")
     parser.add_argument("out", type=Path, metavar="OUT", help="where to write")
-    given = parser.parse_args(arguments)
-    try:
-        pictures = make(given.run, given.photos)
-        given.out.mkdir(parents=True, exist_ok=True)
-        for name, picture in pictures.items():
-            with atomic(given.out / f"{name}.jpg") as temporary:
-                picture.save(temporary, format="JPEG", quality=QUALITY, progressive=True)
-        if (given.photos / "truth.json").is_file():
-            found, count = errors(given.run, given.photos)
-            print(f"scored: {sum(map(len, found.values()))} of {count} photographs")
-            for name, off in sorted(found.items()):
-                low, high, worst = np.percentile(off, [50, 95, 100])
-                print(
-                    f"{name} fiducials, {len(off)} photographs: worst corner off by {low:.2f} px (median), "
-                    f"{high:.2f} (95 %), {worst:.2f} (worst) of a patch {WIDTH} px wide"
-                )
-    except (OSError, StopIteration, KeyError) as error:
-        what = str(error) or "print/sheet.png is missing"
-        print(f"error: {' '.join(what.split())}; print, photograph and score the run first", file=sys.stderr)
-        return 2
-    return 0
+
+    def run() -> None:
+        options = parser.parse_args(arguments)
+        try:
+            write(options.run, options.photos, options.out)
+        except (OSError, StopIteration, KeyError) as error:
+            missing = str(error) or "print/sheet.png is missing"
+            raise ValueError(f"{missing}; print, photograph and score the run first") from None
+
+    return exit_code(run, failed=2)
+
+
+def write(run: Path, photos: Path, out: Path) -> None:
+    """Write the pictures; print the errors where the true position is known."""
+    pictures = make(run, photos)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, picture in pictures.items():
+        with atomic(out / f"{name}.jpg") as temporary:
+            picture.save(temporary, format="JPEG", quality=QUALITY, progressive=True)
+    if (photos / "truth.json").is_file():
+        offsets, count = errors(run, photos)
+        print(f"scored: {sum(map(len, offsets.values()))} of {count} photographs")
+        for name, off in sorted(offsets.items()):
+            median, high, worst = np.percentile(off, [50, 95, 100])
+            print(
+                f"{name} fiducials, {len(off)} photographs: worst corner off by {median:.2f} px (median), "
+                f"{high:.2f} (95 %), {worst:.2f} (worst) of a patch {WIDTH} px wide"
+            )
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from yaml import YAMLError
 import attacks
 from attacks.data.images import load_image, to_bytes
 from attacks.experiment.build.pipeline import preset, stages
+from attacks.runtime.command_line import Parser, exit_code, print_notes
 from attacks.runtime.files import atomic
 from attacks.schema.presets import read, refuse_marks
 from attacks.schema.validate import refuse_code
@@ -42,7 +43,7 @@ FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
 #: In pixels: between things, the height of a letter, the least width of a view, the widest name of a coordinate.
 GAP, FONT, NARROWEST, LONGEST = 6, 12, 56, 320
 LEADING = FONT + 3
-#: The sheets of the documentation: what they show is read at a glance, and a repository keeps every version.
+#: The sheets of the documentation are small, for a repository keeps every version.
 ALL_SIDE, ALL_DRAWS, ALL_LINES, ALL_QUALITY = 128, 5, 6, 58
 
 
@@ -89,13 +90,13 @@ def sheet(
     row_height = high + GAP + LEADING * (1 + len(lines)) + GAP
     start = GAP + head + 2 * GAP  # of the views
     size = (start + (wide + GAP) * columns, GAP + row_height * math.ceil(len(views) / columns))
-    made = Image.new("RGB", size, "white")
-    draw = ImageDraw.Draw(made)
+    canvas = Image.new("RGB", size, "white")
+    draw = ImageDraw.Draw(canvas)
 
     def cell(picture: Tensor | None, left: int, top: int, width: int, title: str, below: list[list[str]]) -> None:
         if picture is not None:
             shown = Image.fromarray(to_bytes(picture))
-            made.paste(shown, (left + (width - shown.width) // 2, top + (high - shown.height) // 2))
+            canvas.paste(shown, (left + (width - shown.width) // 2, top + (high - shown.height) // 2))
         top += high + GAP
         draw.text((left, top), title, fill="dimgrey", font=font)
         for i, line in enumerate(line for block in below for line in block):
@@ -108,7 +109,7 @@ def sheet(
             cell(None if row else original, GAP, top, original.shape[2], "" if row else "original", blocks)
         beside = [[number, *[""] * (len(block) - 1)] for number, block in zip(numbers, blocks, strict=True)]
         cell(view, start + column * (wide + GAP), top, wide, f"view {i + 1}", beside)
-    return made
+    return canvas
 
 
 @torch.no_grad()
@@ -144,12 +145,12 @@ def write_all(folder: Path, image: Tensor, seed: int) -> None:
         pipeline = Compose([stage])
         draws: Draws = Grid() if stage.dims == 1 else Sobol()
         u = draws(ALL_DRAWS if stage.dims else 1, stage.dims, seed=seed)
-        made = show(pipeline, image, u, ALL_DRAWS, ALL_LINES)
-        save(made, folder / f"{name}.jpg", quality=ALL_QUALITY, progressive=True)
+        drawn = show(pipeline, image, u, ALL_DRAWS, ALL_LINES)
+        save(drawn, folder / f"{name}.jpg", quality=ALL_QUALITY, progressive=True)
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--transforms", metavar="NAME", help="a preset of configs/transforms, or a YAML file")
     source.add_argument("--stage", metavar="YAML", help="stages and their arguments: '{affine: {degrees: 30}}'")
@@ -160,33 +161,32 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--draws", type=int, default=6, help="number of views (default: 6)")
     parser.add_argument("--columns", type=int, default=6, help="views in a row (default: 6)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--sampler", choices=SAMPLERS, default="sobol", help="grid wants draws = k ** coordinates")
+    parser.add_argument("--sampler", choices=SAMPLERS, default="sobol", help="grid: draws must be k ** coordinates")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the sheet. Returns the exit status: 0, or 1 after one line that says what to mend."""
-    given = parsed(arguments)
-    try:
-        for name in ("draws", "columns"):
-            if getattr(given, name) < 1:
-                raise ValueError(f"`--{name}` must be at least 1; got {getattr(given, name)}")
-        image, notes = load_image(given.image)
-        for note in notes:
-            print(f"note: {note}", file=sys.stderr)
-        side = given.side if given.side is not None else ALL_SIDE if given.all else 128
-        image = resize(image[None], side, "pil_bicubic")[0].clamp(0, 1)
-        if given.all:
-            write_all(given.all, image, given.seed)
-            return 0
-        pipeline = written(given.stage) if given.stage is not None else preset(given.transforms)
-        u = SAMPLERS[given.sampler](given.draws, pipeline.dims, seed=given.seed)
-        save(show(pipeline, image, u, given.columns), given.out)
-        print(given.out)
-    except (ValueError, OSError, RuntimeError) as error:  # RuntimeError: a codec that this Pillow lacks
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
-    return 0
+    """Returns the exit code: 0, or 1 after an error of one line."""
+    # RuntimeError: a codec that this Pillow lacks.
+    return exit_code(lambda: run(parsed(arguments)), failed=1, errors=(RuntimeError,))
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write the sheet, or the sheets of all stages."""
+    for name in ("draws", "columns"):
+        if getattr(options, name) < 1:
+            raise ValueError(f"`--{name}` must be at least 1; got {getattr(options, name)}")
+    image, notes = load_image(options.image)
+    print_notes(notes)
+    side = options.side if options.side is not None else ALL_SIDE if options.all else 128
+    image = resize(image[None], side, "pil_bicubic")[0].clamp(0, 1)
+    if options.all:
+        write_all(options.all, image, options.seed)
+        return
+    pipeline = written(options.stage) if options.stage is not None else preset(options.transforms)
+    u = SAMPLERS[options.sampler](options.draws, pipeline.dims, seed=options.seed)
+    save(show(pipeline, image, u, options.columns), options.out)
+    print(options.out)
 
 
 if __name__ == "__main__":

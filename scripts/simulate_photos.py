@@ -4,8 +4,8 @@
     python scripts/simulate_photos.py outputs/my_patch photos --count 200
     python scripts/score_photos.py outputs/my_patch photos
 
-`photos/truth.json` tells where everything is in each photograph, and every value that was drawn. The surroundings are
-as soft as the run's pictures are small. Made with numpy and OpenCV only: it is an independent check of `transforms`.
+`photos/truth.json` holds the position of everything in each photograph, and every value drawn. The surroundings are
+as blurred as the run's pictures are small. Made with numpy and OpenCV only: an independent check of `transforms`.
 
 An option of two numbers is a range, LOW HIGH. One number x is that value; where values have a sign, it is -x..x.
 """
@@ -15,7 +15,9 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import NoReturn
+
+from attacks.runtime.command_line import Parser, exit_code
+from attacks.runtime.extras import extra
 
 #: The ranges that a user has reason to change.
 OPTIONS = {
@@ -32,15 +34,8 @@ OPTIONS = {
 }
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
-
-
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, printed by print_patch.py")
     parser.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
     parser.add_argument("--count", type=int, default=200, help="number of photographs (default: 200)")
@@ -63,35 +58,32 @@ def size_of(text: str) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def range_of(name: str, given: list[float], signed: bool) -> tuple[float, float]:
-    if len(given) > 2:
-        raise ValueError(f"`--{name}` takes one number, or LOW HIGH; got {len(given)} numbers")
-    return (-abs(given[0]), abs(given[0])) if len(given) == 1 and signed else (given[0], given[-1])
+def range_of(name: str, values: list[float], signed: bool) -> tuple[float, float]:
+    """One number or two -> (low, high)."""
+    if len(values) > 2:
+        raise ValueError(f"`--{name}` takes one number, or LOW HIGH; got {len(values)} numbers")
+    return (-abs(values[0]), abs(values[0])) if len(values) == 1 and signed else (values[0], values[-1])
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the photographs. Returns the exit status: 0, or 2 after one line that says what to mend."""
-    try:
-        given = parsed(arguments)
-        from attacks.physical.simulation import Ranges, simulate
-        from attacks.physical.simulation.shots import LIMITS
+    """Returns the exit code: 0, or 2 after an error of one line."""
+    return exit_code(lambda: run(parsed(arguments)), failed=2)
 
-        asked = {name: getattr(given, name) for name in OPTIONS if getattr(given, name) is not None}
-        ranges = {name: range_of(name, value, LIMITS[name][0] < 0) for name, value in asked.items()}
-        tilted = "yaw" in asked or "pitch" in asked
-        jitter = given.jitter if given.jitter is not None else 0.0 if tilted else Ranges.jitter
-        size = size_of(given.size)
-        files = simulate(
-            given.run, given.out, given.count, given.seed, size, Ranges(jitter=jitter, **ranges), given.ink
-        )
-        print(f"{len(files)} photographs and truth.json in {given.out}")
-    except ImportError as error:
-        print(f'error: cv2 cannot be imported ({error}): pip install "viewproof[physical]"', file=sys.stderr)
-        return 2
-    except (ValueError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    return 0
+
+def run(options: argparse.Namespace) -> None:
+    """Write the photographs."""
+    extra("cv2")
+    from attacks.physical.simulation import Ranges, simulate
+    from attacks.physical.simulation.shots import LIMITS
+
+    values = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
+    ranges = {name: range_of(name, value, LIMITS[name][0] < 0) for name, value in values.items()}
+    tilted = "yaw" in values or "pitch" in values
+    jitter = options.jitter if options.jitter is not None else 0.0 if tilted else Ranges.jitter
+    chosen = Ranges(jitter=jitter, **ranges)
+    size = size_of(options.size)
+    files = simulate(options.run, options.out, options.count, options.seed, size, chosen, options.ink)
+    print(f"{len(files)} photographs and truth.json in {options.out}")
 
 
 if __name__ == "__main__":

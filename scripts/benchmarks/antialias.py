@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.table import Table
-from benchmarks.timing import Contestants, compare, photograph, there_and_back
 from transforms.sampling.warp import warp_by_matrix
+
+from .table import Table
+from .timing import Contestants, compare, photograph, there_and_back
 
 VIEWS, SIZE = 16, 224
 REDUCTIONS = (1.2, 1.41, 1.7, 2.0, 2.83, 4.0)
@@ -36,13 +37,13 @@ def errors(what: str, image: Tensor, squeeze: float) -> Table:
     """RMS error against the mean of 12 x 12 samples a pixel, by factor of reduction."""
     rows = {}
     for name, way in WAYS.items():
-        found = []
+        rms = []
         for factor in REDUCTIONS:
             side = int(200 / factor)
             matrix = reduction(factor, squeeze, 300, side)
             error = way(image, matrix, side) - finer(image, matrix, side, 12)
-            found.append(1e3 * float(error.square().mean().sqrt()))
-        rows[name] = tuple(found)
+            rms.append(1e3 * float(error.square().mean().sqrt()))
+        rows[name] = tuple(rms)
     title = f"RMS error x 1000 on {what}, reduced by a factor across and by 1/{squeeze:g} of it down"
     return Table(title, {f"{factor:g}": ".1f" for factor in REDUCTIONS}, rows, "lines")
 

@@ -1,4 +1,4 @@
-"""One picture, its views, and an encoder: what every contestant of a comparison gets."""
+"""The input of every contestant of a comparison: a picture, its views, and an encoder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from attacks import EOT, Away, Linf, load_encoder
 from attacks.eot.estimate import Estimate
 from attacks.eot.problem import Problem
-from benchmarks.timing import photograph
 from transforms import Affine, Brightness, Compose, Contrast, Perspective, Sobol
+
+from .timing import photograph
 
 PIPELINE = Compose(
     [Affine(degrees=20, scale=(0.9, 1.3), translate=0.1), Perspective(0.1), Brightness(0.1), Contrast((0.8, 1.2))]
@@ -52,9 +53,15 @@ def encoder(arch: str) -> nn.Module:
     return Normalised(network).eval()
 
 
+def cosines(embeddings: Tensor, anchors: Tensor) -> Tensor:
+    """(B*V,D), picture by picture, and (B,D) -> (B*V,); fewer embeddings than anchors are those of the first."""
+    rows = anchors.repeat_interleave(max(1, len(embeddings) // len(anchors)), 0)[: len(embeddings)]
+    return F.cosine_similarity(embeddings, rows, dim=1)
+
+
 @dataclass(frozen=True)
 class Case:
-    """The question that all contestants answer: the gradient, with respect to `image`, of the mean cosine similarity
+    """The task of all contestants: the gradient, with respect to `image`, of the mean cosine similarity
     between the embeddings of its views and its own.
 
     Args:
@@ -76,11 +83,11 @@ class Case:
         return str(self.image.device)
 
     def loss(self, encode: Callable[[Tensor], Tensor], views: Tensor) -> Tensor:
-        """(N,3,S,S) -> (N,), the cosine similarities; lower is better for the attacker."""
-        return F.cosine_similarity(encode(views), self.anchor, dim=1)
+        """(B*V,3,S,S), picture by picture -> (B*V,), the cosine similarities; lower is better for the attacker."""
+        return cosines(encode(views), self.anchor)
 
     def estimate(self, eot: EOT, encode: Callable[[Tensor], Tensor], delta: Tensor, u: Tensor) -> Estimate:
-        """What EOT finds at `image + delta` from the views `u`."""
+        """The estimate of EOT at `image + delta` from the views `u`."""
         return eot.estimate(Problem(self.image, self.anchor, encode, Away(), Linf(1.0)), delta, u)
 
 

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from attacks import EOT
 from attacks.encoders.engine import Choice, Decision, Trial, choose, describe, keep_freed_memory, prepare
-from benchmarks.case import PIPELINE, Case, case
-from benchmarks.memory import MIB, in_fresh_process, peak
-from benchmarks.peers import PEERS, Contestant, installed
-from benchmarks.table import Row, Table
-from benchmarks.timing import compare
+
+from .case import PIPELINE, Case, case
+from .memory import MIB, in_fresh_process, peak
+from .peers import PEERS, Contestant, installed
+from .table import Row, Table
+from .timing import compare
 
 BARE, FLOAT32, AUTO = "bare encoder, as auto", "ours, float32", "ours, auto"
 #: What float32 is measured against: the same layout, folding and chunk.
@@ -74,7 +75,7 @@ def one(name: str, arch: str, views: int, device: str, decision: str) -> int:
 
 
 def contestants(question: Case, decision: Decision) -> dict[str, Callable[[], Contestant]]:
-    """Name -> how it is made ready, in the order of the table; only peers that are there."""
+    """Name -> what prepares it, in the order of the table; only installed peers."""
     peers = {name: make for name, (module, make) in PEERS.items() if installed(module)}
     full = dataclasses.replace(decision, precision="float32")
     makers = {
@@ -118,23 +119,23 @@ def ours(question: Case, decision: Decision) -> Contestant:
 
 
 def decide(question: Case) -> Choice:
-    """What `engine: auto` chooses for this encoder and these views, before `STEPS` such steps. On a CPU it may not
+    """The choice of `engine: auto` for this encoder and these views, before `STEPS` such steps. On a CPU it may not
     compile, which would take minutes of every contestant's fresh process."""
     delta, n = torch.zeros_like(question.image), len(question.u)
 
     def trial(encode: Callable[[Tensor], Tensor], chunk: int) -> Trial:
-        found = question.estimate(EOT(PIPELINE, n=n, chunk=chunk), encode, delta, question.u)
-        return Trial(found.grad, found.snr)
+        estimate = question.estimate(EOT(PIPELINE, n=n, chunk=chunk), encode, delta, question.u)
+        return Trial(estimate.grad, estimate.snr)
 
     device = question.image.device
     wanted: dict[str, object] = {"compile": "auto" if device.type == "cuda" else False}
     return choose(question.frozen, trial, wanted, rows=n, total_views=STEPS * n, device=device)
 
 
-def _rows(found: dict[str, float]) -> dict[str, Row]:
+def _rows(values: dict[str, float]) -> dict[str, Row]:
     """Each figure with its ratios; peers that are not there in their place."""
     rows: dict[str, Row] = {
-        name: (value, *(value / found[base] if found[base] else None for base in RATIOS.values()))
-        for name, value in found.items()
+        name: (value, *(value / values[base] if values[base] else None for base in RATIOS.values()))
+        for name, value in values.items()
     }
-    return rows | {name: "not installed" for name in PEERS if name not in found}
+    return rows | {name: "not installed" for name in PEERS if name not in values}

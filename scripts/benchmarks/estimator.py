@@ -11,9 +11,10 @@ from torch import Tensor
 
 from attacks import EOT
 from attacks.experiment.build.pipeline import preset
-from benchmarks.case import case
-from benchmarks.table import Table
 from transforms import Antithetic, Draws, Latin, Sobol, Uniform
+
+from .case import case
+from .table import Table
 
 SAMPLERS: dict[str, Draws] = {"Uniform": Uniform(), "Antithetic": Antithetic(), "Latin": Latin(), "Sobol": Sobol()}
 VIEWS = (8, 32, 128)
@@ -50,11 +51,11 @@ def run(
             errors[name].append((rows - truth).square().sum(1) / energy)
     baseline = errors["Uniform"]
     cosine, ratio, doubt, spread = {}, {}, {}, {}
-    for name, found in errors.items():
+    for name, squares in errors.items():
         cosine[name] = tuple(cosines[name])
-        ratio[name] = tuple(float(e.mean() / b.mean()) for e, b in zip(found, baseline, strict=True))
-        doubt[name] = tuple(_doubt(e, b) for e, b in zip(found, baseline, strict=True))
-        spread[name] = tuple(n * float(e.mean()) for n, e in zip(views, found, strict=True))
+        ratio[name] = tuple(float(e.mean() / b.mean()) for e, b in zip(squares, baseline, strict=True))
+        doubt[name] = tuple(_doubt(e, b) for e, b in zip(squares, baseline, strict=True))
+        spread[name] = tuple(n * float(e.mean()) for n, e in zip(views, squares, strict=True))
     what, notes = f"by number of views, {rounds} repeats", verdict(agreement, reference)
     fine, coarse = (dict.fromkeys(map(str, views), form) for form in (".3f", ".2f"))
     void = notes if agreement < AGREEMENT else ()
@@ -69,10 +70,10 @@ def run(
 
 def verdict(agreement: float, reference: int) -> tuple[str, ...]:
     """What the two references' agreement lets one conclude."""
-    said = f"two references of {reference} views agree to a cosine of {agreement:.5f}"
+    text = f"two references of {reference} views agree to a cosine of {agreement:.5f}"
     if agreement >= AGREEMENT:
-        return (said,)
-    return (f"VOID: {said}, below {AGREEMENT}; use a larger --reference",)
+        return (text,)
+    return (f"VOID: {text}, below {AGREEMENT}; use a larger --reference",)
 
 
 def _doubt(errors: Tensor, baseline: Tensor) -> float | None:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from benchmarks.table import Table
+from .table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 PHOTOS = "[astronaut,brick,camera,cell,chelsea,clock,coffee,grass,gravel,hubble,retina,rocket]"
@@ -79,7 +79,7 @@ def run(rounds: int, pictures: int, unit: int) -> list[Table]:
 def table(times: dict[str, list[Time]], what: str) -> Table:
     """Medians, and the pictures a second and core over those of one process."""
     columns = {"attacks s": ".1f", "efficiency": ".3f", "whole s": ".1f", "whole eff": ".3f", "cpu s": ".1f"}
-    medians = {name: Time(*map(statistics.median, zip(*found, strict=True))) for name, found in times.items()}
+    medians = {name: Time(*map(statistics.median, zip(*each, strict=True))) for name, each in times.items()}
     one = medians["one process"]
     work = {"one process": 1.0, "two on one ledger": 0.5, "two runs at once": 1.0}  # of one run's, each core
     rows = {

@@ -37,10 +37,10 @@ def describe(device: str) -> dict[str, object]:
 
 def _processor() -> str:
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    return found.group(1) if found else platform.processor() or platform.machine()
+        match = None
+    return match.group(1) if match else platform.processor() or platform.machine()
 
 
 def _version(package: str) -> str | None:

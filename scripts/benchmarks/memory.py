@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from attacks import EOT
-from benchmarks.case import PIPELINE, Case, case
-from benchmarks.table import Table
-from benchmarks.timing import compare
+
+from .case import PIPELINE, Case, case
+from .table import Table
+from .timing import compare
 
 VIEWS = tuple(2**k for k in range(3, 11))
 CHUNK = 8
@@ -68,8 +69,8 @@ def step(question: Case, views: int) -> Callable[[], Tensor]:
 
 def straight_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
     """The a and b that minimise the mean square of (y - a - b x) / y: noise of a time grows with the time."""
-    at, found = (torch.tensor(values, dtype=torch.float64) for values in (x, y))
-    a, b = torch.linalg.lstsq(torch.stack([1 / found, at / found], -1), torch.ones_like(found)).solution.tolist()
+    at, values = (torch.tensor(values, dtype=torch.float64) for values in (x, y))
+    a, b = torch.linalg.lstsq(torch.stack([1 / values, at / values], -1), torch.ones_like(values)).solution.tolist()
     return a, b
 
 
@@ -86,9 +87,9 @@ def peak(work: Callable[[], object], device: str) -> int:
         ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError):  # Linux: the peak of the start is forgotten
         Path("/proc/self/clear_refs").write_text("5")
-    before = _high_water()
+    before = high_water()
     work()
-    return _high_water() - before
+    return high_water() - before
 
 
 def tensor_peak(work: Callable[[], object], device: str) -> int:
@@ -105,14 +106,14 @@ def tensor_peak(work: Callable[[], object], device: str) -> int:
     return int(max(accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))))
 
 
-def _high_water() -> int:
+def high_water() -> int:
     """The most bytes that the process has held. `ru_maxrss` comes second: it begins with the peak of the parent."""
     try:
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     except OSError:
-        found = None
-    if found:
-        return 1024 * int(found.group(1))
+        match = None
+    if match:
+        return 1024 * int(match.group(1))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from attacks import interval
-from attacks.runtime.progress import Progress
-from benchmarks.patch_case import GROUPS, SCENES, SIZE, TEXTURE, Ranges, question
-from benchmarks.patch_peers import CONTESTANTS, OURS, Setting, art_patch
-from benchmarks.peers import installed
-from benchmarks.table import Row, Table
+
+from .contest import OURS, Setting, done, entries
+from .patch_case import GROUPS, SCENES, SIZE, TEXTURE, Ranges, question
+from .patch_peers import CONTESTANTS, art_patch
+from .peers import installed
+from .table import Row, Table
 
 #: Views of each scene that choose a peer's setting.
 TUNING_VIEWS = 32
@@ -52,7 +53,7 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Of one texture: whether each view has its way, and its cosine to the anchor, (2,B,V) both: by our renderer, and
+    """Of one texture: whether each view succeeds, and its cosine to the anchor, (2,B,V) both: by our renderer, and
     by ART's. And the gradients of each scene that it took."""
 
     success: Tensor
@@ -61,16 +62,16 @@ class Outcome(NamedTuple):
 
 
 def work(job: Job) -> Outcome:
-    """Do a job: its texture, as an 8-bit file holds it, on fresh placements. The same result whenever it is asked."""
-    asked = question(job.group, job.cell.targeted, job.cell.ranges, job.evals)
-    found = CONTESTANTS[job.name].run(asked, job.setting)
-    gradients = asked.counted.gradients / len(asked.scenes)
-    texture = (found.clamp(0, 1) * 255).round() / 255
-    judges = [asked.ours(texture, job.views)]
+    """The texture of a job, as an 8-bit file holds it, on fresh placements. The result depends on the job alone."""
+    task = question(job.group, job.cell.targeted, job.cell.ranges, job.evals)
+    texture = CONTESTANTS[job.name].run(task, job.setting)[job.evals]
+    gradients = task.counted.gradients / len(task.scenes)
+    texture = (texture.clamp(0, 1) * 255).round() / 255
+    judges = [task.ours(texture, job.views)]
     if installed("art"):
-        made, _, _ = art_patch(asked, Setting(1.0, 1), 1, "Adam")
-        judges.append(asked.theirs(made._random_overlay, texture, job.views))
-    cosine, success = zip(*(asked.judged(views) for views in judges), strict=True)
+        attack, _, _ = art_patch(task, Setting(1.0, 1), 1, "Adam")
+        judges.append(task.theirs(attack._random_overlay, texture, job.views))
+    cosine, success = zip(*(task.judged(views) for views in judges), strict=True)
     return Outcome(torch.stack(success).float(), torch.stack(cosine), gradients)
 
 
@@ -92,22 +93,19 @@ def run(evals: int, groups: int, views: int) -> list[Table]:
 
 def compared(cell: Cell, evals: int, groups: int, views: int) -> tuple[Table, Table]:
     """All contestants on one cell, ART's with the defaults of its signature and tuned."""
-    here = {name: each for name, each in CONTESTANTS.items() if installed(each.module)}
-    settings = {name: (name, each.default) for name, each in here.items()}
-    settings |= {f"{name}, tuned": (name, tuned(cell, name, evals)) for name, each in here.items() if each.grid}
+    settings, missing = entries(CONTESTANTS, 1.0, evals, lambda name, grid: tuned(cell, name, grid, evals))
     jobs = {
         row: [Job(cell, group, name, setting, evals, views) for group in range(1, groups + 1)]
         for row, (name, setting) in settings.items()
     }
     outcomes = iter(_done(f"{cell}", [job for each in jobs.values() for job in each]))
-    found = {row: [next(outcomes) for _ in each] for row, each in jobs.items()}
-    missing = dict.fromkeys([name for name in CONTESTANTS if name not in here], "not installed")
+    results = {row: [next(outcomes) for _ in each] for row, each in jobs.items()}
     what = f"{cell}; {groups} groups of {SCENES} scenes, {evals} gradients of each"
     notes = tuple(
-        f"{row}: {setting}; {found[row][0].gradients:g} gradients" for row, (_, setting) in settings.items()
+        f"{row}: {setting}; {results[row][0].gradients:g} gradients" for row, (_, setting) in settings.items()
     )
-    success: dict[str, Row] = {row: figures("success", each, found[OURS]) for row, each in found.items()}
-    cosine: dict[str, Row] = {row: figures("cosine", each, found[OURS]) for row, each in found.items()}
+    success: dict[str, Row] = {row: figures("success", each, results[OURS]) for row, each in results.items()}
+    cosine: dict[str, Row] = {row: figures("cosine", each, results[OURS]) for row, each in results.items()}
     heads = ("by ours", "by ART", "- ours", "low", "high")
     better = "higher" if cell.targeted else "lower"
     return (
@@ -126,10 +124,9 @@ def compared(cell: Cell, evals: int, groups: int, views: int) -> tuple[Table, Ta
     )
 
 
-def tuned(cell: Cell, name: str, evals: int) -> Setting:
-    """The setting of a contestant's grid with the most success on the first group, as its own renderer sees it; among
-    equals, that with the better cosine."""
-    grid = [setting for setting in CONTESTANTS[name].grid if setting.views <= evals]
+def tuned(cell: Cell, name: str, grid: Sequence[Setting], evals: int) -> Setting:
+    """The setting with the most success on the first group, by the contestant's own renderer; among equals, that with
+    the better cosine."""
     jobs = [Job(cell, 0, name, setting, evals, TUNING_VIEWS) for setting in grid]
     sign = 1 if cell.targeted else -1
     worth = [(float(o.success[-1].mean()), sign * float(o.cosine[-1].mean())) for o in _done(f"tuning {name}", jobs)]
@@ -145,9 +142,4 @@ def figures(name: str, mine: Sequence[Outcome], ours: Sequence[Outcome]) -> Row:
 
 
 def _done(name: str, jobs: Sequence[Job]) -> list[Outcome]:
-    found = []
-    with Progress(name, len(jobs)) as progress:
-        for job in jobs:
-            found.append(work(job))
-            progress.step(success=float(found[-1].success.mean()), cosine=float(found[-1].cosine.mean()))
-    return found
+    return done(name, work, jobs, lambda o: {"success": float(o.success.mean()), "cosine": float(o.cosine.mean())})

@@ -1,4 +1,4 @@
-"""What every contestant of the comparison of patches gets: scenes, a goal, ranges of placement, and a budget.
+"""The input of every contestant of the comparison of patches: scenes, a goal, ranges of placement, a budget.
 
 ART moves its patch about by itself; `Anywhere` draws from exactly its distribution, and the judge looks through both
 renderers, so that neither is at home.
@@ -18,16 +18,18 @@ from torch import Tensor, nn
 from attacks import load_encoder
 from attacks.data.gallery import HELD_OUT, Pictures, tiles
 from attacks.perturbations.patch.patch import Patch
-from benchmarks.strength_case import Counting, seeded
 from transforms import Compose, OnLayers, Place, Sobol, stream
 from transforms.compose import Homography
 from transforms.sampling.homography import matrix_of, quad_to_quad
+
+from .case import cosines
+from .strength_case import Counting, seeded
 
 #: Sides of a scene in pixels and of a texture in texels.
 SIZE, TEXTURE = 96, 48
 #: Scenes that share a patch, and groups of them; the first group chooses settings and is not judged.
 SCENES, GROUPS = 8, 7
-#: ART's default; and what scale a patch has where nothing else is said.
+#: ART's default rotation, and the default scale of a patch.
 DEGREES, SCALE = 22.5, (0.3, 0.6)
 
 
@@ -109,15 +111,23 @@ class Question:
         return self.gallery[self.goal]
 
     @property
+    def ordinary(self) -> nn.Module:
+        return self.counted
+
+    def loss(self, encode: Callable[[Tensor], Tensor], views: Tensor) -> Tensor:
+        """(B*V,3,S,S), scene by scene -> (B*V,), the cosines to the anchors."""
+        return cosines(encode(views), self.anchor)
+
+    @property
     def goal(self) -> Tensor:
         """(B,), the rows of the anchors."""
         return self.rows if self.target is None else torch.full_like(self.rows, self.target)
 
     def judged(self, views: Tensor) -> tuple[Tensor, Tensor]:
-        """(B*V,3,S,S), scene by scene -> cosines to the anchors, and whether the attack has its way, (B,V) both."""
+        """(B*V,3,S,S), scene by scene -> cosines to the anchors, and whether the attack succeeds, (B,V) both."""
         with torch.no_grad():
-            found = torch.cat([self.counted.encoder(part) for part in views.split(64)])
-        likeness = (F.normalize(found, dim=1) @ self.gallery.T).unflatten(0, (len(self.scenes), -1))
+            embeddings = torch.cat([self.counted.encoder(part) for part in views.split(64)])
+        likeness = (F.normalize(embeddings, dim=1) @ self.gallery.T).unflatten(0, (len(self.scenes), -1))
         cosine = likeness.gather(2, self.goal[:, None, None].expand(-1, likeness.shape[1], 1))[..., 0]
         same = likeness.argmax(2) == self.goal[:, None]
         return cosine, same if self.target is not None else ~same
@@ -147,8 +157,8 @@ def gallery(device: str) -> tuple[Pictures, Tensor]:
     """Every tile of every photograph, and their embeddings of length 1."""
     everything = tiles(SIZE)
     with torch.no_grad():
-        found = torch.cat([network(device)(part.to(device)) for part in everything.images.split(64)])
-    return everything, F.normalize(found, dim=1)
+        embeddings = torch.cat([network(device)(part.to(device)) for part in everything.images.split(64)])
+    return everything, F.normalize(embeddings, dim=1)
 
 
 def question(

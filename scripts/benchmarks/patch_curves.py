@@ -7,12 +7,9 @@ drawn with a fixed seed: pictures that the encoder never saw, targets of other p
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from multiprocessing import get_context
 from typing import NamedTuple
 
 import torch
@@ -23,9 +20,10 @@ from attacks.data.gallery import HELD_OUT, Pictures, tiles
 from attacks.evaluation.scores import embed
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.patch.placement import Quad
-from attacks.runtime.progress import Progress
-from benchmarks.table import Row, Table
 from transforms import Affine, Compose, Shown, stream
+
+from .contest import done, processes
+from .table import Row, Table
 
 PIPELINE, SIZE, TEXTURE = preset("camera"), 128, 64
 #: Shares of the picture, and the one whose patches are judged at fixed magnifications.
@@ -49,27 +47,25 @@ class Job(NamedTuple):
 
 #: What is drawn, arm by arm: for each column whether each held-out view is taken for the target (V,).
 Hits = dict[str, list[Tensor]]
-#: Does jobs, perhaps in other processes; the outcomes come in the order of the jobs.
-Spread = Callable[[Callable[[Job], tuple[Hits, Hits]], Sequence[Job]], Iterable[tuple[Hits, Hits]]]
 
 
 @lru_cache(maxsize=1)
 def known() -> tuple[nn.Module, Pictures, Tensor]:
     """The pocket encoder, frozen; every tile of every photograph; their embeddings."""
     encoder, everything = load_encoder().requires_grad_(False), tiles(SIZE)
-    found = embed(everything.images, encoder, torch.device("cpu"))
-    assert isinstance(found, Tensor)
-    return encoder, everything, found
+    embeddings = embed(everything.images, encoder, torch.device("cpu"))
+    assert isinstance(embeddings, Tensor)
+    return encoder, everything, embeddings
 
 
 def pairs(names: Sequence[str], pictures: int, targets: int) -> list[tuple[int, int]]:
     """Rows of (picture, target): pictures in turn from each photograph that the encoder never saw, and for each so
     many targets of other photographs. Raises ValueError if there are fewer."""
-    draw, made = random.Random(stream(0, "curves")), []
+    draw, chosen = random.Random(stream(0, "curves")), []
     photo = [name.rsplit("-", 2)[0] for name in names]
     order = draw.sample(HELD_OUT, len(HELD_OUT))
     queues = {
-        one: draw.sample(found := [i for i, each in enumerate(photo) if each == one], len(found)) for one in order
+        one: draw.sample(rows := [i for i, each in enumerate(photo) if each == one], len(rows)) for one in order
     }
     for i in range(pictures):
         queue = queues[order[i % len(order)]]
@@ -79,8 +75,8 @@ def pairs(names: Sequence[str], pictures: int, targets: int) -> list[tuple[int, 
         others = [row for row, one in enumerate(photo) if one != photo[picture]]
         if targets > len(others):
             raise ValueError(f"`--targets` must be at most {len(others)}; got {targets}")
-        made += [(picture, target) for target in draw.sample(others, targets)]
-    return made
+        chosen += [(picture, target) for target in draw.sample(others, targets)]
+    return chosen
 
 
 def centred(area: float) -> Quad:
@@ -102,9 +98,9 @@ def textures(job: Job, patch: Patch) -> dict[str, Tensor]:
     encoder, everything, gallery = known()
     image, row = everything.images[job.picture, None], torch.tensor([job.target])
     cameras = {"eot": EOT(PIPELINE, n=VIEWS), "no_eot": EOT(Compose(), n=1)}
-    made = {}
+    deltas = {}
     for arm, eot in cameras.items():
-        made[arm] = solve(
+        deltas[arm] = solve(
             image,
             row,
             encoder=encoder,
@@ -115,20 +111,20 @@ def textures(job: Job, patch: Patch) -> dict[str, Tensor]:
             steps=max(1, job.evals // eot.n),
             seed=stream(0, "curves", arm, *job[:2]),
         ).delta
-    made["noise"] = patch.noise(image, torch.Generator().manual_seed(stream(0, "curves", "noise", *job[:2])))
-    return {arm: patch.quantise(made[arm], image) for arm in ARMS}
+    deltas["noise"] = patch.noise(image, torch.Generator().manual_seed(stream(0, "curves", "noise", *job[:2])))
+    return {arm: patch.quantise(deltas[arm], image) for arm in ARMS}
 
 
 def work(job: Job) -> tuple[Hits, Hits]:
-    """Do a job, the same wherever: the hits at the camera's own ranges, and, for the patches that are judged there,
+    """The hits at the camera's own ranges, and, for the patches that are judged there,
     at each magnification."""
     image = known()[1].images[job.picture, None]
     patch = Patch((TEXTURE, TEXTURE), centred(job.area))
-    made = textures(job, patch)
-    near = {arm: [_hits(job, PIPELINE, patch.scene(image, made[arm]), job.target)] for arm in ARMS}
+    arms = textures(job, patch)
+    near = {arm: [_hits(job, PIPELINE, patch.scene(image, arms[arm]), job.target)] for arm in ARMS}
     if job.area != WHOLE:
         return near, {}
-    far = {arm: [_hits(job, at(s), patch.scene(image, made[arm]), job.target) for s in SCALES] for arm in ARMS}
+    far = {arm: [_hits(job, at(s), patch.scene(image, arms[arm]), job.target) for s in SCALES] for arm in ARMS}
     far[KNOWN] = [_hits(job, at(s), image, job.picture) for s in SCALES]
     return near, far
 
@@ -137,8 +133,8 @@ def _hits(job: Job, camera: Compose, shown: Shown, row: int) -> Tensor:
     """Whether each held-out view is taken for a row of the gallery, (V,)."""
     encoder, _, gallery = known()
     views = bank(camera, job.views, seed=0, purpose="evaluate")
-    found = evaluate(shown, gallery[job.picture, None], gallery, encoder=encoder, bank=views)
-    return (found.nearest[0] == row).double()
+    scores = evaluate(shown, gallery[job.picture, None], gallery, encoder=encoder, bank=views)
+    return (scores.nearest[0] == row).double()
 
 
 def run(pictures: int, targets: int, evals: int, views: int, workers: int = 1) -> list[Table]:
@@ -146,20 +142,13 @@ def run(pictures: int, targets: int, evals: int, views: int, workers: int = 1) -
     everything = known()[1]
     drawn = pairs(everything.names, pictures, targets)
     jobs = [Job(*pair, area, evals, views) for area in AREAS for pair in drawn]
-    with ExitStack() as stack, Progress("curves", len(jobs)) as progress:
-        spread: Spread = map
-        if workers > 1:
-            pool = ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,))
-            spread = stack.enter_context(pool).map
-        found = []
-        for outcome in spread(work, jobs):
-            found.append(outcome)
-            progress.step(success=float(outcome[0]["eot"][0].mean()))
-    by_area = [[near for near, _ in found[i : i + len(drawn)]] for i in range(0, len(found), len(drawn))]
+    with processes(workers) as spread:
+        outcomes = done("curves", work, jobs, lambda outcome: {"success": float(outcome[0]["eot"][0].mean())}, spread)
+    by_area = [[near for near, _ in outcomes[i : i + len(drawn)]] for i in range(0, len(outcomes), len(drawn))]
     rows: dict[str, Row] = {}
     for arm, name in ARMS.items():
         rows |= _lines(name, [torch.stack([each[arm][0] for each in column]) for column in by_area])
-    far = [each for _, each in found if each]
+    far = [each for _, each in outcomes if each]
     distant: dict[str, Row] = {}
     for arm, name in {**ARMS, KNOWN: KNOWN}.items():
         distant |= _lines(name, [torch.stack([each[arm][i] for each in far]) for i in range(len(SCALES))])
@@ -184,9 +173,9 @@ def run(pictures: int, targets: int, evals: int, views: int, workers: int = 1) -
 
 def _lines(name: str, columns: Sequence[Tensor]) -> dict[str, Row]:
     """Mean and interval of each column's hits (pairs, V), as three rows."""
-    found = [interval(column) for column in columns]
+    intervals = [interval(column) for column in columns]
     return {
-        name: tuple(each.mean for each in found),
-        f"{name}, low": tuple(each.low for each in found),
-        f"{name}, high": tuple(each.high for each in found),
+        name: tuple(each.mean for each in intervals),
+        f"{name}, low": tuple(each.low for each in intervals),
+        f"{name}, high": tuple(each.high for each in intervals),
     }

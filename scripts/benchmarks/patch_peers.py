@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,31 +13,11 @@ from torch import Tensor, nn
 
 from attacks import EOT, Away, InfoNCE, Wiener, attack
 from attacks.solvers.loop import Step
-from benchmarks.patch_case import TEXTURE, Question
-from benchmarks.strength_case import seeded
 
-
-@dataclass(frozen=True)
-class Setting:
-    """The `step` (ours: as a share of half the range; ART's learning rate), how many `views` a step has of each
-    scene, and the loss: the `cosine`, or the cross-entropy of the cosines to the whole `gallery`."""
-
-    step: float
-    views: int
-    loss: str = "cosine"
-
-    def __str__(self) -> str:
-        return f"step {self.step:g}, {self.views} views of each scene, {self.loss}"
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """An attack, (question, setting) -> texture (1,3,h,w); what its signature says; the settings to choose from."""
-
-    module: str
-    run: Callable[[Question, Setting], Tensor]
-    default: Setting
-    grid: tuple[Setting, ...] = ()
+from .contest import OURS, Contestant, Setting
+from .patch_case import TEXTURE, Question
+from .peers import LogProbabilities, art_classifier
+from .strength_case import seeded
 
 
 def started(question: Question, setting: Setting, steps: int, texture: int = TEXTURE) -> Iterator[Step]:
@@ -57,24 +36,10 @@ def started(question: Question, setting: Setting, steps: int, texture: int = TEX
     )
 
 
-def ours(question: Question, setting: Setting) -> Tensor:
+def ours(question: Question, setting: Setting) -> Mapping[int, Tensor]:
     """The last iterate."""
     *_, last = started(question, setting, question.evals // setting.views)
-    return last.delta
-
-
-class ToAnchor(nn.Module):
-    """Two classes: the cross-entropy of the first is 2 - cosine to the scene's anchor. Rows are scenes, each as often
-    as a step has views; of fewer rows, those of the first."""
-
-    def __init__(self, question: Question) -> None:
-        super().__init__()
-        self.encoder, self.anchor = question.counted, question.anchor
-
-    def forward(self, views: Tensor) -> Tensor:
-        anchors = self.anchor.repeat_interleave(max(1, len(views) // len(self.anchor)), 0)[: len(views)]
-        entropy = 2 - F.cosine_similarity(self.encoder(views), anchors)
-        return torch.stack([-entropy, (-torch.expm1(-entropy)).log()], dim=1)
+    return {question.evals: last.delta}
 
 
 class ToGallery(nn.Module):
@@ -97,20 +62,11 @@ def art_patch(
     """ART's attack, the pictures of a step (each scene as often as it has views), and their labels."""
     labels = question.goal if setting.loss == "gallery" else torch.zeros_like(question.goal)
     classes = len(question.gallery) if setting.loss == "gallery" else 2
-    model = ToGallery(question) if setting.loss == "gallery" else ToAnchor(question)
+    model = ToGallery(question) if setting.loss == "gallery" else LogProbabilities(question)
     pictures = question.scenes.repeat_interleave(setting.views, 0)
-    estimators = importlib.import_module("art.estimators.classification")
     evasion = importlib.import_module("art.attacks.evasion.adversarial_patch.adversarial_patch_pytorch")
-    classifier = estimators.PyTorchClassifier(
-        model.eval(),
-        nn.CrossEntropyLoss(),
-        input_shape=tuple(pictures.shape[1:]),
-        nb_classes=classes,
-        clip_values=(0.0, 1.0),
-        device_type="cpu" if pictures.device.type == "cpu" else "gpu",
-    )
-    made = evasion.AdversarialPatchPyTorch(
-        classifier,
+    patch_attack = evasion.AdversarialPatchPyTorch(
+        art_classifier(model, pictures, classes),
         **question.ranges.arguments(),
         learning_rate=setting.step,
         max_iter=steps,
@@ -121,17 +77,17 @@ def art_patch(
         targeted=question.target is not None,
         verbose=False,
     )
-    return made, pictures, F.one_hot(labels.repeat_interleave(setting.views), classes).float()
+    return patch_attack, pictures, F.one_hot(labels.repeat_interleave(setting.views), classes).float()
 
 
-def art(optimiser: str) -> Callable[[Question, Setting], Tensor]:
+def art(optimiser: str) -> Callable[[Question, Setting], Mapping[int, Tensor]]:
     """ART's texture with one of its two optimisers."""
 
-    def run(question: Question, setting: Setting) -> Tensor:
-        made, pictures, labels = art_patch(question, setting, question.evals // setting.views, optimiser)
+    def run(question: Question, setting: Setting) -> Mapping[int, Tensor]:
+        patch_attack, pictures, labels = art_patch(question, setting, question.evals // setting.views, optimiser)
         with seeded(question.seed):
-            texture, _ = made.generate(pictures.cpu().numpy(), labels.cpu().numpy(), shuffle=False)
-        return torch.as_tensor(texture, dtype=torch.float32)[None].to(pictures)
+            texture, _ = patch_attack.generate(pictures.cpu().numpy(), labels.cpu().numpy(), shuffle=False)
+        return {question.evals: torch.as_tensor(texture, dtype=torch.float32)[None].to(pictures)}
 
     return run
 
@@ -139,14 +95,13 @@ def art(optimiser: str) -> Callable[[Question, Setting], Tensor]:
 def grid() -> tuple[Setting, ...]:
     """Learning rates, views and losses."""
     each = itertools.product((0.01, 0.02, 0.05, 0.1, 0.2), (1, 4), ("cosine", "gallery"))
-    return tuple(itertools.starmap(Setting, each))
+    return tuple(Setting(step, views, loss=loss) for step, views, loss in each)
 
 
-OURS = "ours"
 #: Ours: the defaults, and two views of each scene a step, chosen on the first group. ART's default learning rate, 5,
 #: is that of its signature.
 CONTESTANTS: dict[str, Contestant] = {
-    OURS: Contestant("attacks", ours, Setting(Wiener().rel_step_size, 2, "as its preset")),
-    "ART, Adam": Contestant("art", art("Adam"), Setting(5.0, 1), grid()),
-    "ART, pgd": Contestant("art", art("pgd"), Setting(5.0, 1), grid()),
+    OURS: Contestant("attacks", ours, lambda *_: Setting(Wiener().rel_step_size, 2, loss="as its preset")),
+    "ART, Adam": Contestant("art", art("Adam"), lambda *_: Setting(5.0, 1, loss="cosine"), grid()),
+    "ART, pgd": Contestant("art", art("pgd"), lambda *_: Setting(5.0, 1, loss="cosine"), grid()),
 }

@@ -11,12 +11,14 @@ from torch import Tensor
 from attacks import Wiener
 from attacks.encoders.engine import keep_freed_memory
 from attacks.runtime.progress import Progress
-from benchmarks.patch_case import SCENES, Question, Ranges, question
-from benchmarks.patch_peers import OURS, Setting, art_patch, started
-from benchmarks.peers import installed
-from benchmarks.strength_case import seeded
-from benchmarks.table import Row, Table
-from benchmarks.timing import compare
+
+from .contest import OURS, Setting
+from .patch_case import SCENES, Question, Ranges, question
+from .patch_peers import art_patch, started
+from .peers import installed
+from .strength_case import seeded
+from .table import Row, Table
+from .timing import compare
 
 #: The side of the scenes, that of the texture, and the views of a step over all scenes.
 TIMED = ((96, 48, 8), (96, 48, 32), (96, 200, 32), (224, 48, 8), (224, 48, 32), (224, 200, 32))
@@ -45,43 +47,43 @@ def run(rounds: int, device: str) -> Table:
 
 def times(size: int, texture: int, batch: int, rounds: int, device: str) -> Row:
     """A row: ours, ART's (None where it is missing), the encoder, and ART's over both."""
-    asked = question(1, True, Ranges(), 1, device, size)
-    makers = {ALONE: alone(asked, batch), OURS: ours(asked, batch, texture)}
+    task = question(1, True, Ranges(), 1, device, size)
+    makers = {ALONE: alone(task, batch), OURS: ours(task, batch, texture)}
     if installed("art"):
-        makers[ART] = art(asked, batch, texture)
-    found = compare({name: _kept(name, step) for name, step in makers.items()}, rounds, device, warm=True)
+        makers[ART] = art(task, batch, texture)
+    seconds = compare({name: _kept(name, step) for name, step in makers.items()}, rounds, device, warm=True)
     keep_freed_memory(False)
-    mine, bare = (1e3 * found[name] / batch for name in (OURS, ALONE))
-    if ART not in found:
+    mine, bare = (1e3 * seconds[name] / batch for name in (OURS, ALONE))
+    if ART not in seconds:
         return mine, None, bare, None, None
-    theirs = 1e3 * found[ART] / batch
+    theirs = 1e3 * seconds[ART] / batch
     return mine, theirs, bare, theirs / mine, theirs / bare
 
 
-def alone(asked: Question, batch: int) -> Callable[[], object]:
+def alone(task: Question, batch: int) -> Callable[[], object]:
     """The encoder's gradient for `batch` views that are there."""
-    views = asked.scenes.repeat_interleave(batch // SCENES, 0)
+    views = task.scenes.repeat_interleave(batch // SCENES, 0)
 
     def run() -> Tensor:
         leaf = views.clone().requires_grad_()
-        loss = F.cosine_similarity(asked.counted.encoder(leaf), asked.anchor[:1]).sum()
+        loss = F.cosine_similarity(task.counted.encoder(leaf), task.anchor[:1]).sum()
         return torch.autograd.grad(loss, leaf)[0]
 
     return run
 
 
-def ours(asked: Question, batch: int, texture: int) -> Callable[[], object]:
+def ours(task: Question, batch: int, texture: int) -> Callable[[], object]:
     """The next step of our loop at each call."""
-    steps = started(asked, Setting(Wiener().rel_step_size, batch // SCENES), ENDLESS, texture)
+    steps = started(task, Setting(Wiener().rel_step_size, batch // SCENES), ENDLESS, texture)
     return lambda: next(steps)
 
 
-def art(asked: Question, batch: int, texture: int) -> Callable[[], object]:
+def art(task: Question, batch: int, texture: int) -> Callable[[], object]:
     """The next step of ART's Adam; its pgd costs the same."""
-    made, pictures, labels = art_patch(asked, Setting(0.05, batch // SCENES, "gallery"), 1, "Adam", texture)
+    attacker, pictures, labels = art_patch(task, Setting(0.05, batch // SCENES, loss="gallery"), 1, "Adam", texture)
     with seeded(0):
-        made.generate(pictures[:1].cpu().numpy(), labels[:1].cpu().numpy())  # finds out what kind of loss it has
-    return lambda: made._train_step(images=pictures, target=labels)
+        attacker.generate(pictures[:1].cpu().numpy(), labels[:1].cpu().numpy())  # determines the kind of its loss
+    return lambda: attacker._train_step(images=pictures, target=labels)
 
 
 def _kept(name: str, step: Callable[[], object]) -> Callable[[], object]:

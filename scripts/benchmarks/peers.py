@@ -1,6 +1,6 @@
 """The same gradient by other means: a loop written by hand with kornia, and three attack libraries.
 
-Each is used as its documentation tells, and gets what its user would have: an encoder with weights as they come. The
+Each is used as its documentation says, and gets what its user would have: an encoder with weights as they come. The
 libraries transform one view at a time, with the same code as ours. Those that insist on labels get logits whose
 cross-entropy has the gradient of the cosine. They are optional: this is the only module that imports them.
 """
@@ -10,14 +10,14 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import kornia.enhance
 import kornia.geometry.transform as warps
 import torch
 from torch import Tensor, nn
 
-from benchmarks.case import PIPELINE, Case
+from .case import PIPELINE, Case
 
 #: The gradient of the mean cosine (1,3,S,S), or that times a positive number, or its sign times one.
 Contestant = Callable[[], Tensor]
@@ -69,10 +69,18 @@ class NextView(nn.Module):
         return PIPELINE(image, self.u[row : row + 1])
 
 
+class Compared(Protocol):
+    """A task of cosines: the encoder with weights as they come, and the cosine of each view to its anchor."""
+
+    @property
+    def ordinary(self) -> nn.Module: ...
+    def loss(self, encode: Callable[[Tensor], Tensor], views: Tensor) -> Tensor: ...
+
+
 class LogProbabilities(nn.Module):
     """Two classes: the cross-entropy of the first is exactly 2 - cosine, so raising it lowers the cosine."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Compared) -> None:
         super().__init__()
         self.case, self.encoder = case, case.ordinary
 
@@ -90,9 +98,21 @@ class Linear(LogProbabilities):
         return torch.stack([cosine, torch.zeros_like(cosine)], dim=1)
 
 
+def art_classifier(model: nn.Module, images: Tensor, classes: int = 2, **options: Any) -> Any:
+    """ART's `PyTorchClassifier` of pictures such as `images` (N,C,H,W)."""
+    return importlib.import_module("art.estimators.classification").PyTorchClassifier(
+        model.eval(),
+        nn.CrossEntropyLoss(),
+        input_shape=tuple(images.shape[1:]),
+        nb_classes=classes,
+        clip_values=(0.0, 1.0),
+        device_type="cpu" if images.device.type == "cpu" else "gpu",
+        **options,
+    )
+
+
 def art(case: Case) -> Contestant:
     """Adversarial Robustness Toolbox: an EoT preprocessor of its own kind before a `PyTorchClassifier`."""
-    estimators = importlib.import_module("art.estimators.classification")
     base: Any = importlib.import_module("art.preprocessing.expectation_over_transformation.pytorch").EoTPyTorch
     show = NextView(case)
 
@@ -100,15 +120,7 @@ def art(case: Case) -> Contestant:
         return show(x), y
 
     views = type("Views", (base,), {"_transform": transform})(nb_samples=len(case.u), clip_values=(0.0, 1.0))
-    classifier = estimators.PyTorchClassifier(
-        LogProbabilities(case),
-        nn.CrossEntropyLoss(),
-        input_shape=tuple(case.image.shape[1:]),
-        nb_classes=2,
-        clip_values=(0.0, 1.0),
-        preprocessing_defences=[views],
-        device_type="cpu" if case.device == "cpu" else "gpu",
-    )
+    classifier = art_classifier(LogProbabilities(case), case.image, preprocessing_defences=[views])
     label = torch.tensor([[1.0, 0.0]], device=case.device)
 
     def run() -> Tensor:
@@ -140,7 +152,7 @@ def foolbox(case: Case) -> Contestant:
     return lambda: case.image - attack.run(model, case.image, goal, epsilon=EPS)
 
 
-#: Name -> (the module it needs, how it is made).
+#: Name -> (the module it needs, its constructor).
 PEERS: dict[str, tuple[str, Callable[[Case], Contestant]]] = {
     "kornia, one graph": ("kornia", kornia_loop),
     "ART": ("art", art),

@@ -9,8 +9,9 @@ import torch
 from attacks import EOT, PGD, Away, Linf, attack, bank, evaluate, interval
 from attacks.data.gallery import tiles
 from attacks.encoders.engine import Decision, prepare
-from benchmarks.case import PIPELINE, SIZE, encoder
-from benchmarks.table import Row, Table
+
+from .case import PIPELINE, SIZE, encoder
+from .table import Row, Table
 
 PRECISIONS = ("float32", "mixed", "bfloat16")
 #: Views of a step, steps, and held-out views.
@@ -31,7 +32,7 @@ def compared(arch: str, pictures: int, device: str, size: int) -> Table:
         clean = torch.cat([network(image[None]) for image in images])
     unseen, budget = bank(PIPELINE, UNSEEN, seed=0, purpose="evaluate"), Linf(8 / 255)
     unseen = unseen._replace(u=unseen.u.to(images))
-    found = {}
+    cosines = {}
     for precision in PRECISIONS:
         fast = prepare(network, Decision("channels_last", precision, fold=True, chunk=8))  # type: ignore[arg-type]
         *_, last = attack(
@@ -46,10 +47,10 @@ def compared(arch: str, pictures: int, device: str, size: int) -> Table:
         )
         attacked = images + budget.quantise(last.delta, images)
         judge = prepare(network, Decision("channels_last", fold=True, chunk=8))
-        found[precision] = evaluate(attacked, clean, clean, encoder=judge, bank=unseen, chunk=8).cosine.cpu()
+        cosines[precision] = evaluate(attacked, clean, clean, encoder=judge, bank=unseen, chunk=8).cosine.cpu()
     rows: dict[str, Row] = {}
-    for precision, cosine in found.items():
-        difference = interval(cosine - found["float32"])
+    for precision, cosine in cosines.items():
+        difference = interval(cosine - cosines["float32"])
         rows[precision] = (float(cosine.mean()), *difference)
     return Table(
         f"Strength by precision: {arch}, {len(images)} pictures, {STEPS} steps of {VIEWS} views at 8/255, {device}",

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
-from multiprocessing import get_context
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,12 +11,12 @@ from torch import Tensor
 
 from attacks import interval
 from attacks.evaluation.intervals import Interval
-from attacks.runtime.progress import Progress
-from benchmarks.peers import installed
-from benchmarks.strength_case import GROUP, SIZE, Purpose, group, held_out, pictures
-from benchmarks.strength_patch import PATCHES
-from benchmarks.strength_peers import CONTESTANTS, OURS, Contestant, Setting
-from benchmarks.table import Row, Table
+
+from .contest import OURS, Contestant, Setting, Spread, done, entries, processes
+from .strength_case import GROUP, SIZE, Purpose, group, held_out, pictures
+from .strength_patch import PATCHES
+from .strength_peers import CONTESTANTS
+from .table import Row, Table
 
 #: The curve: shares of the evaluations, and how many of the held-out views each point is scored on.
 SHARES, CURVE_VIEWS = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 1), 32
@@ -75,21 +72,17 @@ class Outcome(NamedTuple):
     forwards: float
 
 
-#: Does jobs, perhaps in other processes; the outcomes come in the order of the jobs.
-Spread = Callable[[Callable[[Job], Outcome], Sequence[Job]], Iterable[Outcome]]
-
-
 def work(job: Job) -> Outcome:
-    """Do a job: the same result wherever and whenever."""
+    """The result depends on the job alone."""
     images = pictures(job.pictures, job.purpose)[job.first : job.first + GROUP]
-    question = group(job.cell.arch, images, job.cell.radius, job.marks[-1], job.first, job.device)
-    found = job.cell.contestants[job.name].run(question, job.setting, job.marks)
+    question = group(job.cell.arch, images, job.cell.radius, job.marks, job.first, job.device)
+    attacked = job.cell.contestants[job.name].run(question, job.setting)
     spent = question.counted
     gradients, forwards = spent.gradients / len(images), (spent.forwards - spent.gradients) / len(images)
     views = held_out(job.purpose, job.views)
     some = views._replace(u=views.u[:CURVE_VIEWS])
-    cosine = question.score(found[job.marks[-1]], views)
-    curve = {mark: question.score(part, some).mean(1) for mark, part in found.items() if mark != job.marks[-1]}
+    cosine = question.score(attacked[job.marks[-1]], views)
+    curve = {mark: question.score(part, some).mean(1) for mark, part in attacked.items() if mark != job.marks[-1]}
     return Outcome(cosine, curve | {job.marks[-1]: cosine[:, :CURVE_VIEWS].mean(1)}, gradients, forwards)
 
 
@@ -111,11 +104,7 @@ def run(
         workers: processes that share the work, each with one thread; the figures do not depend on it.
     """
     cells = [Cell(*cell) for cell in itertools.product(archs, radii, budgets)]
-    with ExitStack() as stack:
-        spread: Spread = map
-        if workers > 1:
-            pool = ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,))
-            spread = stack.enter_context(pool).map
+    with processes(workers) as spread:
         compared = [Comparison(cell, count, views, device, spread) for cell in cells]
         tables = [table for each in compared for table in each.tables()]
     return [summary(compared, count, views), *tables]
@@ -124,15 +113,11 @@ def run(
 class Comparison:
     """All contestants on one cell."""
 
-    def __init__(self, cell: Cell, count: int, views: int, device: str, spread: Spread) -> None:
+    def __init__(self, cell: Cell, count: int, views: int, device: str, spread: Spread[Job, Outcome]) -> None:
         self.cell, self.count, self.views, self.device, self.spread = cell, count, views, device, spread
         self.marks = marks(cell.evals)
-        here = {name: each for name, each in cell.contestants.items() if installed(each.module)}
-        self.missing = [name for name in cell.contestants if name not in here]
-        #: What each row of the table is: a contestant with a setting.
-        self.settings = {name: (name, each.default(cell.radius, cell.evals)) for name, each in here.items()}
-        self.settings |= {f"{name}, tuned": (name, self.tuned(name)) for name, each in here.items() if each.grid}
-        self.found = self._attack()
+        self.settings, self.missing = entries(cell.contestants, cell.radius, cell.evals, self.tuned)
+        self.outcomes = self._attack()
 
     def jobs(self, name: str, setting: Setting, marks: tuple[int, ...]) -> list[Job]:
         """One row, group by group."""
@@ -140,56 +125,49 @@ class Comparison:
         views = self.views if marks[-1] == self.cell.evals else min(self.views, CURVE_VIEWS)
         return [Job(self.cell, name, setting, at, self.count, "evaluate", marks, views, self.device) for at in first]
 
-    def tuned(self, name: str) -> Setting:
-        """The setting of a contestant's grid with the lowest mean on pictures and views of their own."""
-        settings, evals = self.cell.contestants[name].grid, (self.cell.evals,)
-        settings = tuple(setting for setting in settings if setting.views <= self.cell.evals)
-        jobs = [Job(self.cell, name, s, 0, self.count, "tune", evals, TUNING_VIEWS, self.device) for s in settings]
+    def tuned(self, name: str, grid: Sequence[Setting]) -> Setting:
+        """The setting with the lowest mean on pictures and views that are not in the table."""
+        evals = (self.cell.evals,)
+        jobs = [Job(self.cell, name, s, 0, self.count, "tune", evals, TUNING_VIEWS, self.device) for s in grid]
         means = [float(outcome.cosine.mean()) for outcome in self._do(f"tuning {name}", jobs)]
-        return settings[means.index(min(means))]
+        return grid[means.index(min(means))]
 
     def _attack(self) -> dict[str, Outcome]:
         """Every row over all groups. A peer's curve comes with its attack, for its step does not depend on the number
         of steps; each point of ours is an attack of that length."""
         plan = {}
         for row, (name, setting) in self.settings.items():
-            plan[row, self.cell.evals] = self.jobs(
-                name, setting, self.marks if self.cell.contestants[name].grid else self.marks[-1:]
-            )
+            marks = self.marks if self.cell.contestants[name].grid else self.marks[-1:]
+            plan[row, self.cell.evals] = self.jobs(name, setting, marks)
         mine = self.cell.contestants[OURS].default
         for mark in self.marks[:-1]:
             plan[OURS, mark] = self.jobs(OURS, mine(self.cell.radius, mark), (mark,))
-        outcomes = iter(self._do(f"attacking {self.cell}", [job for jobs in plan.values() for job in jobs]))
-        parts = {key: _joined([next(outcomes) for _ in jobs]) for key, jobs in plan.items()}
-        found = {row: parts[row, self.cell.evals] for row in self.settings}
+        results = iter(self._do(f"attacking {self.cell}", [job for jobs in plan.values() for job in jobs]))
+        parts = {key: _joined([next(results) for _ in jobs]) for key, jobs in plan.items()}
+        outcomes = {row: parts[row, self.cell.evals] for row in self.settings}
         for mark in self.marks[:-1]:
-            found[OURS].curve.update(parts[OURS, mark].curve)
-        return found
+            outcomes[OURS].curve.update(parts[OURS, mark].curve)
+        return outcomes
 
     def _do(self, name: str, jobs: Sequence[Job]) -> list[Outcome]:
-        found = []
-        with Progress(name, len(jobs)) as progress:
-            for outcome in self.spread(work, jobs):
-                found.append(outcome)
-                progress.step(cosine=float(outcome.cosine.mean()))
-        return found
+        return done(name, work, jobs, lambda outcome: {"cosine": float(outcome.cosine.mean())}, self.spread)
 
     @property
     def best(self) -> str:
         """The row of the strongest peer."""
-        means = {row: float(each.cosine.mean()) for row, each in self.found.items() if not row.startswith(OURS)}
+        means = {row: float(each.cosine.mean()) for row, each in self.outcomes.items() if not row.startswith(OURS)}
         return min(means, key=means.__getitem__) if means else OURS
 
     def share(self) -> float | None:
         """The evaluations that ours needs to come as low as the best peer ends, over the peer's; None if more than
         all. Between the points of the curve it falls in a straight line over the logarithm."""
-        goal = float(self.found[self.best].curve[self.cell.evals].mean())
-        points = [(mark, float(self.found[OURS].curve[mark].mean())) for mark in self.marks]
+        goal = float(self.outcomes[self.best].curve[self.cell.evals].mean())
+        points = [(mark, float(self.outcomes[OURS].curve[mark].mean())) for mark in self.marks]
         return reached(points, goal, self.cell.evals)
 
     def summary(self) -> Row:
         """Ours, the best peer, the paired difference with its interval, and the share of the evaluations."""
-        mine, theirs = self.found[OURS].cosine, self.found[self.best].cosine
+        mine, theirs = self.outcomes[OURS].cosine, self.outcomes[self.best].cosine
         return (float(mine.mean()), float(theirs.mean()), *self.apart(mine - theirs), self.share())
 
     def apart(self, difference: Tensor) -> Interval:
@@ -200,25 +178,19 @@ class Comparison:
 
     def tables(self) -> list[Table]:
         """The contestants, and their curves."""
-        mine = self.found[OURS].cosine
+        mine = self.outcomes[OURS].cosine
         rows: dict[str, Row] = {
             row: (float(each.cosine.mean()), *self.apart(each.cosine - mine), each.gradients, each.forwards)
-            for row, each in self.found.items()
+            for row, each in self.outcomes.items()
         }
-        rows |= dict.fromkeys(self.missing, "not installed")
+        rows |= self.missing
         what = f"{self.cell.arch}, {self.cell.what}, {self.cell.evals} gradients a picture"
-        heads = {
-            "cosine": ".4f",
-            "- ours": "+.4f",
-            "low": "+.4f",
-            "high": "+.4f",
-            "gradients": ".0f",
-            "forward": ".0f",
-        }
+        heads = {"cosine": ".4f"} | dict.fromkeys(("- ours", "low", "high"), "+.4f")
+        heads |= {"gradients": ".0f", "forward": ".0f"}
         notes = tuple(f"{row}: {setting}" for row, (_, setting) in self.settings.items())
         curve: dict[str, Row] = {
             row: tuple(float(each.curve[mark].mean()) if mark in each.curve else None for mark in self.marks)
-            for row, each in self.found.items()
+            for row, each in self.outcomes.items()
             if len(each.curve) > 1
         }
         return [

@@ -1,8 +1,8 @@
-"""What every contestant of the comparison of attacks gets: pictures, views, an encoder that counts, and a budget."""
+"""The input of every contestant of the comparison of attacks: pictures, views, a counting encoder, a budget."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -10,15 +10,15 @@ from typing import Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks import Away, Linf, bank
 from attacks.data.gallery import Pictures, tiles
 from attacks.eot.bank import Bank
 from attacks.experiment.build.pipeline import preset
-from benchmarks.case import Case, encoder
 from transforms import stream
+
+from .case import Case, encoder
 
 PIPELINE, SIZE = preset("camera"), 96
 #: Pictures that are attacked together, whatever the number of processes: all of them see the same views.
@@ -73,11 +73,11 @@ class Centred(nn.Module):
 @lru_cache(maxsize=1)
 def network(arch: str) -> nn.Module:
     """(N,3,H,W) -> (N,D), frozen: the pocket encoder, or a centred one with random weights."""
-    found = encoder(arch).requires_grad_(False)
+    plain = encoder(arch).requires_grad_(False)
     if arch == "pocket":
-        return found
+        return plain
     points = bank(PIPELINE, CENTRE, seed=0, purpose="centre").u
-    return Centred(found, PIPELINE(tiles(SIZE).spread(CENTRE).images, points)).eval()
+    return Centred(plain, PIPELINE(tiles(SIZE).spread(CENTRE).images, points)).eval()
 
 
 @lru_cache(maxsize=2)
@@ -102,17 +102,18 @@ def held_out(purpose: Purpose, views: int) -> Bank:
 @dataclass(frozen=True)
 class Group(Case):
     """Several pictures (B,3,S,S) that are attacked together within the L-inf ball `eps`: a contestant lowers, for
-    each, the mean cosine of its views to its own embedding, with `evals` gradients of one view each. `u` is not used:
-    a contestant draws its own views of `PIPELINE`, from `seed`."""
+    each, the mean cosine of its views to its own embedding. Its pictures are kept after each of `marks` gradients of
+    one view; the last is the attack's end. `u` is not used: a contestant draws its own views of `PIPELINE`, from
+    `seed`."""
 
     eps: float
-    evals: int
+    marks: tuple[int, ...]
     seed: int
 
-    def loss(self, encode: Callable[[Tensor], Tensor], views: Tensor) -> Tensor:
-        """(B*V,3,S,S), picture by picture -> the cosines (B*V,); of fewer rows, those of the first."""
-        anchors = self.anchor.repeat_interleave(max(1, len(views) // len(self.anchor)), 0)
-        return F.cosine_similarity(encode(views), anchors[: len(views)])
+    @property
+    def evals(self) -> int:
+        """Gradients of each picture."""
+        return self.marks[-1]
 
     @property
     def counted(self) -> Counting:
@@ -130,30 +131,30 @@ class Group(Case):
         return views.losses(self.file(attacked), self.anchor, self.counted.encoder, Away(), 64).cpu()
 
 
-def group(arch: str, images: Tensor, eps: float, evals: int, index: int, device: str) -> Group:
-    """The question about some pictures; the same `index`, the same seed."""
-    found, images = network(arch).to(device), images.to(device)
-    counting = Counting(found).eval()
+def group(arch: str, images: Tensor, eps: float, marks: tuple[int, ...], index: int, device: str) -> Group:
+    """The task of some pictures; the same `index`, the same seed."""
+    frozen, images = network(arch).to(device), images.to(device)
+    counting = Counting(frozen).eval()
     with torch.no_grad():
-        anchor = found(images)
+        anchor = frozen(images)
     unused = images.new_zeros(0, PIPELINE.dims)
-    return Group(images, unused, counting, counting, anchor, eps, evals, stream(0, "strength", index))
+    return Group(images, unused, counting, counting, anchor, eps, marks, stream(0, "strength", index))
 
 
 @dataclass
 class Trace:
-    """The pictures as they stand after each of `marks` evaluations of each of them; the last is the attack's end."""
+    """The pictures after each of `marks` evaluations of each of them; the last is the attack's end."""
 
     marks: tuple[int, ...]
-    found: dict[int, Tensor] = field(default_factory=dict)
+    pictures: dict[int, Tensor] = field(default_factory=dict)
 
     def look(self, images: Tensor, done: int, more: int) -> None:
-        """After `done` evaluations these are the pictures, for the next `more`."""
-        self.found |= {mark: images.detach().clone() for mark in self.marks if done <= mark < done + more}
+        """Record the pictures after `done` evaluations, which serve the next `more`."""
+        self.pictures |= {mark: images.detach().clone() for mark in self.marks if done <= mark < done + more}
 
     def end(self, images: Tensor) -> Mapping[int, Tensor]:
-        """All of them, given the last."""
-        return self.found | {self.marks[-1]: images}
+        """The pictures at all marks, the last being `images`."""
+        return self.pictures | {self.marks[-1]: images}
 
 
 @contextmanager

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from attacks import EOT, Away, attack
 from attacks.perturbations.patch.patch import Patch
-from benchmarks.peers import LogProbabilities
-from benchmarks.strength_case import PIPELINE, SIZE, Group, Trace, seeded
-from benchmarks.strength_peers import OURS, Contestant, Found, NewView, Setting, rule, steps, wiener
+
+from .contest import OURS, Contestant, Setting
+from .peers import LogProbabilities, art_classifier
+from .strength_case import PIPELINE, SIZE, Group, Trace, seeded
+from .strength_peers import NewView, rule, steps, wiener
 
 #: Where the texture lies: from a third of the picture to two thirds.
 SIDE = SIZE // 3
@@ -28,12 +30,12 @@ QUAD = ((LOW, LOW), (HIGH, LOW), (HIGH, HIGH), (LOW, HIGH))
 
 def pasted(images: Tensor, texture: Tensor) -> Tensor:
     """(B,3,S,S), (1,3,s,s) -> the pictures with the texture, rounded to 8 bits, over their middle."""
-    found = images.clone()
-    found[..., SIDE : 2 * SIDE, SIDE : 2 * SIDE] = (texture.clamp(0, 1) * 255).round() / 255
-    return found
+    pictures = images.clone()
+    pictures[..., SIDE : 2 * SIDE, SIDE : 2 * SIDE] = (texture.clamp(0, 1) * 255).round() / 255
+    return pictures
 
 
-def ours(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
+def ours(question: Group, setting: Setting) -> Mapping[int, Tensor]:
     """This project's loop, the patch a layer of the scene."""
     *_, last = attack(
         question.image,
@@ -46,27 +48,20 @@ def ours(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
         steps=steps(question, setting),
         seed=question.seed,
     )
-    return {marks[-1]: pasted(question.image, last.delta)}
+    return {question.evals: pasted(question.image, last.delta)}
 
 
-def art(optimiser: str) -> Callable[[Group, Setting, tuple[int, ...]], Found]:
-    """ART's patch with one of its two optimisers. It shows each picture once a step; for several `views` it is given
-    each picture so often. `step` is its learning rate, in the picture's [0,1]."""
+def art(optimiser: str) -> Callable[[Group, Setting], Mapping[int, Tensor]]:
+    """ART's patch with one of its two optimisers. It shows each picture once a step; for several `views` each
+    picture is repeated. `step` is its learning rate, in the picture's [0,1]."""
 
-    def run(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
-        trace, images = Trace(marks), question.image
-        estimators = importlib.import_module("art.estimators.classification")
+    def run(question: Group, setting: Setting) -> Mapping[int, Tensor]:
+        trace, images = Trace(question.marks), question.image
         evasion = importlib.import_module("art.attacks.evasion.adversarial_patch.adversarial_patch_pytorch")
-        classifier = estimators.PyTorchClassifier(
-            nn.Sequential(NewView(question, trace), LogProbabilities(question)).eval(),
-            nn.CrossEntropyLoss(),
-            input_shape=tuple(images.shape[1:]),
-            nb_classes=2,
-            clip_values=(0.0, 1.0),
-            device_type="cpu" if question.device == "cpu" else "gpu",
-        )
+        model = nn.Sequential(NewView(question, trace), LogProbabilities(question))
+        classifier = art_classifier(model, images)
         repeated = images.repeat_interleave(setting.views, 0).cpu().numpy()
-        made = evasion.AdversarialPatchPyTorch(
+        patch_attack = evasion.AdversarialPatchPyTorch(
             classifier,
             rotation_max=0.0,
             learning_rate=setting.step,
@@ -81,7 +76,7 @@ def art(optimiser: str) -> Callable[[Group, Setting, tuple[int, ...]], Found]:
         )
         labels = torch.tensor([[1.0, 0.0]]).expand(len(repeated), -1).numpy()
         with seeded(question.seed):
-            texture, _ = made.generate(repeated, labels, shuffle=False)
+            texture, _ = patch_attack.generate(repeated, labels, shuffle=False)
         return trace.end(pasted(images, torch.as_tensor(texture).to(images)[None]))
 
     return run

@@ -1,7 +1,7 @@
 """The attacks that are compared: ours, and those of three libraries with the same views and as many gradients.
 
 The libraries get labels whose cross-entropy has the gradient of the cosine (see `peers`), and views drawn at random
-in front of the encoder, as their documentation tells. The check of success that follows is left out. Each
+in front of the encoder, as their documentation says. The check of success that follows is left out. Each
 holds as many views at once as its library lets it: torchattacks and Foolbox one of each picture, ART all of a step.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,42 +17,15 @@ from torch import Tensor, nn
 from attacks import EOT, Away, Linf, Wiener, attack
 from attacks.eot.protocols import Optimiser
 from attacks.optimisers.apgd import APGD
-from benchmarks.peers import Linear, LogProbabilities
-from benchmarks.strength_case import PIPELINE, Group, Trace, seeded
 from transforms import Uniform
 
-
-@dataclass(frozen=True)
-class Setting:
-    """What a user of a library sets: the `step` as a share of eps, the `views` of a step, and a momentum (ART's
-    `decay`), None for none."""
-
-    step: float
-    views: int
-    momentum: float | None = None
-
-    def __str__(self) -> str:
-        momentum = "" if self.momentum is None else f", momentum {self.momentum:g}"
-        return f"step {self.step:.3g} eps, {self.views} views{momentum}"
-
-
-#: The pictures of a group after each of some numbers of evaluations, of which the last is the attack's end.
-Found = Mapping[int, Tensor]
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """An attack: the `module` that it needs, how it is `run`, its documented defaults by (eps, evals), and the
-    settings to choose the best of; ours has one rule, and nothing to choose."""
-
-    module: str
-    run: Callable[[Group, Setting, tuple[int, ...]], Found]
-    default: Callable[[float, int], Setting]
-    grid: tuple[Setting, ...] = ()
+from .contest import OURS, Contestant, Setting
+from .peers import Linear, LogProbabilities, art_classifier
+from .strength_case import PIPELINE, Group, Trace, seeded
 
 
 class NewView(nn.Module):
-    """Shows pictures (B,3,S,S), or as many rows of each, from views drawn anew at each call, and takes note of the
+    """Shows pictures (B,3,S,S), or as many rows of each, from views drawn anew at each call, and records the
     pictures. Every picture of a call is shown from the same views."""
 
     def __init__(self, question: Group, trace: Trace) -> None:
@@ -76,11 +48,11 @@ class NewView(nn.Module):
         return PIPELINE(images, u.repeat(len(images) // views, 1))
 
 
-def eotpgd(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
+def eotpgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
     """torchattacks' `EOTPGD`."""
-    trace = Trace(marks)
+    trace = Trace(question.marks)
     model = nn.Sequential(NewView(question, trace), LogProbabilities(question)).eval()
-    made = importlib.import_module("torchattacks").EOTPGD(
+    pgd = importlib.import_module("torchattacks").EOTPGD(
         model,
         eps=question.eps,
         alpha=setting.step * question.eps,
@@ -89,25 +61,24 @@ def eotpgd(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
     )
     labels = torch.zeros(len(question.image), dtype=torch.long, device=question.device)
     with seeded(question.seed):
-        return trace.end(made(question.image, labels))
+        return trace.end(pgd(question.image, labels))
 
 
-def linf_pgd(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
+def linf_pgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
     """Foolbox's `LinfPGD` through its `ExpectationOverTransformationWrapper`."""
-    trace, library = Trace(marks), importlib.import_module("foolbox")
+    trace, library = Trace(question.marks), importlib.import_module("foolbox")
     model = nn.Sequential(NewView(question, trace), Linear(question)).eval()
     inner = library.PyTorchModel(model, (0, 1), device=question.device)
     wrapped = library.models.ExpectationOverTransformationWrapper(inner, n_steps=setting.views)
-    made = library.attacks.LinfPGD(rel_stepsize=setting.step, steps=steps(question, setting))
+    pgd = library.attacks.LinfPGD(rel_stepsize=setting.step, steps=steps(question, setting))
     labels = torch.zeros(len(question.image), dtype=torch.long, device=question.device)
     with seeded(question.seed):
-        return trace.end(made.run(wrapped, question.image, library.Misclassification(labels), epsilon=question.eps))
+        return trace.end(pgd.run(wrapped, question.image, library.Misclassification(labels), epsilon=question.eps))
 
 
-def art_pgd(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
+def art_pgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
     """ART's `ProjectedGradientDescentPyTorch` with an EoT preprocessor of its own kind."""
-    trace, show = Trace(marks), NewView(question, Trace(marks))
-    estimators = importlib.import_module("art.estimators.classification")
+    trace, show = Trace(question.marks), NewView(question, Trace(question.marks))
     base: Any = importlib.import_module("art.preprocessing.expectation_over_transformation.pytorch").EoTPyTorch
 
     class Views(base):  # type: ignore[misc]
@@ -118,20 +89,13 @@ def art_pgd(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
         def _transform(self, x: Tensor, y: Tensor | None, **_: Any) -> tuple[Tensor, Tensor | None]:
             return show.draw(x), y
 
-    classifier = estimators.PyTorchClassifier(
-        LogProbabilities(question),
-        nn.CrossEntropyLoss(),
-        input_shape=tuple(question.image.shape[1:]),
-        nb_classes=2,
-        clip_values=(0.0, 1.0),
-        preprocessing_defences=[Views(nb_samples=setting.views, clip_values=(0.0, 1.0))],
-        device_type="cpu" if question.device == "cpu" else "gpu",
-    )
+    views = Views(nb_samples=setting.views, clip_values=(0.0, 1.0))
+    classifier = art_classifier(LogProbabilities(question), question.image, preprocessing_defences=[views])
     evasion = importlib.import_module(
         "art.attacks.evasion.projected_gradient_descent.projected_gradient_descent_pytorch"
     )
     eps, step = question.eps, setting.step * question.eps
-    made = evasion.ProjectedGradientDescentPyTorch(
+    pgd = evasion.ProjectedGradientDescentPyTorch(
         classifier,
         eps=eps,
         eps_step=step,
@@ -141,7 +105,7 @@ def art_pgd(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
     )
     labels = torch.tensor([[1.0, 0.0]], device=question.device).expand(len(question.image), -1)
     # `generate` is this, batch by batch, and then a check of success that EoT with several pictures breaks.
-    attacked = made._generate_batch(question.image, labels, None, eps, step)
+    attacked = pgd._generate_batch(question.image, labels, None, eps, step)
     return trace.end(torch.as_tensor(attacked, device=question.device))
 
 
@@ -150,10 +114,10 @@ def steps(question: Group, setting: Setting) -> int:
     return max(1, question.evals // setting.views)
 
 
-def ours(optimiser: Callable[[Setting], Optimiser]) -> Callable[[Group, Setting, tuple[int, ...]], Found]:
+def ours(optimiser: Callable[[Setting], Optimiser]) -> Callable[[Group, Setting], Mapping[int, Tensor]]:
     """This project's loop with an optimiser; its end alone, because a schedule depends on the number of steps."""
 
-    def run(question: Group, setting: Setting, marks: tuple[int, ...]) -> Found:
+    def run(question: Group, setting: Setting) -> Mapping[int, Tensor]:
         *_, last = attack(
             question.image,
             question.anchor,
@@ -165,7 +129,7 @@ def ours(optimiser: Callable[[Setting], Optimiser]) -> Callable[[Group, Setting,
             steps=steps(question, setting),
             seed=question.seed,
         )
-        return {marks[-1]: question.image + last.delta}
+        return {question.evals: question.image + last.delta}
 
     return run
 
@@ -196,7 +160,6 @@ def rule(evals: int) -> Setting:
     return Setting(Wiener().rel_step_size, min(4, evals & -evals))
 
 
-OURS = "ours"
 PLAIN = grid(None, 0.025, 0.05, 0.1, 0.2, 0.4)
 #: Name -> attack. The defaults of the libraries are those of their signatures. Of ART, which leaves the number of
 #: views to its user, the default number of steps, 100, is kept as nearly as the evaluations allow.

@@ -1,4 +1,4 @@
-"""What a benchmark found: printed, and written as JSON and as a picture."""
+"""The results of a benchmark: printed, and written as JSON and as a picture."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def save(tables: Sequence[Table], name: str, folder: Path, machine: Mapping[str,
 
 def _bars(axis: Axes, table: Table) -> None:
     (column, form), *_ = table.columns.items()
-    found = {name: row[0] for name, row in table.rows.items() if not isinstance(row, str) and row[0] is not None}
-    bars = axis.barh(list(found), list(found.values()), color="#1a56a8")
-    axis.bar_label(bars, [format(value, form) for value in found.values()], padding=3, fontsize=8)
+    values = {name: row[0] for name, row in table.rows.items() if not isinstance(row, str) and row[0] is not None}
+    bars = axis.barh(list(values), list(values.values()), color="#1a56a8")
+    axis.bar_label(bars, [format(value, form) for value in values.values()], padding=3, fontsize=8)
     axis.margins(x=0.12)
     axis.invert_yaxis()
     axis.set_xlabel(column, fontsize=8)
@@ -98,16 +98,16 @@ def _lines(axis: Axes, table: Table) -> None:
 
 def _shares(axis: Axes, table: Table) -> None:
     at = [float(column) for column in table.columns]
-    found = {
+    curves = {
         name: [float("nan") if x is None else x for x in row]
         for name, row in table.rows.items()
         if not isinstance(row, str)
     }
-    for name, line in found.items():
+    for name, line in curves.items():
         if not name.endswith((", low", ", high")):
             (drawn,) = axis.plot(at, line, marker="o", label=name)
-            if f"{name}, low" in found:
-                low, high = found[f"{name}, low"], found[f"{name}, high"]
+            if f"{name}, low" in curves:
+                low, high = curves[f"{name}, low"], curves[f"{name}, high"]
                 axis.fill_between(at, low, high, color=drawn.get_color(), alpha=0.15)
     axis.set_xticks(at, list(table.columns))
     if at[0] > at[-1]:

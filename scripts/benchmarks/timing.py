@@ -34,7 +34,7 @@ def compare(contestants: Contestants, rounds: int, device: str = "cpu", *, warm:
 
 
 def wait(device: str) -> None:
-    """Until the device has done what it was given: a GPU works on while Python goes on."""
+    """Wait until the device has finished: a GPU works on while Python goes on."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -50,7 +50,7 @@ def there_and_back(image: Tensor, views: Callable[[Tensor], Tensor]) -> Callable
 
     def run() -> None:
         leaf = image.clone().requires_grad_()
-        found = views(leaf)
-        found.backward(torch.ones_like(found))
+        result = views(leaf)
+        result.backward(torch.ones_like(result))
 
     return run

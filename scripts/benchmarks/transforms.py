@@ -8,9 +8,10 @@ import torch.nn.functional as F
 import torchvision.transforms.functional as torchvision
 from torch import Tensor
 
-from benchmarks.table import Table
-from benchmarks.timing import compare, photograph, there_and_back
 from transforms import Affine, Compose, Perspective, Sobol
+
+from .table import Table
+from .timing import compare, photograph, there_and_back
 
 #: Turn, zoom, shift, look at an angle: four stages, thirteen of their eighteen coordinates in use.
 TURN, ZOOM, SHIFT, TILT = Affine(degrees=20), Affine(scale=(0.9, 1.3)), Affine(translate=0.1), Perspective(0.1)

@@ -1,27 +1,259 @@
-"""The laws of `scripts/fuzz.py configs` on cases that are always the same, and what fuzzing has found."""
+"""Any preset, configuration or word of the command line: valid, or an error of one line; and nothing else happens."""
 
+import dataclasses
 import os
+import socket
 import subprocess
 import sys
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+import yaml
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
-from fuzzing import config_cases, configs
-from fuzzing.guard import watched
-from fuzzing.target import Broken
-
+import configs
 from attacks.experiment.build import pipeline as pipelines
 from attacks.run import compose
 from attacks.schema import presets
 from attacks.schema import validate as schema
+from attacks.schema.groups import CHOICES, OPEN
+from tests.helpers.fuzzing import every_effort, hold, one_line
+from transforms.registry import STAGES
 
-few = settings(max_examples=100, deadline=None, derandomize=True, database=None)
+FOLDER = Path(configs.__file__).parent
+BUNDLED = {str(path.relative_to(FOLDER)): path.read_text() for path in sorted(FOLDER.rglob("*.yaml"))}
+#: Values and keys that a user may write, by mistake or on purpose.
+WORDLIKE = r"""
+null ~ true no 0 -1 1 2.5 1e999 .nan .inf -.inf 0x10 0o17 1_000 '' a ä [] {} [[]] [1,2] [2,1] [null] [.nan,1]
+8/255 1/0 / a/b/c ??? '???' "a\nb" "\u2028" 2001-01-01 12:30:45 all auto another ../../etc/passwd /etc/passwd
+https://example.org/x file:///etc/passwd a,b a=b %s {0} <script> *a [/a] camera [camera] case [case] [_self_,case]
+${seed} ${evaluate} ${a} ${ ${} ${seed \${seed} ${.} ${..} ${seed}${seed} x${seed} ${oc.env:HOME} ${now:%Y}
+${hydra:job.name} ${oc.create:{}} ${${seed}} ${evaluate.layers} ${encoder} ${transforms.stages} range(1,3)
+choice(a,b) glob(*) interval(0,1) int(x) float('1') str([1]) sort(3,2,1) shuffle(1,2)
+"""
+SPACED = r"""
+' '|a b|{a: 1}|{? [a] : b}|{<<: {a: 1}}|&a 1|&a [*a]|!!python/object/apply:os.system [id]|!!python/name:os.system x
+!!python/tuple [1]|!!binary aGk=|!x 1|!!set {a}|!!timestamp 2001-01-01|!!float x|!!int 1.5|!!str 1
+[override /encoder: 1]|[{override /encoder: [a]}]|[{a: {b: c}}]
+"""
+ODD = [*WORDLIKE.split(), *SPACED.strip().replace("\n", "|").split("|"), "9" * 400, "9" * 5000]
+ODD += ["\u2028", "\u0085", "\u202e", "\U0001f600", "\x00", "\x7f", "\ufeff", "", "a b", "|\n  a", ">-\n  a"]
+NAMES = """
+name _target_ _partial_ _args_ _convert_ hydra defaults () a a.b 1 true null ${seed} seed show evaluate stages
+value kernel << __class__ _name_ _parent_ ä items keys _metadata
+"""
+KEYS = [*NAMES.split(), "", "a b", "\u2028"]
+SIGNS = (*ODD, ":", "- ", "{", "}", "[", "]", "#", "'", '"', "\r", "\t", "---\n", "%YAML 1.1\n", "@")
+#: Words that a command line takes for something else.
+FLAGS = ("-m", "--help", "--cfg=job", "--multirun=5", "-x", "--", "-c", "--hydra-help=3", "resume=a", "=", "@")
+
+
+@cache
+def known():
+    """Keys that a command line may give."""
+    fields = [
+        f"{group}.{field}"
+        for group, choices in CHOICES.items()
+        for part in choices.values()
+        for field in vars(part).get("__dataclass_fields__", {})
+    ]
+    names = [*CHOICES, *(f"{group}.name" for group in CHOICES), *fields, *(f"transforms.stages.{s}" for s in STAGES)]
+    more = "transforms transforms.value transforms.kernel seed show evaluate.layers evaluate.views"
+    return tuple(dict.fromkeys([*names, *more.split()]))
+
+
+@cache
+def composed():
+    """What some presets become, as text."""
+    runs = [compose(name) for name in ("smoke", "evaluate", "patch_quickstart")]
+    return tuple(OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(run))) for run in runs)
+
+
+@st.composite
+def overrides(draw):
+    """A word of the command line, most of them nearly right."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(st.text(max_size=20) | st.sampled_from(FLAGS))
+    groups = [*CHOICES, *OPEN]
+    if draw(st.integers(0, 2)) == 0:
+        group = draw(st.sampled_from(groups))
+        return f"{group}={draw(st.sampled_from([*CHOICES.get(group, ('camera', 'eot3d'))]))}"
+    sign = draw(st.sampled_from(["", "", "", "", "+", "++", "~"]))
+    key = draw(st.sampled_from(known()) | st.sampled_from(KEYS) | st.sampled_from([*groups, "config"]))
+    package = draw(st.sampled_from(["", "", "", "", "", "@_global_", "@hydra", "@a:b"]))
+    atoms = st.sampled_from(["1", "a", "camera", "null", "''", "0.5", "${seed}"])
+    value = draw(
+        st.sampled_from(["1", "2", "8/255", "0.5", "true", "null"])
+        | (st.sampled_from(ODD) | st.text(max_size=12) | st.integers().map(str) | st.floats().map(str))
+        | st.sampled_from([*(name for group in CHOICES.values() for name in group), "camera", "identity", "eot2d"])
+        | st.lists(atoms, max_size=3).map(lambda each: f"[{','.join(each)}]")
+        | st.builds("{{{}: {}}}".format, atoms, atoms)
+    )
+    return f"{sign}{key}{package}={value}" if sign != "~" or draw(st.booleans()) else f"~{key}"
+
+
+def damaged(text, random):
+    """The text of a preset after zero to three changes."""
+    for _ in range(random.choice((1, 0, 1, 2, 3))):
+        text = random.choice((in_tree, in_tree, in_lines, in_letters))(text, random)
+    return text
+
+
+def in_tree(text, random):
+    """A key or a value anywhere is another."""
+    try:
+        tree = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return text
+    places = []
+
+    def walk(node):
+        for key, value in [*node.items()] if isinstance(node, dict) else [*enumerate(node)]:
+            places.append((node, key))
+            if isinstance(value, dict | list) and len(places) < 200:
+                walk(value)
+
+    if not isinstance(tree, dict | list) or not tree:
+        return text
+    walk(tree)
+    node, key = random.choice(places)
+    try:
+        new = yaml.safe_load(random.choice(ODD))
+    except (yaml.YAMLError, ValueError):
+        new = random.choice((1, "a"))
+    match random.randrange(4):
+        case 0 if isinstance(node, dict):
+            node[random.choice(KEYS)] = node.pop(key)
+        case 1 if isinstance(node, dict):
+            node[random.choice((*KEYS, *known()))] = new
+        case 2:
+            for _ in range(random.choice((1, 5, 60))):
+                new = {random.choice(KEYS): new} if random.random() < 0.5 else [new]
+            node[key] = new
+        case _:
+            node[key] = new
+    head = "# @package _global_\n" if "@package" in text else ""
+    return head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+
+
+def in_lines(text, random):
+    """A line is dropped, doubled, indented, new, or has another value."""
+    lines = text.splitlines() or [""]
+    at = random.randrange(len(lines))
+    match random.randrange(5):
+        case 0:
+            del lines[at]
+        case 1:
+            lines.insert(random.randrange(len(lines)), lines[at])
+        case 2:
+            lines[at] = random.choice((" ", "\t", "  ", "- ")) + lines[at]
+        case 3:
+            lines.insert(at, f"{random.choice((*KEYS, *known()))}: {random.choice(ODD)}")
+        case _:
+            lines[at] = lines[at].partition(":")[0] + ": " + random.choice(ODD)
+    return "\n".join(lines) + "\n"
+
+
+def in_letters(text, random):
+    first, second = sorted(random.randrange(len(text) + 1) for _ in range(2))
+    if random.random() < 0.3:
+        return text[:first] + text[first + min(second - first, 20) :]
+    return text[:first] + random.choice(SIGNS) + text[first:]
+
+
+#: Beginnings of the audit events by which data leaves the process, or a file changes.
+OUTWARD = """
+subprocess. os.system os.exec os.posix_spawn os.fork os.spawn os.startfile socket. ctypes. pty. shutil. os.remove
+os.rename os.mkdir os.rmdir os.link os.symlink os.truncate os.chmod
+"""
+OURS = ("attacks", "transforms", "configs")
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+events = None
+
+
+def hook(event, details):
+    if events is None:
+        return
+    if event == "open":
+        path, _, flags = details
+        if isinstance(flags, int) and flags & WRITES and str(path) != os.devnull:
+            events.append(f"opens {path!r} to write")
+    elif event == "import" and str(details[0]).partition(".")[0] not in OURS:
+        events.append(f"imports {details[0]}")
+    elif event.startswith(tuple(OUTWARD.split())):
+        events.append(f"{event}{details!r}"[:200])
+
+
+@cache
+def armed():
+    """Python cannot remove an audit hook: it is added once."""
+    sys.addaudithook(hook)
+
+
+@contextmanager
+def nothing_else():
+    """Fails where a file is written, a process started, a module imported, or a network used."""
+    global events
+    armed()
+    events, files = [], set(Path.cwd().iterdir())
+    try:
+        yield
+    finally:
+        seen, events = events, None
+    assert not seen, "; ".join(seen[:3])
+    assert set(Path.cwd().iterdir()) == files
+
+
+@cache
+def warm():
+    """Imports what every run imports."""
+    for name in ("smoke", "evaluate", "patch"):
+        pipelines.pipeline(compose(name).transforms)
+    composed()
+
+
+def tried(step, *values):
+    """What it returns, or None for an error of one line."""
+    try:
+        return step(*values)
+    except (ValueError, OSError) as error:
+        one_line(error)
+        return None
+
+
+def node(text):
+    """A configuration of its text."""
+    try:
+        return OmegaConf.create(text)
+    except Exception as error:
+        raise ValueError("no configuration") from error
+
+
+def through_a_file(run):
+    """Written as YAML, read again and checked again."""
+    return schema.validate(OmegaConf.create(OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(run)))))
+
+
+def check(case):
+    """The laws of a case: `whole` (a configuration), or `preset` (text) and `words` of the command line."""
+    warm()
+    run, file = None, str(Path("case.yaml").absolute())
+    if "preset" in case:
+        Path(file).write_bytes(case["preset"].encode("utf-8", "surrogatepass"))
+    with nothing_else():
+        if "whole" in case:
+            run = tried(lambda: schema.validate(node(case["whole"])))
+        if "preset" in case:
+            tried(presets.read, file)
+            tried(pipelines.preset, file)
+        if "words" in case:
+            run = tried(compose, file if "preset" in case else "smoke", case["words"])
+        if run is not None:
+            tried(pipelines.pipeline, run.transforms)
+            assert repr(tried(through_a_file, run)) == repr(run)  # as text, for NaN is not itself
 
 
 @pytest.fixture(autouse=True)
@@ -29,88 +261,55 @@ def in_a_folder_of_its_own(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-KINDS = {
-    "preset": (st.fixed_dictionaries({"preset": config_cases.PRESETS}), 40),
-    "whole": (config_cases.WHOLE, 20),
-    "words": (st.fixed_dictionaries({"words": config_cases.WORDS}), 8),
-    "both": (st.fixed_dictionaries({"words": config_cases.WORDS, "preset": config_cases.PRESETS}), 6),
-}
+RANDOM = st.randoms(use_true_random=False)
+PRESETS = {"preset": st.builds(damaged, st.sampled_from(sorted(BUNDLED.values())), RANDOM)}
+WORDS = {"words": st.lists(overrides(), max_size=3)}
+WHOLE = {"whole": st.builds(damaged, st.deferred(lambda: st.sampled_from(composed())), RANDOM)}
+KINDS = {"preset": (PRESETS, 40), "whole": (WHOLE, 20), "words": (WORDS, 8), "both": (PRESETS | WORDS, 6)}
 
 
+@every_effort
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_laws_hold(kind):
+def test_the_laws_hold(kind, times):
     cases, count = KINDS[kind]
-    settings(few, max_examples=count)(given(cases)(configs.check))()
+    hold(check, st.fixed_dictionaries(cases), count, times)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_laws_hold_on_many_cases(kind):
-    cases, count = KINDS[kind]
-    settings(few, max_examples=20 * count)(given(cases)(configs.check))()
-
-
-@pytest.mark.parametrize("name", sorted(config_cases.bundled()))
-def test_bundled_files_obey_the_laws_as_they_are(name):
-    configs.check({"preset": config_cases.bundled()[name]})
-
-
-def test_a_configuration_is_the_same_when_written_and_read():
-    for text in config_cases.composed():
-        assert configs._through_a_file(schema.validate(OmegaConf.create(text))) == schema.validate(
-            OmegaConf.create(text)
-        )
-
-
-def writes():
-    Path("made").write_text("x")
-
-
-def appends():
-    os.close(os.open("made", os.O_CREAT | os.O_RDWR))
-
-
-def starts():
-    subprocess.run(["true"])
-
-
-def asks():
-    import socket
-
-    socket.getaddrinfo("localhost", 80)
-
-
-def imports():
-    sys.modules.pop("this", None)
-    import this  # noqa: F401
+def test_bundled_files_and_whole_configurations_obey_the_laws():
+    for text in BUNDLED.values():
+        check({"preset": text})
+    for text in composed():
+        run = schema.validate(OmegaConf.create(text))
+        assert through_a_file(run) == run
 
 
 @pytest.mark.parametrize(
-    "deed", [writes, appends, starts, asks, imports, lambda: Path("folder").mkdir(exist_ok=True)]
-)
-def test_the_guard_notices_what_gets_out(deed):
-    import socket  # noqa: F401
-
-    with pytest.raises(Broken), watched():
-        deed()
-    with watched():
-        Path(__file__).read_text()
-    deed()  # nobody looks any more
-
-
-@pytest.mark.parametrize(
-    "step",
+    "deed",
     [
-        lambda *_: {}["key"],
-        lambda *_: (_ for _ in ()).throw(ValueError("two\nlines")),
-        lambda *_: Path("made").write_text("x"),
-        lambda *_: None,  # a run that is another when read again
+        lambda: Path("new").write_text("x"),
+        lambda: os.close(os.open("new", os.O_CREAT | os.O_RDWR)),
+        lambda: Path("folder").mkdir(),
+        lambda: subprocess.run(["true"]),
+        lambda: socket.getaddrinfo("localhost", 80),
+        lambda: [sys.modules.pop("this", None), __import__("this")],
     ],
 )
-def test_each_law_is_noticed_where_it_is_broken(step, monkeypatch):
-    monkeypatch.setattr(configs, "_through_a_file", step)
-    with pytest.raises((Broken, KeyError)):
-        configs.check({"whole": config_cases.composed()[0]})
+def test_the_hook_reports_what_leaves_the_process(deed):
+    with pytest.raises(AssertionError), nothing_else():
+        deed()
+    with nothing_else():
+        Path(__file__).read_text()
+
+
+@pytest.mark.parametrize("error", [KeyError("key"), ValueError("two\nlines"), None])
+def test_code_that_breaks_a_law_fails_the_check(error, monkeypatch):
+    def broken(run):
+        if error:
+            raise error
+
+    monkeypatch.setitem(globals(), "through_a_file", broken)
+    with pytest.raises((AssertionError, KeyError)):
+        check({"whole": composed()[0]})
 
 
 @pytest.mark.parametrize("defaults", ["", "null", "[case]", "[_self_, case]"])
@@ -133,7 +332,7 @@ def test_a_preset_whose_defaults_lead_back_to_it_is_refused_in_a_line(tmp_path):
 
 @pytest.mark.parametrize("name", [["pgd"], {"a": 1}, 3, True])
 def test_a_name_that_is_no_word_is_refused_by_its_key(name):
-    whole = OmegaConf.create(config_cases.composed()[0])
+    whole = OmegaConf.create(composed()[0])
     whole.optimiser.name = name
     with pytest.raises(ValueError, match=r"`optimiser\.name` must be one of"):
         schema.validate(whole)
@@ -160,9 +359,7 @@ def test_what_cannot_be_printed_is_written_out_in_a_refusal(step, tmp_path):
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize(
-    "word", [*config_cases.FLAGS, "+@_global_=tv", "perturbation=[1,2]", "data=[folder]", "config=[1]"]
-)
+@pytest.mark.parametrize("word", [*FLAGS, "+@_global_=tv", "perturbation=[1,2]", "data=[folder]", "config=[1]"])
 def test_words_that_hydra_fails_on_are_refused_before(word):
     with pytest.raises(ValueError, match=r"must be KEY=VALUE|takes one choice|Key 'resume' not in"):
         compose("smoke", [word])

@@ -1,17 +1,14 @@
 """Wrong inputs to the scripts that read a run: one line, an exit code that is not 0, and nothing has been written."""
 
-import importlib.util
+import importlib
 import json
 import os
-from pathlib import Path
 
 import pytest
 
 from tests.helpers.prints import fake_run
 from tests.helpers.wrong import in_time, tree
 from tests.run.test_bad_directories import manifest
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def empty(folder):
@@ -58,6 +55,12 @@ def patch(folder):
 
 #: Of scripts that end so since they were first written; all others end with 1.
 CODES = {"print_patch": 2, "score_photos": 2, "compare": 2}
+
+
+def program_preset(folder):
+    (folder / "evil.yaml").write_text("name: evil\nstages: {affine: {_target_: os.system}}\n")
+
+
 VIEW = ["--step", "0", "--view", "0", "--picture", "0"]
 #: Script, words, what lies there, what is said.
 CASES = [
@@ -85,6 +88,46 @@ CASES = [
     ("audit", ["--transforms", "camera", "--image", "run/patch.png"], strange, "patch.png"),
     ("audit", ["--transforms", "camera", "--image", "run/patch.png"], piped, "no plain file"),
     ("audit", ["--transforms", "camera", "--encoder", "run"], empty, "--encoder"),
+    ("audit", ["--transforms", "evil.yaml"], program_preset, "refused"),
+    *(
+        ("audit", words.split(), empty, "")
+        for words in (
+            "--transforms nothing",
+            "--transforms missing.yaml",
+            "--callable nowhere:thing",
+            "--callable torch",
+            "--callable torch:nothing",
+            "--transforms identity --image missing.png",
+            "--transforms identity --draws 0",
+            "--transforms identity --draws many",
+            "--transforms identity --side 0",
+            "--transforms identity --side 100000000",
+            "--transforms identity --callable torch:round",
+            "--nothing",
+            "",
+        )
+    ),
+    *(
+        ("show_views", ["--stage", *words], empty, "")
+        for words in (
+            ["{nothing: {}}"],
+            ["{affine: {degree: 3}}"],
+            ["{affine: [3}"],
+            ["[affine]"],
+            ["{affine: {degrees: !!timestamp x}}"],
+            ["{affine: {_target_: os.system}}"],
+            ["{affine: {degrees: '${oc.env:HOME}'}}"],
+            ["{affine: {degrees: '${nowhere}'}}"],
+            ["{affine: {degrees: 3}}", "--draws", "0"],
+            ["{affine: {degrees: 3}}", "--columns", "0"],
+            ["{affine: {degrees: 3}}", "--side", "0"],
+            ["{affine: {degrees: 3}}", "--image", "missing.png"],
+            ["{affine: {degrees: 3}}", "--out", "sheet.gif"],
+            ["{affine: {degrees: 3}}", "--sampler", "grid"],
+            ["{affine: {degrees: 3}}", "--nothing"],
+        )
+    ),
+    ("show_views", ["--transforms", "missing.yaml"], empty, "missing.yaml"),
     ("replay_view", ["none"], empty, "none"),
     ("replay_view", ["run"], empty, "no view of this run"),
     ("replay_view", ["run"], strange, "fault.safetensors"),
@@ -101,9 +144,7 @@ CASES = [
     ("name", "words", "make", "reason"), CASES, ids=lambda value: getattr(value, "__name__", None)
 )
 def test_a_wrong_input_is_one_line(name, words, make, reason, tmp_path, monkeypatch, capsys):
-    spec = importlib.util.spec_from_file_location(f"{name}_script", ROOT / "scripts" / f"{name}.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = importlib.import_module(f"scripts.{name}")
     monkeypatch.chdir(tmp_path)
     make(tmp_path)
     before = tree(tmp_path)

@@ -1,19 +1,12 @@
 """The benchmark of the ledger reads what a ledger says, and computes what it promises."""
 
-import importlib
-
 import pytest
 
 from attacks.runtime.ledger import Ledger
+from scripts.benchmarks import ledger as bench
 
 
-@pytest.fixture
-def bench(monkeypatch, request):
-    monkeypatch.syspath_prepend(request.config.rootpath / "scripts")
-    return importlib.import_module("benchmarks.ledger")
-
-
-def test_it_sees_the_first_claim_and_the_last_unit(bench, tmp_path):
+def test_it_sees_the_first_claim_and_the_last_unit(tmp_path):
     assert bench.states(tmp_path) == (0, 0, 0)
     with Ledger(tmp_path / "ledger.sqlite", ["a", "b", "c"], 2) as ledger:
         assert bench.states(tmp_path)[2] == 0
@@ -26,7 +19,7 @@ def test_it_sees_the_first_claim_and_the_last_unit(bench, tmp_path):
         assert bench.states(tmp_path) == (bench.DONE, bench.DONE, 2)
 
 
-def test_efficiency_is_the_time_of_one_over_the_cores_time(bench):
+def test_efficiency_is_the_time_of_one_over_the_cores_time():
     one, two = [bench.Time(30, 20, 29), bench.Time(99, 99, 99), bench.Time(28, 18, 1)], [bench.Time(17, 10, 33)]
     rows = bench.table(
         {"one process": one, "two on one ledger": two, "two runs at once": [bench.Time(40, 25, 60)]}, ""

@@ -1,22 +1,19 @@
 """The comparison of patches: that both are asked the same, lie in the same places, and are judged alike."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
-from benchmarks import patch, patch_speed
-from benchmarks.patch import Cell, Job, work
-from benchmarks.patch_case import GROUPS, SCENES, Anywhere, Askew, Ranges, gallery, question
-from benchmarks.patch_peers import CONTESTANTS, OURS, Contestant, Setting, ToAnchor, ToGallery, art_patch
-
 from attacks import InfoNCE
+from scripts.benchmarks import contest, patch, patch_speed
+from scripts.benchmarks.contest import OURS, Contestant, Setting
+from scripts.benchmarks.patch import Cell, Job, work
+from scripts.benchmarks.patch_case import GROUPS, SCENES, Anywhere, Askew, Ranges, gallery, question
+from scripts.benchmarks.patch_peers import CONTESTANTS, ToGallery, art_patch
+from scripts.benchmarks.peers import LogProbabilities
 from transforms.sampling.homography import invert, transform
 
 SQUARE = torch.tensor([[[-1.0, -1], [1, -1], [1, 1], [-1, 1]]], dtype=torch.float64)
@@ -97,7 +94,7 @@ def test_fresh_placements_differ_and_leave_the_rest_of_the_scene(asked):
 def test_what_art_lowers_is_what_ours_lowers(asked):
     with torch.no_grad():
         embedding = asked.counted.encoder(asked.scenes)
-        to_anchor, to_gallery = ToAnchor(asked)(asked.scenes), ToGallery(asked)(asked.scenes)
+        to_anchor, to_gallery = LogProbabilities(asked)(asked.scenes), ToGallery(asked)(asked.scenes)
     zero = torch.zeros(SCENES, dtype=torch.long)
     entropy = F.cross_entropy(to_anchor, zero, reduction="none")
     torch.testing.assert_close(entropy, 2 - F.cosine_similarity(embedding, asked.anchor))
@@ -105,10 +102,15 @@ def test_what_art_lowers_is_what_ours_lowers(asked):
     torch.testing.assert_close(entropy, InfoNCE(asked.gallery, targeted=True)(embedding, asked.goal))
 
 
+def test_more_groups_than_there_are_is_refused():
+    with pytest.raises(ValueError, match="`--groups` must be at most"):
+        patch.run(1, GROUPS, 1)
+
+
 @pytest.mark.parametrize("targeted", [True, False])
 def test_ours_spends_what_it_is_given(monkeypatch, targeted):
     monkeypatch.setattr(patch, "installed", lambda module: False)  # one judge is enough
-    found = work(Job(CELL._replace(targeted=targeted), 1, OURS, CONTESTANTS[OURS].default, 4, 2))
+    found = work(Job(CELL._replace(targeted=targeted), 1, OURS, CONTESTANTS[OURS].default(1.0, 4), 4, 2))
     assert found.gradients == 4
     assert found.success.shape == found.cosine.shape == (1, SCENES, 2)
 
@@ -121,7 +123,7 @@ def test_art_spends_as_much_and_goes_the_right_way(name, loss):
     pytest.importorskip("art.estimators.classification", exc_type=ImportError)
     for targeted in (True, False):
         cell = CELL._replace(targeted=targeted)
-        made = [work(Job(cell, 1, name, Setting(step, 4, loss), 16, 8)) for step in (0.1, 1e-6)]
+        made = [work(Job(cell, 1, name, Setting(step, 4, loss=loss), 16, 8)) for step in (0.1, 1e-6)]
         assert made[0].gradients == 16
         better = (made[0].cosine - made[1].cosine).mean()
         assert better > 0.02 if targeted else better < -0.02
@@ -129,18 +131,19 @@ def test_art_spends_as_much_and_goes_the_right_way(name, loss):
 
 def still(value):
     """A contestant that answers with one grey for all questions: the setting's step, or a given one."""
-    return lambda asked, setting: torch.full((1, 3, 48, 48), setting.step if value is None else value)
+    return lambda asked, setting: {asked.evals: torch.full((1, 3, 48, 48), setting.step if value is None else value)}
 
 
 def test_the_table_compares_with_ours_and_tunes_on_the_first_group(monkeypatch):
     grid = tuple(Setting(step, 1) for step in (0.0, 0.5, 1.0))
     fake = {
-        OURS: Contestant("attacks", still(0.5), Setting(0.5, 1)),
-        "other": Contestant("attacks", still(None), Setting(0.0, 1), grid),
-        "absent": Contestant("no_such_module", still(0.0), Setting(0.0, 1)),
+        OURS: Contestant("attacks", still(0.5), lambda *_: Setting(0.5, 1)),
+        "other": Contestant("attacks", still(None), lambda *_: Setting(0.0, 1), grid),
+        "absent": Contestant("no_such_module", still(0.0), lambda *_: Setting(0.0, 1)),
     }
     monkeypatch.setattr(patch, "CONTESTANTS", fake)
-    monkeypatch.setattr(patch, "installed", lambda module: module == "attacks")
+    for module in (patch, contest):
+        monkeypatch.setattr(module, "installed", lambda module: module == "attacks")
     monkeypatch.setattr(patch, "CELLS", (Cell(False, Ranges((0.2, 0.4))),))
     monkeypatch.setattr(patch, "TUNING_VIEWS", 2)
     asked = []
@@ -155,11 +158,6 @@ def test_the_table_compares_with_ours_and_tunes_on_the_first_group(monkeypatch):
     first = [work(Job(patch.CELLS[0], 0, "other", setting, 1, patch.TUNING_VIEWS)) for setting in grid]
     best = max(range(3), key=lambda i: (float(first[i].success.mean()), -float(first[i].cosine.mean())))
     assert any(note.startswith(f"other, tuned: {grid[best]}") for note in success.notes)
-
-
-def test_more_groups_than_there_are_is_refused():
-    with pytest.raises(ValueError, match="`--groups` must be at most"):
-        patch.run(1, GROUPS, 1)
 
 
 def test_a_step_is_timed_per_view(monkeypatch):

@@ -1,24 +1,17 @@
 """The comparison of attacks: who is asked what, at which price, and what is made of the answers."""
 
-import sys
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from pathlib import Path
-
 import pytest
 import torch
 
 import attacks.solvers.solver
 from attacks.data.gallery import tiles
 from attacks.perturbations.patch.patch import Patch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
-from benchmarks import strength, strength_case, strength_patch, strength_peers
-from benchmarks.strength import Cell, Comparison, Job, marks, reached, work
-from benchmarks.strength_case import Centred, Counting, Trace, group, held_out, network, pictures, seeded
-from benchmarks.strength_patch import PATCHES, SIDE, pasted
-from benchmarks.strength_peers import CONTESTANTS, OURS, Contestant, NewView, Setting, rule
+from scripts.benchmarks import strength, strength_case, strength_patch, strength_peers
+from scripts.benchmarks.contest import OURS, Contestant, Setting, processes
+from scripts.benchmarks.strength import Cell, Comparison, Job, marks, reached, work
+from scripts.benchmarks.strength_case import Centred, Counting, Trace, group, held_out, network, pictures, seeded
+from scripts.benchmarks.strength_patch import PATCHES, SIDE, pasted
+from scripts.benchmarks.strength_peers import CONTESTANTS, NewView, rule
 
 LIBRARIES = ("torchattacks", "ART", "Foolbox", "ART, Adam", "ART, pgd")
 CELL, PATCH = Cell("pocket", 8, 16), Cell("pocket", None, 16)
@@ -48,9 +41,9 @@ def watched(monkeypatch):
     return shown
 
 
-def by_hand(question, setting, marks):
+def by_hand(question, setting):
     """A contestant of this file: sign steps, a view at a time."""
-    trace = Trace(marks)
+    trace = Trace(question.marks)
     show, now = NewView(question, trace), question.image
     for _ in range(question.evals):
         leaf = now.clone().requires_grad_()
@@ -122,8 +115,8 @@ def test_our_patch_lies_where_it_is_pasted():
 
 def test_our_patch_changes_nothing_else():
     asked = job(OURS, PATCHES[OURS].default(1.0, 16))._replace(cell=PATCH)
-    question = group("pocket", pictures(2, "evaluate"), 1.0, 16, 0, "cpu")
-    attacked = PATCHES[OURS].run(question, asked.setting, (16,))[16]
+    question = group("pocket", pictures(2, "evaluate"), 1.0, (16,), 0, "cpu")
+    attacked = PATCHES[OURS].run(question, asked.setting)[16]
     outside = torch.ones(96, 96, dtype=torch.bool)
     outside[SIDE : 2 * SIDE, SIDE : 2 * SIDE] = False
     assert torch.equal(attacked[..., outside], question.image[..., outside])
@@ -157,8 +150,8 @@ def test_the_number_of_processes_does_not_show():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     jobs = [job(OURS, evals=4, at=(4,), count=6)._replace(first=first) for first in (0, 5)]
-    with ProcessPoolExecutor(2, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        for one, other in zip(map(work, jobs), pool.map(work, jobs), strict=True):
+    with processes(2) as spread:
+        for one, other in zip(map(work, jobs), spread(work, jobs), strict=True):
             torch.testing.assert_close(one.cosine, other.cosine, rtol=0, atol=0)
     torch.set_num_threads(threads)
 
@@ -190,7 +183,7 @@ def test_no_picture_is_one_that_our_own_defaults_were_chosen_on(purpose):
 
 
 def test_what_is_scored_is_a_file_within_the_ball():
-    question = group("pocket", pictures(2, "evaluate"), 8 / 255, 1, 0, "cpu")
+    question = group("pocket", pictures(2, "evaluate"), 8 / 255, (1,), 0, "cpu")
     wild = question.file(question.image + torch.randn_like(question.image))
     steps = 255 * (wild - question.image)
     assert steps.abs().max() < 8.001 and (steps - steps.round()).abs().max() < 1e-3
@@ -200,7 +193,7 @@ def test_what_is_scored_is_a_file_within_the_ball():
 
 
 def test_a_view_of_a_group_is_compared_with_its_own_picture():
-    question = group("pocket", pictures(2, "evaluate"), 8 / 255, 1, 0, "cpu")
+    question = group("pocket", pictures(2, "evaluate"), 8 / 255, (1,), 0, "cpu")
     rows = question.image.repeat_interleave(3, 0)
     torch.testing.assert_close(question.loss(question.frozen, rows), torch.ones(6))
     assert question.loss(question.frozen, question.image.flip(0)).max() < 0.9
@@ -278,7 +271,7 @@ def test_the_table_says_who_is_ahead_and_by_how_much(monkeypatch):
 def test_the_best_peer_is_the_lowest_and_never_ours():
     comparison = Comparison.__new__(Comparison)
     score = lambda value: strength.Outcome(torch.full((2, 4), value), {}, 1, 0)  # noqa: E731
-    comparison.found = {OURS: score(0.1), "ours, APGD": score(0.0), "a": score(0.5), "a, tuned": score(0.4)}
+    comparison.outcomes = {OURS: score(0.1), "ours, APGD": score(0.0), "a": score(0.5), "a, tuned": score(0.4)}
     assert comparison.best == "a, tuned"
 
 

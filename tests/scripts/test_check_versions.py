@@ -1,10 +1,11 @@
 """The script that tests both ends of what is supported, with every program that it starts replaced."""
 
-import importlib.util
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from scripts import check_versions as module
 
 ROOT = Path(__file__).resolve().parents[2]
 PINS = "hydra-core==1.3.8\nnumpy==2.0.0 ; python_version < '4'\nsix==1.17.0\n"
@@ -13,9 +14,6 @@ PINS = "hydra-core==1.3.8\nnumpy==2.0.0 ; python_version < '4'\nsix==1.17.0\n"
 @pytest.fixture
 def script(monkeypatch):
     """The script, and the commands that it has started."""
-    spec = importlib.util.spec_from_file_location("check_versions", ROOT / "scripts" / "check_versions.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     started = []
 
     def run(command, **options):

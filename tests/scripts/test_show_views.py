@@ -1,6 +1,5 @@
 """The contact sheet, and the page of pictures that it draws: every stage is there, and shows something."""
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import yaml
 from PIL import Image, ImageFont
 
 from attacks.runtime.files import sha256
+from scripts import show_views as script
 from transforms import Affine, Brightness, Compose, Perspective, Quantise, Sobol
 from transforms.registry import STAGES
 
@@ -19,26 +19,16 @@ PICTURES = ROOT / "docs" / "transforms"
 SHOWN = yaml.safe_load((PICTURES / "stages.yaml").read_text())
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("show_views_script", ROOT / "scripts" / "show_views.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_every_stage_has_an_example_and_a_section_in_the_order_of_the_registry():
     assert list(SHOWN) == list(STAGES)
     assert re.findall(r"^#### (.*)$", PAGE, re.MULTILINE) == list(STAGES)
 
 
-@pytest.mark.parametrize("name", STAGES)
-def test_the_section_of_a_stage_names_its_class_its_arguments_and_its_picture(name):
-    section = PAGE.split(f"\n#### {name}\n")[1].split("\n#")[0]
-    assert f"`{STAGES[name].__name__}`" in section
-    assert f"![{name}](transforms/{name}.jpg)" in section
-    for argument in SHOWN[name]:
-        assert f"`{argument}" in section, argument
+def test_the_section_of_a_stage_names_its_class_its_arguments_and_its_picture():
+    for name, stage in STAGES.items():
+        section = PAGE.split(f"\n#### {name}\n")[1].split("\n#")[0]
+        for text in (f"`{stage.__name__}`", f"![{name}](transforms/{name}.jpg)", *(f"`{key}" for key in SHOWN[name])):
+            assert text in section, (name, text)
 
 
 def test_every_preset_and_every_resizer_is_in_the_page():
@@ -69,7 +59,7 @@ def test_every_picture_shows_a_change():
         assert change.abs().mean(dim=(1, 2, 3)).max() > 0.01, name
 
 
-def test_labels_hold_the_values_of_what_varies(script):
+def test_labels_hold_the_values_of_what_varies():
     stage = Affine(degrees=30, translate=(0.1, 0.1), scale=(0.5, 1.5))
     u = torch.tensor([[0.25, 0.5, 0.5, 0.5, 0.5], [0.75, 0.125, 0.5, 0.5, 0.5]])
     names, values = script.labels(Compose([stage]), u)
@@ -77,7 +67,7 @@ def test_labels_hold_the_values_of_what_varies(script):
     assert values == [["-15", "1"], ["15", "0.625"]]
 
 
-def test_labels_of_several_stages_name_them_and_say_how_many_are_left_out(script):
+def test_labels_of_several_stages_name_them_and_say_how_many_are_left_out():
     pipeline = Compose([Perspective(0.2), Brightness(0.2), Quantise()])
     u = Sobol()(2, pipeline.dims, seed=0)
     names, values = script.labels(pipeline, u)
@@ -87,7 +77,7 @@ def test_labels_of_several_stages_name_them_and_say_how_many_are_left_out(script
     assert names == [*pipeline.names[:3], "and 6 more"] and [len(row) for row in values] == [4, 4]
 
 
-def test_long_names_are_wrapped_between_words(script):
+def test_long_names_are_wrapped_between_words():
     font = ImageFont.load_default(size=script.FONT)
     text = "perspective bottom-right corner right (of half side)"
     lines = script.wrapped(text, 120, font)
@@ -96,7 +86,7 @@ def test_long_names_are_wrapped_between_words(script):
     assert script.wrapped(text, 1000, font) == [text]
 
 
-def test_a_sheet_holds_the_original_and_the_views_pixel_for_pixel(script):
+def test_a_sheet_holds_the_original_and_the_views_pixel_for_pixel():
     original, views = torch.zeros(3, 40, 60), [torch.full((3, 30, 70), level / 255) for level in (50, 100, 150)]
     made = script.sheet(original, views, ["angle (deg)"], [["1"], ["2"], ["3"]], columns=2)
     height = 40 + 2 * script.GAP + 2 * script.LEADING  # a row: pictures, "view 1", one value
@@ -118,7 +108,7 @@ def test_a_sheet_holds_the_original_and_the_views_pixel_for_pixel(script):
     [["--transforms", "camera"], ["--stage", "{affine: {degrees: 30}, jpeg: {quality: 10}}", "--sampler", "uniform"]],
     ids=["preset", "stage"],
 )
-def test_the_script_writes_a_sheet(script, source, tmp_path, capsys):
+def test_the_script_writes_a_sheet(source, tmp_path, capsys):
     out = tmp_path / "new" / "sheet.png"
     assert script.main([*source, "--out", str(out), "--side", "64", "--draws", "3", "--columns", "2"]) == 0
     assert capsys.readouterr().out == f"{out}\n"
@@ -129,7 +119,7 @@ def test_the_script_writes_a_sheet(script, source, tmp_path, capsys):
     assert out.read_bytes() == first
 
 
-def test_the_script_draws_a_page_of_all_stages(script, tmp_path, monkeypatch):
+def test_the_script_draws_a_page_of_all_stages(tmp_path, monkeypatch):
     few = {name: SHOWN[name] for name in ("flip", "quantise", "thin_plate")}
     (tmp_path / "stages.yaml").write_text(yaml.safe_dump(few, sort_keys=False))
     monkeypatch.setattr(script, "STAGES", tmp_path / "stages.yaml")
@@ -142,33 +132,3 @@ def test_the_script_draws_a_page_of_all_stages(script, tmp_path, monkeypatch):
     for path in (tmp_path / "made").iterdir():
         with Image.open(path) as mine, Image.open(PICTURES / path.name) as shipped:
             assert mine.size == shipped.size
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--transforms", "nothing"],
-        ["--transforms", "missing.yaml"],
-        ["--stage", "{nothing: {}}"],
-        ["--stage", "{affine: {degree: 3}}"],
-        ["--stage", "{affine: [3}"],
-        ["--stage", "[affine]"],
-        ["--stage", "{affine: {degrees: !!timestamp x}}"],
-        ["--stage", "{affine: {_target_: os.system}}"],
-        ["--stage", "{affine: {degrees: '${oc.env:HOME}'}}"],
-        ["--stage", "{affine: {degrees: '${nowhere}'}}"],
-        ["--stage", "{brightness: {amount: 0.1}}", "--draws", "0"],
-        ["--stage", "{brightness: {amount: 0.1}}", "--columns", "0"],
-        ["--stage", "{brightness: {amount: 0.1}}", "--side", "0"],
-        ["--stage", "{brightness: {amount: 0.1}}", "--image", "missing.png"],
-        ["--stage", "{brightness: {amount: 0.1}}", "--out", "sheet.gif"],
-        ["--stage", "{affine: {degrees: 3}}", "--sampler", "grid"],
-    ],
-    ids=" ".join,
-)
-def test_errors_are_one_line(script, arguments, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert script.main(arguments) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and said.count("\n") == 1 and len(said) < 500
-    assert not list(tmp_path.iterdir())

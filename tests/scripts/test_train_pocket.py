@@ -15,7 +15,6 @@ from attacks.run import CONFIGS, register
 from attacks.schema.validate import validate
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
 
 
 def train(out, steps):
@@ -50,7 +49,7 @@ def test_the_page_quotes_the_figures_of_the_shipped_file():
 
 
 def test_held_out_photographs_are_never_cut():
-    from pocket_pictures import Crops
+    from scripts.train_pocket import Crops
 
     seen = Crops(torch.Generator().manual_seed(0)).photos
     for name in HELD_OUT:
@@ -61,7 +60,7 @@ def test_held_out_photographs_are_never_cut():
 
 
 def test_crops_of_a_batch_do_not_overlap():
-    from pocket_pictures import Crops
+    from scripts.train_pocket import Crops
 
     crops = Crops(torch.Generator().manual_seed(0))
     # A photograph whose every pixel is another number: equal pixels would mean an overlap.
@@ -74,7 +73,7 @@ def test_crops_of_a_batch_do_not_overlap():
 
 
 def test_its_camera_is_that_of_the_quickstart():
-    from train_pocket import CAMERA
+    from scripts.train_pocket import CAMERA
 
     register()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS)):

@@ -1,0 +1,279 @@
+"""Any bytes as a picture file: a picture, the same each time, or an error of one line that names the file."""
+
+import struct
+import tempfile
+import zlib
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from random import Random
+
+import pytest
+import skimage.data
+import torch
+from hypothesis import strategies as st
+from PIL import Image
+
+from attacks.data import images
+from attacks.data.images import FORMATS
+from tests.helpers.fuzzing import every_effort, hold, one_line
+
+#: Format -> modes; then name -> (format, mode, options).
+MODES = {"PNG": "RGB RGBA L LA P 1 I;16", "JPEG": "RGB L CMYK", "GIF": "P L", "WEBP": "RGB RGBA", "PPM": "RGB L"}
+MODES |= {"TIFF": "RGB RGBA L LA P 1 I;16 CMYK F I LAB YCbCr", "BMP": "RGB L P 1 RGBA", "ICO": "RGBA"}
+SPECIAL = {
+    "png-transparent": ("PNG", "P", {"transparency": 3}),
+    "png-key": ("PNG", "RGB", {"transparency": (10, 20, 30)}),
+    "png-palette-bits": ("PNG", "P", {"bits": 2}),
+    "jpeg-progressive": ("JPEG", "RGB", {"progressive": True, "subsampling": "4:2:0"}),
+    "jpeg-restart": ("JPEG", "RGB", {"restart_marker_blocks": 1, "comment": b"of a photograph"}),
+    "gif-transparent": ("GIF", "P", {"transparency": 1, "interlace": 1}),
+    "webp-lossless": ("WEBP", "RGBA", {"lossless": True}),
+    "tiff-group4": ("TIFF", "1", {"compression": "group4"}),
+    **{f"tiff-{k}": ("TIFF", "RGB", {"compression": k}) for k in ("tiff_lzw", "tiff_deflate", "packbits", "jpeg")},
+}
+ANIMATED, NOT_READ = ("PNG", "GIF", "WEBP", "TIFF"), ("ppm-RGB", "ppm-L", "ico-RGBA", "tiff-F")
+#: Numbers at the ends of what a field can hold, and tags of a TIFF file.
+NUMBERS = (
+    *range(5),
+    7,
+    8,
+    15,
+    16,
+    24,
+    32,
+    127,
+    128,
+    255,
+    256,
+    4096,
+    2**15 - 1,
+    2**15,
+    2**16 - 1,
+    2**16,
+    2**24,
+    2**31,
+)
+NUMBERS = (*NUMBERS, 2**31 - 1, 2**32 - 1)
+TAGS = (*range(254, 300), 317, 320, 322, 323, 324, 325, 338, 339, 34675)
+CHUNKS = (b"tRNS", b"PLTE", b"eXIf", b"iCCP", b"zTXt", b"iTXt", b"gAMA", b"acTL", b"fcTL", b"fdAT", b"pHYs")
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+def in_mode(photo, mode):
+    if mode == "I;16":
+        return photo.convert("I").point(lambda value: value * 257).convert("I;16")
+    return Image.frombytes("LAB", photo.size, photo.tobytes()) if mode == "LAB" else photo.convert(mode)
+
+
+def file(picture, kind, **options):
+    content = BytesIO()
+    picture.save(content, format=kind, **options)
+    return content.getvalue()
+
+
+@cache
+def seeds():
+    """Name -> a whole file of 24 x 17 pixels."""
+    photo = Image.fromarray(skimage.data.astronaut()[100:124, 200:217])
+    other = Image.fromarray(skimage.data.chelsea()[100:124, 200:217])
+    table = {f"{kind.lower()}-{mode}": (kind, mode, {}) for kind, modes in MODES.items() for mode in modes.split()}
+    files = {name: file(in_mode(photo, mode), kind, **o) for name, (kind, mode, o) in {**table, **SPECIAL}.items()}
+    for kind in ANIMATED:
+        files[f"{kind.lower()}-animated"] = file(photo, kind, save_all=True, append_images=[other], duration=50)
+    for orientation in (2, 6, 8):
+        exif = Image.Exif()
+        exif[0x0112], exif[0x010E] = orientation, "a picture"
+        for kind in ("PNG", "JPEG", "WEBP", "TIFF"):
+            files[f"{kind.lower()}-turned-{orientation}"] = file(photo, kind, exif=exif)
+    return files
+
+
+def damaged(content, random, other):
+    """A file after zero to six changes."""
+    changes = (some_bytes, some_bytes, a_number, a_number, cut, repeat, a_field, a_field, a_field, spliced)
+    for _ in range(random.choice((1, 0, 1, 1, 2, 3, 6))):
+        content = random.choice(changes)(content, random, other) if content else other
+    return content[: 2**16]
+
+
+def some_bytes(content, random, _):
+    data = bytearray(content)
+    for _ in range(random.choice((1, 1, 2, 4, 16))):  # half of them in the header
+        data[random.randrange(len(data) if random.random() < 0.5 else min(len(data), 64))] = random.randrange(256)
+    return bytes(data)
+
+
+def a_number(content, random, _=b""):
+    width, reach = random.choice((1, 2, 4)), random.choice((64, 512, len(content)))
+    at = random.randrange(max(1, min(len(content), reach)))
+    number = random.choice(NUMBERS) % (1 << 8 * width)
+    return content[:at] + number.to_bytes(width, random.choice(("little", "big"))) + content[at + width :]
+
+
+def two(content, random):
+    return sorted(random.randrange(len(content) + 1) for _ in range(2))
+
+
+def cut(content, random, _):
+    first, second = two(content, random)
+    return content[:second] if random.random() < 0.5 else content[:first] + content[second:]
+
+
+def repeat(content, random, _):
+    first, second = two(content, random)
+    return content[:second] + content[first:second] * random.choice((1, 1, 2, 20)) + content[second:]
+
+
+def spliced(content, random, other):
+    return content[: random.randrange(len(content) + 1)] + other[random.randrange(len(other) + 1) :]
+
+
+def a_field(content, random, _):
+    """A change that knows the format."""
+    formats = {SIGNATURE: png_chunk, b"II*\0": tiff_entry, b"MM\0*": tiff_entry, b"\xff\xd8": jpeg_segment}
+    return next((hit for start, hit in formats.items() if content.startswith(start)), a_number)(content, random)
+
+
+def png_chunk(content, random):
+    """A chunk is changed, dropped, doubled, moved or new; all checksums are right."""
+    at, chunks = len(SIGNATURE), []
+    while at + 8 <= len(content) and len(chunks) < 64:
+        size = int.from_bytes(content[at : at + 4], "big")
+        chunks.append((content[at + 4 : at + 8], content[at + 8 : at + 8 + size]))
+        at += 12 + size
+    if not chunks:
+        return content
+    i, place = random.randrange(len(chunks)), random.randrange(len(chunks) + 1)
+    kind, body = chunks[i]
+    match random.randrange(6):
+        case 0:
+            del chunks[i]
+        case 1:
+            chunks.insert(place, chunks[i])
+        case 2:
+            chunks.insert(place, (random.choice(CHUNKS), random.randbytes(random.choice((0, 1, 4, 26)))))
+        case 3 if kind == b"IDAT":
+            chunks[i] = kind, zlib.compress(random.randbytes(random.randrange(200)))
+        case _ if body:
+            chunks[i] = kind, a_number(body, random) if random.random() < 0.6 else some_bytes(body, random, b"")
+    return SIGNATURE + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in chunks
+    )
+
+
+def tiff_entry(content, random):
+    """The tag, type, count or value of an entry of the first directory."""
+    order = "<" if content.startswith(b"II") else ">"
+    at = struct.unpack(order + "I", content[4:8])[0] if len(content) >= 10 else len(content)
+    if at + 2 > len(content):
+        return content
+    (entries,) = struct.unpack(order + "H", content[at : at + 2])
+    offset, width = random.choice(((0, 2), (2, 2), (4, 4), (8, 4), (8, 2)))
+    at += 2 + 12 * random.randrange(max(1, min(entries, 64))) + offset
+    number = random.choice((*NUMBERS, *TAGS)) % (1 << 8 * width)
+    return content[:at] + struct.pack(order + ("H" if width == 2 else "I"), number) + content[at + width :]
+
+
+def jpeg_segment(content, random):
+    """A byte of a marker's segment, or of its length."""
+    markers = [i for i in range(len(content) - 4) if content[i] == 0xFF and content[i + 1] not in (0, 0xFF)]
+    at = random.choice(markers or [0]) + random.randrange(1, 12)
+    return content[:at] + bytes([random.choice((0, 1, 2, 3, 8, 255, random.randrange(256)))]) + content[at + 1 :]
+
+
+def read(path):
+    try:
+        return images.load_image(path)
+    except (ValueError, OSError) as error:
+        one_line(error, str(path))
+        assert "MemoryError" not in str(error)
+        return str(error), []
+
+
+def check(content):
+    """The laws of a picture file, whatever is in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "case.png"  # the suffix does not matter: Pillow looks into the file
+        path.write_bytes(content)
+        (image, notes), (again, other_notes) = read(path), read(path)
+    assert notes == other_notes and all(len(note.splitlines()) == 1 for note in notes)
+    if isinstance(image, str) or isinstance(again, str):
+        assert image == again, "reading twice gives two results"
+        return
+    assert image.ndim == 3 and image.shape[0] == 3 and image.is_floating_point() and image.numel()
+    assert image.shape[1] * image.shape[2] <= (Image.MAX_IMAGE_PIXELS or 2**26)
+    assert image.isfinite().all() and image.min() >= 0 and image.max() <= 1
+    assert image.equal(again), "reading twice gives two pictures"
+
+
+@every_effort
+def test_the_laws_hold_on_damaged_files(times):
+    whole = st.sampled_from([*seeds().values()])
+    cases = st.builds(damaged, whole, st.randoms(use_true_random=False), whole)
+    hold(check, cases, 150, times, seconds=20, memory=3 * 2**30)  # 89 million pixels of 12 bytes, read twice
+
+
+def test_whole_files_of_every_format_are_read_and_turned(tmp_path):
+    assert {name.split("-")[0].upper() for name in seeds()} >= {*FORMATS, *ANIMATED}
+    for name, content in seeds().items():
+        check(content)
+        (tmp_path / name).write_bytes(content)
+        if name in NOT_READ:
+            with pytest.raises(ValueError, match="cannot be read"):
+                images.load_image(tmp_path / name)
+        else:
+            turned = "turned" in name and not name.endswith("-2")
+            assert images.load_image(tmp_path / name)[0].shape == ((3, 17, 24) if turned else (3, 24, 17)), name
+
+
+def test_most_damage_changes_the_file_and_leaves_its_signature():
+    whole, other = seeds()["png-RGB"], seeds()["jpeg-RGB"]
+    files = [damaged(whole, Random(seed), other) for seed in range(100)]
+    assert sum(content != whole for content in files) > 60 and sum(c.startswith(SIGNATURE) for c in files) > 30
+
+
+GREY = torch.full((3, 4, 5), 0.5)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [KeyError("PATH")],
+        [ValueError("no name")],
+        [ValueError("PATH\nin two lines")],
+        [ValueError("PATH MemoryError")],
+        [ValueError("PATH"), (GREY, [])],
+        [(GREY, []), (GREY + 0.1, [])],
+        [(GREY, []), (GREY, ["another note"])],
+        [(GREY, ["two\nlines"])],
+        [(GREY * torch.nan, [])],
+        [(GREY + 1, [])],
+        [(GREY[:1], [])],
+        [(GREY.int(), [])],
+        [(torch.zeros(1).expand(3, 10_000, 10_000), [])],
+    ],
+)
+def test_a_reader_that_breaks_a_law_fails_the_check(answers, monkeypatch):
+    left = list(answers)
+
+    def load(path):
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise type(answer)(str(answer.args[0]).replace("PATH", str(path)))
+        return answer
+
+    monkeypatch.setattr(images, "load_image", load)
+    with pytest.raises((AssertionError, KeyError)):
+        check(b"")
+
+
+@pytest.mark.parametrize(("width", "height"), [(17, 65_536), (17, 4_325_400)])
+def test_a_picture_of_extreme_length_is_refused_before_it_is_decoded(width, height, tmp_path):
+    content = bytearray(seeds()["webp-animated"])  # 500 bytes of it took seconds, and three gigabytes
+    at = content.index(b"VP8X") + 12
+    content[at : at + 6] = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    (tmp_path / "picture").write_bytes(content)
+    with pytest.raises(ValueError, match="65,535 pixels long"):
+        images.load_image(tmp_path / "picture")
