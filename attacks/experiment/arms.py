@@ -24,7 +24,7 @@ from attacks.objectives.aim import Aim, Known
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.progress import Progress
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from attacks.schema import groups as choices
 from attacks.schema.validate import Run
 from attacks.solvers.loop import Step
@@ -35,7 +35,7 @@ from attacks.solvers.worst import Adversary
 from transforms import stream
 
 
-@kept
+@stored("arm_state")
 class Place(NamedTuple):
     """Where an arm stands: the attack's own position and what the engine remembers, the best so far, the lines, and
     what was spent."""

@@ -26,14 +26,14 @@ from attacks.eot.faults.silence import why_silent
 from attacks.eot.protocols import Ground, Inner, Look, Objective, Optimiser, Penalty, Perturbation
 from attacks.objectives.penalties import penalised
 from attacks.runtime.distributed import ALONE, World
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from attacks.solvers.checks import DEAD, budgeted, checked, watched_over
 from transforms import stream
 
 STEPS = 100
 
 
-@kept
+@stored("loop_state")
 class Position(NamedTuple):
     """Where an attack stands after a step: all that the next one depends on, but for what the attack was started
     with. `attack(..., position=...)` goes on from here, to the bit. It is a value: nothing of it changes afterwards.
@@ -52,7 +52,7 @@ class Position(NamedTuple):
     chance: Tensor | None = None  # of a search: its generator
 
 
-@kept
+@stored("step")
 class Step(NamedTuple):
     """After step `index`: the perturbation as it stands now, the estimate that led there (it belongs to the
     perturbation *before* the step), the encoder passes (forward and backward of one view) spent so far, which images

@@ -17,7 +17,7 @@ from attacks.eot.protocols import Perturbation, Setup, among
 from attacks.eot.risk import Risk
 from attacks.perturbations.patch.patch import Patch
 from attacks.runtime.distributed import ALONE
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from attacks.solvers.loop import STEPS, Position, Step, merged
 from attacks.solvers.search import loop_of
 from transforms import stream
@@ -29,7 +29,7 @@ VIEWS = 64
 LOOKS = 10
 
 
-@kept
+@stored("best")
 class Best(NamedTuple):
     """The best perturbation so far (of each picture, or the one that all share), the loss of each picture under it on
     the bank (N,), the step that it comes from (N,), and the last comparison's loss (N,)."""
@@ -40,7 +40,7 @@ class Best(NamedTuple):
     latest: Tensor
 
 
-@kept
+@stored("solve_state")
 class Standing(NamedTuple):
     """Where `watch` stands after a step: the restart, the pictures (R,) that take part in it, the attack's own
     position, the last step of the restart before and the latest one, the best, which pictures have moved since it was

@@ -22,7 +22,7 @@ from attacks.objectives.embedding import Toward
 from attacks.objectives.retrieval import Retrieval, alike
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.square import Square
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from attacks.solvers.loop import Step
 from attacks.solvers.solver import Best, Standing, compare, watch
 
@@ -64,7 +64,7 @@ def members(known: Known, nearest: int, aim: Aim, optimiser: Optimiser | Propose
     ]
 
 
-@kept
+@stored("suite_state")
 class Stand(NamedTuple):
     """Where a suite stands after a step: the member, where that one's own run stands, the best of all that have
     ended, and the encoder passes of those before it."""

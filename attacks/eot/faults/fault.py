@@ -17,7 +17,7 @@ from transforms.sampling.outline import Outline
 NAME, KEY = "fault.safetensors", "a view that is not finite, 1"
 
 
-@kept.kept
+@kept.stored("fault")
 class Fault(NamedTuple):
     """A view that is not finite, as far as it can be held by a file. `picture` and `view` count from 0, in the attack
     or the bank that it happened in; `shown` are the layers as the view saw them; `pulled` the gradient of its loss by
@@ -102,7 +102,7 @@ def read(path: Path) -> Fault:
     try:
         found = kept.read(path, KEY)
     except ValueError as error:
-        reason = str(error).partition("cannot be taken up: ")[2].partition("; remove it")[0] or str(error)
+        reason = str(error).partition(f"cannot use {path}: ")[2].partition("; remove it")[0] or str(error)
         raise ValueError(f"`{path}` does not hold a view: {reason}") from None
     if not isinstance(found, Fault) or not all(map(_fits, found, _KINDS)):
         raise ValueError(f"`{path}` does not hold a view: its content is not what a run writes there")
