@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -60,18 +59,6 @@ class Request:
 
 Family = Callable[[Request], nn.Module]
 Made = TypeVar("Made")
-
-
-def library(name: str, extra: str) -> Any:
-    """A library that is an optional extra. Raises ValueError with the extra that brings it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        if error.name is not None and error.name.partition(".")[0] != name.partition(".")[0]:
-            raise ValueError(f"{name} cannot be imported: {error}; pip install 'viewproof[{extra}]'") from None
-        raise ValueError(
-            f"this encoder needs {name}, which is not installed: pip install 'viewproof[{extra}]'"
-        ) from None
 
 
 def unseen(build: Callable[[], Made]) -> Made:
