@@ -134,8 +134,8 @@ def refuse_unasked(node: Node, overrides: Iterable[str]) -> None:
 
 
 def log_step(tracker: Tracker, line: Any, batch: int = 0) -> None:
-    """One step of an optimised arm, a line of `steps.csv`. Every batch counts from 0, so each later batch is an arm of
-    its own."""
+    """One step of an optimised arm, a line of `steps.csv`. Every batch counts from 0, so each later batch is an arm
+    of its own."""
     values = {name: getattr(line, name) for name in ("objective", "held_out", "snr", "evals")}
     tracker.log_scalars(line.step, values, f"{line.arm}/batch {batch}" if batch else line.arm)
 
