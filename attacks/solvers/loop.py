@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.batch_norm import settles
-from attacks.encoders.engine import engine_agree
+from attacks.encoders.engine.fallback import engine_agree
 from attacks.encoders.randomness import drawn as own_draws
 from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.adaptive import Adaptive, Views

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.encoders.engine import Overflow
+from attacks.encoders.engine.precision import Overflow
 from attacks.encoders.randomness import drawn
 from attacks.encoders.tree import Encoder, Tree, take
 from attacks.eot.bank import Bank, bank, twins_of

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.engine.decision import SETTINGS, Choice, Decision, Measurement, Trial
+from attacks.encoders.engine.fallback import Encoder
 from attacks.encoders.engine.fold import foldable
 from attacks.encoders.engine.memory import Held, most_rows, watch
 from attacks.encoders.engine.precision import SCALE, Overflow
-from attacks.encoders.engine.prepare import Encoder, prepare
+from attacks.encoders.engine.prepare import prepare
 from attacks.encoders.tree import Tree, leaves
 
 #: Share of the run that measuring may take.

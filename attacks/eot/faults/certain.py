@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.encoders.engine import in_float32, safely
+from attacks.encoders.engine.fallback import in_float32, safely
 from attacks.encoders.randomness import drawn
 from attacks.encoders.tree import Encoder, Tree, take
 from attacks.eot.estimate import Estimate
