@@ -75,10 +75,10 @@ def optimise(
     lines: list[Trace] = []
     expected = spent or _expected(setting, known)
     title = f"{arm}, batch {setting.batch}" if setting.batch else arm
-    with checkpoint.going(arm) as going, Progress(title, expected, shown=setting.world.first) as progress:
+    with checkpoint.task(arm) as task, Progress(title, expected, shown=setting.world.first) as progress:
         engine_reset(setting.encoder)  # no arm hangs on those before it
-        if going.start is not None:
-            position, engine, best, known_lines, before = going.start
+        if task.state is not None:
+            position, engine, best, known_lines, before = task.state
             engine_restore(setting.encoder, engine)
             lines += known_lines
             meter.begin(before)
@@ -103,7 +103,7 @@ def optimise(
                 setting.follow(line)
             progress.step(loss=sign * line.objective, held_out=line.held_out, snr=line.snr)
             place = Place(step.position, engine_state(setting.encoder), best, (), meter.peek())
-            going.at(partial(place.having, lines, len(lines)))
+            task.update(partial(place.having, lines, len(lines)))
     assert best is not None  # the last step is always compared
     return best, lines
 
