@@ -332,8 +332,9 @@ class Tuner:
     def _note(self, name: str, why: str, candidate: Candidate, taken: bool) -> None:
         """Record what was measured."""
         r, ms = candidate.rounding, 1e3 * candidate.per_view
-        figures = (r.error, r.noise, r.ratio) if r.error < math.inf else (None, None, None)
-        self.measurements.append(Measurement(name, candidate.decision.to_dict(), ms, *figures, taken=taken, why=why))
+        error, ratio = (r.error, r.ratio) if r.error < math.inf else (None, None)
+        settings = candidate.decision.to_dict()
+        self.measurements.append(Measurement(name, settings, ms, error, r.noise, ratio, taken, why))
 
 
 def first_line(error: Exception) -> str:
