@@ -14,7 +14,7 @@ ROOMS = {
         encoders perturbations <- runtime schema
         data        <- perturbations runtime
         eot         <- encoders runtime
-        objectives  <- encoders eot perturbations
+        objectives  <- encoders eot perturbations runtime
         optimisers  <- eot runtime
         solvers     <- encoders eot objectives optimisers perturbations runtime
         evaluation  <- data encoders eot objectives optimisers runtime solvers

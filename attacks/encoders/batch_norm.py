@@ -1,4 +1,4 @@
-"""A batch norm's gradient for a batch of one, which torch gets wrong on a CPU."""
+"""A workaround: torch computes a wrong batch-norm gradient for a batch of one on a CPU."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ Run = TypeVar("Run", bound=Callable[..., Generator[Any, Any, Any]])
 
 
 def settle(module: nn.Module) -> list[RemovableHandle]:
-    """Give every batch norm of a module a hook that lays out its gradient anew where the batch is one picture.
+    """Register a hook on every batch norm of a module that makes its gradient contiguous for a batch of one.
 
     Where maps become tokens, `flatten(2).transpose(1, 2)`, the gradient of one picture comes back with strides that
-    `batch_norm_backward` of torch 2.15 takes for another layout on a CPU. Values then land in wrong places, without
-    a word: the gradient of LeViT, EfficientFormer or XCiT has cosine 0 with the true one. Returns the handles of the
-    hooks that were not there before.
+    `batch_norm_backward` of torch 2.15 misreads on a CPU. Values are then silently misplaced: the gradient of LeViT,
+    EfficientFormer or XCiT has cosine 0 with the true one. Returns the handles of the new hooks.
     """
     return [
         layer.register_forward_hook(settled)
@@ -30,7 +29,7 @@ def settle(module: nn.Module) -> list[RemovableHandle]:
 
 
 def settles(run: Run) -> Run:
-    """For a generator whose first argument is a problem: the norms of its encoder are settled while it runs."""
+    """Decorate a generator whose first argument is a problem: a module's norms are settled while it runs."""
 
     @wraps(run)
     def whole(problem: Any, *args: Any, **options: Any) -> Generator[Any, Any, Any]:
@@ -45,7 +44,7 @@ def settles(run: Run) -> Run:
 
 
 def settled(_layer: nn.Module, _inputs: Any, answer: Any) -> None:
-    """The hook. A compiler has a batch norm of its own."""
+    """The hook. Compiled graphs have another batch norm."""
     if not torch.compiler.is_compiling() and isinstance(answer, Tensor) and answer.requires_grad and len(answer) == 1:
         answer.register_hook(_plain)
 

@@ -1,4 +1,4 @@
-"""A defence before an encoder: what it does to a picture is part of what an attack must get through."""
+"""An encoder behind a defence: stages of `transforms` through which it sees every picture."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Map = Callable[[Tensor], Tensor]
 
 
 class Defended(nn.Module):
-    """An encoder that sees pictures through stages: JPEG, blur, fewer bits, a resize. Forward is what the defence
-    really does; backward is each stage's own gradient, a stand-in's where it has none (straight through a rounding,
-    kornia's JPEG for Pillow's). So an attack on it is adaptive.
+    """An encoder that sees pictures through stages: JPEG, blur, fewer bits, a resize. The forward pass is the real
+    defence; the backward pass has each stage's gradient, or that of a surrogate where it has none (straight through a
+    rounding, kornia's JPEG for Pillow's). So an attack on it is adaptive.
 
-    Ranges stay at their middle, unless it is called with `draws` (N,k) in [0,1), a row for each view (see
+    Ranges stay at their middle unless it is called with `draws` (N,k) in [0,1), a row for each view (see
     `attacks.encoders.randomness`).
 
     Args:
         encoder: in evaluation mode.
-        stages: of `transforms`, in order, or a `Compose` of them; anything else as a `Bpda`.
+        stages: of `transforms`, in order, or a `Compose` of them; other defences as a `Bpda`.
     """
 
     def __init__(self, encoder: nn.Module, stages: Compose | Sequence[Stage]) -> None:
         super().__init__()
         if encoder.training:
-            raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
+            raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
         self.encoder = encoder
         self.stages = stages if isinstance(stages, Compose) else Compose(stages)
         self.training = False
@@ -41,7 +41,7 @@ class Defended(nn.Module):
 
     @property
     def randomness(self) -> EncoderDraws | None:
-        """The coordinates of its draws; None for a defence without ranges before an encoder without chance."""
+        """The coordinates of its draws; None where neither the defence nor the encoder is random."""
         return joined([self._own, randomness_of(self.encoder)])
 
     @property
@@ -52,15 +52,15 @@ class Defended(nn.Module):
         own, inner = dealt(draws, [self._own, randomness_of(self.encoder)], len(images))
         wide = torch.promote_types(images.dtype, torch.float32)
         middle = images.new_full((len(images), self.stages.dims), 0.5, dtype=wide)
-        answer: Tree = self.encoder(self.stages(images, own.get("draws", middle)), **inner, **which)
-        return answer
+        features: Tree = self.encoder(self.stages(images, own.get("draws", middle)), **inner, **which)
+        return features
 
     def __repr__(self) -> str:
         return f"{self.encoder!r}\n  {'defence':<10} {', '.join(map(repr, self.stages.stages)) or 'none'}"
 
 
 def adopt(wrapper: nn.Module, encoder: nn.Module) -> None:
-    """Let a wrapper say how features are compared, where its encoder does."""
+    """Give a wrapper the encoder's `signature`, which says how features are compared, where it has one."""
     signature = getattr(encoder, "signature", None)
     if signature is not None:
         wrapper.signature = signature
@@ -72,15 +72,15 @@ def _identity(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Bpda:
-    """Any defence without a derivative, as a stage: `forward` for real (through a file, through NumPy), and backward
-    the gradient of `backward` at the same pictures (backward pass differentiable approximation, Athalye et al. 2018).
+    """A defence without a derivative as a stage: `forward` may use files or NumPy; the gradient is that of `backward`
+    at the same pictures (backward pass differentiable approximation, Athalye et al. 2018).
 
     Args:
-        forward: (N,C,H,W) in [0,1] -> (N,C,h,w) in [0,1], without chance. It is called without a graph.
-        backward: a differentiable map that does about the same; the identity if left out.
+        forward: (N,C,H,W) in [0,1] -> (N,C,h,w) in [0,1], deterministic; called without a graph.
+        backward: a differentiable approximation; the identity by default.
 
     Raises:
-        ValueError: when called, the identity stands in for a map that changes the size.
+        ValueError: in a call, for the identity as approximation of a map that changes the size.
     """
 
     forward: Map
@@ -95,10 +95,10 @@ class Bpda:
         return backward_through(images, self._real, self.backward)
 
     def _real(self, images: Tensor) -> Tensor:
-        found = self.forward(images.detach())
-        if self.backward is _identity and found.shape != images.shape:
+        defended = self.forward(images.detach())
+        if self.backward is _identity and defended.shape != images.shape:
             raise ValueError(
-                f"`backward` must make pictures as large as `forward` does, {tuple(found.shape)}; the identity makes "
-                f"{tuple(images.shape)}: give one that resizes"
+                f"`backward` must make pictures as large as `forward` does, {tuple(defended.shape)}; the identity "
+                f"makes {tuple(images.shape)}: give one that resizes"
             )
-        return found.to(images)
+        return defended.to(images)

@@ -1,4 +1,4 @@
-"""What identifies an encoder in the records of a run."""
+"""The description of an encoder in the records of a run."""
 
 from __future__ import annotations
 
@@ -32,48 +32,48 @@ _KEYS = ("model", "weights", "preprocess", "pool")
 
 
 def identity(node: Subject, encoder: nn.Module) -> dict[str, Any]:
-    """What says which encoder it was: for manifest.json and metrics.json. `sha256` is that of the file of weights, if
-    they are one; `fingerprint` that of the tensors, the same wherever they came from; `defence` the stages before it,
-    `middle` the coordinates of theirs that are held there, `draws` what is drawn for every view."""
+    """Which encoder it is, for manifest.json and metrics.json. `sha256` is the hash of the file of weights, if there
+    is one; `fingerprint` that of the tensors, independent of their source; `defence` the stages before it, `middle`
+    their coordinates that are held at the middle, `draws` the coordinates drawn for every view."""
     outer = encoder.encoder if isinstance(encoder, Stochastic) else encoder
     defence = list(map(repr, outer.stages.stages)) if isinstance(outer, Defended) else []
     drawn = randomness_of(encoder) if node.stochastic else None
     middle = list(outer.stages.names) if isinstance(outer, Defended) and drawn is None else []
     encoder = unwrapped(encoder)
-    said: dict[str, Any] = {key: getattr(node, key, None) for key in ("name", "model", "weights")}
-    said |= {"sha256": None, "fingerprint": fingerprint(encoder), "defence": defence, "stochastic": node.stochastic}
-    said |= {"middle": middle, "draws": [] if drawn is None else list(drawn.names)}
+    facts: dict[str, Any] = {key: getattr(node, key, None) for key in ("name", "model", "weights")}
+    facts |= {"sha256": None, "fingerprint": fingerprint(encoder), "defence": defence, "stochastic": node.stochastic}
+    facts |= {"middle": middle, "draws": [] if drawn is None else list(drawn.names)}
     if isinstance(encoder, ImageEncoder):
         origin = encoder.origin
-        said |= {"sha256": origin.digest(), "fingerprint": encoder.fingerprint()}  # as `print(encoder)` shows it
-        said |= {"model": origin.model, "weights": origin.weights, "preprocess": asdict(encoder.preprocess)}
+        facts |= {"sha256": origin.digest(), "fingerprint": encoder.fingerprint()}  # as `print(encoder)` shows it
+        facts |= {"model": origin.model, "weights": origin.weights, "preprocess": asdict(encoder.preprocess)}
     elif isinstance(encoder, Pocket):
-        said["sha256"] = sha256(getattr(node, "weights", None) or POCKET_WEIGHTS)
+        facts["sha256"] = sha256(getattr(node, "weights", None) or POCKET_WEIGHTS)
     if node.name == MODULE:
-        said["model"] = said["model"] or type(encoder).__name__
-        said["weights"] = said["weights"] or "as they are in memory"
+        facts["model"] = facts["model"] or type(encoder).__name__
+        facts["weights"] = facts["weights"] or "as they are in memory"
     if node.name == "plugin":
-        said |= {"model": node.model, "package": package_of(node.model)}  # type: ignore[attr-defined]
+        facts |= {"model": node.model, "package": package_of(node.model)}  # type: ignore[attr-defined]
     pool = getattr(node, "pool", None)
-    return said | ({"features": list(node.features)} if node.features else {}) | ({"pool": pool} if pool else {})
+    return facts | ({"features": list(node.features)} if node.features else {}) | ({"pool": pool} if pool else {})
 
 
-def described(said: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """An `identity` in words, as (what, words): a report must say what was tested."""
-    rows = [("encoder", said["name"] if said["model"] is None else f"{said['name']}:{said['model']}")]
-    rows += [("package", said["package"])] if "package" in said else []
-    rows += [("weights", _weights(said))]
-    if "preprocess" in said:
-        rows += Preprocess(**said["preprocess"]).lines()
-    rows += [(key, said[key]) for key in ("pool",) if key in said]
-    rows += [("features", ", ".join(said["features"]))] if "features" in said else []
-    rows += [("defence", ", ".join(said["defence"]) or "none")]
-    rows += [("at the middle", ", ".join(said["middle"]))] if said["middle"] else []
-    return rows + ([("drawn", f"for every view: {', '.join(said['draws'])}")] if said["draws"] else [])
+def described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """An `identity` as rows (label, text) of a report."""
+    rows = [("encoder", facts["name"] if facts["model"] is None else f"{facts['name']}:{facts['model']}")]
+    rows += [("package", facts["package"])] if "package" in facts else []
+    rows += [("weights", _weights(facts))]
+    if "preprocess" in facts:
+        rows += Preprocess(**facts["preprocess"]).lines()
+    rows += [(key, facts[key]) for key in ("pool",) if key in facts]
+    rows += [("features", ", ".join(facts["features"]))] if "features" in facts else []
+    rows += [("defence", ", ".join(facts["defence"]) or "none")]
+    rows += [("at the middle", ", ".join(facts["middle"]))] if facts["middle"] else []
+    return rows + ([("drawn", f"for every view: {', '.join(facts['draws'])}")] if facts["draws"] else [])
 
 
-def _weights(said: Mapping[str, Any]) -> str:
-    if said["fingerprint"] == NO_TENSORS:
+def _weights(facts: Mapping[str, Any]) -> str:
+    if facts["fingerprint"] == NO_TENSORS:
         return "none"
-    file = f", sha256 of the file {said['sha256'][:12]}" if said["sha256"] else ""
-    return f"{said['weights'] or 'as shipped'}{file}, sha256 of the tensors {said['fingerprint'][:12]}"
+    file = f", sha256 of the file {facts['sha256'][:12]}" if facts["sha256"] else ""
+    return f"{facts['weights'] or 'as shipped'}{file}, sha256 of the tensors {facts['fingerprint'][:12]}"

@@ -1,4 +1,4 @@
-"""An encoder that answers with features from inside it: of one layer, or of several side by side."""
+"""An encoder whose output is the features of one or several of its layers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from attacks.encoders.randomness import EncoderDraws
 
 
 class Features(nn.Module):
-    """(N,3,H,W) in [0,1] -> (N,D): what named layers of an encoder make of a picture, instead of its own answer.
+    """(N,3,H,W) in [0,1] -> (N,D): the features of named layers of an encoder in place of its own output.
 
-    One layer's features are given as they are. Of several, each is scaled to unit length and put beside the others,
-    so the cosine of two answers is the mean of the layers' cosines.
+    The features of one layer are returned unchanged. Those of several are scaled to unit length and concatenated, so
+    the cosine of two outputs is the mean of the layers' cosines.
 
     The encoder's weights are frozen. A deep copy has hooks of its own.
 
     Args:
         encoder: in evaluation mode.
-        layers: names as `attacks.encoders.layers.named_layers` has them, or "output" for the encoder's own answer,
-        all pooled
-            "flat"; or a mapping of names to "flat", "mean" or "cls".
+        layers: names as `attacks.encoders.layers.named_layers` has them, or "output" for the encoder's own output,
+            all pooled "flat"; or a mapping of names to "flat", "mean" or "cls".
 
     Raises:
         ValueError: an unknown name (with the nearest ones) or pool, an encoder in training mode, or one whose
@@ -35,7 +34,7 @@ class Features(nn.Module):
         super().__init__()
         if getattr(encoder, "signature", None) is not None:
             raise ValueError(
-                f"`layers`: a {type(encoder).__name__} says itself how its features are compared; it has no others"
+                f"`layers`: a {type(encoder).__name__} defines how its features are compared, so it has no others"
             )
         self.layers = Layers(encoder, layers)
         self.pools: dict[str, Pool] = dict(layers) if isinstance(layers, Mapping) else dict.fromkeys(layers, "flat")
@@ -53,20 +52,20 @@ class Features(nn.Module):
 
     @property
     def randomness(self) -> EncoderDraws | None:
-        """What the encoder draws."""
+        """The coordinates of the encoder's draws."""
         return self.layers.randomness
 
     def forward(self, images: Tensor, **which: Any) -> Tensor:
-        """Raises ValueError where a layer took no part, cannot be pooled so, or gives rows of another length than
+        """Raises ValueError for a layer that did not run, has no such pool, or has rows of another length than
         before."""
-        found: dict[str, Tensor] = self.layers(images, **which)
+        features: dict[str, Tensor] = self.layers(images, **which)
         if not torch.compiler.is_compiling():  # a graph is compiled for one size of picture
-            self._widths.check({name: found[name].shape[1] for name in self.pools})
-        parts = [found[name] for name in self.pools]
+            self._widths.check({name: features[name].shape[1] for name in self.pools})
+        parts = [features[name] for name in self.pools]
         return parts[0] if len(parts) == 1 else torch.cat([_unit(part) for part in parts], dim=1)
 
     def forget(self) -> None:
-        """Let the next pass say anew how long each layer's rows are: the last was a trial with other pictures."""
+        """Forget the length of each layer's rows, after a trial with pictures of another size."""
         self._widths.first = {}
 
     def __repr__(self) -> str:
@@ -75,7 +74,7 @@ class Features(nn.Module):
 
 
 def featured(encoder: nn.Module, layers: Sequence[str]) -> nn.Module:
-    """The encoder with the features that a configuration asks for; as it is where it asks for none."""
+    """The encoder with the features that a configuration names; unchanged where it names none."""
     if not layers:
         return encoder
     with called("encoder.features"):
@@ -83,8 +82,8 @@ def featured(encoder: nn.Module, layers: Sequence[str]) -> nn.Module:
 
 
 class _Widths:
-    """How long each layer's rows were the first time. Copies of an encoder share it: their answers are compared with
-    each other."""
+    """The length of each layer's rows in the first pass. Copies of an encoder share it, because their outputs are
+    compared."""
 
     def __init__(self) -> None:
         self.first: dict[str, int] = {}
@@ -92,9 +91,9 @@ class _Widths:
     def __deepcopy__(self, memo: Any) -> _Widths:
         return self
 
-    def check(self, found: dict[str, int]) -> None:
-        self.first = self.first or found
-        for name, width in found.items():
+    def check(self, widths: dict[str, int]) -> None:
+        self.first = self.first or widths
+        for name, width in widths.items():
             if width != self.first[name]:
                 raise ValueError(
                     f"layer `{name}` gives {width} numbers for a picture and gave {self.first[name]} for one before: "

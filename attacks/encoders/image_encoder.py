@@ -1,4 +1,4 @@
-"""A network of somebody's library, with the preprocessing that belongs to it, as one module."""
+"""A library's network with its preprocessing as one module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attacks.runtime.files import sha256
 @dataclass(frozen=True)
 class Origin:
     """Where an encoder comes from: the family and the model by their names in a configuration, and its weights: a
-    file's path, "random", or the name under which the library offers them."""
+    file's path, "random", or their name in the library."""
 
     family: str
     model: str
@@ -28,21 +28,21 @@ class Origin:
     file: Path | None = None
 
     def digest(self) -> str | None:
-        """The sha256 of the weights' file, if they are one."""
+        """The sha256 of the file of weights, if there is one."""
         return None if self.file is None else sha256(self.file)
 
 
 class ImageEncoder(nn.Module):
     """(N,3,H,W) in [0,1], any size -> (N,D): `read(network(preprocess(images)))`, in evaluation mode and frozen.
 
-    `print` shows what it is and what it does to a picture. Layers are called as the library calls them (see
+    `print` shows the model and its preprocessing. Layers have the library's names (see
     `attacks.encoders.layers.named_layers`).
 
     Args:
-        network: normalised pictures to whatever it answers with.
-        preprocess: what the library does to a picture first.
+        network: normalised pictures -> any output.
+        preprocess: the library's preprocessing.
         origin: for reports.
-        read: the network's answer -> (N,D); None where it is that.
+        read: the network's output -> (N,D); None where it is that already.
         texts: the text tower of a two-tower model; None where there is none.
     """
 

@@ -14,26 +14,25 @@ from torch.jit import ScriptModule
 
 from attacks.encoders.randomness import EncoderDraws, randomness_of
 
-#: How a layer's answer becomes features: everything in a row (N,D); the mean over places (N,C,H,W) or tokens (N,T,D);
-#: the first token; or every token (or place) by itself, (N,T,D).
+#: How a layer's output becomes features: flattened, (N,D); the mean over positions (N,C,H,W) or tokens (N,T,D); the
+#: first token; or every token (or position), (N,T,D).
 Pool = Literal["flat", "mean", "cls", "tokens"]
-#: The encoder's own answer, among the layers.
+#: The name of the encoder's own output among the layers.
 OUTPUT = "output"
-#: (a layer's name, its features) -> what is kept of them.
+#: (a layer's name, its features) -> the features to keep.
 Keep = Callable[[str, Tensor], Tensor]
 
 
 def unwrapped(encoder: nn.Module) -> nn.Module:
-    """What our own wrappers (`Layers`, `Features`, ...) hold as their `encoder`; any other module as it is."""
+    """The encoder within this package's wrappers (`Layers`, `Features`, ...); another module unchanged."""
     while _ours(encoder) and isinstance(inner := getattr(encoder, "encoder", None), nn.Module):
         encoder = inner
     return encoder
 
 
 def named_layers(encoder: nn.Module) -> dict[str, nn.Module]:
-    """The layers by the names that the encoder's library gives them: `layer3`, not `network.layer3`. Our own wrappers
-    have no names in it; a layer that is used under two names has both. TorchScript's cannot be watched, so they are
-    left out."""
+    """The layers by the names of the encoder's library: `layer3`, not `network.layer3`, without this package's
+    wrappers. A layer with two names has both. TorchScript layers take no hooks and are left out."""
     network = unwrapped(encoder)
     while _ours(network) and isinstance(inner := getattr(network, "network", None), nn.Module):
         network = inner
@@ -42,12 +41,12 @@ def named_layers(encoder: nn.Module) -> dict[str, nn.Module]:
 
 
 def _ours(module: nn.Module) -> bool:
-    """Whether its class is one of this package: a library's `encoder` is a layer like any other."""
+    """Whether its class belongs to this package; a library's attribute `encoder` is an ordinary layer."""
     return type(module).__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def asked(texts: Sequence[str], key: str) -> dict[str, Pool]:
-    """Each layer's pool, from the words of the configuration key `key`: `layer3`, or `layer3:mean`."""
+    """The pool of each layer, from the values of the configuration key `key`: `layer3`, or `layer3:mean`."""
     pools: dict[str, Pool] = {}
     for text in texts:
         name, _, pool = text.partition(":")
@@ -62,7 +61,7 @@ def asked(texts: Sequence[str], key: str) -> dict[str, Pool]:
 
 @contextmanager
 def called(key: str) -> Iterator[None]:
-    """Errors about `layers` are about the configuration key `key`."""
+    """Rename `layers` in errors to the configuration key `key`."""
     try:
         yield
     except ValueError as error:
@@ -70,20 +69,20 @@ def called(key: str) -> Iterator[None]:
 
 
 class Layers(nn.Module):
-    """An encoder that gives the features of named layers: (N,3,H,W) -> {layer: (N,D) or (N,T,D)}, and under "output"
-    its own answer. The encoder runs once for all.
+    """The features of named layers: (N,3,H,W) -> {layer: (N,D) or (N,T,D)}, with the encoder's own output under
+    "output", from one pass.
 
-    Hooks are registered here, and taken off by `close`, or at the end of a `with`. Between two calls they keep
-    nothing, so the encoder may go on being used by itself. A deep copy has hooks of its own.
+    Hooks are registered here, and removed by `close` or at the end of a `with`. Between calls they store nothing, so
+    the encoder can be used by itself. A deep copy has hooks of its own.
 
-    A layer's answer is taken as it leaves the layer, before anything changes it in place; of a layer called more than
-    once, the last answer; of one that answers with several tensors (an attention with its weights), the first.
+    A layer's output is copied before anything changes it in place; of a layer called more than once, the last output;
+    of one with several output tensors (an attention with its weights), the first.
 
     Args:
         encoder: in evaluation mode; its preprocessing belongs to it.
         layers: names as `named_layers` has them, all pooled "flat"; or a mapping of names to pools.
-        keep: what to keep of a layer's features, as soon as they are there; None for all. Features of many layers at
-            once may be larger than the memory.
+        keep: reduces a layer's features as soon as they are computed; None keeps all. Those of many layers together
+            may exceed the memory.
 
     Raises:
         ValueError: an unknown name (with the nearest ones) or pool, no layer, or an encoder in training mode.
@@ -94,7 +93,7 @@ class Layers(nn.Module):
     ) -> None:
         super().__init__()
         if encoder.training:
-            raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
+            raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
         pools: dict[str, Pool] = dict(layers) if isinstance(layers, Mapping) else dict.fromkeys(layers, "flat")
         known = named_layers(encoder)
         _check(pools, known)
@@ -103,30 +102,30 @@ class Layers(nn.Module):
         self._taps = [_Tap(name, pool, keep) for name, pool in pools.items() if name != OUTPUT]
         self._output = _Tap(OUTPUT, pools[OUTPUT], keep) if OUTPUT in pools else None
         self._handles = [known[tap.name].register_forward_hook(tap) for tap in self._taps]
-        self._closed = False  # beside the handles, which no compiler can look at
+        self._closed = False  # the compiler cannot trace the handles
 
     @property
     def randomness(self) -> EncoderDraws | None:
-        """What the encoder draws."""
+        """The coordinates of the encoder's draws."""
         return randomness_of(self.encoder)
 
     def forward(self, images: Tensor, **which: Any) -> dict[str, Tensor]:
-        """(N,3,H,W) -> {layer: (N,...)}, and "output". Raises ValueError after `close`, and where a layer took no
-        part in the pass or its answer has no such pool."""
+        """(N,3,H,W) -> {layer: (N,...)}, and "output". Raises ValueError after `close`, and for a layer that did not
+        run or whose output has no such pool."""
         if self._taps and self._closed:
             raise ValueError("these layers are closed: their hooks are gone; make new ones")
         for tap in self._taps:
             tap.open(len(images))
         try:
             output = self.encoder(images, **which)
-            found = {tap.name: tap.taken() for tap in self._taps}
+            features = {tap.name: tap.taken() for tap in self._taps}
         finally:
             for tap in self._taps:
                 tap.close()
-        return found | {OUTPUT: output if self._output is None else self._output.kept(output)}
+        return features | {OUTPUT: output if self._output is None else self._output.kept(output)}
 
     def close(self) -> None:
-        """Take the hooks off the encoder."""
+        """Remove the hooks from the encoder."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -142,7 +141,7 @@ class Layers(nn.Module):
 
 
 class _Tap:
-    """A hook that keeps the last answer of one layer, while it is open."""
+    """A hook that stores the last output of one layer while it is open."""
 
     def __init__(self, name: str, pool: Pool, keep: Keep | None) -> None:
         self.name, self.pool, self.keep = name, pool, keep
@@ -214,17 +213,17 @@ def _hint(name: str, known: list[str]) -> str:
 
 
 class Visit(NamedTuple):
-    """What a layer did in one pass.
+    """The calls of a layer in one pass.
 
     Attributes:
         name: as `named_layers` has it, or "output".
         kind: its class.
         calls: how often it was called.
-        shape: of its last answer, of the first tensor if there were several; None where there was none.
-        answer: what it answered, if it was not one tensor: "a dict", "2 parts".
-        order: places in time, by the end of the last call.
-        same: the layer that gave this very tensor first; a Sequential answers with that of its last layer.
-        features: whether the answer has a row of numbers for each picture, as features must.
+        shape: of its last output, of the first tensor of several; None without one.
+        answer: the kind of an output that is not one tensor: "a dict", "2 parts".
+        order: the position in time of its last call's end.
+        same: the first layer with this very output tensor; a Sequential returns that of its last layer.
+        features: whether the output has a row of numbers for each picture, as features must.
     """
 
     name: str
@@ -239,14 +238,14 @@ class Visit(NamedTuple):
 
 @torch.no_grad()
 def visits(encoder: nn.Module, images: Tensor) -> list[Visit]:
-    """One pass of (N,3,H,W), layer by layer, in the order of their names; the encoder's own answer comes last.
+    """One pass of (N,3,H,W), layer by layer, in the order of their names, the encoder's own output last.
 
-    The answers are held until the pass is over: mind the memory, one picture is enough.
+    All outputs stay in memory until the pass is over: one picture is enough.
     """
     layers = named_layers(encoder)
     found = {name: Visit(name, type(layer).__name__) for name, layer in layers.items()}
     found[OUTPUT] = Visit(OUTPUT, type(encoder).__name__)
-    ends: dict[str, tuple[Tensor, int]] = {}  # what each has answered; a change in place makes it another version
+    ends: dict[str, tuple[Tensor, int]] = {}  # outputs and their versions; a change in place raises the version
     time = 0
 
     def end(name: str, answer: Any) -> None:
@@ -254,7 +253,7 @@ def visits(encoder: nn.Module, images: Tensor) -> list[Visit]:
         time += 1
         before = found[name]
         first = answer[0] if isinstance(answer, tuple | list) and answer else answer
-        found[name] = before._replace(calls=before.calls + 1, answer=_said(answer), order=time)
+        found[name] = before._replace(calls=before.calls + 1, answer=_kind(answer), order=time)
         if isinstance(first, Tensor):
             state = first, first._version
             twins = (other for other, (tensor, version) in ends.items() if tensor is first and version == state[1])
@@ -275,34 +274,34 @@ def visits(encoder: nn.Module, images: Tensor) -> list[Visit]:
 
 
 def layer_shapes(encoder: nn.Module, images: Tensor) -> dict[str, tuple[int, ...]]:
-    """{layer: the shape of its answer to images (N,3,H,W)}, in the order of names, and "output" for the encoder's own
-    answer. Layers that took no part, or answered with something else than tensors, are left out."""
+    """{layer: the shape of its output for images (N,3,H,W)}, in the order of names, and "output" for the encoder's
+    own output. Layers that did not run or returned no tensor are left out."""
     return {visit.name: visit.shape for visit in visits(encoder, images) if visit.shape is not None}
 
 
 def layer_listing(encoder: nn.Module, image: Tensor) -> str:
-    """The encoder as it prints itself, and a line for every layer: name, class, answer to the picture (1,3,H,W)."""
-    rows = [(visit.name, visit.kind, _words(visit)) for visit in visits(encoder, image)]
+    """The encoder's repr, and a line for every layer: name, class, output for the picture (1,3,H,W)."""
+    rows = [(visit.name, visit.kind, _text(visit)) for visit in visits(encoder, image)]
     size = f"{image.shape[3]}x{image.shape[2]}"
-    rows = [("layer", "class", f"answer to one picture of {size}"), *rows]
+    rows = [("layer", "class", f"output for one picture of {size}"), *rows]
     wide, wider = (max(len(row[i]) for row in rows) + 2 for i in (0, 1))
     return "\n".join([repr(encoder), "", *(f"{name:<{wide}}{kind:<{wider}}{words}" for name, kind, words in rows)])
 
 
-def _words(visit: Visit) -> str:
+def _text(visit: Visit) -> str:
     if not visit.calls:
         return "was not called"
-    said = [] if visit.shape is None else [f"({','.join(map(str, visit.shape))})"]
+    parts = [] if visit.shape is None else [f"({','.join(map(str, visit.shape))})"]
     if visit.answer is not None:
-        said.append(visit.answer if visit.shape is None else f"the first of {visit.answer}")
+        parts.append(visit.answer if visit.shape is None else f"the first of {visit.answer}")
     if visit.calls > 1:
-        said.append(f"the last of {visit.calls} calls")
+        parts.append(f"the last of {visit.calls} calls")
     if not visit.features:
-        said.append("no row for each picture, so no features")
-    return ", ".join(said)
+        parts.append("no row for each picture, so no features")
+    return ", ".join(parts)
 
 
-def _said(answer: Any) -> str | None:
+def _kind(answer: Any) -> str | None:
     if isinstance(answer, Tensor):
         return None
     return f"{len(answer)} parts" if isinstance(answer, tuple | list) else f"a {type(answer).__name__}"

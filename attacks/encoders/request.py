@@ -1,8 +1,7 @@
-"""What a family of encoders is asked for, and what all families do alike."""
+"""The request for an encoder, and what all families share."""
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,9 +15,9 @@ from torch import nn
 from attacks.encoders.image_encoder import Origin
 from attacks.encoders.weights import TORCH_FILES, load_weights
 
-#: Weights that are none: for trying whether everything runs.
+#: Random weights, to test whether everything runs.
 RANDOM = "random"
-#: The weights that the library offers first.
+#: The library's default weights.
 PRETRAINED = "pretrained"
 
 
@@ -28,10 +27,10 @@ class Request:
 
     Args:
         family: "torchvision", "timm", ...
-        model: a name that the library knows, a folder, or a file, as the family says.
+        model: a name of the library, a folder, or a file, depending on the family.
         weights: "pretrained", "random" (the same ones every time), a tag of the library's, or a file of weights.
-        preprocess: fields of `Preprocess` that differ from what the library says of the model.
-        pool: which of a transformer's tokens become the features; None for what the model is meant for.
+        preprocess: fields of `Preprocess` that differ from the library's.
+        pool: which of a transformer's tokens become the features; None for the model's default.
     """
 
     family: str
@@ -42,18 +41,19 @@ class Request:
 
     @property
     def file(self) -> Path | None:
-        """The file of weights, if `weights` names one: it ends as such files do, has a folder in it, or is there. A
-        folder that happens to have the name of a tag is none."""
+        """The file of weights, if `weights` names one: by its suffix, a folder in its path, or because it exists. A
+        folder with the name of a tag is none."""
         path = Path(self.weights).expanduser()
-        looks = path.suffix.lower() in (".safetensors", *TORCH_FILES) or "/" in self.weights or path.is_file()
-        return path if looks and self.weights not in (RANDOM, PRETRAINED) else None
+        is_file = path.suffix.lower() in (".safetensors", *TORCH_FILES) or "/" in self.weights or path.is_file()
+        return path if is_file and self.weights not in (RANDOM, PRETRAINED) else None
 
     @property
     def origin(self) -> Origin:
         return Origin(self.family, self.model, self.weights, self.file)
 
     def resolved(self, tag: str | None) -> Origin:
-        """The origin, where "pretrained" is the library's `tag` today: another release may offer another."""
+        """The origin with the library's present `tag` in place of "pretrained": it may change between
+        releases."""
         origin = self.origin
         return replace(origin, weights=tag) if tag and self.weights == PRETRAINED else origin
 
@@ -62,28 +62,16 @@ Family = Callable[[Request], nn.Module]
 Made = TypeVar("Made")
 
 
-def library(name: str, extra: str) -> Any:
-    """A library that is an optional extra. Raises ValueError with the extra that brings it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        if error.name is not None and error.name.partition(".")[0] != name.partition(".")[0]:
-            raise ValueError(f"{name} cannot be imported: {error}; pip install 'viewproof[{extra}]'") from None
-        raise ValueError(
-            f"this encoder needs {name}, which is not installed: pip install 'viewproof[{extra}]'"
-        ) from None
-
-
 def unseen(build: Callable[[], Made]) -> Made:
-    """What `build` makes, with random weights that are the same every time; torch's own generators are left alone."""
+    """The result of `build`, with random weights that are the same every time; torch's generators are unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # `torch.manual_seed` would seed those of GPUs too
         return build()
 
 
 def fill_from(network: nn.Module, request: Request, *, without: Collection[str] = ()) -> bool:
-    """Fill the network from the request's file, or leave it as it is for "random". False for anything else: the
-    family then asks its library."""
+    """Fill the network from the request's file, or keep its weights for "random". False for other weights, which the
+    family gets from its library."""
     if request.file is not None:
         load_weights(network, request.file, without=without)
         return True
@@ -95,15 +83,15 @@ def fetching(
     what: str,
     instead: str = "a local file or folder (encoder.weights=FILE), or encoder.weights=random to see whether all runs",
 ) -> Iterator[None]:
-    """Turn the many ways in which a download fails into one line. What is within should be the library's call alone:
-    a missing file is an OSError too. The hub's client logs two warnings for each of its attempts; the line is enough.
+    """Report any failed download in one line. The block should hold the library's call only, because a missing file
+    is an OSError too. The hub's client logs two warnings for each attempt; they are silenced.
 
     Args:
-        what: is fetched.
-        instead: what to give without a network.
+        what: the object to fetch.
+        instead: the alternative without a network.
 
     Raises:
-        ValueError: with what was wanted, and what else there is.
+        ValueError: with the object and the alternative.
     """
     log = logging.getLogger("huggingface_hub")
     level = log.level
@@ -112,7 +100,7 @@ def fetching(
         yield
     except _FAULTS:
         raise
-    except Exception as error:  # each library has errors of its own, and most wrap others
+    except Exception as error:  # each library has its own errors, and most wrap others
         if not any(isinstance(e, OSError) or type(e).__module__.partition(".")[0] in _CLIENTS for e in _chain(error)):
             raise
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -122,13 +110,13 @@ def fetching(
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and what led to it, as a traceback would show them: not beyond a `from None`."""
+    """An error and its causes, as a traceback shows them: not beyond a `from None`."""
     while error is not None:
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-#: Faults of a program, though it may have been handling a failed download when it made them.
+#: Bugs, even where they are raised while a failed download is handled.
 _FAULTS = (TypeError, AttributeError, NameError, LookupError, AssertionError)
 
 

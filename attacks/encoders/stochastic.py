@@ -1,4 +1,4 @@
-"""An encoder whose dropout stays alive, as in Monte Carlo dropout (Gal & Ghahramani 2016) or a randomised defence."""
+"""An encoder with active dropout, as in Monte Carlo dropout (Gal & Ghahramani 2016), or with a randomised defence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Known = dict[tuple[int, tuple[int, ...]], int]
 
 
 class Seeded(TorchDispatchMode):
-    """While it is entered, every random operator draws by rows. A generator that is handed over is used as it is.
+    """Within this mode every random operator draws row by row. Calls with a generator of their own are unchanged.
 
     The first axis of the numbers must be the batch: N, or a multiple where each picture has several rows in a run
     (windows, heads).
@@ -34,7 +34,7 @@ class Seeded(TorchDispatchMode):
     Args:
         seeds: one for each row of the batch.
         frame: the shape of a picture.
-        known: what earlier passes have shown; a number of rows that changes with the batch belongs to another axis.
+        known: rows per picture in earlier passes; a number that changes with the batch belongs to another axis.
     """
 
     def __init__(self, seeds: Sequence[float], frame: tuple[int, ...], known: Known) -> None:
@@ -48,7 +48,7 @@ class Seeded(TorchDispatchMode):
         fill = FILLS.get(func.overloadpacket)
         if fill is None:
             raise ValueError(
-                f"`encoder.stochastic`: nobody here knows how to draw {func} row by row; known are "
+                f"`encoder.stochastic`: {func} cannot be drawn row by row; known are "
                 f"{', '.join(str(known) for known in FILLS)}: write the layer with one of these"
             )
         call, self.calls = self.calls, self.calls + 1
@@ -76,7 +76,7 @@ class Seeded(TorchDispatchMode):
 
 
 def _idle(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether an operator that can draw does not: it has a generator of its own, or nothing to drop."""
+    """Whether a random operator draws nothing here: it has a generator of its own, or nothing to drop."""
     if kwargs.get("generator") is not None:
         return True
     places = {argument.name: i for i, argument in enumerate(func._schema.arguments)}
@@ -136,21 +136,21 @@ FILLS: dict[Any, Callable[..., Any]] = {
     aten.rand_like: _alike(False),
     aten.randn_like: _alike(True),
 }
-#: What libraries call the rate of a layer that drops, and the rate of an attention that drops its weights.
+#: Attributes with the dropout rate of a layer, and of an attention's weights.
 _RATES = ("p", "drop_prob", "prob")
 _ATTENTION_RATES = ("dropout", "dropout_p", "dropout_prob", "attention_dropout", "attn_drop", "attn_drop_p")
-#: Layers are woken, and kernels chosen, for a whole process: a pass of another thread must wait. (An encoder cannot
-#: hold it: no lock can be copied.)
+#: Training mode and kernels are set for the whole process, so a pass of another thread must wait. (A lock cannot be
+#: copied, so no encoder can hold it.)
 _ONE_PASS = threading.RLock()
 
 
 class Stochastic(nn.Module):
-    """The encoder with its randomness: called with `draws` (N,k) in [0,1), a row for each view, it drops as in
-    training, and a defence draws from its ranges. Without `draws` it is the encoder as it was.
+    """The encoder with its randomness: called with `draws` (N,k) in [0,1), a row for each view, dropout is active and
+    a defence draws from its ranges. Without `draws` the encoder runs unchanged.
 
-    Layers that drop are put into training mode for such a pass alone: dropout of any kind, stochastic depth, drop
-    path and patch dropout, of torch, torchvision, timm and transformers. Norms stay in evaluation mode. What a view's
-    pass draws is a function of its row of `draws`, whatever the rest of the batch (see `Seeded`).
+    Layers that drop are in training mode during such a pass only: dropout of any kind, stochastic depth, drop
+    path and patch dropout, of torch, torchvision, timm and transformers. Norms stay in evaluation mode. The numbers
+    of a view are a function of its row of `draws`, independent of the rest of the batch (see `Seeded`).
 
     An attack takes it into its expectation with `EOT(randomised(transforms, encoder))`.
 
@@ -158,9 +158,9 @@ class Stochastic(nn.Module):
         encoder: in evaluation mode.
 
     Raises:
-        ValueError: nothing in the encoder is random; or a layer draws in a way that cannot be told apart by views.
-            That is tried here on two small batches, where the encoder takes such pictures, and looked at in every
-            call. One call alone cannot tell: 64 tokens before 8 pictures look like 8 windows of each.
+        ValueError: nothing in the encoder is random; or the draws of a layer cannot be assigned to views. That is
+            tested here on two small batches, if the encoder accepts such pictures, and checked in every call. One
+            call is not enough: 64 tokens before 8 pictures look like 8 windows of each.
     """
 
     def __init__(self, encoder: nn.Module) -> None:
@@ -180,7 +180,7 @@ class Stochastic(nn.Module):
             )
         try:
             draws_by_view(self)
-        except Exception as error:  # a network refuses pictures of another size in any way there is
+        except Exception as error:  # a network may reject pictures of this size with any error
             if isinstance(error, ValueError) and str(error).startswith("`encoder.stochastic`"):
                 raise
 
@@ -199,7 +199,7 @@ class Stochastic(nn.Module):
             stack.enter_context(_ONE_PASS)
             if own:
                 seeds = own["draws"][:, 0].detach().double().tolist()
-                stack.enter_context(self._awake())
+                stack.enter_context(self._active())
                 stack.enter_context(Seeded(seeds, tuple(images.shape[1:]), self._known))
             answer: Tree = self.encoder(images, **inner, **which)
         return answer
@@ -209,8 +209,8 @@ class Stochastic(nn.Module):
         return f"{self.encoder!r}\n  {'draws':<10} {'none' if own is None else ', '.join(own.names)}"
 
     @contextmanager
-    def _awake(self) -> Iterator[None]:
-        """Training mode for what drops; and no fused kernel, for these draw for themselves, or leave dropout out."""
+    def _active(self) -> Iterator[None]:
+        """Training mode for layers that drop, without fused kernels, which draw by themselves or skip dropout."""
         fast = torch.backends.mha.get_fastpath_enabled()
         with ExitStack() as stack:
             stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
@@ -225,7 +225,7 @@ class Stochastic(nn.Module):
 
 @torch.no_grad()
 def draws_by_view(encoder: nn.Module) -> None:
-    """Try two small batches. Raises ValueError where an answer depends on the rest of its batch."""
+    """Run two small batches. Raises ValueError where an output depends on the rest of its batch."""
     own, weight = randomness_of(encoder), next(encoder.parameters(), None)
     assert own is not None
     generator = torch.Generator().manual_seed(0)
@@ -241,13 +241,13 @@ def draws_by_view(encoder: nn.Module) -> None:
     for two, three in zip(*both, strict=True):
         if not float((two - three[:2]).norm()) <= 1e-3 * float(two.norm()):
             raise ValueError(
-                "`encoder.stochastic`: a view's answer depends on the rest of its batch, for a layer that drops has "
+                "`encoder.stochastic`: a view's features depend on the rest of its batch: a layer that drops has "
                 "another axis first, or counts over the batch (timm's DropBlock2d); leave encoder.stochastic false"
             )
 
 
 def _drops(module: nn.Module) -> bool:
-    """Whether a layer is of the dropout kind, by the name of its class, and drops anything."""
+    """Whether a layer is a dropout layer, by the name of its class, with a rate above 0."""
     names = [kind.__name__ for kind in type(module).__mro__]
     if not any("Drop" in name or name == "StochasticDepth" for name in names):
         return False
@@ -255,7 +255,7 @@ def _drops(module: nn.Module) -> bool:
 
 
 def _attention_drops(module: nn.Module) -> bool:
-    """Whether an attention drops its weights: in most libraries it asks its own training mode, for nothing else."""
+    """Whether an attention drops its weights; in most libraries its training mode changes nothing else."""
     named = "Attention" in type(module).__name__
     return named and any(_above_zero(getattr(module, rate, None)) for rate in _ATTENTION_RATES)
 

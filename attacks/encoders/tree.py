@@ -1,5 +1,5 @@
-"""What an objective compares may be one tensor or several: a mapping by layer, a tuple by encoder. Every tensor has a
-row for each picture or view."""
+"""Trees of features: one tensor, a mapping by layer or a tuple by encoder. Every tensor has a row for each picture or
+view."""
 
 from __future__ import annotations
 

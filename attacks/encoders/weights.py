@@ -1,4 +1,4 @@
-"""Reading weights without running anybody's code: safetensors, or a `.pt` of plain tensors; never a pickle."""
+"""Reading weights without running code: safetensors, or a `.pt` of plain tensors; never a full pickle."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-#: Endings of torch's own files, which are pickles; they are read with `weights_only=True` or not at all.
+#: Suffixes of torch's own files, which are pickles; they are only read with `weights_only=True`.
 TORCH_FILES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
-#: What parallel training and compilation put before every name.
+#: Prefixes that parallel training and compilation put before every name.
 _WRAPPERS = ("module.", "_orig_mod.")
 
 
@@ -28,7 +28,7 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
 
     Raises:
         FileNotFoundError: no such file, or a folder.
-        ValueError: not such a file, or one that would have to run code to be read.
+        ValueError: not such a file, or one that cannot be read without running code.
     """
     path = Path(path)
     if not path.is_file():
@@ -47,14 +47,14 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
             f"weights `{path}` are not a safetensors file, or not a whole one ({' '.join(str(error).split())}); a "
             f"file of torch's ends in {', '.join(TORCH_FILES)}"
         ) from None
-    except Exception as error:  # a header can be wrong in ways that the library does not foresee
+    except Exception as error:  # a broken header may fail in any way
         raise _unreadable(path, error) from None
     return found
 
 
 def _torch_file(path: Path) -> dict[str, Tensor]:
     try:
-        with warnings.catch_warnings():  # it warns of a program before it refuses one
+        with warnings.catch_warnings():  # it warns of TorchScript before it refuses it
             warnings.simplefilter("ignore")
             found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -64,7 +64,7 @@ def _torch_file(path: Path) -> dict[str, Tensor]:
             f"weights `{path}` hold more than tensors, or are no file of torch's{wants}: reading them could run "
             "code, so they are refused. Save the state_dict with safetensors where you trust the file"
         ) from None
-    except Exception as error:  # what is broken fails the reader in any way there is
+    except Exception as error:  # a broken file may fail in any way
         if "TorchScript" in str(error):
             raise ValueError(
                 f"weights `{path}` are a TorchScript program, for encoder=torchscript alone; save its state_dict"
@@ -91,7 +91,7 @@ def load_weights(module: nn.Module, path: str | Path, *, without: Collection[str
     """Fill `module` from a file (see `read_state`); half precision is widened to the module's dtype.
 
     Args:
-        without: names, or beginnings of names that end in a dot, that the file may have and the module has not: the
+        without: names, or prefixes that end in a dot, that the file may have and the module has not, such as the
             classifier's head.
 
     Raises:
@@ -104,7 +104,7 @@ def load_weights(module: nn.Module, path: str | Path, *, without: Collection[str
 
 def fill(module: nn.Module, state: dict[str, Tensor], what: str, *, without: Collection[str] = ()) -> None:
     """`load_weights` from tensors already read; `what` names them in an error."""
-    # Batch norm's counters steer training only; files are with them or without.
+    # Batch norm's counters matter for training only, and not all files have them.
     wanted, found = (
         {name: t for name, t in some.items() if not name.endswith("num_batches_tracked")}
         for some in (module.state_dict(), _unwrapped(state))
@@ -122,12 +122,12 @@ def fill(module: nn.Module, state: dict[str, Tensor], what: str, *, without: Col
                 f"{what} do not fit {type(module).__name__}: `{name}` must have shape {tuple(tensor.shape)}, got "
                 f"{tuple(found[name].shape)}"
             )
-        if _kind(found[name]) != _kind(tensor):  # whole numbers for real ones are levels of a quantised network
+        if _kind(found[name]) != _kind(tensor):  # integers in place of floats are levels of a quantised network
             raise ValueError(
                 f"{what} do not fit {type(module).__name__}: `{name}` must hold numbers such as {tensor.dtype}, got "
                 f"{found[name].dtype}"
             )
-    learnt = {name for name, _ in module.named_parameters()}  # what is not may be a mask of minus infinity
+    learnt = {name for name, _ in module.named_parameters()}  # a buffer may be a mask of minus infinity
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(found[name])
@@ -149,7 +149,7 @@ def _unwrapped(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def fingerprint(module: nn.Module) -> str:
     """The sha256 of a module's state: its names, dtypes, shapes and bytes, in the order of names. The same weights
-    have the same one, wherever they came from; batch norm's counters, which steer training only, are left out."""
+    have the same one, whatever their source; batch norm's counters, which matter for training only, are left out."""
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         if not isinstance(tensor, Tensor) or name.endswith("num_batches_tracked"):

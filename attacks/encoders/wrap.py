@@ -1,4 +1,4 @@
-"""Networks that come whole: a module in Python, or a file with everything in it."""
+"""Encoders from a module in Python, or from a file that holds architecture and weights."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def with_preprocess(
         for step in attack(images, mine(images), encoder=mine, ...): ...
 
     Args:
-        network: normalised pictures to whatever it answers with.
-        preprocess: what a picture goes through first; print it to see.
+        network: normalised pictures -> any output.
+        preprocess: of a picture; print it to see.
         name: for reports.
-        read: the network's answer -> (N,D); None where it is that.
+        read: the network's output -> (N,D); None where it is that already.
     """
     return ImageEncoder(network, preprocess, Origin("python", name, "as they are in memory"), read=read)
 
 
 def flat(answer: Any) -> Any:
-    """(N,D,1,1), (N,C,H,W) or (N,T,D) -> (N,D); anything else as it is, for `ImageEncoder` to judge."""
+    """(N,D,1,1), (N,C,H,W) or (N,T,D) -> (N,D); anything else unchanged, for `ImageEncoder` to check."""
     return answer.flatten(1) if isinstance(answer, Tensor) and answer.dim() > 2 else answer
 
 
@@ -58,7 +58,7 @@ def whole_file(request: Request) -> Path:
 
 
 def refuse_extras(request: Request) -> None:
-    """Raise ValueError where weights or a pool are asked for: both come with the model."""
+    """Raise ValueError for a request with weights or a pool: both come with the model."""
     for key, given in (("weights", request.weights != PRETRAINED), ("pool", request.pool is not None)):
         if given:
             raise ValueError(

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from attacks.eot.estimate import Estimate
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 
 
-@kept
+@stored("views")
 class Views(NamedTuple):
     """How many blocks of `EOT.n` views a step takes, and for how many steps running the cosine was too low."""
 

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from attacks.encoders.engine import fall_back
+from attacks.encoders.engine.fallback import fall_back
 from attacks.encoders.randomness import drawn
 from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.batching import in_parts

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 
 
-@kept
+@stored("estimate")
 class Estimate(NamedTuple):
     """Per image: `mean` loss (N,) over the views and its standard error (N,). Per delta (N of them, or one that all
     share): `snr` of the gradient, and the gradient `grad` of the risk, shaped like delta. Then the `views` of each

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.judge import Found, Scoring, judged
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from transforms import Compose, Shown, base_of
 from transforms.compose import Laying, Stage
 
@@ -19,7 +19,7 @@ from transforms.compose import Laying, Stage
 NOTHING, ALL = "nothing", "all"
 
 
-@kept
+@stored("ablation")
 @dataclass(frozen=True)
 class LeftOut:
     """What was found of N pictures: without a stage (or "nothing") -> test ("all", or one stage alone) -> scores."""

@@ -17,12 +17,12 @@ from attacks.encoders.preprocess import Preprocess
 from attacks.eot.bank import Bank
 from attacks.evaluation.judge import Found, Scoring, judged
 from attacks.evaluation.platforms import codecs, resamplers
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from transforms import Compose
 from transforms.resizing.resize import target_size
 
 
-@kept
+@stored("deployment.cell")
 class Cell(NamedTuple):
     """One codec and one resampler, and what is found of each arm, seen from one view."""
 
@@ -31,7 +31,7 @@ class Cell(NamedTuple):
     arms: dict[str, Found]
 
 
-@kept
+@stored("deployment")
 @dataclass(frozen=True, eq=False)
 class Deployment:
     """What `deployment` finds: every cell, the pictures' names, the (height, width) that the resamplers resize to,

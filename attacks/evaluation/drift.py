@@ -19,7 +19,7 @@ from attacks.evaluation.intervals import interval
 from attacks.evaluation.scores import signature_of
 from attacks.objectives.embedding import similarity
 from attacks.runtime.distributed import ALONE, World
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from transforms import Scene, Shown, taken
 from transforms.compose import view
 
@@ -35,7 +35,7 @@ CLEARLY = 2.0
 LEAST = 0.1
 
 
-@kept
+@stored("drift")
 @dataclass(frozen=True)
 class Drift:
     """What `layer_drift` finds: `cosine[arm]` (L,N,V) of each layer, picture and view. Layers are in the order in

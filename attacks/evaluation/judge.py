@@ -17,7 +17,7 @@ from attacks.evaluation.intervals import interval, rate
 from attacks.evaluation.scores import Right, Scores, evaluate
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.progress import Progress
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from transforms import Shown
 
 
@@ -31,7 +31,7 @@ class Scoring(Protocol):
         """(N,V), true where the attacker has what he wants."""
 
 
-@kept
+@stored("scores.cell")
 class Found(NamedTuple):
     """Of N pictures from V views: `cosine` (N,V) to the clean embedding, and `success` (N,V) of the attacker."""
 

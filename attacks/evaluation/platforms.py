@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from io import BytesIO
@@ -12,6 +11,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image, features
+
+from attacks.runtime.extras import extra
 
 #: A picture (H,W,3) of 8 bits to what a file of it shows.
 Codec = Callable[[np.ndarray], np.ndarray]
@@ -57,10 +58,10 @@ def resamplers() -> tuple[dict[str, Resampler], list[str]]:
     missing: list[str] = []
     found |= {f"Pillow {name}": partial(_pillow, Image.Resampling[name.upper()]) for name in _PILLOW}
     try:
-        cv2 = importlib.import_module("cv2")
-    except ImportError:
+        cv2 = extra("cv2")
+    except ValueError as error:
         names = ", ".join(f"OpenCV {name}" for name in _OPENCV)
-        missing.append(f'{names}: OpenCV cannot be imported (pip install "viewproof[physical]")')
+        missing.append(f"{names}: {error}")
     else:
         found |= {f"OpenCV {name}": partial(_opencv, cv2, f"INTER_{name.upper()}") for name in _OPENCV}
     found |= {f"torch antialiased {name}": partial(_torch, name) for name in _TORCH}

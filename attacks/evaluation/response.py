@@ -13,11 +13,11 @@ from attacks.eot.bank import Bank, bank
 from attacks.evaluation.judge import Found, Scoring, judged
 from attacks.evaluation.significance import holm, least_p, sign_flip
 from attacks.evaluation.slices import Axis, axis, sliced
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from transforms import Compose, Shown, base_of
 
 
-@kept
+@stored("response.slice")
 @dataclass(frozen=True)
 class Slice:
     """What was found in the cells of one or two coordinates, the first coordinate's fastest.
@@ -99,7 +99,7 @@ class Slice:
         return {"x": x, "y": y} | self.cell("eot", at).to_dict()
 
 
-@kept
+@stored("response")
 @dataclass(frozen=True)
 class Response:
     """All maps and curves, and the names of the pictures."""

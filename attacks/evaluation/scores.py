@@ -21,12 +21,12 @@ from attacks.eot.faults.locate import located
 from attacks.evaluation.retrieval_metrics import ranks, votes
 from attacks.objectives.embedding import Away
 from attacks.runtime.distributed import ALONE, World
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from transforms import Scene, Shown, base_of, scene_of, taken
 from transforms.compose import view
 
 
-@kept
+@stored("scores")
 class Scores(NamedTuple):
     """What N pictures seen from V views are taken for.
 

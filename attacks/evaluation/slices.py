@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from transforms import Compose
 
 #: A coordinate is looked at in so many places when its distinct values are sought.
 LOOKS = 4096
 
 
-@kept
+@stored("response.axis")
 @dataclass(frozen=True)
 class Axis:
     """One coordinate of the views, cut into cells.

@@ -23,7 +23,7 @@ from attacks.objectives.aim import Aim, Known
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.progress import Progress
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from attacks.schema import groups as choices
 from attacks.schema.validate import Run
 from attacks.solvers.loop import Step
@@ -34,7 +34,7 @@ from attacks.solvers.worst import Adversary
 from transforms import stream
 
 
-@kept
+@stored("arm_state")
 class ArmState(NamedTuple):
     """All that the rest of an arm depends on: the state of its attack and of the engine, the best so far, the lines,
     and the cost."""
@@ -74,10 +74,10 @@ def optimise(
     lines: list[Trace] = []
     expected = spent or _expected(setting, known)
     title = f"{arm}, batch {setting.batch}" if setting.batch else arm
-    with checkpoint.going(arm) as going, Progress(title, expected, shown=setting.world.first) as progress:
+    with checkpoint.task(arm) as task, Progress(title, expected, shown=setting.world.first) as progress:
         engine_reset(setting.encoder)  # no arm hangs on those before it
-        if going.start is not None:
-            state, engine, best, known_lines, before = going.start
+        if task.state is not None:
+            state, engine, best, known_lines, before = task.state
             engine_restore(setting.encoder, engine)
             lines += known_lines
             meter.begin(before)
@@ -102,7 +102,7 @@ def optimise(
                 setting.follow(line)
             progress.step(loss=sign * line.objective, held_out=line.held_out, snr=line.snr)
             arm_state = ArmState(step.state, engine_state(setting.encoder), best, (), meter.peek())
-            going.at(partial(arm_state.having, lines, len(lines)))
+            task.update(partial(arm_state.having, lines, len(lines)))
     assert best is not None  # the last step is always compared
     return best, lines
 

@@ -26,7 +26,7 @@ from attacks.objectives.aim import Known
 from attacks.objectives.embedding import Away
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import World
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from attacks.schema.validate import Run
 from attacks.solvers.solver import Best
 from attacks.solvers.trace import Trace
@@ -89,7 +89,7 @@ class Unit:
         return stream(seed, "batch", self.number) if self.number else seed
 
 
-@kept
+@stored("batch_result")
 @dataclass(frozen=True)
 class Found:
     """What a batch gave: of the pictures `rows` the scores by bank and arm, each one's cosine in its worst view, the

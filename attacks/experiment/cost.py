@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attacks.encoders.tree import Encoder, Tree
 from attacks.runtime.distributed import World
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 
 
 class Counted:
@@ -27,7 +27,7 @@ class Counted:
         return self.encoder(images, **which)
 
 
-@kept
+@stored("cost")
 @dataclass(frozen=True)
 class Spent:
     """Encoder passes, in views, and seconds."""

@@ -1,4 +1,4 @@
-"""How the encoder will be run: as asked, as an earlier run decided, or as measured on this run's own first step."""
+"""The engine of a run: as given, as an earlier run decided, or as measured on this run's own first step."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from attacks.encoders.engine import Choice, Decision, Measurement, Trial, choose
+from attacks.encoders.engine.decision import SETTINGS, Choice, Decision, Measurement, Trial
+from attacks.encoders.engine.tuner import choose
 from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Problem
@@ -22,42 +22,38 @@ from attacks.runtime.distributed import World
 from attacks.schema.validate import Run
 from transforms import stream
 
-#: About so many views are measured at once, on a CPU and on CUDA.
+#: About as many views are measured at once, on a CPU and on CUDA.
 ROWS = (32, 256)
-#: What the engine decides.
-CHOICES = ("layout", "precision", "fold", "compile", "chunk")
 
 
 def decide(run: Run, parts: Parts, world: World) -> Choice:
     """The engine's decision for a run, the same on every process of `world`: the first one measures.
 
-    Raises ValueError or FileNotFoundError for a setting that is none.
+    Raises ValueError or FileNotFoundError for a setting that does not exist.
     """
-    wanted = {name: getattr(run.engine, name) for name in CHOICES}
+    wanted = {name: getattr(run.engine, name) for name in SETTINGS}
+    given = {name: value for name, value in wanted.items() if value != "auto"}
     try:
-        given = Decision(**{name: value for name, value in wanted.items() if value != "auto"})
+        decision = Decision(**given)
     except ValueError as error:
         raise ValueError(f"`engine.{str(error).removeprefix('`')}") from None
     if run.engine.reuse is not None:
         decision = earlier(run.engine.reuse)
-        if run.engine.name == "auto" and any(wanted[k] not in ("auto", v) for k, v in decision.to_dict().items()):
-            raise ValueError("`engine.reuse` takes a whole decision over; give no other engine setting beside it")
-        return Choice(decision, ())
-    if "auto" not in wanted.values():
-        return Choice(given, ())
-    choice = _measured(run, parts, wanted) if world.first else None
-    found = None if choice is None else [choice.decision.to_dict(), [m.to_dict() for m in choice.measurements]]
-    decision, measurements = world.agree(found)
-    return Choice(Decision.from_dict(decision), tuple(Measurement(**m) for m in measurements))
+        if run.engine.name == "auto" and not given.items() <= decision.to_dict().items():
+            raise ValueError("`engine.reuse` takes over a whole decision; give no other engine setting beside it")
+    elif len(given) < len(wanted):
+        choice = _measured(run, parts, wanted) if world.first else None
+        plain = None if choice is None else [choice.decision.to_dict(), [m.to_dict() for m in choice.measurements]]
+        settings, measurements = world.agree(plain)
+        return Choice(Decision.from_dict(settings), tuple(Measurement(**m) for m in measurements))
+    return Choice(decision, ())
 
 
 def earlier(path: str) -> Decision:
-    """The decision that a run directory, or its manifest.json, holds."""
+    """The decision of a run directory, or of its manifest.json."""
     file = Path(path) / "manifest.json" if Path(path).is_dir() else Path(path)
     if not file.is_file():
-        raise FileNotFoundError(
-            f"`engine.reuse` must be a run directory or its manifest.json; found none at {path!r}"
-        )
+        raise FileNotFoundError(f"`engine.reuse` must be a run directory or its manifest.json; got {path!r}")
     try:
         return Decision.from_dict(dict(json.loads(file.read_text())["engine"]["decision"]))
     except (ValueError, KeyError, TypeError):
@@ -73,8 +69,10 @@ def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:
     eot = EOT(parts.transforms, parts.draws, n=views, risk=parts.risk)
     u = eot.points(stream(run.seed, "attack"), 0, images)
     with torch.no_grad():
-        own = parts.encoder(images)
-        gallery = _gallery(run, parts) if wants_gallery(run.objective) else own
+        own = gallery = parts.encoder(images)
+        if wants_gallery(run.objective):
+            cache = cache_of(run, parts.encoder, Decision(), parts.device)
+            gallery = embedded(parts.gallery, parts.encoder, parts.device, BLOCK, cache).rows
     goal = None if parts.goal is None else parts.goal[:some]
     known = Known(images, own, gallery, parts.truth[:some], goal, parts.gallery.label_numbers)
 
@@ -87,9 +85,3 @@ def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:
     with watched(parts.encoder, run.objective) as encoder:
         objective, anchor = aim(run.objective, known, encoder, parts.transforms, run.seed)
         return choose(encoder, trial, wanted, rows=some * views, total_views=total, device=parts.device)
-
-
-def _gallery(run: Run, parts: Parts) -> Tensor:
-    """The gallery's embeddings by the encoder as it is."""
-    cache = cache_of(run, parts.encoder, Decision(), parts.device)
-    return embedded(parts.gallery, parts.encoder, parts.device, BLOCK, cache).rows

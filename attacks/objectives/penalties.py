@@ -6,7 +6,6 @@ to the loss, of which a cosine moves by 1 or so: a weight is what one unit of ug
 
 from __future__ import annotations
 
-import importlib
 import math
 import warnings
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from attacks.eot.estimate import Estimate
 from attacks.eot.problem import Problem
 from attacks.eot.protocols import Penalty
+from attacks.runtime.extras import extra
 from transforms.colour.spaces import widened
 from transforms.compose import seen
 
@@ -112,7 +112,7 @@ class LPIPS:
         net: alex (the authors' choice for measuring), vgg, or squeeze.
 
     Raises:
-        ImportError: no package `lpips`.
+        ValueError: no package `lpips`.
         FileNotFoundError: the network's file is not there.
     """
 
@@ -176,10 +176,7 @@ def penalised(estimate: Estimate, penalty: Penalty, problem: Problem, delta: Ten
 @lru_cache(maxsize=4)
 def _distance(net: str, device: torch.device) -> Callable[..., Tensor]:
     """LPIPS's network on a device, frozen; see `LPIPS` for what it raises."""
-    try:
-        package = importlib.import_module("lpips")
-    except ImportError as error:
-        raise ImportError('LPIPS needs the package lpips: pip install "viewproof[lpips]"') from error
+    package = extra("lpips")
     from torchvision.models import get_model_weights
 
     url = get_model_weights(TRUNKS[net])["IMAGENET1K_V1"].url

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Optimiser
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 
 
-@kept
+@stored("apgd")
 class State(NamedTuple):
     """Like delta: the point `before` the last step, the `best` point so far and the gradient there. For each delta
     (N,): the loss of the best point and of the latest one, the `length` of the next step, and since the last

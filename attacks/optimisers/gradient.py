@@ -14,13 +14,13 @@ from torch import Tensor
 
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Optimiser
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from transforms.sampling.homography import wide_dtype
 
 Schedule = Literal["constant", "cosine", "linear"]
 
 
-@kept
+@stored("momentum")
 class State(NamedTuple):
     """`momentum` (like delta), the number of steps done and planned, the length that steps are measured in; and the
     `point` that delta looks ahead from, where it does."""
@@ -121,7 +121,7 @@ class SGD(Optimiser):
         return after, state._replace(momentum=momentum, step=state.step + 1)
 
 
-@kept
+@stored("moments")
 class Moments(NamedTuple):
     """Running means of the gradient and of its square (like delta), the number of steps done and planned, and the
     length that steps are measured in."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Optimiser
 from attacks.optimisers.gradient import Schedule, check_step, decay
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from transforms.sampling.homography import wide_dtype
 
 #: The momentum before step t, counted from 0, is t / (t + GROWTH): that of Nesterov's accelerated gradient (1983; Su,
@@ -28,7 +28,7 @@ GROWTH = 3
 RINGS, LEAST = 24, 0.01
 
 
-@kept
+@stored("wiener")
 class State(NamedTuple):
     """The weighted sums of the gradients of even and of odd steps (like delta), the number of steps done and planned,
     and the length that steps are measured in."""

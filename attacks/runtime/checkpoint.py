@@ -1,8 +1,7 @@
-"""What a run has so far, in files of its directory, so that a run that was stopped goes on and ends the same.
+"""Checkpoints of a run: files in its directory, so that a run that was stopped can be resumed with the same result.
 
-A run is made of tasks. What a task has found is kept in a file; the task in hand keeps the place where it stands, now
-and then and when it is stopped. Every file is written whole or not at all, so a run may die at any moment, in the
-middle of a write too.
+A run consists of tasks. The result of a finished task is stored in a file; a running task stores its state now and
+then, and when it is stopped. Every file is written atomically, so a run may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ import torch
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.values import CPU, read, write
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder of what is done. Of several processes of a `world` the first writes, and all read.
+    """A folder of stored tasks. Of several processes of a `world` the first writes, and all read.
 
     Args:
-        folder: None keeps nothing.
-        key: of the run; files of another are refused.
-        seconds: a task in hand writes down where it stands when so many have passed since it last did.
+        folder: None stores nothing.
+        key: fingerprint of the run; files of another are refused.
+        seconds: a running task stores its state after so many seconds,
         steps: and after so many steps.
-        device: where tensors go that were not on the CPU.
+        device: for tensors that were not on the CPU.
         prefix: of the names of tasks.
     """
 
@@ -44,42 +43,42 @@ class Checkpoint:
     prefix: str = ""
 
     def under(self, name: str) -> Checkpoint:
-        """The same for tasks within one called `name`."""
+        """The same for the tasks within the task `name`."""
         return replace(self, prefix=f"{self.prefix}{name}.")
 
     @property
     def alone(self) -> Checkpoint:
-        """The same for the first process by itself, while the others wait for what it says."""
+        """The same for the first process by itself, while the others wait."""
         return replace(self, world=ALONE)
 
-    def once(self, name: str, make: Callable[[], Found]) -> Found:
-        """What the task `name` finds: what was kept of it, or else what `make` finds, which is then kept."""
+    def once(self, name: str, make: Callable[[], Result]) -> Result:
+        """The result of the task `name`: read if it is stored, else computed by `make` and stored."""
         path = self._path(name)
         if self.has(name):
             assert path is not None
-            found: Found = read(path, self.key, self.device)
-            return found
-        found = make()
+            result: Result = read(path, self.key, self.device)
+            return result
+        result = make()
         if path is not None and self.world.first:
-            write(path, found, self.key)
+            write(path, result, self.key)
         self.drop(f"{name}.")
-        return found
+        return result
 
     def has(self, name: str) -> bool:
         """Whether the task is done."""
         path = self._path(name)
         return path is not None and bool(self.world.agree(path.exists()))
 
-    def going(self, name: str) -> Going:
-        """The place where the task `name` stands, which a later run takes up; see `Going`."""
+    def task(self, name: str) -> Task:
+        """The task `name`, with the state that an earlier process stored; see `Task`."""
         path = self._path(f"{name}.now")
-        start = None
+        state = None
         if path is not None and self.world.agree(path.exists()):
-            start = read(path, self.key, self.device)
-        return Going(self, path, start)
+            state = read(path, self.key, self.device)
+        return Task(self, path, state)
 
     def drop(self, name: str) -> None:
-        """Forget all tasks whose names begin so: another, which is kept, holds what they have found."""
+        """Remove all tasks whose names begin with `name`: the result of another task contains theirs."""
         if self.folder is not None and self.world.first:
             for path in self.folder.glob(f"{self.prefix}{name}*.safetensors"):
                 path.unlink(missing_ok=True)
@@ -88,28 +87,27 @@ class Checkpoint:
         return None if self.folder is None else self.folder / f"{self.prefix}{name}.safetensors"
 
 
-class Going:
-    """A context manager for a task in hand: `start` is where it stood when the run was stopped (None: at its
-    beginning), and `at` is told how to say where it stands now. When it is left by an exception, whatever that is,
-    the place is written down first."""
+class Task:
+    """A running task; a context manager. `state` is its stored state, None at its beginning. An exception within the
+    block, of any kind, stores the latest state first."""
 
-    def __init__(self, checkpoint: Checkpoint, path: Path | None, start: Any) -> None:
-        self.start = start
+    def __init__(self, checkpoint: Checkpoint, path: Path | None, state: Any) -> None:
+        self.state = state
         self._checkpoint, self._path = checkpoint, path if checkpoint.world.first else None
-        self._place: Callable[[], Any] | None = None
-        self._since, self._written = 0, time.monotonic()
+        self._make: Callable[[], Any] | None = None
+        self._steps, self._written = 0, time.monotonic()
 
-    def __enter__(self) -> Going:
+    def __enter__(self) -> Task:
         return self
 
-    def at(self, place: Callable[[], Any]) -> None:
-        """The task stands at `place()`: a value (see `kept.py`) that is the same whenever it is asked for."""
+    def update(self, make: Callable[[], Any]) -> None:
+        """One step is done; `make()` is the state after it (see `values.py`), the same whenever it is called."""
         if self._path is None:
             return
-        self._place, self._since = place, self._since + 1
-        pace = self._checkpoint
-        late = pace.seconds is not None and time.monotonic() - self._written >= pace.seconds
-        if late or (pace.steps is not None and self._since >= pace.steps):
+        self._make, self._steps = make, self._steps + 1
+        options = self._checkpoint
+        late = options.seconds is not None and time.monotonic() - self._written >= options.seconds
+        if late or (options.steps is not None and self._steps >= options.steps):
             self._write()
 
     def __exit__(
@@ -119,11 +117,11 @@ class Going:
             self._write()
 
     def _write(self) -> None:
-        if self._path is not None and self._place is not None:
-            write(self._path, self._place(), self._checkpoint.key)
-            self._place = None
-        self._since, self._written = 0, time.monotonic()
+        if self._path is not None and self._make is not None:
+            write(self._path, self._make(), self._checkpoint.key)
+            self._make = None
+        self._steps, self._written = 0, time.monotonic()
 
 
-#: Keeps nothing.
+#: Stores nothing.
 NOWHERE = Checkpoint()

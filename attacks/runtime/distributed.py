@@ -1,7 +1,7 @@
 """The processes that share a run, as torchrun starts them.
 
-Every process draws all views and keeps its part of them; what they find is summed, and all take the same step. So a
-run does not depend on how many there are, but for the order of a sum.
+Every process draws all views and evaluates its share; results are summed, and all take the same step. So apart from
+the order of a sum, a run does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -19,60 +19,57 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-#: A process waits so long for the others. The first one measures the engine and writes files while they wait; one
-#: that has died is noticed by torchrun at once, so this only ends what hangs.
+#: Timeout of a collective operation. The first process measures the engine and writes files while the others wait;
+#: torchrun notices a dead process at once, so this only ends a deadlock.
 PATIENCE = timedelta(minutes=30)
-
-
-#: What the libraries say where the other end of a connection is gone, or silent.
+#: Words in the errors of a connection that is closed or silent.
 GONE = ("connection", "timed out", "timeout", "broken pipe", "socket")
 
 
 @contextmanager
 def _others() -> Iterator[None]:
-    """Raise ConnectionError, in one line, where another process has ended instead of answering. What it died of is
-    said by itself, or by torchrun."""
+    """Raise ConnectionError, in one line, where another process has ended; it or torchrun reports the cause."""
     try:
         yield
     except RuntimeError as error:
         if not any(word in str(error).lower() for word in GONE):
             raise
         raise ConnectionError(
-            "another process of this run has ended, and none can go on without it; what is done is kept: start all "
-            "of them again with resume=THE RUN'S DIRECTORY"
+            "another process of this run has ended, and the rest cannot continue without it; finished parts are "
+            "saved: start all processes again with resume=THE RUN'S DIRECTORY"
         ) from error
 
 
 @dataclass(frozen=True)
 class World:
-    """One of `size` processes, number `rank`. The default is a process alone, with nothing to wait for."""
+    """One of `size` processes, number `rank`. The default is a single process."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def first(self) -> bool:
-        """Whether this process writes and speaks."""
+        """Whether this process writes files and prints."""
         return self.rank == 0
 
     def share(self, count: int) -> range:
-        """This process's part of `count` things: every `size`-th."""
+        """The indices of this process's share of `count` items: every `size`-th."""
         return range(self.rank, count, self.size)
 
     def sum(self, *tensors: Tensor) -> None:
         """Replace each tensor by its sum over the processes: the same bits in each of them."""
         if self.size > 1:
             for tensor in tensors:
-                whole = tensor.contiguous()
+                total = tensor.contiguous()
                 with _others():
-                    dist.all_reduce(whole)
-                    # Every process keeps the first one's sum: an algorithm may add in another order for each of them.
-                    dist.broadcast(whole, 0)
-                if whole is not tensor:
-                    tensor.copy_(whole)
+                    dist.all_reduce(total)
+                    # All keep the first one's sum: an algorithm may add in another order on each process.
+                    dist.broadcast(total, 0)
+                if total is not tensor:
+                    tensor.copy_(total)
 
     def least(self, value: int) -> int:
-        """The smallest of all."""
+        """The smallest value of all processes."""
         if self.size == 1:
             return value
         smallest = torch.tensor(value)
@@ -81,21 +78,21 @@ class World:
         return int(smallest)
 
     def meet(self) -> None:
-        """Wait until all have come so far."""
+        """Wait until all processes reach this call."""
         self.least(0)
 
     def agree(self, value: Any) -> Any:
-        """The first process's value, of what JSON can hold: it is sent as text, so nothing that it holds is run."""
+        """The first process's value, which JSON must be able to hold: sent as JSON, it cannot run code."""
         if self.size == 1:
             return value
         text = list(json.dumps(value).encode()) if self.first else []
         length = torch.tensor(len(text))
         with _others():
             dist.broadcast(length, 0)
-        letters = torch.tensor(text, dtype=torch.uint8) if self.first else torch.zeros(int(length), dtype=torch.uint8)
+        data = torch.tensor(text, dtype=torch.uint8) if self.first else torch.zeros(int(length), dtype=torch.uint8)
         with _others():
-            dist.broadcast(letters, 0)
-        return json.loads(bytes(letters.tolist()))
+            dist.broadcast(data, 0)
+        return json.loads(bytes(data.tolist()))
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """The first process's tensor; those of the others must have its shape and dtype."""
@@ -110,12 +107,12 @@ ALONE = World()
 
 
 def join() -> World:
-    """Join the processes that torchrun has started; `ALONE` if it has not. Joining again, for the next job of a
-    sweep, gives the same world."""
+    """Join the processes that torchrun has started; `ALONE` without torchrun. Later calls, for the next jobs of a
+    sweep, return the same world."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return ALONE
     if not dist.is_initialized():
-        # Tensors on a GPU go by NCCL; counts, decisions and pictures are on the CPU.
+        # NCCL for tensors on a GPU; counts, decisions and pictures are on the CPU.
         cuda = local_rank() < torch.cuda.device_count()
         if cuda:
             torch.cuda.set_device(local_rank())

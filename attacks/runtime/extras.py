@@ -1,16 +1,31 @@
-"""Libraries that only the way through paper needs: they come with the extra `physical`."""
+"""Libraries that optional extras of the package install, imported on first use."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
+#: Package -> the extra that installs it; of `encoders`, the family's own.
+EXTRAS = {
+    **dict.fromkeys(("cv2", "reportlab", "skimage"), "physical"),
+    **dict.fromkeys(("onnx", "onnx2torch"), "onnx"),
+    **dict.fromkeys(("mlflow", "sqlalchemy", "alembic"), "mlflow"),
+    "timm": "timm",
+    "open_clip": "clip",
+    "transformers": "hf",
+    "huggingface_hub": "hf",
+    "diffusers": "vae",
+    "lpips": "lpips",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+}
 
-def extra(name: str) -> Any:
-    """The module `name`, imported on first use. Raises ValueError with the command that installs it."""
+
+def extra(module: str) -> Any:
+    """Import a module of `EXTRAS`. Raises ValueError with the command that installs it."""
+    package = module.partition(".")[0]
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(module)
     except ImportError as error:
-        raise ValueError(
-            f'{name.partition(".")[0]} cannot be imported ({error}): pip install "viewproof[physical]"'
-        ) from None
+        install = f'pip install "viewproof[{EXTRAS[package]}]"'
+        raise ValueError(f"{package} cannot be imported ({error}): {install}") from None

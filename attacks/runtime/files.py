@@ -1,4 +1,4 @@
-"""Writing files whole or not at all, and saying in one line why one could not be written."""
+"""Atomic writes of files, with the cause of a failed write in one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from attacks.runtime.processes import lives, machine
 
-#: Why a file cannot be written, by the system's number.
+#: Why a file cannot be written, by errno.
 REASONS = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "your quota of the disk is used up",
@@ -29,19 +29,19 @@ REASONS = {
     errno.ENOTDIR: "its folder is a file",
     errno.EISDIR: "it is a folder",
 }
-#: File systems that cannot say that a folder is safe say so in these words.
+#: errno of file systems that cannot sync a folder.
 UNSAFE = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM)
-#: Characters of a file's own name in that of its temporary file, which could be too long with all of them.
+#: Characters of a file's name in that of its temporary file, whose name must not be too long.
 SHOWN = 40
-#: Seconds after which what a process of another machine was writing is taken for left over.
+#: Seconds after which a temporary file of another machine counts as left over.
 DAY = 86400.0
-#: How safetensors says the system's number, since 0.6 and before.
+#: errno in the messages of safetensors, since 0.6 and before.
 FOREIGN = re.compile(r"(?:\(os error |\bOs \{ code: )([0-9]+)")
 LEFT_OVER = re.compile(r"\..*\.([0-9a-f]{8})-([0-9]{1,10})\.tmp", re.DOTALL)
 
 
 class Unwritten(OSError):
-    """A file could not be written; `errno` says why, as the system does."""
+    """A file could not be written; `errno` is the system's."""
 
     def __init__(self, text: str, number: int) -> None:
         super().__init__(text)
@@ -53,7 +53,7 @@ def atomic(path: str | Path, size: int | None = None) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it over `path` when the block ends well, remove it otherwise.
 
     Args:
-        size: bytes that are going to be written, if that is known: it is said where they do not fit.
+        size: bytes to write, if known; shown in the error where they do not fit.
 
     Raises:
         Unwritten: the disk is full, there is no permission, ...
@@ -67,53 +67,53 @@ def atomic(path: str | Path, size: int | None = None) -> Iterator[Path]:
         temporary.replace(path)
         _sync(path.parent)
     except Exception as error:
-        _remove(temporary)  # first, so that what is free is told without it
+        _remove(temporary)  # first, so that the free space in the message excludes it
         number = _number(error, temporary, path)
         if number is None:
             raise
-        raise Unwritten(_words(path, number, size), number) from None
+        raise Unwritten(_message(path, number, size), number) from None
     finally:
         _remove(temporary)
 
 
 @contextmanager
 def named_where_unwritten(path: Path) -> Iterator[None]:
-    """Of a file that is written bit by bit: the system's error tells neither its name nor what is safe."""
+    """For a file written in parts: name it in a system error, which does not."""
     try:
         yield
     except OSError as error:
         if error.errno not in REASONS:
             raise
-        said = f"{path} cannot be written: {REASONS[error.errno]}; what was complete before is untouched"
-        raise Unwritten(said, error.errno) from None
+        message = f"{path} cannot be written: {REASONS[error.errno]}; what was complete before is untouched"
+        raise Unwritten(message, error.errno) from None
 
 
 def clean(folder: Path) -> None:
-    """Remove what processes that were killed have left of files half written in this folder: those of this machine
-    whose process is gone, and those of another when they are a day old."""
+    """Remove temporary files of killed processes from a folder: those of this machine whose process has ended, and
+    those of other machines that are a day old."""
     for file in folder.iterdir():
-        found = LEFT_OVER.fullmatch(file.name)
+        match = LEFT_OVER.fullmatch(file.name)
         with suppress(OSError):
-            if found is None or file.is_symlink() or not file.is_file():
+            if match is None or file.is_symlink() or not file.is_file():
                 continue
-            here, pid = found[1] == _here(), int(found[2])
+            here, pid = match[1] == _here(), int(match[2])
             if (here and not lives(pid)) or (not here and time.time() - file.stat().st_mtime > DAY):
                 file.unlink()
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
-    """Write bytes, whole or not at all."""
+    """Write bytes atomically."""
     with atomic(path, len(data)) as temporary:
         temporary.write_bytes(data)
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write UTF-8 text, whole or not at all."""
+    """Write UTF-8 text atomically."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: str | Path, content: Any) -> None:
-    """Write JSON with sorted layout kept as given; NaN is refused, because JSON has none."""
+    """Write JSON atomically, keys in their order. Raises ValueError for NaN, which JSON does not have."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
@@ -124,12 +124,12 @@ def sha256(path: str | Path) -> str:
 
 
 def _here() -> str:
-    """This machine in eight letters: the number of a process means nothing on another."""
+    """This machine in eight letters; process numbers differ between machines."""
     return hashlib.sha256(machine().encode()).hexdigest()[:8]
 
 
 def _sync(folder: Path) -> None:
-    """Make the folder's own list of files safe: a file that was renamed is else lost with the power."""
+    """Sync the folder's entries: without it, a rename may be lost in a power cut."""
     try:
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -147,37 +147,37 @@ def _remove(file: Path) -> None:
 
 
 def _number(error: Exception, temporary: Path, path: Path) -> int | None:
-    """Why a write has failed, as the system's number; None for what is no failure to write."""
+    """The errno of a failed write; None for another error."""
     if isinstance(error, OSError):
         if error.filename is not None and Path(os.fsdecode(error.filename)) not in (temporary, path, path.parent):
-            return None  # of another file, which the block reads
+            return None  # of another file, which the block was reading
         number = error.errno
         if number is None and _free(path) == 0:
-            number = errno.ENOSPC  # an image's encoder says only that it failed
+            number = errno.ENOSPC  # Pillow gives no errno
     else:  # a library in another language: safetensors
-        said = FOREIGN.search(str(error))
-        number = int(said[1]) if said else None
+        match = FOREIGN.search(str(error))
+        number = int(match[1]) if match else None
     return number if number in REASONS else None
 
 
-def _words(path: Path, number: int, size: int | None) -> str:
+def _message(path: Path, number: int, size: int | None) -> str:
     free, why = _free(path), REASONS[number]
     if number == errno.ENOENT and path.parent.is_dir():
         why = "its temporary file has gone"
     if number == errno.ENOSPC and free is not None:
         why += f" ({free / 1e6:.1f} MB are free" + (")" if size is None else f", {size / 1e6:.1f} MB are needed)")
     try:
-        there = path.is_file()
-    except OSError:  # a name too long
-        there = False
-    kept = "the file of this name is as it was" if there else "no half of it is left"
-    return f"{path} cannot be written: {why}; what was complete before is untouched: {kept}"
+        exists = path.is_file()
+    except OSError:  # a name that is too long
+        exists = False
+    rest = "the file of this name is as it was" if exists else "no part of it is left"
+    return f"{path} cannot be written: {why}; what was complete before is untouched: {rest}"
 
 
 def _free(path: Path) -> int | None:
-    """Bytes that we may still write beside this path."""
+    """Bytes that this user can write beside this path."""
     try:
-        room = os.statvfs(path.parent)
+        disk = os.statvfs(path.parent)
     except (OSError, AttributeError):
         return None
-    return room.f_bavail * room.f_frsize
+    return disk.f_bavail * disk.f_frsize

@@ -1,4 +1,4 @@
-"""Folders of strangers that something is to be written to."""
+"""Run directories and names that somebody else may have made."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise ValueError where a link in a run directory leads out of it: what is written there would end up elsewhere.
+    """Raise ValueError for a link in a run directory that leads out of it: files would be written elsewhere.
 
-    The directory itself may be a link, for whoever names it knows where it leads; and trackers link their own files.
+    The directory itself may be a link, which its user chose, and trackers link files within it.
     """
     whole = os.path.realpath(folder)
     for here, folders, files in os.walk(folder):  # does not follow links
@@ -17,12 +17,12 @@ def refuse_links(folder: Path) -> None:
             path = Path(here, name)
             if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(whole):
                 raise ValueError(
-                    f"`{path}` is a link that leads out of its run directory: what is written there would end up "
-                    "elsewhere; put what it points to in its place, or take it away"
+                    f"`{path}` is a link that leads out of its run directory, so files would be written elsewhere; "
+                    "replace it by its target, or remove it"
                 )
 
 
 def short(text: str) -> str:
-    """A text for an error message: printable, and no longer than a line."""
+    """A text for an error message: printable, at most 120 characters."""
     plain = "".join(letter if letter.isprintable() else "?" for letter in text[:120])
     return plain if len(text) <= 120 else f"{plain}..."

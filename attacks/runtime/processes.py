@@ -1,4 +1,4 @@
-"""Is the process that left this behind still there? A number alone does not say: numbers are given out again."""
+"""Whether the process that wrote a file is still running. A process number alone does not tell: they are reused."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 import socket
 from pathlib import Path
 
-#: A process that has ended but that nobody has waited for (Z), or that is just going (X, x), does no more work.
+#: States of a process that has ended: zombie (Z) and dead (X, x).
 ENDED = ("Z", "X", "x")
 
 
 @functools.cache
 def machine() -> str:
-    """Where numbers of processes can be compared with ours: host, boot, and namespace of processes. Containers may
-    share the name of their host, but do not see each other's processes."""
+    """Identifies where process numbers are comparable: host, boot and process namespace. Containers may share a host
+    name without seeing each other's processes."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = str(Path("/proc/self/ns/pid").readlink())
@@ -24,22 +24,22 @@ def machine() -> str:
 
 
 def born(pid: int) -> str:
-    """When a process began, in the kernel's own count, which a later process of this number does not share; empty
-    where that cannot be read."""
+    """The start time of a process in kernel ticks, which tells it from a later one of the same number; empty where it
+    cannot be read."""
     stat = _stat(pid)
     return stat[19] if len(stat) > 19 else ""
 
 
 def lives(pid: object, since: object = "") -> bool:
-    """Whether the process of this number on this machine is there, and is the one that began at `since`."""
+    """Whether the process of this number runs on this machine and, if `since` is given, is the one `born` then."""
     if not isinstance(pid, int) or not 0 < pid < 2**31:
         return False
     try:
-        os.kill(pid, 0)  # signal 0 is not sent; it only asks
+        os.kill(pid, 0)  # signal 0 only checks
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # it is there, and another user's
+        pass  # it exists and belongs to another user
     stat = _stat(pid)
     if stat and stat[0] in ENDED:
         return False

@@ -1,4 +1,4 @@
-"""Progress for people: a bar in a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from types import TracebackType
 
 from tqdm import tqdm
 
-#: Without a terminal: a line at every tenth of the way.
+#: Lines per task without a terminal.
 LINES = 10
 
 
 class Progress:
-    """A named count of steps; a context manager. One that is not `shown` is silent."""
+    """A named count of steps; a context manager. It prints nothing unless it is `shown`."""
 
     def __init__(self, name: str, total: int, *, shown: bool = True) -> None:
         self.shown = shown
         self.name, self.total, self.done, self.began = name, total, 0, time.perf_counter()
-        columns, lines = shutil.get_terminal_size()  # 80x24 for a terminal without a size: tqdm would print nothing
+        columns, lines = shutil.get_terminal_size()  # 80x24 where a terminal has no size; tqdm would be silent
         shape = {"ncols": columns, "nrows": lines}
         self.bar = (
             tqdm(total=total, desc=f"{name:<14}", file=sys.stderr, **shape) if shown and sys.stderr.isatty() else None
@@ -35,19 +35,19 @@ class Progress:
             self.bar.close()
 
     def skip(self, steps: int) -> None:
-        """So many steps were done before."""
+        """Count steps of an earlier process."""
         self.done += steps
         if self.bar is not None:
             self.bar.update(steps)
 
     def step(self, **figures: float | None) -> None:
-        """One step more, with its figures; a figure that is None or NaN is left out."""
+        """One step, with figures; those that are None or NaN are left out."""
         self.done += 1
-        words = {name.replace("_", " "): f"{v:.3f}" for name, v in figures.items() if v is not None and v == v}
+        shown = {name.replace("_", " "): f"{v:.3f}" for name, v in figures.items() if v is not None and v == v}
         if self.bar is not None:
-            self.bar.set_postfix(words, refresh=False)
+            self.bar.set_postfix(shown, refresh=False)
             self.bar.update()
         elif self.shown and self.done * LINES // self.total > (self.done - 1) * LINES // self.total:
             seconds = time.perf_counter() - self.began
-            said = "".join(f"  {name} {value}" for name, value in words.items())
-            print(f"{self.name}: {self.done}/{self.total}  {seconds:.1f} s{said}", file=sys.stderr, flush=True)
+            suffix = "".join(f"  {name} {value}" for name, value in shown.items())
+            print(f"{self.name}: {self.done}/{self.total}  {seconds:.1f} s{suffix}", file=sys.stderr, flush=True)

@@ -1,7 +1,6 @@
-"""Signals that ask a run to stop: what it has is written down, and it says how to go on.
+"""Signals that stop a run: it writes a checkpoint and prints the command that resumes it.
 
-Ctrl-C, what a scheduler sends before it ends a job (SIGTERM), and what Slurm sends some time before that where it is
-asked to (SIGUSR1).
+They are Ctrl-C, SIGTERM, which schedulers send before they end a job, and SIGUSR1, which Slurm can send earlier.
 """
 
 from __future__ import annotations
@@ -19,41 +18,41 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1
 
 
 class Stopped(BaseException):
-    """A signal has asked for the end. No `Exception`: what goes on after a fault must not go on after this.
+    """A signal has stopped the run. No `Exception`: code that continues after an error must not continue after this.
 
-    `code` is the exit code that shells expect of it: 130 of Ctrl-C, 143 of SIGTERM, 138 of SIGUSR1."""
+    `code` is the exit code that shells expect: 130 of Ctrl-C, 143 of SIGTERM, 138 of SIGUSR1."""
 
     def __init__(self, number: int, out: Path) -> None:
-        super().__init__(number, out)  # both, or it could not be pickled for the process that waits for this one
+        super().__init__(number, out)  # both, or the parent process could not unpickle it
         self.number, self.out, self.code = number, out, 128 + number
 
     def __str__(self) -> str:
         if (self.out / "metrics.json").exists():
-            said = "the run had come to its end"
+            state = "the run had finished"
         elif (self.out / "manifest.json").exists():
-            said = f"go on with: {_starter()} {shlex.quote(f'resume={self.out}')}"
+            state = f"go on with: {_starter()} {shlex.quote(f'resume={self.out}')}"
         else:
-            said = "nothing was begun"
-        return f"stopped by {signal.Signals(self.number).name}; {said}"
+            state = "the run had not begun"
+        return f"stopped by {signal.Signals(self.number).name}; {state}"
 
 
 def _starter(environment: Mapping[str, str] = os.environ) -> str:
-    """The command that starts as many processes as there are now: with fewer it would be another run."""
+    """The command that starts the same number of processes, which is part of a run's identity."""
     count = environment.get("WORLD_SIZE", "1")
     if count == "1":
         return "python -m attacks.run"
     if environment.get("LOCAL_WORLD_SIZE") == count:
         return f"torchrun --standalone --nproc-per-node {count} -m attacks.run"
-    return "torchrun with the flags of before, -m attacks.run"
+    return "torchrun with the same flags, -m attacks.run"
 
 
 @contextmanager
 def stoppable(out: Path) -> Iterator[None]:
-    """While the block works on the run in the directory `out`, the signals raise `Stopped`, at once and wherever the
-    main thread is, but once only: the second one must not tear the file that is written because of the first.
-    Elsewhere than in the main thread signals cannot be caught, and stay as they are.
+    """Within the block, which works on the run directory `out`, the first signal raises `Stopped` in the main thread
+    at once; later ones are ignored, so that they cannot tear the checkpoint. In another thread signals cannot be
+    caught, and keep their handlers.
 
-    An exception that a signal raises may land where Python drops it (a finaliser); so the block ends with it anyway.
+    Python drops an exception that a signal raises within a finaliser, so the block raises it once more at its end.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -65,15 +64,15 @@ def stoppable(out: Path) -> Iterator[None]:
             caught.append(Stopped(number, out))
             raise caught[0]
 
-    before = {number: signal.signal(number, stop) for number in SIGNALS}
+    previous = {number: signal.signal(number, stop) for number in SIGNALS}
     try:
         yield
         if caught:
             raise caught[0]
     except Exception:
-        if caught:  # what the signal has broken on its way is not the news
+        if caught:  # this error is a consequence of the signal
             raise caught[0] from None
         raise
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

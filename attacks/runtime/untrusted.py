@@ -1,4 +1,4 @@
-"""Reading what somebody else may have written: a value is what it should be, or None."""
+"""Reading files that somebody else may have written: a value has the expected type, or is None."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: No run of ours says as much; a larger file is not read, and a longer word not shown in full.
+#: Limits far above what a run writes: larger files are not read, longer words are cut.
 MOST_BYTES, MOST_LETTERS = 64 * 2**20, 120
 
 
 def text(path: Path) -> str:
     """The text of a file. Raises ValueError or OSError."""
-    if not path.is_file():  # a pipe would be waited for
+    if not path.is_file():  # reading a pipe would block
         raise ValueError(f"there is no `{path.name}`")
     with path.open("rb") as file:
-        held = file.read(MOST_BYTES + 1)
-    if len(held) > MOST_BYTES:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
         raise ValueError(f"`{path.name}` is larger than {MOST_BYTES // 2**20} MiB")
-    return held.decode("utf-8")
+    return data.decode("utf-8")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -34,26 +34,26 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def mapping(found: object) -> Mapping[str, Any]:
+def mapping(value: object) -> Mapping[str, Any]:
     """A mapping; an empty one for anything else."""
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
-def number(found: object) -> float | None:
-    """A finite number, and nothing that only looks like one."""
-    if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) < 1e300:
+def number(value: object) -> float | None:
+    """A finite number, no bool."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
         return None
-    return float(found) if math.isfinite(found) else None
+    return float(value) if math.isfinite(value) else None
 
 
-def count(found: object) -> int | None:
-    """A whole number."""
-    return found if isinstance(found, int) and not isinstance(found, bool) and abs(found) < 2**63 else None
+def count(value: object) -> int | None:
+    """An integer of 64 bits."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else None
 
 
-def word(found: object) -> str:
-    """Text on one line, not too long."""
-    if not isinstance(found, str | int | float):
-        return "" if found is None else "?"
-    text = " ".join(str(found)[: 10 * MOST_LETTERS].split())
+def word(value: object) -> str:
+    """Text on one line of bounded length."""
+    if not isinstance(value, str | int | float):
+        return "" if value is None else "?"
+    text = " ".join(str(value)[: 10 * MOST_LETTERS].split())
     return text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 1] + "…"

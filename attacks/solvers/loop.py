@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.batch_norm import settles
-from attacks.encoders.engine import engine_agree, fall_back
+from attacks.encoders.engine.fallback import engine_agree, fall_back
 from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.adaptive import Adaptive, Views
 from attacks.eot.estimate import Estimate, combined
@@ -26,12 +26,12 @@ from attacks.eot.problem import STEPS, Options, Problem
 from attacks.eot.protocols import Adversarial, Objective, Optimiser, Penalty, Perturbation
 from attacks.objectives.penalties import penalised
 from attacks.runtime.distributed import ALONE, World
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from attacks.solvers.checks import DEAD, budgeted, checked, watched_over
 from transforms import stream
 
 
-@kept
+@stored("loop_state")
 class LoopState(NamedTuple):
     """All that the next step depends on, besides the problem and the options: a value, from which `attack` resumes to
     the bit."""
@@ -49,7 +49,7 @@ class LoopState(NamedTuple):
     generator: Tensor | None = None  # of a search
 
 
-@kept
+@stored("step")
 class Step(NamedTuple):
     """After step `index`: the perturbation, the estimate that led there (it belongs to the perturbation *before* the
     step), the encoder passes (forward and backward of one view) so far, which images took part (N,), and whether this

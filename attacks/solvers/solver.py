@@ -17,7 +17,7 @@ from attacks.eot.bank import Bank, bank
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Objective, Perturbation
 from attacks.eot.risk import Risk
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from attacks.solvers.loop import LoopState, Step, Steps, merged
 from attacks.solvers.search import loop_of
 from transforms import stream
@@ -29,7 +29,7 @@ VIEWS = 64
 COMPARISONS = 10
 
 
-@kept
+@stored("best")
 class Best(NamedTuple):
     """The best perturbation so far (of each picture, or the one that all share), the loss of each picture under it on
     the bank (N,), the step that it comes from (N,), and the last comparison's loss (N,)."""
@@ -40,7 +40,7 @@ class Best(NamedTuple):
     latest: Tensor
 
 
-@kept
+@stored("solve_state")
 class SolveState(NamedTuple):
     """All that the next step of `watch` depends on: the restart, the pictures (R,) that take part in it, the state of
     the loop, the last step of the previous restart and the latest one, the best, which pictures have moved since the

@@ -23,7 +23,7 @@ from attacks.objectives.embedding import Toward
 from attacks.objectives.retrieval import Retrieval, alike
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.square import Square
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from attacks.solvers.loop import Step
 from attacks.solvers.solver import Best, SolveState, compare, watch
 
@@ -65,7 +65,7 @@ def members(known: Known, nearest: int, aim: Aim, optimiser: Optimiser | Propose
     ]
 
 
-@kept
+@stored("suite_state")
 class SuiteState(NamedTuple):
     """All that the next step of a suite depends on: the member, the state of its run, the best of all that have
     ended, and the encoder passes of those before it."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 
 
-@kept
+@stored("trace")
 class Trace(NamedTuple):
     """One line of `steps.csv`. `attack` is the optimiser, or the member of a suite. `objective` is the mean loss (of
     `toward`, the cosine itself); `held_out` that on the fixed bank that chooses the best iterate, as of the last

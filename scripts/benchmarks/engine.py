@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from attacks import EOT
-from attacks.encoders.engine import Choice, Decision, Trial, choose, describe, keep_freed_memory, prepare
+from attacks.encoders.engine import Choice, Decision, Trial, describe, keep_freed_memory, prepare
+from attacks.encoders.engine.tuner import choose
 
 from .case import PIPELINE, Case, case
 from .memory import MIB, in_fresh_process, peak

@@ -154,7 +154,7 @@ def test_what_cannot_work_is_named_by_its_key(encoder, layers, message):
 
 
 def test_an_encoder_that_is_compared_in_its_own_way_has_no_others():
-    with pytest.raises(ValueError, match="a Phash says itself how its features are compared"):
+    with pytest.raises(ValueError, match="a Phash defines how its features are compared"):
         Features(Phash(), ["output"])
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from attacks.encoders.image_encoder import ImageEncoder, Origin, probed
 from attacks.encoders.preprocess import Preprocess
-from attacks.encoders.request import Request, fetching, fill_from, library, unseen
+from attacks.encoders.request import Request, fetching, fill_from, unseen
 
 FILES = {
     **dict.fromkeys(("w.safetensors", "W.SafeTensors", "w.pt", "w.pth.tar", "a/b", "./x", "~/w.pt", "/w.bin"), True),
@@ -119,17 +119,6 @@ def test_what_is_no_failed_download_is_left_as_it_is(fails, kind):
     with pytest.raises(kind) as caught, fetching("weights of x"):
         fails()
     assert "could not be fetched" not in str(caught.value)
-
-
-def test_a_library_that_is_missing_or_broken_is_one_line(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"needs no_such_lib, .*viewproof\[timm\]"):
-        library("no_such_lib", "timm")
-    with pytest.raises(ValueError, match=r"needs no_such_lib\.models, which is not installed"):
-        library("no_such_lib.models", "timm")
-    (tmp_path / "half_a_lib.py").write_text("import what_it_wants")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match=r"half_a_lib cannot be imported: .*what_it_wants.*viewproof\[timm\]"):
-        library("half_a_lib", "timm")
 
 
 def encoder(network, **fields):

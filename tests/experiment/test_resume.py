@@ -71,7 +71,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bytes(whole, stopped, monkeyp
         (lambda folder: (folder / "manifest.json").unlink(), "nothing was begun"),
         (lambda folder: (folder / "manifest.json").write_text("[]"), "has no `config`"),
         (lambda folder: (folder / "metrics.json").write_text("{}"), "is finished"),
-        (lambda folder: (folder / "checkpoint" / FIRST).write_bytes(b"no"), "cannot be taken up"),
+        (lambda folder: (folder / "checkpoint" / FIRST).write_bytes(b"no"), "cannot use"),
         (
             lambda folder: edited(folder, lambda said: said["config"]["attack"].update(steps=3)),
             "attack.steps was 2 and is 3",

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from attacks import run as program
-from attacks.encoders.engine import Decision, measure
+from attacks.encoders.engine import Decision, tuner
 from attacks.experiment.tuning import earlier
 
 SHORT = ["config=smoke", "attack.steps=2", "evaluate.views=4", "evaluate.refine=1", "data.count=2"]
@@ -55,9 +55,8 @@ def test_a_short_run_is_not_worth_measuring(job):
 
 @pytest.mark.slow
 def test_what_is_measured_is_written_down_and_can_be_given_back(job, monkeypatch, capsys):
-    monkeypatch.setattr(measure, "SHORT", 0.0)
-    monkeypatch.setattr("attacks.encoders.engine.tuner.BUDGET", 1e9)
-    monkeypatch.setattr("attacks.encoders.engine.measure.BUDGET", 1e9)
+    monkeypatch.setattr(tuner, "SHORT", 0.0)
+    monkeypatch.setattr(tuner, "BUDGET", 1e9)
     code, measured = job("a", "engine=auto", "engine.compile=false")
     assert code == 0
     found = engine(measured)
@@ -70,7 +69,7 @@ def test_what_is_measured_is_written_down_and_can_be_given_back(job, monkeypatch
     said = capsys.readouterr().err
     assert "rounding" in said and "sampling noise" in said
     assert f"note: engine: {' '.join(found['settings'])}" in said
-    monkeypatch.setattr(measure, "choose", None)  # nothing is measured again
+    monkeypatch.setattr("attacks.experiment.tuning.choose", None)  # nothing is measured again
     again = {"words": found["settings"], "run": [f"engine.reuse={measured}"]}
     for name, words in again.items():
         code, repeated = job(name, "engine=auto", *words)

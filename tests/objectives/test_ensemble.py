@@ -7,7 +7,8 @@ from torch import nn
 
 from attacks import EOT, PGD, Away, Linf, Toward, attack, bank, load_encoder
 from attacks.data.gallery import tiles
-from attacks.encoders.engine.precision import half_pass, make_low
+from attacks.encoders.engine.fallback import half_pass
+from attacks.encoders.engine.precision import make_low
 from attacks.encoders.layers import Layers
 from attacks.encoders.preprocess import Preprocess
 from attacks.eot.estimate import Estimate, combined

@@ -247,7 +247,7 @@ def test_arguments_out_of_range_are_named(make, named):
 
 def test_lpips_without_its_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "lpips", None)
-    with pytest.raises(ImportError, match=r'pip install "viewproof\[lpips\]"'):
+    with pytest.raises(ValueError, match=r'pip install "viewproof\[lpips\]"'):
         LPIPS(1.0)
 
 

@@ -1,4 +1,4 @@
-"""Tasks that are kept, and the place of the one in hand."""
+"""Stored results of tasks, and the state of a running one."""
 
 import os
 import pickle
@@ -26,41 +26,41 @@ def test_a_task_is_done_once(checkpoint, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["task.safetensors"]
 
 
-def test_what_is_kept_of_a_run_is_of_no_use_to_another(checkpoint, tmp_path):
+def test_files_of_another_run_are_refused(checkpoint, tmp_path):
     checkpoint.once("task", lambda: 1)
     with pytest.raises(ValueError, match="another run"):
         Checkpoint(tmp_path, "other").once("task", lambda: 2)
 
 
-def test_nowhere_keeps_nothing():
+def test_without_a_folder_nothing_is_stored():
     assert [NOWHERE.once("task", lambda at=at: at) for at in range(3)] == [0, 1, 2]
-    with NOWHERE.going("task") as going:
-        going.at(lambda: 1)
-    assert NOWHERE.going("task").start is None and not NOWHERE.has("task")
+    with NOWHERE.task("task") as task:
+        task.update(lambda: 1)
+    assert NOWHERE.task("task").state is None and not NOWHERE.has("task")
 
 
-def test_a_task_takes_its_parts_along(checkpoint, tmp_path):
+def test_a_finished_task_drops_its_parts(checkpoint, tmp_path):
     def make():
         inner = checkpoint.under("task")
         inner.once("part", lambda: 1)
-        with inner.going("walk") as going:
+        with inner.task("walk") as task:
             for at in range(4):
-                going.at(lambda at=at: at)
+                task.update(lambda at=at: at)
         assert {path.name for path in tmp_path.iterdir()} == {"task.part.safetensors", "task.walk.now.safetensors"}
         return 2
 
-    checkpoint.once("task.other", lambda: 0)  # no part of `task`, but for its name: it is one of its parts
+    checkpoint.once("task.other", lambda: 0)  # by its name a part of `task`
     checkpoint.drop("task.")
     assert checkpoint.once("task", make) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["task.safetensors"]
 
 
 def walk(checkpoint, until, error=KeyboardInterrupt):
-    """Ten steps, the places of which are written every second one, and the last when an exception comes."""
-    with checkpoint.going("walk") as going:
-        begin = 0 if going.start is None else going.start
+    """Ten steps; the state is written every second one, and the last one after an exception."""
+    with checkpoint.task("walk") as task:
+        begin = 0 if task.state is None else task.state
         for at in range(begin, 10):
-            going.at(lambda at=at: at + 1)
+            task.update(lambda at=at: at + 1)
             if at + 1 == until:
                 raise error
     return begin
@@ -68,24 +68,24 @@ def walk(checkpoint, until, error=KeyboardInterrupt):
 
 @pytest.mark.parametrize("until", range(1, 10))
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, Stopped(signal.SIGTERM, None)], ids=range(3))
-def test_an_exception_finds_the_last_place_written(checkpoint, until, error):
+def test_an_exception_stores_the_latest_state(checkpoint, until, error):
     with pytest.raises(type(error) if isinstance(error, BaseException) else error):
         walk(checkpoint, until, error)
-    assert checkpoint.going("walk").start == until
+    assert checkpoint.task("walk").state == until
     assert walk(checkpoint, 0) == until
 
 
-def test_a_place_is_written_as_often_as_asked(tmp_path, monkeypatch):
+def test_the_state_is_written_at_the_set_intervals(tmp_path, monkeypatch):
     written, now = [], [0.0]
     monkeypatch.setattr(attacks.runtime.checkpoint, "write", lambda path, value, key: written.append(value))
     monkeypatch.setattr(attacks.runtime.checkpoint.time, "monotonic", lambda: now[0])
 
     def walked(**pace):
         written.clear()
-        with Checkpoint(tmp_path, "key", **pace).going("walk") as going:
+        with Checkpoint(tmp_path, "key", **pace).task("walk") as task:
             for at in range(10):
                 now[0] += 1
-                going.at(lambda at=at: at)
+                task.update(lambda at=at: at)
         return list(written)
 
     assert walked() == []
@@ -95,25 +95,25 @@ def test_a_place_is_written_as_often_as_asked(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_stops_once_and_leaves_things_as_they_were(tmp_path, number):
+def test_a_signal_stops_once_and_handlers_are_restored(tmp_path, number):
     before = [signal.getsignal(each) for each in SIGNALS]
     with pytest.raises(Stopped) as caught, stoppable(tmp_path):
         try:
             os.kill(os.getpid(), number)
         finally:
-            os.kill(os.getpid(), signal.SIGTERM)  # while things are put away
+            os.kill(os.getpid(), signal.SIGTERM)  # during the clean-up
     assert caught.value.code == 128 + number and [signal.getsignal(each) for each in SIGNALS] == before
-    assert str(caught.value) == f"stopped by {signal.Signals(number).name}; nothing was begun"
+    assert str(caught.value) == f"stopped by {signal.Signals(number).name}; the run had not begun"
 
 
-def test_how_to_go_on_is_said_as_a_shell_wants_it_and_not_of_a_run_at_its_end(tmp_path):
+def test_the_resume_command_is_quoted_and_absent_for_a_finished_run(tmp_path):
     folder = tmp_path / "my run, 2"
     folder.mkdir()
     stop = Stopped(signal.SIGTERM, folder)
     (folder / "manifest.json").touch()
     assert shlex.split(str(stop))[-1] == f"resume={folder}"
     (folder / "metrics.json").touch()
-    assert str(stop) == "stopped by SIGTERM; the run had come to its end"
+    assert str(stop) == "stopped by SIGTERM; the run had finished"
 
 
 def test_a_signal_is_not_lost_in_a_finaliser_or_behind_another_error(tmp_path):
@@ -139,12 +139,12 @@ def test_a_signal_is_not_lost_in_a_finaliser_or_behind_another_error(tmp_path):
         sys.unraisablehook = hook
 
 
-def test_what_stopped_a_worker_can_be_told_to_its_parent(tmp_path):
+def test_stopped_can_be_pickled(tmp_path):
     again = pickle.loads(pickle.dumps(Stopped(signal.SIGTERM, tmp_path)))
-    assert again.code == 143 and str(again) == "stopped by SIGTERM; nothing was begun"
+    assert again.code == 143 and str(again) == "stopped by SIGTERM; the run had not begun"
 
 
-def test_in_another_thread_signals_stay_as_they_are(tmp_path):
+def test_in_another_thread_handlers_stay(tmp_path):
     seen = []
 
     def work():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attacks.runtime.tracking import trackers as choose
+from attacks.runtime.tracking.trackers import one_line
 from attacks.schema import presets
 from attacks.schema.secrets import masked, refuse_credentials
 from tests.run.test_run import call
@@ -79,7 +79,7 @@ def test_an_address_is_masked_and_refused(address):
     assert CANARY not in masked(whole) and masked(whole).startswith("cannot reach ") and "***@" in masked(whole)
     with pytest.raises(ValueError, match="holds the name or password"):
         refuse_credentials(whole, "`tracker.uri`")
-    assert CANARY not in choose._said(ConnectionError(whole))
+    assert CANARY not in one_line(ConnectionError(whole))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How an encoder is run: its layout, precision, folding, compilation and chunk, chosen by measurement."""
+"""How an encoder is run: its layout, precision, folding, compilation and chunk. `engine.tuner` measures which."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from attacks.encoders.engine.fallback import (
     in_float32,
 )
 from attacks.encoders.engine.fold import foldable
-from attacks.encoders.engine.measure import choose
 from attacks.encoders.engine.memory import free_memory, keep_freed_memory
 from attacks.encoders.engine.precision import Overflow
 from attacks.encoders.engine.prepare import prepare
@@ -23,7 +22,6 @@ __all__ = [
     "Measurement",
     "Overflow",
     "Trial",
-    "choose",
     "describe",
     "engine_agree",
     "engine_reset",

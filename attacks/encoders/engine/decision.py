@@ -1,8 +1,8 @@
-"""How an encoder is run. None of it changes what is computed, but for the rounding of a lower precision."""
+"""How an encoder is run. Apart from the rounding of a lower precision, the results are the same."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +16,7 @@ PRECISIONS = ("float32", "mixed", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Decision:
-    """The five settings of an engine; the defaults leave an encoder as it came.
+    """The five settings of an engine; the defaults leave an encoder as it is.
 
     Args:
         layout: how a batch lies in memory: NCHW, or NHWC ("channels_last"), which most convolutions prefer.
@@ -48,7 +48,7 @@ class Decision:
             raise ValueError(f"`chunk` must be a whole number of views, at least 1; got {self.chunk!r}")
 
     def settings(self) -> list[str]:
-        """The words that ask for exactly this on a command line: "engine.layout=channels_last", ..."""
+        """The same as arguments of a command line: "engine.layout=channels_last", ..."""
         return [f"engine.{name}={str(value).lower()}" for name, value in self.to_dict().items()]
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Decision:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Decision:
-        """The inverse of `to_dict`; what is left out has its default. Raises ValueError for an unknown name."""
+        """The inverse of `to_dict`, with defaults for missing names. Raises ValueError for an unknown name."""
         for name in values:
             if name not in SETTINGS:
                 raise ValueError(f"`{name}` is no setting of an engine; known are {', '.join(SETTINGS)}")
@@ -82,11 +82,10 @@ class Measurement:
     Args:
         name: what it tries: "start", "channels_last", "fold", "bfloat16", "chunk 16", ...
         settings: all five, as `Decision.to_dict`.
-        ms: milliseconds for each view, forward and backward; the median of its rounds.
+        ms: milliseconds per view, forward and backward; the median of its rounds.
         rounding: the error of its gradient against float32, root mean square over images of the L2 norm.
         noise: the sampling noise of the step in the same unit.
-        ratio: (rounding / noise)^2, what the rounding adds to the noise's power.
-        cosine: of its gradient with that of float32, the mean over images.
+        ratio: (rounding / noise)^2, what rounding adds to the noise's power.
         taken: whether it became the best.
         why: the verdict in words.
     """
@@ -97,7 +96,6 @@ class Measurement:
     rounding: float | None = None
     noise: float | None = None
     ratio: float | None = None
-    cosine: float | None = None
     taken: bool = False
     why: str = ""
 
@@ -105,9 +103,18 @@ class Measurement:
         """Plain values, for JSON."""
         return asdict(self)
 
+    def __str__(self) -> str:
+        """A line for a terminal."""
+        figures = [] if self.ms is None else [f"{self.ms:.3g} ms/view"]
+        if self.rounding is not None:
+            noise = "unknown" if self.noise is None else f"{self.noise:.2g}"
+            share = "" if self.ratio is None else f" ({self.ratio:.1%} of its power)"
+            figures.append(f"rounding {self.rounding:.2g}, sampling noise {noise}{share}")
+        return f"{'+' if self.taken else '-'} {self.name}: {', '.join(figures)}{'; ' if figures else ''}{self.why}"
+
 
 class Choice(NamedTuple):
-    """The settings chosen, and what was measured on the way, in order."""
+    """The settings chosen, and the measurements that led there, in order."""
 
     decision: Decision
     measurements: tuple[Measurement, ...]
@@ -115,17 +122,4 @@ class Choice(NamedTuple):
 
 def describe(choice: Choice) -> list[str]:
     """Lines for a terminal: each measurement, and the settings chosen."""
-    lines = []
-    for m in choice.measurements:
-        words = ", ".join(_figures(m))
-        lines.append(f"{'+' if m.taken else '-'} {m.name}: {words}{'; ' if words else ''}{m.why}")
-    return [*lines, "engine: " + " ".join(choice.decision.settings())]
-
-
-def _figures(m: Measurement) -> Iterator[str]:
-    if m.ms is not None:
-        yield f"{m.ms:.3g} ms/view"
-    if m.rounding is not None:
-        noise = "unknown" if m.noise is None else f"{m.noise:.2g}"
-        share = "" if m.ratio is None else f" ({m.ratio:.1%} of its power)"
-        yield f"rounding {m.rounding:.2g}, sampling noise {noise}{share}"
+    return [*map(str, choice.measurements), "engine: " + " ".join(choice.decision.settings())]

@@ -1,8 +1,8 @@
-"""What a prepared encoder remembers from one pass to the next, and its way back to full precision.
+"""A prepared encoder, its state between passes, and its fall back to float32.
 
-A lower precision that overflows makes a loss or a gradient that is not finite, where float32 has a number. The rest
-is then done in float32. What an encoder remembers is a part of where an attack stands: it is read, kept beside the
-perturbation, and set again when the attack goes on.
+Where a lower precision overflows, a loss or a gradient is not finite although float32 has a number: the rest of the
+run is then done in float32. This state belongs to that of the attack: it is stored beside the perturbation and
+restored when the attack is resumed.
 """
 
 from __future__ import annotations
@@ -10,22 +10,67 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from typing import TypeVar
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from attacks.encoders.engine.precision import SCALE
-from attacks.encoders.engine.prepare import Prepared
+from attacks.encoders.engine.decision import Decision
+from attacks.encoders.engine.precision import SCALE, LossScale
+from attacks.encoders.tree import Tree, mapped
 from attacks.runtime.distributed import World
 
+Encoder = Callable[..., Tree]  # (N,3,H,W) in [0,1] -> (N,D), or several of them
 Result = TypeVar("Result")
 State = dict[str, float | int | bool]
 
+HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Prepared:
+    """Images to embeddings, in the layout and precision of a decision; in float32 after a fall back.
+
+    Args:
+        run: the encoder, changed as the decision says.
+        make_exact: makes the same encoder in float32, when it is first needed.
+    """
+
+    def __init__(self, run: Encoder, decision: Decision, make_exact: Callable[[], Encoder]) -> None:
+        self.run, self.decision, self.make_exact = run, decision, make_exact
+        self.scale = LossScale()
+        self.fell_back = self.warned = False
+
+    @cached_property
+    def exact(self) -> Encoder:
+        """The same in float32."""
+        return self.make_exact()
+
+    def __call__(self, images: Tensor, **draws: Any) -> Tree:
+        if self.fell_back:
+            return self.exact(images, **draws)
+        dtype, precision = images.dtype, self.decision.precision
+        if self.decision.layout == "channels_last":
+            images = images.contiguous(memory_format=torch.channels_last)
+        if precision not in HALVES:
+            return self.run(images, **draws)
+        scaled = precision == "float16"
+        features = half_pass(self.run, self.scale.enter(images) if scaled else images, HALVES[precision], **draws)
+        features = mapped(features, lambda leaf: leaf.to(dtype))
+        return mapped(features, self.scale.leave) if scaled else features
+
+
+def half_pass(run: Encoder, images: Tensor, dtype: torch.dtype, **draws: Any) -> Tree:
+    """A pass under autocast: of a module from the first layer of `make_low` on, of a plain callable as a whole."""
+    # Of a module it is entered disabled: `make_low` enables it, and the context restores the state.
+    whole = not isinstance(run, nn.Module)
+    with torch.autocast(images.device.type, dtype, enabled=whole, cache_enabled=False):
+        return run(images.float(), **draws)
+
 
 def prepared(encoder: object) -> Prepared | None:
-    """The engine's own object within what only counts or narrows it (see `attacks.experiment.arms.Counted`); None
-    where an encoder runs as it came."""
+    """The `Prepared` within wrappers that only count or select (see `attacks.experiment.arms.Counted`); None where an
+    encoder runs unchanged."""
     while not isinstance(encoder, Prepared):
         if encoder is None or isinstance(encoder, nn.Module):
             return None
@@ -35,15 +80,14 @@ def prepared(encoder: object) -> Prepared | None:
 
 
 def engine_state(encoder: object) -> State:
-    """What the engine remembers of an encoder: whether it has fallen back to float32, and the loss scale of float16.
-    Empty for an encoder that remembers nothing."""
+    """An encoder's state: whether it has fallen back to float32, and the loss scale of float16. Empty for an encoder
+    without state."""
     own = prepared(encoder)
     return {} if own is None else {"fell_back": own.fell_back, "scale": own.scale.value}
 
 
 def engine_restore(encoder: object, state: Mapping[str, float | int | bool]) -> None:
-    """Set what `engine_state` has read, on the same encoder under the same decision. Raises ValueError for a state of
-    another."""
+    """Restore an `engine_state` of the same encoder under the same decision. Raises ValueError for another."""
     own = prepared(encoder)
     if set(state) != set(engine_state(encoder)):
         raise ValueError(
@@ -55,13 +99,13 @@ def engine_restore(encoder: object, state: Mapping[str, float | int | bool]) -> 
 
 
 def engine_reset(encoder: object) -> None:
-    """Forget, as before the first pass: so that what a batch gives does not hang on the batches before it."""
+    """The state before the first pass, so that the results of a batch do not depend on earlier batches."""
     if prepared(encoder) is not None:
         engine_restore(encoder, {"fell_back": False, "scale": SCALE})
 
 
 def engine_agree(encoder: object, world: World) -> None:
-    """The least loss scale of all processes for all of them; every process must call it."""
+    """Set the smallest loss scale of all processes on each of them; every process must call it."""
     own = prepared(encoder)
     if own is not None and own.decision.precision == "float16":
         own.scale.value = float(world.least(int(own.scale.value)))
@@ -69,15 +113,15 @@ def engine_agree(encoder: object, world: World) -> None:
 
 @contextmanager
 def in_float32(encoder: object) -> Iterator[None]:
-    """Inside, an encoder answers as after a fall back."""
-    own, before = prepared(encoder), engine_state(encoder)
+    """Within, an encoder runs as after a fall back."""
+    own, state = prepared(encoder), engine_state(encoder)
     if own is not None:
         own.fell_back = True
     try:
         yield
     finally:
         if own is not None:
-            own.fell_back = bool(before["fell_back"])
+            own.fell_back = bool(state["fell_back"])
 
 
 def fall_back(encoder: object, run: Callable[[], Result], finite: Callable[[Result], bool]) -> Result | None:
@@ -98,7 +142,7 @@ def fall_back(encoder: object, run: Callable[[], Result], finite: Callable[[Resu
         own.warned = True
         warnings.warn(
             f"`engine.precision={own.decision.precision}` gives a loss or a gradient that is not finite, and float32 "
-            "does not: from here on it is float32, which is slower (engine.precision=float32 says so from the start)",
+            "does not: from here on it is float32, which is slower (engine.precision=float32 avoids the warning)",
             stacklevel=2,
         )
     return exact

@@ -1,7 +1,7 @@
 """Batch norms in evaluation mode are affine maps, and can be part of the layer before them (Jacob et al. 2018).
 
-A trace of the graph tells which layer feeds a batch norm and nothing else. Only the modules are changed then; the
-encoder's own `forward` still runs, so whatever it decides from shapes or dtypes stays as it was.
+A trace of the graph finds the layers that feed a batch norm and nothing else. Only these modules are changed; the
+encoder's own `forward` still runs, so its decisions from shapes or dtypes stay the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Pair = tuple[str, str]  # the names of a layer and of the batch norm after it
 
 
 def foldable(encoder: Callable[[Tensor], Tensor]) -> int:
-    """How many batch norms `fold` can fold."""
+    """The number of batch norms that `fold` can fold."""
     return len(_pairs(encoder)) if isinstance(encoder, nn.Module) else 0
 
 
@@ -46,7 +46,7 @@ def fold(module: nn.Module) -> None:
 
 
 class _Folded(nn.Module):
-    """Where a batch norm was. A linear layer's batch norm normalises its outputs only if there is no axis between."""
+    """In place of a batch norm, which normalises a linear layer's outputs only if there is no axis between."""
 
     def __init__(self, dims: int) -> None:
         super().__init__()
@@ -66,10 +66,10 @@ def _pairs(module: nn.Module) -> list[Pair]:
 
 
 def _search(module: nn.Module, prefix: str) -> Iterator[Pair]:
-    """The pairs of the largest parts that can be traced."""
+    """The pairs in the largest traceable parts."""
     try:
         graph = fx.Tracer().trace(module)
-    except Exception:  # tracing runs the encoder's code on stand-ins, and any error may come of it
+    except Exception:  # tracing runs the encoder's code on proxies, which may raise anything
         if type(module) is nn.Sequential:
             names = [name for name, _ in module.named_children()]
             yield from ((prefix + f, prefix + s) for f, s in pairwise(names))
@@ -88,7 +88,7 @@ def _search(module: nn.Module, prefix: str) -> Iterator[Pair]:
 
 
 def _fits(layer: nn.Module, norm: nn.Module) -> bool:
-    """Whether `norm` after `layer` is an affine map of its channels, and nothing else hangs on the two."""
+    """Whether `norm` after `layer` is an affine map of its channels, and neither has other hooks."""
     if type(layer) in CONVOLUTIONS:
         matches = type(norm) is CONVOLUTIONS[type(layer)] and layer.out_channels == norm.num_features
     else:

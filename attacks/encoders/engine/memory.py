@@ -1,4 +1,4 @@
-"""How much memory is free, and how much a view holds between its forward and its backward pass."""
+"""Free memory, and the memory that a view needs between its forward and its backward pass."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ADAPTED = {M_TRIM_THRESHOLD: 2**26, M_TOP_PAD: 2**17, M_MMAP_MAX: 2**16, M_MMAP_
 
 
 def keep_freed_memory(keep: bool = True) -> bool:
-    """Let this process keep freed memory from now on; the peak stays what it is, but nothing is given back before the
-    process ends. With `keep` false, back to what glibc adapts itself to.
+    """Let this process keep freed memory instead of returning it to the system; the peak does not change. With `keep`
+    false, restore what glibc adapts itself to.
 
-    Returns whether the C library is glibc and did as asked; elsewhere nothing happens.
+    Returns whether this worked; with another C library than glibc nothing happens.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
@@ -33,12 +33,12 @@ def keep_freed_memory(keep: bool = True) -> bool:
     return all(done)
 
 
-#: Of what is free, a chunk may use this share: workspaces and other programs need some too.
+#: Share of the free memory that a chunk may use; workspaces and other programs need the rest.
 SHARE = 0.5
 
 
 def free_memory(device: torch.device, root: Path = Path("/")) -> int | None:
-    """Bytes that `device` has free; on Linux no more than the control group allows. None where nobody can say.
+    """Free bytes of `device`; on Linux at most what the control group allows. None where that is unknown.
 
     `root` is where /proc and /sys are mounted.
     """
@@ -61,7 +61,7 @@ def _available(root: Path) -> int | None:
 
 
 def _groups(root: Path) -> Iterator[int | None]:
-    """What each control group above this process leaves, version 2 and version 1."""
+    """The free bytes of each control group of this process, version 2 and version 1."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -92,7 +92,7 @@ def _left(limit: Path, used: Path, stat: Path, cache: str) -> int | None:
 
 
 class Held:
-    """Bytes that autograd holds of the pass with the most: weights not counted, and no storage twice."""
+    """Bytes that autograd saves in its largest pass, without weights, each storage counted once."""
 
     def __init__(self) -> None:
         self.most = self._now = 0
@@ -116,7 +116,7 @@ class Held:
 
 @contextmanager
 def watch(device: torch.device) -> Iterator[Held]:
-    """Count what the passes inside hold at most; on CUDA that is the peak of the allocator."""
+    """Measure the memory of the largest pass within; on CUDA, the peak of the allocator."""
     held = Held()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -129,6 +129,6 @@ def watch(device: torch.device) -> Iterator[Held]:
 
 
 def most_rows(device: torch.device, held: float) -> int | None:
-    """Rows that a pass may have if each holds `held` bytes, at least 1; None where free memory is unknown."""
+    """Most rows of a pass in which each needs `held` bytes, at least 1; None where the free memory is unknown."""
     free = free_memory(device)
     return None if free is None else max(1, int(SHARE * free / max(held, 1)))

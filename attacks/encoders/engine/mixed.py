@@ -2,7 +2,7 @@
 
 Rounding the forward pass flips ReLUs near zero, and a flipped ReLU is an error of the whole size of its gradient.
 Rounding the backward pass alone is an error of 2^-9 of each product. Nearly all the time that bfloat16 saves can be
-saved in either pass, so the backward pass is the one to save it in.
+saved in either pass, so it is saved in the backward pass.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Half precision after the preprocessing, and the scaled loss that float16 needs."""
+"""Half precision after the preprocessing, and the loss scaling that float16 needs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.conv import _ConvNd
 
-from attacks.encoders.tree import Tree
-
 SCALE = 2.0**14
 
 
 class Overflow(ArithmeticError):
-    """The gradient of a float16 pass is beyond its range. The scale has been halved: do the same pass again."""
+    """The gradient of a float16 pass overflowed. The loss scale has been halved: repeat the pass."""
 
 
 def make_low(module: nn.Module, dtype: torch.dtype) -> int:
-    """Hold, in place, the weights of convolutions and linear layers in `dtype`; call the module in `half_pass` then.
+    """Cast, in place, the weights of convolutions and linear layers to `dtype`; run the module with `half_pass`.
 
-    Autocast begins at the first of these layers: it would round the matrices of a resize too, and that doubles the
-    error of the whole gradient. Weights are cast once, as autocast casts frozen ones in every pass. Returns
-    how many layers there are.
+    Autocast begins at the first of these layers: it would round the matrices of a resize too, which doubles the
+    error of the whole gradient. Weights are cast once, because autocast casts frozen ones in every pass. Returns the
+    number of layers.
     """
 
     def begin(layer: _ConvNd | nn.Linear, _: Any) -> None:
@@ -36,26 +34,18 @@ def make_low(module: nn.Module, dtype: torch.dtype) -> int:
     return len(layers)
 
 
-def half_pass(module: nn.Module, images: Tensor, dtype: torch.dtype, **which: Any) -> Tree:
-    """`module(images)` in float32 up to the first layer of `make_low`, and under autocast after it."""
-    # Entered disabled, for its dtype, and for putting the state back at the end.
-    with torch.autocast(images.device.type, dtype, enabled=False, cache_enabled=False):
-        answer: Tree = module(images.float(), **which)
-    return answer
-
-
 class LossScale:
-    """Multiplies the gradient on its way into an encoder's backward pass, and divides it by the same on its way out.
+    """Multiplies the gradient where it enters an encoder's backward pass, and divides it where it leaves.
 
-    float16 holds nothing below 6e-8, and a gradient of a cosine has much that is smaller.
+    float16 has nothing below 6e-8, and many entries of a cosine's gradient are smaller.
     """
 
     def __init__(self, value: float = SCALE) -> None:
         self.value = value
 
     def enter(self, images: Tensor) -> Tensor:
-        """The images, bit for bit. In the backward pass: raises `Overflow` and halves the scale if the gradient is
-        not finite. At scale 1 it lets the gradient pass: then scaling is not the cause."""
+        """The images, bit for bit. The backward pass halves the scale and raises `Overflow` where the gradient is not
+        finite, unless the scale is 1: then scaling is not the cause."""
         return _Enter.apply(images, self)  # type: ignore[no-any-return]
 
     def leave(self, features: Tensor) -> Tensor:

@@ -1,34 +1,125 @@
-"""One candidate at a time against the best so far: is it the same gradient, and is it faster?"""
+"""The choice of an engine by measuring steps of the run itself.
+
+Which layout, precision and chunk are fast depends on encoder and machine; how much rounding an attack tolerates
+depends on the noise of its gradient. Both are measured, and measuring must repay itself.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.encoders.engine.bench import Bench, Contestant
-from attacks.encoders.engine.decision import Measurement, Trial
+from attacks.encoders.engine.decision import SETTINGS, Choice, Decision, Measurement, Trial
+from attacks.encoders.engine.fallback import Encoder
+from attacks.encoders.engine.fold import foldable
+from attacks.encoders.engine.memory import Held, most_rows, watch
+from attacks.encoders.engine.precision import SCALE, Overflow
+from attacks.encoders.engine.prepare import prepare
 from attacks.encoders.tree import Tree, leaves
+
+#: Share of the run that measuring may take.
+BUDGET = 0.05
+#: Seconds of a run: shorter ones are not tuned, and compilation is only tried in longer ones.
+SHORT, COMPILE = 20.0, 600.0
+#: Most power of a precision's rounding error, as a share of the sampling noise's power.
+LIMIT = 0.15
+#: Timed trials of the best and of a candidate, in turn. A candidate wins if its median is at most the first share of
+#: the best's; beyond the second the comparison ends early.
+ROUNDS, FASTER, HOPELESS = 3, 0.97, 1.3
+#: Relative tolerances of a change that is exact in real numbers. Embeddings are continuous (on CUDA a convolution may
+#: round to 11 bits, TF32); a gradient is not: a ReLU that flips in the last bit of float32 moves it by a percent.
+SAME_EMBEDDING, SAME_EMBEDDING_CUDA, SAME_GRADIENT = 1e-3, 1e-2, 0.05
+#: Views of the first pass.
+START = {"cpu": 8, "cuda": 64}
+#: Views whose embeddings are compared.
+PROBE = 4
+#: What is tried, in this order, each against the best so far; then chunks, then compilation.
+CANDIDATES: tuple[dict[str, Any], ...] = (
+    {"layout": "channels_last"},
+    {"fold": True},
+    {"precision": "mixed"},
+    {"precision": "bfloat16"},
+    {"precision": "float16"},
+)
+
+
+def choose(
+    encoder: Encoder,
+    trial: Callable[[Encoder, int], Trial],
+    wanted: Mapping[str, Any],
+    *,
+    rows: int,
+    total_views: int,
+    device: torch.device,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Choice:
+    """Search greedily: layout, folding, precision, chunk, compilation; each against the best so far.
+
+    A candidate is taken if it is at least 3 % faster and computes the same: embeddings within 1e-3 of float32, and
+    the gradient within float32's own uncertainty. A lower precision must keep the power of its rounding error,
+    ||g - g_float32||^2, below 15 % of that of the sampling noise, E||g - E g||^2. Measuring ends before it takes
+    over 5 % of the run; a run below 20 s is not tuned; a candidate that raises is refused.
+
+    Args:
+        encoder: in evaluation mode; never changed.
+        trial: one step of the estimator with a given encoder and chunk, always on the same views. A few of the run's
+            images with all their views are enough.
+        wanted: for each of layout, precision, fold, compile and chunk a value, or "auto" (the default).
+        rows: most views that a pass of the trial can have.
+        total_views: encoder evaluations of the whole run.
+        device: of the encoder.
+        clock: seconds.
+
+    Raises:
+        ValueError: an unknown setting, or a value that it or this encoder does not support.
+    """
+    for name in wanted:
+        if name not in SETTINGS:
+            raise ValueError(f"`engine.{name}` is no setting of an engine; known are {', '.join(SETTINGS)}")
+    given = {name: value for name, value in wanted.items() if value != "auto"}
+    start = Decision(**{"chunk": min(rows, START.get(device.type, START["cpu"])), **given})
+    prepare(encoder, start)  # raises for a given setting that this encoder does not support
+    if len(given) == len(SETTINGS):
+        return Choice(start, ())
+    if rows > BUDGET * total_views:
+        why = f"not measured: a trial of {rows} views is over {BUDGET:.0%} of the run's {total_views}"
+        return Choice(start, (Measurement("start", start.to_dict(), why=why),))
+    try:
+        tuner = Tuner(encoder, trial, total_views, device, clock, given)
+        long = tuner.begin(start)
+    except Exception as error:  # the run itself will report it
+        return Choice(start, (Measurement("start", start.to_dict(), why=f"not measured: {first_line(error)}"),))
+    if long:
+        for changes in CANDIDATES:
+            if not set(changes) & set(given):
+                tuner.attempt(**changes)
+        if "chunk" not in given:
+            tuner.attempt_chunks(rows)
+        if "compile" not in given:
+            tuner.attempt(compile=True)
+    return Choice(tuner.best.decision, tuple(tuner.measurements))
 
 
 class Rounding(NamedTuple):
     """`size` of the reference gradient, `error` of the candidate's, `noise` of the reference (None: unknown): root
-    mean squares over images of L2 norms. `cosine` of the two, the mean over images."""
+    mean squares over images of L2 norms."""
 
     size: float
     error: float
     noise: float | None
-    cosine: float
 
     @property
     def ratio(self) -> float | None:
-        """error^2 / noise^2: how much the rounding adds to E||g - E g||^2, the noise as every signal-to-noise ratio
-        here counts it. A ratio of 0.15 costs what 13 % fewer views would. None where the noise is unknown."""
+        """error^2 / noise^2, what rounding adds to the noise's power. A ratio of 0.15 costs what 13 % fewer views
+        would. None where the noise is unknown."""
         if self.noise is None:
             return None
         return (self.error / self.noise) ** 2 if self.noise else math.inf
@@ -42,162 +133,215 @@ def compare(grad: Tensor, reference: Trial) -> Rounding:
     """
     exact, other = (g.detach().flatten(1).double() for g in (reference.grad, grad))
     squares = exact.square().sum(1)
-    difference = (other - exact).square().sum(1).mean()
-    noise = (squares / (1 + reference.snr.to(squares).clamp(min=0))).mean()
-    return Rounding(
-        size=float(squares.mean().sqrt()),
-        error=float(difference.sqrt()) if bool(difference.isfinite()) else math.inf,
-        noise=float(noise.sqrt()) if bool(noise.isfinite()) else None,
-        cosine=float(F.cosine_similarity(exact, other).mean()),
-    )
+    powers = squares, (other - exact).square().sum(1), squares / (1 + reference.snr.to(squares).clamp(min=0))
+    size, error, noise = (float(power.mean().sqrt()) for power in powers)
+    return Rounding(size, error if math.isfinite(error) else math.inf, noise if math.isfinite(noise) else None)
 
 
-#: Share of the run that measuring may take.
-BUDGET = 0.05
-#: Rounds of a contest, each a trial of the best and one of the candidate.
-ROUNDS = 3
-#: A candidate wins if its median is at most this share of the best's, and is given up after a round above the other.
-FASTER, HOPELESS = 0.97, 1.3
-#: Relative tolerances of a change that is exact in real numbers. Embeddings are continuous (on CUDA a convolution may
-#: round to 11 bits, TF32); a gradient is not: a ReLU that flips in the last bit of float32 moves it by a percent.
-SAME_EMBEDDING, SAME_EMBEDDING_CUDA, SAME_GRADIENT = 1e-3, 1e-2, 0.05
+class Candidate:
+    """A decision and its prepared encoder. In its first trial, the warm-up, it is called itself: it counts the
+    `views` and those of the `largest` pass, and keeps a few images."""
 
+    def __init__(self, encoder: Encoder, decision: Decision) -> None:
+        self.encoder, self.decision = prepare(encoder, decision), decision
+        self.views = self.largest = 0
+        self.probe = torch.empty(0)
+        self.held = Held()  # the memory of a pass
+        self.warmup = self.seconds = math.inf  # of the warm-up with preparation, and of a later trial
+        self.rounding = Rounding(math.nan, math.nan, None)
 
-@dataclass
-class Search:
-    """The best so far, and the record.
-
-    Args:
-        bench: where trials run.
-        reference: the contestant in plain float32, to whose gradient every other is compared.
-        best: the best so far.
-        total_views: encoder evaluations of the whole run.
-        began: the time when measuring began.
-        limit: most rounding error of a precision that nobody asked for, as a share of the sampling noise's power.
-        asked: whether a person asked for the precision.
-    """
-
-    bench: Bench
-    reference: Contestant
-    best: Contestant
-    total_views: int
-    began: float
-    limit: float
-    asked: bool
-    record: list[Measurement] = field(default_factory=list)
-    stopped: bool = False
+    def __call__(self, images: Tensor, **draws: Any) -> Tree:
+        self.held.begin()
+        self.views += len(images)
+        self.largest = max(self.largest, len(images))
+        self.probe = self.probe if len(self.probe) else images.detach()[:PROBE].clone()
+        return self.encoder(images, **draws)
 
     @property
-    def run_seconds(self) -> float:
-        """The whole run as the best would do it."""
-        return self.total_views * self.best.per_view
+    def per_view(self) -> float:
+        """Seconds."""
+        return self.seconds / self.views
 
-    def rounding(self, one: Contestant) -> Rounding:
-        """Of a contestant's warm-up against float32."""
-        return compare(one.trial.grad, self.reference.trial)
 
-    def note(self, name: str, why: str, one: Contestant | None = None, taken: bool = False, **changes: Any) -> None:
-        """Put a verdict on record, with the figures of `one` as far as there are any."""
-        settings = replace((one or self.best).decision, **changes).to_dict()
-        if one is None:
-            self.record.append(Measurement(name, settings, taken=taken, why=why))
-            return
-        r = self.rounding(one)
-        finite = r.error < float("inf")
-        figures = {"rounding": r.error, "noise": r.noise, "ratio": r.ratio, "cosine": r.cosine} if finite else {}
-        ms = 1e3 * one.per_view if one.times else None
-        self.record.append(Measurement(name, settings, ms, **figures, taken=taken, why=why))
+class Tuner:
+    """The search: `best` is the best candidate so far, `measurements` the record. Arguments as of `choose`."""
 
-    def attempt(self, name: str, worth: Callable[[Contestant], str | None] = lambda _: None, **changes: Any) -> bool:
-        """Measure the best with `changes`; take it if it gives the same gradient faster and is `worth` it (None, or
-        the reason against). True if taken."""
+    def __init__(
+        self,
+        encoder: Encoder,
+        trial: Callable[[Encoder, int], Trial],
+        total_views: int,
+        device: torch.device,
+        clock: Callable[[], float],
+        given: Mapping[str, Any],
+    ) -> None:
+        self.encoder, self.trial, self.total_views = encoder, trial, total_views
+        self.device, self.clock, self.given = device, clock, given
+        self.measurements: list[Measurement] = []
+        self.stopped, self.began = False, self._time()
+        self.exact: Trial | None = None
+
+    def begin(self, start: Decision) -> bool:
+        """Measure plain float32, the reference of all gradients, and `start`. Whether the run is worth tuning."""
+        self.reference = self._warm_up(Decision(chunk=start.chunk))
+        most = most_rows(self.device, self.reference.held.most / self.reference.largest)
+        if "chunk" not in self.given and most is not None and most < start.chunk:
+            start = replace(start, chunk=most)
+            self.reference = self._warm_up(Decision(chunk=most))
+        self.best = self.reference if start == self.reference.decision else self._warm_up(start)
+        warm = self.best.warmup / self.best.views * self.total_views
+        self.best.seconds = self._timed(self.best)
+        long = min(warm, self._run) >= SHORT
+        why = "where the search begins" if long else f"a run of {self._run:.1f} s is too short to be tuned"
+        self._note("start", why, self.best, taken=True)
+        return long
+
+    def attempt(self, **changes: Any) -> bool:
+        """Measure the best decision with `changes`, and take it if it is better. Whether it was taken."""
         if self.stopped:
             return False
-        if self._spent() + (1 + 2 * ROUNDS) * self.best.seconds > BUDGET * self.run_seconds:
-            self.stopped = True
-            self.note(name, f"not measured, nor what follows: it would take over {BUDGET:.0%} of the run", **changes)
-            return False
-        try:
-            one = self.bench.enter(replace(self.best.decision, **changes))
-            against = self._differs(one) or self._idle(one, changes)
-            if against is None:
-                against = self._noisy(one)
-                self._race(one, 1 if against else ROUNDS)
-                against = against or self._slower(one) or worth(one)
-        except (
-            Exception
-        ) as error:  # an operator that is missing, no compiler, no memory: whatever it is, not this one
-            self.note(name, f"refused: {first_line(error)}", **changes)
-            return False
-        if against is None:
-            share = one.seconds / self.best.seconds
-            self.best = one
-            self.note(name, f"taken: {share:.3f} of the time", one, taken=True)
-            return True
-        self.note(name, against, one)
+        ((setting, value),) = changes.items()
+        name = value if isinstance(value, str) else setting if isinstance(value, bool) else f"{setting} {value}"
+        why = self._obstacle(changes)
+        if why is None:
+            try:
+                candidate = self._warm_up(replace(self.best.decision, **changes))
+                why = self._differs(candidate) or self._noisy(candidate)
+                self._race(candidate, 1 if why else ROUNDS)
+                why = why or self._slower(candidate)
+            except Exception as error:  # a missing operator, no compiler, no memory: any reason will do
+                why = f"refused: {first_line(error)}"
+            else:
+                self._note(name, why or f"taken: {self._share(candidate):.3f} of the time", candidate, why is None)
+                self.best = self.best if why else candidate
+                return why is None
+        settings = replace(self.best.decision, **changes).to_dict()
+        self.measurements.append(Measurement(name, settings, why=why))
         return False
 
-    def _spent(self) -> float:
-        return self.bench.now() - self.began
+    def attempt_chunks(self, rows: int) -> None:
+        """Double the chunk as long as that is better, up to `rows`; if it never is, halve it."""
+        start = self.best.decision.chunk
+        while (chunk := min(2 * self.best.decision.chunk, rows)) > self.best.decision.chunk:
+            if not self.attempt(chunk=chunk):
+                break
+        if self.best.decision.chunk == start:
+            while (chunk := self.best.decision.chunk // 2) and self.attempt(chunk=chunk):
+                pass
 
-    def _race(self, one: Contestant, rounds: int) -> None:
-        before = list(self.best.times)
-        self.best.times.clear()
-        try:
-            for _ in range(rounds):
-                self.bench.round([self.best, one])
-                if one.seconds > HOPELESS * self.best.seconds:
-                    return
-        except Exception:
-            self.best.times[:] = before
-            raise
+    @property
+    def _run(self) -> float:
+        """Seconds of the whole run as the best would do it."""
+        return self.total_views * self.best.per_view
 
-    def _differs(self, one: Contestant) -> str | None:
-        """Why it does not compute the same, but for the rounding of a lower precision."""
-        r = self.rounding(one)
-        if r.error == float("inf"):
+    def _share(self, candidate: Candidate) -> float:
+        return candidate.seconds / self.best.seconds
+
+    def _time(self) -> float:
+        """The time when all work of the device is done."""
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
+        return self.clock()
+
+    def _step(self, encoder: Encoder, chunk: int) -> Trial:
+        for _ in range(int(SCALE).bit_length()):  # float16 halves its loss scale until the gradient fits
+            try:
+                return self.trial(encoder, chunk)
+            except Overflow:
+                continue
+        return self.trial(encoder, chunk)
+
+    def _warm_up(self, decision: Decision) -> Candidate:
+        """Prepare the encoder and run the first trial, its memory watched. Raises ValueError for a trial that never
+        calls the encoder, and whatever the encoder raises."""
+        began = self._time()
+        candidate = Candidate(self.encoder, decision)
+        # A compiled graph is compiled anew where the hooks on saved tensors change.
+        with nullcontext(Held()) if decision.compile else watch(self.device) as candidate.held:
+            trial = self._step(candidate, decision.chunk)
+        if not candidate.views:
+            raise ValueError("`trial` must call the encoder that it is given")
+        candidate.warmup = self._time() - began
+        self.exact = self.exact or trial
+        candidate.rounding = compare(trial.grad, self.exact)
+        return candidate
+
+    def _timed(self, candidate: Candidate) -> float:
+        began = self._time()
+        self._step(candidate.encoder, candidate.decision.chunk)
+        return self._time() - began
+
+    def _race(self, candidate: Candidate, rounds: int) -> None:
+        """Time the best and the candidate in turn."""
+        times: list[tuple[float, float]] = []
+        while len(times) < rounds and (not times or times[-1][1] <= HOPELESS * times[-1][0]):
+            times.append((self._timed(self.best), self._timed(candidate)))
+        self.best.seconds, candidate.seconds = (statistics.median(column) for column in zip(*times, strict=True))
+
+    def _obstacle(self, changes: Mapping[str, Any]) -> str | None:
+        """Why the best with `changes` is not measured."""
+        if "fold" in changes and not foldable(self.encoder):
+            return "refused: no batch norm that can be folded"
+        if "precision" in changes and self.reference.rounding.noise is None:
+            return "refused: with one view the sampling noise is unknown"
+        if changes.get("chunk", 0) > self.best.decision.chunk:
+            most = most_rows(self.device, self.best.held.most / self.best.largest)
+            if most is None or changes["chunk"] > most:
+                return f"refused: {'free memory is unknown' if most is None else f'memory holds {most} views'}"
+        if "compile" in changes and self._run < COMPILE:
+            return f"not measured: it takes a minute or more, and the run {self._run:.0f} s"
+        if self._time() - self.began + (1 + 2 * ROUNDS) * self.best.seconds > BUDGET * self._run:
+            self.stopped = True
+            return f"not measured, nor what follows: it would take over {BUDGET:.0%} of the run"
+        return None
+
+    def _differs(self, candidate: Candidate) -> str | None:
+        """Why it does not compute the same, apart from the rounding of a lower precision."""
+        rounding, decision = candidate.rounding, candidate.decision
+        if rounding.error == math.inf:
             return "refused: its gradient is not finite"
         # A compiled graph would be compiled anew for this pass, which has another shape and no gradient.
-        if one.decision.precision in ("float32", "mixed") and not one.decision.compile:
+        if decision.precision in ("float32", "mixed") and not decision.compile:
             with torch.no_grad():
-                exact, other = (_row(e(self.reference.probe)) for e in (self.reference.encoder, one.encoder))
-            away = float((other - exact).norm() / exact.norm())
-            if not away <= (SAME_EMBEDDING if one.probe.device.type == "cpu" else SAME_EMBEDDING_CUDA):
-                return f"refused: its embeddings differ from float32 by {away:.1e}"
-        if one.decision.precision == self.best.decision.precision:
-            least = SAME_GRADIENT * r.size
-            if r.error > 1.5 * self.rounding(self.best).error + least:
-                return f"refused: its gradient differs from float32 by {r.error / r.size:.1e}"
+                exact, other = (_rows(e(self.reference.probe)) for e in (self.reference.encoder, candidate.encoder))
+            distance = float((other - exact).norm() / exact.norm())
+            if not distance <= (SAME_EMBEDDING if self.device.type == "cpu" else SAME_EMBEDDING_CUDA):
+                return f"refused: its embeddings differ from float32 by {distance:.1e}"
+        most = 1.5 * self.best.rounding.error + SAME_GRADIENT * rounding.size
+        if decision.precision == self.best.decision.precision and rounding.error > most:
+            return f"refused: its gradient differs from float32 by {rounding.error / rounding.size:.1e}"
         return None
 
-    def _idle(self, one: Contestant, changes: dict[str, Any]) -> str | None:
-        if set(changes) == {"chunk"} and one.largest == self.best.largest:
-            return f"refused: no pass has more than {one.largest} views"
-        return None
-
-    def _noisy(self, one: Contestant) -> str | None:
-        """Why its precision is too low for this step's noise."""
-        if one.decision.precision == "float32" or self.asked:
+    def _noisy(self, candidate: Candidate) -> str | None:
+        """Why its rounding is too large for this step's sampling noise. A precision that was given is not judged."""
+        ratio = candidate.rounding.ratio
+        if candidate.decision.precision == "float32" or "precision" in self.given or ratio is None or ratio < LIMIT:
             return None
-        ratio = self.rounding(one).ratio
-        if ratio is None:
-            return "refused: with one view the sampling noise is unknown"
-        if ratio >= self.limit:
-            return (
-                f"refused: its rounding has {ratio:.0%} of the sampling noise's power, the limit is {self.limit:.0%}"
-            )
+        return f"refused: its rounding has {ratio:.0%} of the sampling noise's power, the limit is {LIMIT:.0%}"
+
+    def _slower(self, candidate: Candidate) -> str | None:
+        """Why it does not save time."""
+        if self._share(candidate) > FASTER:
+            return f"refused: {self._share(candidate):.3f} of the time"
+        compiling = candidate.warmup - candidate.seconds
+        saved = (self.best.per_view - candidate.per_view) * self.total_views
+        if candidate.decision.compile > self.best.decision.compile and saved <= compiling:
+            return f"refused: it saves {saved:.0f} s and takes {compiling:.0f} s to compile"
         return None
 
-    def _slower(self, one: Contestant) -> str | None:
-        share = one.seconds / self.best.seconds
-        return None if share <= FASTER else f"refused: {share:.3f} of the time"
+    def _note(self, name: str, why: str, candidate: Candidate, taken: bool) -> None:
+        """Record what was measured."""
+        r, ms = candidate.rounding, 1e3 * candidate.per_view
+        error, ratio = (r.error, r.ratio) if r.error < math.inf else (None, None)
+        settings = candidate.decision.to_dict()
+        self.measurements.append(Measurement(name, settings, ms, error, r.noise, ratio, taken, why))
 
 
 def first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    """The first line of an error, or its type."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def _row(features: Tree) -> Tensor:
+def _rows(features: Tree) -> Tensor:
     """All features of each picture side by side, (N,D) in float64."""
     return torch.cat([leaf.flatten(1).double() for leaf in leaves(features)], dim=1)

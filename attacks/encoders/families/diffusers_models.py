@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from attacks.encoders.families.hub import folder_of, said, weights_of
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess
-from attacks.encoders.request import PRETRAINED, RANDOM, Request, library, unseen
+from attacks.encoders.request import PRETRAINED, RANDOM, Request, unseen
 from attacks.encoders.weights import fill
+from attacks.runtime.extras import extra
 
-_EXTRA = "vae"
 _STEM = "diffusion_pytorch_model"
 _DECODER = ("decoder.", "post_quant_conv.")
 
@@ -35,13 +35,13 @@ def load(request: Request) -> ImageEncoder:
         ValueError, FileNotFoundError: in one line: no such folder or name, no weights or only pickles, another kind
             of autoencoder.
     """
-    diffusers = library("diffusers", _EXTRA)
+    diffusers = extra("diffusers")
     if request.pool is not None:
         raise ValueError(f"`encoder.pool` is for transformers; a VAE has none, got {request.pool!r}")
     if request.file is None and request.weights not in (PRETRAINED, RANDOM):
         raise ValueError(f"`encoder.weights` must be pretrained, random or a file; got {request.weights!r}")
     weights = (f"{_STEM}.safetensors", f"vae/{_STEM}.safetensors")
-    folder = folder_of(request, _EXTRA, ("config.json", "vae/config.json"), weights)
+    folder = folder_of(request, ("config.json", "vae/config.json"), weights)
     folder = folder / "vae" if (folder / "vae").is_dir() else folder
     config = said(folder)
     if config.get("_class_name") != "AutoencoderKL":

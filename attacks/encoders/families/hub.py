@@ -11,17 +11,17 @@ from typing import Any
 
 from torch import Tensor
 
-from attacks.encoders.request import RANDOM, Request, fetching, library
+from attacks.encoders.request import RANDOM, Request, fetching
 from attacks.encoders.weights import TORCH_FILES, read_state
+from attacks.runtime.extras import extra
 
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
-def folder_of(request: Request, extra: str, words: Sequence[str], weights: Sequence[str]) -> Path:
+def folder_of(request: Request, words: Sequence[str], weights: Sequence[str]) -> Path:
     """The folder that `request.model` names: itself, or the hub's in the local cache, or fetched.
 
     Args:
-        extra: that brings `huggingface_hub`.
         words: patterns of the hub's files that say what the model is.
         weights: patterns of its weights, which only `encoder.weights=pretrained` asks for.
 
@@ -37,7 +37,7 @@ def folder_of(request: Request, extra: str, words: Sequence[str], weights: Seque
         raise FileNotFoundError(f"`encoder.model` {request.model} {what} (paths are relative to {Path.cwd()})")
     own = request.weights == RANDOM or request.file is not None
     patterns = [*words, *(() if own else weights)]
-    hub = library("huggingface_hub", extra)
+    hub = extra("huggingface_hub")
     try:
         cached = Path(hub.snapshot_download(request.model, allow_patterns=patterns, local_files_only=True))
     except (OSError, ValueError):  # not there, or not whole

@@ -12,7 +12,7 @@ from typing import Any
 from torch import fx, nn
 
 from attacks.encoders.families.onnx_opset import NEWEST, constant_tensors, older, opset
-from attacks.encoders.request import library
+from attacks.runtime.extras import extra
 
 #: TensorProto's numbers of the dtypes that a gradient can pass: FLOAT, FLOAT16, DOUBLE.
 _FLOATING = (1, 10, 11)
@@ -38,7 +38,7 @@ def read(path: Path) -> Graph:
     Raises:
         ValueError: no ONNX, not a whole one, data outside its folder, or no network from pictures to features.
     """
-    onnx = library("onnx", "onnx")
+    onnx = extra("onnx")
     try:
         model = onnx.load(str(path), format="protobuf")
     except Exception as error:  # protobuf's, onnx's own, the file system's
@@ -52,9 +52,9 @@ def read(path: Path) -> Graph:
     names = tuple(output.name for output in model.graph.output)
     try:
         if model.functions:
-            model = library("onnx.inliner", "onnx").inline_local_functions(model)
+            model = extra("onnx.inliner").inline_local_functions(model)
         _keep_first_output(model.graph)
-        model = library("onnx.shape_inference", "onnx").infer_shapes(model)  # while all operations are known
+        model = extra("onnx.shape_inference").infer_shapes(model)  # while all operations are known
         older(model)
     except Exception as error:  # onnx asserts, and says nothing of it
         raise ValueError(
@@ -69,7 +69,7 @@ def read(path: Path) -> Graph:
 
 def free_batch(model: Any) -> None:
     """A Reshape to (1, ...) keeps the batch that it is given: exporters write that of their example into it."""
-    numpy_helper = library("onnx.numpy_helper", "onnx")
+    numpy_helper = extra("onnx.numpy_helper")
     graph, shapes = model.graph, {}
     stored = constant_tensors(graph)
     for node in graph.node:
@@ -100,7 +100,7 @@ def _picture(model: Any, path: Path) -> tuple[int, int] | None:
     if tensor.elem_type not in _FLOATING:
         raise ValueError(
             f"`encoder.model`: the input {inputs[0].name} of {path} must be floating point, for a gradient to reach "
-            f"the picture; its type is {library('onnx', 'onnx').TensorProto.DataType.Name(tensor.elem_type)}"
+            f"the picture; its type is {extra('onnx').TensorProto.DataType.Name(tensor.elem_type)}"
         )
     if len(dims) != 4 or dims[1] not in (3, None):
         raise ValueError(
@@ -123,7 +123,7 @@ def _keep_first_output(graph: Any) -> None:
     kept.reverse()
     if kept and len(kept[-1].output) > 1:  # onnx2torch would answer with all that the last node gives
         last = graph.output[0].name
-        kept.append(library("onnx.helper", "onnx").make_node("Identity", [last], [f"{last} of several"]))
+        kept.append(extra("onnx.helper").make_node("Identity", [last], [f"{last} of several"]))
         graph.output[0].name = kept[-1].output[0]
     _replace_nodes(graph, kept)
 

@@ -12,8 +12,9 @@ from attacks.encoders.families.onnx_graph import Graph, free_batch, read, said
 from attacks.encoders.families.onnx_opset import NEWEST
 from attacks.encoders.image_encoder import ImageEncoder, Origin
 from attacks.encoders.preprocess import Preprocess, specified
-from attacks.encoders.request import Request, library
+from attacks.encoders.request import Request
 from attacks.encoders.wrap import flat, whole_file
+from attacks.runtime.extras import extra
 from attacks.runtime.folders import short
 
 
@@ -49,7 +50,7 @@ def _check_size(preprocess: Preprocess, size: tuple[int, int] | None, path: Path
 
 
 def _converted(model: Any, path: Path) -> nn.Module:
-    convert = library("onnx2torch", "onnx").convert
+    convert = extra("onnx2torch").convert
     _teach()
     unknown = _unknown(model)
     if unknown:
@@ -77,7 +78,7 @@ def _converted(model: Any, path: Path) -> nn.Module:
 
 def _unknown(model: Any) -> list[str]:
     """The operations that onnx2torch has no converter for."""
-    known = library("onnx2torch.node_converters", "onnx").get_converter
+    known = extra("onnx2torch.node_converters").get_converter
     versions = {entry.domain: entry.version for entry in model.opset_import}
     found = []
     for domain, operation in sorted({(node.domain, node.op_type) for node in model.graph.node}):
@@ -90,8 +91,8 @@ def _unknown(model: Any) -> list[str]:
 
 def _teach() -> None:
     """Tell onnx2torch of Gelu, newer than the operations it knows: torch's exporter writes it for transformers."""
-    registry = library("onnx2torch.node_converters.registry", "onnx")
-    common = library("onnx2torch.utils.common", "onnx")
+    registry = extra("onnx2torch.node_converters.registry")
+    common = extra("onnx2torch.utils.common")
 
     def gelu(node: Any, graph: Any) -> Any:  # noqa: ARG001
         module = nn.GELU(approximate=node.attributes.get("approximate", "none"))

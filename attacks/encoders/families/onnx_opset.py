@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attacks.encoders.request import library
+from attacks.runtime.extras import extra
 
 #: The newest opset of which onnx2torch knows the operations.
 NEWEST = 17
@@ -24,7 +24,7 @@ def older(model: Any) -> None:
     Raises:
         ValueError: an operation uses what has come since.
     """
-    version, defs = opset(model), library("onnx.defs", "onnx")
+    version, defs = opset(model), extra("onnx.defs")
     if version <= NEWEST:
         return
     constants = constant_tensors(model.graph)
@@ -57,16 +57,16 @@ def _axes_inside(node: Any, then: Any, constants: dict[str, Any]) -> None:
     while len(node.input) > then.max_input and not node.input[-1]:
         del node.input[-1]
     if "axes" in then.attributes and len(node.input) == 2 and node.input[1] in constants:
-        axes = library("onnx.numpy_helper", "onnx").to_array(constants[node.input[1]]).tolist()
+        axes = extra("onnx.numpy_helper").to_array(constants[node.input[1]]).tolist()
         if axes:
-            node.attribute.append(library("onnx.helper", "onnx").make_attribute("axes", axes))
+            node.attribute.append(extra("onnx.helper").make_attribute("axes", axes))
             _set_attributes(node, [a for a in node.attribute if a.name != "noop_with_empty_axes"])
             del node.input[1]
 
 
 def _idle(attribute: Any, schema: Any) -> bool:
     """Whether an attribute changes nothing. A Split says how many it gives, which its outputs say too."""
-    value = library("onnx.helper", "onnx").get_attribute_value
+    value = extra("onnx.helper").get_attribute_value
     if attribute.name in ("num_outputs", "round_mode", "saturate"):  # the last two are for 8-bit floats
         return True
     if attribute.name == "dilations":

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Fit, Preprocess
-from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, library, unseen
+from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, unseen
 from attacks.encoders.weights import fill, read_state
+from attacks.runtime.extras import extra
 
 #: Before a folder with open_clip_config.json and weights, as open_clip's `push_to_hf_hub` writes it.
 FOLDER = "local-dir:"
@@ -49,7 +50,7 @@ def load(request: Request) -> ImageEncoder:
         ValueError, FileNotFoundError: open_clip is missing; unknown model or weights; no network; a file that does
             not fit; a size that the model cannot take.
     """
-    clip = library("open_clip", "clip")
+    clip = extra("open_clip")
     if request.model.startswith(FOLDER):
         model, request = _of_folder(clip, request)
     else:
@@ -99,7 +100,7 @@ class TextTower:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        clip = library("open_clip", "clip")
+        clip = extra("open_clip")
         text = clip.get_model_config(self.name)["text_cfg"]
         # A configuration may ask that a tokenizer's own code be run; it must not.
         refusing = {"trust_remote_code": False} if text.get("hf_tokenizer_name") else {}

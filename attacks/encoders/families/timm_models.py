@@ -13,8 +13,9 @@ from torch import nn
 
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Fit, Preprocess
-from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, fill_from, library, unseen
+from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, fill_from, unseen
 from attacks.encoders.weights import load_weights
+from attacks.runtime.extras import extra
 
 #: Before a folder that timm has saved (`save_for_hf`, or a copy of a repository of the hub).
 FOLDER = "local-dir:"
@@ -36,7 +37,7 @@ def load(request: Request) -> ImageEncoder:
         ValueError, FileNotFoundError: timm is missing; unknown model or weights; no network; a file that does not
             fit; a size that the model cannot take.
     """
-    timm = library("timm", "timm")
+    timm = extra("timm")
     if request.model.startswith(FOLDER):
         network, request = _of_folder(timm, request)
     else:

@@ -16,9 +16,9 @@ from attacks.encoders.families.hub import folder_of, said, weights_of
 from attacks.encoders.families.processor import FILES, preprocessing
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess, specified
-from attacks.encoders.request import PRETRAINED, RANDOM, Request, library, unseen
+from attacks.encoders.request import PRETRAINED, RANDOM, Request, unseen
+from attacks.runtime.extras import extra
 
-_EXTRA = "hf"
 _TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
 _WEIGHTS = ("model.safetensors", "model-*.safetensors", "model.safetensors.index.json")
 _POOLS = ("pooled", "cls", "mean")
@@ -45,12 +45,12 @@ def load(request: Request) -> ImageEncoder:
         ValueError, FileNotFoundError: in one line: no such folder or name, no weights or only pickles, a model or a
             step of the processor that cannot be had here, an unknown pool.
     """
-    hf = library("transformers", _EXTRA)
+    hf = extra("transformers")
     if request.pool not in (None, *_POOLS):
         raise ValueError(f"`encoder.pool` must be one of {', '.join(_POOLS)}, or null; got {request.pool!r}")
     if request.file is None and request.weights not in (PRETRAINED, RANDOM):
         raise ValueError(f"`encoder.weights` must be pretrained, random or a file; got {request.weights!r}")
-    folder = folder_of(request, _EXTRA, ("*.json", *_TOKENIZERS, "merges.txt"), _WEIGHTS)
+    folder = folder_of(request, ("*.json", *_TOKENIZERS, "merges.txt"), _WEIGHTS)
     with _quietly(hf):
         config = _config(hf, folder)
         network, file = _network(hf, config, folder, request)
@@ -196,7 +196,7 @@ class _Texts:
 
     @cached_property
     def tokenizer(self) -> Any:
-        hf = library("transformers", _EXTRA)
+        hf = extra("transformers")
         with _quietly(hf), _told(f"the tokenizer of {self.folder}"):
             return hf.AutoTokenizer.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
 

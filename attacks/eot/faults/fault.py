@@ -11,13 +11,13 @@ from torch import Tensor
 
 from attacks.eot.faults.trace import Line
 from attacks.runtime import values
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 
 #: The file in a run directory, and its key.
 NAME, KEY = "fault.safetensors", "a view that is not finite, 2"
 
 
-@kept
+@stored("fault")
 class Fault(NamedTuple):
     """A view that is not finite: where that begins, in the picture and view with these numbers (of the batch of an
     attack, or of a bank), the view's physical values, its coordinates `u` (1,dims), what each stage gives, and what

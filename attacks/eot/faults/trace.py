@@ -19,13 +19,13 @@ from torch import Tensor
 from attacks.encoders.engine import Overflow
 from attacks.encoders.randomness import EncoderDraws, drawn
 from attacks.encoders.tree import Encoder, Tree, leaves, mapped
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from transforms import Compose, Scene
 
 PICTURE, ENCODER, OBJECTIVE = "picture", "encoder", "objective"
 
 
-@kept
+@stored("fault.line")
 class Line(NamedTuple):
     """A value on the way to the loss: its least and greatest finite number, how many numbers are not finite, and the
     L2 norm of the loss's gradient there (NaN or inf: that is not finite; None: there is none)."""

@@ -21,11 +21,11 @@ from attacks.evaluation.explain.maps import CAM, GRADIENT, RANDOM, Maps
 from attacks.evaluation.explain.saliency import Asked, saliency
 from attacks.evaluation.explain.spectrum import frequencies, radial, ring_count, shares
 from attacks.evaluation.intervals import interval
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from transforms import stream
 
 
-@kept
+@stored("explanations")
 @dataclass(frozen=True, eq=False)
 class Explanations:
     """What `explain` finds.

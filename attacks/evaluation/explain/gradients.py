@@ -12,7 +12,7 @@ from attacks.encoders.randomness import drawn
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
 from attacks.evaluation.explain.saliency import Asked, saliency
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 from transforms import scene_of
 from transforms.auditing.coverage import covered, effective, together
 
@@ -20,7 +20,7 @@ from transforms.auditing.coverage import covered, effective, together
 VIEWS = 8
 
 
-@kept
+@stored("explanation.gradients")
 class Reach(NamedTuple):
     """Of N pictures, over some views.
 

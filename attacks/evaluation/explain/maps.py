@@ -7,13 +7,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 from attacks.evaluation.explain.deletion import area
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 
 #: The orders of deletion: by Grad-CAM, by the input gradient, and by chance.
 CAM, GRADIENT, RANDOM = "gradcam", "gradient", "random"
 
 
-@kept
+@stored("explanation.maps")
 class Maps(NamedTuple):
     """Of N pictures in one state: the pictures (N,3,H,W) and their `likeness` (N,) to the anchor, the input-gradient
     map and the Grad-CAM (N,H,W), None where there is none, and by order the deletion and insertion curves

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from attacks.runtime.values import kept
+from attacks.runtime.values import stored
 
 Verdict = Literal["passed", "failed", "skipped"]
 
 
-@kept
+@stored("sanity.check")
 @dataclass(frozen=True)
 class Check:
     """The answer to one question.
@@ -29,7 +29,7 @@ class Check:
     figures: dict[str, float] = field(default_factory=dict)
 
 
-@kept
+@stored("sanity")
 @dataclass(frozen=True)
 class Sanity:
     """All checks of a run, and their `cost`: encoder passes `forward` and `backward`, in views, and `seconds`."""

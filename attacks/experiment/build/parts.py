@@ -151,8 +151,6 @@ def price(node: Any) -> Penalty | None:
         if isinstance(node, choices_physical.NonPrintability):
             return NonPrintability(node.weight, read_palette(node.palette))
         found: Penalty = kinds[node.name](**{k: v for k, v in vars(node).items() if k != "name"})
-    except ImportError as error:
-        raise ValueError(f"`penalty={node.name}`: {error}") from None
     except ValueError as error:
         raise ValueError(str(error).replace("`weight`", "`penalty.weight`")) from None
     return found

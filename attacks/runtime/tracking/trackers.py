@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from attacks.runtime.tracking.jsonl import JsonLines
-from attacks.runtime.tracking.mlflow import MLflow, check_store
+from attacks.runtime.tracking.adapters import MLflow, TensorBoard, WandB
+from attacks.runtime.tracking.events import JsonLines
 from attacks.runtime.tracking.protocol import Tracker, Values
-from attacks.runtime.tracking.tensorboard import TensorBoard
-from attacks.runtime.tracking.wandb import WandB, check_mode
-from attacks.schema import tracker as choices
-from attacks.schema.secrets import masked
+from attacks.schema import tracker as schema
+from attacks.schema.secrets import masked, refuse_credentials
 
-if TYPE_CHECKING:
-    from torch import Tensor
+Node = schema.NoTracker | schema.TensorBoard | schema.MLflow | schema.WandB
 
-Node = choices.NoTracker | choices.TensorBoard | choices.MLflow | choices.WandB
+#: Files of the run directory that are logged at its end, where they exist.
+PAGES = ("views.png", "report.html")
+#: Characters of an error that a warning shows.
+LONGEST = 300
 
 
 class Trackers:
-    """Several trackers as one; a context manager that closes them, on an error too.
+    """Several trackers as one; a context manager that closes them, after an exception too.
 
-    A run is worth more than its log: a tracker of another library that fails on the way is dropped after one warning.
-    events.jsonl lies beside the results, so what keeps it from being written is an error.
+    A tracker of another library that fails is dropped with one warning, and the run continues. events.jsonl is one of
+    the results, so a failure to write it is an error.
     """
 
-    def __init__(self, lines: Tracker | None = None, others: Mapping[str, Tracker] | None = None) -> None:
-        self.lines, self.others = lines, dict(others or {})
+    def __init__(self, events: Tracker | None = None, others: Mapping[str, Tracker] | None = None) -> None:
+        self.events, self.others = events, dict(others or {})
 
     def __enter__(self) -> Trackers:
         return self
@@ -39,112 +39,127 @@ class Trackers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(OSError) if kind is not None else nullcontext():  # the first error is the news
+        with suppress(OSError) if kind is not None else nullcontext():  # the first error matters
             self.close(failed=kind is not None)
 
     def log_scalars(self, step: int, values: Values, arm: str = "") -> None:
-        self._tell(lambda tracker: tracker.log_scalars(step, values, arm))
-
-    def log_image(self, name: str, image: Tensor) -> None:
-        self._tell(lambda tracker: tracker.log_image(name, image))
+        self._each(lambda tracker: tracker.log_scalars(step, values, arm))
 
     def log_artifact(self, path: Path) -> None:
-        self._tell(lambda tracker: tracker.log_artifact(path))
+        self._each(lambda tracker: tracker.log_artifact(path))
 
     def close(self, failed: bool = False) -> None:
         try:
-            self._tell(lambda tracker: tracker.close(failed))
+            self._each(lambda tracker: tracker.close(failed))
         finally:
-            self.lines, self.others = None, {}
+            self.events, self.others = None, {}
 
-    def _tell(self, what: Callable[[Tracker], None]) -> None:
+    def _each(self, call: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self.others.items()):
             try:
-                what(tracker)
+                call(tracker)
             except Exception as error:
                 del self.others[name]
-                print(
-                    f"warning: tracker={name} failed and is dropped, the run goes on: {_said(error)}", file=sys.stderr
-                )
-                _end(tracker)
-        if self.lines is not None:
-            what(self.lines)
+                reason = one_line(error)
+                print(f"warning: tracker={name} failed and is dropped, the run continues: {reason}", file=sys.stderr)
+                with suppress(Exception):
+                    tracker.close(failed=True)
+        if self.events is not None:
+            call(self.events)
 
 
 def tracker(node: Node, out: Path, run_name: str, config: Mapping[str, Any]) -> Trackers:
-    """What a run is told to.
+    """Start the trackers of a run.
 
     Args:
         node: the group `tracker` of its configuration.
         out: the run directory, which exists.
-        config: the configuration, to be shown beside the run; its own group `tracker` is left out.
+        config: the configuration, logged without its group `tracker`.
 
     Raises:
-        ValueError: a library that is missing, a value out of its choices, or a tracker that cannot be started.
+        ValueError: a missing library, a value outside its choices, or a tracker that cannot be started.
         OSError: events.jsonl cannot be written.
     """
     check(node)
     shown = {key: value for key, value in config.items() if key != "tracker"}
+    others: dict[str, Tracker] = {}
     try:
-        others = _started(node, out, run_name, shown)
+        if isinstance(node, schema.TensorBoard):
+            others[node.name] = TensorBoard(out, shown)
+        elif isinstance(node, schema.MLflow):
+            others[node.name] = MLflow(node.uri, node.experiment, out, run_name, shown)
+        elif isinstance(node, schema.WandB):
+            others[node.name] = WandB(node.mode, node.project, out, run_name, shown)
     except ValueError:
         raise
     except Exception as error:
-        raise ValueError(f"`tracker={node.name}` could not be started: {_said(error)}") from error
+        raise ValueError(f"`tracker={node.name}` could not be started: {one_line(error)}") from error
     try:
         return Trackers(JsonLines(out / "events.jsonl"), others)
     except BaseException:
-        for other in others.values():
-            _end(other)
+        Trackers(None, others).close(failed=True)
         raise
 
 
-def _started(node: Node, out: Path, run_name: str, config: Mapping[str, Any]) -> dict[str, Tracker]:
-    if isinstance(node, choices.TensorBoard):
-        return {node.name: TensorBoard(out, config)}
-    if isinstance(node, choices.MLflow):
-        return {node.name: MLflow(node.uri, node.experiment, out, run_name, config)}
-    if isinstance(node, choices.WandB):
-        return {node.name: WandB(node.mode, node.project, out, run_name, config)}
-    return {}
-
-
 def check(node: Node) -> None:
-    """Refuse what no tracker can do, before anything is written. Raises ValueError."""
-    if isinstance(node, choices.MLflow):
-        check_store(node.uri)
-    elif isinstance(node, choices.WandB):
-        check_mode(node.mode)
+    """Raise ValueError for a store or a mode that no tracker supports."""
+    if isinstance(node, schema.WandB) and node.mode not in ("offline", "online"):  # others ask at the terminal
+        raise ValueError(f"`tracker.mode` must be one of offline, online; got {node.mode!r}")
+    if not isinstance(node, schema.MLflow) or node.uri is None:
+        return
+    scheme, _, rest = node.uri.partition("://")
+    if scheme not in ("sqlite", "http", "https") or not rest.strip("/"):
+        raise ValueError(
+            f"`tracker.uri` must be sqlite:///FILE, http://SERVER or https://SERVER; got {masked(node.uri)!r} "
+            "(MLflow's store of plain files is deprecated)"
+        )
+    if scheme != "sqlite":
+        refuse_credentials(node.uri, "`tracker.uri`")
 
 
 def refuse_unasked(node: Node, overrides: Iterable[str]) -> None:
-    """A run sends nothing anywhere, and writes nowhere but to its directory and beside it, unless whoever starts it
-    says so: no preset file can. Raises ValueError, also for what no tracker can do (see `check`)."""
+    """Only the command line, no preset file, may let a tracker use the network or write outside the run directory and
+    its parent. Raises ValueError, also for an unsupported tracker (see `check`)."""
     check(node)
     typed = dict(override.lstrip("+").split("=", 1) for override in overrides if "=" in override)
     sends = {"mode": getattr(node, "mode", "offline"), "uri": getattr(node, "uri", None) or ""}
     for key, value in sends.items():
         if value in ("offline", "") or typed.get(f"tracker.{key}", "").strip("'\"") == value:
             continue
-        what = "writes to a file of its own" if value.startswith("sqlite:") else "sends the run over the network"
-        said = f"tracker.{key}={masked(value)}"
+        effect = "writes to a file of its own" if value.startswith("sqlite:") else "sends the run over the network"
+        setting = f"tracker.{key}={masked(value)}"
         raise ValueError(
-            f"`{said}` {what}, so a preset may not choose it: if that is wanted, say {said} on the command line"
+            f"`{setting}` {effect}, so a preset may not choose it; to allow it, give {setting} on the command line"
         )
 
 
-def _end(tracker: Tracker) -> None:
-    """Let go of a tracker that is not needed any more, whatever it says to that."""
-    try:
-        tracker.close(failed=True)
-    except Exception:
-        return
+def log_step(tracker: Tracker, line: Any, batch: int = 0) -> None:
+    """One step of an optimised arm, a line of `steps.csv`. Every batch counts from 0, so each later batch is an arm
+    of its own."""
+    values = {name: getattr(line, name) for name in ("objective", "held_out", "snr", "evals")}
+    tracker.log_scalars(line.step, values, f"{line.arm}/batch {batch}" if batch else line.arm)
 
 
-def _said(error: Exception) -> str:
-    """What went wrong, on one line of bounded length."""
-    words = masked(" ".join(f"{type(error).__name__}: {error}".split()))  # it may quote the address of a proxy
-    return words if len(words) <= LONGEST else words[:LONGEST] + " ..."
+def log_end(tracker: Tracker, content: Mapping[str, Any], out: Path) -> None:
+    """The tables of metrics.json as scalars, such as `final/eot/success/mean`, and the pages."""
+    wide = content.get("wide") or {}
+    for title, arms in (("final", content["arms"]), ("final wide", wide.get("arms", {}))):
+        for arm, row in arms.items():
+            tracker.log_scalars(0, dict(_numbers(row)), f"{title}/{arm}")
+    for name in PAGES:
+        if (out / name).is_file():
+            tracker.log_artifact(out / name)
 
 
-LONGEST = 300
+def _numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float):
+            yield f"{prefix}{key}", float(value)
+
+
+def one_line(error: Exception) -> str:
+    """An error as one line of bounded length, credentials masked: it may quote the address of a proxy."""
+    text = masked(" ".join(f"{type(error).__name__}: {error}".split()))
+    return text if len(text) <= LONGEST else text[:LONGEST] + " ..."

@@ -234,7 +234,7 @@ def test_a_plain_callable_has_layout_and_autocast():
 
 
 def test_an_encoder_without_layers_has_no_lower_precision():
-    with pytest.raises(ValueError, match="finds no layer"):
+    with pytest.raises(ValueError, match="needs a layer of nn"):
         prepare(nn.Flatten().eval(), Decision(precision="bfloat16"))
 
 

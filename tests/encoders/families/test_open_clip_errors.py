@@ -112,4 +112,4 @@ def test_without_a_network_there_is_one_line(tmp_path, monkeypatch, caplog):
 
 def test_the_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "open_clip", None)
-    refusal(r"needs open_clip, which is not installed: pip install 'viewproof\[clip\]'", model="tiny")
+    refusal(r'open_clip cannot be imported .*: pip install "viewproof\[clip\]"', model="tiny")

@@ -1,17 +1,15 @@
-"""What a run is told to its trackers, without their libraries."""
+"""What a run logs, without the libraries of the trackers."""
 
 import errno
 import json
 import sys
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-import torch
 
 from attacks.runtime.tracking import Trackers, log_end, log_step, refuse_unasked, tracker
-from attacks.runtime.tracking.jsonl import JsonLines
-from attacks.runtime.tracking.protocol import flat, picture
+from attacks.runtime.tracking.adapters import leaves
+from attacks.runtime.tracking.events import JsonLines
 from attacks.schema.tracker import TRACKERS, MLflow, NoTracker, WandB
 
 CONFIG = {"seed": 0, "tracker": {"name": "none"}}
@@ -26,31 +24,28 @@ def timeless(path):
 
 
 class Recorder:
-    """A tracker that remembers what it was told, and fails in the call of a given name."""
+    """A tracker that records its calls, and fails in the call of a given name."""
 
     def __init__(self, failing=None):
-        self.told, self.failing = [], failing
+        self.calls, self.failing = [], failing
 
-    def _tell(self, name, *what):
-        self.told.append((name, *what))
+    def _call(self, name, *arguments):
+        self.calls.append((name, *arguments))
         if name == self.failing:
             raise ConnectionError("the server\nis gone")
 
     def log_scalars(self, step, values, arm=""):
-        self._tell("scalars", step, dict(values), arm)
-
-    def log_image(self, name, image):
-        self._tell("image", name)
+        self._call("scalars", step, dict(values), arm)
 
     def log_artifact(self, path):
-        self._tell("artifact", path.name)
+        self._call("artifact", path.name)
 
     def close(self, failed=False):
-        self._tell("close", failed)
+        self._call("close", failed)
 
 
-def told(out, *others):
-    """A short run told to events.jsonl and to others."""
+def log_run(out, *others):
+    """A short run, logged to events.jsonl and to others."""
     line = SimpleNamespace(arm="eot", step=3, objective=0.25, held_out=None, snr=float("nan"), evals=24, views=4)
     interval = {"mean": 0.5, "low": 0.25, "high": 0.75}
     content = {"arms": {"eot": {"success": interval, "knn": None, "budget_used": 1.0}}, "wide": None}
@@ -58,24 +53,22 @@ def told(out, *others):
     with Trackers(JsonLines(out / "events.jsonl"), dict(enumerate(others))) as trackers:
         log_step(trackers, line)
         log_step(trackers, line, batch=2)
-        trackers.log_image("seen", torch.full((3, 2, 4), 0.5))
         log_end(trackers, content, out)
 
 
 def test_every_event_is_a_line_and_equal_runs_write_equal_lines(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        told(tmp_path / name)
+        log_run(tmp_path / name)
     first, second = (timeless(tmp_path / name / "events.jsonl") for name in ("a", "b"))
     assert first == second
     values = {"objective": 0.25, "held_out": None, "snr": None, "evals": 24.0}
     assert first[1:3] == [
         {"event": "scalars", "arm": arm, "step": 3, "values": values} for arm in ("eot", "eot/batch 2")
     ]
-    assert first[3]["width"] == 4 and len(first[3]["sha256"]) == 64
     final = {"success/mean": 0.5, "success/low": 0.25, "success/high": 0.75, "budget_used": 1.0}
-    assert first[4] == {"event": "scalars", "arm": "final/eot", "step": 0, "values": final}
-    assert first[5:] == [{"event": "artifact", "path": "report.html"}, {"event": "end", "failed": False}]
+    assert first[3] == {"event": "scalars", "arm": "final/eot", "step": 0, "values": final}
+    assert first[4:] == [{"event": "artifact", "path": "report.html"}, {"event": "end", "failed": False}]
     assert all(event["seconds"] >= 0 for event in events(tmp_path / "a" / "events.jsonl"))
 
 
@@ -108,16 +101,16 @@ def test_a_full_disk_is_named_with_the_file_and_does_not_hide_what_ended_the_run
         raise FloatingPointError
 
 
-@pytest.mark.parametrize("call", ["scalars", "image", "artifact", "close"])
+@pytest.mark.parametrize("call", ["scalars", "artifact", "close"])
 def test_a_tracker_that_fails_is_dropped_after_one_warning_and_the_run_goes_on(tmp_path, capsys, call):
     bad, good = Recorder(failing=call), Recorder()
-    told(tmp_path, bad, good)
+    log_run(tmp_path, bad, good)
     said = capsys.readouterr().err
     assert said.count("warning") == 1 and said.count("\n") == 1 and "the server is gone" in said
-    assert [name for name, *_ in bad.told].count(call) == 1 or call == "close"
-    assert good.told[-1] == ("close", False) and len(good.told) == 6
+    assert [name for name, *_ in bad.calls].count(call) == 1 or call == "close"
+    assert good.calls[-1] == ("close", False) and len(good.calls) == 5
     assert events(tmp_path / "events.jsonl")[-1]["event"] == "end"
-    assert bad.told[-1] == ("close", True)  # it is let go, once
+    assert bad.calls[-1] == ("close", True)  # it is let go, once
 
 
 def test_all_are_closed_when_the_run_fails(tmp_path):
@@ -127,7 +120,7 @@ def test_all_are_closed_when_the_run_fails(tmp_path):
         Trackers(JsonLines(tmp_path / "events.jsonl"), {"one": seen}),
     ):
         raise RuntimeError("in the run")
-    assert seen.told == [("close", True)]
+    assert seen.calls == [("close", True)]
     assert events(tmp_path / "events.jsonl")[-1]["failed"] is True
 
 
@@ -158,7 +151,7 @@ def test_no_library_is_imported_unasked():
     import subprocess
 
     code = (
-        "import sys, attacks.runtime.tracking, attacks.runtime.tracking.mlflow\n"
+        "import sys, attacks.runtime.tracking\n"
         "assert not {'torch', 'tensorboard', 'mlflow', 'wandb'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -196,9 +189,6 @@ def test_only_the_person_can_send_a_run_over_the_network(node, word):
         refuse_unasked(local, [])
 
 
-def test_leaves_and_levels():
+def test_leaves_have_dotted_names():
     config = {"a": {"b": {"c": 1}, "d": []}, "e": {}}
-    assert dict(flat(config)) == {"a.b.c": 1, "a.d": [], "e": {}}
-    levels = torch.arange(256).float() / 255
-    image = np.asarray(picture(levels.repeat(3, 1, 1)))
-    assert (image == np.arange(256)[None, :, None]).all() and image.shape == (1, 256, 3)
+    assert dict(leaves(config)) == {"a.b.c": 1, "a.d": [], "e": {}}

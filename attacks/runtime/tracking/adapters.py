@@ -1,0 +1,148 @@
+"""Adapters to TensorBoard, MLflow and W&B. Each imports its library when it is created."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from attacks.runtime.extras import extra
+from attacks.runtime.tracking.protocol import Values, finite
+
+Config = Mapping[str, Any]
+
+#: MLflow reports usage over the network, and retries a dead server for minutes. Set before the import, unless the
+#: environment has a value.
+MLFLOW_SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+#: MLflow's limits: parameters of one request, and characters of one parameter.
+BATCH, CHARACTERS = 100, 500
+#: Turns off what W&B collects about the machine, the code and the command line.
+WANDB_SETTINGS = {
+    "console": "off",
+    "disable_code": True,
+    "disable_git": True,
+    "disable_job_creation": True,
+    "host": "",
+    "save_code": False,
+    "silent": True,
+    "x_disable_machine_info": True,
+    "x_disable_meta": True,
+    "x_disable_stats": True,
+    "x_save_requirements": False,
+}
+
+
+class TensorBoard:
+    """Event files in `tensorboard/` of the run directory. Of the artifacts it shows the pictures."""
+
+    def __init__(self, out: Path, config: Config) -> None:
+        extra("tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer: Any = SummaryWriter(str(out / "tensorboard"))
+        text = json.dumps(config, indent=2, default=str)
+        self.writer.add_text("configuration", "\n".join(f"    {line}" for line in text.splitlines()))
+
+    def log_scalars(self, step: int, values: Values, arm: str = "") -> None:
+        for name, value in finite(values, arm).items():
+            self.writer.add_scalar(name, value, step)
+
+    def log_artifact(self, path: Path) -> None:
+        if path.suffix == ".png":
+            import numpy as np
+            from PIL import Image
+
+            with Image.open(path, formats=["PNG"]) as picture:
+                self.writer.add_image(path.stem, np.asarray(picture.convert("RGB")), dataformats="HWC")
+
+    def close(self, failed: bool = False) -> None:  # noqa: ARG002  event files have no exit status
+        self.writer.close()
+
+
+class MLflow:
+    """A run of an MLflow experiment, by default in a SQLite store beside the run directory."""
+
+    def __init__(self, uri: str | None, experiment: str, out: Path, name: str, config: Config) -> None:
+        parent = out.resolve().parent
+        store = uri or f"sqlite:///{(parent / 'mlflow.db').as_posix()}"
+        artifacts = None  # a server has its own place for files
+        if store.startswith("sqlite:"):  # for the SQLite store MLflow would take the working directory
+            file = Path(store.removeprefix("sqlite:///")).resolve()
+            artifacts = (file.parent / f"{file.stem}-artifacts").as_uri()
+        for key, value in MLFLOW_SETTINGS.items():
+            os.environ.setdefault(key, value)
+        with warnings.catch_warnings():  # of these libraries about each other
+            warnings.simplefilter("ignore")
+            for module in ("sqlalchemy", "alembic") if artifacts else ():  # MLflow's own message comes late
+                extra(module)
+            mlflow, self.entities = extra("mlflow"), extra("mlflow.entities")
+            for logger in ("mlflow", "alembic"):
+                logging.getLogger(logger).setLevel(logging.WARNING)
+            self.client = mlflow.MlflowClient(tracking_uri=store, registry_uri=store)
+            existing = self.client.get_experiment_by_name(experiment)
+            number = existing.experiment_id if existing else self.client.create_experiment(experiment, artifacts)
+            self.run: str = self.client.create_run(number, run_name=name).info.run_id
+        parameters = [self.entities.Param(key, str(value)[:CHARACTERS]) for key, value in leaves(config)]
+        for start in range(0, len(parameters), BATCH):
+            self.client.log_batch(self.run, params=parameters[start : start + BATCH])
+
+    def log_scalars(self, step: int, values: Values, arm: str = "") -> None:
+        stamp = int(time.time() * 1000)
+        metrics = [self.entities.Metric(name, value, stamp, step) for name, value in finite(values, arm).items()]
+        self.client.log_batch(self.run, metrics=metrics)
+
+    def log_artifact(self, path: Path) -> None:
+        self.client.log_artifact(self.run, str(path))
+
+    def close(self, failed: bool = False) -> None:
+        self.client.set_terminated(self.run, status="FAILED" if failed else "FINISHED")
+
+
+class WandB:
+    """A W&B run in `wandb/` of the run directory. Offline, nothing is sent until `wandb sync`."""
+
+    def __init__(self, mode: str, project: str, out: Path, name: str, config: Config) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # W&B's own crashes would be reported
+        wandb = extra("wandb")
+        settings = wandb.Settings(mode=mode, **WANDB_SETTINGS)
+        # "create_new" leaves a run that a notebook has open as it is.
+        self.run = wandb.init(
+            project=project, name=name, dir=str(out), config=dict(config), settings=settings, reinit="create_new"
+        )
+        self.arms: set[str] = set()
+
+    def log_scalars(self, step: int, values: Values, arm: str = "") -> None:
+        # W&B's step must grow over all arms, so each arm has a step metric of its own.
+        axis = f"{arm}/step" if arm else "step"
+        if arm not in self.arms:
+            self.arms.add(arm)
+            self.run.define_metric(axis, hidden=True)
+            self.run.define_metric(f"{arm}/*" if arm else "*", step_metric=axis)
+        self.run.log({**finite(values, arm), axis: step})
+
+    def log_artifact(self, path: Path) -> None:
+        folder = Path(self.run.dir)  # a copy: W&B would link to our file, and the link could change it
+        copy = shutil.copyfile(path, folder / path.name)
+        self.run.save(str(copy), base_path=str(folder), policy="now")
+
+    def close(self, failed: bool = False) -> None:
+        self.run.finish(exit_code=int(failed))
+
+
+def leaves(config: Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a configuration by dotted name."""
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
