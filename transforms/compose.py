@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, cast, runtime_checkable
 
 import torch
@@ -17,12 +17,11 @@ from torch import Tensor
 
 from transforms.sampling.fusion import Move, fuse
 from transforms.sampling.homography import half_pixels, invert, lattice, transform, wide_dtype
-from transforms.sampling.outline import Outline
-from transforms.sampling.read import Border, Kernel, Value, check_names, copies
+from transforms.sampling.read import Border, Kernel, Resampling, Value, copies
 from transforms.sampling.straight_through import saturate
 from transforms.sampling.tone import Tone, tone_of, toned
 from transforms.sampling.warp import warp
-from transforms.scene import Scene, checked, premultiplied, rows_of, scene_of, size_of
+from transforms.scene import Layer, Scene, checked, premultiplied, rows_of, scene_of, size_of
 
 #: A geometric stage returns a point with this coordinate for an output point that sees nothing of its input (past the
 #: edge of a label, beyond the fold of a lens): the view shows the border value there, and no gradient flows.
@@ -137,9 +136,11 @@ class Compose:
     dims: int = field(init=False, repr=False)
     names: tuple[str, ...] = field(init=False, repr=False)
     _kinds: tuple[tuple[bool, bool], ...] = field(init=False, repr=False, compare=False)
+    _resampling: Resampling = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_names(self.kernel, self.border)
+        resampling = Resampling(self.kernel, self.border, self.value, self.antialias, self.deterministic)
+        object.__setattr__(self, "_resampling", resampling)
         for stage in self.stages:
             if not isinstance(stage, Stage):
                 raise ValueError(f"`stages` must hold stages such as Affine(...); got {stage!r}")
@@ -229,41 +230,40 @@ class Compose:
             return view if tone is None else toned(view, tone)
         own = None if rest else tone
         if chain or placed:
-            view = self._sample(base.pixels, base.pull, scene.size, chain, self.border, self.value, views, own)
+            plain = Layer(base.pixels, None, base.pull)
+            view = self._sample(plain, scene.size, chain, views, self._resampling, own)
         else:  # nothing moves the picture, only what lies on it
             view = copies(base.pixels, views // len(base.pixels))
         for layer in rest:
             # Premultiplied: colour and coverage go through the same filter, so edges do not darken and a black
             # pixel is not a hole (Porter & Duff 1984).
-            ink = premultiplied(layer)
-            over = self._sample(
-                ink, layer.pull, scene.size, chain, "constant", 0.0, views, None, layer.bends, layer.outline
-            )
+            ink = layer._replace(pixels=premultiplied(layer), alpha=None)
+            clear = replace(self._resampling, border="constant", value=0.0)
+            over = self._sample(ink, scene.size, chain, views, clear)
             view = over[:, :-1] + (1 - over[:, -1:]) * view
         return toned(view, tone) if rest and tone is not None else view
 
     def _sample(
         self,
-        pixels: Tensor,
-        place: Tensor,
+        layer: Layer,
         size: tuple[int, int],
         chain: Sequence[Move],
-        border: Border,
-        value: Value,
         views: int,
+        resampling: Resampling,
         tone: Tone | None = None,
-        bends: Sequence[Move] = (),
-        outline: Outline | None = None,
     ) -> Tensor:
+        """The views (N,C,*size) of one opaque layer, through its bends, its place and then `chain`."""
+        pixels, pull = layer.pixels, layer.pull
         work = torch.promote_types(pixels.dtype, torch.float32)  # points in half precision would be pixels off
-        place = copies(place, views // len(place)).to(wide_dtype(pixels))
-        into, out = (half_pixels(s, place) for s in (size_of(pixels), size))
-        own = [(stage, copies(u, views // len(u))) for stage, u in bends]
-        seen: list[Move | Tensor] = [*own, place, *chain]  # in the order in which the layer's pixels meet them
-        first, *others = fuse(invert(out)[None], seen, into[None], work)
+        pull = copies(pull, views // len(pull)).to(wide_dtype(pixels))
+        moves: list[Move | Tensor] = [pull, *chain]  # in the order in which the layer's pixels meet them
+        if layer.bends:
+            moves = [*((stage, copies(u, views // len(u))) for stage, u in layer.bends), *moves]
+        into, out = half_pixels(size_of(pixels), pull), half_pixels(size, pull)
+        first, *others = fuse(invert(out)[None], moves, into[None], work)
         assert isinstance(first, Tensor)
 
-        def pull(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
+        def source(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
             points, w = lattice(first, x, y)
             for link in others:
                 if isinstance(link, Tensor):
@@ -275,18 +275,8 @@ class Compose:
             return points, w
 
         overshoots = self.kernel not in ("nearest", "bilinear")  # and so it is clamped before the tone
-        view = warp(
-            pixels,
-            pull,
-            size,
-            kernel=self.kernel,
-            border=border,
-            value=value,
-            antialias=self.antialias,
-            deterministic=self.deterministic,
-            tone=None if overshoots else tone,
-            outline=outline,
-        )
+        inner = None if overshoots else tone
+        view = warp(pixels, source, size, resampling, tone=inner, outline=layer.outline)
         view = saturate(view) if overshoots else view
         return toned(view, tone) if overshoots and tone is not None else view
 

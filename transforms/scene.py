@@ -69,11 +69,12 @@ def rows_of(scene: Scene) -> int:
     if not rows:
         raise ValueError("`images` must hold at least one image; got none")
     for layer in scene.layers:
-        held = len(checked(layer.pixels)), len(layer.pull), 1 if layer.alpha is None else len(layer.alpha)
-        if not set(held) <= {1, rows}:
+        pixels = layer.pixels if layer is base else checked(layer.pixels)
+        counts = len(pixels), len(layer.pull), 1 if layer.alpha is None else len(layer.alpha)
+        if not set(counts) <= {1, rows}:
             raise ValueError(
                 f"a layer must hold one row, or one for each of the {rows} pictures of the bottom layer; got "
-                f"{held[0]} of pixels, {held[1]} of pull and {held[2]} of alpha"
+                f"{counts[0]} of pixels, {counts[1]} of pull and {counts[2]} of alpha"
             )
     return rows
 

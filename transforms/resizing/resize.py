@@ -85,8 +85,10 @@ def axes(size: tuple[int, int], out: tuple[int, int], kernel: str, like: Tensor)
         kernel = "cv2_area enlarging"  # OpenCV decides for both axes at once
     elif kernel.startswith("torch_nearest") and like.dtype == torch.float64:
         kernel += " float64"
-    rows, columns = (weights(n, m, kernel, like.dtype, like.device) for n, m in zip(size, out, strict=True))
-    return rows, columns
+    return (
+        weights(size[0], out[0], kernel, like.dtype, like.device),
+        weights(size[1], out[1], kernel, like.dtype, like.device),
+    )
 
 
 def _levels(images: Tensor) -> Tensor:

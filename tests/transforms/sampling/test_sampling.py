@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from transforms import warp_affine, warp_perspective
 from transforms.sampling.homography import invert
-from transforms.sampling.read import read
+from transforms.sampling.read import Resampling, read
 from transforms.sampling.warp import sample
 
 BORDERS = ["constant", "replicate", "reflect", "reflect101"]
@@ -184,7 +184,7 @@ def test_several_views_of_several_images_are_those_of_each_alone(border, kernel,
     grid = F.affine_grid(torch.eye(2, 3) + torch.randn(images * views, 2, 3) / 4, [images * views, 3, 20, 24], False)
 
     def together(source, places):
-        return read(source, places, kernel=kernel, border=border)
+        return read(source, places, Resampling(kernel, border))
 
     def alone(source, places):
         return torch.cat(
