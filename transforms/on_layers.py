@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from torch import Tensor
 
-from transforms.compose import Compose, Geometry, Homography, Stage, discrete
+from transforms.compose import Compose, Framed, Geometry, Homography, Stage
 from transforms.sampling.homography import wide_dtype
 from transforms.sampling.read import copies
-from transforms.scene import Layer, Scene, rows_of
+from transforms.scene import Layer, Scene, rows_of, size_of
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class OnLayers:
     @property
     def discrete(self) -> tuple[int, ...]:
         """The coordinates that choose rather than measure."""
-        return discrete(self._whole())
+        return self._whole().discrete
 
     def values(self, u: Tensor) -> Tensor:
         """(N,dims) in [0,1) -> physical values, those of `stages` and then those of `place`."""
@@ -72,9 +72,7 @@ class OnLayers:
         pixels, bends = layer.pixels, list(layer.bends)
         for stage, part in zip(self.stages, parts, strict=True):
             if isinstance(stage, Geometry):
-                framed = getattr(stage, "framed", None)
-                own = stage if framed is None else framed((pixels.shape[2], pixels.shape[3]))
-                bends.append((own, part))
+                bends.append((stage.framed(size_of(pixels)) if isinstance(stage, Framed) else stage, part))
                 continue
             before = pixels.shape
             rows = len(u) if stage.dims else len(pixels)
@@ -93,8 +91,7 @@ class OnLayers:
         if self.place is None:
             return layer.pull
         wide = wide_dtype(layer.pull)
-        framed = getattr(self.place, "framed", None)
-        place = self.place if framed is None else framed(size)
+        place = cast(Homography, self.place.framed(size) if isinstance(self.place, Framed) else self.place)
         return copies(layer.pull, len(u) // len(layer.pull)).to(wide) @ place.matrix(u.to(wide))
 
     def _whole(self) -> Compose:

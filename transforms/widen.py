@@ -189,7 +189,7 @@ def _extent(stage: Stage) -> Tensor:
     neighbours: an extent may depend on one other coordinate."""
     eye = torch.eye(stage.dims, dtype=torch.float64)
     none = torch.zeros(1, stage.dims, dtype=torch.float64)
-    values = stage.values(torch.cat([none, eye, 1 - eye, none + 1]).clamp(max=LAST))
+    values = Compose((stage,)).values(torch.cat([none, eye, 1 - eye, none + 1]).clamp(max=LAST))
     return torch.stack([values.amin(0), values.amax(0)])
 
 

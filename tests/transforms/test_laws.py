@@ -41,7 +41,7 @@ from transforms import (
     Webp,
     WhiteBalance,
 )
-from transforms.compose import Geometry, Stage, discrete
+from transforms.compose import Compose, Geometry, Stage
 from transforms.registry import STAGES
 
 double = torch.float64
@@ -133,7 +133,7 @@ def test_says_what_its_coordinates_are(name, stage):
     assert len(stage.names) == stage.dims
     assert all(label.endswith(")") for label in stage.names), "each coordinate has its unit, in brackets"
     assert stage.values(point(stage, 3)).shape == (3, stage.dims)
-    assert set(discrete(stage)) <= set(range(stage.dims))
+    assert set(Compose([stage]).discrete) <= set(range(stage.dims))
 
 
 @every_stage
@@ -147,7 +147,7 @@ def test_gradcheck_in_images(name, stage, soft):
 
 @every_stage
 def test_gradcheck_in_u(name, stage, soft):
-    measures = [i for i in range(stage.dims) if i not in discrete(stage)]
+    measures = [i for i in range(stage.dims) if i not in Compose([stage]).discrete]
     if not measures or name in SURROGATE:
         pytest.skip("no coordinate is continuous, or its own test looks at it")
     u = point(stage)
@@ -168,7 +168,7 @@ def test_no_gradient_is_silently_zero(name, stage, photo):
     (views * torch.randn(views.shape, dtype=double)).sum().backward()
     assert images.grad.isfinite().all()
     assert (images.grad.flatten(1).norm(dim=1) > 1e-3).all()
-    measures = [i for i in range(stage.dims) if i not in discrete(stage)]
+    measures = [i for i in range(stage.dims) if i not in Compose([stage]).discrete]
     if measures:
         assert u.grad.isfinite().all()
         assert (u.grad[:, measures].abs().amax(0) > 0).all(), [stage.names[i] for i in measures]

@@ -193,7 +193,7 @@ def test_coordinates_have_names_and_units():
     [
         (lambda: OnLayers([Cylinder(), Brightness(0.1)]), "in the order of what happens"),
         (lambda: OnLayers(place=Cylinder()), "must be a homography"),
-        (lambda: Compose([Affine(), OnLayers()]), "must be the first"),
+        (lambda: Compose([Affine(), OnLayers()]), "must come first"),
         (lambda: Place(scale=(0, 0.5)), "`scale` must lie within"),
         (lambda: Place(x=(0, 2)), "`x` must lie within"),
         (lambda: Place(aspect=0), "`aspect` must lie within"),

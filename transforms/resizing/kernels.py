@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,8 @@ def _box(x: np.ndarray) -> np.ndarray:
 
 
 def _triangle(x: np.ndarray) -> np.ndarray:
-    return np.maximum(1.0 - np.abs(x), 0.0)
+    weight: np.ndarray = (1.0 - np.abs(x)).clip(0.0)
+    return weight
 
 
 def _keys(a: float) -> Weight:
@@ -106,8 +108,8 @@ def _kernel_taps(length: int, out: int, name: str) -> Taps:
     kernel, scale = kernel_of(name), length / out
     centre = (np.arange(out)[:, None] + 0.5) * scale
     if not kernel.antialias:  # what falls off the image is read from its edge
-        reach = int(kernel.support)
-        index = np.floor(centre - 0.5).astype(int) - reach + 1 + np.arange(2 * reach)
+        taps = int(2 * kernel.support)
+        index = np.floor(centre - 0.5).astype(int) + 1 - taps // 2 + np.arange(taps)
         return index.clip(0, length - 1), kernel.weight(index + 0.5 - centre)
     stretch = max(scale, 1.0)
     reach = kernel.support * stretch
@@ -132,7 +134,7 @@ def _cv2_nearest(length: int, out: int, _: str) -> Taps:
 
 
 def _torch_nearest(length: int, out: int, name: str) -> Taps:
-    number = np.float64 if name.endswith("float64") else np.float32  # torch computes as precisely as its images are
+    number: Any = np.float64 if name.endswith("float64") else np.float32  # torch has the precision of its images
     scale, shift = number(length) / number(out), number(0.5 if "exact" in name else 0.0)
     return _single((np.arange(out, dtype=number) + shift) * scale, length)
 
