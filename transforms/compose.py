@@ -1,7 +1,7 @@
-"""What a view is made of: stages over the unit cube, a scene of layers, and their composition.
+"""Stages over the unit cube, and their composition into views.
 
-A stage is a deterministic function of images and of its coordinates `u` in [0,1)^dims. A *geometric* stage says
-where an output point looks in its input; neighbours fuse, and pixels are touched once. A *pixel* stage changes
+A stage is a deterministic function of images and of its coordinates `u` in [0,1)^dims. A *geometric* stage maps an
+output point to a point of its input; neighbours fuse, and pixels are touched once. A *pixel* stage changes
 values, or the size.
 """
 
@@ -262,7 +262,7 @@ class Compose:
         if chain or placed:
             plain = Layer(base.pixels, None, base.pull)
             view = self._sample(plain, scene.size, chain, views, self._resampling, own)
-        else:  # nothing moves the picture, only what lies on it
+        else:  # nothing moves the picture, only the layers above it
             view = copies(base.pixels, views // len(base.pixels))
         for layer in rest:
             # Premultiplied: colour and coverage go through the same filter, so edges do not darken and a black
@@ -312,7 +312,7 @@ class Compose:
 
 
 def seen(scene: Scene) -> Tensor:
-    """The pictures of a scene, seen directly: (N,C,H,W)."""
+    """The pictures of a scene without any transform: (N,C,H,W)."""
     pixels = scene.layers[0].pixels
     return Compose()(scene, pixels.new_zeros(len(pixels), 0))
 

@@ -77,10 +77,10 @@ class Latin:
         strata = torch.rand(n, dims, generator=generator, dtype=torch.float64).argsort(0)
         exact = (strata + torch.rand(n, dims, generator=generator, dtype=torch.float64)) / n
         points = exact.to(torch.float32)
-        found = (points.double() * n).floor()  # this product is exact
+        rounded = (points.double() * n).floor()  # this product is exact
         # Rounding may have crossed the edge of a stratum.
-        points = torch.where(found > strata, points.nextafter(torch.tensor(0.0)), points)
-        return torch.where(found < strata, points.nextafter(torch.tensor(1.0)), points)
+        points = torch.where(rounded > strata, points.nextafter(torch.tensor(0.0)), points)
+        return torch.where(rounded < strata, points.nextafter(torch.tensor(1.0)), points)
 
 
 @dataclass(frozen=True)

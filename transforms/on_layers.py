@@ -1,4 +1,4 @@
-"""What happens to the layers of a scene before the camera sees it: print, light, the bend of the paper, its place."""
+"""Changes to the layers of a scene before the camera sees them: print, light, bend of the paper, placement."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from transforms.scene import Layer, Scene, rows_of, size_of
 
 @dataclass(frozen=True)
 class OnLayers:
-    """Stages for every layer that lies on the picture; the picture itself stays as it is. The first stage of a
-    pipeline, or none.
+    """Stages for every layer above the picture; the picture itself stays as it is. It must be the first stage of a
+    pipeline.
 
     Args:
         stages: in the layer's own frame, pixel stages first (a printer's colours, light on the sheet), which change
             its values and not its size; then geometric ones (the paper's curvature), which fuse with all that follows
             into the layer's one resample.
-        place: a homography in the frame of the scene, such as `Place`, that moves the layer from where it lies.
+        place: a homography in the frame of the scene, such as `Placement`, that moves the layer from where it lies.
 
     A pixel stage that draws makes a copy of the layer for each view; one without coordinates (dims 0) does not.
 
     Raises:
-        ValueError: geometry before pixel stages, or a `place` that is no homography.
+        ValueError: geometry before pixel stages, or a `place` that is not a homography.
     """
 
     stages: Sequence[Stage] = ()
@@ -41,9 +41,11 @@ class OnLayers:
         object.__setattr__(self, "stages", tuple(self.stages))
         kinds = [isinstance(stage, Geometry) for stage in self.stages]
         if kinds != sorted(kinds):
-            raise ValueError("`stages` of a layer must be in the order of what happens: print and light, then bends")
+            raise ValueError(
+                "`stages` of a layer must be in physical order: print and light, then bends (geometric stages)"
+            )
         if self.place is not None and not isinstance(self.place, Homography):
-            raise ValueError(f"`place` of a layer must be a homography, such as Place(...); got {self.place!r}")
+            raise ValueError(f"`place` of a layer must be a homography, such as Placement(...); got {self.place!r}")
         whole = self._whole()
         object.__setattr__(self, "dims", whole.dims)
         object.__setattr__(self, "names", whole.names)

@@ -1,4 +1,4 @@
-"""What a view is taken of: a stack of layers, each with its own resolution and place."""
+"""A scene: a stack of layers, each with its own resolution and place."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Layer(NamedTuple):
     """One picture in a scene: `pixels` (N,C,h,w); `alpha` (N,1,h,w) in [0,1] or None for opaque;
     `pull` (N,3,3), stage frame of the scene -> stage frame of the layer. Each may have one row for all.
 
-    `bends` are geometric stages in the layer's own frame, with their coordinates, in order: the sheet was bent before
-    it was put into the scene."""
+    `bends` are geometric stages in the layer's own frame, with their coordinates, in order: the sheet was bent, and
+    then put into the scene."""
 
     pixels: Tensor
     alpha: Tensor | None
@@ -33,7 +33,7 @@ class Scene(NamedTuple):
     size: tuple[int, int]
 
 
-#: Plain pictures (N,C,H,W), or pictures with what lies on them.
+#: Plain pictures (N,C,H,W), or pictures with layers above them.
 Shown = Tensor | Scene
 
 
@@ -80,7 +80,7 @@ def rows_of(scene: Scene) -> int:
 
 
 def taken(shown: Shown, rows: Tensor | int) -> Scene:
-    """Some pictures (or one), with what lies on them."""
+    """The scene of some pictures (or one), with the layers above them."""
     scene = scene_of(shown)
     if isinstance(rows, int):
         rows = torch.tensor([rows], device=base_of(scene).device)
@@ -104,7 +104,7 @@ def taken(shown: Shown, rows: Tensor | int) -> Scene:
 
 
 def base_of(shown: Shown) -> Tensor:
-    """The pictures themselves (N,C,H,W), without what lies on them."""
+    """The pictures themselves (N,C,H,W), without the layers above them."""
     return shown.layers[0].pixels if isinstance(shown, Scene) else shown
 
 

@@ -11,7 +11,7 @@ from attacks.experiment.build.patch import tags
 from attacks.experiment.build.printer import PLACE, anywhere
 from attacks.perturbations.patch.patch import Patch
 from attacks.schema import patch as choices
-from transforms import Compose, OnLayers, Place
+from transforms import Compose, OnLayers, Placement
 from transforms.scene import Scene
 
 #: Where a place in every view anew is looked at: its smallest, middle and largest.
@@ -51,7 +51,7 @@ def facts(
     }
 
 
-def _area(patch: Patch, place: Place | None, size: tuple[int, int]) -> dict[str, float]:
+def _area(patch: Patch, place: Placement | None, size: tuple[int, int]) -> dict[str, float]:
     """What of each picture is hidden: a white layer without edges of its own over black pictures."""
     black = torch.zeros(len(patch.places.quads), 3, *size)
     sheet = patch.surround
@@ -68,7 +68,7 @@ def _area(patch: Patch, place: Place | None, size: tuple[int, int]) -> dict[str,
     return {"mean": float(mean), "low": float(shares.min()), "high": float(shares.max())}
 
 
-def _ranges(place: Place) -> dict[str, list[float]]:
+def _ranges(place: Placement) -> dict[str, list[float]]:
     """Those that were left out too."""
     ends = place.values(torch.tensor([[0.0] * 4, [1.0] * 4], dtype=torch.float64))
     return dict(zip(PLACE, ends.T.tolist(), strict=True))

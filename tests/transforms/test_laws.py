@@ -41,7 +41,7 @@ from transforms import (
     Webp,
     WhiteBalance,
 )
-from transforms.compose import Compose, Geometry, Stage
+from transforms.compose import Geometry, Stage
 from transforms.registry import STAGES
 
 double = torch.float64

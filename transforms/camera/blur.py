@@ -157,12 +157,12 @@ class _InParts(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         points, weights = ctx.saved_tensors
-        found = []
+        grads = []
         for part, share in zip(points.split(ctx.most, 1), weights.split(ctx.most), strict=True):
             with torch.enable_grad():
                 leaf = part.detach().requires_grad_()
-                found += torch.autograd.grad(_shares(leaf, share, ctx.radius), leaf, grad)
-        return torch.cat(found, 1), None, None, None
+                grads += torch.autograd.grad(_shares(leaf, share, ctx.radius), leaf, grad)
+        return torch.cat(grads, 1), None, None, None
 
 
 def convolve(images: Tensor, kernels: Tensor) -> Tensor:

@@ -36,9 +36,9 @@ def resize(
         size: (height, width), or the length of the shorter side, the aspect kept as torchvision keeps it.
         kernel: one of `transforms.resizing.resize.NAMES`, "keys(a)" or "keys_aa(a)" with a in [-2, 0].
         eight_bit: do what the library does to an 8-bit file, in its own fixed point (see
-        `transforms.resizing.eight_bit`):
-            the images are clamped to [0,1] and rounded to whole levels, and so is the result. The gradient is that of
-            the resize in floating point (straight through the rounding), zero where a clip holds a value.
+            `transforms.resizing.eight_bit`): the images are clamped to [0,1] and rounded to whole levels, and so is
+            the result. The gradient is that of the resize in floating point (straight through the rounding), zero
+            where a clip holds a value.
 
     Returns:
         (N,C,height,width), *not* clamped: bicubic and Lanczos overshoot by a few percent, as Pillow's float mode
@@ -48,14 +48,14 @@ def resize(
     Raises:
         ValueError: unknown kernel, or a size below 1.
     """
-    before = (images.shape[2], images.shape[3])
-    after = target_size(before, size)
+    old = (images.shape[2], images.shape[3])
+    new = target_size(old, size)
     if not eight_bit:
         wide = widened(images)  # half-precision weights would not add up to 1
-        rows, columns = axes(before, after, kernel, wide)
+        rows, columns = axes(old, new, kernel, wide)
         return (rows @ wide @ columns.mT).to(images.dtype)
-    rows, columns = axes(before, after, kernel, images)
-    exact = resize_levels(_levels(images), after, kernel)
+    rows, columns = axes(old, new, kernel, images)
+    exact = resize_levels(_levels(images), new, kernel)
     result = _shares(exact.levels, images)
     if not torch.is_grad_enabled():
         return result

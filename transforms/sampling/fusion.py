@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class PointMap(Protocol):
-    """What is asked of a geometric stage (`transforms.compose.Geometry`) here."""
+    """The part of a geometric stage (`transforms.compose.Geometry`) that is used here."""
 
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
         """Output points -> input points."""
@@ -19,7 +19,7 @@ class PointMap(Protocol):
 
 @runtime_checkable
 class MatrixMap(Protocol):
-    """What is asked of a `transforms.compose.Homography` here."""
+    """The part of a `transforms.compose.Homography` that is used here."""
 
     def matrix(self, u: Tensor) -> Tensor:
         """(N,dims) -> (N,3,3)."""

@@ -103,8 +103,8 @@ def read(
     """The images at the places of `grid`, through `tone`; outside, `constant` means zero. Same dtype for all."""
     kernel, border = resampling.kernel, resampling.border
     if resampling.deterministic or kernel not in KERNELS:
-        found = read_taps(images, grid, kernel, border)
-        return found if tone is None else toned(found, tone)
+        values = read_taps(images, grid, kernel, border)
+        return values if tone is None else toned(values, tone)
     aligned = border == "reflect101"  # reflection about pixel centres is grid_sample's align_corners=True
     if aligned:
         height, width = images.shape[2:]
@@ -119,9 +119,9 @@ def read(
     if together > 1:  # stacked below one another, they are one tall view
         grid = grid.reshape(-1, together * height, *grid.shape[2:])
     images = copies(images, views // together)
-    found = F.grid_sample(images, grid, kernel, _PADDING[border], align_corners=aligned)
-    found = found.unflatten(2, (together, height)).transpose(1, 2).flatten(0, 1) if together > 1 else found
-    return found if tone is None else toned(found, tone)
+    values = F.grid_sample(images, grid, kernel, _PADDING[border], align_corners=aligned)
+    values = values.unflatten(2, (together, height)).transpose(1, 2).flatten(0, 1) if together > 1 else values
+    return values if tone is None else toned(values, tone)
 
 
 class _Views(torch.autograd.Function):

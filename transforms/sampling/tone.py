@@ -62,8 +62,8 @@ def toned(views: Tensor, tone: Tone) -> Tensor:
     """`views` (N,C,h,w) through `tone`. At a bound, and where only rounding leaves it, the derivative is `gain` (see
     `transforms.sampling.straight_through.saturate`)."""
     work = torch.promote_types(views.dtype, torch.float32)  # never half
-    found: Tensor = _Toned.apply(views.to(work), *tone.to(work))
-    return found.to(views.dtype)
+    result: Tensor = _Toned.apply(views.to(work), *tone.to(work))
+    return result.to(views.dtype)
 
 
 def settle(values: Tensor, tone: Tone, out: Tensor, moved: Tensor) -> None:
