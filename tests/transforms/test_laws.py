@@ -108,12 +108,9 @@ CASES = [
     for name, made in EXAMPLES.items()
     for i, stage in enumerate(made)
 ]
-CASES += [
-    pytest.param(
-        "compose", Compose([Perspective(0.1), EXAMPLES["affine"][0], Downscale(10), Brightness(0.1)]), id="compose"
-    ),
-    pytest.param("bicubic", Compose([Perspective(0.3)], kernel="bicubic"), id="bicubic"),
-]
+PIPELINE = Compose([Perspective(0.1), *EXAMPLES["affine"], Downscale(10), Brightness(0.1)])
+CASES.append(pytest.param("compose", PIPELINE, id="compose"))
+CASES.append(pytest.param("bicubic", Compose([Perspective(0.3)], kernel="bicubic"), id="bicubic"))
 every_stage = pytest.mark.parametrize(("name", "stage"), CASES)
 
 

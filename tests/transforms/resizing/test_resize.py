@@ -163,7 +163,8 @@ def test_a_pixel_or_two_equal_the_library(kernel):
 
 @kernels
 def test_weights_of_every_pixel_sum_to_one(kernel):
-    for length, out in [*((30, out) for out in (1, 3, 17, 30, 31, 64)), *zip((80, 120) * len(SIZES), sum(SIZES, ()))]:
+    lengths = [*((30, out) for out in (1, 3, 17, 30, 31, 64)), (80, 27), (120, 41), (80, 160), (120, 131)]
+    for length, out in lengths:
         rows = axes((length, length), (out, out), kernel, double(1))[0]
         assert rows.shape == (out, length)
         torch.testing.assert_close(rows.sum(1), torch.ones(out, dtype=torch.float64), rtol=0, atol=1e-12)
@@ -176,10 +177,9 @@ def test_same_size_is_the_identity(photo, kernel):
 
 @kernels
 def test_gradient(kernel):
+    images = double(2, 2, 5, 6).requires_grad_()
     for size in ((3, 4), (7, 9)):
-        assert gradcheck(
-            lambda images, size=size: resize(images, size, kernel), (double(2, 2, 5, 6).requires_grad_(),)
-        )
+        assert gradcheck(lambda images, size=size: resize(images, size, kernel), (images,))
 
 
 @kernels
