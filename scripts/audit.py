@@ -53,7 +53,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--encoder", choices=["pocket"], help="also look for a loss that is flat at delta = 0")
     parser.add_argument("--draws", type=int, default=16, help="number of views (default: 16)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--straight-through", action="store_true", help="measure the dense-gradient trick")
+    parser.add_argument("--straight-through", action="store_true", help="measure the dense gradient of a warp")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write audit.txt and dead_zones.png there")
     return parser.parse_args(arguments)
 

@@ -23,7 +23,7 @@ from transforms.draws import Antithetic, Draws, Fixed, Grid, Latin, Sobol, Unifo
 from transforms.geometry.affine import Affine, Crop, Flip, Perspective
 from transforms.geometry.cylinder import Cylinder
 from transforms.geometry.distortion import Lens, RollingShutter, ThinPlate
-from transforms.geometry.place import Place
+from transforms.geometry.placement import Placement
 from transforms.geometry.viewpoint import Viewpoint
 from transforms.on_layers import OnLayers
 from transforms.resizing.resize import resize
@@ -63,7 +63,7 @@ __all__ = [
     "OnLayers",
     "OneOf",
     "Perspective",
-    "Place",
+    "Placement",
     "Quantise",
     "ResizePad",
     "RollingShutter",

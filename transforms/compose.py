@@ -1,7 +1,7 @@
-"""What a view is made of: stages over the unit cube, a scene of layers, and their composition.
+"""Stages over the unit cube, and their composition into views.
 
-A stage is a deterministic function of images and of its coordinates `u` in [0,1)^dims. A *geometric* stage says
-where an output point looks in its input; neighbours fuse, and pixels are touched once. A *pixel* stage changes
+A stage is a deterministic function of images and of its coordinates `u` in [0,1)^dims. A *geometric* stage maps an
+output point to a point of its input; neighbours fuse, and pixels are touched once. A *pixel* stage changes
 values, or the size.
 """
 
@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, cast, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from transforms.sampling.fusion import Move, fuse
 from transforms.sampling.homography import half_pixels, invert, lattice, transform, wide_dtype
-from transforms.sampling.outline import Outline
-from transforms.sampling.read import Border, Kernel, Value, check_names, copies
+from transforms.sampling.read import Border, Kernel, Resampling, Value, copies
 from transforms.sampling.straight_through import saturate
 from transforms.sampling.tone import Tone, tone_of, toned
 from transforms.sampling.warp import warp
-from transforms.scene import Scene, checked, premultiplied, rows_of, scene_of, size_of
+from transforms.scene import Layer, Scene, checked, premultiplied, rows_of, scene_of, size_of
 
 #: A geometric stage returns a point with this coordinate for an output point that sees nothing of its input (past the
 #: edge of a label, beyond the fold of a lens): the view shows the border value there, and no gradient flows.
@@ -31,7 +30,8 @@ UNSEEN = 1e6
 
 @runtime_checkable
 class Stage(Protocol):
-    """A deterministic function of images and of points `u` of the unit cube."""
+    """A deterministic function of images and of points `u` of the unit cube. This is all that a stage must have; the
+    other protocols here say what it may have besides."""
 
     @property
     def dims(self) -> int:
@@ -40,9 +40,6 @@ class Stage(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """What the coordinates mean, with the unit: "angle (deg)"."""
-
-    def values(self, u: Tensor) -> Tensor:
-        """(N,dims) in [0,1) -> (N,dims) physical values, in the units of `names`."""
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         """(N,C,H,W) in [0,1] and (N,dims) -> (N,C,h,w) in [0,1]."""
@@ -69,7 +66,7 @@ class Homography(Geometry, Protocol):
         """(N,dims) -> (N,3,3) from output points to input points, in the stage frame."""
 
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
-        """Points through the matrix; those beyond the horizon are not told apart (`Compose` masks them)."""
+        """Points through the matrix; those beyond the horizon are not marked (`Compose` masks them)."""
         return transform(self.matrix(u), points)[0]
 
 
@@ -83,15 +80,42 @@ class Linear(Stage, Protocol):
 
 @runtime_checkable
 class Laying(Stage, Protocol):
-    """A stage that acts on the layers that lie on the picture, before the camera sees all of them together."""
+    """A stage that acts on the layers above the picture, before the camera sees all of them together."""
 
     def lay(self, scene: Scene, u: Tensor) -> Scene:
         """A scene of N pictures and (V,dims) -> the scene whose layers above the bottom one are those of V views."""
 
 
 @runtime_checkable
+class Physical(Protocol):
+    """A stage whose coordinates stand for physical values. Without, they are described as they are, in [0,1)."""
+
+    def values(self, u: Tensor) -> Tensor:
+        """(N,dims) in [0,1) -> (N,dims) physical values, in the units of `names`."""
+
+
+@runtime_checkable
+class Discrete(Protocol):
+    """A stage with coordinates that choose (a size in pixels, a quality, a seed, which stage) rather than measure. A
+    view is piecewise constant in them, so no gradient reaches them. Without, all of them measure."""
+
+    @property
+    def discrete(self) -> tuple[int, ...]:
+        """Which of the `dims` coordinates choose."""
+
+
+@runtime_checkable
+class Labelled(Protocol):
+    """A stage with a label of its own in the names of a pipeline. Without, it is the class's name in lower case."""
+
+    @property
+    def label(self) -> str:
+        """One word."""
+
+
+@runtime_checkable
 class Framed(Protocol):
-    """What a geometric stage adds if it depends on the shape of the frame, not only on its shorter side."""
+    """A geometric stage that depends on the shape of the frame, not only on its shorter side."""
 
     def framed(self, size: tuple[int, int]) -> Geometry:
         """The stage for a frame of `size` (height, width)."""
@@ -106,10 +130,13 @@ def hide(points: Tensor, seen: Tensor) -> Tensor:
     return torch.where(seen[..., None], points, UNSEEN)
 
 
-def discrete(stage: Stage) -> tuple[int, ...]:
-    """Which coordinates of `u` choose (a size in pixels, a quality, a seed, which stage) rather than measure: a view
-    is piecewise constant in them, so no gradient reaches them. A stage says so in an attribute `discrete`."""
-    return tuple(getattr(stage, "discrete", ()))
+class _Kind(NamedTuple):
+    """Which of the protocols a stage has. Computed once: a protocol looks up its members each time it is checked."""
+
+    geometric: bool
+    linear: bool
+    framed: bool
+    laying: bool
 
 
 @dataclass(frozen=True)
@@ -136,22 +163,23 @@ class Compose:
     deterministic: bool = False
     dims: int = field(init=False, repr=False)
     names: tuple[str, ...] = field(init=False, repr=False)
-    _kinds: tuple[tuple[bool, bool], ...] = field(init=False, repr=False, compare=False)
+    _kinds: tuple[_Kind, ...] = field(init=False, repr=False, compare=False)
+    _resampling: Resampling = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_names(self.kernel, self.border)
+        resampling = Resampling(self.kernel, self.border, self.value, self.antialias, self.deterministic)
+        object.__setattr__(self, "_resampling", resampling)
         for stage in self.stages:
             if not isinstance(stage, Stage):
                 raise ValueError(f"`stages` must hold stages such as Affine(...); got {stage!r}")
         if any(isinstance(stage, Laying) for stage in self.stages[1:]):
             raise ValueError(
-                "a stage that acts on the layers of a scene must be the first: the camera sees them as one"
+                "a stage that acts on the layers of a scene must come first: after it the camera sees one picture"
             )
         object.__setattr__(self, "stages", tuple(self.stages))
         object.__setattr__(self, "dims", sum(stage.dims for stage in self.stages))
         object.__setattr__(self, "names", tuple(self._names()))
-        # Here, because a protocol looks up every one of its names each time it is asked.
-        kinds = ((isinstance(stage, Geometry), isinstance(stage, Linear)) for stage in self.stages)
+        kinds = [_Kind(*(isinstance(s, kind) for kind in (Geometry, Linear, Framed, Laying))) for s in self.stages]
         object.__setattr__(self, "_kinds", tuple(kinds))
 
     def __call__(self, images: Tensor | Scene, u: Tensor) -> Tensor:
@@ -159,50 +187,53 @@ class Compose:
         self._check(scene, u)
         pending: list[Move] = []
         tone: Tone | None = None
-        for (moves, fuses), stage, part in zip(self._kinds, self.stages, self._split(u), strict=True):
-            if isinstance(stage, Laying):
-                scene = stage.lay(scene, part)
+        for kind, stage, part in zip(self._kinds, self.stages, self._split(u), strict=True):
+            if kind.laying:
+                scene = cast(Laying, stage).lay(scene, part)
                 continue
-            if fuses and not part.requires_grad:
+            if kind.linear and not part.requires_grad:
                 line = cast(Linear, stage).line(part)
                 tone = tone_of(*line) if tone is None else tone.then(*line)
                 continue
-            if tone is not None or not moves:
+            if tone is not None or not kind.geometric:
                 scene, pending, tone = scene_of(self._render(scene, pending, tone, len(u))), [], None
-            if moves:
-                framed = getattr(stage, "framed", None)
-                pending.append((cast(Geometry, stage) if framed is None else framed(scene.size), part))
+            if kind.geometric:
+                here = cast(Framed, stage).framed(scene.size) if kind.framed else cast(Geometry, stage)
+                pending.append((here, part))
             else:
                 scene = scene_of(stage(scene.layers[0].pixels, part))
         return self._render(scene, pending, tone, len(u))
 
     def values(self, u: Tensor) -> Tensor:
         """(N,dims) in [0,1) -> (N,dims) physical values, in the order and units of `names`."""
-        parts = [stage.values(part) for stage, part in zip(self.stages, self._split(u), strict=True)]
+        parts = [
+            stage.values(part) if isinstance(stage, Physical) else part
+            for stage, part in zip(self.stages, self._split(u), strict=True)
+        ]
         return torch.cat(parts, dim=-1) if parts else u
 
     def describe(self, u: Tensor) -> list[dict[str, float]]:
-        """The views in words: for each row of `u` (N,dims) or (dims,), {"affine angle (deg)": -12.3, ...}."""
+        """Physical values by name, for each row of `u` (N,dims) or (dims,): {"affine angle (deg)": -12.3, ...}."""
         rows = self.values(torch.atleast_2d(u)).tolist()
         return [dict(zip(self.names, row, strict=True)) for row in rows]
 
     @property
     def discrete(self) -> tuple[int, ...]:
-        """The coordinates that choose rather than measure (see `transforms.compose.discrete`)."""
+        """The coordinates that choose rather than measure (see `transforms.compose.Discrete`)."""
         starts = itertools.accumulate((stage.dims for stage in self.stages), initial=0)
-        return tuple(at + i for at, stage in zip(starts, self.stages, strict=False) for i in discrete(stage))
+        parts = [(at, s) for at, s in zip(starts, self.stages, strict=False) if isinstance(s, Discrete)]
+        return tuple(at + i for at, stage in parts for i in stage.discrete)
 
     def resamples(self) -> int:
         """How many times the geometry touches pixels: 1 for any number of neighbouring geometric stages."""
-        kinds = [moves for moves, _ in self._kinds]
-        return sum(now and not before for before, now in zip([False, *kinds], kinds, strict=False))
+        return sum(geometric for geometric, _ in itertools.groupby(kind.geometric for kind in self._kinds))
 
     @property
     def labels(self) -> list[str]:
-        """What the stages are called in `names`: their kind, numbered where there are several of it."""
-        kinds = [getattr(stage, "label", type(stage).__name__.lower()) for stage in self.stages]
-        count = [kinds[: i + 1].count(kind) for i, kind in enumerate(kinds)]
-        return [kind if kinds.count(kind) == 1 else f"{kind}{n}" for kind, n in zip(kinds, count, strict=True)]
+        """What the stages are called in `names`; numbered where several share a label."""
+        labels = [s.label if isinstance(s, Labelled) else type(s).__name__.lower() for s in self.stages]
+        count = [labels[: i + 1].count(label) for i, label in enumerate(labels)]
+        return [label if labels.count(label) == 1 else f"{label}{n}" for label, n in zip(labels, count, strict=True)]
 
     def _names(self) -> list[str]:
         stages = zip(self.labels, self.stages, strict=True)
@@ -229,41 +260,40 @@ class Compose:
             return view if tone is None else toned(view, tone)
         own = None if rest else tone
         if chain or placed:
-            view = self._sample(base.pixels, base.pull, scene.size, chain, self.border, self.value, views, own)
-        else:  # nothing moves the picture, only what lies on it
+            plain = Layer(base.pixels, None, base.pull)
+            view = self._sample(plain, scene.size, chain, views, self._resampling, own)
+        else:  # nothing moves the picture, only the layers above it
             view = copies(base.pixels, views // len(base.pixels))
         for layer in rest:
             # Premultiplied: colour and coverage go through the same filter, so edges do not darken and a black
             # pixel is not a hole (Porter & Duff 1984).
-            ink = premultiplied(layer)
-            over = self._sample(
-                ink, layer.pull, scene.size, chain, "constant", 0.0, views, None, layer.bends, layer.outline
-            )
+            ink = layer._replace(pixels=premultiplied(layer), alpha=None)
+            clear = replace(self._resampling, border="constant", value=0.0)
+            over = self._sample(ink, scene.size, chain, views, clear)
             view = over[:, :-1] + (1 - over[:, -1:]) * view
         return toned(view, tone) if rest and tone is not None else view
 
     def _sample(
         self,
-        pixels: Tensor,
-        place: Tensor,
+        layer: Layer,
         size: tuple[int, int],
         chain: Sequence[Move],
-        border: Border,
-        value: Value,
         views: int,
+        resampling: Resampling,
         tone: Tone | None = None,
-        bends: Sequence[Move] = (),
-        outline: Outline | None = None,
     ) -> Tensor:
+        """The views (N,C,*size) of one opaque layer, through its bends, its place and then `chain`."""
+        pixels, pull = layer.pixels, layer.pull
         work = torch.promote_types(pixels.dtype, torch.float32)  # points in half precision would be pixels off
-        place = copies(place, views // len(place)).to(wide_dtype(pixels))
-        into, out = (half_pixels(s, place) for s in (size_of(pixels), size))
-        own = [(stage, copies(u, views // len(u))) for stage, u in bends]
-        seen: list[Move | Tensor] = [*own, place, *chain]  # in the order in which the layer's pixels meet them
-        first, *others = fuse(invert(out)[None], seen, into[None], work)
+        pull = copies(pull, views // len(pull)).to(wide_dtype(pixels))
+        moves: list[Move | Tensor] = [pull, *chain]  # in the order in which the layer's pixels meet them
+        if layer.bends:
+            moves = [*((stage, copies(u, views // len(u))) for stage, u in layer.bends), *moves]
+        into, out = half_pixels(size_of(pixels), pull), half_pixels(size, pull)
+        first, *others = fuse(invert(out)[None], moves, into[None], work)
         assert isinstance(first, Tensor)
 
-        def pull(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
+        def source(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
             points, w = lattice(first, x, y)
             for link in others:
                 if isinstance(link, Tensor):
@@ -275,24 +305,14 @@ class Compose:
             return points, w
 
         overshoots = self.kernel not in ("nearest", "bilinear")  # and so it is clamped before the tone
-        view = warp(
-            pixels,
-            pull,
-            size,
-            kernel=self.kernel,
-            border=border,
-            value=value,
-            antialias=self.antialias,
-            deterministic=self.deterministic,
-            tone=None if overshoots else tone,
-            outline=outline,
-        )
+        inner = None if overshoots else tone
+        view = warp(pixels, source, size, resampling, tone=inner, outline=layer.outline)
         view = saturate(view) if overshoots else view
         return toned(view, tone) if overshoots and tone is not None else view
 
 
 def seen(scene: Scene) -> Tensor:
-    """The pictures of a scene, seen directly: (N,C,H,W)."""
+    """The pictures of a scene without any transform: (N,C,H,W)."""
     pixels = scene.layers[0].pixels
     return Compose()(scene, pixels.new_zeros(len(pixels), 0))
 

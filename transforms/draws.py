@@ -37,7 +37,8 @@ class Sobol:
         engine = SobolEngine(dims, scramble=True, seed=stream(seed, "sobol") % 2**31)
         if step:
             engine.fast_forward(n * step)
-        return _below_one(engine.draw(n, dtype=torch.float64))
+        points = engine.draw(n, dtype=torch.float64).to(torch.float32)
+        return points.clamp(max=1 - 2**-24)  # rounding must not reach 1
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,10 @@ class Latin:
         strata = torch.rand(n, dims, generator=generator, dtype=torch.float64).argsort(0)
         exact = (strata + torch.rand(n, dims, generator=generator, dtype=torch.float64)) / n
         points = exact.to(torch.float32)
-        found = (points.double() * n).floor()  # this product is exact
+        rounded = (points.double() * n).floor()  # this product is exact
         # Rounding may have crossed the edge of a stratum.
-        points = torch.where(found > strata, points.nextafter(torch.tensor(0.0)), points)
-        return torch.where(found < strata, points.nextafter(torch.tensor(1.0)), points)
+        points = torch.where(rounded > strata, points.nextafter(torch.tensor(0.0)), points)
+        return torch.where(rounded < strata, points.nextafter(torch.tensor(1.0)), points)
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,3 @@ class Grid:
 
 def _generator(seed: int, name: str, step: int) -> torch.Generator:
     return torch.Generator().manual_seed(stream(seed, name, step))
-
-
-def _below_one(points: Tensor) -> Tensor:
-    """float32 in [0,1): rounding must not reach 1."""
-    return points.to(torch.float32).clamp(max=1 - 2**-24)

@@ -1,34 +1,34 @@
-"""What happens to the layers of a scene before the camera sees it: print, light, the bend of the paper, its place."""
+"""Changes to the layers of a scene before the camera sees them: print, light, bend of the paper, placement."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from torch import Tensor
 
-from transforms.compose import Compose, Geometry, Homography, Stage, discrete
+from transforms.compose import Compose, Framed, Geometry, Homography, Stage
 from transforms.sampling.homography import wide_dtype
 from transforms.sampling.read import copies
-from transforms.scene import Layer, Scene, rows_of
+from transforms.scene import Layer, Scene, rows_of, size_of
 
 
 @dataclass(frozen=True)
 class OnLayers:
-    """Stages for every layer that lies on the picture; the picture itself stays as it is. The first stage of a
-    pipeline, or none.
+    """Stages for every layer above the picture; the picture itself stays as it is. It must be the first stage of a
+    pipeline.
 
     Args:
         stages: in the layer's own frame, pixel stages first (a printer's colours, light on the sheet), which change
             its values and not its size; then geometric ones (the paper's curvature), which fuse with all that follows
             into the layer's one resample.
-        place: a homography in the frame of the scene, such as `Place`, that moves the layer from where it lies.
+        place: a homography in the frame of the scene, such as `Placement`, that moves the layer from where it lies.
 
     A pixel stage that draws makes a copy of the layer for each view; one without coordinates (dims 0) does not.
 
     Raises:
-        ValueError: geometry before pixel stages, or a `place` that is no homography.
+        ValueError: geometry before pixel stages, or a `place` that is not a homography.
     """
 
     stages: Sequence[Stage] = ()
@@ -41,9 +41,11 @@ class OnLayers:
         object.__setattr__(self, "stages", tuple(self.stages))
         kinds = [isinstance(stage, Geometry) for stage in self.stages]
         if kinds != sorted(kinds):
-            raise ValueError("`stages` of a layer must be in the order of what happens: print and light, then bends")
+            raise ValueError(
+                "`stages` of a layer must be in physical order: print and light, then bends (geometric stages)"
+            )
         if self.place is not None and not isinstance(self.place, Homography):
-            raise ValueError(f"`place` of a layer must be a homography, such as Place(...); got {self.place!r}")
+            raise ValueError(f"`place` of a layer must be a homography, such as Placement(...); got {self.place!r}")
         whole = self._whole()
         object.__setattr__(self, "dims", whole.dims)
         object.__setattr__(self, "names", whole.names)
@@ -51,7 +53,7 @@ class OnLayers:
     @property
     def discrete(self) -> tuple[int, ...]:
         """The coordinates that choose rather than measure."""
-        return discrete(self._whole())
+        return self._whole().discrete
 
     def values(self, u: Tensor) -> Tensor:
         """(N,dims) in [0,1) -> physical values, those of `stages` and then those of `place`."""
@@ -72,9 +74,7 @@ class OnLayers:
         pixels, bends = layer.pixels, list(layer.bends)
         for stage, part in zip(self.stages, parts, strict=True):
             if isinstance(stage, Geometry):
-                framed = getattr(stage, "framed", None)
-                own = stage if framed is None else framed((pixels.shape[2], pixels.shape[3]))
-                bends.append((own, part))
+                bends.append((stage.framed(size_of(pixels)) if isinstance(stage, Framed) else stage, part))
                 continue
             before = pixels.shape
             rows = len(u) if stage.dims else len(pixels)
@@ -93,8 +93,7 @@ class OnLayers:
         if self.place is None:
             return layer.pull
         wide = wide_dtype(layer.pull)
-        framed = getattr(self.place, "framed", None)
-        place = self.place if framed is None else framed(size)
+        place = cast(Homography, self.place.framed(size) if isinstance(self.place, Framed) else self.place)
         return copies(layer.pull, len(u) // len(layer.pull)).to(wide) @ place.matrix(u.to(wide))
 
     def _whole(self) -> Compose:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TypeGuard, cast
 
 from torch import Tensor
@@ -57,13 +58,18 @@ class Ranged:
     """A stage each of whose coordinates is spread evenly over a range of its own."""
 
     def _bounds(self) -> tuple[Range, ...]:
-        """The checked ranges, one a coordinate. Raises ValueError with a field's name."""
+        """The checked ranges, one per coordinate. Raises ValueError with a field's name."""
         raise NotImplementedError
+
+    @cached_property
+    def bounds(self) -> tuple[Range, ...]:
+        """The checked ranges, one per coordinate."""
+        return self._bounds()
 
     def __post_init__(self) -> None:
         self._bounds()
 
     def values(self, u: Tensor) -> Tensor:
         """(N,dims) in [0,1) -> (N,dims) physical values."""
-        low, high = u.new_tensor(self._bounds()).unbind(-1)
+        low, high = u.new_tensor(self.bounds).unbind(-1)
         return low + (high - low) * u

@@ -1,4 +1,4 @@
-"""What a view is taken of: a stack of layers, each with its own resolution and place."""
+"""A scene: a stack of layers, each with its own resolution and place."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Layer(NamedTuple):
     """One picture in a scene: `pixels` (N,C,h,w); `alpha` (N,1,h,w) in [0,1] or None for opaque;
     `pull` (N,3,3), stage frame of the scene -> stage frame of the layer. Each may have one row for all.
 
-    `bends` are geometric stages in the layer's own frame, with their coordinates, in order: the sheet was bent before
-    it was put into the scene."""
+    `bends` are geometric stages in the layer's own frame, with their coordinates, in order: the sheet was bent, and
+    then put into the scene."""
 
     pixels: Tensor
     alpha: Tensor | None
@@ -33,7 +33,7 @@ class Scene(NamedTuple):
     size: tuple[int, int]
 
 
-#: Plain pictures (N,C,H,W), or pictures with what lies on them.
+#: Plain pictures (N,C,H,W), or pictures with layers above them.
 Shown = Tensor | Scene
 
 
@@ -69,17 +69,18 @@ def rows_of(scene: Scene) -> int:
     if not rows:
         raise ValueError("`images` must hold at least one image; got none")
     for layer in scene.layers:
-        held = len(checked(layer.pixels)), len(layer.pull), 1 if layer.alpha is None else len(layer.alpha)
-        if not set(held) <= {1, rows}:
+        pixels = layer.pixels if layer is base else checked(layer.pixels)
+        counts = len(pixels), len(layer.pull), 1 if layer.alpha is None else len(layer.alpha)
+        if not set(counts) <= {1, rows}:
             raise ValueError(
                 f"a layer must hold one row, or one for each of the {rows} pictures of the bottom layer; got "
-                f"{held[0]} of pixels, {held[1]} of pull and {held[2]} of alpha"
+                f"{counts[0]} of pixels, {counts[1]} of pull and {counts[2]} of alpha"
             )
     return rows
 
 
 def taken(shown: Shown, rows: Tensor | int) -> Scene:
-    """Some pictures (or one), with what lies on them."""
+    """The scene of some pictures (or one), with the layers above them."""
     scene = scene_of(shown)
     if isinstance(rows, int):
         rows = torch.tensor([rows], device=base_of(scene).device)
@@ -103,7 +104,7 @@ def taken(shown: Shown, rows: Tensor | int) -> Scene:
 
 
 def base_of(shown: Shown) -> Tensor:
-    """The pictures themselves (N,C,H,W), without what lies on them."""
+    """The pictures themselves (N,C,H,W), without the layers above them."""
     return shown.layers[0].pixels if isinstance(shown, Scene) else shown
 
 

@@ -1,7 +1,7 @@
-"""Every range of a pipeline made wider: the views just beyond those that somebody has planned for.
+"""Every range of a pipeline made wider: views just beyond the planned ones.
 
-What a range is, a stage says itself: an argument whose change carries its `values` outwards. So probabilities,
-colours, kernels and seeds stay, and stages of anybody's own are widened too.
+A range is recognised by its effect: an argument whose change moves the stage's `values` outwards. So probabilities,
+colours, kernels and seeds stay, and a user's own stages are widened too.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from transforms.choice import OneOf, Sometimes
 from transforms.compose import Compose, Stage
 from transforms.on_layers import OnLayers
 
-#: How finely the reach of an end is sought, by halves.
+#: Bisections of the reach of an end.
 HALVES = 40
-#: Ends are rounded to so many digits, which is coarser than that: so a limit is met exactly.
+#: Ends are rounded to this many digits, coarser than the bisection: so a limit is met exactly.
 DIGITS = 8
-#: How near 1 the last coordinate that is looked at lies, and how far values may be off for it, as a share of a range.
+#: The last coordinate that is evaluated, just below 1, and the tolerance of values for it, as a share of a range.
 LAST, SLACK = 1 - 2**-40, 1e-9
 
 
@@ -34,20 +34,20 @@ def widened(pipeline: Compose, factor: float) -> Compose:
     """The pipeline with every range `factor` times as wide about its middle.
 
     Ranges between two positive ends are ratios, and widened in the logarithm: (0.5, 2) twice as wide is (0.25, 4).
-    Others are widened linearly; a number that stands for a range, such as a jitter, is multiplied. An end goes as
-    far as its stage allows (a JPEG quality to 100, noise down to 0) while the others go on. A range of one point
+    Others are widened linearly; a number that stands for a range, such as a jitter, is multiplied. An end moves as
+    far as its stage allows (a JPEG quality to 100, noise down to 0) while the others move on. A range of one point
     stays, and so does the size of a view. The coordinates keep their number and names.
 
     Raises:
         ValueError: a factor below 1.
     """
     if not isinstance(factor, int | float) or not 1 <= factor < math.inf:
-        raise ValueError(f"`factor` must be a number of at least 1, the width over that of now; got {factor!r}")
+        raise ValueError(f"`factor` must be a number of at least 1, the new width over the old; got {factor!r}")
     return replace(pipeline, stages=[_wide(stage, factor) for stage in pipeline.stages]) if factor > 1 else pipeline
 
 
 def _wide(stage: Stage, factor: float) -> Stage:
-    # By name, because a stage may hold others that run elsewhere, such as an encoder's own draws.
+    # By type, because a stage may hold others that run elsewhere, such as an encoder's own draws.
     match stage:
         case Compose():
             return widened(stage, factor)
@@ -103,18 +103,18 @@ def _grown(stage: Stage, factor: float, held: tuple[str, int] | None = None) -> 
         return stage
     old = _extent(stage)
     ends = [end for end in _ends(stage) if (end.name, end.side) != held and _moves(stage, old, end)]
-    reach, free, now = dict.fromkeys(ends, 1.0), ends, 1.0
+    reach, free, common = dict.fromkeys(ends, 1.0), ends, 1.0
 
     def fits(which: Sequence[_End], to: float) -> bool:
         return _trial(stage, old, reach | dict.fromkeys(which, to)) is not None
 
     while free:
-        now, beyond = _furthest(partial(fits, free), now, factor)
-        reach |= dict.fromkeys(free, now)
+        common, beyond = _furthest(partial(fits, free), common, factor)
+        reach |= dict.fromkeys(free, common)
         left = [end for end in free if fits([end], beyond)] if beyond <= factor else []
         free = left if len(left) < len(free) else []
-    found = _trial(stage, old, reach)
-    return stage if found is None else found.stage
+    trial = _trial(stage, old, reach)
+    return stage if trial is None else trial.stage
 
 
 def _furthest(fits: Callable[[float], bool], good: float, most: float) -> tuple[float, float]:
@@ -130,18 +130,18 @@ def _furthest(fits: Callable[[float], bool], good: float, most: float) -> tuple[
 
 def _ends(stage: Any) -> list[_End]:
     """What may be an end of a range, by its type: pairs of numbers in order, and numbers."""
-    found = []
+    ends = []
     for field in dataclasses.fields(stage) if dataclasses.is_dataclass(stage) else ():
         value = getattr(stage, field.name)
         if not field.init:
             continue
         if _number(value) and value:
-            found.append(_End(field.name, None, False, value, value))
+            ends.append(_End(field.name, None, False, value, value))
         elif isinstance(value, tuple | list) and len(value) == 2 and all(map(_number, value)) and value[0] < value[1]:
             low, high = map(float, value)
             whole = _made(stage, {field.name: (low, high)}) is None
-            found += [_End(field.name, side, whole, *value) for side in (0, 1)]
-    return found
+            ends += [_End(field.name, side, whole, *value) for side in (0, 1)]
+    return ends
 
 
 def _moves(stage: Stage, old: Tensor, end: _End) -> bool:
@@ -149,8 +149,8 @@ def _moves(stage: Stage, old: Tensor, end: _End) -> bool:
     little = 1 + 1e-3
     while end.whole and end.at(little) == end.at(1):
         little = 1 + 2 * (little - 1)
-    found = _trial(stage, old, {end: little})
-    return found is not None and not _within(found.extent, old)
+    trial = _trial(stage, old, {end: little})
+    return trial is not None and not _within(trial.extent, old)
 
 
 def _trial(stage: Stage, old: Tensor, reach: dict[_End, float]) -> _Trial | None:
@@ -189,7 +189,7 @@ def _extent(stage: Stage) -> Tensor:
     neighbours: an extent may depend on one other coordinate."""
     eye = torch.eye(stage.dims, dtype=torch.float64)
     none = torch.zeros(1, stage.dims, dtype=torch.float64)
-    values = stage.values(torch.cat([none, eye, 1 - eye, none + 1]).clamp(max=LAST))
+    values = Compose((stage,)).values(torch.cat([none, eye, 1 - eye, none + 1]).clamp(max=LAST))
     return torch.stack([values.amin(0), values.amax(0)])
 
 

@@ -10,7 +10,7 @@ from attacks.eot.protocols import Perturbation
 from attacks.experiment.build.patch import tags
 from attacks.experiment.build.printer import PLACE, anywhere
 from attacks.schema import patch as choices
-from transforms import Compose, OnLayers, Place
+from transforms import Compose, OnLayers, Placement
 from transforms.scene import Scene
 
 #: Where a place in every view anew is looked at: its smallest, middle and largest.
@@ -53,7 +53,7 @@ def facts(
     }
 
 
-def _area(footprint: Scene | None, place: Place | None) -> dict[str, float] | None:
+def _area(footprint: Scene | None, place: Placement | None) -> dict[str, float] | None:
     """The share of each picture that a white `footprint` hides; of a `place`, at its smallest, middle and largest."""
     if footprint is None:
         return None
@@ -66,7 +66,7 @@ def _area(footprint: Scene | None, place: Place | None) -> dict[str, float] | No
     return {"mean": float(mean), "low": float(shares.min()), "high": float(shares.max())}
 
 
-def _ranges(place: Place) -> dict[str, list[float]]:
+def _ranges(place: Placement) -> dict[str, list[float]]:
     """Those that were left out too."""
     ends = place.values(torch.tensor([[0.0] * 4, [1.0] * 4], dtype=torch.float64))
     return dict(zip(PLACE, ends.T.tolist(), strict=True))

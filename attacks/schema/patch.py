@@ -14,7 +14,7 @@ class Patch:
     size: list[int] = MISSING  # height and width of the texture
     # Its corners (x, y), as shares of the picture's width and height, or several such quads. data=scenes has its own.
     quad: Any = MISSING
-    # Anywhere instead, in every view anew: ranges of scale, degrees, x and y (see transforms.Place).
+    # Anywhere instead, in every view anew: ranges of scale, degrees, x and y (see transforms.Placement).
     place: dict[str, Any] = field(default_factory=dict)
     start: str = MISSING  # grey, noise, or the path of a picture
     shape: Any = MISSING  # rectangle, ellipse, circle, a polygon [[x, y], ...] in shares, or the path of a mask

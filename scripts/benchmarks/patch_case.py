@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from attacks import load_encoder
 from attacks.data.gallery import HELD_OUT, Pictures, tiles
 from attacks.perturbations.patch.patch import Patch
-from transforms import Compose, OnLayers, Place, Sobol, stream
+from transforms import Compose, OnLayers, Placement, Sobol, stream
 from transforms.compose import Homography
 from transforms.sampling.homography import matrix_of, quad_to_quad
 
@@ -34,7 +34,7 @@ DEGREES, SCALE = 22.5, (0.3, 0.6)
 
 
 @dataclass(frozen=True)
-class Anywhere(Place):
+class Anywhere(Placement):
     """As ART places a patch: the room for its middle is that of the unturned square."""
 
     def pull_of(self, u: Tensor) -> Tensor:

@@ -23,7 +23,10 @@ def run(rounds: int) -> list[Table]:
     """Four geometric stages: one fused resample against one bare `grid_sample`, and against four resamples each."""
     image, fused = photograph(SIZE), Compose(STAGES)
     u = Sobol()(VIEWS, fused.dims, seed=0)
-    parts = [stage.values(part) for stage, part in zip(STAGES, u.split([s.dims for s in STAGES], -1), strict=True)]
+    parts = [
+        Compose([stage]).values(part)
+        for stage, part in zip(STAGES, u.split([s.dims for s in STAGES], -1), strict=True)
+    ]
     angle, zoom, shift = parts[0][:, 0], parts[1][:, 1], parts[2][:, 3:] * SIZE
     corners = torch.tensor([[0.0, 0.0], [1, 0], [1, 1], [0, 1]]) * SIZE
     ends = corners + parts[3].unflatten(-1, (4, 2)) * SIZE / 2

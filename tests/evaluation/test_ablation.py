@@ -11,7 +11,7 @@ from attacks.encoders.randomness import EncoderDraws, drawn
 from attacks.evaluation.ablation import left_out
 from attacks.evaluation.intervals import rate
 from attacks.evaluation.scores import Scores
-from transforms import Affine, Brightness, Compose, Flip, Layer, OnLayers, Place, Quantise, Scene, Sometimes
+from transforms import Affine, Brightness, Compose, Flip, Layer, OnLayers, Placement, Quantise, Scene, Sometimes
 
 VIEWS = Compose([Affine(20), Quantise(), Brightness(0.2), Sometimes(Affine(scale=(0.5, 1)), 0.7), Brightness(0.1)])
 LABELS = ["affine", "brightness1", "sometimes", "brightness2"]
@@ -117,7 +117,7 @@ def test_without_its_only_stage_the_picture_itself_is_attacked(images):
 def test_a_patch_stays_where_it_is_laid(images):
     sheet = Layer(torch.rand(1, 3, 4, 4), None, torch.eye(3)[None] * 3)
     scene = Scene((Layer(images, None, torch.eye(3)[None]), sheet), (12, 14))
-    laid = OnLayers([Brightness(0.1)], Place())
+    laid = OnLayers([Brightness(0.1)], Placement())
     judge = Noted(images)
     seen = []
 

@@ -14,7 +14,7 @@ from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.placement import Placements
 from attacks.schema import patch as choices
 from tests.helpers.fellows import together
-from transforms import Affine, ChannelGain, Compose, Cylinder, OnLayers, Perspective, Place
+from transforms import Affine, ChannelGain, Compose, Cylinder, OnLayers, Perspective, Placement
 
 double = torch.float64
 SIZE = (14, 16)
@@ -24,7 +24,7 @@ PAIR = torch.tensor(
     dtype=double,
 )
 QUADS = torch.stack([PAIR, PAIR.flip(1) * 0.9 + 0.03, PAIR.flip(0)])
-SHEET = OnLayers([ChannelGain((0.8, 1.2), 0.1), Cylinder((30, 60))], Place((0.4, 0.6), 30))
+SHEET = OnLayers([ChannelGain((0.8, 1.2), 0.1), Cylinder((30, 60))], Placement((0.4, 0.6), 30))
 VIEWS = Compose([SHEET, Affine(20), Perspective(0.2)])
 
 

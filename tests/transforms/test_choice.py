@@ -11,7 +11,7 @@ import torch
 from transforms.camera.downscale import Downscale
 from transforms.choice import OneOf, Sometimes
 from transforms.colour.photometric import Brightness, Contrast
-from transforms.compose import Compose, Framed, Geometry, Homography, Stage, discrete
+from transforms.compose import Compose, Framed, Geometry, Homography, Stage
 from transforms.geometry.affine import Affine, Crop, Flip, Perspective
 from transforms.geometry.distortion import Lens, RollingShutter
 
@@ -167,7 +167,7 @@ def test_coordinates_are_named_by_the_stage_and_the_discrete_ones_told():
     names = ("stage (0 = flip, 1 = lens, 2 = sometimes)", "flip mirrored (0 or 1)", "lens k1 (of r^2)")
     assert choice.names[:3] == names and choice.names[4] == "sometimes applied (0 or 1)"
     assert len(set(choice.names)) == choice.dims == 10
-    assert discrete(choice) == (0, 1, 4) and discrete(Compose([LENS, choice])) == (2, 3, 6)
+    assert choice.discrete == (0, 1, 4) and Compose([LENS, choice]).discrete == (2, 3, 6)
     assert Compose([Sometimes(LIGHT)]).names == (
         "sometimes applied (0 or 1)",
         "sometimes brightness added (of full scale)",

@@ -14,7 +14,7 @@ from transforms import (
     Layer,
     OnLayers,
     Perspective,
-    Place,
+    Placement,
     Scene,
     ThinPlate,
 )
@@ -129,7 +129,7 @@ def test_a_stage_without_coordinates_makes_no_copies():
 
 
 def test_gradients_are_exact_in_the_texture_and_in_every_coordinate():
-    sheet = OnLayers([ChannelGain((0.8, 1.2), 0.1), Cylinder((30, 60), 10, 20, (3, 5))], Place((0.4, 0.6), 30))
+    sheet = OnLayers([ChannelGain((0.8, 1.2), 0.1), Cylinder((30, 60), 10, 20, (3, 5))], Placement((0.4, 0.6), 30))
     pipeline = Compose([sheet, Affine(20, (0.7, 1.3), 5, 0.1)])
     weight = torch.rand(2, 3, *SIZE, generator=seed(9), dtype=double)
 
@@ -147,7 +147,7 @@ def test_gradients_are_exact_in_the_texture_and_in_every_coordinate():
 @pytest.mark.parametrize("size", [(40, 60), (50, 50), (90, 30)])
 @pytest.mark.parametrize("aspect", [1.0, 2.0, 0.5])
 def test_a_place_is_what_its_values_say(size, aspect):
-    place = Place((0.2, 0.5), 40, aspect=aspect)
+    place = Placement((0.2, 0.5), 40, aspect=aspect)
     framed_place = place.framed(size)
     side, unit = min(size), min(size) / 2
     corners = torch.tensor([[-aspect, -1], [aspect, -1], [aspect, 1], [-aspect, 1]], dtype=double) / min(aspect, 1)
@@ -168,7 +168,7 @@ def test_a_place_is_what_its_values_say(size, aspect):
 
 
 def test_a_place_begins_in_the_middle_of_its_ranges():
-    place = Place((0.2, 0.4), (10, 30), (0, 0.5), aspect=1.5)
+    place = Placement((0.2, 0.4), (10, 30), (0, 0.5), aspect=1.5)
     quad = place.quad(SIZE)
     torch.testing.assert_close(
         place.framed(SIZE).matrix(torch.full((1, 4), 0.5, dtype=double))[0], torch.eye(3, dtype=double)
@@ -181,7 +181,7 @@ def test_a_place_begins_in_the_middle_of_its_ranges():
 
 
 def test_coordinates_have_names_and_units():
-    pipeline = Compose([OnLayers([Brightness(0.2)], Place()), Affine(degrees=10)])
+    pipeline = Compose([OnLayers([Brightness(0.2)], Placement()), Affine(degrees=10)])
     places = ["layer place scale (of shorter side)", "layer place angle (deg)"]
     said = pipeline.describe(torch.full((pipeline.dims,), 0.5))[0]
     assert list(said)[:3] == ["layer brightness added (of full scale)", *places]
@@ -191,12 +191,12 @@ def test_coordinates_have_names_and_units():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: OnLayers([Cylinder(), Brightness(0.1)]), "in the order of what happens"),
+        (lambda: OnLayers([Cylinder(), Brightness(0.1)]), "in physical order"),
         (lambda: OnLayers(place=Cylinder()), "must be a homography"),
-        (lambda: Compose([Affine(), OnLayers()]), "must be the first"),
-        (lambda: Place(scale=(0, 0.5)), "`scale` must lie within"),
-        (lambda: Place(x=(0, 2)), "`x` must lie within"),
-        (lambda: Place(aspect=0), "`aspect` must lie within"),
+        (lambda: Compose([Affine(), OnLayers()]), "must come first"),
+        (lambda: Placement(scale=(0, 0.5)), "`scale` must lie within"),
+        (lambda: Placement(x=(0, 2)), "`x` must lie within"),
+        (lambda: Placement(aspect=0), "`aspect` must lie within"),
     ],
 )
 def test_what_cannot_be_is_refused(make, message):

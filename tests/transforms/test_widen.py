@@ -24,7 +24,7 @@ from transforms import (
     Jpeg,
     OneOf,
     OnLayers,
-    Place,
+    Placement,
     ResizePad,
     SensorNoise,
     Sometimes,
@@ -101,7 +101,7 @@ def test_every_preset_can_be_widened(name, photo):
         (Viewpoint(yaw=(5, 10), roll=(-3, 0), distance=(1.5, 2), fov=(20, 30)), [0, 3, 4]),
         (SensorNoise(read=(0.01, 0.03), shot=(0.001, 0.004)), [0, 1]),
         (ThinPlate(0.1), []),
-        (Place((0.2, 0.4), (-20, 10), (0.3, 0.6), (0.4, 0.5), frame=(1.0, 1.5), aspect=2), [0, 2, 3]),
+        (Placement((0.2, 0.4), (-20, 10), (0.3, 0.6), (0.4, 0.5), frame=(1.0, 1.5), aspect=2), [0, 2, 3]),
     ],
 )
 def test_the_width_is_so_many_times_that_of_before_about_the_same_middle(stage, positive):
@@ -164,7 +164,7 @@ def test_what_is_no_range_stays():
 
 def test_stages_of_layers_are_widened_and_an_encoders_own_draws_are_not():
     own = EncoderDraws(Compose([Brightness(0.1)]))  # they run in the encoder, which knows nothing of this
-    pipeline = Compose([OnLayers([Brightness(0.1)], Place(degrees=10)), Affine(10), own])
+    pipeline = Compose([OnLayers([Brightness(0.1)], Placement(degrees=10)), Affine(10), own])
     layer, camera, last = widened(pipeline, 2).stages
     assert layer.stages == (Brightness(0.2),) and layer.place.degrees == 20 and layer.place.x == (0, 1)
     assert camera == Affine(20.0) and last == own

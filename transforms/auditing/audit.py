@@ -1,4 +1,4 @@
-"""Where does the gradient die? One call that looks at a pipeline of any library, stage by stage."""
+"""Where does the gradient die? One call examines a pipeline of any library, stage by stage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transforms.auditing.steps import Step, chain, floating, steps_of
 from transforms.auditing.summary import longest, summarise, warnings
 from transforms.draws import Sobol, stream
 
-#: The losses at delta = 0 are looked at under this many views at most.
+#: The losses at delta = 0 are measured under at most this many views.
 FLAT_DRAWS = 4
 
 
@@ -44,8 +44,7 @@ def audit(
         seed: of the views, of the stages' own randomness and of the random projections.
         parameters: name -> tensor that requires a gradient and that the pipeline ought to pass one to, such as the
             corners of a perspective.
-        straight_through: also measure the straight-through "dense" gradient (see
-        `transforms.auditing.dense_gradient`) of each stage
+        straight_through: also measure the "dense" gradient (see `transforms.auditing.dense_gradient`) of each stage
             that is a warp.
 
     Returns:
@@ -75,7 +74,7 @@ def audit(
             flows.append(_flow(values, stream(seed, "end", draw)))
             places = zip(whole, values[:-1], values[1:], rows[draw], seeds[draw], strict=True)
             tensors = tuple(further.values())
-            probes.append([probe(*place, tensors, trick=straight_through) for place in places])
+            probes.append([probe(*place, tensors, dense=straight_through) for place in places])
 
         def embed(images: Tensor, draw: int) -> Tensor:
             features = chain(whole, images, rows[draw], seeds[draw])[-1]
@@ -84,9 +83,9 @@ def audit(
         flat = norms(embed, picture, min(draws, FLAT_DRAWS), stream(seed, "signs")) if encoder is not None else {}
 
     by_stage = zip(whole, zip(*probes, strict=True), range(len(whole)), strict=True)
-    stages = tuple(summarise(step, found, [flow[k : k + 2] for flow in flows]) for step, found, k in by_stage)
+    stages = tuple(summarise(step, one, [flow[k : k + 2] for flow in flows]) for step, one, k in by_stage)
     weights, views = together(maps), [covered(one) for one in maps]
-    reached = {name: longest([found.extra[i] for draw in probes for found in draw]) for i, name in enumerate(further)}
+    reached = {name: longest([one.extra[i] for draw in probes for one in draw]) for i, name in enumerate(further)}
     return Report(
         stages=stages,
         first_dead=next((stage.name for stage in stages if stage.dead), None),

@@ -8,8 +8,10 @@ For a gradient that is dense *and* right, antialias, or take the expectation ove
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from transforms.auditing.minification import Warp
 from transforms.sampling.read import Border, Value
 from transforms.sampling.warp import sample
 
@@ -29,3 +31,17 @@ def dense(images: Tensor, points: Tensor, *, border: Border = "replicate", value
         whole = sample(images, corner + corner.new_tensor(tap), kernel="nearest", border=border, value=value)
         true = true + (whole - whole.detach())
     return true
+
+
+def compare(leaf: Tensor, views: Tensor, warp: Warp, cotangent: Tensor) -> tuple[float, float]:
+    """How far the dense gradient of a known warp is from the true one: the cosine between them for `cotangent`, and
+    the ratio of their mass sum |g| for a cotangent of ones. `views` (1,C,h,w) is the warp of `leaf` (1,C,H,W), with
+    its graph; pixels outside the warp are left out."""
+    dense_views = dense(leaf, warp.points)
+    inside = warp.inside[:, None].to(views)
+    pairs = []
+    for out in (cotangent * inside, inside.expand_as(views)):
+        pairs.append([torch.autograd.grad(v, leaf, out, retain_graph=True)[0] for v in (views, dense_views)])
+    (true, dense_), (true_mass, dense_mass) = pairs
+    cosine = torch.nn.functional.cosine_similarity(dense_.flatten(), true.flatten(), dim=0)
+    return float(cosine), float(dense_mass.abs().sum() / true_mass.abs().sum())

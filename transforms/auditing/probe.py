@@ -1,6 +1,6 @@
-"""One step of a pipeline, looked at by itself: does a gradient that reaches its output leave it at its input?
+"""One step of a pipeline by itself: does a gradient at its output reach its input?
 
-The step gets a fresh leaf, so a step that cuts the graph before it hides nothing.
+The step gets a fresh leaf, so an earlier step that cuts the graph hides nothing.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from transforms.auditing.dense_gradient import compare
 from transforms.auditing.minification import Warp, warp_of
 from transforms.auditing.steps import Outcome, Step, floating, in_words, run
-from transforms.auditing.trick import compare
 
 #: Lengths of the step for the numeric slope, of full scale. The first is far above float32's rounding and far below a
 #: picture's range; the second, taken where the first disagrees, is above the steps of 8 bits, which rounding with a
@@ -49,7 +49,7 @@ class Probe(NamedTuple):
 
 
 def probe(
-    step: Step, value: Any, after: Any, u: Tensor, seed: int, further: Sequence[Tensor] = (), *, trick: bool = False
+    step: Step, value: Any, after: Any, u: Tensor, seed: int, further: Sequence[Tensor] = (), *, dense: bool = False
 ) -> Probe:
     """Run `step` on a fresh leaf made of `value` and pull a cotangent of norm 1 back.
 
@@ -58,8 +58,7 @@ def probe(
         u: (1,dims), our stages' point.
         seed: of the step's own randomness; the cotangent's is derived from it.
         further: leaves, besides the images, that ought to receive a gradient.
-        trick: also compare the straight-through gradient (see `transforms.auditing.dense_gradient`), if the step is
-        a warp.
+        dense: also compare the dense gradient (see `transforms.auditing.dense_gradient`), if the step is a warp.
     """
     leaf = floating(value, unit=step.stage is not None).requires_grad_()
     row = u.detach().clone().requires_grad_()
@@ -81,7 +80,7 @@ def probe(
         reason = _values(first, forward, backward)
     warp = _warp(step, leaf, value, u, seed)
     straight = None
-    if trick and warp is not None and reason is None:
+    if dense and warp is not None and reason is None:
         straight = compare(leaf, outcome.result, warp, cotangent)
     return Probe(
         reason=reason,
@@ -137,7 +136,7 @@ def _slope(step: Step, leaf: Tensor, u: Tensor, seed: int, gradient: Tensor, cot
     if leaf.dtype not in (torch.float32, torch.float64):
         return None
     claimed = float(gradient.cpu().double().abs().sum())
-    found: list[float] = []
+    slopes: list[float] = []
     for length in _STEPS:
         ends = []
         for move in (length, -length):
@@ -146,14 +145,14 @@ def _slope(step: Step, leaf: Tensor, u: Tensor, seed: int, gradient: Tensor, cot
             if not isinstance(result, Tensor) or result.shape != cotangent.shape:
                 return None
             ends.append(float((result.cpu().double() * cotangent.cpu().double()).sum()))
-        found.append((ends[0] - ends[1]) / (2 * length) / claimed)
-        if abs(found[-1] - 1) <= SLOPE:
-            return found[-1]
-    return min(found, key=lambda slope: abs(slope - 1))
+        slopes.append((ends[0] - ends[1]) / (2 * length) / claimed)
+        if abs(slopes[-1] - 1) <= SLOPE:
+            return slopes[-1]
+    return min(slopes, key=lambda slope: abs(slope - 1))
 
 
 def _silent(step: Step, leaf: Tensor, u: Tensor, seed: int, out: Tensor, moved: Tensor) -> tuple[int, ...]:
-    found = []
+    silent = []
     for i in range(step.dims):
         if moved[i] != 0 or (step.stage is not None and i in step.stage.discrete):
             continue
@@ -162,8 +161,8 @@ def _silent(step: Step, leaf: Tensor, u: Tensor, seed: int, out: Tensor, moved: 
         with torch.no_grad():
             result = run(step, leaf, other, seed).result
         if result.shape != out.shape or float((result - out).abs().max()) > _UNMOVED:
-            found.append(i)
-    return tuple(found)
+            silent.append(i)
+    return tuple(silent)
 
 
 def _warp(step: Step, leaf: Tensor, value: Any, u: Tensor, seed: int) -> Warp | None:

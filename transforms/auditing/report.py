@@ -1,4 +1,4 @@
-"""What an audit found, as data and as a table."""
+"""The result of an audit, as data and as a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StageReport:
     true gradient, over 1e-3 or else over 4/255 of full scale; None if not measured. `kinds` is what goes in and comes
     out, `shape` the result's (C,h,w). `stretch` is the largest number of source pixels between neighbouring output
     pixels and `noise` the share of white noise that passes (above 1: aliased); None if the stage is no pure warp.
-    `straight` is (cosine, mass ratio) of the straight-through gradient, where it was asked for; `repeats`, whether
+    `straight` is (cosine, mass ratio) of the straight-through gradient, if measured; `repeats`, whether
     the same seeds gave the same values.
     """
 
@@ -51,7 +51,7 @@ class StageReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What `audit` found.
+    """The result of `audit`.
 
     `stages` in pipeline order, the encoder (if any) last; `first_dead`, the name of the first where the gradient
     dies, or None. `coverage` is the share of the picture's pixels that receive gradient in any draw, `view_coverage`
@@ -61,7 +61,7 @@ class Report:
     the largest that aliases for want of a filter, in source pixels (None: no stage is a warp; 1: none). `stationary`
     is True if an untargeted loss is flat at delta = 0 though the pipeline is sound, None without an encoder;
     `flatness`, loss -> gradient norm (at 0, at 1/255). `parameters` is the gradient norm of each further tensor, None
-    if it is not in the graph. `warnings` says in words what to mend.
+    if it is not in the graph. `warnings` says what to repair.
     """
 
     stages: tuple[StageReport, ...]

@@ -27,7 +27,7 @@ def norms(
     """Loss -> mean gradient norm at delta = 0 and at a random sign of 1/255. `embed(image, draw)` gives the features
     (1,D) of the draw's view of `image` (1,3,H,W)."""
     generator = torch.Generator().manual_seed(seed)
-    found: dict[str, list[list[float]]] = {name: [[], []] for name in LOSSES}
+    norms_at: dict[str, list[list[float]]] = {name: [[], []] for name in LOSSES}
     for draw in range(draws):
         signs = 2.0 * torch.randint(2, image.shape, generator=generator) - 1
         with torch.no_grad():
@@ -36,8 +36,8 @@ def norms(
             for name, loss in LOSSES.items():
                 leaf = start.detach().clone().requires_grad_()
                 value = loss(embed(leaf, draw).flatten(1), anchor).sum()
-                found[name][place].append(_norm(value, leaf))
-    return {name: (sum(a) / draws, sum(b) / draws) for name, (a, b) in found.items()}
+                norms_at[name][place].append(_norm(value, leaf))
+    return {name: (sum(a) / draws, sum(b) / draws) for name, (a, b) in norms_at.items()}
 
 
 def _norm(value: Tensor, leaf: Tensor) -> float:
@@ -50,6 +50,6 @@ def _norm(value: Tensor, leaf: Tensor) -> float:
     return 0.0 if gradient is None else float(gradient.cpu().double().norm())
 
 
-def is_stationary(found: dict[str, tuple[float, float]]) -> bool:
+def is_stationary(norms_at: dict[str, tuple[float, float]]) -> bool:
     """Whether every loss is flat at 0 (exactly, or but for rounding) and has a sound gradient at 1/255."""
-    return all(0 < near < float("inf") and at <= NOISE * near for at, near in found.values())
+    return all(0 < near < float("inf") and at <= NOISE * near for at, near in norms_at.values())

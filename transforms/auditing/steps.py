@@ -1,6 +1,6 @@
-"""What a pipeline is made of, step by step, and how a step is run so that every run of it is the same.
+"""The steps of a pipeline, and how a step is run so that every run of it is the same.
 
-A step is a fused run of our geometry, one of our pixel stages, or a stranger's callable of any library.
+A step is a fused run of our geometry, one of our pixel stages, or a callable of any other library.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Step:
 
 class Outcome(NamedTuple):
     """What a step returned, how often it resampled, and, where it refused a tensor that requires a gradient and took
-    a poorer form of the picture, what it had said."""
+    a poorer form of the picture, the error that it raised."""
 
     result: Any
     resamples: int
@@ -123,9 +123,9 @@ def run(step: Step, value: Any, u: Tensor, seed: int, *, raw: Any = None) -> Out
     same detached, `raw` (what the step before really returned), a PIL image, a numpy array (H,W,3) of 8 bits.
 
     Raises:
-        ValueError: it takes none of them, with its name and its first words.
+        ValueError: it accepts none of them, with its name and its first error.
     """
-    said: Exception | None = None
+    refusal: Exception | None = None
     for attached, offered in _forms(step, value, raw):
         counter = _Resamples()
         result: Any
@@ -133,7 +133,7 @@ def run(step: Step, value: Any, u: Tensor, seed: int, *, raw: Any = None) -> Out
             with seeded(seed, u.device), counter:
                 result = step.call(offered, u)
         except Exception as error:  # a stranger's code may raise anything
-            said = said or error
+            refusal = refusal or error
             continue
         if isinstance(result, Tensor):
             result = result.as_subclass(Tensor)
@@ -141,8 +141,8 @@ def run(step: Step, value: Any, u: Tensor, seed: int, *, raw: Any = None) -> Out
             result = result[None] if one and result.dim() == 3 else result
         elif not _is_picture(result):
             raise ValueError(f"stage `{step.name}` must return images; got {type(result).__name__}")
-        return Outcome(result, counter.count, None if attached else said)
-    raise ValueError(f"stage `{step.name}` fails on a picture: {in_words(said)}")
+        return Outcome(result, counter.count, None if attached else refusal)
+    raise ValueError(f"stage `{step.name}` fails on a picture: {in_words(refusal)}")
 
 
 def _forms(step: Step, value: Any, raw: Any) -> Iterator[tuple[bool, Any]]:

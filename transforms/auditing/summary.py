@@ -1,4 +1,4 @@
-"""From the probes of single draws to one report a stage, and to warnings that say what to mend."""
+"""From the probes of single draws to one report per stage, and to warnings that say what to repair."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from transforms.auditing.stationary import is_stationary
 from transforms.auditing.steps import Step
 
 
-def summarise(step: Step, found: Sequence[Probe], flows: Sequence[Sequence[float]]) -> StageReport:
-    """One stage over all draws: means of what is a size, the largest of what is a danger. `flows` holds, for each
+def summarise(step: Step, probes: Sequence[Probe], flows: Sequence[Sequence[float]]) -> StageReport:
+    """One stage over all draws: means of sizes, maxima of risks. `flows` holds, for each
     draw, the chain's gradient norm before and behind the stage."""
-    reasons = [one.reason for one in found if one.reason is not None]
-    warps = [one.warp for one in found if one.warp is not None]
-    if 2 * len(warps) <= len(found):  # colours that a few draws leave alone are no warp
+    reasons = [one.reason for one in probes if one.reason is not None]
+    warps = [one.warp for one in probes if one.warp is not None]
+    if 2 * len(warps) <= len(probes):  # colours that a few draws leave alone are no warp
         warps = []
-    slopes = [one.slope for one in found if one.slope is not None]
-    straight = [one.straight for one in found if one.straight is not None and warps]
+    slopes = [one.slope for one in probes if one.slope is not None]
+    straight = [one.straight for one in probes if one.straight is not None and warps]
     dead = None
     if reasons:
-        often = f" (in {len(reasons)} of {len(found)} draws)" if len(reasons) < len(found) else ""
+        often = f" (in {len(reasons)} of {len(probes)} draws)" if len(reasons) < len(probes) else ""
         dead = reasons[0] + often
-    moved = torch.stack([one.moved for one in found]).amax(0)
-    silent = {i for one in found for i in one.silent if not moved[i] > 0}
+    moved = torch.stack([one.moved for one in probes]).amax(0)
+    silent = {i for one in probes for i in one.silent if not moved[i] > 0}
     return StageReport(
         name=step.name,
         dead=dead,
         dead_draws=len(reasons),
-        gain=_mean([one.gain for one in found]),
+        gain=_mean([one.gain for one in probes]),
         chain_out=_mean([flow[1] for flow in flows]),
         chain_in=_mean([flow[0] for flow in flows]),
-        zeros=_mean([one.zeros for one in found]),
-        bad=(sum(one.bad[0] for one in found), sum(one.bad[1] for one in found)),
+        zeros=_mean([one.zeros for one in probes]),
+        bad=(sum(one.bad[0] for one in probes), sum(one.bad[1] for one in probes)),
         slope=_mean(slopes) if slopes else None,
-        kinds=found[0].kinds,
-        shape=found[0].shape,
-        resamples=max(one.resamples for one in found),
+        kinds=probes[0].kinds,
+        shape=probes[0].shape,
+        resamples=max(one.resamples for one in probes),
         stretch=max(warp.stretch for warp in warps) if warps else None,
         noise=max((warp.noise for warp in warps if warp.stretch > SPACING), default=1.0) if warps else None,
         dead_coordinates=tuple(step.stage.names[i] for i in sorted(silent)) if step.stage is not None else (),
         straight=(_mean([c for c, _ in straight]), _mean([m for _, m in straight])) if straight else None,
-        repeats=all(one.same for one in found),
+        repeats=all(one.same for one in probes),
     )
 
 
@@ -57,37 +57,37 @@ def warnings(
     reached: dict[str, float | None],
     draws: int,
 ) -> tuple[str, ...]:
-    """What to mend, most urgent first; `weights` (H,W) is the sensitivity over all draws."""
-    said = [f"{stage.name}: {stage.dead}" for stage in stages if stage.dead]
-    if not said and not bool(weights.any()):
-        said.append(
+    """What to repair, most urgent first; `weights` (H,W) is the sensitivity over all draws."""
+    messages = [f"{stage.name}: {stage.dead}" for stage in stages if stage.dead]
+    if not messages and not bool(weights.any()):
+        messages.append(
             "every stage passes a gradient by itself, but nothing passes them all: one drops what another reads"
         )
     for stage in stages:
         if stage.dead_coordinates:
-            said.append(f"{stage.name}: no gradient to {', '.join(stage.dead_coordinates)}")
+            messages.append(f"{stage.name}: no gradient to {', '.join(stage.dead_coordinates)}")
         if stage.slope is not None and abs(stage.slope - 1) > SLOPE:
-            said.append(
+            messages.append(
                 f"{stage.name}: its gradient is not that of its values (it moves {stage.slope:.2f} of what the "
                 "gradient claims): a straight-through estimate, or a wrong backward"
             )
         if stage.aliases:
-            said.append(
+            messages.append(
                 f"{stage.name}: shrinks {stage.stretch:.2f}-fold without an antialias filter; noise passes "
                 f"{stage.noise:.1f} times what the result can hold, and pixels between the samples get no gradient"
             )
         if not stage.repeats:
-            said.append(f"{stage.name}: two calls with the same seeds differ; it has a generator of its own")
+            messages.append(f"{stage.name}: two calls with the same seeds differ; it has a generator of its own")
     resamples = sum(stage.resamples for stage in stages if stage.stretch is not None)
     if resamples > 1:
-        said.append(f"pixels are interpolated {resamples} times in a row; a fused warp blurs once")
+        messages.append(f"pixels are interpolated {resamples} times in a row; a fused warp blurs once")
     share = float((weights == 0).double().mean())
     if 0 < share < 1:
-        said.append(f"{share:.2%} of the pixels never receive a gradient in {draws} draws (dead zones)")
+        messages.append(f"{share:.2%} of the pixels never receive a gradient in {draws} draws (dead zones)")
     if flat and is_stationary(flat):
-        said.append("untargeted losses are flat at delta = 0: start at random, at least 1/255")
-    said.extend(f"`{name}` receives no gradient" for name, norm in reached.items() if not norm)
-    return tuple(said)
+        messages.append("untargeted losses are flat at delta = 0: start at random, at least 1/255")
+    messages.extend(f"`{name}` receives no gradient" for name, norm in reached.items() if not norm)
+    return tuple(messages)
 
 
 def longest(norms: Sequence[float | None]) -> float | None:

@@ -50,7 +50,7 @@ class GaussianBlur(Ranged):
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         work = widened(images)
-        radius = int(TRUNCATE * self._bounds()[0][1] + 0.5)
+        radius = int(TRUNCATE * self.bounds[0][1] + 0.5)
         weights = gaussian(self.values(u)[:, 0].to(work), radius).repeat_interleave(images.shape[1], 0)
         # One group a channel of a view. Measured beside a matrix an axis and a Fourier transform: the fastest.
         planes = _replicate(work, radius).flatten(0, 1)[None]
@@ -80,7 +80,7 @@ class Defocus(Ranged):
         return (pair(self.radius, "radius", low=0, high=MOST_RADIUS),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        most = math.ceil(self._bounds()[0][1])
+        most = math.ceil(self.bounds[0][1])
         points, weights = _disc(most, u)
         return _blur(images, self.values(u)[:, 0, None, None] * points, weights, most)
 
@@ -110,7 +110,7 @@ class MotionBlur(Ranged):
         length, angle = self.values(u).unbind(-1)
         radians = angle * (math.pi / 180)
         ends = length[:, None] * torch.stack([radians.cos(), radians.sin()], dim=-1)
-        longest = self._bounds()[0][1]
+        longest = self.bounds[0][1]
         n = 8 * max(math.ceil(longest), 1)  # eight points a pixel
         along = (torch.arange(n, dtype=u.dtype, device=u.device) + 0.5) / n - 0.5
         return _blur(images, along[:, None] * ends[:, None], torch.ones_like(along), math.ceil(longest / 2))
@@ -157,12 +157,12 @@ class _InParts(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         points, weights = ctx.saved_tensors
-        found = []
+        grads = []
         for part, share in zip(points.split(ctx.most, 1), weights.split(ctx.most), strict=True):
             with torch.enable_grad():
                 leaf = part.detach().requires_grad_()
-                found += torch.autograd.grad(_shares(leaf, share, ctx.radius), leaf, grad)
-        return torch.cat(found, 1), None, None, None
+                grads += torch.autograd.grad(_shares(leaf, share, ctx.radius), leaf, grad)
+        return torch.cat(grads, 1), None, None, None
 
 
 def convolve(images: Tensor, kernels: Tensor) -> Tensor:

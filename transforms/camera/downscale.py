@@ -87,8 +87,8 @@ class Downscale:
         wide = widened(images)
         like = (wide.dtype, images.device)
         both = {side: _down_and_up(size, target_size(size, side), final, self.kernel, *like) for side in set(sides)}
-        rows, columns = (torch.stack(matrices) for matrices in zip(*(both[side] for side in sides), strict=True))
-        return saturate(rows[:, None] @ wide @ columns[:, None].mT).to(images.dtype)
+        rows, columns = zip(*[both[side] for side in sides], strict=True)
+        return saturate(torch.stack(rows)[:, None] @ wide @ torch.stack(columns)[:, None].mT).to(images.dtype)
 
     def _in_8bit(
         self, images: Tensor, smalls: dict[int, tuple[int, int]], sides: list[int], final: tuple[int, int]

@@ -50,7 +50,7 @@ class ResizePad(Ranged):
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         size = (images.shape[2], images.shape[3])
-        low, high = (max(1, round(share * min(size))) for share in self._bounds()[0])
+        low, high = (max(1, round(share * min(size))) for share in self.bounds[0])
         frame, wide = target_size(size, high), widened(images)
         like = (wide.dtype, images.device)
         rows, columns = [], []

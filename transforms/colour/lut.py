@@ -20,8 +20,8 @@ from torch import Tensor
 from transforms.colour.spaces import widened
 from transforms.sampling.straight_through import saturate
 
-#: Nodes along each axis of a sampled table: every fifth of the 8-bit values, so that a profile, which is asked in 8
-#: bits, is asked for its nodes exactly. Through the 33 nodes that profiles use themselves, a printer's black and its
+#: Nodes along each axis of a sampled table: every fifth of the 8-bit values, so that a profile, which is read in 8
+#: bits, is read at its nodes exactly. Through the 33 nodes that profiles use themselves, a printer's black and its
 #: purest colours were up to 3.6 levels off in photographs, through these 2.7.
 NODES = 52
 
@@ -52,8 +52,8 @@ def apply_lut(images: Tensor, lut: Tensor) -> Tensor:
     nodes = lut.shape[-1]
     at = 2 * (wide * (nodes - 1) + 1) / (nodes + 1) - 1  # the table has a node more at each end
     grid = at.flip(1).permute(0, 2, 3, 1)[None]  # blue is the last axis, which grid_sample calls x
-    found = F.grid_sample(table[None], grid, mode="bilinear", padding_mode="border", align_corners=True)
-    return saturate(found[0].transpose(0, 1)).to(images.dtype)
+    colours = F.grid_sample(table[None], grid, mode="bilinear", padding_mode="border", align_corners=True)
+    return saturate(colours[0].transpose(0, 1)).to(images.dtype)
 
 
 @dataclass(frozen=True, eq=False)

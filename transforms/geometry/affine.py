@@ -15,7 +15,7 @@ from torch import Tensor
 
 from transforms.compose import Homography
 from transforms.ranges import Range, Ranged, pair, spread, symmetric
-from transforms.sampling.homography import matrix_of, quad_to_quad, scale, shift
+from transforms.sampling.homography import invert, matrix_of, scale, shift, square_to_quad
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Perspective(Homography):
     def matrix(self, u: Tensor) -> Tensor:
         square = u.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]])
         moved = square + self.values(u).unflatten(-1, (4, 2))
-        return quad_to_quad(moved, square.expand_as(moved))
+        return u.new_tensor([[2, 0, -1], [0, 2, -1], [0, 0, 1]]) @ invert(square_to_quad(moved))
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ class Cylinder(Ranged, Geometry):
         # The angle from the front, over the curvature: atan(w) / w instead of atan2, which 0 / 0 would spoil.
         across = x * (1 + s) / (1 - bend * away * s)
         along = across * _atan_over(bend * across)
-        if any(self._bounds()[1]):
+        if any(self.bounds[1]):
             along = along - turn / arc * 2 * half_width
             lap = 4 * math.pi * half_width / arc.deg2rad()  # once round the bottle
             along = along - lap * (along / lap).detach().round()

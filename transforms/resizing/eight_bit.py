@@ -132,7 +132,7 @@ def _opencv_taps(length: int, out: int, kernel: str, device: torch.device) -> tu
             rule = kernel_of(kernel)
             reach, at = int(rule.support), float(np.float32((i + 0.5) * scale - 0.5))
             first = math.floor(at) + 1 - reach
-            taps = [rule.weight(j - at) for j in range(first, first + 2 * reach)]
+            taps = rule.weight(np.arange(first, first + 2 * reach) - at).tolist()
         for k, tap in enumerate(taps):
             whole = float(np.rint(tap / sum(taps) * 2**_OPENCV_BITS))
             parts[min(k, 1), i, min(max(first + k, 0), length - 1)] += whole

@@ -4,47 +4,54 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-
-def _box(x: float) -> float:
-    return 1.0 if -0.5 < x <= 0.5 else 0.0
-
-
-def _triangle(x: float) -> float:
-    return max(0.0, 1.0 - abs(x))
+#: A kernel as a function of distances, element by element in float64.
+Weight = Callable[[np.ndarray], np.ndarray]
 
 
-def _keys(a: float) -> Callable[[float], float]:
+def _box(x: np.ndarray) -> np.ndarray:
+    return ((x > -0.5) & (x <= 0.5)).astype(x.dtype)
+
+
+def _triangle(x: np.ndarray) -> np.ndarray:
+    weight: np.ndarray = (1.0 - np.abs(x)).clip(0.0)
+    return weight
+
+
+def _keys(a: float) -> Weight:
     """Cubic convolution (Keys 1981) with parameter `a`."""
 
-    def kernel(x: float) -> float:
-        x = abs(x)
-        if x < 1:
-            return ((a + 2) * x - (a + 3)) * x * x + 1
-        return (((x - 5) * x + 8) * x - 4) * a if x < 2 else 0.0
+    def kernel(x: np.ndarray) -> np.ndarray:
+        x = np.abs(x)
+        near = ((a + 2) * x - (a + 3)) * x * x + 1
+        far = (((x - 5) * x + 8) * x - 4) * a
+        return np.where(x < 1, near, np.where(x < 2, far, 0.0))
 
     return kernel
 
 
-def _lanczos(lobes: int) -> Callable[[float], float]:
-    def sinc(t: float) -> float:
-        return math.sin(math.pi * t) / (math.pi * t) if t else 1.0
+def _lanczos(lobes: int) -> Weight:
+    def sinc(t: np.ndarray) -> np.ndarray:
+        angle = math.pi * np.where(t == 0, 1.0, t)
+        sine = np.reshape([*map(math.sin, angle.flat)], t.shape)  # numpy's may differ in the last bit
+        return np.where(t == 0, 1.0, sine / angle)
 
-    return lambda x: sinc(x) * sinc(x / lobes) if -lobes <= x < lobes else 0.0
+    return lambda x: np.where((-lobes <= x) & (x < lobes), sinc(x) * sinc(x / lobes), 0.0)
 
 
 @dataclass(frozen=True)
 class Kernel:
     """A weight by distance in source pixels, zero beyond `support`."""
 
-    weight: Callable[[float], float]
+    weight: Weight
     support: float
     antialias: bool  # Pillow's rule; otherwise OpenCV's
 
@@ -87,64 +94,68 @@ def kernel_of(name: str) -> Kernel:
 @torch.inference_mode(False)  # a matrix first made in inference mode would be barred from autograd for good
 def weights(length: int, out: int, kernel: str, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The (out, length) matrix, computed in float64; rows sum to 1."""
+    index, weight = _RULES.get(kernel, _kernel_taps)(length, out, kernel)
     matrix = np.zeros((out, length))
-    for row, taps in zip(matrix, _RULES.get(kernel, _kernel_taps)(length, out, kernel), strict=True):
-        for j, weight in taps:
-            row[j] += weight
+    np.add.at(matrix, (np.arange(out)[:, None], index), weight)  # one tap after the other: an edge repeats
     full = torch.from_numpy(matrix)
     return (full / full.sum(1, keepdim=True)).to(device, dtype)
 
 
-Taps = Iterator[list[tuple[int, float]]]  # for each output pixel, (source index, weight)
+Taps = tuple[np.ndarray, np.ndarray]  # for each output pixel, source indices and their weights, each (out, taps)
 
 
 def _kernel_taps(length: int, out: int, name: str) -> Taps:
     kernel, scale = kernel_of(name), length / out
-    stretch = max(scale, 1.0) if kernel.antialias else 1.0
-    for i in range(out):
-        centre, reach = (i + 0.5) * scale, kernel.support * stretch
-        if kernel.antialias:  # what falls off the image is dropped
-            first, last = max(int(centre - reach + 0.5), 0), min(int(centre + reach + 0.5), length)
-            yield [(j, kernel.weight((j + 0.5 - centre) / stretch)) for j in range(first, last)]
-        else:  # what falls off the image is read from its edge
-            first = math.floor(centre - 0.5) - int(kernel.support) + 1
-            taps = range(first, first + 2 * int(kernel.support))
-            yield [(min(max(j, 0), length - 1), kernel.weight(j + 0.5 - centre)) for j in taps]
+    centre = (np.arange(out)[:, None] + 0.5) * scale
+    if not kernel.antialias:  # what falls off the image is read from its edge
+        taps = int(2 * kernel.support)
+        index = np.floor(centre - 0.5).astype(int) + 1 - taps // 2 + np.arange(taps)
+        return index.clip(0, length - 1), kernel.weight(index + 0.5 - centre)
+    stretch = max(scale, 1.0)
+    reach = kernel.support * stretch
+    first = np.maximum((centre - reach + 0.5).astype(int), 0)
+    last = np.minimum((centre + reach + 0.5).astype(int), length)
+    index = first + np.arange((last - first).max())
+    weight = np.where(index < last, kernel.weight((index + 0.5 - centre) / stretch), 0.0)
+    return index.clip(0, length - 1), weight  # what falls off the image is dropped
+
+
+def _single(index: np.ndarray, length: int) -> Taps:
+    return np.minimum(index.astype(int), length - 1)[:, None], np.ones((len(index), 1))
 
 
 def _pil_nearest(length: int, out: int, _: str) -> Taps:
-    x, scale = 0.5 * length / out, length / out
-    for _i in range(out):
-        yield [(min(int(x), length - 1), 1.0)]
-        x += scale  # Pillow adds up, so at a tie its rounding decides
+    # Pillow adds up, so at a tie its rounding decides.
+    return _single(np.cumsum([0.5 * length / out, *[length / out] * (out - 1)]), length)
 
 
 def _cv2_nearest(length: int, out: int, _: str) -> Taps:
-    scale = 1 / (out / length)  # OpenCV inverts the ratio, and rounds so
-    return ([(min(int(i * scale), length - 1), 1.0)] for i in range(out))
+    return _single(np.arange(out) * (1 / (out / length)), length)  # OpenCV inverts the ratio, and rounds so
 
 
 def _torch_nearest(length: int, out: int, name: str) -> Taps:
-    number = np.float64 if name.endswith("float64") else np.float32  # torch computes as precisely as its images are
+    number: Any = np.float64 if name.endswith("float64") else np.float32  # torch has the precision of its images
     scale, shift = number(length) / number(out), number(0.5 if "exact" in name else 0.0)
-    return ([(min(int((number(i) + shift) * scale), length - 1), 1.0)] for i in range(out))
+    return _single((np.arange(out, dtype=number) + shift) * scale, length)
 
 
 def _cv2_area(length: int, out: int, _: str) -> Taps:
     scale = length / out
-    for i in range(out):
-        start, stop = i * scale, min((i + 1) * scale, length)
-        yield [(j, min(stop, j + 1) - max(start, j)) for j in range(int(start), min(math.ceil(stop), length))]
+    start = np.arange(out)[:, None] * scale
+    stop = np.minimum(np.arange(1, out + 1)[:, None] * scale, length)
+    index = start.astype(int) + np.arange(math.ceil(scale) + 1)
+    overlap = np.minimum(stop, index + 1) - np.maximum(start, index)
+    return index.clip(0, length - 1), np.where(index < stop, overlap, 0.0)
 
 
 def _cv2_area_enlarging(length: int, out: int, _: str) -> Taps:
     """A bilinear step that touches only source pixels that the output pixel overlaps; float32 as in OpenCV."""
-    scale = 1 / (out / length)
-    for i in range(out):
-        j = int(i * scale)
-        part = float(np.float32((i + 1) - (j + 1) * (out / length)))
-        part = 0.0 if part <= 0 else part - math.floor(part)
-        yield [(min(j, length - 1), 1 - part), (min(j + 1, length - 1), part)]
+    i = np.arange(out)
+    j = (i * (1 / (out / length))).astype(int)
+    part = ((i + 1) - (j + 1) * (out / length)).astype(np.float32).astype(float)
+    part = np.where(part <= 0, 0.0, part - np.floor(part))
+    index = np.stack([j, j + 1], axis=1)
+    return np.minimum(index, length - 1), np.stack([1 - part, part], axis=1)
 
 
 _RULES: dict[str, Callable[[int, int, str], Taps]] = {

@@ -36,9 +36,9 @@ def resize(
         size: (height, width), or the length of the shorter side, the aspect kept as torchvision keeps it.
         kernel: one of `transforms.resizing.resize.NAMES`, "keys(a)" or "keys_aa(a)" with a in [-2, 0].
         eight_bit: do what the library does to an 8-bit file, in its own fixed point (see
-        `transforms.resizing.eight_bit`):
-            the images are clamped to [0,1] and rounded to whole levels, and so is the result. The gradient is that of
-            the resize in floating point (straight through the rounding), zero where a clip holds a value.
+            `transforms.resizing.eight_bit`): the images are clamped to [0,1] and rounded to whole levels, and so is
+            the result. The gradient is that of the resize in floating point (straight through the rounding), zero
+            where a clip holds a value.
 
     Returns:
         (N,C,height,width), *not* clamped: bicubic and Lanczos overshoot by a few percent, as Pillow's float mode
@@ -48,14 +48,14 @@ def resize(
     Raises:
         ValueError: unknown kernel, or a size below 1.
     """
-    before = (images.shape[2], images.shape[3])
-    after = target_size(before, size)
+    old = (images.shape[2], images.shape[3])
+    new = target_size(old, size)
     if not eight_bit:
         wide = widened(images)  # half-precision weights would not add up to 1
-        rows, columns = axes(before, after, kernel, wide)
+        rows, columns = axes(old, new, kernel, wide)
         return (rows @ wide @ columns.mT).to(images.dtype)
-    rows, columns = axes(before, after, kernel, images)
-    exact = resize_levels(_levels(images), after, kernel)
+    rows, columns = axes(old, new, kernel, images)
+    exact = resize_levels(_levels(images), new, kernel)
     result = _shares(exact.levels, images)
     if not torch.is_grad_enabled():
         return result
@@ -85,8 +85,10 @@ def axes(size: tuple[int, int], out: tuple[int, int], kernel: str, like: Tensor)
         kernel = "cv2_area enlarging"  # OpenCV decides for both axes at once
     elif kernel.startswith("torch_nearest") and like.dtype == torch.float64:
         kernel += " float64"
-    rows, columns = (weights(n, m, kernel, like.dtype, like.device) for n, m in zip(size, out, strict=True))
-    return rows, columns
+    return (
+        weights(size[0], out[0], kernel, like.dtype, like.device),
+        weights(size[1], out[1], kernel, like.dtype, like.device),
+    )
 
 
 def _levels(images: Tensor) -> Tensor:

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-#: A geometric stage (`transforms.compose.Geometry`) and its coordinates.
-Move = tuple[Any, Tensor]
+
+class PointMap(Protocol):
+    """The part of a geometric stage (`transforms.compose.Geometry`) that is used here."""
+
+    def pull(self, points: Tensor, u: Tensor) -> Tensor:
+        """Output points -> input points."""
+
+
+@runtime_checkable
+class MatrixMap(Protocol):
+    """The part of a `transforms.compose.Homography` that is used here."""
+
+    def matrix(self, u: Tensor) -> Tensor:
+        """(N,dims) -> (N,3,3)."""
+
+
+#: A geometric stage and its coordinates.
+Move = tuple[PointMap | MatrixMap, Tensor]
 Link = Tensor | Callable[[Tensor], Tensor]  # a homography, or any other map of points
 
 
@@ -23,8 +39,10 @@ def fuse(first: Tensor, seen: Sequence[Move | Tensor], last: Tensor, work: torch
             maps.append(each)
             continue
         stage, u = each
-        matrix = getattr(stage, "matrix", None)  # a `Homography`
-        maps.append(partial(_bent, stage, u.to(work)) if matrix is None else matrix(u.to(first)))
+        if isinstance(stage, MatrixMap):
+            maps.append(stage.matrix(u.to(first)))
+        else:
+            maps.append(partial(_pull, stage, u.to(work)))
     links: list[Link] = []
     for link in [*maps, last]:
         if links and isinstance(link, Tensor) and isinstance(links[-1], Tensor):
@@ -34,6 +52,5 @@ def fuse(first: Tensor, seen: Sequence[Move | Tensor], last: Tensor, work: torch
     return [link.to(work) if isinstance(link, Tensor) else link for link in links]
 
 
-def _bent(stage: Any, u: Tensor, points: Tensor) -> Tensor:
-    found: Tensor = stage.pull(points, u)
-    return found
+def _pull(stage: PointMap, u: Tensor, points: Tensor) -> Tensor:
+    return stage.pull(points, u)

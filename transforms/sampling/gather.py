@@ -18,10 +18,10 @@ _REACH = {"nearest": (0,), "bilinear": (0, 1)}
 
 def keys_parameter(kernel: str) -> float | None:
     """The a of "keys(a)", Keys' cubic convolution (1981), in [-2, 0]; -0.75 for "bicubic"; None for other names."""
-    found = re.fullmatch(r"keys\((-?\d+(?:\.\d+)?)\)", kernel)
-    if found is None or not -2 <= float(found[1]) <= 0:
+    match = re.fullmatch(r"keys\((-?\d+(?:\.\d+)?)\)", kernel)
+    if match is None or not -2 <= float(match[1]) <= 0:
         return -0.75 if kernel == "bicubic" else None
-    return float(found[1])
+    return float(match[1])
 
 
 def read_taps(images: Tensor, grid: Tensor, kernel: str, border: str) -> Tensor:
@@ -35,8 +35,8 @@ def read_taps(images: Tensor, grid: Tensor, kernel: str, border: str) -> Tensor:
     for row, high in down:
         for column, wide in across:
             index = first[:, None, None] + row * width + column
-            found: Tensor = _Gather.apply(pixels, index.flatten())
-            total = total + found.view(n, h, w, channels) * (high * wide)[..., None]
+            values: Tensor = _Gather.apply(pixels, index.flatten())
+            total = total + values.view(n, h, w, channels) * (high * wide)[..., None]
     return total.permute(0, 3, 1, 2)
 
 
@@ -46,13 +46,13 @@ def _taps(coordinate: Tensor, length: int, kernel: str, border: str) -> list[tup
     # Far away nothing new is read, and an index must not overflow.
     x = x.clamp(-1e7, 1e7) if border.startswith("reflect") else x.clamp(-4, length + 3)
     base = x.detach().round() if kernel == "nearest" else x.detach().floor()
-    part, found = x - base, []
+    part, taps = x - base, []
     for i in _REACH.get(kernel, (-1, 0, 1, 2)):
         index, weight = base.long() + i, _weight(part - i, kernel)
         if border == "constant":
             weight = weight * ((index >= 0) & (index < length))
-        found.append((_fold(index, length, border), weight))
-    return found
+        taps.append((_fold(index, length, border), weight))
+    return taps
 
 
 def _fold(index: Tensor, length: int, border: str) -> Tensor:

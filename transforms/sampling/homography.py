@@ -9,6 +9,7 @@ shifts by whole pixels stay exact.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -20,8 +21,12 @@ DEGENERATE = 1e-3
 
 def matrix_of(rows: list[list[Tensor | int]], like: Tensor) -> Tensor:
     """Stack whole numbers and (N,) tensors into (N,3,3)."""
-    plain = {value: torch.full_like(like, value) for value in {e for row in rows for e in row if isinstance(e, int)}}
-    flat = [plain[entry] if isinstance(entry, int) else entry for row in rows for entry in row]
+    constants: dict[int, Tensor] = {}
+    flat = []
+    for entry in itertools.chain(*rows):
+        if isinstance(entry, int) and entry not in constants:
+            constants[entry] = torch.full_like(like, entry)
+        flat.append(constants[entry] if isinstance(entry, int) else entry)
     return torch.stack(flat, dim=-1).reshape(-1, 3, 3)  # one kernel: these are many and small
 
 

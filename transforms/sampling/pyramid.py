@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from transforms.sampling.homography import HORIZON
-from transforms.sampling.read import Border, Kernel, read
+from transforms.sampling.read import Border, Resampling, read
 
 #: From the output's half-pixel coordinates x (w,), y (h,) to the source's, (N,h,w,2), which the caller may overwrite,
 #: and their w (N,h,w) or None (all are before the camera, and none is far away).
@@ -39,9 +40,10 @@ SNAP = 1e-3
 def levels(pull: Pull, size: tuple[int, int], source: tuple[int, int], border: Border, like: Tensor) -> Tensor | None:
     """The pyramid's level for each node of a lattice over the output, (N,k,l) >= 0, and some level of the same view
     where nothing but a constant border is near. Differentiable in whatever the map depends on. None: 0 everywhere."""
-    y, x = (torch.linspace(1, 2 * n - 1, min(n, CELLS + 1), dtype=like.dtype, device=like.device) for n in size)
+    rows, columns = min(size[0], CELLS + 1), min(size[1], CELLS + 1)
+    y = torch.linspace(1, 2 * size[0] - 1, rows, dtype=like.dtype, device=like.device)
+    x = torch.linspace(1, 2 * size[1] - 1, columns, dtype=like.dtype, device=like.device)
     # A step of half a pixel, one unit: near enough for a derivative, far enough for float32.
-    rows, columns = len(y), len(x)
     points, w = pull(torch.cat([x, x + 1]), torch.cat([y, y + 1]))  # all in one, for these are many small kernels
     here, right, down = points[:, :rows, :columns], points[:, :rows, columns:], points[:, rows:, :columns]
     jacobian = torch.cat([right - here, down - here], dim=-1)
@@ -69,38 +71,36 @@ def top(source: tuple[int, int]) -> int:
 
 
 def read_levels(
-    images: Tensor,
-    grid: Tensor,
-    finer: Callable[[], Tensor],
-    level: Tensor,
-    *,
-    kernel: Kernel,
-    border: Border,
-    deterministic: bool = False,
+    images: Tensor, grid: Tensor, finer: Callable[[], Tensor], level: Tensor, resampling: Resampling
 ) -> Tensor:
     """As `transforms.sampling.read.read`, each place from the levels of the pyramid around `level` (N,k,l), a
     lattice over the view. `finer()` is the grid of 2 x 2 places in each pixel, (N,2h,2w,2). Views that need no level
     above 0 come out as `read` gives them."""
-    low, high = (each.tolist() for each in torch.aminmax(level.detach().flatten(1), dim=1))
-    views = list(zip(low, high, strict=True))
-    needed = [k for k in range(math.ceil(max(high)) + 1) if any(_uses(each, k) for each in views)]
-    # Where most views read one and the same level, it is read for all of them, and the others are mended.
-    common = next((k for k in needed if 2 * views.count((k, k)) >= len(views)), None)
-    textures = _pyramid(images, border, max(needed[-1] - 1, 0))
+    low, high = torch.stack(torch.aminmax(level.detach().flatten(1), dim=1)).cpu()[..., None]
+    every = torch.arange(math.ceil(high.max()) + 1)
+    used = (low < every + 1) & (high > every - 1)  # (N,levels): which view reads which level
+    alone = (low == every) & (high == every)
+    needed = used.any(0).nonzero()[:, 0].tolist()
+    # Where most views read one and the same level, it is read for all of them, and the others are corrected.
+    most = (2 * alone.sum(0) >= len(grid)).nonzero()[:, 0].tolist()
+    common = most[0] if most else None
+    textures = _pyramid(images, resampling.border, max(needed[-1] - 1, 0))
     fine = finer() if needed[-1] else grid
 
     def read_level(k: int, rows: Tensor | None = None, shared: bool = True) -> Tensor:
         texture, share = textures[max(k - 1, 0)]
         places = (fine if k else grid) if rows is None else (fine if k else grid).index_select(0, rows)
-        places, mirror = _within(places, share, border, images) if k > 1 else (places, border)
+        inner = resampling
+        if k > 1:
+            places, border = _within(places, share, resampling.border, images)
+            inner = replace(resampling, border=border)
         own = texture if shared or rows is None else texture.index_select(0, rows)
-        found = read(own, places, kernel=kernel, border=mirror, deterministic=deterministic)
-        return F.avg_pool2d(found, 2) if k else found
+        samples = read(own, places, inner)
+        return F.avg_pool2d(samples, 2) if k else samples
 
     total = images.new_zeros(()) if common is None else read_level(common)
     for k in needed:
-        used = [each != (k, k) if k == common else _uses(each, k) for each in views]
-        rows, shared = _rows(used, len(images), grid)
+        rows, shared = _rows(~alone[:, k] if k == common else used[:, k], len(images), grid.device)
         if not len(rows):
             continue
         full = F.interpolate(
@@ -116,18 +116,12 @@ def read_levels(
     return total
 
 
-def _uses(levels: tuple[float, float], k: int) -> bool:
-    """Whether a view with levels from `levels[0]` to `levels[1]` reads level k."""
-    return levels[0] < k + 1 and levels[1] > k - 1
-
-
-def _rows(used: list[bool], images: int, grid: Tensor) -> tuple[Tensor, bool]:
-    """Which views are to be read, and whether they still share their images evenly."""
+def _rows(used: Tensor, images: int, device: torch.device) -> tuple[Tensor, bool]:
+    """Which views are read, of those `used` (N,), and whether they still share their images evenly."""
     views = len(used) // images
     if views > 1:  # a view that one image needs is read for every image: they share the texture
-        used = [any(used[v::views]) for v in range(views)] * images
-    rows = torch.tensor([i for i, flag in enumerate(used) if flag], dtype=torch.long, device=grid.device)
-    return rows, views > 1 or images == 1
+        used = used.view(images, views).any(0).repeat(images)
+    return used.nonzero()[:, 0].to(device), views > 1 or images == 1
 
 
 def _pyramid(images: Tensor, border: Border, most: int) -> list[tuple[Tensor, tuple[float, float]]]:
@@ -175,9 +169,9 @@ def _near(here: Tensor, level: Tensor, source: tuple[int, int]) -> Tensor:
     """Which nodes (N,k,l) border on a cell that may show a part of the source."""
     margin = 4 * level.exp2()[..., None]  # two pixels of that level
     size = here.new_tensor([2 * source[1], 2 * source[0]])[:, None, None]
-    window = tuple(min(2, n) for n in here.shape[1:3])
+    window = min(2, here.shape[1]), min(2, here.shape[2])
     high = F.max_pool2d((here + margin).permute(0, 3, 1, 2), window, stride=1)
     low = -F.max_pool2d((margin - here).permute(0, 3, 1, 2), window, stride=1)
     inside = ((low < size) & (high > 0)).all(1, keepdim=True)
-    grow = [n - 1 for n in (window[1], window[1], window[0], window[0])]
+    grow = [window[1] - 1] * 2 + [window[0] - 1] * 2
     return F.max_pool2d(F.pad(inside.to(here.dtype), grow), window, stride=1)[:, 0] > 0

@@ -9,7 +9,7 @@ gradient needs more.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -30,6 +30,9 @@ KERNELS = ("nearest", "bilinear", "bicubic")
 TOGETHER = 4
 
 _PADDING = {"constant": "zeros", "replicate": "border", "reflect": "reflection", "reflect101": "reflection"}
+#: ATen's numbers for `grid_sample`'s modes.
+_MODE_CODES = {"bilinear": 0, "nearest": 1, "bicubic": 2}
+_PADDING_CODES = {"zeros": 0, "border": 1, "reflection": 2}
 
 
 def check_names(kernel: str, border: str) -> None:
@@ -38,6 +41,31 @@ def check_names(kernel: str, border: str) -> None:
         raise ValueError(f"`kernel` must be one of {', '.join(KERNELS)}, keys(a) with a in [-2, 0]; got {kernel!r}")
     if border not in get_args(Border):
         raise ValueError(f"`border` must be one of {', '.join(get_args(Border))}; got {border!r}")
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """How an image is read between its pixels; the names are checked.
+
+    Args:
+        kernel: nearest | bilinear | bicubic | keys(a). `bicubic` is Keys' kernel with a = -0.75 (OpenCV, torch);
+            `keys(a)` has any other a (scikit-image's order 3 is keys(-0.5), Pillow's `transform` keys(-1)).
+        border: as in OpenCV. `constant` blends with `value` over one pixel, `reflect` repeats the edge pixel,
+            `reflect101` does not.
+        value: of the constant border, and of what lies beyond the horizon: a number, (C,) or (N,C).
+        antialias: read a pyramid where the map shrinks (see `transforms.sampling.pyramid`).
+        deterministic: read tap by tap, several times slower. On CUDA, where `grid_sample` adds up its gradient in no
+            fixed order, the same call then gives the same bits; on a CPU it does so either way.
+    """
+
+    kernel: Kernel = "bilinear"
+    border: Border = "constant"
+    value: Value = 0.0
+    antialias: bool = False
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        check_names(self.kernel, self.border)
 
 
 def border_value(value: Value, images: Tensor) -> Tensor | None:
@@ -69,16 +97,14 @@ def copies(tensor: Tensor, times: int) -> Tensor:
 def read(
     images: Tensor,  # (B,C,H,W)
     grid: Tensor,  # (N,h,w,2), N a multiple of B: the views of the first image, then those of the second, ...
-    *,
-    kernel: Kernel,
-    border: Border,
-    deterministic: bool = False,
+    resampling: Resampling,
     tone: Tone | None = None,
 ) -> Tensor:  # (N,C,h,w)
     """The images at the places of `grid`, through `tone`; outside, `constant` means zero. Same dtype for all."""
-    if deterministic or kernel not in KERNELS:
-        found = read_taps(images, grid, kernel, border)
-        return found if tone is None else toned(found, tone)
+    kernel, border = resampling.kernel, resampling.border
+    if resampling.deterministic or kernel not in KERNELS:
+        values = read_taps(images, grid, kernel, border)
+        return values if tone is None else toned(values, tone)
     aligned = border == "reflect101"  # reflection about pixel centres is grid_sample's align_corners=True
     if aligned:
         height, width = images.shape[2:]
@@ -86,21 +112,16 @@ def read(
     views, height = len(grid) // len(images), grid.shape[1]
     large = images.shape[2] * images.shape[3] >= 2 * height * grid.shape[2]
     if not large and grid.device.type == "cpu":
-        viewed: Tensor = _Views.apply(images, grid, tone, *_codes(kernel, border), aligned)
+        codes = _MODE_CODES[kernel], _PADDING_CODES[_PADDING[border]]
+        viewed: Tensor = _Views.apply(images, grid, tone, *codes, aligned)
         return viewed
     together = next(k for k in range(TOGETHER, 0, -1) if views % k == 0)
     if together > 1:  # stacked below one another, they are one tall view
         grid = grid.reshape(-1, together * height, *grid.shape[2:])
     images = copies(images, views // together)
-    found = F.grid_sample(images, grid, kernel, _PADDING[border], align_corners=aligned)
-    found = found.unflatten(2, (together, height)).transpose(1, 2).flatten(0, 1) if together > 1 else found
-    return found if tone is None else toned(found, tone)
-
-
-def _codes(kernel: Kernel, border: Border) -> tuple[int, int]:
-    """ATen's numbers for `grid_sample`'s modes."""
-    padding = {"zeros": 0, "border": 1, "reflection": 2}[_PADDING[border]]
-    return {"bilinear": 0, "nearest": 1, "bicubic": 2}[kernel], padding
+    values = F.grid_sample(images, grid, kernel, _PADDING[border], align_corners=aligned)
+    values = values.unflatten(2, (together, height)).transpose(1, 2).flatten(0, 1) if together > 1 else values
+    return values if tone is None else toned(values, tone)
 
 
 class _Views(torch.autograd.Function):
@@ -115,15 +136,17 @@ class _Views(torch.autograd.Function):
         ctx.options, ctx.gains = (kernel, padding, aligned), None
         if tone is None:
             ctx.save_for_backward(images, grid)
-            source = _owned(images, slice(0, len(grid)))
+            source = copies(images, len(grid) // len(images))
             return torch.grid_sampler_2d(source, grid, kernel, padding, aligned)
         views = images.new_empty(len(grid), images.shape[1], *grid.shape[1:3])
         moved = torch.empty_like(views) if any(ctx.needs_input_grad) else None
         tones = tone.each()
-        for owners, rows in _parts(len(images), len(grid)):
-            found = torch.grid_sampler_2d(_owned(images[owners], rows), grid[rows], kernel, padding, aligned)
-            left = found if moved is None else moved[rows]
-            for each in zip(found, tones[rows], views[rows], left, strict=True):
+        shared = images[:, None].expand(-1, len(grid) // len(images), -1, -1, -1)
+        for owners, own, rows in _parts(len(images), len(grid)):
+            source = shared[owners, own].flatten(0, 1)
+            part = torch.grid_sampler_2d(source, grid[rows], kernel, padding, aligned)
+            clipped = part if moved is None else moved[rows]
+            for each in zip(part, tones[rows], views[rows], clipped, strict=True):
                 settle_one(*each)
         ctx.save_for_backward(images, grid, *(() if moved is None else (moved,)))
         ctx.gains = [each.gain for each in tones]
@@ -138,12 +161,13 @@ class _Views(torch.autograd.Function):
         gains = ctx.gains or [1.0] * len(grid)
         total = torch.zeros_like(images)
         buffer, places = images.new_empty(0), []
-        for owners, rows in _parts(len(images), len(grid)):
+        shared = images[:, None].expand(-1, each, -1, -1, -1)
+        for owners, own, rows in _parts(len(images), len(grid)):
             part = grad[rows]
             for moved in toned:
                 buffer = buffer if len(buffer) == len(part) else torch.empty_like(moved[rows])
                 part = unmoved(part, moved[rows], buffer)
-            source = _owned(images[owners], rows)
+            source = shared[owners, own].flatten(0, 1)
             pixels, place = torch.ops.aten.grid_sampler_2d_backward(part, source, grid[rows], *ctx.options, wanted)
             if wanted[0]:  # always view by view: the order of a sum is in its bits
                 for view, one in enumerate(pixels, rows.start):
@@ -153,17 +177,15 @@ class _Views(torch.autograd.Function):
         return total if wanted[0] else None, torch.cat(places) if wanted[1] else None, None, None, None, None
 
 
-def _parts(images: int, views: int) -> Iterator[tuple[slice, slice]]:
-    """Some images, and their views: at least as many at a time as there are threads to read them, if there are."""
+def _parts(images: int, views: int) -> list[tuple[slice, slice, slice]]:
+    """Some images, which of their own views, and these among all views: at least as many at a time as there are
+    threads to read them, if there are."""
     each, most = views // images, TOGETHER * math.ceil(torch.get_num_threads() / TOGETHER)
     some = max(1, most // each)
+    parts = []
     for i in range(0, images, some):
         end = min(i + some, images)
         for j in range(i * each, end * each, most if some == 1 else some * each):
-            yield slice(i, end), slice(j, min(j + most, end * each) if some == 1 else end * each)
-
-
-def _owned(images: Tensor, rows: slice) -> Tensor:
-    """An image for each of the views `rows`, without a copy where they are of one image."""
-    each = (rows.stop - rows.start) // len(images)
-    return images[:, None].expand(-1, each, -1, -1, -1).flatten(0, 1)
+            stop = min(j + most, end * each) if some == 1 else end * each
+            parts.append((slice(i, end), slice(j - i * each, stop - i * each), slice(j, stop)))
+    return parts

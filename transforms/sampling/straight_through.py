@@ -65,7 +65,8 @@ class _Saturate(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (values,) = ctx.saved_tensors
         # The kernel's bounds are outside: the next numbers beyond the tolerance.
-        far, eps = tolerance(values.dtype), tolerance(values.dtype) / ROUNDING
+        far = tolerance(values.dtype)
+        eps = far / ROUNDING
         low, high = -far * (1 + eps), 1 + far + eps
         return torch.ops.aten.hardtanh_backward(grad, values, low, high)  # type: ignore[no-any-return]
 

@@ -26,7 +26,7 @@ class Tone(NamedTuple):
 
     def then(self, gain: Tensor, offset: Tensor) -> Tone:
         """Followed by x -> clamp(gain x + offset, 0, 1)."""
-        low, high = ((gain * bound + offset).clamp(0, 1) for bound in (self.low, self.high))
+        low, high = (gain * self.low + offset).clamp(0, 1), (gain * self.high + offset).clamp(0, 1)
         return Tone(gain * self.gain, gain * self.offset + offset, low, high)
 
     def shifted(self, by: Tensor) -> Tone:
@@ -40,7 +40,8 @@ class Tone(NamedTuple):
 
     def to(self, dtype: torch.dtype) -> Tone:
         """In another precision."""
-        return Tone(*(each.to(dtype) for each in self))
+        same = self.gain.dtype == self.offset.dtype == dtype
+        return self if same else Tone(*(each.to(dtype) for each in self))
 
 
 class OneTone(NamedTuple):
@@ -61,8 +62,8 @@ def toned(views: Tensor, tone: Tone) -> Tensor:
     """`views` (N,C,h,w) through `tone`. At a bound, and where only rounding leaves it, the derivative is `gain` (see
     `transforms.sampling.straight_through.saturate`)."""
     work = torch.promote_types(views.dtype, torch.float32)  # never half
-    found: Tensor = _Toned.apply(views.to(work), *tone.to(work))
-    return found.to(views.dtype)
+    result: Tensor = _Toned.apply(views.to(work), *tone.to(work))
+    return result.to(views.dtype)
 
 
 def settle(values: Tensor, tone: Tone, out: Tensor, moved: Tensor) -> None:
@@ -90,7 +91,8 @@ def unmoved(grad: Tensor, moved: Tensor, out: Tensor | None = None) -> Tensor:
 class _Toned(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, views: Tensor, *tone: Tensor) -> Tensor:
-        moved, out = (torch.empty_like(views, memory_format=torch.contiguous_format) for _ in range(2))
+        out = torch.empty_like(views, memory_format=torch.contiguous_format)
+        moved = torch.empty_like(out)
         settle(views, Tone(*tone), out, moved)
         ctx.save_for_backward(moved, tone[0])
         return out

@@ -14,57 +14,49 @@ from torch import Tensor
 from transforms.sampling.homography import HORIZON, invert, lattice, pixels_to_halves, wide_dtype
 from transforms.sampling.outline import Outline, cut
 from transforms.sampling.pyramid import Pull, levels, read_levels
-from transforms.sampling.read import Border, Kernel, Value, border_value, check_names, copies, read
+from transforms.sampling.read import Border, Resampling, border_value, copies, read
 from transforms.sampling.tone import Tone, toned
 
 #: Places farther out than this see the border as well; beyond, grid_sample makes a NaN of an infinite coordinate.
 FAR = 1e4
+#: Bilinear, with black beyond the image, and no antialiasing.
+PLAIN = Resampling()
 
 
 def warp(
     images: Tensor,  # (B,C,H,W)
     pull: Pull,
     size: tuple[int, int],
+    resampling: Resampling = PLAIN,
     *,
-    kernel: Kernel = "bilinear",
-    border: Border = "constant",
-    value: Value = 0.0,
-    antialias: bool = False,
-    deterministic: bool = False,
     tone: Tone | None = None,
     outline: Outline | None = None,
 ) -> Tensor:  # (N,C,*size)
     """Resample through the map `pull` (see `transforms.sampling.pyramid.Pull`), which gives N = k B views: the first
-    k are of the first image. Where w is not positive the result is `value`, and no gradient flows.
+    k are of the first image. Where w is not positive the result is the border value, and no gradient flows.
 
-    Borders follow OpenCV: `constant` blends with `value` over one pixel, `reflect` repeats the edge pixel,
-    `reflect101` does not. `bicubic` is Keys' kernel with a = -0.75, OpenCV's and torch's; `keys(a)` has any other a
-    (scikit-image's order 3 is keys(-0.5), Pillow's `transform` keys(-1)).
+    Each view is antialiased from its own levels, so a view does not depend on its neighbours in the batch.
 
-    `antialias` reads a pyramid where the map shrinks (see `transforms.sampling.pyramid`); each view from its own
-    levels, so a view does not depend on its neighbours in the batch.
-
-    `deterministic` reads tap by tap, several times slower: on CUDA, where `grid_sample` adds up its gradient in no
-    fixed order, the same call then gives the same bits. On a CPU either way does.
-
-    `tone` is applied to the views, border and all.
-
-    `outline` says of premultiplied colours, with their coverage as the last channel, where they end; give it with a
-    constant border of 0 and without a tone.
+    Args:
+        tone: applied to the views, border and all.
+        outline: where premultiplied colours, with their coverage as the last channel, end; give it with a constant
+            border of 0 and without a tone.
     """
-    check_names(kernel, border)
+    border, value = resampling.border, resampling.value
     work = torch.promote_types(images.dtype, torch.float32)  # never half: its grid is pixels off
     like = torch.empty(0, dtype=work, device=images.device)
-    y, x = (2 * torch.arange(n, dtype=like.dtype, device=like.device) + 1 for n in size)
+    y = 2 * torch.arange(size[0], dtype=like.dtype, device=like.device) + 1
+    x = 2 * torch.arange(size[1], dtype=like.dtype, device=like.device) + 1
     points, w = pull(x, y)
     grid = _grid(points, images, w)
     fill = border_value(value, images) if border == "constant" or w is not None else None
-    level = levels(pull, size, (images.shape[2], images.shape[3]), border, like) if antialias else None
+    level = levels(pull, size, (images.shape[2], images.shape[3]), border, like) if resampling.antialias else None
     times = len(images) if len(grid) < len(images) else 1  # one map for all
     grid = copies(grid, times)
 
     def finer() -> Tensor:
-        y, x = (torch.arange(2 * n, dtype=like.dtype, device=like.device) + 0.5 for n in size)
+        y = torch.arange(2 * size[0], dtype=like.dtype, device=like.device) + 0.5
+        x = torch.arange(2 * size[1], dtype=like.dtype, device=like.device) + 0.5
         points, ahead = pull(x, y)
         fine = _grid(points, images, ahead)
         if ahead is not None:  # a sample beyond the horizon gives way to its pixel's centre
@@ -74,44 +66,39 @@ def warp(
 
     def views(pixels: Tensor, own: Tone | None) -> Tensor:
         if level is None:
-            return read(pixels, grid, kernel=kernel, border=border, deterministic=deterministic, tone=own)
-        each = copies(level, times)
-        found = read_levels(pixels, grid, finer, each, kernel=kernel, border=border, deterministic=deterministic)
-        return found if own is None else toned(found, own)
+            return read(pixels, grid, resampling, own)
+        view = read_levels(pixels, grid, finer, copies(level, times), resampling)
+        return view if own is None else toned(view, own)
 
-    found = _filled(views, images, w, fill, border, len(grid), tone)
-    return found if outline is None else cut(found, grid, outline, None if w is None else w > HORIZON)
+    view = _filled(views, images, w, fill, border, len(grid), tone)
+    return view if outline is None else cut(view, grid, outline, None if w is None else w > HORIZON)
 
 
 def warp_by_matrix(images: Tensor, matrix: Tensor, size: tuple[int, int], **options: object) -> Tensor:
-    """`warp` through a homography (N,3,3) from output pixels to source pixels; options as in `warp`."""
+    """`warp` through a homography (N,3,3) from output pixels to source pixels; options: those of `Resampling`."""
     wide = matrix.to(wide_dtype(matrix))
     halves = pixels_to_halves(wide)
     halved = (halves @ wide @ invert(halves)).to(torch.promote_types(images.dtype, torch.float32))
-    return warp(images, lambda x, y: lattice(halved, x, y), size, **options)  # type: ignore[arg-type]
+    return warp(images, lambda x, y: lattice(halved, x, y), size, Resampling(**options))  # type: ignore[arg-type]
 
 
 def sample(
     images: Tensor,  # (B,C,H,W)
     points: Tensor,  # (N,h,w,2)
     seen: Tensor | None = None,  # (N,h,w) bool
-    *,
-    kernel: Kernel = "bilinear",
-    border: Border = "constant",
-    value: Value = 0.0,
-    deterministic: bool = False,
+    **options: object,
 ) -> Tensor:  # (N,C,h,w)
     """Read `images` at `points` of the pixel frame (integer = pixel centre); where `seen` is false (beyond the
-    horizon) the result is `value`. Options as in `warp`."""
-    check_names(kernel, border)
+    horizon) the result is the border value. Options: those of `Resampling` but `antialias`."""
+    resampling = Resampling(**options)  # type: ignore[arg-type]
     points = points.to(torch.promote_types(images.dtype, points.dtype))
     w = None if seen is None else seen.to(points.dtype)
     grid = _grid(2 * points + 1, images, points)
 
     def views(pixels: Tensor, _: Tone | None) -> Tensor:
-        return read(pixels, grid, kernel=kernel, border=border, deterministic=deterministic)
+        return read(pixels, grid, resampling)
 
-    return _filled(views, images, w, border_value(value, images), border, len(grid))
+    return _filled(views, images, w, border_value(resampling.value, images), resampling.border, len(grid))
 
 
 def _grid(points: Tensor, images: Tensor, far: Tensor | None) -> Tensor:
@@ -132,7 +119,7 @@ def _filled(
     views: int,
     tone: Tone | None = None,
 ) -> Tensor:
-    """What `read_views` finds in the images, with `fill` beyond a constant border and beyond the horizon, and then
+    """What `read_views` reads from the images, with `fill` beyond a constant border and beyond the horizon, and then
     the tone."""
     work = torch.promote_types(images.dtype, torch.float32) if w is None else w.dtype
     images, dtype, beyond = images.to(work), images.dtype, images.new_zeros((), dtype=work)
@@ -144,9 +131,9 @@ def _filled(
     raised = fill is not None and border == "constant"
     if tone is not None and w is None and not beyond.requires_grad:  # all in one
         return read_views(images, tone.shifted(beyond) if raised else tone).to(dtype)
-    found = read_views(images, None)
+    view = read_views(images, None)
     if raised:
-        found = found.add_(beyond)  # fresh from reading, and the largest tensor there is
+        view = view.add_(beyond)  # fresh from reading, and the largest tensor there is
     if w is not None:
-        found = torch.where((w > HORIZON)[:, None], found, beyond)
-    return (found if tone is None else toned(found, tone)).to(dtype)
+        view = torch.where((w > HORIZON)[:, None], view, beyond)
+    return (view if tone is None else toned(view, tone)).to(dtype)

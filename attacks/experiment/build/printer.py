@@ -9,7 +9,7 @@ from attacks.experiment.build.pipeline import stages
 from transforms import Stage
 from transforms.colour.lut import ColourMap
 from dataclasses import replace
-from transforms import Compose, OnLayers, Place
+from transforms import Compose, OnLayers, Placement
 
 #: What happens to a print by itself: the printer's errors of colour and sharpness, and the light on the sheet.
 PRINT = (
@@ -77,7 +77,7 @@ def laid(transforms: Compose, printer: choices.Printer, node: object) -> Compose
     return replace(transforms, stages=(OnLayers(stages, place), *transforms.stages))
 
 
-def anywhere(node: choices.Patch) -> Place | None:
+def anywhere(node: choices.Patch) -> Placement | None:
     """The ranges in which a patch lies, or None for one that stays at its quad. Raises ValueError in one line."""
     if not node.place or len(node.size) != 2 or min(node.size) < 1:  # such a size is refused with the texture
         return None
@@ -87,7 +87,7 @@ def anywhere(node: choices.Patch) -> Place | None:
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in node.place.items()}
     height, width = node.size
     try:
-        return Place(**given, aspect=width / height)
+        return Placement(**given, aspect=width / height)
     except (TypeError, ValueError) as error:
         raise ValueError(f"`perturbation.place`: {error}") from None
 

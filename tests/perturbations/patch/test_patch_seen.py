@@ -10,6 +10,7 @@ from attacks.perturbations.patch.shape import alpha_of, outline_of
 from transforms import Compose, Layer, Scene
 from transforms.sampling.homography import half_pixels, homography, invert, lattice, transform
 from transforms.sampling.outline import Outline, cut
+from transforms.sampling.read import Resampling
 from transforms.sampling.warp import warp
 from transforms.scene import premultiplied
 
@@ -81,9 +82,8 @@ def cut_view(base, layer, outline, size, **options):
     """The view of a scene whose upper layer ends at `outline`."""
     into, out = (half_pixels(s, layer.pull) for s in ((layer.pixels.shape[2], layer.pixels.shape[3]), size))
     matrix = into @ layer.pull @ invert(out)
-    over = warp(
-        premultiplied(layer), lambda x, y: lattice(matrix, x, y), size, antialias=True, outline=outline, **options
-    )
+    resampling = Resampling(antialias=True, **options)
+    over = warp(premultiplied(layer), lambda x, y: lattice(matrix, x, y), size, resampling, outline=outline)
     return over[:, :-1] + (1 - over[:, -1:]) * base
 
 
@@ -161,7 +161,7 @@ def test_colours_follow_the_edge(photo):
     pull = placed((40, 50), size, 36, 33)
     view = premultiplied(Layer(ink[None, :, None, None].expand(1, 3, 40, 50), None, pull))
     matrix = half_pixels((40, 50), pull) @ pull @ invert(half_pixels(size, pull))
-    over = warp(view, lambda x, y: lattice(matrix, x, y), size, antialias=True, outline=Outline())
+    over = warp(view, lambda x, y: lattice(matrix, x, y), size, Resampling(antialias=True), outline=Outline())
     torch.testing.assert_close(over[:, :-1], over[:, -1:] * ink[:, None, None], rtol=0, atol=1e-12)
 
 

@@ -12,7 +12,7 @@ from attacks.perturbations.patch.inks import generic
 from attacks.schema import validate as schema
 from attacks.schema.patch import PRINTERS, Printer
 from tests.schema.test_configs import composed
-from transforms import Affine, Compose, Exposure, OnLayers, Place
+from transforms import Affine, Compose, Exposure, OnLayers, Placement
 from transforms.colour.lut import ColourMap, apply_lut
 from transforms.compose import Geometry
 from transforms.registry import STAGES
@@ -90,7 +90,7 @@ def test_the_colours_of_a_printer_are_named_without_their_numbers():
 def test_an_attack_that_ignores_the_views_knows_the_printer_and_nothing_that_varies():
     colours = ColourMap(generic())
     camera = (Affine(degrees=20),)
-    (left,) = fixed(Compose([OnLayers([colours, Exposure(0.3)], Place()), *camera])).stages
+    (left,) = fixed(Compose([OnLayers([colours, Exposure(0.3)], Placement()), *camera])).stages
     assert left.stages == (colours,) and left.place is None
-    for nothing in (Compose([OnLayers([Exposure(0.3)], Place()), *camera]), Compose(camera), Compose()):
+    for nothing in (Compose([OnLayers([Exposure(0.3)], Placement()), *camera]), Compose(camera), Compose()):
         assert fixed(nothing).stages == ()

@@ -11,6 +11,7 @@ from torch.autograd import gradcheck
 from transforms import Affine, Compose, Perspective, warp_affine
 from transforms.sampling.homography import invert, lattice
 from transforms.sampling.pyramid import levels, top
+from transforms.sampling.read import Resampling
 from transforms.sampling.warp import warp, warp_by_matrix
 
 double = torch.float64
@@ -179,7 +180,7 @@ def test_a_map_without_a_matrix_is_antialiased_too():
         points, _ = lattice(halved, x, y)
         return points, points.new_ones(points.shape[:-1])
 
-    by_map = warp(images, pull, (40, 40), antialias=True)
+    by_map = warp(images, pull, (40, 40), Resampling(antialias=True))
     torch.testing.assert_close(by_map, warp_by_matrix(images, matrix, (40, 40), antialias=True), rtol=0, atol=1e-12)
 
 

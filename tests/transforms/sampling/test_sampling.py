@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from transforms import warp_affine, warp_perspective
 from transforms.sampling.homography import invert
-from transforms.sampling.read import read
+from transforms.sampling.read import Resampling, read
 from transforms.sampling.warp import sample
 
 BORDERS = ["constant", "replicate", "reflect", "reflect101"]
@@ -121,9 +121,8 @@ def test_beyond_the_horizon_is_exactly_the_border_value(photo, border, kernel, a
 @borders
 @pytest.mark.parametrize("kernel", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("antialias", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_gradients_are_finite_with_a_horizon_in_the_view(photo, border, kernel, antialias, dtype):
-    images, matrix = photo.to(dtype).requires_grad_(), HALF_BEHIND.clone().requires_grad_()
+def test_gradients_are_finite_with_a_horizon_in_the_view(photo, border, kernel, antialias):
+    images, matrix = photo.float().requires_grad_(), HALF_BEHIND.clone().requires_grad_()
     view = warp_perspective(images, matrix, (16, 24), border=border, kernel=kernel, antialias=antialias)
     view.square().sum().backward()
     assert images.grad.isfinite().all() and matrix.grad.isfinite().all()
@@ -146,11 +145,12 @@ def test_before_the_horizon_the_view_is_that_of_scikit_image(photo):
 
 @borders
 @kernels
-@pytest.mark.parametrize("far", [*HUGE, *(-h for h in HUGE)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_coordinates_of_any_size_are_read_within_the_range_of_the_image(photo, border, kernel, far, dtype):
+def test_coordinates_of_any_size_are_read_within_the_range_of_the_image(photo, border, kernel, dtype):
     images = photo.to(dtype).requires_grad_()
-    points = torch.tensor([[far, 3.3], [3.3, far], [far, far]], dtype=dtype)[None, None]
+    far = torch.tensor([*HUGE, *(-h for h in HUGE)], dtype=dtype)
+    near = torch.full_like(far, 3.3)
+    points = torch.stack([torch.cat([far, near, far]), torch.cat([near, far, far])], -1)[None, None]
     views = sample(images, points, kernel=kernel, border=border, value=0.7)
     views.sum().backward()
     assert views.isfinite().all() and images.grad.isfinite().all()
@@ -184,7 +184,7 @@ def test_several_views_of_several_images_are_those_of_each_alone(border, kernel,
     grid = F.affine_grid(torch.eye(2, 3) + torch.randn(images * views, 2, 3) / 4, [images * views, 3, 20, 24], False)
 
     def together(source, places):
-        return read(source, places, kernel=kernel, border=border)
+        return read(source, places, Resampling(kernel, border))
 
     def alone(source, places):
         return torch.cat(

@@ -14,7 +14,7 @@ from transforms.sampling.homography import invert, matrix_of, transform
 
 
 @dataclass(frozen=True)
-class Place(Ranged, Homography):
+class Placement(Ranged, Homography):
     """Move a layer of the scene anywhere, from the middle of all ranges, where `quad` says that it lies at first.
 
     Args:
@@ -33,6 +33,7 @@ class Place(Ranged, Homography):
     aspect: float = 1.0
     frame: tuple[float, float] = (1.0, 1.0)
 
+    label: ClassVar[str] = "place"
     dims: ClassVar[int] = 4
     names: ClassVar[tuple[str, ...]] = (
         "scale (of shorter side)",
@@ -51,7 +52,7 @@ class Place(Ranged, Homography):
             pair(self.y, "y", low=0, high=1),
         )
 
-    def framed(self, size: tuple[int, int]) -> Place:
+    def framed(self, size: tuple[int, int]) -> Placement:
         """The stage for a scene of `size` (height, width)."""
         height, width = size
         return replace(self, frame=(width / min(size), height / min(size)))

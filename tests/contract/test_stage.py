@@ -1,0 +1,93 @@
+"""A stage written against the `Stage` protocol alone (dims, names, a call) works wherever a stage does."""
+
+import pytest
+import torch
+
+from attacks import EOT, PGD, Away, Linf, attack
+from attacks.evaluation.ablation import without
+from tests.helpers.small import small, smooth
+from transforms import (
+    Affine,
+    Compose,
+    Geometry,
+    Layer,
+    OneOf,
+    OnLayers,
+    Scene,
+    Sometimes,
+    Stage,
+    audit,
+    scene_of,
+    widened,
+)
+
+EYE = torch.eye(3)[None]
+
+
+class Fade:
+    """Blend with mid-grey."""
+
+    dims, names = 1, ("faded (share)",)
+
+    def __call__(self, images, u):
+        return images + u[:, :, None, None] * (0.5 - images)
+
+
+class Swirl:
+    """The same, with a map of points."""
+
+    dims, names = 1, ("swirl (rad)",)
+
+    def pull(self, points, v):
+        angle = v[:, :, None] * points.square().sum(-1)
+        x, y = points.unbind(-1)
+        return torch.stack([angle.cos() * x - angle.sin() * y, angle.sin() * x + angle.cos() * y], -1)
+
+    def __call__(self, images, u):
+        return Compose([self])(images, u)
+
+
+class Nothing:
+    """No coordinates."""
+
+    dims, names = 0, ()
+
+    def __call__(self, images, u):
+        return images
+
+
+@pytest.mark.parametrize("stage", [Fade(), Swirl(), Nothing()], ids=["pixels", "points", "nothing"])
+def test_a_stage_with_the_protocol_alone_works_everywhere(stage):
+    assert isinstance(stage, Stage) and isinstance(stage, Geometry) == hasattr(stage, "pull")
+    images = smooth()
+    pipeline = Compose([stage, Affine(10)])
+    u = torch.rand(4, pipeline.dims)
+    row = pipeline.describe(u)[0]
+    assert [*row][: stage.dims] == [f"{type(stage).__name__.lower()} {name}" for name in stage.names]
+    assert [*row.values()][: stage.dims] == pytest.approx(u[0, : stage.dims].tolist())  # it gives no physical values
+    assert pipeline.discrete == () and pipeline.resamples() == 1
+    wide = widened(pipeline, 2)
+    assert wide.stages[0] is stage and wide.stages[1] == Affine(20.0)
+    assert pipeline(images, u).shape == (4, 3, 20, 22)
+    assert without(pipeline, 0).dims == 5
+
+    # A choice, and a layer of a scene.
+    for choice in (Sometimes(stage), OneOf([stage, stage])):
+        inner = Compose([choice, Affine(10)])
+        assert inner(images, torch.rand(4, inner.dims)).isfinite().all() and 0 in inner.discrete
+    scene = Scene((Layer(images, None, EYE), Layer(images[:1], None, 2 * EYE)), (20, 22))
+    layered = Compose([OnLayers([stage]), Affine(10)])
+    assert layered(scene, torch.rand(4, layered.dims)).shape == (4, 3, 20, 22)
+
+    assert audit(pipeline, images[:1], draws=1).first_dead is None
+
+
+def test_an_attack_runs_over_it_and_reaches_its_coordinates():
+    images, encoder = smooth(), small()
+    pipeline = Compose([Fade(), Swirl(), Nothing()])
+    u = torch.rand(2, 2, requires_grad=True)
+    pipeline(scene_of(images), u).square().sum().backward()
+    assert (u.grad != 0).all()
+    parts = {"encoder": encoder, "objective": Away(), "perturbation": Linf(0.1), "optimiser": PGD()}
+    last = [*attack(images, encoder(images), **parts, eot=EOT(pipeline, n=4), steps=3)][-1]
+    assert last.delta.abs().amax() > 0 and last.estimate.grad.isfinite().all()
