@@ -11,6 +11,7 @@ from pathlib import Path
 
 import lazy_loader
 
+__version__ = "0.1.0"
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 

@@ -1,5 +1,6 @@
 """The public names, each with its home: the one table that the package, type checkers and editors read."""
 
+from .data.gallery import tiles as tiles
 from .encoders.features import Features as Features
 from .encoders.layers import Layers as Layers, layer_shapes as layer_shapes, named_layers as named_layers
 from .encoders.loading import (
@@ -47,3 +48,5 @@ from .perturbations.universal import L0 as L0, L1 as L1, L2 as L2, Linf as Linf,
 from .solvers.loop import Step as Step, attack as attack
 from .solvers.solver import Best as Best, solve as solve
 from .solvers.worst import Adversary as Adversary, both_sides as both_sides, worst_views as worst_views
+
+__version__: str

@@ -27,6 +27,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from attacks import __version__
 from attacks.report.warnings import refuse_failed
 from attacks.runtime.signals import Stopped, stoppable
 from attacks.runtime.tracking import refuse_unasked
@@ -103,6 +104,9 @@ USER_ERRORS = (ValueError, OSError, FloatingPointError, MemoryError)
 
 def cli() -> None:
     """The entry point of `python -m attacks.run` and of the console script `viewproof`."""
+    if "--version" in sys.argv[1:]:  # Hydra would print its own
+        print(f"viewproof {__version__}")
+        return
     # Hydra hands exceptions on instead of printing them; what the person asked for is kept beside it.
     os.environ[ALL] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"
