@@ -5,8 +5,8 @@
 Each line of a fenced `bash` block is run in a temporary folder that holds what the documentation speaks of:
 `my/pictures` with photographs, and `mine.yaml` from the fenced `yaml` block that names it. Each `python` block is run
 as a script.
-Lines that `.ci/run` or `.ci/nightly` run themselves, or a test runs shortened, are passed over. Pages run side by side,
-one a core.
+Lines that `.ci/run` or `.ci/nightly` run themselves, or a test runs shortened, are passed over. Pages run side by
+side, one a core.
 """
 
 from __future__ import annotations
