@@ -59,7 +59,7 @@ def coordinates(n, dtype=double):
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 @pytest.mark.parametrize("risk", RISKS, ids=lambda risk: type(risk).__name__)
-@pytest.mark.parametrize("n", [1, 2, 6, 16])
+@pytest.mark.parametrize("n", [1, 6, pytest.param(16, marks=pytest.mark.slow)])
 def test_the_gradient_is_that_of_one_big_graph(risk, n, shared):
     if isinstance(risk, WorstOf) and n % risk.k:
         pytest.skip("not a multiple")
@@ -76,7 +76,11 @@ def test_the_gradient_is_that_of_one_big_graph(risk, n, shared):
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 @pytest.mark.parametrize("risk", RISKS, ids=lambda risk: type(risk).__name__)
-@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 1e-6), (double, 1e-12)], ids=["float32", "float64"])
+@pytest.mark.parametrize(
+    ("dtype", "rtol"),
+    [pytest.param(torch.float32, 1e-6, marks=pytest.mark.slow), (double, 1e-12)],
+    ids=["float32", "float64"],
+)
 def test_chunks_do_not_matter(dtype, rtol, risk, shared):
     setting, u = Setting(dtype, shared), coordinates(16, dtype)
     whole = setting.estimate(EOT(VIEWS, chunk=48, risk=risk), u)

@@ -229,6 +229,7 @@ def test_too_much_is_refused(tmp_path, monkeypatch):
         pairs_of(tmp_path / "a", tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_the_script_runs_from_anywhere(tmp_path):
     folder = made(tmp_path / "a", shares(0))
     done = subprocess.run(

@@ -93,7 +93,7 @@ WEIGHT_FILES = {
 }
 
 
-@pytest.mark.parametrize("name", mostly_slow(WEIGHT_FILES, 3))
+@pytest.mark.parametrize("name", mostly_slow(WEIGHT_FILES, 9))
 def test_bad_weights_are_one_line(desk, name):
     content, reason = WEIGHT_FILES[name]
     path = desk.given / name

@@ -199,6 +199,7 @@ def test_each_sign_alone_is_a_flag():
     assert masking([Check(name, "skipped", "") for name in MASKING]).figures["asked"] == 0
 
 
+@pytest.mark.slow
 def test_an_encoder_without_a_gradient_is_a_failed_check(pictures):
     encoder = BROKEN["quantised output"]()
     sanity = examine(pictures, encoder(pictures), **setup(encoder, steps=4))
