@@ -9,6 +9,7 @@ from attacks import EOT
 from attacks.eot.risk import CVaR, Mean, SoftMax, WorstOf
 from attacks.runtime.distributed import World
 from tests.helpers.fellows import together
+from tests.helpers.sampled import mostly_nightly
 from transforms import Affine, Brightness, Compose, Perspective, scene_of
 from transforms.compose import view
 
@@ -91,11 +92,10 @@ def test_chunks_do_not_matter(dtype, rtol, risk, shared):
         close(found, whole, rtol if dtype == double else 1e-4)  # snr is a difference of large numbers
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 @pytest.mark.parametrize("risk", RISKS, ids=lambda risk: type(risk).__name__)
 @pytest.mark.parametrize("n", [1, 2, 3, 6, 16])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", mostly_nightly([2, 4], 2))
 def test_processes_do_not_matter(size, n, risk, shared):
     if isinstance(risk, WorstOf) and n % risk.k:
         pytest.skip("not a multiple")

@@ -19,6 +19,7 @@ from attacks.runtime.distributed import ALONE, World, join
 from attacks.runtime.signals import Stopped
 from tests.experiment.test_replay import run_of as composed
 from tests.helpers.processes import facts
+from tests.helpers.sampled import mostly_nightly
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -111,9 +112,9 @@ RUNS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("extra", "rel"), RUNS.values(), ids=RUNS)
-def test_any_number_of_processes_takes_the_same_steps(tmp_path, extra, rel):
+@pytest.mark.parametrize("name", mostly_nightly(RUNS, 5))
+def test_any_number_of_processes_takes_the_same_steps(tmp_path, name):
+    extra, rel = RUNS[name]
     compare([1, 2, 4], tmp_path, [*QUICK, "data.count=3", "attack.steps=12", *extra], rel)
 
 

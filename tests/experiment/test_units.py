@@ -15,6 +15,7 @@ import attacks.experiment.job
 import attacks.experiment.units
 from attacks.eot.faults import NotFinite
 from tests.helpers.processes import ended, facts, started
+from tests.helpers.sampled import mostly_nightly
 from tests.run.test_run import call
 
 SMALL = ["config=smoke", "data=folder", "data.size=32", "attack.steps=1", "attack.views=1", "evaluate.views=2"]
@@ -38,8 +39,7 @@ def pictures(folder, count):
     return folder
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("batch", mostly_nightly([8, 1], 2))
 def test_four_processes_of_which_two_are_killed_give_the_table_of_one(tmp_path, batch):
     words = [*SMALL, f"data.path={pictures(tmp_path / 'in', 200)}", f"evaluate.batch={batch}"]
     alone, shared = tmp_path / "alone", tmp_path / "shared"

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save, save_file
 from attacks.encoders.loading import POCKET_WEIGHTS
 from attacks.run import compose
 from attacks.runtime.folders import refuse_links
+from tests.helpers.sampled import mostly_slow
 from tests.helpers.wrong import desk as desk
-from tests.helpers.wrong import mostly_slow
 
 
 class Touches:

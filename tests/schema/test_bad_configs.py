@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from tests.helpers.sampled import mostly_slow
 from tests.helpers.wrong import desk as desk
-from tests.helpers.wrong import mostly_slow
 
 WRITES = "logging.FileHandler, filename: mark"
 BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
