@@ -63,7 +63,7 @@ def rate_coverage(pictures, p, trials=TRIALS, alike=ALIKE):
     return tuple(held(p, [each.low for each in found], [each.high for each in found]) for found in (ours, naive))
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [normal, cosines])
 @pytest.mark.parametrize("pictures", [10, 20, 50, 200])
 def test_intervals_hold_the_truth_95_times_of_100_and_naive_ones_do_not(draw, pictures):
@@ -72,7 +72,7 @@ def test_intervals_hold_the_truth_95_times_of_100_and_naive_ones_do_not(draw, pi
     assert 0.93 <= ours <= 0.97 and naive < 0.85
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [0.5, 0.8, 0.95])
 @pytest.mark.parametrize("pictures", [10, 20, 50, 200])
 def test_rates_hold_the_truth_95_times_of_100_or_more_and_naive_ones_do_not(pictures, p):
@@ -83,7 +83,7 @@ def test_rates_hold_the_truth_95_times_of_100_or_more_and_naive_ones_do_not(pict
     assert 0.93 <= ours <= most and naive < 0.85
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("alike", [0.05, 0.6, 0.9])
 def test_rates_are_safe_however_alike_views_are(alike):
     for pictures in (10, 20, 50, 200):
