@@ -112,7 +112,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", mostly_nightly(RUNS, 5))
+@pytest.mark.parametrize("name", mostly_nightly(RUNS, len(RUNS)))
 def test_any_number_of_processes_takes_the_same_steps(tmp_path, name):
     extra, rel = RUNS[name]
     compare([1, 2, 4], tmp_path, [*QUICK, "data.count=3", "attack.steps=12", *extra], rel)
