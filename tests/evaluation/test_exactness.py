@@ -85,7 +85,7 @@ def test_the_gradient_is_that_of_one_big_graph(risk, n, shared):
 def test_chunks_do_not_matter(dtype, rtol, risk, shared):
     setting, u = Setting(dtype, shared), coordinates(16, dtype)
     whole = setting.estimate(EOT(VIEWS, chunk=48, risk=risk), u)
-    for chunk in (1, 3, 5, 8, 16, 31):
+    for chunk in (1, 5, 16, 31):
         found = setting.estimate(EOT(VIEWS, chunk=chunk, risk=risk), u)
         within = rtol / risk.temperature if isinstance(risk, SoftMax) else rtol  # exp(l / tau) magnifies rounding
         assert (found.grad - whole.grad).norm() <= within * whole.grad.norm()

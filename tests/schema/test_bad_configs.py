@@ -75,7 +75,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("text", mostly_slow(TEXTS, 3))
+@pytest.mark.parametrize("text", mostly_slow(TEXTS, 6))
 def test_a_bad_preset_is_one_line(desk, text):
     content, reason = TEXTS[text]
     path = desk.given / "mine.yaml"
