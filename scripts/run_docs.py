@@ -5,7 +5,8 @@
 Each line of a fenced `bash` block is run in a temporary folder that holds what the documentation speaks of:
 `my/pictures` with photographs, and `mine.yaml` from the fenced `yaml` block that names it. Each `python` block is run
 as a script.
-Lines that `.ci/run` runs itself, or a test runs shortened, are passed over.
+Lines that `.ci/run` or `.ci/nightly` run themselves, or a test runs shortened, are passed over. Pages run side by
+side, one a core.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,6 +27,7 @@ ELSEWHERE = {
     "pip install": ".ci/run",
     "uv ": ".ci/run",
     "python -m pytest": ".ci/run",
+    "HYPOTHESIS_PROFILE=fuzz": ".ci/nightly",
     "python scripts/train_pocket.py": "tests/scripts/test_train_pocket.py",
     "python scripts/run_docs.py": "itself",
     "ruff ": ".ci/run",
@@ -55,18 +58,24 @@ def prepare(folder: Path, page: Path) -> None:
         (folder / name).symlink_to(ROOT / name)
 
 
+def run(page: Path) -> None:
+    """Every command of a page, in order: one may need what another wrote."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as temporary:
+        prepare(Path(temporary), page)
+        scripts = [[sys.executable, "-W", "error", "-c", block] for block in blocks(page, "python")]
+        shells = [line for line in commands(page) if not line.startswith(tuple(ELSEWHERE))]
+        for command in [*scripts, *(["bash", "-euc", line] for line in shells)]:
+            began = time.perf_counter()
+            print(f"{page.name}: {command[-1].splitlines()[0]}", flush=True)
+            subprocess.run(command, cwd=temporary, env=environment, check=True)
+            print(f"{page.name}: done in {time.perf_counter() - began:.0f} s", flush=True)
+
+
 def main() -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    for page in map(Path, sys.argv[1:]):
-        with tempfile.TemporaryDirectory() as temporary:
-            prepare(Path(temporary), page)
-            scripts = [[sys.executable, "-W", "error", "-c", block] for block in blocks(page, "python")]
-            shells = [line for line in commands(page) if not line.startswith(tuple(ELSEWHERE))]
-            for command in [*scripts, *(["bash", "-euc", line] for line in shells)]:
-                began = time.perf_counter()
-                print(f"{page.name}: {command[-1].splitlines()[0]}", flush=True)
-                subprocess.run(command, cwd=temporary, env=environment, check=True)
-                print(f"{page.name}: done in {time.perf_counter() - began:.0f} s", flush=True)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(run, map(Path, sys.argv[1:])):
+            pass
 
 
 if __name__ == "__main__":

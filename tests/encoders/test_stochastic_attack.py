@@ -109,6 +109,7 @@ def test_layers_and_ensembles_hand_the_draws_on():
         assert len(list(attack(images, both(images), **parts))) == 2
 
 
+@pytest.mark.slow
 def test_the_sanity_checks_run_and_find_the_slope_of_the_same_draws():
     encoder, images = Stochastic(plain(p=0.1)), pictures(2, torch.float32, (12, 14))
     found = examine(images, encoder(images), **setup(encoder))

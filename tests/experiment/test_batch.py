@@ -110,6 +110,7 @@ def test_a_common_perturbation_is_solved_when_it_solves_all(problem):
     torch.testing.assert_close(late.loss, best.loss)
 
 
+@pytest.mark.slow
 def test_the_last_iterate_of_a_spent_budget_is_compared(problem):
     images, anchor, parts = problem
     parts |= {"steps": 40, "perturbation": Linf(0.1, random_start=False)}

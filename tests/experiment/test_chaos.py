@@ -11,6 +11,7 @@ import skimage.data
 from PIL import Image
 
 from tests.helpers.processes import ended, facts, started
+from tests.helpers.sampled import mostly_nightly
 
 #: A run with all that a checkpoint has to keep: units, arms, left-out stages, maps; a place at each step.
 WORDS = [
@@ -62,8 +63,7 @@ def whole(tmp_path_factory, go_on):
     return facts(folder), time.monotonic() - began
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("trial", range(20))
+@pytest.mark.parametrize("trial", mostly_nightly(range(20), 10))
 def test_killed_at_random_moments(whole, go_on, tmp_path, trial):
     wanted, seconds = whole
     folder, chance = tmp_path / "run", random.Random(trial)
@@ -82,8 +82,7 @@ def test_killed_at_random_moments(whole, go_on, tmp_path, trial):
     assert not (folder / "checkpoint").exists() and not list(folder.rglob("*.tmp"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", mostly_nightly(range(10), 5))
 def test_killed_in_the_middle_of_a_write(whole, go_on, tmp_path, part):
     """At the n-th synchronising or renaming of a file: n from the first to beyond the last, in ten parts."""
     wanted, _ = whole
@@ -96,8 +95,7 @@ def test_killed_in_the_middle_of_a_write(whole, go_on, tmp_path, part):
     assert facts(folder) == wanted
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("number", mostly_nightly([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], 3))
 def test_asked_to_stop_it_says_how_to_go_on(whole, go_on, tmp_path, number):
     wanted, _ = whole
     folder = tmp_path / "run"

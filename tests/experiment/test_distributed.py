@@ -19,6 +19,7 @@ from attacks.runtime.distributed import ALONE, World, join
 from attacks.runtime.signals import Stopped
 from tests.experiment.test_replay import run_of as composed
 from tests.helpers.processes import facts
+from tests.helpers.sampled import mostly_nightly
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -70,7 +71,8 @@ def test_a_process_alone_has_nothing_to_wait_for(monkeypatch):
     assert (world.first, list(world.share(3)), world.least(4), world.agree("a")) == (True, [0, 1, 2], 4, "a")
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
 def test_processes_find_the_same(size, tmp_path):
     (tmp_path / "laws.py").write_text(LAWS)
     torchrun(size, ["laws.py", str(tmp_path)], tmp_path)
@@ -110,9 +112,9 @@ RUNS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("extra", "rel"), RUNS.values(), ids=RUNS)
-def test_any_number_of_processes_takes_the_same_steps(tmp_path, extra, rel):
+@pytest.mark.parametrize("name", mostly_nightly(RUNS, len(RUNS)))
+def test_any_number_of_processes_takes_the_same_steps(tmp_path, name):
+    extra, rel = RUNS[name]
     compare([1, 2, 4], tmp_path, [*QUICK, "data.count=3", "attack.steps=12", *extra], rel)
 
 
@@ -204,6 +206,7 @@ def test_a_run_that_is_stopped_names_the_command_that_starts_as_many_processes(m
     assert str(Stopped(signal.SIGTERM, tmp_path)) == f"stopped by SIGTERM; go on with: {words} resume={tmp_path}"
 
 
+@pytest.mark.slow
 def test_the_checkpoint_goes_when_all_processes_have_read_it(monkeypatch, tmp_path):
     order, write = [], attacks.experiment.job._write
     monkeypatch.setattr(World, "meet", lambda _: order.append((tmp_path / "checkpoint").exists()))

@@ -66,12 +66,14 @@ def test_every_arm_stands_in_every_table_and_paid_alike(whole):
         assert content["arms"][arm]["cosine"]["mean"] == pytest.approx(sum(own) / 3, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_the_wide_bank_holds_the_range_of_the_other(whole):
     content = json.loads((whole / "metrics.json").read_text())
     same, wide = content["bank"]["ranges"], content["wide"]["bank"]["ranges"]
     assert all(a[0] <= b[0] and b[1] <= a[1] for a, b in zip(wide, same, strict=True)) and same != wide
 
 
+@pytest.mark.slow
 def test_batches_have_noise_of_their_own(whole):
     def change(name):
         clean, noisy = (

@@ -54,6 +54,7 @@ def test_what_does_not_matter_does_not_show(base, word):
     assert named(word) == base
 
 
+@pytest.mark.slow
 def test_how_the_work_is_done_shows(base):
     others = [named(decision=Decision(chunk=3)), named(world=World(0, 2)), named(versions={"torch": "2"})]
     assert len({key_of(each) for each in (base, *others)}) == 4

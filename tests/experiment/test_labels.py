@@ -249,6 +249,7 @@ def test_the_order_of_the_gallery_does_not_matter(album, tmp_path):
             assert row[key] == pytest.approx(other["arms"][arm][key], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_cache_changes_no_number_and_saves_the_passes(album, tmp_path):
     words = (f"data.path={album / 'pictures'}", f"data.gallery={album / 'plain.csv'}", "objective=retrieval")
     (*_, plain, cost), (*_, first, made), (*_, again, saved) = (
@@ -260,7 +261,10 @@ def test_the_cache_changes_no_number_and_saves_the_passes(album, tmp_path):
     assert (cost["cached"], made["cached"], saved["cached"]) == (0, 0, 6)
 
 
-@pytest.mark.parametrize("objective", ["retrieval", "infonce", "mixed", "toward"])
+@pytest.mark.parametrize(
+    "objective",
+    ["retrieval", *(pytest.param(name, marks=pytest.mark.slow) for name in ("infonce", "mixed", "toward"))],
+)
 def test_a_view_is_recognised_by_any_picture_of_its_identity(objective, album, tmp_path):
     words = [f"objective={objective}", f"data.path={album / 'known.csv'}", f"data.gallery={album / 'known.csv'}"]
     words += ["objective.target=another"] * (objective == "toward")

@@ -46,6 +46,7 @@ def stopped(half, tmp_path):
     return Path(shutil.copytree(half, tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_ends_with_the_same_bytes(whole, stopped, monkeypatch):
     seen, real = [], attacks.experiment.units.attacked
     monkeypatch.setattr(

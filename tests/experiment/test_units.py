@@ -15,6 +15,7 @@ import attacks.experiment.job
 import attacks.experiment.units
 from attacks.eot.faults import NotFinite
 from tests.helpers.processes import ended, facts, started
+from tests.helpers.sampled import mostly_nightly
 from tests.run.test_run import call
 
 SMALL = ["config=smoke", "data=folder", "data.size=32", "attack.steps=1", "attack.views=1", "evaluate.views=2"]
@@ -38,8 +39,7 @@ def pictures(folder, count):
     return folder
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("batch", mostly_nightly([8, 1], 2))
 def test_four_processes_of_which_two_are_killed_give_the_table_of_one(tmp_path, batch):
     words = [*SMALL, f"data.path={pictures(tmp_path / 'in', 200)}", f"evaluate.batch={batch}"]
     alone, shared = tmp_path / "alone", tmp_path / "shared"
@@ -75,10 +75,13 @@ def spoiled(monkeypatch, names, error):
     monkeypatch.setattr(attacks.experiment.units, "attacked", attacked)
 
 
-FAULTS = [NotFinite("NaN begins at lens"), MemoryError("memory ran out")]
+FAULTS = [
+    pytest.param(NotFinite("NaN begins at lens"), id="nan"),
+    pytest.param(MemoryError("memory ran out"), id="memory", marks=pytest.mark.slow),
+]
 
 
-@pytest.mark.parametrize("error", FAULTS, ids=["nan", "memory"])
+@pytest.mark.parametrize("error", FAULTS)
 def test_a_picture_that_fails_is_tried_alone_then_reported(tmp_path, monkeypatch, capsys, error):
     words = [
         *SMALL,
@@ -99,6 +102,7 @@ def test_a_picture_that_fails_is_tried_alone_then_reported(tmp_path, monkeypatch
     assert not (tmp_path / "run" / "pictures" / "eot" / "001.png").exists()
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_in_no_pass_costs_a_picture_and_not_the_run(tmp_path, monkeypatch):
     spoiled(monkeypatch, ["001.png"], RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"))
     path = pictures(tmp_path / "in", 2)
@@ -130,6 +134,7 @@ def test_bad_pictures_at_the_beginning_do_not_end_a_run(tmp_path, monkeypatch, b
     assert "NO SANITY CHECK WAS MADE" in (run / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_all_of_whose_pictures_have_failed_says_so_again(tmp_path, monkeypatch, capsys):
     path, run = pictures(tmp_path / "in", 2), tmp_path / "run"
     spoiled(monkeypatch, ["000.png", "001.png"], NotFinite("NaN begins at lens"))
@@ -214,6 +219,7 @@ def test_a_unit_s_seed_is_its_own():
     assert torch.Generator().manual_seed(seeds[2])
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_costs_the_part_and_is_said(tmp_path, monkeypatch, capsys):
     def broken(*_):
         raise NotFinite("NaN begins at lens")

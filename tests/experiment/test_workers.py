@@ -69,6 +69,7 @@ def test_four_workers_of_which_two_are_killed_do_every_picture(path):
         for process in processes[:2]:
             goal = random.uniform(10, 90)  # pictures done
             while ledger.counts().done < goal:
+                assert process.poll() is None
                 time.sleep(0.005)
             process.send_signal(signal.SIGKILL)  # and nobody waits for it: it stays a zombie
         said = [process.communicate(timeout=60)[0].split() for process in processes]

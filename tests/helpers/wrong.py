@@ -34,11 +34,6 @@ def in_time(seconds=LONGEST):
         signal.signal(signal.SIGALRM, before)
 
 
-def mostly_slow(cases, step):
-    """Every case, of which only one in `step` belongs to the quick tests: each composes a configuration twice."""
-    return [case if i % step == 0 else pytest.param(case, marks=pytest.mark.slow) for i, case in enumerate(cases)]
-
-
 def tree(folder):
     """All that lies below a folder: kind, place a link points to, and the digest of a file's bytes."""
     found = {}

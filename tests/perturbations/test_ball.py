@@ -158,8 +158,10 @@ class Dot:
 OPTIMA = [Linf(8 / 255), Linf(0.3), L2(0.5), L2(4.0), L1(0.4), L1(12.0), L1(100.0), L0(1), L0(20), L0(200)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("steps", "share"), [(100, 0.998), (300, 0.999)])
+@pytest.mark.parametrize(
+    ("steps", "share"),
+    [pytest.param(100, 0.998, marks=pytest.mark.slow), pytest.param(300, 0.999, marks=pytest.mark.nightly)],
+)
 @pytest.mark.parametrize("optimiser", [Wiener(), PGD()], ids=["wiener", "pgd"])
 @pytest.mark.parametrize("perturbation", OPTIMA, ids=str)
 def test_the_optimum_of_a_linear_loss_on_photographs_is_found(perturbation, optimiser, steps, share):

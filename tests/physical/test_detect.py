@@ -62,6 +62,7 @@ def test_a_card_that_is_there_twice_is_not_taken():
     assert seen.own == {} and seen.twice == (28, 29, 30, 31)
 
 
+@pytest.mark.slow
 def test_a_hidden_tag_and_one_beyond_the_edge():
     pixels = photographed(drawn(CARD, hidden=(30,)), posed(CARD, width=220, size=(480, 640)), (480, 640), points=2)
     assert list(detect(pixels, CARD).own) == [28, 29, 31]

@@ -142,6 +142,7 @@ def test_every_photograph_is_scored_or_named(run, scored):
     assert load_image(scored / "overview.png")[0].shape[2] > 500
 
 
+@pytest.mark.slow
 def test_the_encoder_that_is_named_is_the_one_that_ran(script, run, photos, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
@@ -154,6 +155,7 @@ def test_the_encoder_that_is_named_is_the_one_that_ran(script, run, photos, tmp_
     assert json.loads((copy / "photos" / "photos.json").read_text())["encoder"]["encoder"] == "pocket"
 
 
+@pytest.mark.slow
 def test_a_turned_file_is_the_same_photograph(run, scored):
     said = {p["photo"].rpartition("--")[2]: p for p in json.loads((scored / "photos.json").read_text())["photos"]}
     plain, turned = said["plain.jpg"], said["turned.jpg"]
@@ -197,6 +199,7 @@ def test_the_view_is_judged_as_the_run_judges_its_own(run):
     assert not judged.success.any() and list(judged.nearest) == list(again.queries.names)[::-1]
 
 
+@pytest.mark.slow
 def test_without_fiducials_a_person_says_where_the_patch_is(script, run, tmp_path, capsys):
     laid, (first, _) = own_card(run), names_of(run)
     pixels, pose = shot(run, degrees=15, jitter=0.1)

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from tests.helpers.sampled import mostly_nightly, mostly_slow
 from tests.helpers.wrong import desk as desk
-from tests.helpers.wrong import mostly_slow
 
 SMOKE = "config=smoke"
 #: Words of a command line -> what is said. {here} is the working directory.
@@ -107,8 +107,7 @@ PAIRS = [f"{key}={value}" for key, values in NUMBERS.items() for value in values
 PAIRS += [text.format(value) for text, values in MORE.items() for value in values]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("words", mostly_slow(PAIRS, 16))
+@pytest.mark.parametrize("words", mostly_nightly(PAIRS, 5))
 def test_a_number_that_means_nothing_is_one_line(desk, words):
     said = desk.refused(*([] if words.startswith("config=") else [SMOKE]), *words.split(" "))
     key = words.split(" ")[-1].partition("=")[0].removeprefix("transforms.stages.")

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save, save_file
 from attacks.encoders.loading import POCKET_WEIGHTS
 from attacks.run import compose
 from attacks.runtime.folders import refuse_links
+from tests.helpers.sampled import mostly_slow
 from tests.helpers.wrong import desk as desk
-from tests.helpers.wrong import mostly_slow
 
 
 class Touches:
@@ -93,7 +93,7 @@ WEIGHT_FILES = {
 }
 
 
-@pytest.mark.parametrize("name", mostly_slow(WEIGHT_FILES, 3))
+@pytest.mark.parametrize("name", mostly_slow(WEIGHT_FILES, 9))
 def test_bad_weights_are_one_line(desk, name):
     content, reason = WEIGHT_FILES[name]
     path = desk.given / name

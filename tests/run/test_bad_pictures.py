@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.helpers.sampled import mostly_nightly
 from tests.helpers.wrong import desk as desk
-from tests.helpers.wrong import mostly_slow
 
 RGB = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
 
@@ -101,8 +101,7 @@ CONTENTS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", mostly_slow(CONTENTS, 4), ids=ascii)
+@pytest.mark.parametrize("name", mostly_nightly(CONTENTS, 4), ids=ascii)
 def test_a_bad_file_is_one_line(desk, name):
     content, reason = CONTENTS[name]
     (desk.given / name).write_bytes(content)
@@ -136,8 +135,7 @@ PLACES = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("place", mostly_slow(PLACES, 3))
+@pytest.mark.parametrize("place", mostly_nightly(PLACES, 3))
 def test_what_is_no_file_is_one_line(desk, place):
     make, name, reason = PLACES[place]
     make(desk.given / name.partition("/")[0])

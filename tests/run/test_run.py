@@ -30,19 +30,19 @@ def call(monkeypatch, *arguments):
     return 0
 
 
+def smoke(folder):
+    """A run as a process of its own, warnings as errors: its directory, and what it printed."""
+    command = [sys.executable, "-W", "error", "-m", "attacks.run", "config=smoke", f"hydra.run.dir={folder}"]
+    return folder, subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Two runs of the same command, as processes of their own, warnings as errors."""
-    folders = [tmp_path_factory.mktemp("runs") / name for name in ("first", "second")]
-    said = []
-    for folder in folders:
-        command = [sys.executable, "-W", "error", "-m", "attacks.run", "config=smoke", f"hydra.run.dir={folder}"]
-        said.append(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True))
-    return folders, said
+def finished(tmp_path_factory):
+    return smoke(tmp_path_factory.mktemp("runs") / "first")
 
 
-def test_the_run_directory_is_complete(runs):
-    (folder, _), _ = runs
+def test_the_run_directory_is_complete(finished):
+    folder, _ = finished
     names = {path.name for path in folder.iterdir()}
     assert names >= {
         *("metrics.json", "manifest.json", "steps.csv", "adversarial.png", "perturbation.safetensors"),
@@ -51,8 +51,8 @@ def test_the_run_directory_is_complete(runs):
     assert not list(folder.rglob("*.tmp"))
 
 
-def test_metrics_hold_four_arms_with_intervals(runs):
-    (folder, _), _ = runs
+def test_metrics_hold_four_arms_with_intervals(finished):
+    folder, _ = finished
     content = json.loads((folder / "metrics.json").read_text())
     assert list(content["arms"]) == ["clean", "noise", "no_eot", "eot"]
     for row in content["arms"].values():
@@ -64,8 +64,8 @@ def test_metrics_hold_four_arms_with_intervals(runs):
     assert content["cost"]["backward"] == 2 * 2 * 4 * 2 + 2 * 4 * 4 * (5 + 1)
 
 
-def test_manifest_tells_how_to_reproduce_and_report_and_terminal_what_was_tested(runs):
-    (folder, _), (said, _) = runs
+def test_manifest_tells_how_to_reproduce_and_report_and_terminal_what_was_tested(finished):
+    folder, said = finished
     content = json.loads((folder / "manifest.json").read_text())
     tested, page = content["encoder"], (folder / "report.html").read_text()
     assert json.loads((folder / "metrics.json").read_text())["encoder"] == tested
@@ -76,8 +76,9 @@ def test_manifest_tells_how_to_reproduce_and_report_and_terminal_what_was_tested
     assert content["versions"]["torch"] == torch.__version__.split("+")[0] or content["versions"]["torch"]
 
 
-def test_the_same_seed_gives_the_same_bits(runs):
-    (first, second), _ = runs
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_bits(finished, tmp_path):
+    (first, _), (second, _) = finished, smoke(tmp_path / "second")
     files = sorted(p.relative_to(first) for p in first.rglob("*") if p.suffix in (".png", ".csv", ".safetensors"))
     assert len(files) >= 11
     for name in files:
@@ -90,8 +91,8 @@ def test_the_same_seed_gives_the_same_bits(runs):
 
 
 @pytest.mark.parametrize("arm", ["noise", "no_eot", "eot"])
-def test_saved_pictures_keep_the_budget_and_are_the_saved_delta(runs, arm):
-    (folder, _), _ = runs
+def test_saved_pictures_keep_the_budget_and_are_the_saved_delta(finished, arm):
+    folder, _ = finished
     delta = load_file(folder / "perturbation.safetensors")[arm]
     for row, path in zip(delta, sorted((folder / "pictures" / arm).iterdir()), strict=True):
         clean = np.asarray(Image.open(folder / "pictures" / "clean" / path.name)).astype(int)
@@ -100,28 +101,28 @@ def test_saved_pictures_keep_the_budget_and_are_the_saved_delta(runs, arm):
         assert np.array_equal(change, (row * 255).round().permute(1, 2, 0).numpy().astype(int))
 
 
-def test_steps_are_written_one_a_line(runs):
-    (folder, _), _ = runs
+def test_steps_are_written_one_a_line(finished):
+    folder, _ = finished
     rows = list(csv.DictReader((folder / "steps.csv").read_text().splitlines()))
     assert [row["arm"] for row in rows] == ["no_eot"] * 8 + ["eot"] * 4
     assert all(row["held_out"] for row in rows[-1:]) and rows[-1]["evals"] == str(2 * 4 * 2)
 
 
-def test_the_last_lines_are_the_table_and_the_report(runs):
-    (folder, _), (said, _) = runs
+def test_the_last_lines_are_the_table_and_the_report(finished):
+    folder, said = finished
     lines = [line for line in said.stdout.splitlines() if not line.startswith("warning: ")]
     assert [line.split()[0] for line in lines[:5]] == ["arm", "clean", "noise", "no_eot", "eot"]
     assert lines[-1] == f"report: {folder / 'report.html'}"
 
 
-def test_progress_without_a_terminal_is_plain_lines(runs):
-    _, (said, _) = runs
+def test_progress_without_a_terminal_is_plain_lines(finished):
+    _, said = finished
     assert "\r" not in said.stderr
     assert re.search(r"^eot: 4/4 .* loss -?\d.* held out -?\d.* snr \d", said.stderr, re.MULTILINE)
 
 
-def test_the_report_fetches_nothing(runs):
-    (folder, _), _ = runs
+def test_the_report_fetches_nothing(finished):
+    folder, _ = finished
     page = (folder / "report.html").read_text()
 
     class Links(HTMLParser):
@@ -137,8 +138,8 @@ def test_the_report_fetches_nothing(runs):
         assert word in page
 
 
-def test_an_interval_stands_in_the_report(runs):
-    (folder, _), _ = runs
+def test_an_interval_stands_in_the_report(finished):
+    folder, _ = finished
     value = json.loads((folder / "metrics.json").read_text())["arms"]["eot"]["cosine"]
     assert (
         f"{value['mean']:.3f} <small>[{value['low']:.3f}, {value['high']:.3f}]"

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from tests.helpers.sampled import mostly_slow
 from tests.helpers.wrong import desk as desk
-from tests.helpers.wrong import mostly_slow
 
 WRITES = "logging.FileHandler, filename: mark"
 BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
@@ -75,7 +75,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("text", mostly_slow(TEXTS, 3))
+@pytest.mark.parametrize("text", mostly_slow(TEXTS, 6))
 def test_a_bad_preset_is_one_line(desk, text):
     content, reason = TEXTS[text]
     path = desk.given / "mine.yaml"

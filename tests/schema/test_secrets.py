@@ -32,6 +32,7 @@ def holding(folder):
     return [p for p in folder.rglob("*") if CANARY in p.name or (p.is_file() and CANARY.encode() in p.read_bytes())]
 
 
+@pytest.mark.slow
 def test_a_run_keeps_no_variable_of_the_environment(canaries, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, *LEAN, "hydra.run.dir=out") == 0

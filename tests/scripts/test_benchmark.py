@@ -176,6 +176,7 @@ def test_engine_compares_each_with_each(monkeypatch, capsys):
     assert all(row[0] > 0 for row in list(time.rows.values())[:-1])
 
 
+@pytest.mark.slow
 def test_memory_asks_for_each_number_of_views(monkeypatch, capsys):
     monkeypatch.setattr(memory, "in_fresh_process", by_main(monkeypatch, capsys))
     peaks, tensors, seconds, line = memory.run(rounds=1, views=(2, 4))

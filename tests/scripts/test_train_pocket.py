@@ -48,6 +48,7 @@ def test_the_page_quotes_the_figures_of_the_shipped_file():
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0.01)  # another processor rounds otherwise
 
 
+@pytest.mark.slow
 def test_held_out_photographs_are_never_cut():
     from scripts.train_pocket import Crops
 

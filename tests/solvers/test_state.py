@@ -73,6 +73,7 @@ def test_taken_up_after_any_step_the_rest_is_the_same(problem, tmp_path, name):
     same_after_each(tmp_path, lambda at: watch(images, anchor, standing=at, **setup))
 
 
+@pytest.mark.slow
 def test_so_is_a_suite(problem, tmp_path):
     images, anchor, parts = problem
     attacks = [Member("pgd", Toward(), anchor, PGD()), Member("square", Toward(), anchor, Square())]

@@ -128,6 +128,7 @@ def test_a_stage_without_coordinates_makes_no_copies():
     assert stage.seen == [1]
 
 
+@pytest.mark.slow
 def test_gradients_are_exact_in_the_texture_and_in_every_coordinate():
     sheet = OnLayers([ChannelGain((0.8, 1.2), 0.1), Cylinder((30, 60), 10, 20, (3, 5))], Placement((0.4, 0.6), 30))
     pipeline = Compose([sheet, Affine(20, (0.7, 1.3), 5, 0.1)])

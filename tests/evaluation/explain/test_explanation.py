@@ -61,6 +61,7 @@ def test_another_seed_changes_the_random_order_alone(found):
         assert other[key] == plain(found)[key]
 
 
+@pytest.mark.slow
 def test_what_shares_a_pass_shows_in_the_last_digits_only(found):
     small = explained(POCKET, chunk=2)
     for arm, maps in found.arms.items():

@@ -118,6 +118,7 @@ def test_a_single_view_is_enough_to_be_examined(images):
     assert [check.name for check in sanity.checks if check.verdict == "skipped"] == ["gradient noise", "plateau"]
 
 
+@pytest.mark.slow
 def test_short_steps_are_right_in_a_long_run(images):
     # Steps that cross the set in 100, not in 20.
     setup = parts(optimiser=Adam(0.05), steps=20)
@@ -126,6 +127,7 @@ def test_short_steps_are_right_in_a_long_run(images):
     assert examine(images, anchor, **setup, planned=20).failed
 
 
+@pytest.mark.slow
 def test_a_targeted_attack_passes_and_a_tail_gets_its_views(images):
     setup = parts(objective=Toward(), eot=EOT(SEEN, n=6, risk=WorstOf(3)), steps=20)
     sanity = examine(images, torch.randn(2, 12), views=4, **setup)
@@ -133,6 +135,7 @@ def test_a_targeted_attack_passes_and_a_tail_gets_its_views(images):
     assert "of 3 views" in sanity.checks[0].words
 
 
+@pytest.mark.slow
 def test_the_battery_is_a_function_of_its_seed(images):
     setup = parts(steps=6)
     anchor = setup["encoder"](images)

@@ -53,19 +53,19 @@ def test_neutral_ranges_are_the_identity(stage, photo):
 
 
 @pytest.mark.parametrize("size", [(80, 120), (120, 80), (64, 64), (10, 300)], ids=str)
-@pytest.mark.parametrize("ratio", [(3 / 4, 4 / 3), (1 / 3, 1.0), (0.05, 20), (1.2, 2.0)], ids=str)
-def test_a_crop_stays_inside_the_picture_and_has_the_area_and_aspect_that_it_says(size, ratio):
-    crop = Crop((0.1, min(1.0, 1 / ratio[0])), ratio)
-    u = torch.cat([extremes(4), torch.rand(500, 4, dtype=double)])
-    seen, half = window(crop, u, size), corners_of(size)[2]
-    assert (seen.abs() <= half + 1e-12).all()
-    width, height = (seen[:, 2] - seen[:, 0]).unbind(-1)
-    area, aspect, right, down = crop.values(u).unbind(-1)
-    torch.testing.assert_close(width * height, area * 4 * half.prod())
-    torch.testing.assert_close(width / height, aspect * half[0] / half[1])
-    slack = 2 * half - torch.stack([width, height], -1)
-    torch.testing.assert_close(seen[:, 0] + half, slack * torch.stack([right, down], -1), rtol=0, atol=1e-12)
-    assert (aspect >= ratio[0] * (1 - 1e-9)).all() and (aspect <= ratio[1] * (1 + 1e-9)).all()
+def test_a_crop_stays_inside_the_picture_and_has_the_area_and_aspect_that_it_says(size):
+    for ratio in ((3 / 4, 4 / 3), (1 / 3, 1.0), (0.05, 20), (1.2, 2.0)):
+        crop = Crop((0.1, min(1.0, 1 / ratio[0])), ratio)
+        u = torch.cat([extremes(4), torch.rand(500, 4, dtype=double)])
+        seen, half = window(crop, u, size), corners_of(size)[2]
+        assert (seen.abs() <= half + 1e-12).all()
+        width, height = (seen[:, 2] - seen[:, 0]).unbind(-1)
+        area, aspect, right, down = crop.values(u).unbind(-1)
+        torch.testing.assert_close(width * height, area * 4 * half.prod())
+        torch.testing.assert_close(width / height, aspect * half[0] / half[1])
+        slack = 2 * half - torch.stack([width, height], -1)
+        torch.testing.assert_close(seen[:, 0] + half, slack * torch.stack([right, down], -1), rtol=0, atol=1e-12)
+        assert (aspect >= ratio[0] * (1 - 1e-9)).all() and (aspect <= ratio[1] * (1 + 1e-9)).all()
 
 
 def test_a_crop_of_whole_pixels_is_torchvisions(photo):

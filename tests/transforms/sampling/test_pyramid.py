@@ -112,17 +112,17 @@ def test_level_follows_the_perspective_within_a_view():
 
 
 @pytest.mark.parametrize("border", BORDERS)
-@pytest.mark.parametrize("size", [(1, 1), (1, 7), (5, 3), (37, 61), (64, 64)], ids=str)
-def test_any_size_and_border_stays_within_the_range_of_the_image(border, size):
-    images = torch.rand(1, 2, *size, dtype=double).requires_grad_()
-    matrix = reduction(3.3, 0.4, size[0], 16)
-    view = warp_by_matrix(images, matrix, (16, 16), border=border, antialias=True)
-    assert view.min() >= 0 and view.max() <= images.max() + 1e-12
-    view.sum().backward()
-    assert images.grad.isfinite().all() and images.grad.any()
-    if border != "constant":  # a mean of pixels, whatever their number
-        ones = warp_by_matrix(torch.ones_like(images), matrix, (16, 16), border=border, antialias=True)
-        torch.testing.assert_close(ones, torch.ones_like(ones), rtol=0, atol=1e-12)
+def test_any_size_and_border_stays_within_the_range_of_the_image(border):
+    for size in ((1, 1), (1, 7), (5, 3), (37, 61), (64, 64)):
+        images = torch.rand(1, 2, *size, dtype=double).requires_grad_()
+        matrix = reduction(3.3, 0.4, size[0], 16)
+        view = warp_by_matrix(images, matrix, (16, 16), border=border, antialias=True)
+        assert view.min() >= 0 and view.max() <= images.max() + 1e-12
+        view.sum().backward()
+        assert images.grad.isfinite().all() and images.grad.any()
+        if border != "constant":  # a mean of pixels, whatever their number
+            ones = warp_by_matrix(torch.ones_like(images), matrix, (16, 16), border=border, antialias=True)
+            torch.testing.assert_close(ones, torch.ones_like(ones), rtol=0, atol=1e-12)
 
 
 def test_a_small_picture_in_a_coarse_lattice_is_not_missed():

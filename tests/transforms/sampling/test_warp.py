@@ -89,7 +89,7 @@ def test_our_points_have_a_gradient_where_torchvision_has_none(photo):
 
 @kernels
 @borders
-@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("antialias", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_gradient_in_images_matrix_and_value(kernel, border, antialias):
     images = torch.rand(2, 2, 5, 6, dtype=torch.float64).requires_grad_()
     matrix = double([[0.53, 0.11, 0.23], [-0.07, 0.47, 0.61], [0.013, -0.017, 1.0]]).requires_grad_()
