@@ -25,7 +25,7 @@ from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.progress import Progress
 from attacks.runtime.values import kept
-from attacks.schema import groups as choices
+from attacks.schema import groups
 from attacks.schema.validate import Run
 from attacks.solvers.loop import Step
 from attacks.solvers.solver import Best, watch
@@ -143,7 +143,7 @@ def _steps(
     elif arm == "one_view":
         setup["eot"] = replace(setup["eot"], n=1, risk=Mean())
         setup["steps"] = spent
-    elif isinstance(attack, choices.Suite):
+    elif isinstance(attack, groups.SuiteConfig):
         yield from suite(known.images, setting.aim, _members(setting, known, attack), stand=position, **setup)
         return
     else:
@@ -177,12 +177,12 @@ def _setup(arm: str, setting: Setting) -> Setup:
 def _expected(setting: Setting, known: Known) -> int:
     """Steps, if nothing ends early."""
     attack = setting.run.attack
-    if isinstance(attack, choices.Suite):
+    if isinstance(attack, groups.SuiteConfig):
         return int(attack.steps) * len(_members(setting, known, attack))
     return int(attack.steps) * int(attack.restarts)
 
 
-def _members(setting: Setting, known: Known, attack: choices.Suite) -> list[Member]:
+def _members(setting: Setting, known: Known, attack: groups.SuiteConfig) -> list[Member]:
     return members(known, attack.nearest, setting.aim, setting.parts.optimiser)
 
 

@@ -15,7 +15,7 @@ from attacks.eot.protocols import Perturbation
 from attacks.experiment.build.patch import tags
 from attacks.perturbations.patch.patch import Patch
 from attacks.runtime.distributed import ALONE, World
-from attacks.schema import patch as choices
+from attacks.schema.patch import PatchConfig
 from transforms import Shown
 
 
@@ -80,7 +80,7 @@ class Exhibits:
 
 
 def placement(
-    patch: Patch, names: list[str], images: Tensor, node: choices.Patch, target: str | None
+    patch: Patch, names: list[str], images: Tensor, node: PatchConfig, target: str | None
 ) -> dict[str, Any]:
     """The content of `placement.json`: where the patch lies in the pictures of `pictures/clean`, for printing it and
     for reading photographs of it. A place that a picture does not have is left out."""

@@ -10,7 +10,7 @@ import torch
 from attacks.experiment.build.patch import tags
 from attacks.experiment.build.printer import PLACE, anywhere
 from attacks.perturbations.patch.patch import Patch
-from attacks.schema import patch as choices
+from attacks.schema.patch import PatchConfig, PrinterConfig
 from transforms import Compose, OnLayers, Place
 from transforms.scene import Scene
 
@@ -19,7 +19,7 @@ SIZES = (0.0, 0.5, 1.0)
 
 
 def facts(
-    node: choices.Patch, printer: choices.Printer, patch: Patch, size: tuple[int, int], target: str | None
+    node: PatchConfig, printer: PrinterConfig, patch: Patch, size: tuple[int, int], target: str | None
 ) -> dict[str, Any]:
     """The block `threat.patch` of metrics.json, for pictures of `size` (height, width).
 
@@ -30,7 +30,7 @@ def facts(
     bare = replace(patch, surround=None)
     return {
         "texture": list(patch.size),
-        "start": node.start,
+        "start": node.start_from,
         "shape": node.shape,
         "grey": node.grey,
         "gamut": node.gamut,

@@ -18,7 +18,7 @@ from attacks.encoders.description import identity
 from attacks.experiment.build.parts import Parts, build
 from attacks.experiment.directory import earlier, read_json, refuse_program
 from attacks.physical.rectify import project
-from attacks.schema import groups as choices
+from attacks.schema import groups
 from attacks.schema.validate import Run
 
 #: Keys of an encoder's identity that say whether it is the same.
@@ -57,7 +57,7 @@ def rerun(folder: Path, device: str = "auto", program: str | None = None) -> Aga
     run = before.run
     refuse_program(run, program, f"--encoder-code {getattr(run.encoder, 'model', None)}")
     run.engine.device = device
-    run.penalty = choices.NoPenalty()  # a term of the attack, which may need a network of its own
+    run.penalty = groups.NoPenaltyConfig()  # a term of the attack, which may need a network of its own
     if getattr(run.data, "cache", None) is not None:
         run.data.cache = None  # a folder to write to
     parts = build(run)

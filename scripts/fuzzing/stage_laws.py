@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks.experiment.build.pipeline import pipeline, stages
-from attacks.schema.groups import Views
+from attacks.schema.groups import ViewsConfig
 from fuzzing.target import Broken, one_line
 from transforms import Compose, OneOf, Sometimes
 from transforms.camera.codec import _Coded
@@ -74,7 +74,7 @@ def built(case: dict[str, Any]) -> Compose | None:
     """The pipeline of a case; None where it is refused as it should be."""
     chosen = {key: case[key] for key in ("kernel", "border", "value", "antialias")}
     try:
-        return pipeline(Views("fuzz", case["stages"], **chosen))
+        return pipeline(ViewsConfig("fuzz", case["stages"], **chosen))
     except ValueError as error:
         one_line(error, *([case["spoiled"]] if "spoiled" in case and not refused_anyway(case) else []))
         return None

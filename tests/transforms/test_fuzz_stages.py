@@ -14,7 +14,7 @@ from fuzzing import stage_cases, stage_laws
 from fuzzing.target import Broken
 
 from attacks.experiment.build.pipeline import pipeline, stages
-from attacks.schema.groups import Views
+from attacks.schema.groups import ViewsConfig
 from transforms import Gamma
 from transforms.registry import STAGES
 from transforms.sampling.straight_through import straight_through
@@ -156,4 +156,4 @@ def test_what_fuzzing_found_is_refused_by_its_key_when_made(name, key, value):
 
 def test_a_border_value_is_no_truth_value():
     with pytest.raises(ValueError, match=r"`transforms.value` must be a number"):
-        pipeline(Views("x", {}, value=True))
+        pipeline(ViewsConfig("x", {}, value=True))

@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import configs
-from attacks.schema import groups as choices
+from attacks.experiment.build.make import make
+from attacks.schema import groups
 from attacks.schema.presets import is_path, read
 from attacks.schema.validate import printable
 from transforms import Compose, Stage
@@ -21,15 +22,14 @@ from transforms.registry import STAGES
 CONFIGS = Path(configs.__file__).parent
 
 
-def pipeline(node: choices.Views) -> Compose:
+def pipeline(node: groups.ViewsConfig) -> Compose:
     """The pipeline that a configuration names. Raises ValueError with the place of what is wrong."""
     value = tuple(node.value) if isinstance(node.value, list) else node.value
     if not all(map(_shade, value if isinstance(value, tuple) else (value,))) or value == ():
         raise ValueError(
             f"`transforms.value` must be a number in [0, 1], or a list of one for each channel; got {value!r}"
         )
-    made = stages(node.stages, "transforms.stages")
-    return Compose(made, node.kernel, node.border, value, node.antialias, node.deterministic)  # type: ignore[arg-type]
+    return make(Compose, node, "transforms", stages=stages(node.stages, "transforms.stages"), value=value)
 
 
 def stages(node: Any, path: str) -> list[Stage]:
@@ -81,7 +81,7 @@ def preset(name: str) -> Compose:
             raise ValueError(f"`transforms` must be one of {', '.join(known)}, or a YAML file; got {name!r}")
     path = Path(name) if is_path(name) else CONFIGS / "transforms" / f"{name}.yaml"
     try:
-        made: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(choices.Views), _merged(path)))
+        made: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(groups.ViewsConfig), _merged(path)))
     except OmegaConfBaseException as error:
         raise ValueError(f"preset `{path}`: {str(error).splitlines()[0]}") from None
     return pipeline(made)

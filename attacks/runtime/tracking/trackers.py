@@ -14,13 +14,13 @@ from attacks.runtime.tracking.mlflow import MLflow, check_store
 from attacks.runtime.tracking.protocol import Tracker, Values
 from attacks.runtime.tracking.tensorboard import TensorBoard
 from attacks.runtime.tracking.wandb import WandB, check_mode
-from attacks.schema import tracker as choices
 from attacks.schema.secrets import masked
+from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, TensorBoardConfig, WandBConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Node = choices.NoTracker | choices.TensorBoard | choices.MLflow | choices.WandB
+Node = NoTrackerConfig | TensorBoardConfig | MLflowConfig | WandBConfig
 
 
 class Trackers:
@@ -100,20 +100,20 @@ def tracker(node: Node, out: Path, run_name: str, config: Mapping[str, Any]) -> 
 
 
 def _started(node: Node, out: Path, run_name: str, config: Mapping[str, Any]) -> dict[str, Tracker]:
-    if isinstance(node, choices.TensorBoard):
+    if isinstance(node, TensorBoardConfig):
         return {node.name: TensorBoard(out, config)}
-    if isinstance(node, choices.MLflow):
+    if isinstance(node, MLflowConfig):
         return {node.name: MLflow(node.uri, node.experiment, out, run_name, config)}
-    if isinstance(node, choices.WandB):
+    if isinstance(node, WandBConfig):
         return {node.name: WandB(node.mode, node.project, out, run_name, config)}
     return {}
 
 
 def check(node: Node) -> None:
     """Refuse what no tracker can do, before anything is written. Raises ValueError."""
-    if isinstance(node, choices.MLflow):
+    if isinstance(node, MLflowConfig):
         check_store(node.uri)
-    elif isinstance(node, choices.WandB):
+    elif isinstance(node, WandBConfig):
         check_mode(node.mode)
 
 
