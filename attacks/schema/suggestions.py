@@ -117,7 +117,7 @@ def _key(key: str) -> str | None:
         everywhere.setdefault(known.rpartition(".")[2], known)
     exact = own.get(last) or everywhere.get(last)
     near = _close(last, own) or ("" if head else _close(last, everywhere, 0.75))
-    return exact or (own | everywhere).get(near or "")
+    return exact or (everywhere | own).get(near or "")
 
 
 def _close(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

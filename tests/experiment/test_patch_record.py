@@ -25,7 +25,7 @@ PLAIN = PrinterConfig(name="none")
 
 
 def node(**keys):
-    return PatchConfig(**({"size": [16, 24], "quad": QUAD, "start": "grey", "shape": "rectangle"} | keys))
+    return PatchConfig(**({"size": [16, 24], "quad": QUAD, "start_from": "grey", "shape": "rectangle"} | keys))
 
 
 def told(places=None, printer=PLAIN, target=None, **keys):

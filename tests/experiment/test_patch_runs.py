@@ -112,7 +112,7 @@ def test_a_size_that_is_none_is_named_where_the_patch_lies_anywhere(size):
 def test_a_single_number_of_degrees_is_a_range_in_the_facts():
     quad = [[0.3, 0.3], [0.7, 0.3], [0.7, 0.7], [0.3, 0.7]]
     place = {"scale": [0.3, 0.5], "degrees": 20}
-    node = PatchConfig(size=[4, 5], quad=quad, place=place, start="grey", shape="rectangle")
+    node = PatchConfig(size=[4, 5], quad=quad, place=place, start_from="grey", shape="rectangle")
     found = facts(node, PrinterConfig(), patch(node, rand(1, 3, *SIZE)), SIZE, None)
     assert found["anywhere"]["degrees"] == [-20, 20]
 

@@ -114,12 +114,12 @@ def test_who_wants_the_gallery_and_what_is_shown_with_its_sign():
     ("node", "message"),
     [
         (groups.AwayConfig(anchor="mean"), "`objective.anchor` must be one of own, views, paired"),
-        (groups.AwayConfig(metric="l2", anchor="views"), "for objective.metric=cosine"),
-        (groups.AwayConfig(metric="l1"), "`metric` must be one of cosine, l2"),
-        (groups.RetrievalConfig(margin=3), "`margin` is a difference of cosines"),
-        (groups.TripletConfig(target="another", margin=-1), "`margin` is a difference of cosines"),
-        (groups.VerificationConfig(threshold=2), "`threshold` is a cosine"),
-        (groups.InfoNCEConfig(temperature=0), "`temperature` must be a positive number"),
+        (groups.AwayConfig(metric="l2", anchor="views"), "needs `objective.metric` cosine"),
+        (groups.AwayConfig(metric="l1"), "`objective.metric` must be one of cosine, l2"),
+        (groups.RetrievalConfig(margin=3), "`objective.margin` is a difference of cosines"),
+        (groups.TripletConfig(target="another", margin=-1), "`objective.margin` is a difference of cosines"),
+        (groups.VerificationConfig(threshold=2), "`objective.threshold` is a cosine"),
+        (groups.InfoNCEConfig(temperature=0), "`objective.temperature` must be a positive number"),
     ],
 )
 def test_a_wish_that_is_none_is_named(node, message, setting):

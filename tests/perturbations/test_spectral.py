@@ -215,6 +215,6 @@ def test_keep_is_a_whole_number(keep):
 
 
 @pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan")])
-def test_sigma_is_positive(sigma):
-    with pytest.raises(ValueError, match="`sigma` must be a positive number"):
+def test_the_width_is_positive(sigma):
+    with pytest.raises(ValueError, match="`smooth` must be a positive number"):
         Smoothed(Linf(0.1), sigma)
