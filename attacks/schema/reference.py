@@ -15,7 +15,7 @@ import yaml
 import configs
 from attacks.schema.groups import CHOICES, FILES, OPEN
 from attacks.schema.options import MISSING, Option, options
-from attacks.schema.run import CheckpointConfig, EvaluateConfig, Run
+from attacks.schema.run import OF_THE_RUN
 from attacks.schema.suggestions import choices
 
 FOLDER = Path(configs.__file__).parent
@@ -36,9 +36,9 @@ Print a preset:      python -m attacks.run config=quickstart --cfg job"""
 
 def page() -> str:
     """docs/configuration.md."""
-    parts = [HEAD, "## A run\n", *_table("", options(Run))]
-    for prefix, schema in (("evaluate.", EvaluateConfig), ("checkpoint.", CheckpointConfig)):
-        parts += [f"\n### {prefix[:-1]}\n", f"{_about(schema)}\n", *_table(prefix, options(schema))]
+    parts = [HEAD.rstrip()]
+    for prefix, schema in OF_THE_RUN.items():
+        parts += [f"\n## {prefix[:-1] or 'run'}\n", f"{_about(schema)}\n", *_table(prefix, options(schema))]
     parts += ["\n## config\n", "Presets: each changes what it names and leaves the rest.\n", *_choices("config")]
     for group in (*CHOICES, *OPEN):
         parts += [f"\n## {group}\n", *_choices(group)]
@@ -58,9 +58,9 @@ def usage(words: Iterable[str] = ()) -> str:
         lines.append(f"  {group}: {', '.join(f'[{name}]' if name == chosen.get(group) else name for name in names)}")
     lines += ["", "Keys, as KEY=VALUE (of other choices: --help GROUP=CHOICE; all of them: docs/configuration.md):"]
     for group, name in chosen.items():
-        schema = OPEN.get(group) or CHOICES.get(group, {}).get(name)
-        lines += [_line(f"{group}.", item) for item in (options(schema) if schema else ())]
-    for prefix, schema in (("", Run), ("evaluate.", EvaluateConfig), ("checkpoint.", CheckpointConfig)):
+        chosen_schema = OPEN.get(group) or CHOICES.get(group, {}).get(name)
+        lines += [_line(f"{group}.", item) for item in (options(chosen_schema) if chosen_schema else ())]
+    for prefix, schema in OF_THE_RUN.items():
         lines += [_line(prefix, item) for item in options(schema)]
     return "\n".join([*lines, "", EXAMPLES])
 

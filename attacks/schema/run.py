@@ -58,3 +58,7 @@ class Run:
     data: Any = MISSING
     engine: Any = MISSING
     tracker: Any = MISSING
+
+
+#: The keys of a run that belong to no group: what stands before a key -> its schema.
+OF_THE_RUN: dict[str, type] = {"": Run, "evaluate.": EvaluateConfig, "checkpoint.": CheckpointConfig}

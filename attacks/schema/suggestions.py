@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import configs
 from attacks.schema.groups import CHOICES, FILES, GROUPS, OPEN
 from attacks.schema.options import options
-from attacks.schema.run import Run
+from attacks.schema.run import OF_THE_RUN
 
 #: Forms of a model's name -> the family that has such models; the first that fits counts.
 FAMILIES = (
@@ -43,11 +42,8 @@ def keys() -> dict[str, tuple[str, ...]]:
             for item in options(schema):
                 key = f"{group}.{item.key}"
                 known[key] = (*known.get(key, ()), name)
-    for item in fields(Run):
-        if is_dataclass(item.default_factory):
-            known |= {f"{item.name}.{inner.key}": () for inner in options(item.default_factory)}
-        elif item.name not in GROUPS:
-            known[item.name] = ()
+    for prefix, schema in OF_THE_RUN.items():
+        known |= {f"{prefix}{item.key}": () for item in options(schema)}
     return known
 
 
@@ -118,6 +114,12 @@ def _key(key: str) -> str | None:
     exact = own.get(last) or everywhere.get(last)
     near = _close(last, own) or ("" if head else _close(last, everywhere, 0.75))
     return exact or (everywhere | own).get(near or "")
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean ...?` with the known word that is most like this one, or nothing."""
+    near = _close(word, known)
+    return f"; did you mean {near}?" if near else ""
 
 
 def _close(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

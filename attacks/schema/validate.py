@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attacks.schema.groups import CHOICES, GROUPS, OPEN
 from attacks.schema.options import refuse_out_of_range
-from attacks.schema.run import Run
+from attacks.schema.run import Run as Run  # for those who check one
 from attacks.schema.suggestions import did_you_mean
 
 

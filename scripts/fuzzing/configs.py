@@ -13,6 +13,7 @@ from attacks.experiment.build import pipeline as pipelines
 from attacks.run import compose
 from attacks.schema import presets
 from attacks.schema import validate as schema
+from attacks.schema.run import Run
 from fuzzing.config_cases import CASES, composed
 from fuzzing.guard import watched
 from fuzzing.target import Broken, Target, one_line, scratch
@@ -51,7 +52,7 @@ def _node(text: str) -> DictConfig:
     return made
 
 
-def _through_a_file(run: schema.Run) -> schema.Run:
+def _through_a_file(run: Run) -> Run:
     """Written as YAML, read again and checked again."""
     text = OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(run)))
     return schema.validate(DictConfig(OmegaConf.create(text)))

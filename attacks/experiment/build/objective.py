@@ -107,7 +107,7 @@ def aim(node: Node, known: Known, encoder: Encoder, transforms: Compose, seed: i
         assert row is not None
         return Aim(make(InfoNCE, node, "objective", targeted=targeted, **gallery), row)
     if isinstance(node, groups.VerificationConfig | groups.BitsConfig):
-        kind = Verification if isinstance(node, groups.VerificationConfig) else Bits
+        kind: type[Objective] = Verification if isinstance(node, groups.VerificationConfig) else Bits
         return Aim(make(kind, node, "objective"), known.own)
     objective: Objective = make(Away, node, "objective")
     if isinstance(node, groups.LayersConfig):

@@ -14,6 +14,7 @@ import configs
 from attacks.experiment.build.make import make
 from attacks.schema import groups
 from attacks.schema.presets import is_path, read
+from attacks.schema.suggestions import closest
 from attacks.schema.validate import printable
 from transforms import Compose, Stage
 from transforms.ranges import is_number
@@ -43,7 +44,7 @@ def stages(node: Any, path: str) -> list[Stage]:
 def _stage(label: str, arguments: Any, path: str) -> Stage:
     name = re.sub(r"\d+$", "", label)
     if name not in STAGES:
-        raise ValueError(f"`{printable(path)}` is unknown: stages are {', '.join(STAGES)}")
+        raise ValueError(f"`{printable(path)}` is unknown: stages are {', '.join(STAGES)}{closest(name, STAGES)}")
     if not isinstance(arguments, dict):
         raise ValueError(f"`{path}` must map arguments to values, such as {{degrees: 20}}; got {arguments!r}")
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
@@ -52,7 +53,7 @@ def _stage(label: str, arguments: Any, path: str) -> Stage:
         known[known.index("stage")] = "stages"
     for key in given:
         if key not in known:
-            raise ValueError(f"unknown key `{path}.{printable(key)}`: known here are {', '.join(known)}")
+            raise ValueError(f"unknown key `{path}.{printable(key)}`: known here are {', '.join(known)}{closest(str(key), known)}")
     try:
         if "stages" in known:
             inner = stages(given.pop("stages", {}), f"{path}.stages")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Any
+from attacks.schema.suggestions import closest
 from attacks.schema.patch import PatchConfig, PrinterConfig
 from attacks.perturbations.patch.colour_profiles import read_colour_map
 from attacks.experiment.build.make import make
@@ -96,7 +97,7 @@ def placed(size: Sequence[int], place: dict[str, Any]) -> Place | None:
         return None
     for key in place:
         if key not in PLACE:
-            raise ValueError(f"unknown key `perturbation.place.{key}`: known here are {', '.join(PLACE)}")
+            raise ValueError(f"unknown key `perturbation.place.{key}`: known here are {', '.join(PLACE)}{closest(key, PLACE)}")
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in place.items()}
     try:
         return Place(**given, aspect=size[1] / size[0])
