@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from attacks.schema.options import MISSING, option
+from attacks.schema.options import MISSING, derived, option
 
 
 @dataclass
@@ -26,47 +26,12 @@ class PocketConfig(EncoderConfig):
 
 
 @dataclass
-class PhashConfig(EncoderConfig):
-    """The perceptual hash of PyPI's ImageHash: 64 numbers whose signs are the bits."""
-
-    name: str = "phash"
-
-
-@dataclass
 class LibraryConfig(EncoderConfig):
     """What a model of a library has."""
 
     model: str = option(MISSING, "the library's name of the model, a folder, or a name on the hub")
     weights: str = option("pretrained", "pretrained, random, a name that the library knows, or a file of weights")
     preprocess: dict[str, Any] = option({}, "what differs from the model's own preprocessing: {kernel: cv2_area}")
-
-
-@dataclass
-class TorchvisionConfig(LibraryConfig):
-    """A classification model of torchvision, with the features that its head reads: resnet50, vit_b_16, ..."""
-
-    name: str = "torchvision"
-
-
-@dataclass
-class TimmConfig(LibraryConfig):
-    """A model of timm without its head: resnet50, vit_small_patch14_dinov2, convnext_base, ..."""
-
-    name: str = "timm"
-
-
-@dataclass
-class OpenClipConfig(LibraryConfig):
-    """The image tower of a model of open_clip: ViT-B-32, ...; `weights` is one of its tags."""
-
-    name: str = "open_clip"
-
-
-@dataclass
-class DiffusersConfig(LibraryConfig):
-    """The latents of a VAE of diffusers: a folder, or a name on the hub."""
-
-    name: str = "diffusers"
 
 
 @dataclass
@@ -86,30 +51,33 @@ class FileConfig(EncoderConfig):
 
 
 @dataclass
-class OnnxConfig(FileConfig):
-    """A network in an ONNX file, turned into torch's operations: ArcFace and others."""
-
-    name: str = "onnx"
-
-
-@dataclass
-class TorchScriptConfig(FileConfig):
-    """A TorchScript file. It is a program: name it on the command line, a preset may not."""
-
-    name: str = "torchscript"
-
-
-@dataclass
-class PluginConfig(FileConfig):
-    """An encoder that an installed package offers under the entry point `viewproof.encoders`."""
-
-    name: str = "plugin"
-
-
-@dataclass
 class DefenceConfig:
     """Stages before the encoder. With encoder.stochastic=true ranges are drawn for each view, else their middle is
     used."""
 
     name: str = MISSING
     stages: dict[str, Any] = option({}, "stage: its arguments, in order (docs/transforms.md)")
+
+
+#: Choice -> its schema.
+ENCODERS: dict[str, type] = {
+    "pocket": PocketConfig,
+    "transformers": TransformersConfig,
+    **{
+        name: derived(base, name, about)
+        for base, name, about in (
+            (EncoderConfig, "phash", "The perceptual hash of PyPI's ImageHash: 64 numbers whose signs are the bits."),
+            (
+                LibraryConfig,
+                "torchvision",
+                "A model of torchvision: the features that its head reads.",
+            ),
+            (LibraryConfig, "timm", "A model of timm without its head: vit_small_patch14_dinov2, convnext_base, ..."),
+            (LibraryConfig, "open_clip", "The image tower of a model of open_clip: ViT-B-32; `weights` is a tag."),
+            (LibraryConfig, "diffusers", "The latents of a VAE of diffusers: a folder, or a name on the hub."),
+            (FileConfig, "onnx", "A network in an ONNX file, turned into torch's operations: ArcFace and others."),
+            (FileConfig, "torchscript", "A TorchScript file, which is a program: only the command line may name it."),
+            (FileConfig, "plugin", "An encoder of an installed package, with the entry point `viewproof.encoders`."),
+        )
+    },
+}

@@ -10,20 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from attacks.schema.encoder import (
-    DefenceConfig,
-    DiffusersConfig,
-    OnnxConfig,
-    OpenClipConfig,
-    PhashConfig,
-    PluginConfig,
-    PocketConfig,
-    TimmConfig,
-    TorchScriptConfig,
-    TorchvisionConfig,
-    TransformersConfig,
-)
-from attacks.schema.options import MISSING, option
+from attacks.schema.encoder import ENCODERS, DefenceConfig
+from attacks.schema.options import MISSING, derived, option
 from attacks.schema.patch import NonPrintabilityConfig, PatchConfig, PrinterConfig, ScenesConfig
 from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, TensorBoardConfig, WandBConfig
 
@@ -128,7 +116,9 @@ class BallConfig:
     """A ball round each picture, within [0, 1]."""
 
     name: str = MISSING
-    eps: str = option(MISSING, "the radius: a number, or a fraction such as 8/255")
+    eps: str = option(
+        MISSING, "the radius, as a number or a fraction such as 8/255", range="above 0; linf: at most 1; l0: whole"
+    )
     shared: bool = option(False, "one perturbation for all pictures", paper="Moosavi-Dezfooli et al. 2017")
     mask: str | None = option(None, "a picture as large as the data: only where it is light may anything change")
     grey: bool = option(False, "the same change in all channels; not for l1")
@@ -141,38 +131,6 @@ class BallConfig:
         range="above 0",
         paper="Dong et al. 2019",
     )
-
-
-@dataclass
-class LinfConfig(BallConfig):
-    """No value changes by more than eps."""
-
-    name: str = "linf"
-    eps: str = option("8/255", "the most that a value changes", range="(0, 1]")
-
-
-@dataclass
-class L2Config(BallConfig):
-    """Euclidean norm over all values of a picture in [0, 1] units."""
-
-    name: str = "l2"
-    eps: str = option("4", "the radius", range="above 0")
-
-
-@dataclass
-class L1Config(BallConfig):
-    """Sum of all changes of a picture in [0, 1] units: few values change, as far as they can."""
-
-    name: str = "l1"
-    eps: str = option("100", "the radius", range="above 0")
-
-
-@dataclass
-class L0Config(BallConfig):
-    """Number of pixels that change, as far as they can."""
-
-    name: str = "l0"
-    eps: str = option("200", "the number of pixels", range="whole, at least 1")
 
 
 STEP = "first step as a share of eps"
@@ -263,48 +221,6 @@ class DrawsConfig:
 
 
 @dataclass
-class SobolConfig(DrawsConfig):
-    """Scrambled Sobol points."""
-
-    name: str = "sobol"
-
-
-@dataclass
-class UniformConfig(DrawsConfig):
-    """Independent uniform points."""
-
-    name: str = "uniform"
-
-
-@dataclass
-class AntitheticConfig(DrawsConfig):
-    """Uniform points, each with its mirror image."""
-
-    name: str = "antithetic"
-
-
-@dataclass
-class LatinConfig(DrawsConfig):
-    """Latin hypercube: as many points in each slice of each coordinate."""
-
-    name: str = "latin"
-
-
-@dataclass
-class FixedDrawsConfig(DrawsConfig):
-    """The same points in every step."""
-
-    name: str = "fixed"
-
-
-@dataclass
-class GridConfig(DrawsConfig):
-    """A regular grid."""
-
-    name: str = "grid"
-
-
-@dataclass
 class MeanConfig:
     """The mean over the views: EOT (Athalye et al. 2018)."""
 
@@ -383,16 +299,6 @@ class SanityConfig:
 
 
 @dataclass
-class NoSanityConfig(SanityConfig):
-    """No checks: for runs whose parts have been checked before."""
-
-    name: str = "none"
-    pictures: int = option(0, "of the run's own; 0: no checks", least=0)
-    steps: int = option(1, "of each short run", least=1)
-    views: int = option(1, "of each of their steps, at most", least=1)
-
-
-@dataclass
 class BundledConfig:
     """Tiles of the bundled photographs; the gallery is every tile of every photograph."""
 
@@ -437,18 +343,6 @@ class EngineConfig:
 
 
 @dataclass
-class FixedEngineConfig(EngineConfig):
-    """The same arithmetic on every machine of a kind: nothing is measured, so a run gives the same bits again."""
-
-    name: str = "fixed"
-    layout: str = option("contiguous", range="auto, contiguous, channels_last")
-    precision: str = option("float32", range="auto, float32, mixed, bfloat16, float16")
-    fold: Any = option(False, "batch norms become part of the layer before them", range="auto, true, false")
-    compile: Any = option(False, "torch.compile", range="auto, true, false")
-    chunk: Any = option(48, "the most views in memory at once", range="auto, or at least 1")
-
-
-@dataclass
 class SingleConfig:
     """One optimiser."""
 
@@ -483,18 +377,7 @@ def _by_name(*choices: Any) -> dict[str, type]:
 #: group -> choice -> its schema.
 CHOICES: dict[str, dict[str, type]] = {
     "attack": _by_name(SingleConfig, SuiteConfig),
-    "encoder": _by_name(
-        PocketConfig,
-        PhashConfig,
-        TorchvisionConfig,
-        TimmConfig,
-        OpenClipConfig,
-        DiffusersConfig,
-        TransformersConfig,
-        OnnxConfig,
-        TorchScriptConfig,
-        PluginConfig,
-    ),
+    "encoder": ENCODERS,
     "defence": dict.fromkeys(("none", "jpeg", "bits", "blur", "resize", "resize_pad"), DefenceConfig),
     "objective": _by_name(
         AwayConfig,
@@ -507,15 +390,40 @@ CHOICES: dict[str, dict[str, type]] = {
         MixedConfig,
         BitsConfig,
     ),
-    "perturbation": _by_name(LinfConfig, L2Config, L1Config, L0Config, PatchConfig),
+    "perturbation": _by_name(
+        derived(BallConfig, "linf", "No value changes by more than eps.", eps="8/255"),
+        derived(BallConfig, "l2", "Euclidean norm over all values of a picture in [0, 1] units.", eps="4"),
+        derived(BallConfig, "l1", "Sum of all changes in [0, 1] units: few values change, far.", eps="100"),
+        derived(BallConfig, "l0", "Number of pixels that change, as far as they can.", eps="200"),
+        PatchConfig,
+    ),
     "printer": dict.fromkeys(("none", "generic", "paper"), PrinterConfig),
     "optimiser": _by_name(WienerConfig, PGDConfig, SGDConfig, AdamConfig, APGDConfig, SquareConfig),
-    "draws": _by_name(SobolConfig, UniformConfig, AntitheticConfig, LatinConfig, FixedDrawsConfig, GridConfig),
+    "draws": _by_name(
+        derived(DrawsConfig, "sobol", "Scrambled Sobol points."),
+        derived(DrawsConfig, "uniform", "Independent uniform points."),
+        derived(DrawsConfig, "antithetic", "Uniform points, each with its mirror image."),
+        derived(DrawsConfig, "latin", "Latin hypercube: as many points in each slice of each coordinate."),
+        derived(DrawsConfig, "fixed", "The same points in every step."),
+        derived(DrawsConfig, "grid", "A regular grid."),
+    ),
     "risk": _by_name(MeanConfig, CVaRConfig, WorstOfConfig, SoftMaxConfig),
     "penalty": _by_name(NoPenaltyConfig, TotalVariationConfig, SSIMConfig, LPIPSConfig, NonPrintabilityConfig),
-    "sanity": _by_name(SanityConfig, NoSanityConfig),
+    "sanity": _by_name(SanityConfig, derived(SanityConfig, "none", "No checks.", pictures=0, steps=1, views=1)),
     "data": _by_name(BundledConfig, FolderConfig, ScenesConfig),
-    "engine": _by_name(EngineConfig, FixedEngineConfig),
+    "engine": _by_name(
+        EngineConfig,
+        derived(
+            EngineConfig,
+            "fixed",
+            "Nothing is measured: a run gives the same bits again on every machine of a kind.",
+            layout="contiguous",
+            precision="float32",
+            fold=False,
+            compile=False,
+            chunk=48,
+        ),
+    ),
     "tracker": _by_name(NoTrackerConfig, TensorBoardConfig, MLflowConfig, WandBConfig),
 }
 #: Groups whose files share one schema, whatever their name.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import MISSING as NO_DEFAULT
-from dataclasses import field, fields
+from dataclasses import field, fields, make_dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -50,6 +50,16 @@ def option(
     return field(default=default, metadata=metadata)
 
 
+def derived(base: type, name: str, about: str, **defaults: Any) -> type:
+    """A choice with the keys of `base`, a name and a description of its own, and some other defaults."""
+    changed: list[tuple[str, Any, Any]] = [("name", str, name)]
+    for item in fields(base):
+        if item.name in defaults:
+            words = {key: item.metadata[key] for key in ("meaning", "range", "paper", "least")}
+            changed.append((item.name, item.type, option(defaults[item.name], **words)))
+    return make_dataclass(name, changed, bases=(base,), namespace={"__doc__": about, "__module__": base.__module__})
+
+
 def options(schema: type) -> list[Option]:
     """The keys of a schema in order, without `name` and without keys that are themselves schemas."""
     made = []
@@ -75,4 +85,4 @@ def _type(annotation: Any) -> str:
     return text.replace("dict[str, Any]", "mapping").replace("list[Any]", "list").replace("Any", "any")
 
 
-__all__ = ["MISSING", "MOST", "Option", "option", "options", "refuse_out_of_range"]
+__all__ = ["MISSING", "MOST", "Option", "derived", "option", "options", "refuse_out_of_range"]

@@ -23,7 +23,7 @@ from attacks.experiment.build.parts import build
 from attacks.experiment.build.pipeline import CONFIGS, stages
 from attacks.experiment.tuning import decide
 from attacks.runtime.distributed import ALONE
-from attacks.schema.encoder import DefenceConfig, PhashConfig, PocketConfig
+from attacks.schema.encoder import ENCODERS, DefenceConfig, PocketConfig
 from attacks.schema.groups import CHOICES
 from attacks.schema.presets import read
 from attacks.schema.validate import validate
@@ -189,7 +189,7 @@ def test_bpda_takes_the_gradient_of_its_stand_in():
 
 def test_an_encoder_says_how_it_is_compared_behind_a_defence_too():
     encoder = subject(
-        PhashConfig(stochastic=True), CPU, DefenceConfig("blur", {"gaussian_blur": {"sigma": [0.5, 1.5]}})
+        ENCODERS["phash"](stochastic=True), CPU, DefenceConfig("blur", {"gaussian_blur": {"sigma": [0.5, 1.5]}})
     )
     plain, features = load_encoder("phash"), torch.randn(3, 64)
     assert torch.equal(signature_of(encoder)(features), plain.signature(features))

@@ -9,15 +9,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from attacks.schema import groups
-from attacks.schema.patch import PatchConfig, ScenesConfig
 from attacks.data import gallery
 from attacks.data.gallery import Gallery, Pictures
-from attacks.experiment.build.patch import made_size
-from attacks.data.scenes import places_in, read_scenes
 from attacks.data.pictures import Shelf, read_files
 from attacks.data.scene_geometry import Print
+from attacks.data.scenes import places_in, read_scenes
 from attacks.evaluation.classes import Classes
+from attacks.experiment.build.patch import made_size
+from attacks.schema import groups
+from attacks.schema.patch import PatchConfig, ScenesConfig
 from transforms import stream
 
 
@@ -77,7 +77,9 @@ def _chosen(
     """Some of a person's own pictures, and the gallery round them."""
     chosen = own.only(rows)
     notes = chosen.remarks()
-    if isinstance(node, groups.FolderConfig) and node.classes is not None:  # they take the gallery's place: none is read
+    if (
+        isinstance(node, groups.FolderConfig) and node.classes is not None
+    ):  # they take the gallery's place: none is read
         others = own.only([])
     elif node.gallery is None:
         others = gallery.tiles(128).shelf(node.size)
@@ -111,7 +113,9 @@ def targeted(
         row = pictures.names.index(target)
     else:
         if not Path(target).is_file():
-            raise ValueError(f"`objective.target` must be another, a gallery picture or an image file; got {target!r}")
+            raise ValueError(
+                f"`objective.target` must be another, a gallery picture or an image file; got {target!r}"
+            )
         wanted = read_files(target, size)
         if len(wanted) > 1:
             raise ValueError(f"`objective.target` must be one picture; {target!r} names {len(wanted)}")

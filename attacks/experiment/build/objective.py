@@ -5,21 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from torch import Tensor, nn
-from attacks.schema import groups
-from attacks.evaluation.scores import mean_embedding
-from attacks.objectives.composite import Each, Sum, Term
-from attacks.encoders.phash import Bits
-from attacks.evaluation.scores import embed
-from attacks.eot.bank import bank
+
+from torch import nn
+
 from attacks.encoders.layers import Layers, Pool, asked, called
-from attacks.objectives.embedding import Away, Paired, Toward
-from attacks.eot.protocols import Objective
-from attacks.experiment.build.make import make
+from attacks.encoders.phash import Bits
 from attacks.encoders.tree import Encoder
-from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet, Verification
-from transforms import Compose
+from attacks.eot.bank import bank
+from attacks.eot.protocols import Objective
+from attacks.evaluation.scores import embed, mean_embedding
+from attacks.experiment.build.make import make
 from attacks.objectives.aim import Aim, Known
+from attacks.objectives.composite import Each, Sum, Term
+from attacks.objectives.embedding import Away, Paired, Toward
+from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet, Verification
+from attacks.schema import groups
+from transforms import Compose
 
 Node = (
     groups.AwayConfig
@@ -38,7 +39,14 @@ VIEWS = 64
 
 def wants_gallery(node: Node) -> bool:
     """Whether the objective compares with the pictures that a view could be taken for."""
-    return isinstance(node, groups.RetrievalConfig | groups.InfoNCEConfig | groups.MixedConfig | groups.TowardConfig | groups.TripletConfig)
+    return isinstance(
+        node,
+        groups.RetrievalConfig
+        | groups.InfoNCEConfig
+        | groups.MixedConfig
+        | groups.TowardConfig
+        | groups.TripletConfig,
+    )
 
 
 def shown_sign(node: Node) -> int:

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.schema.patch import PatchConfig
-from attacks.perturbations.patch.gamut import gamut
 from attacks.data.images import load_image
 from attacks.experiment.build.make import make
 from attacks.experiment.build.printer import anywhere
-from attacks.perturbations.patch.patch import Patch, texture_size
 from attacks.perturbations.patch.card import GROUPS
 from attacks.perturbations.patch.card import card as card_of
-from attacks.perturbations.patch.card_raster import surround
-from attacks.perturbations.patch.placement import Places
 from attacks.perturbations.patch.card_layer import Surround
+from attacks.perturbations.patch.card_raster import surround
+from attacks.perturbations.patch.gamut import gamut
+from attacks.perturbations.patch.patch import Patch, texture_size
+from attacks.perturbations.patch.placement import Places
+from attacks.schema.patch import PatchConfig
 from transforms import resize
 
 
@@ -83,7 +83,9 @@ def _start(start: str, size: tuple[int, int]) -> Any:
     if start in ("grey", "noise"):
         return start
     if not Path(start).is_file():
-        raise FileNotFoundError(f"`perturbation.start_from` must be grey, noise, or a picture; there is none at {start!r}")
+        raise FileNotFoundError(
+            f"`perturbation.start_from` must be grey, noise, or a picture; there is none at {start!r}"
+        )
     return resize(load_image(start)[0][None], size, "pil_bicubic").clamp(0, 1)
 
 

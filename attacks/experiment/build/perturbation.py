@@ -8,18 +8,19 @@ from typing import Any
 
 from torch import Tensor
 
-from attacks.schema import groups, validate as schema
-from attacks.schema.patch import PatchConfig
-from attacks.perturbations.ball import L2, Ball, Linf
 from attacks.data.images import load_image
 from attacks.eot.protocols import Perturbation
 from attacks.experiment.build.make import make
 from attacks.experiment.build.patch import patch
-from attacks.perturbations.universal import Universal
+from attacks.perturbations.ball import L2, Ball, Linf
 from attacks.perturbations.patch.placement import Places
-from attacks.perturbations.subspace import Grey, Masked
 from attacks.perturbations.sparse import L0, L1
 from attacks.perturbations.spectral import LowFrequency, Smoothed
+from attacks.perturbations.subspace import Grey, Masked
+from attacks.perturbations.universal import Universal
+from attacks.schema import groups
+from attacks.schema import validate as schema
+from attacks.schema.patch import PatchConfig
 
 BALLS: dict[str, type[Ball]] = {"linf": Linf, "l2": L2, "l1": L1, "l0": L0}
 #: Key -> the set round the ball that it asks for, from the inside out. A switch has no argument.
@@ -32,9 +33,7 @@ WRAPPERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def perturb(
-    node: groups.BallConfig | PatchConfig, images: Tensor, places: Places | None = None
-) -> Perturbation:
+def perturb(node: groups.BallConfig | PatchConfig, images: Tensor, places: Places | None = None) -> Perturbation:
     """The perturbation that a configuration names, for pictures (N,3,H,W), and the `places` that they have for a
     patch. Raises ValueError or FileNotFoundError."""
     if isinstance(node, PatchConfig):

@@ -53,7 +53,9 @@ def _stage(label: str, arguments: Any, path: str) -> Stage:
         known[known.index("stage")] = "stages"
     for key in given:
         if key not in known:
-            raise ValueError(f"unknown key `{path}.{printable(key)}`: known here are {', '.join(known)}{closest(str(key), known)}")
+            raise ValueError(
+                f"unknown key `{path}.{printable(key)}`: known here are {', '.join(known)}{closest(str(key), known)}"
+            )
     try:
         if "stages" in known:
             inner = stages(given.pop("stages", {}), f"{path}.stages")

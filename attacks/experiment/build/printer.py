@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
-from attacks.schema.suggestions import closest
-from attacks.schema.patch import PatchConfig, PrinterConfig
-from attacks.perturbations.patch.colour_profiles import read_colour_map
+
 from attacks.experiment.build.make import make
 from attacks.experiment.build.pipeline import stages as made_stages
-from transforms import Stage
+from attacks.perturbations.patch.colour_profiles import read_colour_map
+from attacks.schema.patch import PatchConfig, PrinterConfig
+from attacks.schema.suggestions import closest
+from transforms import Compose, OnLayers, Place, Stage
 from transforms.colour.lut import ColourMap
-from dataclasses import replace
-from transforms import Compose, OnLayers, Place
 
 #: What happens to a print by itself: the printer's errors of colour and sharpness, and the light on the sheet.
 PRINT = (
@@ -97,7 +97,9 @@ def placed(size: Sequence[int], place: dict[str, Any]) -> Place | None:
         return None
     for key in place:
         if key not in PLACE:
-            raise ValueError(f"unknown key `perturbation.place.{key}`: known here are {', '.join(PLACE)}{closest(key, PLACE)}")
+            raise ValueError(
+                f"unknown key `perturbation.place.{key}`: known here are {', '.join(PLACE)}{closest(key, PLACE)}"
+            )
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in place.items()}
     try:
         return Place(**given, aspect=size[1] / size[0])
