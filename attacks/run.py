@@ -33,8 +33,10 @@ from attacks.runtime.signals import Stopped, stoppable
 from attacks.runtime.tracking import refuse_unasked
 from attacks.schema import launchers, presets
 from attacks.schema import validate as schema
-from attacks.schema.groups import CHOICES, Views
+from attacks.schema.groups import CHOICES, FILES, ViewsConfig
 from attacks.schema.messages import one_line
+from attacks.schema.reference import usage
+from attacks.schema.run import Run
 from attacks.schema.secrets import refuse_credentials
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
@@ -44,19 +46,19 @@ RULES = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 
 @cache
 def register() -> None:
-    """Make the schemas known to Hydra, in a group of their own so that they are no choices. Once is enough, and is a
-    quarter of what composing a configuration takes."""
+    """Make the schemas known to Hydra: each is a choice of its group. Those of `FILES`, which YAML files fill, are in
+    a group of their own. Once is enough, and is a quarter of what composing a configuration takes."""
     store = ConfigStore.instance()
-    store.store(group="schema", name="run", node=schema.Run)
+    store.store(group="schema", name="run", node=Run)
     for group, choices in CHOICES.items():
         for name, node in choices.items():
-            store.store(group=f"schema/{group}", name=name, node=_open(node))
-    store.store(group="schema/transforms", name="views", node=Views)
+            store.store(group=f"schema/{group}" if group in FILES else group, name=name, node=_open(node))
+    store.store(group="schema/transforms", name="views", node=ViewsConfig)
     launchers.register()
 
 
 def _open(node: type) -> DictConfig:
-    """A schema. The keys of some parts come without a `+`, though the schema has none: who takes them knows them."""
+    """A schema. Below some keys any key is allowed without a `+`: the part that takes them checks them."""
     made: DictConfig = OmegaConf.structured(node)
     for key in ("preprocess", "place"):
         if key in made:
@@ -133,7 +135,7 @@ def cli() -> None:
         os.environ["HYDRA_FULL_ERROR"] = os.environ.pop(ALL)
 
 
-def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> schema.Run:
+def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> Run:
     """The checked configuration that the command line `config=PRESET OVERRIDES...` gives, for use in Python.
 
     Raises ValueError in one line."""
@@ -144,7 +146,7 @@ def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> schema
         with hydra.initialize_config_dir(str(CONFIGS), **RULES):
             run = schema.validate(hydra.compose("run", overrides=words))
     except (CompactHydraException, OmegaConfBaseException, RecursionError) as error:
-        raise ValueError(one_line(error)) from None
+        raise ValueError(one_line(error, words)) from None
     refuse_unasked(run.tracker, words)
     presets.refuse_unasked(run, words)
     return run
@@ -174,8 +176,9 @@ def _run() -> None:
         return
     register()
     sys.argv[1:] = [_stored(argument) for argument in sys.argv[1:]]
-    if {"--help", "-h"} & set(sys.argv[1:]) and not any(a.startswith("config=") for a in sys.argv[1:]):
-        sys.argv.append("config=quickstart")  # help shows a whole configuration, so it needs one
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        print(usage(sys.argv[1:]))
+        return
     _refuse_unchecked(sys.argv[1:])
     launchers.prepare(sys.argv[1:])
     with launchers.sweeping(_index):
@@ -232,7 +235,7 @@ def _give_way() -> None:
 
 def _fail(error: BaseException) -> NoReturn:
     _give_way()
-    print(f"{f'process {RANK}: ' if RANK else ''}error: {one_line(error)}", file=sys.stderr)
+    print(f"{f'process {RANK}: ' if RANK else ''}error: {one_line(error, sys.argv[1:])}", file=sys.stderr)
     sys.exit(1)
 
 

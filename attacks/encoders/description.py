@@ -21,17 +21,15 @@ from attacks.encoders.loading import (
 from attacks.encoders.randomness import randomness_of
 from attacks.encoders.weights import fingerprint
 from attacks.runtime.files import sha256
-from attacks.schema.encoder import Subject
+from attacks.schema.encoder import EncoderConfig
 
 #: The fingerprint of an encoder without weights.
 NO_TENSORS = fingerprint(nn.Identity())
 #: The name of an encoder that was given as a module.
 MODULE = "module"
-#: Keys of a schema that `load_encoder` takes.
-_KEYS = ("model", "weights", "preprocess", "pool")
 
 
-def identity(node: Subject, encoder: nn.Module) -> dict[str, Any]:
+def identity(node: EncoderConfig, encoder: nn.Module) -> dict[str, Any]:
     """Which encoder it is, for manifest.json and metrics.json. `sha256` is the hash of the file of weights, if there
     is one; `fingerprint` that of the tensors, independent of their source; `defence` the stages before it, `middle`
     their coordinates that are held at the middle, `draws` the coordinates drawn for every view."""

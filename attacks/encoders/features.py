@@ -73,12 +73,12 @@ class Features(nn.Module):
         return f"{self.encoder!r}\n  {'features':<10} {named}"
 
 
-def featured(encoder: nn.Module, layers: Sequence[str]) -> nn.Module:
+def featured(encoder: nn.Module, features: Sequence[str]) -> nn.Module:
     """The encoder with the features that a configuration names; unchanged where it names none."""
-    if not layers:
+    if not features:
         return encoder
     with called("encoder.features"):
-        return Features(encoder, asked(layers, "encoder.features"))
+        return Features(encoder, asked(features, "encoder.features"))
 
 
 class _Widths:

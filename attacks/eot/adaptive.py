@@ -27,7 +27,7 @@ class Adaptive:
     """Doubles the views when the estimated cosine to the true gradient, averaged over the pictures, has been below
     `cosine` for `patience` steps running."""
 
-    cosine: float = 0.7
+    cosine: float
     patience: int = 5
 
     def __post_init__(self) -> None:

@@ -62,7 +62,7 @@ class CVaR:
     little milder than that of the distribution.
     """
 
-    alpha: float
+    alpha: float = 0.25
     uniform: ClassVar[bool] = False
     multiple: ClassVar[int] = 1
 
@@ -98,7 +98,7 @@ class WorstOf:
     of k; draws that depend on each other within a step shift it. Of equal losses, the first view of the group counts.
     """
 
-    k: int
+    k: int = 4
     uniform: ClassVar[bool] = False
 
     @property
@@ -137,7 +137,7 @@ class SoftMax:
     their maximum. Equal losses have equal weights.
     """
 
-    temperature: float
+    temperature: float = 0.05
     uniform: ClassVar[bool] = False
     multiple: ClassVar[int] = 1
 

@@ -24,7 +24,7 @@ from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.progress import Progress
 from attacks.runtime.values import stored
-from attacks.schema import groups as choices
+from attacks.schema import groups
 from attacks.schema.validate import Run
 from attacks.solvers.loop import Step
 from attacks.solvers.solver import Best, watch
@@ -139,7 +139,7 @@ def _steps(
         options = replace(options, eot=plain, steps=spent)
     elif arm == "one_view":
         options = replace(options, eot=replace(options.eot, n=1, risk=Mean()), steps=spent)
-    elif isinstance(attack, choices.Suite):
+    elif isinstance(attack, groups.SuiteConfig):
         yield from suite(problem, options, _members(setting, known, attack), state=state)
         return
     else:
@@ -173,12 +173,12 @@ def _options(arm: str, setting: Setting) -> Options:
 def _expected(setting: Setting, known: Known) -> int:
     """Steps, if nothing ends early."""
     attack = setting.run.attack
-    if isinstance(attack, choices.Suite):
+    if isinstance(attack, groups.SuiteConfig):
         return int(attack.steps) * len(_members(setting, known, attack))
     return int(attack.steps) * int(attack.restarts)
 
 
-def _members(setting: Setting, known: Known, attack: choices.Suite) -> list[Member]:
+def _members(setting: Setting, known: Known, attack: groups.SuiteConfig) -> list[Member]:
     return members(known, attack.nearest, setting.aim, setting.parts.optimiser)
 
 

@@ -14,7 +14,7 @@ from attacks.data.images import load_image, load_texture, save_image
 from attacks.eot.protocols import Perturbation
 from attacks.experiment.build.patch import tags
 from attacks.runtime.distributed import ALONE, World
-from attacks.schema import patch as choices
+from attacks.schema.patch import PatchConfig
 from transforms import Shown
 
 
@@ -79,7 +79,7 @@ class Exhibits:
 
 
 def placement(
-    perturbation: Perturbation, names: list[str], images: Tensor, node: choices.Patch, target: str | None
+    perturbation: Perturbation, names: list[str], images: Tensor, node: PatchConfig, target: str | None
 ) -> dict[str, Any]:
     """The content of `placement.json`: where the patch lies in the pictures of `pictures/clean`, for printing it and
     for reading photographs of it."""

@@ -38,7 +38,7 @@ from attacks.runtime.files import clean, write_json
 from attacks.runtime.folders import refuse_links
 from attacks.runtime.tables import write_rows
 from attacks.runtime.tracking import Trackers, log_end, log_step, refuse_unasked, tracker
-from attacks.schema.encoder import Subject
+from attacks.schema.encoder import EncoderConfig
 from attacks.schema.validate import Run
 
 #: In a run directory: what is done so far, and what the run is.
@@ -66,7 +66,7 @@ def job(
     torch.use_deterministic_algorithms(True, warn_only=True)
     keep_freed_memory()
     if module is not None:
-        run.encoder = Subject(MODULE, list(run.encoder.features), run.encoder.stochastic)
+        run.encoder = EncoderConfig(MODULE, list(run.encoder.features), run.encoder.stochastic)
     parts = build(run, module)
     check(run, parts)
     world = join()

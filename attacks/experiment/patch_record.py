@@ -9,7 +9,7 @@ import torch
 from attacks.eot.protocols import Perturbation
 from attacks.experiment.build.patch import tags
 from attacks.experiment.build.printer import PLACE, anywhere
-from attacks.schema import patch as choices
+from attacks.schema.patch import PatchConfig, PrinterConfig
 from transforms import Compose, OnLayers, Placement
 from transforms.scene import Scene
 
@@ -18,8 +18,8 @@ SIZES = (0.0, 0.5, 1.0)
 
 
 def facts(
-    node: choices.Patch,
-    printer: choices.Printer,
+    node: PatchConfig,
+    printer: PrinterConfig,
     perturbation: Perturbation,
     size: tuple[int, int],
     target: str | None,
@@ -32,7 +32,7 @@ def facts(
     place = anywhere(node)
     return {
         "texture": list(perturbation.texture_size or ()),
-        "start": node.start,
+        "start": node.start_from,
         "shape": node.shape,
         "grey": node.grey,
         "gamut": node.gamut,

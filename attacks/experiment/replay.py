@@ -29,7 +29,7 @@ from attacks.experiment.build.parts import Parts, build
 from attacks.experiment.directory import Earlier, earlier, refuse_program
 from attacks.experiment.embeddings import embedded
 from attacks.objectives.aim import Known
-from attacks.schema import groups as choices
+from attacks.schema import groups
 from attacks.schema.validate import Run
 from transforms import stream
 
@@ -119,7 +119,7 @@ def of_run(folder: Path, named: Named, where: str = "auto", program: str | None 
 
 def _refuse(run: Run, named: Named) -> None:
     attack = run.attack
-    if isinstance(attack, choices.Suite):
+    if isinstance(attack, groups.SuiteConfig):
         raise ValueError("`attack=suite` is several attacks; only the views of a single one can be made again")
     if attack.adversary is not None:
         raise ValueError("`attack.adversary` has chosen the views by a perturbation that is not kept")

@@ -52,7 +52,7 @@ class TotalVariation:
             (N,C,h,w) of any size: right for a patch, whose print must be smooth, not its difference to what it hides.
     """
 
-    weight: float
+    weight: float = 3.0
     isotropic: bool = True
     of: Of = "change"
 
@@ -78,7 +78,7 @@ class SSIM:
         window: the windows' side in pixels, odd; 11 is the paper's. Pictures must hold one.
     """
 
-    weight: float
+    weight: float = 1.0
     window: int = 11
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class LPIPS:
         FileNotFoundError: the network's file is not there.
     """
 
-    weight: float
+    weight: float = 1.0
     net: str = "alex"
 
     def __post_init__(self) -> None:

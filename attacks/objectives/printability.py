@@ -35,28 +35,30 @@ class NonPrintability:
 
     Args:
         weight: positive; 0.1 to 1 beside a cosine.
-        palette: (K,3) in [0,1].
+        palette: (K,3) in [0,1]; or what `read_palette` takes: generic, or the path of a file.
     """
 
-    weight: float
-    palette: Tensor = field(repr=False)
+    weight: float = 0.1
+    palette: str | Tensor = field(default="generic", repr=False)
+    colours: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not (self.weight > 0 and math.isfinite(self.weight)):
             raise ValueError(
                 f"`weight` must be a positive number; got {self.weight} (to have no penalty, leave it out)"
             )
-        palette = self.palette
+        palette = read_palette(self.palette) if isinstance(self.palette, str) else self.palette
         if palette.dim() != 2 or palette.shape[1] != 3 or not 1 <= len(palette) <= MOST:
             raise ValueError(f"`palette` must be (K,3) with K from 1 to {MOST}; got shape {tuple(palette.shape)}")
         if not bool(((palette >= 0) & (palette <= 1)).all()):
             raise ValueError("`palette` must hold colours in [0,1]; divide levels of 8 bits by 255")
+        object.__setattr__(self, "colours", palette)
 
     def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
         """(texture (1|N,3,h,w), (N,3,H,W), (N,3,H,W)) -> (N,)."""
         # A printed grey is a colour too, and need not be neutral.
         texture = delta.expand(-1, 3, -1, -1)
-        apart = texture - nearest(texture.detach(), self.palette)
+        apart = texture - nearest(texture.detach(), self.colours)
         lengths = (apart.square().sum(1) + EDGE**2).sqrt() - EDGE
         return self.weight * lengths.flatten(1).mean(1).expand(len(images))
 

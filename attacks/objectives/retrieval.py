@@ -124,7 +124,7 @@ class Verification(Objective):
         same: true for a genuine pair that should be rejected, false for an impostor that should be accepted.
     """
 
-    threshold: float
+    threshold: float = 0.5
     same: bool = True
 
     def __post_init__(self) -> None:

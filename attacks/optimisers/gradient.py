@@ -100,7 +100,7 @@ class SGD(Optimiser):
             the look-ahead point, and steps along grad + momentum * velocity. Needs momentum.
     """
 
-    lr: float
+    lr: float = 2.0
     momentum: float = 0.9
     schedule: Schedule = "cosine"
     nesterov: bool = False

@@ -119,7 +119,7 @@ class Linf(Ball):
     With `random_start` false the attack starts at zero; an untargeted embedding loss has no gradient there.
     """
 
-    eps: float
+    eps: float = 8 / 255
     random_start: bool = True
 
     def __post_init__(self) -> None:
@@ -152,7 +152,7 @@ class Linf(Ball):
 class L2(Ball):
     """The Euclidean norm of each picture's delta, over all its values in [0,1] units, is at most `eps`."""
 
-    eps: float
+    eps: float = 4.0
     random_start: bool = True
 
     def __post_init__(self) -> None:

@@ -104,7 +104,7 @@ class _Sparse(Ball):
 class L1(_Sparse):
     """The sum of all changes of each picture's values, in [0,1] units, is at most `eps`."""
 
-    eps: float
+    eps: float = 100.0
     random_start: bool = True
 
     def __post_init__(self) -> None:
@@ -144,12 +144,13 @@ class L0(_Sparse):
     """At most `eps` pixels of each picture change, in as many channels and as far as [0,1] allows."""
 
     reach: ClassVar[float] = 1.0  # the range of a value: eps counts pixels
-    eps: float
+    eps: float = 200.0
     random_start: bool = True
 
     def __post_init__(self) -> None:
         if not (self.eps >= 1 and math.isfinite(self.eps) and self.eps == int(self.eps)):
             raise ValueError(f"`eps` must be a whole number of pixels, at least 1; got {self.eps:g}")
+        object.__setattr__(self, "eps", int(self.eps))
 
     def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
         """The pixels where `direction` gains the most, as far as they go."""

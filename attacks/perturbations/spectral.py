@@ -87,30 +87,30 @@ class Smoothed(Wrapped):
     by Translation-Invariant Attacks, eq. 7). The set is that of `inner`.
 
     It stands for the mean gradient over shifted copies of the picture. The published code's kernel, 15 x 15 values
-    of a normal density from -3 to 3, is `sigma` = 7 / 3.
+    of a normal density from -3 to 3, is `smooth` = 7 / 3.
 
     Args:
         inner: any set.
-        sigma: standard deviation in pixels; the kernel ends at three of them, and adds up to 1. Beyond the picture
+        smooth: standard deviation in pixels; the kernel ends at three of them, and adds up to 1. Beyond the picture
             the gradient is zero.
     """
 
     inner: Ball
-    sigma: float
+    smooth: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.sigma < math.inf:
-            raise ValueError(f"`sigma` must be a positive number of pixels; got {self.sigma}")
+        if not 0 < self.smooth < math.inf:
+            raise ValueError(f"`smooth` must be a positive number of pixels; got {self.smooth}")
 
     def shown(self, delta: Tensor) -> Tensor:
         """The delta itself, whose gradient comes back smoothed."""
-        return filtered(self.inner.shown(delta), self.smooth)
+        return filtered(self.inner.shown(delta), self.convolved)
 
-    def smooth(self, grad: Tensor) -> Tensor:
+    def convolved(self, grad: Tensor) -> Tensor:
         """The convolution."""
-        rows, columns = (gaussian_band(side, self.sigma, grad.dtype, grad.device) for side in grad.shape[2:])
-        smoothed: Tensor = rows @ grad @ columns
-        return smoothed
+        rows, columns = (gaussian_band(side, self.smooth, grad.dtype, grad.device) for side in grad.shape[2:])
+        found: Tensor = rows @ grad @ columns
+        return found
 
 
 def dct_matrix(side: int) -> Tensor:

@@ -18,7 +18,6 @@ from attacks.encoders.description import identity
 from attacks.experiment.build.parts import Parts, build
 from attacks.experiment.directory import earlier, read_json, refuse_program
 from attacks.physical.rectify import project
-from attacks.schema import groups as choices
 from attacks.schema.validate import Run
 
 #: The longest side of a run's pictures and of a texture, and their largest aspect ratio.
@@ -117,7 +116,7 @@ def rerun(folder: Path, device: str = "auto", program: str | None = None) -> Rer
     run = previous.run
     refuse_program(run, program, f"--encoder-code {getattr(run.encoder, 'model', None)}")
     run.engine.device = device
-    run.penalty = choices.NoPenalty()  # a term of the attack, which may need a network of its own
+    run.penalty = groups.NoPenaltyConfig()  # a term of the attack, which may need a network of its own
     if getattr(run.data, "cache", None) is not None:
         run.data.cache = None  # a folder of the run's own machine
     parts = build(run)

@@ -1,69 +1,83 @@
-"""The encoders that a configuration can name, and the keys of each."""
+"""The encoders and defences that a configuration can name, and the keys of each. No torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import MISSING
+from attacks.schema.options import MISSING, derived, option
 
 
 @dataclass
-class Subject:
-    """What every encoder can be given."""
+class EncoderConfig:
+    """What every encoder has."""
 
     name: str = MISSING
-    features: list[str] = field(default_factory=list)  # layers that answer instead, module or module:pool
-    stochastic: bool = False  # dropout stays alive, and a defence draws from its ranges, anew for every view
+    features: list[str] = option([], "layers whose features replace the embedding: module, or module:pool")
+    stochastic: bool = option(False, "dropout stays active and a defence draws from its ranges, anew for each view")
 
 
 @dataclass
-class PocketEncoder(Subject):
+class PocketConfig(EncoderConfig):
+    """The small encoder that ships with the package."""
+
     name: str = "pocket"
-    weights: str | None = None  # a safetensors file; null for the shipped one
+    weights: str | None = option(None, "a safetensors file of the same architecture; null: the shipped one")
 
 
 @dataclass
-class PhashEncoder(Subject):
-    name: str = "phash"
+class LibraryConfig(EncoderConfig):
+    """What a model of a library has."""
+
+    model: str = option(MISSING, "the library's name of the model, a folder, or a name on the hub")
+    weights: str = option("pretrained", "pretrained, random, a name that the library knows, or a file of weights")
+    preprocess: dict[str, Any] = option({}, "what differs from the model's own preprocessing: {kernel: cv2_area}")
 
 
 @dataclass
-class LibraryEncoder(Subject):
-    """A model of a library that offers many by name."""
+class TransformersConfig(LibraryConfig):
+    """A model of transformers (CLIP, SigLIP, DINOv2, DINOv3, ViT): a folder, or a name on the hub."""
 
-    model: str = MISSING
-    weights: str = MISSING  # pretrained, random, a name that the library knows, or a file
-    preprocess: dict[str, Any] = field(default_factory=dict)  # what differs from what the library says of the model
-
-
-@dataclass
-class TransformersEncoder(LibraryEncoder):
     name: str = "transformers"
-    pool: str | None = None  # pooled, cls, mean; null for what the model is meant for
+    pool: str | None = option(None, "which tokens become the features: pooled, cls, mean; null: the model's own")
 
 
 @dataclass
-class FileEncoder(Subject):
-    """A model that is one file, or that a package makes: its weights come with it."""
+class FileConfig(EncoderConfig):
+    """What a model has whose weights come with it."""
 
-    model: str = MISSING
-    preprocess: dict[str, Any] = field(default_factory=dict)
+    model: str = option(MISSING, "the file, or the name of the plug-in")
+    preprocess: dict[str, Any] = option({}, "size, mean, std, kernel, fit, crop, bgr: a file does not hold them")
 
 
 @dataclass
-class Defence:
+class DefenceConfig:
+    """Stages before the encoder. With encoder.stochastic=true ranges are drawn for each view, else their middle is
+    used."""
+
     name: str = MISSING
-    stages: dict[str, Any] = field(default_factory=dict)  # stage -> its arguments, in order, as of transforms
+    stages: dict[str, Any] = option({}, "stage: its arguments, in order (docs/transforms.md)")
 
 
-#: What stands before the encoder.
-DEFENCES: dict[str, type] = dict.fromkeys(("none", "jpeg", "bits", "blur", "resize", "resize_pad"), Defence)
 #: Choice -> its schema.
 ENCODERS: dict[str, type] = {
-    "pocket": PocketEncoder,
-    "phash": PhashEncoder,
-    **dict.fromkeys(("torchvision", "timm", "open_clip", "diffusers"), LibraryEncoder),
-    "transformers": TransformersEncoder,
-    **dict.fromkeys(("onnx", "torchscript", "plugin"), FileEncoder),
+    "pocket": PocketConfig,
+    "transformers": TransformersConfig,
+    **{
+        name: derived(base, name, about)
+        for base, name, about in (
+            (EncoderConfig, "phash", "The perceptual hash of PyPI's ImageHash: 64 numbers whose signs are the bits."),
+            (
+                LibraryConfig,
+                "torchvision",
+                "A model of torchvision: the features that its head reads.",
+            ),
+            (LibraryConfig, "timm", "A model of timm without its head: vit_small_patch14_dinov2, convnext_base, ..."),
+            (LibraryConfig, "open_clip", "The image tower of a model of open_clip: ViT-B-32; `weights` is a tag."),
+            (LibraryConfig, "diffusers", "The latents of a VAE of diffusers: a folder, or a name on the hub."),
+            (FileConfig, "onnx", "A network in an ONNX file, turned into torch's operations: ArcFace and others."),
+            (FileConfig, "torchscript", "A TorchScript file, which is a program: only the command line may name it."),
+            (FileConfig, "plugin", "An encoder of an installed package, with the entry point `viewproof.encoders`."),
+        )
+    },
 }

@@ -1,266 +1,373 @@
-"""What each group of a configuration offers, and the keys of every choice. No torch here, as in `schema.py`."""
+"""What each group of a configuration offers, and the keys of every choice. No torch.
+
+A key is declared here once, with its default: its part in code takes an argument of the same name and default
+(`attacks.experiment.build.parts.PARTS`), and docs/configuration.md and `--help` are written from it. A choice is a
+schema; for the groups of `FILES` it is a YAML file of stages.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import MISSING
+from attacks.schema.encoder import ENCODERS, DefenceConfig
+from attacks.schema.options import MISSING, derived, option
+from attacks.schema.patch import NonPrintabilityConfig, PatchConfig, PrinterConfig, ScenesConfig
+from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, TensorBoardConfig, WandBConfig
 
-from attacks.schema.encoder import DEFENCES, ENCODERS
-from attacks.schema.patch import PRINTERS, NonPrintability, Patch, Scenes
-from attacks.schema.tracker import TRACKERS
+TARGET = "another (of another photograph, drawn by the seed), a gallery picture's name, or the path of an image"
+ANCHOR = "own: the untouched picture; views: its mean over views; paired: itself in the same view (a second pass)"
+SCHEDULE = "constant, cosine, linear"
+COSINE = "[0, 2)"
 
 
 @dataclass
-class Away:
+class AwayConfig:
+    """The view should stop looking like its own picture."""
+
     name: str = "away"
-    metric: str = "cosine"  # or l2
-    anchor: str = "own"  # the untouched picture seen directly; views: its mean over views; paired: in the same view
+    metric: str = option("cosine", "or l2, which an attack spends on lengths", range="cosine, l2")
+    anchor: str = option("own", ANCHOR, range="own, views, paired")
 
 
 @dataclass
-class Toward:
+class TowardConfig:
+    """The view should look like another picture."""
+
     name: str = "toward"
-    target: str = MISSING  # "another", the name of a gallery picture, or the path of an image
-    metric: str = "cosine"
+    target: str = option("another", TARGET)
+    metric: str = option("cosine", range="cosine, l2")
 
 
 @dataclass
-class Retrieval:
+class RetrievalConfig:
+    """The true match should fall below the best impostor of the gallery."""
+
     name: str = "retrieval"
-    margin: float | None = None  # a view lost by so much hardly counts any more
+    margin: float | None = option(
+        None, "a view lost by so much hardly counts any more (a hinge)", range=COSINE, paper="Carlini & Wagner 2017"
+    )
 
 
 @dataclass
-class Triplet:
+class TripletConfig:
+    """The view should be nearer to another picture than to its own."""
+
     name: str = "triplet"
-    target: str = MISSING  # as of toward
-    margin: float | None = None  # a view won by so much hardly counts any more
+    target: str = option("another", TARGET)
+    margin: float | None = option(
+        None, "a view won by so much hardly counts any more (a hinge)", range=COSINE, paper="Schroff et al. 2015"
+    )
 
 
 @dataclass
-class InfoNCE:
+class InfoNCEConfig:
+    """The true match should lose its share of the softmax over the gallery; or a target should win it."""
+
     name: str = "infonce"
-    temperature: float = MISSING
-    target: str | None = None  # as of toward: it should win its share; null: the true match should lose it
+    temperature: float = option(
+        0.07, "that of the encoder's training, if it is known", range="above 0", paper="van den Oord et al. 2018"
+    )
+    target: str | None = option(None, f"should win: {TARGET}; null: the true match should lose")
 
 
 @dataclass
-class Verification:
+class VerificationConfig:
+    """The view and its own picture should no longer be accepted as the same."""
+
     name: str = "verification"
-    threshold: float = MISSING  # the cosine from which two pictures are said to show the same
+    threshold: float = option(0.5, "the cosine from which the deployed system accepts a pair", range="(-1, 1)")
 
 
 @dataclass
-class Layers:
+class LayersConfig:
+    """Features inside the encoder should stop looking like those of the untouched picture."""
+
     name: str = "layers"
-    layers: list[str] = MISSING  # module, or module:pool with the pool flat, mean, cls or tokens
-    weights: list[float] = field(default_factory=list)  # one for each layer, in order; none for equal ones
-    metric: str = "cosine"
-    anchor: str = "own"
+    layers: list[str] = option(
+        ["stages.5:flat", "stages.8:flat"], "module, or module:pool with the pool flat, mean, cls or tokens"
+    )
+    weights: list[float] = option([], "one for each layer, in order; none: equal ones", range="at least 0")
+    metric: str = option("cosine", range="cosine, l2")
+    anchor: str = option("own", ANCHOR, range="own, views, paired")
 
 
 @dataclass
-class Bits:
-    name: str = "bits"
-    margin: float = MISSING
+class MixedConfig:
+    """Away from the own picture and below the best impostor at once."""
 
-
-@dataclass
-class Mixed:
     name: str = "mixed"
-    away: float = MISSING  # weights
-    retrieval: float = MISSING
+    away: float = option(1.0, "weight of away", range="at least 0")
+    retrieval: float = option(1.0, "weight of retrieval", range="at least 0")
 
 
 @dataclass
-class Ball:
+class BitsConfig:
+    """The signs of the features should change: for encoder=phash."""
+
+    name: str = "bits"
+    margin: float = option(
+        8.0, "distance from the edge, in the features' units, where a bit counts by a half", range="above 0"
+    )
+
+
+@dataclass
+class BallConfig:
+    """A ball round each picture, within [0, 1]."""
+
     name: str = MISSING
-    eps: str = MISSING  # a number or a fraction of full scale: 8/255
-    shared: bool = False  # one perturbation for all pictures
-    mask: str | None = None  # a picture as large as the data: only where it is light may anything change
-    grey: bool = False  # the same change in all channels
-    keep: int | None = None  # only the lowest so many frequencies along each axis
-    smooth: float | None = None  # a Gaussian over the gradient, its standard deviation in pixels (TI)
+    eps: str = option(
+        MISSING, "the radius, as a number or a fraction such as 8/255", range="above 0; linf: at most 1; l0: whole"
+    )
+    shared: bool = option(False, "one perturbation for all pictures", paper="Moosavi-Dezfooli et al. 2017")
+    mask: str | None = option(None, "a picture as large as the data: only where it is light may anything change")
+    grey: bool = option(False, "the same change in all channels; not for l1")
+    keep: int | None = option(
+        None, "the lowest frequencies along each axis; l2 and linf", range="at least 1", paper="Guo et al. 2019"
+    )
+    smooth: float | None = option(
+        None,
+        "TI: standard deviation in pixels of a Gaussian over the gradient",
+        range="above 0",
+        paper="Dong et al. 2019",
+    )
+
+
+STEP = "first step as a share of eps"
 
 
 @dataclass
-class Wiener:
+class WienerConfig:
+    """PGD along the mean gradient of the run, noise filtered frequency by frequency."""
+
     name: str = "wiener"
-    rel_step_size: float = MISSING
-    schedule: str = MISSING
+    rel_step_size: float = option(0.8, STEP, range="above 0")
+    schedule: str = option("cosine", "how the step shrinks", range=SCHEDULE)
 
 
 @dataclass
-class PGD:
+class PGDConfig:
+    """Projected gradient descent along the steepest direction of the norm."""
+
     name: str = "pgd"
-    rel_step_size: float = MISSING
-    momentum: float = MISSING
-    schedule: str = MISSING
-    nesterov: bool = False
+    rel_step_size: float = option(0.8, STEP, range="above 0", paper="Madry et al. 2018")
+    momentum: float = option(0.75, "of normalised gradients; 0: none", range="[0, 1)", paper="Dong et al. 2018")
+    schedule: str = option("cosine", "how the step shrinks", range=SCHEDULE)
+    nesterov: bool = option(False, "look ahead; needs momentum", paper="Lin et al. 2020")
 
 
 @dataclass
-class SGD:
+class SGDConfig:
+    """Projected gradient descent with momentum, as torch.optim.SGD; for l2."""
+
     name: str = "sgd"
-    lr: float = MISSING
-    momentum: float = MISSING
-    schedule: str = MISSING
-    nesterov: bool = False
+    lr: float = option(2.0, "step per unit of gradient: depends on the loss and the pictures' size", range="above 0")
+    momentum: float = option(0.9, "of the heavy ball; 0: none", range="[0, 1)")
+    schedule: str = option("cosine", "how the step shrinks", range=SCHEDULE)
+    nesterov: bool = option(False, "look ahead; needs momentum")
 
 
 @dataclass
-class Adam:
+class AdamConfig:
+    """Adam in the geometry of the perturbation's norm."""
+
     name: str = "adam"
-    rel_step_size: float = MISSING
-    beta1: float = MISSING
-    beta2: float = MISSING
-    schedule: str = MISSING
+    rel_step_size: float = option(
+        0.5, f"{STEP}; more below some 200 steps", range="above 0", paper="Kingma & Ba 2015"
+    )
+    beta1: float = option(0.9, "memory of the mean gradient", range="[0, 1)")
+    beta2: float = option(0.999, "memory of the mean square", range="[0, 1)")
+    schedule: str = option("cosine", "how the step shrinks", range=SCHEDULE)
 
 
 @dataclass
-class APGD:
+class APGDConfig:
+    """Auto-PGD: sets its own step lengths, picture by picture."""
+
     name: str = "apgd"
-    rel_step_size: float = MISSING
-    momentum: float = MISSING
-    rho: float = MISSING
+    rel_step_size: float = option(2.0, STEP, range="above 0", paper="Croce & Hein 2020")
+    momentum: float = option(0.75, "share of the new move in each step; 1: no momentum", range="(0, 1]")
+    rho: float = option(0.75, "share of the steps between two checkpoints that must gain", range="[0, 1]")
 
 
 @dataclass
-class Square:
+class SquareConfig:
+    """A random search of square windows: no gradient is used."""
+
     name: str = "square"
-    p_init: float = MISSING
+    p_init: float = option(
+        0.8, "the first window's share of the picture", range="(0, 1]", paper="Andriushchenko et al. 2020"
+    )
 
 
 @dataclass
-class Views:
+class ViewsConfig:
+    """The views that a camera may take of a picture."""
+
     name: str = MISSING
-    stages: dict[str, Any] = field(default_factory=dict)  # stage -> its arguments, in order
-    kernel: str = "bilinear"
-    border: str = "constant"
-    value: Any = 0.5  # of a constant border: a number, or one for each channel
-    antialias: bool = True
-    deterministic: bool = False  # the same bits on CUDA too, several times slower
+    stages: dict[str, Any] = option({}, "stage: its arguments, in order (docs/transforms.md)")
+    kernel: str = option("bilinear", "how the picture is sampled", range="nearest, bilinear, bicubic")
+    border: str = option("constant", "what lies beyond the picture", range="constant, replicate, reflect, reflect101")
+    value: Any = option(0.5, "of a constant border: a number, or one for each channel", range="[0, 1]")
+    antialias: bool = option(True, "filter where a warp shrinks")
+    deterministic: bool = option(False, "the same bits on CUDA too, several times slower")
 
 
 @dataclass
-class Draws:
+class DrawsConfig:
+    """Where the coordinates of the views come from."""
+
     name: str = MISSING
 
 
 @dataclass
-class Mean:
+class MeanConfig:
+    """The mean over the views: EOT (Athalye et al. 2018)."""
+
     name: str = "mean"
 
 
 @dataclass
-class CVaR:
+class CVaRConfig:
+    """The mean of the worst share of the views."""
+
     name: str = "cvar"
-    alpha: float = MISSING  # the share of views, the worst for the attacker, that is averaged
+    alpha: float = option(0.25, "the share", range="(0, 1]", paper="Rockafellar & Uryasev 2000")
 
 
 @dataclass
-class WorstOf:
+class WorstOfConfig:
+    """The mean over groups of views of each group's worst."""
+
     name: str = "worst_of"
-    k: int = MISSING
+    k: int = option(4, "views in a group; attack.views must be a multiple", range="at least 1")
 
 
 @dataclass
-class SoftMax:
+class SoftMaxConfig:
+    """A smooth maximum of the losses."""
+
     name: str = "softmax"
-    temperature: float = MISSING
+    temperature: float = option(0.05, "of the loss; small: the worst view, large: the mean", range="[1e-9, 1e9]")
 
 
 @dataclass
-class NoPenalty:
+class NoPenaltyConfig:
+    """How the perturbation looks costs nothing."""
+
     name: str = "none"
 
 
 @dataclass
-class TotalVariation:
+class TotalVariationConfig:
+    """Total variation: smooth perturbations are cheap."""
+
     name: str = "tv"
-    weight: float = MISSING
-    isotropic: bool = True
-    of: str = "change"  # of what is done to the picture; texture: of a patch itself
+    weight: float = option(3.0, "beside a loss that is a cosine", range="above 0", paper="Rudin et al. 1992")
+    isotropic: bool = option(True, "no direction is cheaper than another")
+    of: str = option("change", "change: to the picture; texture: of a patch itself", range="change, texture")
 
 
 @dataclass
-class SSIM:
+class SSIMConfig:
+    """Structural similarity to the untouched picture (kornia)."""
+
     name: str = "ssim"
-    weight: float = MISSING
-    window: int = 11
+    weight: float = option(
+        1.0, "of 1 - SSIM, beside a loss that is a cosine", range="above 0", paper="Wang et al. 2004"
+    )
+    window: int = option(11, "side of the windows in pixels", range="odd, at least 3")
 
 
 @dataclass
-class LPIPS:
+class LPIPSConfig:
+    """Learned perceptual distance; needs the extra lpips, and its network in torch's cache."""
+
     name: str = "lpips"
-    weight: float = MISSING
-    net: str = "alex"
+    weight: float = option(1.0, "beside a loss that is a cosine", range="above 0", paper="Zhang et al. 2018")
+    net: str = option("alex", range="alex, vgg, squeeze")
 
 
 @dataclass
-class Sanity:
-    name: str = MISSING
-    pictures: int = MISSING  # of the run's own; 0 for no checks
-    steps: int = MISSING  # of each short run
-    views: int = MISSING  # of each of their steps, at most
+class SanityConfig:
+    """Short runs of the attack whose outcome is known beforehand."""
+
+    name: str = "short"
+    pictures: int = option(2, "of the run's own; 0: no checks", least=0)
+    steps: int = option(20, "of each short run", least=1)
+    views: int = option(4, "of each of their steps, at most", least=1)
 
 
 @dataclass
-class Bundled:
+class BundledConfig:
+    """Tiles of the bundled photographs; the gallery is every tile of every photograph."""
+
     name: str = "bundled"
-    photos: list[str] = MISSING
-    size: int = MISSING
-    count: int | None = None  # null: every tile
+    photos: list[str] = option(["astronaut", "chelsea", "coffee"], "photographs that the pocket encoder never saw")
+    size: int = option(128, "side of a tile in pixels", range="at least 8")
+    count: int | None = option(8, "pictures to attack, spread over the tiles; null: every one")
 
 
 @dataclass
-class Folder:
+class FolderConfig:
+    """Pictures of your own."""
+
     name: str = "folder"
-    path: str = MISSING  # pictures to attack: a picture, a folder, a .txt of paths, or a .csv of paths and identities
-    gallery: str | None = None  # what a view can be taken for, likewise; null for the bundled tiles
-    size: int = MISSING
-    count: int | None = None
-    unreadable: str = "refuse"  # or skip: what to do about files that cannot be read
-    cache: str | None = None  # a folder that keeps the gallery's embeddings for other runs
-    classes: str | None = None  # a text file, a class a line: what a view can be taken for, in place of pictures
-    templates: list[str] = field(default_factory=list)
+    path: str = option(
+        MISSING, "a picture, a folder, a .txt (a path a line) or a .csv (columns path, perhaps identity)"
+    )
+    gallery: str | None = option(None, "what a view can be taken for, likewise; null: the bundled tiles")
+    size: int = option(224, "shorter side in pixels; the central square is used", range="at least 8")
+    count: int | None = option(None, "pictures to attack; null: every one")
+    unreadable: str = option("refuse", "or skip: leave out files that cannot be read, with a note")
+    cache: str | None = option(None, "a folder that keeps the gallery's embeddings for other runs")
+    classes: str | None = option(
+        None, "for encoders with a text tower: a text file, a class a line, in place of the gallery"
+    )
+    templates: list[str] = option(["a photo of a {}."], "sentences for the classes")
 
 
 @dataclass
-class Engine:
-    name: str = MISSING
-    device: str = "auto"
-    threads: int | None = None
-    reuse: str | None = None  # a run directory or manifest.json whose decision is taken over
-    layout: str = MISSING  # auto, contiguous, channels_last
-    precision: str = MISSING  # auto, float32, mixed, bfloat16, float16
-    fold: Any = MISSING  # auto, true, false: batch norms folded into what is before them
-    compile: Any = MISSING  # auto, true, false
-    chunk: Any = MISSING  # auto, or the most views in memory at once
+class EngineConfig:
+    """How the encoder runs: measured on this machine before the run where it says auto."""
+
+    name: str = "auto"
+    device: str = option("auto", "auto: cuda where there is one")
+    threads: int | None = option(None, "null: torch's own choice", range="1 to 1024")
+    reuse: str | None = option(None, "a run directory or manifest.json whose decision is taken over")
+    layout: str = option("auto", range="auto, contiguous, channels_last")
+    precision: str = option("auto", range="auto, float32, mixed, bfloat16, float16")
+    fold: Any = option("auto", "batch norms become part of the layer before them", range="auto, true, false")
+    compile: Any = option("auto", "torch.compile", range="auto, true, false")
+    chunk: Any = option("auto", "the most views in memory at once", range="auto, or at least 1")
 
 
 @dataclass
-class Single:
+class SingleConfig:
+    """One optimiser."""
+
     name: str = "single"
-    steps: int = MISSING
-    views: int = MISSING  # per step and picture
-    stop: float | None = None  # on held-out views; a picture that gets there leaves
-    budget: int | None = None  # with `cosine`: encoder passes for each picture at most
-    cosine: float | None = None  # of the gradient to the true one: below it, more views; needs a budget
-    patience: int = 5  # for so many steps
-    restarts: int = 1  # starts from other random points, the best of all kept
-    adversary: int | None = None  # min-max: of so many views, the `views` worst ones lead each step
-    refine: int = 0  # steps uphill that the worst views take first
+    steps: int = option(100, "steps of the attack", least=1)
+    views: int = option(8, "per step and picture", least=1)
+    stop: float | None = option(None, "loss on held-out views at which a picture is solved and leaves")
+    budget: int | None = option(None, "with cosine: encoder passes for each picture at most")
+    cosine: float | None = option(
+        None, "of the gradient to the true one: below it, more views", range="(0, 1)", paper="Byrd et al. 2012"
+    )
+    patience: int = option(5, "steps below cosine before the views double", range="at least 1")
+    restarts: int = option(1, "starts, each with all the steps; the best of all is kept", least=1)
+    adversary: int | None = option(None, "min-max: of so many views, the worst ones lead each step")
+    refine: int = option(0, "steps uphill that the worst views take first", range="at least 0")
 
 
 @dataclass
-class Suite:
+class SuiteConfig:
+    """Several attacks on every picture; of each picture, the one that is worst for the encoder counts."""
+
     name: str = "suite"
-    steps: int = MISSING  # of each attack
-    views: int = MISSING
-    nearest: int = MISSING  # how many of the nearest gallery pictures are tried as targets
+    steps: int = option(100, "of each attack", least=1)
+    views: int = option(8, "per step and picture", least=1)
+    nearest: int = option(3, "how many of the nearest gallery pictures are tried as targets", range="at least 0")
 
 
 def _by_name(*choices: Any) -> dict[str, type]:
@@ -269,20 +376,58 @@ def _by_name(*choices: Any) -> dict[str, type]:
 
 #: group -> choice -> its schema.
 CHOICES: dict[str, dict[str, type]] = {
-    "attack": {"single": Single, "suite": Suite},
+    "attack": _by_name(SingleConfig, SuiteConfig),
     "encoder": ENCODERS,
-    "defence": DEFENCES,
-    "objective": _by_name(Away, Toward, Retrieval, Triplet, InfoNCE, Verification, Layers, Mixed, Bits),
-    "perturbation": {**dict.fromkeys(("linf", "l2", "l1", "l0"), Ball), "patch": Patch},
-    "printer": PRINTERS,
-    "optimiser": _by_name(Wiener, PGD, SGD, Adam, APGD, Square),
-    "draws": dict.fromkeys(("sobol", "uniform", "antithetic", "latin", "fixed", "grid"), Draws),
-    "risk": {"mean": Mean, "cvar": CVaR, "worst_of": WorstOf, "softmax": SoftMax},
-    "penalty": {"none": NoPenalty, "tv": TotalVariation, "ssim": SSIM, "lpips": LPIPS, "nps": NonPrintability},
-    "sanity": {"short": Sanity, "none": Sanity},
-    "data": {"bundled": Bundled, "folder": Folder, "scenes": Scenes},
-    "engine": {"auto": Engine, "fixed": Engine},
-    "tracker": TRACKERS,
+    "defence": dict.fromkeys(("none", "jpeg", "bits", "blur", "resize", "resize_pad"), DefenceConfig),
+    "objective": _by_name(
+        AwayConfig,
+        TowardConfig,
+        RetrievalConfig,
+        TripletConfig,
+        InfoNCEConfig,
+        VerificationConfig,
+        LayersConfig,
+        MixedConfig,
+        BitsConfig,
+    ),
+    "perturbation": _by_name(
+        derived(BallConfig, "linf", "No value changes by more than eps.", eps="8/255"),
+        derived(BallConfig, "l2", "Euclidean norm over all values of a picture in [0, 1] units.", eps="4"),
+        derived(BallConfig, "l1", "Sum of all changes in [0, 1] units: few values change, far.", eps="100"),
+        derived(BallConfig, "l0", "Number of pixels that change, as far as they can.", eps="200"),
+        PatchConfig,
+    ),
+    "printer": dict.fromkeys(("none", "generic", "paper"), PrinterConfig),
+    "optimiser": _by_name(WienerConfig, PGDConfig, SGDConfig, AdamConfig, APGDConfig, SquareConfig),
+    "draws": _by_name(
+        derived(DrawsConfig, "sobol", "Scrambled Sobol points."),
+        derived(DrawsConfig, "uniform", "Independent uniform points."),
+        derived(DrawsConfig, "antithetic", "Uniform points, each with its mirror image."),
+        derived(DrawsConfig, "latin", "Latin hypercube: as many points in each slice of each coordinate."),
+        derived(DrawsConfig, "fixed", "The same points in every step."),
+        derived(DrawsConfig, "grid", "A regular grid."),
+    ),
+    "risk": _by_name(MeanConfig, CVaRConfig, WorstOfConfig, SoftMaxConfig),
+    "penalty": _by_name(NoPenaltyConfig, TotalVariationConfig, SSIMConfig, LPIPSConfig, NonPrintabilityConfig),
+    "sanity": _by_name(SanityConfig, derived(SanityConfig, "none", "No checks.", pictures=0, steps=1, views=1)),
+    "data": _by_name(BundledConfig, FolderConfig, ScenesConfig),
+    "engine": _by_name(
+        EngineConfig,
+        derived(
+            EngineConfig,
+            "fixed",
+            "Nothing is measured: a run gives the same bits again on every machine of a kind.",
+            layout="contiguous",
+            precision="float32",
+            fold=False,
+            compile=False,
+            chunk=48,
+        ),
+    ),
+    "tracker": _by_name(NoTrackerConfig, TensorBoardConfig, MLflowConfig, WandBConfig),
 }
 #: Groups whose files share one schema, whatever their name.
-OPEN: dict[str, type] = {"transforms": Views}
+OPEN: dict[str, type] = {"transforms": ViewsConfig}
+#: Groups whose choices are YAML files in configs/: each is its schema with stages of its own.
+FILES = ("transforms", "defence", "printer")
+GROUPS = (*CHOICES, *OPEN)

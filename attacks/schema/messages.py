@@ -1,32 +1,42 @@
-"""The errors of Hydra and OmegaConf in the words of a person."""
+"""The errors of Hydra and OmegaConf in one line."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from hydra.errors import CompactHydraException
 from omegaconf import DictConfig
 
 from attacks.schema.secrets import masked
+from attacks.schema.suggestions import did_you_mean, unknown
 
 
-def one_line(error: BaseException) -> str:
-    """The message of an error, and of its cause, on one line; hints that would lead astray are dropped."""
+def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
+    """The message of an error, and of its cause, on one line; hints that would lead astray are dropped, and for a key
+    or choice of the command line's `words` that is unknown stands what was probably meant."""
+    if isinstance(error, CompactHydraException):
+        text = f"{error} {error.__cause__ or ''}"
+        if meant := unknown(words, text):
+            return _plain(meant)
     if isinstance(error, RecursionError):
         return "`defaults`: presets that lead back to themselves, or a configuration that is nested too deep"
-    parts = [str(error).partition("Config search path")[0]]
+    parts, keys = [str(error).partition("Config search path")[0]], []
     if isinstance(error, CompactHydraException) and error.__cause__ is not None:
         parts.append(str(error.__cause__))
         keys = _known_keys(error.__cause__)
         parts += [f"known here are {', '.join(keys)}"] if keys else []
     lines = [line for part in parts for line in part.splitlines() if line.strip()]
     choices = [line.strip() for line in lines if line.startswith("\t")]
-    said = [line.strip() for line in lines if not line.startswith((*NOISE, "\t", " "))]
-    text = "; ".join(line.rstrip(".") for line in said)
+    sentences = [line.strip().rstrip(".") for line in lines if not line.startswith((*NOISE, "\t", " "))]
+    text = "; ".join(sentences)
     key = next((line.partition(":")[2].strip() for line in lines if line.strip().startswith("full_key:")), "")
     text = f"`{key}`: {text}" if key and key not in text else text
-    text = masked(" ".join([text, ", ".join(choices)]).strip())
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    return _plain(" ".join([text, ", ".join(choices)]).strip() + (did_you_mean(key) if keys else ""))
+
+
+def _plain(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in masked(text))
 
 
 #: Lines of Hydra's messages: the advice to add an unknown key with +, and OmegaConf's internals.

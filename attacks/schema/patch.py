@@ -1,53 +1,71 @@
-"""The keys of what is printed: the patch, the printer, the scenes. No torch here, as in `schema.py`."""
+"""The keys of what is printed: the patch, the printer, the scenes. No torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import MISSING
+from attacks.schema.options import MISSING, option
 
 
 @dataclass
-class Patch:
+class PatchConfig:
+    """One texture for all pictures, laid into each of them."""
+
     name: str = "patch"
-    size: list[int] = MISSING  # height and width of the texture
-    # Its corners (x, y), as shares of the picture's width and height, or several such quads. data=scenes has its own.
-    quad: Any = MISSING
-    # Anywhere instead, in every view anew: ranges of scale, degrees, x and y (see transforms.Placement).
-    place: dict[str, Any] = field(default_factory=dict)
-    start: str = MISSING  # grey, noise, or the path of a picture
-    shape: Any = MISSING  # rectangle, ellipse, circle, a polygon [[x, y], ...] in shares, or the path of a mask
-    grey: bool = False  # the same value in all channels
-    gamut: Any = None  # the colours it may have: [low, high], generic, or the path of a profile or LUT
-    width_mm: float | None = None  # how wide it will be printed
-    card: bool = False  # seen as it is printed: with the paper, fiducials and colour chart round it
+    size: list[int] = option([48, 48], "height and width of the texture in texels", range="1 to 16384 each")
+    quad: Any = option(
+        [[0.3, 0.3], [0.7, 0.3], [0.7, 0.7], [0.3, 0.7]],
+        "its corners [x, y] as shares of the picture, or several such quads; data=scenes has its own",
+    )
+    place: dict[str, Any] = option(
+        {}, "anywhere instead, in each view anew: {scale: [0.3, 0.5], degrees: 20, x: [0, 1], y: [0, 1]}"
+    )
+    start_from: str = option("grey", "the first texture: grey, noise, or the path of a picture")
+    shape: Any = option(
+        "rectangle", "rectangle, ellipse, circle, a polygon [[x, y], ...] in shares, or the path of a mask"
+    )
+    grey: bool = option(False, "the same value in all channels")
+    gamut: Any = option(
+        None, "the colours it may have: [low, high], generic, or the path of an ICC profile or a .cube; null: all"
+    )
+    width_mm: float | None = option(None, "how wide it will be printed, in mm", range="above 0")
+    card: bool = option(False, "seen as it is printed, with paper, fiducials and colour chart; needs width_mm")
 
 
 @dataclass
-class Printer:
+class PrinterConfig:
+    """What printing does to a patch; for perturbation=patch only."""
+
     name: str = MISSING
-    colour: str = "ideal"  # generic, or the path of an ICC profile (.icc, .icm), a LUT (.cube) or a fit (.json)
-    intent: str = "relative"  # of a profile: relative, perceptual, absolute
-    stages: dict[str, Any] = field(default_factory=dict)  # what happens to the sheet, in order, as of transforms
+    colour: str = option(
+        "ideal", "ideal, generic, or the path of an ICC profile (.icc, .icm), a LUT (.cube) or a fit (.json)"
+    )
+    intent: str = option("relative", "of a profile: relative, perceptual, absolute")
+    stages: dict[str, Any] = option({}, "stage: its arguments, in order; what happens to the sheet")
 
 
 @dataclass
-class NonPrintability:
+class NonPrintabilityConfig:
+    """Colours that a printer can print: of each texel of a patch the distance to the nearest one."""
+
     name: str = "nps"
-    weight: float = MISSING
-    palette: str = "generic"  # or the path of a text file: r, g, b of a colour a line, 0..255
+    weight: float = option(
+        0.1, "of a distance in sRGB of [0, 1]", range="above 0", paper="Sharif et al. 2016, changed"
+    )
+    palette: str = option(
+        "generic", "or a text file (r, g, b of a colour a line, 0 to 255), or a printer's .icc, .cube or .json"
+    )
 
 
 @dataclass
-class Scenes:
+class ScenesConfig:
+    """Photographs in which a patch has its places (docs/physical.md has the format)."""
+
     name: str = "scenes"
-    path: str = MISSING  # a .csv or .json of photographs, and where the patch lies in them; bundled: some that ship
-    gallery: str | None = None  # what a view can be taken for; null for the bundled tiles
-    size: int = MISSING
-    count: int | None = None
-    unreadable: str = "refuse"  # or skip: what to do about photographs that cannot be read
-    cache: str | None = None
-
-
-PRINTERS: dict[str, type] = dict.fromkeys(("none", "generic", "paper"), Printer)
+    path: str = option(MISSING, "a .csv or .json of photographs and places; bundled: a few that ship")
+    gallery: str | None = option(None, "what a view can be taken for, as of folder; null: the bundled tiles")
+    size: int = option(224, "shorter side in pixels; the central square is used", range="at least 8")
+    count: int | None = option(None, "photographs to attack; null: every one")
+    unreadable: str = option("refuse", "or skip: leave out photographs that cannot be read, with a note")
+    cache: str | None = option(None, "a folder that keeps the gallery's embeddings for other runs")

@@ -11,8 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import AliasToken, TagToken, YAMLError, scan
 
+from attacks.schema.groups import GROUPS
+from attacks.schema.run import Run
 from attacks.schema.secrets import refuse_credentials
-from attacks.schema.validate import GROUPS, Run, printable, refuse_code
+from attacks.schema.validate import printable, refuse_code
 
 #: No preset says as much; YAML is read in Python, a megabyte in seconds.
 MOST_BYTES = 2**18

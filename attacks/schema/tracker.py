@@ -1,34 +1,43 @@
-"""The keys of the group `tracker`: where a run is followed. No torch here, as in `schema.py`."""
+"""The keys of the group `tracker`: where a run is followed. No torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from omegaconf import MISSING
+from attacks.schema.options import option
 
 
 @dataclass
-class NoTracker:
-    name: str = "none"  # events.jsonl in the run directory is written in any case
+class NoTrackerConfig:
+    """events.jsonl in the run directory only, which is always written."""
+
+    name: str = "none"
 
 
 @dataclass
-class TensorBoard:
-    name: str = "tensorboard"  # its files go to tensorboard/ in the run directory
+class TensorBoardConfig:
+    """Event files in tensorboard/ of the run directory."""
+
+    name: str = "tensorboard"
 
 
 @dataclass
-class MLflow:
+class MLflowConfig:
+    """An MLflow store."""
+
     name: str = "mlflow"
-    uri: str | None = None  # sqlite:///FILE or https://SERVER; null: mlflow.db beside the run directory
-    experiment: str = MISSING
+    uri: str | None = option(
+        None,
+        "null: mlflow.db beside the run directory; sqlite:///FILE or https://SERVER on the command line only "
+        "(credentials in MLflow's own variables)",
+    )
+    experiment: str = option("viewproof", "the experiment's name in the store")
 
 
 @dataclass
-class WandB:
+class WandBConfig:
+    """Weights & Biases."""
+
     name: str = "wandb"
-    mode: str = MISSING  # offline writes to the run directory; online sends
-    project: str = MISSING
-
-
-TRACKERS: dict[str, type] = {"none": NoTracker, "tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
+    mode: str = option("offline", "offline: wandb/ in the run directory; online on the command line only")
+    project: str = option("viewproof", "the project's name")

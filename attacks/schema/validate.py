@@ -1,69 +1,22 @@
 """What a configuration may say, as types. No torch here: `--help` and a typo must answer at once.
 
-A configuration names parts and gives them numbers. It holds no code: no class path, nothing to import. `build.py`
-turns names into parts.
+A configuration names parts and gives them numbers. It holds no code: no class path, nothing to import.
+`attacks.experiment.build` turns names into parts.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attacks.schema.groups import CHOICES, OPEN
-
-
-@dataclass
-class Evaluate:
-    views: int = MISSING
-    refine: int = MISSING  # steps uphill from the worst views of each picture, for the worst case; 0 for none
-    layers: Any = MISSING  # where the embedding drifts: module or module:pool, several, or all
-    batch: int | None = None  # pictures that are attacked together, and kept: None for all
-    one_view: bool = MISSING  # one more arm: as many passes, one random view a step
-    wide: float = MISSING  # a second bank, every range so many times as wide; 1 for none
-    neighbours: int = MISSING  # so many nearest pictures vote on an identity
-    maps: list[Any] = field(default_factory=list)  # pairs of coordinates: success over both
-    curves: list[Any] = field(default_factory=list)  # coordinates: success over each
-    map_pictures: int = MISSING  # so many pictures are looked at for maps and curves
-    left_out: int = MISSING  # so many pictures are attacked without each stage in turn; 0 for none
-    deploy: int = MISSING  # so many pictures go through file formats and resizers; 0 for none
-    explain: int = MISSING  # so many pictures get maps of what the encoder looks at; 0 for none
-
-
-@dataclass
-class Pace:
-    """How often an attack in hand writes down where it stands; each null is never."""
-
-    seconds: float | None = MISSING
-    steps: int | None = MISSING
-
-
-@dataclass
-class Run:
-    """One experiment."""
-
-    seed: int = 0
-    show: str | None = None  # encoder: print it and its layers, and run nothing
-    evaluate: Evaluate = field(default_factory=Evaluate)
-    checkpoint: Pace = field(default_factory=Pace)
-    attack: Any = MISSING
-    encoder: Any = MISSING
-    defence: Any = MISSING
-    objective: Any = MISSING
-    penalty: Any = MISSING
-    sanity: Any = MISSING
-    perturbation: Any = MISSING
-    printer: Any = MISSING
-    optimiser: Any = MISSING
-    transforms: Any = MISSING
-    draws: Any = MISSING
-    risk: Any = MISSING
-    data: Any = MISSING
-    engine: Any = MISSING
-    tracker: Any = MISSING
+from attacks.schema.groups import CHOICES, GROUPS, OPEN
+from attacks.schema.options import refuse_out_of_range
+from attacks.schema.run import Run as Run  # for those who check one
+from attacks.schema.suggestions import did_you_mean
 
 
 def validate(config: DictConfig) -> Run:
@@ -81,6 +34,7 @@ def validate(config: DictConfig) -> Run:
         raise ValueError(f"`{error.full_key}`: {printable(str(error).splitlines()[0])}") from None
     assert isinstance(plain, dict)
     run: Run = _typed(Run, {key: value for key, value in plain.items() if key not in GROUPS}, "")
+    refuse_out_of_range(run.evaluate, "evaluate.")
     for group in GROUPS:
         node = plain.get(group)
         if not isinstance(node, dict) or "name" not in node:
@@ -89,10 +43,8 @@ def validate(config: DictConfig) -> Run:
         if group not in OPEN and (not isinstance(node["name"], str) or node["name"] not in choices):
             raise ValueError(f"`{group}.name` must be one of {', '.join(choices)}; got {node['name']!r}")
         setattr(run, group, _typed(OPEN.get(group) or choices[node["name"]], node, f"{group}."))
+        refuse_out_of_range(getattr(run, group), f"{group}.")
     return run
-
-
-GROUPS = (*CHOICES, *OPEN)
 
 
 def _typed(schema: type, node: dict[Any, Any], prefix: str) -> Any:
@@ -111,7 +63,8 @@ def _known(schema: type, node: dict[Any, Any], prefix: str) -> None:
     places: dict[str, Any] = {f.name: f.default_factory for f in fields(schema)}
     for key, value in node.items():
         if key not in places:
-            raise ValueError(f"unknown key `{prefix}{printable(key)}`: known here are {', '.join(places)}")
+            guess = did_you_mean(f"{prefix}{key}")
+            raise ValueError(f"unknown key `{prefix}{printable(key)}`: known here are {', '.join(places)}{guess}")
         if is_dataclass(places[key]) and isinstance(value, dict):
             _known(places[key], value, f"{prefix}{key}.")
 

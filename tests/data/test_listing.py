@@ -11,7 +11,7 @@ from attacks.data.images import load_image, save_image
 from attacks.data.listing import listed
 from attacks.data.pictures import SLENDER, read_files, square
 from attacks.experiment.build.data import data
-from attacks.schema import groups as choices
+from attacks.schema import groups
 
 SIZE = 16
 
@@ -208,7 +208,9 @@ def test_slender_pictures_are_cut_as_long_as_they_are_not_threads():
 
 
 def folder(path, **more):
-    return choices.Folder(path=str(path), size=SIZE, **{key: value and str(value) for key, value in more.items()})
+    return groups.FolderConfig(
+        path=str(path), size=SIZE, **{key: value and str(value) for key, value in more.items()}
+    )
 
 
 def test_queries_are_in_the_gallery_once_whatever_it_is(mine):
@@ -226,7 +228,7 @@ def test_with_classes_no_gallery_is_made(mine):
 
 
 def test_what_was_changed_is_said_of_the_attacked_pictures_alone(mine):
-    queries, _, _ = data(choices.Folder(path=str(mine), gallery=str(mine), size=SIZE + 1, count=1))
+    queries, _, _ = data(groups.FolderConfig(path=str(mine), gallery=str(mine), size=SIZE + 1, count=1))
     assert [note.partition(":")[0] for note in queries.notes] == [str(mine), "a.png"]
 
 

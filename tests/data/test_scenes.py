@@ -14,7 +14,7 @@ from attacks.eot.protocols import among
 from attacks.experiment.build.data import data
 from attacks.perturbations.patch.patch import Patch
 from attacks.run import cli
-from attacks.schema import patch as choices_physical
+from attacks.schema.patch import PatchConfig, ScenesConfig
 from attacks.solvers.solver import pictures
 from tests.helpers.scenery import CORNERS, SIDE, box, document, noise, read, table
 from transforms import Affine, Compose
@@ -116,10 +116,10 @@ def test_some_of_the_pictures_keep_their_own_places(three):
 
 
 def scenes(path, **more):
-    return choices_physical.Scenes(path=str(path), size=SIDE, **more)
+    return ScenesConfig(path=str(path), size=SIDE, **more)
 
 
-PATCH = choices_physical.Patch(size=[8, 8], quad=[[0, 0], [1, 0], [1, 1], [0, 1]], start="grey", shape="rectangle")
+PATCH = PatchConfig(size=[8, 8], quad=[[0, 0], [1, 0], [1, 1], [0, 1]], start_from="grey", shape="rectangle")
 
 
 def test_queries_gallery_and_identities_are_as_of_a_folder(three):

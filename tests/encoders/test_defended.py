@@ -23,7 +23,8 @@ from attacks.experiment.build.parts import build
 from attacks.experiment.build.pipeline import CONFIGS, stages
 from attacks.experiment.tuning import decide
 from attacks.runtime.distributed import ALONE
-from attacks.schema.encoder import DEFENCES, Defence, PhashEncoder, PocketEncoder
+from attacks.schema.encoder import ENCODERS, DefenceConfig, PocketConfig
+from attacks.schema.groups import CHOICES
 from attacks.schema.presets import read
 from attacks.schema.validate import validate
 from tests.helpers.small import small, smooth
@@ -53,7 +54,7 @@ class Seen(nn.Module):
 
 
 def test_every_defence_has_its_schema():
-    assert sorted(DEFENCES) == EVERY
+    assert sorted(CHOICES["defence"]) == EVERY
 
 
 @pytest.mark.slow
@@ -89,7 +90,7 @@ def test_nothing_to_draw_is_an_error_in_one_line(extra):
 
 def test_an_unknown_stage_is_named_with_its_place():
     with pytest.raises(ValueError, match=r"`defence\.stages\.jpg` is unknown"):
-        subject(PocketEncoder(), CPU, Defence("jpeg", {"jpg": {}}))
+        subject(PocketConfig(), CPU, DefenceConfig("jpeg", {"jpg": {}}))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,9 @@ def test_bpda_takes_the_gradient_of_its_stand_in():
 
 
 def test_an_encoder_says_how_it_is_compared_behind_a_defence_too():
-    encoder = subject(PhashEncoder(stochastic=True), CPU, Defence("blur", {"gaussian_blur": {"sigma": [0.5, 1.5]}}))
+    encoder = subject(
+        ENCODERS["phash"](stochastic=True), CPU, DefenceConfig("blur", {"gaussian_blur": {"sigma": [0.5, 1.5]}})
+    )
     plain, features = load_encoder("phash"), torch.randn(3, 64)
     assert torch.equal(signature_of(encoder)(features), plain.signature(features))
     assert signature_of(Defended(small(), [Quantise(4)])) is None and randomness_of(small()) is None

@@ -18,7 +18,7 @@ from attacks.encoders.image_encoder import Origin
 from attacks.encoders.layers import layer_listing, visits
 from attacks.encoders.loading import ImageEncoder, Preprocess
 from attacks.encoders.phash import Phash
-from attacks.schema.encoder import PocketEncoder
+from attacks.schema.encoder import PocketConfig
 from tests.encoders.test_layers import hooks
 from tests.run.test_run import call
 
@@ -160,9 +160,9 @@ def test_an_encoder_that_is_compared_in_its_own_way_has_no_others():
 
 def test_the_manifest_names_the_weights_of_the_encoder_inside():
     encoder = load_encoder()
-    found = identity(PocketEncoder(features=["head"]), featured(encoder, ["head"]))
+    found = identity(PocketConfig(features=["head"]), featured(encoder, ["head"]))
     assert found.pop("features") == ["head"]
-    assert found == identity(PocketEncoder(), encoder)
+    assert found == identity(PocketConfig(), encoder)
 
 
 # --- what is inside ---

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from attacks.experiment.build.pipeline import pipeline, stages
-from attacks.schema.groups import Views
+from attacks.schema.groups import ViewsConfig
 from transforms import (
     Affine,
     Brightness,
@@ -256,4 +256,4 @@ def test_a_stage_without_arguments_is_null_or_a_mapping(nothing):
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -3, [], [0.5, torch.nan, 0.5], "grey", None, [[1]]])
 def test_a_border_value_in_a_configuration_is_a_shade(value):
     with pytest.raises(ValueError, match=r"`transforms.value`"):
-        pipeline(Views(name="x", value=value))
+        pipeline(ViewsConfig(name="x", value=value))

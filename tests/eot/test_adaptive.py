@@ -49,7 +49,7 @@ def test_every_planned_step_stays_paid_for(budget):
 @pytest.mark.parametrize("bad", [{"cosine": 0.0}, {"cosine": 1.0}, {"patience": 0}, {"patience": 1.5}])
 def test_refuses(bad):
     with pytest.raises(ValueError, match=f"`{next(iter(bad))}` must"):
-        Adaptive(**bad)
+        Adaptive(**{"cosine": 0.7} | bad)
 
 
 class Recorded(Sobol):
@@ -102,10 +102,10 @@ def test_needs_draws_that_are_new(problem, draws):
     images, anchor, parts = problem
     seen = Compose([Brightness(0.2)])
     with pytest.raises(ValueError, match="`adaptive` needs draws that are new"):
-        next(attack(images, anchor, eot=EOT(seen, draws, n=2), adaptive=Adaptive(), budget=10**4, **parts))
+        next(attack(images, anchor, eot=EOT(seen, draws, n=2), adaptive=Adaptive(0.7), budget=10**4, **parts))
 
 
 def test_needs_a_budget(problem):
     images, anchor, parts = problem
     with pytest.raises(ValueError, match="`adaptive` needs a `budget`"):
-        next(attack(images, anchor, eot=EOT(SEEN), adaptive=Adaptive(), **parts))
+        next(attack(images, anchor, eot=EOT(SEEN), adaptive=Adaptive(0.7), **parts))

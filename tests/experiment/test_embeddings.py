@@ -16,13 +16,13 @@ from attacks.experiment.embeddings import BLOCK, cache_of, embedded
 from attacks.experiment.experiment import experiment
 from attacks.runtime.checkpoint import NOWHERE
 from attacks.runtime.distributed import World
-from attacks.schema import encoder as choices_encoder
-from attacks.schema import groups as choices
+from attacks.schema import groups
+from attacks.schema.encoder import PocketConfig
 from attacks.schema.validate import Run, validate
 from tests.schema.test_configs import composed
 
 SIZE, CPU = 16, torch.device("cpu")
-NODE, PLAIN = choices_encoder.PocketEncoder(), Decision()
+NODE, PLAIN = PocketConfig(), Decision()
 
 
 class Net(nn.Module):
@@ -51,7 +51,7 @@ def pictures(count, seed=0):
 
 
 def cache(folder, net, node=NODE, decision=PLAIN):
-    run = Run(encoder=node, data=choices.Folder(size=SIZE, cache=str(folder)))
+    run = Run(encoder=node, data=groups.FolderConfig(size=SIZE, cache=str(folder)))
     found = cache_of(run, net, decision, CPU)
     net.told()
     return found
@@ -99,7 +99,7 @@ def test_a_run_lets_its_first_process_write(monkeypatch, tmp_path, rank):
 def test_without_a_cache_every_picture_passes_and_nothing_is_written(tmp_path):
     found = embedded(GALLERY, Net(), CPU, 4)
     assert (found.passed, found.cached) == (11, 0)
-    assert cache_of(Run(encoder=NODE, data=choices.Folder(size=SIZE)), Net(), PLAIN, CPU) is None
+    assert cache_of(Run(encoder=NODE, data=groups.FolderConfig(size=SIZE)), Net(), PLAIN, CPU) is None
 
 
 def test_rows_are_in_the_gallerys_order_and_do_not_depend_on_the_queries(tmp_path):
@@ -119,7 +119,7 @@ def test_rows_are_in_the_gallerys_order_and_do_not_depend_on_the_queries(tmp_pat
 OTHER = {
     "weights": {"net": Net(seed=1)},
     "a setting": {"net": Net(scale=2.0)},
-    "the configuration": {"node": choices_encoder.PocketEncoder(weights="other.safetensors")},
+    "the configuration": {"node": PocketConfig(weights="other.safetensors")},
     "how it is run": {"decision": Decision(layout="channels_last")},
 }
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from attacks.data.gallery import HELD_OUT, Pictures, gathered, on_shelf, tiles
 from attacks.data.images import file_names, save_image
 from attacks.encoders.engine import Decision
-from attacks.experiment.build.data import target
+from attacks.experiment.build.data import targeted
 from attacks.experiment.build.objective import aim
 from attacks.experiment.build.parts import build
 from attacks.experiment.experiment import experiment
@@ -23,7 +23,7 @@ from attacks.objectives.retrieval import InfoNCE, Retrieval
 from attacks.optimisers.apgd import APGD
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import ALONE
-from attacks.schema import groups as choices
+from attacks.schema import groups
 from attacks.schema import validate as schema
 from attacks.solvers.suite import members
 from tests.schema.test_configs import composed
@@ -71,8 +71,8 @@ def test_below_zero_is_where_the_nearest_shows_another():
 def test_infonce_is_the_share_of_an_identity():
     row, temperature = torch.tensor([3]), 0.1
     share = (cosines(50.0) / temperature).softmax(0)[IDENTITY == 2].sum()
-    for targeted, sign in ((False, 1), (True, -1)):
-        objective = InfoNCE(GALLERY, temperature, targeted, IDENTITY)
+    for aimed, sign in ((False, 1), (True, -1)):
+        objective = InfoNCE(GALLERY, temperature, aimed, IDENTITY)
         torch.testing.assert_close(objective(at(50.0).float(), row), sign * share.log()[None])
 
 
@@ -101,10 +101,10 @@ def test_identities_that_are_none(make, identity, message):
 
 
 NODES = {
-    "retrieval": choices.Retrieval(),
-    "hinge": choices.Retrieval(margin=0.1),
-    "infonce": choices.InfoNCE(temperature=0.1),
-    "mixed": choices.Mixed(away=1, retrieval=1),
+    "retrieval": groups.RetrievalConfig(),
+    "hinge": groups.RetrievalConfig(margin=0.1),
+    "infonce": groups.InfoNCEConfig(temperature=0.1),
+    "mixed": groups.MixedConfig(away=1, retrieval=1),
 }
 
 
@@ -172,27 +172,27 @@ def test_the_same_pixels_are_not_said_to_show_two_in_one_list():
 def test_another_is_of_another_identity():
     gallery, truth = on_shelf(shelf(["x", "x", "x", "y"], 1, 2, 3, 4)), torch.tensor([0, 1, 2])
     for seed in range(5):
-        assert target("another", gallery, truth, seed, 16)[1].tolist() == [3, 3, 3]
+        assert targeted("another", gallery, truth, seed, 16)[1].tolist() == [3, 3, 3]
     with pytest.raises(ValueError, match="more than one picture, or identity"):
-        target("another", on_shelf(shelf(["x", "x"], 1, 2)), truth[:2], 0, 16)
+        targeted("another", on_shelf(shelf(["x", "x"], 1, 2)), truth[:2], 0, 16)
     with pytest.raises(ValueError, match="shows the same: 'b'"):
-        target("b", gallery, truth[:1], 0, 16)
+        targeted("b", gallery, truth[:1], 0, 16)
 
 
 def test_a_target_from_a_file_is_found_under_any_name(tmp_path):
     gallery, truth = on_shelf(shelf([None, None], 1, 2)), torch.tensor([0])
     for name, seed, row, count in (("copy.png", 2, 1, 2), ("a", 3, 2, 3), ("new.png", 3, 2, 3)):
         save_image(tmp_path / name, noise(seed))
-        joined, goal = target(str(tmp_path / name), gallery, truth, 0, 16)
+        joined, goal = targeted(str(tmp_path / name), gallery, truth, 0, 16)
         assert (goal.tolist(), len(joined)) == ([row], count)
         assert torch.equal(next(joined.chunks(9))[row], noise(seed))
 
 
 def test_files_with_dashes_are_not_parts_of_one_photograph():
     found = Pictures(("my-1-1.png", "my-1-2.png"), torch.stack([noise(1), noise(2)])).shelf()
-    assert target("another", on_shelf(found), torch.tensor([0]), 0, 16)[1].tolist() == [1]
+    assert targeted("another", on_shelf(found), torch.tensor([0]), 0, 16)[1].tolist() == [1]
     tiles = Pictures(("my-1-1", "my-1-2", "your-1-1"), torch.stack([noise(1), noise(2), noise(3)])).shelf()
-    assert target("another", on_shelf(tiles), torch.tensor([0]), 0, 16)[1].tolist() == [2]
+    assert targeted("another", on_shelf(tiles), torch.tensor([0]), 0, 16)[1].tolist() == [2]
 
 
 @pytest.fixture(scope="module")

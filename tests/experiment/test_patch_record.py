@@ -16,16 +16,16 @@ from attacks.perturbations.patch.placement import Placements
 from attacks.report.facts import rows
 from attacks.report.page import verdict
 from attacks.report.warnings import warnings
-from attacks.schema import patch as choices
+from attacks.schema.patch import NonPrintabilityConfig, PatchConfig, PrinterConfig
 from transforms import Compose
 
 IMAGES = torch.zeros(2, 3, 40, 60)
 QUAD = [[0.2, 0.1], [0.6, 0.1], [0.6, 0.6], [0.2, 0.6]]
-PLAIN = choices.Printer(name="none")
+PLAIN = PrinterConfig(name="none")
 
 
 def node(**keys):
-    return choices.Patch(**({"size": [16, 24], "quad": QUAD, "start": "grey", "shape": "rectangle"} | keys))
+    return PatchConfig(**({"size": [16, 24], "quad": QUAD, "start_from": "grey", "shape": "rectangle"} | keys))
 
 
 def told(places=None, printer=PLAIN, target=None, **keys):
@@ -68,7 +68,7 @@ def test_a_card_covers_more_than_its_patch():
 
 
 def test_the_words_name_printer_colours_and_target():
-    printer = choices.Printer(name="generic", colour="generic", stages={"exposure": {"stops": 0.3}})
+    printer = PrinterConfig(name="generic", colour="generic", stages={"exposure": {"stops": 0.3}})
     said = dict(rows(told(printer=printer, target="chelsea-0-0", gamut=[0.1, 0.9], grey=True)))
     assert said["printed"] == "printer=generic, colours generic (relative); exposure"
     assert said["its colours"] == "gamut [0.1, 0.9], grey only" and said["target"] == "chelsea-0-0"
@@ -125,6 +125,6 @@ def test_a_wrong_value_is_refused_by_its_key(keys, message):
 
 def test_other_keys_are_named_as_well():
     with pytest.raises(ValueError, match=r"^`penalty.weight` must be a positive number; got -1.0"):
-        price(choices.NonPrintability(weight=-1.0))
+        price(NonPrintabilityConfig(weight=-1.0))
     with pytest.raises(ValueError, match=r"^`printer.colour` is of what is printed"):
         laid(Compose(), dataclasses.replace(PLAIN, colour="generic"), None)

@@ -12,7 +12,7 @@ from attacks.experiment.build.printer import anywhere, fixed
 from attacks.experiment.patch_record import facts
 from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.placement import Placements
-from attacks.schema import patch as choices
+from attacks.schema.patch import PatchConfig, PrinterConfig
 from tests.helpers.fellows import together
 from transforms import Affine, ChannelGain, Compose, Cylinder, OnLayers, Perspective, Placement
 
@@ -103,7 +103,7 @@ def test_without_views_a_patch_is_sampled_as_in_them():
 
 @pytest.mark.parametrize("size", [[48], [48, 48, 3], [0, 48], []])
 def test_a_size_that_is_none_is_named_where_the_patch_lies_anywhere(size):
-    node = choices.Patch(size=size, place={"scale": [0.3, 0.5]})
+    node = PatchConfig(size=size, place={"scale": [0.3, 0.5]})
     assert anywhere(node) is None
     with pytest.raises(ValueError, match=r"`perturbation\.size` must be"):
         patch(node, rand(1, 3, *SIZE))
@@ -112,8 +112,8 @@ def test_a_size_that_is_none_is_named_where_the_patch_lies_anywhere(size):
 def test_a_single_number_of_degrees_is_a_range_in_the_facts():
     quad = [[0.3, 0.3], [0.7, 0.3], [0.7, 0.7], [0.3, 0.7]]
     place = {"scale": [0.3, 0.5], "degrees": 20}
-    node = choices.Patch(size=[4, 5], quad=quad, place=place, start="grey", shape="rectangle")
-    found = facts(node, choices.Printer(), patch(node, rand(1, 3, *SIZE)), SIZE, None)
+    node = PatchConfig(size=[4, 5], quad=quad, place=place, start_from="grey", shape="rectangle")
+    found = facts(node, PrinterConfig(), patch(node, rand(1, 3, *SIZE)), SIZE, None)
     assert found["anywhere"]["degrees"] == [-20, 20]
 
 

@@ -10,28 +10,28 @@ from attacks.encoders.layers import Layers
 from attacks.experiment.build.objective import aim, shown_sign, wants_gallery, watched
 from attacks.experiment.build.pipeline import pipeline
 from attacks.objectives.aim import Known
-from attacks.schema import groups as choices
+from attacks.schema import groups
 from attacks.solvers.solver import pictures
 from transforms import Affine, Compose
 
 VIEWS = Compose([Affine(degrees=(-10, 10), scale=(0.9, 1.1))])
 NODES = {
-    "away": choices.Away(),
-    "l2": choices.Away(metric="l2"),
-    "views": choices.Away(anchor="views"),
-    "paired": choices.Away(anchor="paired"),
-    "toward": choices.Toward(target="another"),
-    "retrieval": choices.Retrieval(),
-    "hinge": choices.Retrieval(margin=0.1),
-    "triplet": choices.Triplet(target="another"),
-    "infonce": choices.InfoNCE(temperature=0.07),
-    "infonce toward": choices.InfoNCE(temperature=0.07, target="another"),
-    "verification": choices.Verification(threshold=0.5),
-    "layers": choices.Layers(layers=["stages.2", "stages.8:mean"]),
-    "weighted": choices.Layers(layers=["stages.2", "stages.8:mean"], weights=[3, 1]),
-    "layers paired": choices.Layers(layers=["stages.5:flat"], anchor="paired"),
-    "layers views": choices.Layers(layers=["stages.5:flat"], anchor="views"),
-    "mixed": choices.Mixed(away=1, retrieval=0.5),
+    "away": groups.AwayConfig(),
+    "l2": groups.AwayConfig(metric="l2"),
+    "views": groups.AwayConfig(anchor="views"),
+    "paired": groups.AwayConfig(anchor="paired"),
+    "toward": groups.TowardConfig(target="another"),
+    "retrieval": groups.RetrievalConfig(),
+    "hinge": groups.RetrievalConfig(margin=0.1),
+    "triplet": groups.TripletConfig(target="another"),
+    "infonce": groups.InfoNCEConfig(temperature=0.07),
+    "infonce toward": groups.InfoNCEConfig(temperature=0.07, target="another"),
+    "verification": groups.VerificationConfig(threshold=0.5),
+    "layers": groups.LayersConfig(layers=["stages.2", "stages.8:mean"]),
+    "weighted": groups.LayersConfig(layers=["stages.2", "stages.8:mean"], weights=[3, 1]),
+    "layers paired": groups.LayersConfig(layers=["stages.5:flat"], anchor="paired"),
+    "layers views": groups.LayersConfig(layers=["stages.5:flat"], anchor="views"),
+    "mixed": groups.MixedConfig(away=1, retrieval=0.5),
 }
 
 
@@ -86,7 +86,7 @@ def test_weights_are_those_of_their_layers(setting):
         ("first", [1, 0]),
         ("second", [0, 1]),
     ):
-        node = choices.Layers(layers=["stages.2", "stages.8:mean"], weights=weights)
+        node = groups.LayersConfig(layers=["stages.2", "stages.8:mean"], weights=weights)
         with watched(plain, node) as encoder:
             objective, anchor = aim(node, known, encoder, VIEWS, seed=0)
             found[name] = objective(encoder(known.images.flip(0)), anchor)
@@ -107,19 +107,19 @@ def test_who_wants_the_gallery_and_what_is_shown_with_its_sign():
         *("toward", "triplet", "retrieval", "hinge", "infonce", "infonce toward", "mixed")
     }
     assert [name for name, node in NODES.items() if shown_sign(node) < 0] == ["toward"]
-    assert shown_sign(choices.Toward(target="another", metric="l2")) == 1
+    assert shown_sign(groups.TowardConfig(target="another", metric="l2")) == 1
 
 
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        (choices.Away(anchor="mean"), "`objective.anchor` must be one of own, views, paired"),
-        (choices.Away(metric="l2", anchor="views"), "for objective.metric=cosine"),
-        (choices.Away(metric="l1"), "`metric` must be one of cosine, l2"),
-        (choices.Retrieval(margin=3), "`margin` is a difference of cosines"),
-        (choices.Triplet(target="another", margin=-1), "`margin` is a difference of cosines"),
-        (choices.Verification(threshold=2), "`threshold` is a cosine"),
-        (choices.InfoNCE(temperature=0), "`temperature` must be a positive number"),
+        (groups.AwayConfig(anchor="mean"), "`objective.anchor` must be one of own, views, paired"),
+        (groups.AwayConfig(metric="l2", anchor="views"), "needs `objective.metric` cosine"),
+        (groups.AwayConfig(metric="l1"), "`objective.metric` must be one of cosine, l2"),
+        (groups.RetrievalConfig(margin=3), "`objective.margin` is a difference of cosines"),
+        (groups.TripletConfig(target="another", margin=-1), "`objective.margin` is a difference of cosines"),
+        (groups.VerificationConfig(threshold=2), "`objective.threshold` is a cosine"),
+        (groups.InfoNCEConfig(temperature=0), "`objective.temperature` must be a positive number"),
     ],
 )
 def test_a_wish_that_is_none_is_named(node, message, setting):
@@ -144,7 +144,7 @@ def test_a_wish_that_is_none_is_named(node, message, setting):
 def test_layers_that_cannot_be_are_named(layers, weights, message, setting):
     with (
         pytest.raises(ValueError, match=message),
-        watched(setting[0], choices.Layers(layers=layers, weights=weights)),
+        watched(setting[0], groups.LayersConfig(layers=layers, weights=weights)),
     ):
         pass
 
@@ -152,7 +152,7 @@ def test_layers_that_cannot_be_are_named(layers, weights, message, setting):
 def test_pools_are_those_of_the_list_and_flat_without_one(setting):
     plain, known = setting
     with (
-        watched(plain, choices.Layers(layers=["stages.2:mean", "stages.8"])) as ours,
+        watched(plain, groups.LayersConfig(layers=["stages.2:mean", "stages.8"])) as ours,
         Layers(plain, {"stages.2": "mean", "stages.8": "flat"}) as wanted,
     ):
         torch.testing.assert_close(ours(known.images), wanted(known.images), rtol=0, atol=0)
@@ -160,8 +160,8 @@ def test_pools_are_those_of_the_list_and_flat_without_one(setting):
 
 def test_camera_views_do_as_well(setting):
     encoder, known = setting
-    node = choices.Away(anchor="views")
-    camera = pipeline(choices.Views(name="c", stages={"affine": {"degrees": [-5, 5]}}))
+    node = groups.AwayConfig(anchor="views")
+    camera = pipeline(groups.ViewsConfig(name="c", stages={"affine": {"degrees": [-5, 5]}}))
     _, anchor = aim(node, known, encoder, camera, seed=0)
     # A mean direction of views lies near the picture's own embedding, and is not it.
     cosine = F.cosine_similarity(anchor, known.own, dim=1)

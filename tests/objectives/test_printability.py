@@ -140,6 +140,6 @@ def test_arguments_out_of_range_are_named(make, kind, said):
 def test_a_configuration_prices_a_patch_and_nothing_else():
     run = schema.validate(composed("config=patch", "penalty=nps", "penalty.weight=0.5"))
     made = build.price(run.penalty)
-    assert isinstance(made, NonPrintability) and made.weight == 0.5 and len(made.palette) == 27
+    assert isinstance(made, NonPrintability) and made.weight == 0.5 and len(made.colours) == 27
     with pytest.raises(ValueError, match=r"`penalty=nps` prices the colours of what is printed.*perturbation=linf"):
         build.build(schema.validate(composed("config=smoke", "penalty=nps")))

@@ -256,5 +256,5 @@ def test_the_gradient_through_the_scene_is_the_restricted_one(name):
     images, perturbation = pictures(dtype=double), make(name)
     leaf, weight = torch.zeros_like(images).requires_grad_(), random_like(images, 2, 1.0)
     (grad,) = torch.autograd.grad((perturbation.scene(images, leaf).layers[0].pixels * weight).sum(), leaf)
-    wanted = perturbation.smooth(weight) if name[0] == "smoothed" else restricted(perturbation, weight)
+    wanted = perturbation.convolved(weight) if name[0] == "smoothed" else restricted(perturbation, weight)
     torch.testing.assert_close(grad, wanted, rtol=0, atol=1e-14)

@@ -1,7 +1,6 @@
 """Every choice of every group composes, is typed, and says what the parts in code say."""
 
 import ast
-import dataclasses
 import inspect
 from pathlib import Path
 
@@ -12,14 +11,12 @@ from omegaconf import OmegaConf
 
 from attacks.experiment.build import parts as build
 from attacks.experiment.build import pipeline as pipelines
-from attacks.experiment.build.parts import OPTIMISERS
 from attacks.run import CONFIGS, register
 from attacks.schema import validate as schema
-from attacks.schema.groups import CHOICES, OPEN
+from attacks.schema.groups import CHOICES, FILES, OPEN
+from attacks.schema.suggestions import choices
 
-GROUPS = {
-    folder.name: sorted(p.stem for p in folder.glob("*.yaml")) for folder in CONFIGS.iterdir() if folder.is_dir()
-}
+GROUPS = choices()
 EVERY = [(group, name) for group, names in GROUPS.items() for name in names if group != "config"]
 
 
@@ -52,17 +49,9 @@ def test_every_choice_is_typed_by_its_schema(group, name):
     assert OmegaConf.get_type(node) is expected
 
 
-def test_every_schema_is_a_choice_and_every_choice_a_schema():
-    for group, names in CHOICES.items():
-        assert sorted(names) == GROUPS[group]
-
-
-@pytest.mark.parametrize(("group", "name", "part"), [("optimiser", name, part) for name, part in OPTIMISERS.items()])
-def test_defaults_in_yaml_equal_the_defaults_in_code(group, name, part):
-    node = composed("config=smoke", f"{group}={name}")[group]
-    for field in dataclasses.fields(part):
-        if field.default is not dataclasses.MISSING:
-            assert node[field.name] == field.default, field.name
+def test_every_choice_of_files_is_a_file():
+    for group in set(FILES) - set(OPEN):
+        assert sorted(path.stem for path in (CONFIGS / group).glob("*.yaml")) == sorted(CHOICES[group])
 
 
 def test_the_defaults_are_those_that_the_estimator_study_recommends():

@@ -325,7 +325,7 @@ def test_defaults_of_nothing_are_none_and_those_in_a_circle_are_refused(defaults
 
 def test_a_preset_whose_defaults_lead_back_to_it_is_refused_in_a_line(tmp_path):
     path = tmp_path / "case.yaml"
-    path.write_text("defaults:\n- /schema/objective/verification@_here_\n- case\nthreshold: 0.5\n")
+    path.write_text("defaults:\n- /objective/verification@_here_\n- case\nthreshold: 0.5\n")
     with pytest.raises(ValueError, match="lead back to themselves"):
         compose(str(path))
 

@@ -96,7 +96,7 @@ def test_a_picture_does_not_feel_its_neighbours(problem):
 def test_it_does_not_go_with_adaptive_views(problem):
     images, anchor, parts = problem
     with pytest.raises(ValueError, match="`adaptive` trusts random views"):
-        next(attack(images, anchor, adversary=Adversary(4), adaptive=Adaptive(), budget=100, **parts))
+        next(attack(images, anchor, adversary=Adversary(4), adaptive=Adaptive(0.7), budget=100, **parts))
 
 
 def test_it_does_not_go_with_another_risk(problem):

@@ -250,7 +250,7 @@ def test_a_delta_that_all_share_is_judged_by_the_mean():
 def test_refusals(problem):
     images, anchor, parts = problem
     with pytest.raises(ValueError, match="`adaptive` follows the noise of a gradient"):
-        next(search(images, anchor, **parts | {"adaptive": Adaptive(), "budget": 100}))
+        next(search(images, anchor, **parts | {"adaptive": Adaptive(0.7), "budget": 100}))
     with pytest.raises(ValueError, match=r"`budget`.*at least 4"):
         next(search(images, anchor, **parts | {"budget": 3}))
     with pytest.raises(ValueError, match=r"`p_init` must lie in \(0, 1\]"):

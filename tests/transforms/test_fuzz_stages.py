@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 
 from attacks.experiment.build.pipeline import pipeline, stages
-from attacks.schema.groups import Views
+from attacks.schema.groups import ViewsConfig
 from tests.helpers.fuzzing import every_effort, hold, one_line
 from transforms import Compose, Gamma, OneOf, Sometimes
 from transforms.camera.codec import _Coded
@@ -205,7 +205,7 @@ def check(case):
 def built(case):
     """The pipeline, or None where it is refused in one line that names the spoiled argument."""
     try:
-        return pipeline(Views("fuzz", case.stages, case.kernel, case.border, case.value, case.antialias))
+        return pipeline(ViewsConfig("fuzz", case.stages, case.kernel, case.border, case.value, case.antialias))
     except ValueError as error:
         one_line(error, *([case.spoiled] if case.spoiled and not refused_anyway(case) else []))
         return None
@@ -402,4 +402,4 @@ def test_a_value_that_fuzzing_found_is_refused_by_its_key_when_made(name, key, v
 
 def test_a_border_value_is_no_truth_value():
     with pytest.raises(ValueError, match=r"`transforms.value` must be a number"):
-        pipeline(Views("x", {}, value=True))
+        pipeline(ViewsConfig("x", {}, value=True))

@@ -9,48 +9,47 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from attacks.schema import groups as choices, patch as choices_physical
 from attacks.data import gallery
 from attacks.data.gallery import Gallery, Pictures
-from attacks.experiment.build.patch import texture_size
-from attacks.data.scenes import placements_in, read_scenes
 from attacks.data.pictures import Shelf, read_files
 from attacks.data.scene_geometry import Print
+from attacks.data.scenes import placements_in, read_scenes
 from attacks.evaluation.classes import Classes
+from attacks.experiment.build.patch import made_size
+from attacks.schema import groups
+from attacks.schema.patch import PatchConfig, ScenesConfig
 from transforms import stream
 
 
 def data(
-    node: choices.Bundled | choices.Folder | choices_physical.Scenes, perturbation: object = None
+    node: groups.BundledConfig | groups.FolderConfig | ScenesConfig, perturbation: object = None
 ) -> tuple[Pictures, Gallery, Tensor]:
-    """The queries, the gallery, and each query's row in it, (N,): every query is in the gallery. Scenes have places
-    for a patch, which depend on its shape; without a `perturbation` they are plain pictures.
+    """The queries, the gallery, and each query's row in it, (N,): every query is in the gallery. Scenes have
+    placements for a patch, which depend on its shape; without a `perturbation` they are plain pictures.
 
     So recall asks whether the attacked picture is still taken for the one that it was made from, or, with identities,
     for any of the same identity. It does not ask whether an encoder knows a person from other pictures alone: the
     query's own file is the nearest of all, clean views find it nearly always, and an attack has it against itself.
     """
-    if node.size < 8:
-        raise ValueError(f"`data.size` must be at least 8 pixels; got {node.size}")
-    if isinstance(node, choices.Bundled):
+    if isinstance(node, groups.BundledConfig):
         queries, pictures = gallery.tiles(node.size, node.photos), gallery.tiles(node.size)
         chosen = queries.spread(node.count)
         rows = {name: row for row, name in enumerate(pictures.names)}
         truth = torch.tensor([rows[name] for name in chosen.names])
         return chosen, gallery.on_shelf(pictures.shelf()), truth
-    if isinstance(node, choices_physical.Scenes):
+    if isinstance(node, ScenesConfig):
         return _scenes(node, perturbation)
     return _folder(node)
 
 
-def _folder(node: choices.Folder) -> tuple[Pictures, Gallery, Tensor]:
+def _folder(node: groups.FolderConfig) -> tuple[Pictures, Gallery, Tensor]:
     _check(node)
     own = read_files(node.path, node.size, node.unreadable)
     return _chosen(node, own, gallery.spread(len(own), node.count))
 
 
-def _scenes(node: choices_physical.Scenes, perturbation: object) -> tuple[Pictures, Gallery, Tensor]:
-    if not isinstance(perturbation, choices_physical.Patch | None):
+def _scenes(node: ScenesConfig, perturbation: object) -> tuple[Pictures, Gallery, Tensor]:
+    if not isinstance(perturbation, PatchConfig | None):
         raise ValueError(
             "`data=scenes` says where a patch lies: use it with perturbation=patch; data=folder takes plain pictures"
         )
@@ -60,12 +59,12 @@ def _scenes(node: choices_physical.Scenes, perturbation: object) -> tuple[Pictur
     queries, pictures, truth = _chosen(node, own, rows)
     if perturbation is None:
         return queries, pictures, truth
-    sheet = Print(texture_size(perturbation), perturbation.width_mm)
+    sheet = Print(made_size(perturbation), perturbation.width_mm)
     placements, notes = placements_in([photos[row] for row in rows], node.size, sheet)
     return replace(queries, placements=placements, notes=(*queries.notes, *notes)), pictures, truth
 
 
-def _check(node: choices.Folder | choices_physical.Scenes) -> None:
+def _check(node: groups.FolderConfig | ScenesConfig) -> None:
     if node.unreadable not in ("refuse", "skip"):
         raise ValueError(f"`data.unreadable` must be refuse or skip; got {node.unreadable!r}")
     if node.cache is not None:
@@ -73,12 +72,14 @@ def _check(node: choices.Folder | choices_physical.Scenes) -> None:
 
 
 def _chosen(
-    node: choices.Folder | choices_physical.Scenes, own: Shelf, rows: list[int]
+    node: groups.FolderConfig | ScenesConfig, own: Shelf, rows: list[int]
 ) -> tuple[Pictures, Gallery, Tensor]:
     """Some of a person's own pictures, and the gallery round them."""
     chosen = own.only(rows)
     notes = chosen.remarks()
-    if isinstance(node, choices.Folder) and node.classes is not None:  # they take the gallery's place: none is read
+    if (
+        isinstance(node, groups.FolderConfig) and node.classes is not None
+    ):  # they take the gallery's place: none is read
         others = own.only([])
     elif node.gallery is None:
         others = gallery.tiles(128).shelf(node.size)
@@ -98,28 +99,30 @@ def _made(folder: Path) -> None:
         raise ValueError(f"`data.cache` must be a folder that can be written to; got {folder} ({error})") from None
 
 
-def target(
-    wish: str, pictures: Gallery | Classes, truth: Tensor, seed: int, size: int
+def targeted(
+    target: str, pictures: Gallery | Classes, truth: Tensor, seed: int, size: int
 ) -> tuple[Gallery | Classes, Tensor]:
     """The gallery (with the target in it) and each query's goal, a row of it."""
     if isinstance(pictures, Classes):
-        return pictures, pictures.target(wish, truth, seed)
-    if wish == "another":
+        return pictures, pictures.target(target, truth, seed)
+    if target == "another":
         generator = torch.Generator().manual_seed(stream(seed, "target"))
         rows = [_another(pictures, int(row), generator) for row in truth]
         return pictures, torch.tensor(rows)
-    if wish in pictures.names:
-        row = pictures.names.index(wish)
+    if target in pictures.names:
+        row = pictures.names.index(target)
     else:
-        if not Path(wish).is_file():
-            raise ValueError(f"`objective.target` must be another, a gallery picture or an image file; got {wish!r}")
-        wanted = read_files(wish, size)
+        if not Path(target).is_file():
+            raise ValueError(
+                f"`objective.target` must be another, a gallery picture or an image file; got {target!r}"
+            )
+        wanted = read_files(target, size)
         if len(wanted) > 1:
-            raise ValueError(f"`objective.target` must be one picture; {wish!r} names {len(wanted)}")
+            raise ValueError(f"`objective.target` must be one picture; {target!r} names {len(wanted)}")
         pictures, (row,) = pictures.joined(wanted)
     goal = torch.full_like(truth, row)
     if bool(pictures.same(goal, truth).any()):
-        raise ValueError(f"`objective.target` is itself one of the attacked pictures, or shows the same: {wish!r}")
+        raise ValueError(f"`objective.target` is itself one of the attacked pictures, or shows the same: {target!r}")
     return pictures, goal
 
 

@@ -1,46 +1,32 @@
-"""The encoder under test, as a configuration names it, and how a report names it."""
+"""The encoder under test, as a configuration names it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
 import torch
 from torch import nn
-from attacks.schema.encoder import Defence, Subject
-from attacks.encoders.loading import (
-    POCKET_WEIGHTS,
-    Defended,
-    ImageEncoder,
-    Pocket,
-    Preprocess,
-    Stochastic,
-    load_encoder,
-)
-from attacks.encoders.families.plugins import package_of
-from attacks.encoders.stochastic import draws_by_view
-from attacks.encoders.weights import fingerprint
-from attacks.encoders.features import featured
-from attacks.runtime.files import sha256
-from attacks.encoders.layers import unwrapped
-from attacks.experiment.build.pipeline import stages
-from attacks.encoders.randomness import randomness_of
-from attacks.encoders.description import _KEYS
 
+from attacks.encoders.features import featured
+from attacks.encoders.loading import Defended, Stochastic, load_encoder
+from attacks.encoders.stochastic import draws_by_view
+from attacks.experiment.build.make import make
+from attacks.experiment.build.pipeline import stages
+from attacks.schema.encoder import DefenceConfig, EncoderConfig
 
 
 def subject(
-    node: Subject, device: torch.device, defence: Defence | None = None, module: nn.Module | None = None
+    node: EncoderConfig,
+    device: torch.device,
+    defence: DefenceConfig | None = None,
+    module: nn.Module | None = None,
 ) -> nn.Module:
     """The encoder, behind its defence; a `module` in the place of what the configuration names is put in evaluation
     mode and frozen. Raises ValueError or FileNotFoundError in one line."""
-    given = {key: getattr(node, key) for key in _KEYS if hasattr(node, key)}
     if module is None:
-        module = load_encoder(node.name, device=str(device), **given)
-    found = featured(module.eval().requires_grad_(False).to(device), node.features)
+        module = make(load_encoder, node, "encoder", name=node.name, device=str(device))
+    encoder = make(featured, node, "encoder", encoder=module.eval().requires_grad_(False).to(device))
     if defence is not None and defence.stages:
-        found = Defended(found, stages(defence.stages, "defence.stages"))
+        encoder = Defended(encoder, stages(defence.stages, "defence.stages"))
     if node.stochastic:
-        found = Stochastic(found)
-        draws_by_view(found)
-    return found
+        encoder = Stochastic(encoder)
+        draws_by_view(encoder)
+    return encoder

@@ -1,4 +1,4 @@
-"""From names and numbers to parts: the only place that knows which class a name stands for."""
+"""From a checked configuration to everything an experiment is made of."""
 
 from __future__ import annotations
 
@@ -9,50 +9,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.schema import groups as choices, patch as choices_physical, validate as schema
-from attacks.objectives import penalties
+from attacks.data.gallery import Gallery, Pictures
+from attacks.encoders.randomness import randomised
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
-from attacks.experiment.build.objective import Node
-from attacks.optimisers.apgd import APGD
-from attacks.runtime.distributed import local_rank
-from attacks.data.gallery import Gallery, Pictures
-from attacks.experiment.build.perturbation import perturb
-from attacks.experiment.build.printer import laid
-from attacks.optimisers.gradient import PGD, SGD, Adam
 from attacks.eot.protocols import Optimiser, Penalty, Perturbation, Proposer
-from attacks.experiment.build.pipeline import pipeline
-from attacks.objectives.printability import NonPrintability, read_palette
-from attacks.encoders.randomness import randomised
-from attacks.experiment.build.data import data, target
-from attacks.optimisers.square import Square
-from attacks.experiment.build.encoder import subject
-from attacks.optimisers.wiener import Wiener
 from attacks.evaluation.classes import Classes, classified
-from transforms import Antithetic, Compose, Draws, Fixed, Grid, Latin, Sobol, Uniform
-
-DRAWS: dict[str, type] = {
-    "sobol": Sobol,
-    "uniform": Uniform,
-    "antithetic": Antithetic,
-    "latin": Latin,
-    "fixed": Fixed,
-    "grid": Grid,
-}
-
-
-OPTIMISERS: dict[str, type] = {
-    "wiener": Wiener,
-    "pgd": PGD,
-    "sgd": SGD,
-    "adam": Adam,
-    "apgd": APGD,
-    "square": Square,
-}
-
-
-#: Of anything that is counted, and of how much wider views may be: no machine comes to the end of more.
-MOST = 10**9
+from attacks.experiment.build.data import data, targeted
+from attacks.experiment.build.encoder import subject
+from attacks.experiment.build.make import make
+from attacks.experiment.build.objective import Node
+from attacks.experiment.build.perturbation import perturb
+from attacks.experiment.build.pipeline import pipeline
+from attacks.experiment.build.printer import laid
+from attacks.experiment.build.registry import named
+from attacks.runtime.distributed import local_rank
+from attacks.schema import groups
+from attacks.schema.patch import NonPrintabilityConfig
+from attacks.schema.run import Run
+from transforms import Compose, Draws
 
 
 @dataclass(frozen=True)
@@ -75,40 +50,20 @@ class Parts:
     device: torch.device
 
 
-def build(run: schema.Run, module: nn.Module | None = None) -> Parts:
+def build(run: Run, module: nn.Module | None = None) -> Parts:
     """Make the parts that a checked configuration names; a `module`, if one is given, in the place of its encoder.
     Raises ValueError or FileNotFoundError in one line."""
-    for name, value, least in (
-        ("attack.steps", run.attack.steps, 1),
-        ("attack.views", run.attack.views, 1),
-        ("evaluate.views", run.evaluate.views, 2),
-        ("attack.restarts", getattr(run.attack, "restarts", 1), 1),
-        ("sanity.pictures", run.sanity.pictures, 0),
-        ("sanity.steps", run.sanity.steps, 1 if run.sanity.pictures else 0),
-        ("sanity.views", run.sanity.views, 1 if run.sanity.pictures else 0),
-        ("evaluate.refine", run.evaluate.refine, 0),
-        ("evaluate.batch", 1 if run.evaluate.batch is None else run.evaluate.batch, 1),
-        ("evaluate.wide", run.evaluate.wide, 1),
-        ("evaluate.neighbours", run.evaluate.neighbours, 0),
-        ("evaluate.map_pictures", run.evaluate.map_pictures, 1),
-        ("evaluate.left_out", run.evaluate.left_out, 0),
-        ("evaluate.deploy", run.evaluate.deploy, 0),
-        ("evaluate.explain", run.evaluate.explain, 0),
-    ):
-        if not least <= value <= MOST:
-            limit = f"at most {MOST:,}" if value > MOST else f"at least {least}"
-            raise ValueError(f"`{name}` must be {limit}; got {value}")
-    if isinstance(run.attack, choices.Suite) and isinstance(run.objective, choices.Layers):
+    if isinstance(run.attack, groups.SuiteConfig) and isinstance(run.objective, groups.LayersConfig):
         raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
     wish, adaptive = tail(run.risk, run.attack.views), more_views(run.attack)
     check_attack(run)
     check_classes(run)
-    if isinstance(run.penalty, choices_physical.NonPrintability) and run.perturbation.name != "patch":
+    if isinstance(run.penalty, NonPrintabilityConfig) and run.perturbation.name != "patch":
         raise ValueError(
             "`penalty=nps` prices the colours of what is printed, perturbation=patch; got perturbation="
             f"{run.perturbation.name} (use another penalty)"
         )
-    optimiser = optimise(run.optimiser)
+    optimiser: Optimiser | Proposer = named("optimiser", run.optimiser)
     transforms = laid(pipeline(run.transforms), run.printer, run.perturbation)
     where = device(run.engine.device)
     encoder = subject(run.encoder, where, run.defence, module)
@@ -124,14 +79,14 @@ def build(run: schema.Run, module: nn.Module | None = None) -> Parts:
         queries = replace(queries, notes=(*queries.notes, *notes))
     goal = None
     if (wanted := getattr(run.objective, "target", None)) is not None:
-        known, goal = target(wanted, known, truth, run.seed, run.data.size)
+        known, goal = targeted(wanted, known, truth, run.seed, run.data.size)
     return Parts(
         encoder=encoder,
         perturbation=perturbation,
         optimiser=optimiser,
         penalty=price(run.penalty),
         transforms=transforms,
-        draws=DRAWS[run.draws.name](),
+        draws=named("draws", run.draws),
         risk=wish,
         adaptive=adaptive,
         queries=queries,
@@ -144,34 +99,27 @@ def build(run: schema.Run, module: nn.Module | None = None) -> Parts:
 
 def price(node: Any) -> Penalty | None:
     """The penalty that a configuration names."""
-    kinds = {"tv": penalties.TotalVariation, "ssim": penalties.SSIM, "lpips": penalties.LPIPS}
     if node.name == "none":
         return None
     try:
-        if isinstance(node, choices_physical.NonPrintability):
-            return NonPrintability(node.weight, read_palette(node.palette))
-        found: Penalty = kinds[node.name](**{k: v for k, v in vars(node).items() if k != "name"})
-    except ValueError as error:
-        raise ValueError(str(error).replace("`weight`", "`penalty.weight`")) from None
-    return found
+        made: Penalty = named("penalty", node)
+    except ImportError as error:
+        raise ValueError(f"`penalty={node.name}`: {error}") from None
+    return made
 
 
-def tail(node: choices.Mean | choices.CVaR | choices.WorstOf | choices.SoftMax, views: int) -> risk.Risk:
+def tail(node: Any, views: int) -> risk.Risk:
     """The risk that a configuration names, taken of `views` views."""
-    if isinstance(node, choices.WorstOf):
-        found = risk.WorstOf(node.k)
-        if views % found.multiple:
-            raise ValueError(f"`attack.views` must be a multiple of risk.k = {found.k}; got {views}")
-        return found
-    if isinstance(node, choices.CVaR):
-        return risk.CVaR(node.alpha)
-    return risk.SoftMax(node.temperature) if isinstance(node, choices.SoftMax) else risk.Mean()
+    made: risk.Risk = named("risk", node)
+    if views % made.multiple:
+        raise ValueError(f"`attack.views` must be a multiple of risk.k = {made.multiple}; got {views}")
+    return made
 
 
-def check_attack(run: schema.Run) -> None:
+def check_attack(run: Run) -> None:
     """Refuse what an attack cannot do, or what would end it before it has begun."""
     node = run.attack
-    if isinstance(node, choices.Suite):
+    if isinstance(node, groups.SuiteConfig):
         return
     if node.stop is not None:
         low, high = bounds(run.objective)
@@ -190,7 +138,7 @@ def check_attack(run: schema.Run) -> None:
         )
 
 
-def check_classes(run: schema.Run) -> None:
+def check_classes(run: Run) -> None:
     """Refuse what has no meaning where a view is taken for a class, given as text."""
     if getattr(run.data, "classes", None) is None:
         return
@@ -201,7 +149,7 @@ def check_classes(run: schema.Run) -> None:
         )
     if run.data.gallery is not None:
         raise ValueError("`data.classes` take the place of a gallery; data.gallery cannot be given beside them")
-    if isinstance(run.objective, choices.Toward) and run.objective.metric == "l2":
+    if isinstance(run.objective, groups.TowardConfig) and run.objective.metric == "l2":
         raise ValueError(
             "`objective.metric=l2` toward a class would only shorten the embedding, since a text has length 1 here; "
             "with data.classes use cosine"
@@ -211,19 +159,19 @@ def check_classes(run: schema.Run) -> None:
 def bounds(node: Node) -> tuple[float, float]:
     """Between what the loss of an objective lies, as it is shown (of `toward`, the cosine itself)."""
     if getattr(node, "metric", "cosine") == "l2":
-        return (0.0, math.inf) if isinstance(node, choices.Toward) else (-math.inf, 0.0)
-    if isinstance(node, choices.Retrieval | choices.Triplet):
+        return (0.0, math.inf) if isinstance(node, groups.TowardConfig) else (-math.inf, 0.0)
+    if isinstance(node, groups.RetrievalConfig | groups.TripletConfig):
         return (-2.0, 2.0)
-    if isinstance(node, choices.InfoNCE):
+    if isinstance(node, groups.InfoNCEConfig):
         return (-math.inf, 0.0) if node.target is None else (0.0, math.inf)
-    if isinstance(node, choices.Verification):
+    if isinstance(node, groups.VerificationConfig):
         return (-1 - node.threshold, 1 - node.threshold)
-    return (-math.inf, math.inf) if isinstance(node, choices.Mixed) else (-1.0, 1.0)
+    return (-math.inf, math.inf) if isinstance(node, groups.MixedConfig) else (-1.0, 1.0)
 
 
-def more_views(node: choices.Single | choices.Suite) -> Adaptive | None:
+def more_views(node: groups.SingleConfig | groups.SuiteConfig) -> Adaptive | None:
     """When to take more views than asked for, if ever."""
-    if isinstance(node, choices.Suite):
+    if isinstance(node, groups.SuiteConfig):
         return None
     planned = node.steps * node.views
     if node.adversary is not None and node.adversary < node.views:
@@ -240,13 +188,7 @@ def more_views(node: choices.Single | choices.Suite) -> Adaptive | None:
             "`attack.cosine` needs `attack.budget`, the most encoder passes for each picture (above "
             f"{planned}, those of all steps)"
         )
-    return Adaptive(node.cosine, node.patience)
-
-
-def optimise(node: Any) -> Optimiser | Proposer:
-    """The optimiser that a configuration names; each is given what its schema lists."""
-    made: Optimiser | Proposer = OPTIMISERS[node.name](**{k: v for k, v in vars(node).items() if k != "name"})
-    return made
+    return make(Adaptive, node, "attack")
 
 
 def device(name: str) -> torch.device:

@@ -10,63 +10,59 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.schema import patch as choices
-from attacks.perturbations.patch.gamut import gamut
 from attacks.data.images import load_image
+from attacks.experiment.build.make import make
 from attacks.experiment.build.printer import anywhere
-from attacks.perturbations.patch.patch import Patch
-from attacks.perturbations.patch.card import GROUPS, card
-from attacks.perturbations.patch.card_raster import surround
-from attacks.perturbations.patch.placement import Placements
+from attacks.perturbations.patch.card import GROUPS
+from attacks.perturbations.patch.card import card as card_of
 from attacks.perturbations.patch.card_layer import Surround
+from attacks.perturbations.patch.card_raster import surround
+from attacks.perturbations.patch.gamut import gamut
+from attacks.perturbations.patch.patch import Patch, texture_size
+from attacks.perturbations.patch.placement import Placements
+from attacks.schema.patch import PatchConfig
 from transforms import resize
 
 
-def patch(node: choices.Patch, images: Tensor, placements: Placements | None = None) -> Patch:
+def patch(node: PatchConfig, images: Tensor, placements: Placements | None = None) -> Patch:
     """The patch that a configuration names, for pictures (N,3,H,W). Raises ValueError or FileNotFoundError."""
-    size = texture_size(node)
+    size = made_size(node)
     place = anywhere(node)
     if place is not None and placements is not None:
-        raise ValueError("`perturbation.place` lays the patch anywhere, and the scenes have places for it: drop one")
+        raise ValueError(
+            "`perturbation.place` lays the patch anywhere, and the scenes have placements for it: drop one"
+        )
     where: Any = placements if placements is not None else _corners(node.quad)
     if place is not None:
         where = place.quad((images.shape[2], images.shape[3]))
-    if node.width_mm is not None and not 0 < node.width_mm < math.inf:
-        raise ValueError(f"`perturbation.width_mm` must be a number of millimetres above 0; got {node.width_mm:g}")
-    colours, sheet = gamut(node.gamut), _card(node, size) if node.card else None
-    try:
-        return Patch(size, where, _start(node.start, size), _shape(node.shape), node.grey, colours, sheet)
-    except (ValueError, TypeError) as error:
-        raise ValueError(_named(str(error))) from None
+    given = {"size": size, "quad": where, "start_from": _start(node.start_from, size), "shape": _shape(node.shape)}
+    around = make(surrounding, node, "perturbation", size=size, group=tags(node) or 0)
+    return make(Patch, node, "perturbation", **given, gamut=gamut(node.gamut), surround=around)
 
 
-def tags(node: choices.Patch) -> int | None:
+def tags(node: PatchConfig) -> int | None:
     """Which fiducials its card carries, if it is seen with its card: the run must know them before it has a texture
-    that they could be taken from."""
-    return zlib.crc32(repr(node).encode()) % GROUPS if node.card else None
+    that they could be taken from. The text that is counted is that of the first release, so that printed cards keep
+    theirs."""
+    keys = ", ".join(f"{key.removesuffix('_from')}={value!r}" for key, value in vars(node).items())
+    return zlib.crc32(f"Patch({keys})".encode()) % GROUPS if node.card else None
 
 
-def _card(node: choices.Patch, size: tuple[int, int]) -> Surround:
-    """The printed card round the texture. Raises ValueError without a width in millimetres."""
-    if node.width_mm is None:
-        raise ValueError("`perturbation.card` needs perturbation.width_mm: how wide the patch will be printed")
-    made = card(node.width_mm, node.width_mm * size[0] / size[1], tags(node) or 0)
-    picture, top, left, times = surround(made, size)
+def surrounding(size: tuple[int, int], group: int, width_mm: float | None, card: bool) -> Surround | None:
+    """The printed card round the texture, where there is one. Raises ValueError without a width in millimetres."""
+    if width_mm is not None and not 0 < width_mm < math.inf:
+        raise ValueError(f"`width_mm` must be a number of millimetres above 0; got {width_mm:g}")
+    if not card:
+        return None
+    if width_mm is None:
+        raise ValueError("`card` needs `width_mm`: how wide the patch will be printed")
+    picture, top, left, times = surround(card_of(width_mm, width_mm * size[0] / size[1], group), size)
     return Surround(torch.from_numpy(picture).permute(2, 0, 1)[None].float() / 255, top, left, times)
 
 
-def texture_size(node: choices.Patch) -> tuple[int, int]:
+def made_size(node: PatchConfig) -> tuple[int, int]:
     """(height, width) of the texture. Raises ValueError."""
-    size = tuple(node.size)
-    if len(size) != 2 or not all(type(side) is int and 1 <= side <= LONGEST for side in size):
-        raise ValueError(
-            f"`perturbation.size` must be [height, width] in whole texels, each 1 to {LONGEST}; got {node.size}"
-        )
-    return size
-
-
-#: The most texels of a side; a print of a metre at 300 dpi has 11 811 dots.
-LONGEST = 2**14
+    return make(texture_size, node, "perturbation")
 
 
 def _corners(quad: Any) -> Any:
@@ -89,7 +85,9 @@ def _start(start: str, size: tuple[int, int]) -> Any:
     if start in ("grey", "noise"):
         return start
     if not Path(start).is_file():
-        raise FileNotFoundError(f"`perturbation.start` must be grey, noise, or a picture; there is none at {start!r}")
+        raise FileNotFoundError(
+            f"`perturbation.start_from` must be grey, noise, or a picture; there is none at {start!r}"
+        )
     return resize(load_image(start)[0][None], size, "pil_bicubic").clamp(0, 1)
 
 
@@ -98,11 +96,3 @@ def _shape(shape: Any) -> Any:
         return [tuple(map(float, corner)) for corner in shape] if isinstance(shape, list) else shape
     except (TypeError, ValueError):
         return shape  # refused where any other outline is
-
-
-def _named(message: str) -> str:
-    """With the key of the configuration, where the message has the argument's."""
-    for key in ("size", "quad", "shape", "start_from"):
-        if message.startswith(f"`{key}`"):
-            return message.replace(f"`{key}`", f"`perturbation.{key.removesuffix('_from')}`", 1)
-    return message

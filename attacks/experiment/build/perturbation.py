@@ -4,46 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
-from attacks.schema import groups as choices, patch as choices_physical, validate as schema
-from attacks.perturbations.ball import L2, Ball, Linf
 from attacks.data.images import load_image
 from attacks.eot.protocols import Perturbation
+from attacks.experiment.build.make import make
 from attacks.experiment.build.patch import patch
-from attacks.perturbations.universal import Universal
+from attacks.perturbations.ball import L2, Ball, Linf
 from attacks.perturbations.patch.placement import Placements
-from attacks.perturbations.subspace import Grey, Masked
 from attacks.perturbations.sparse import L0, L1
 from attacks.perturbations.spectral import LowFrequency, Smoothed
+from attacks.perturbations.subspace import Grey, Masked
+from attacks.perturbations.universal import Universal
+from attacks.schema import groups
+from attacks.schema import validate as schema
+from attacks.schema.patch import PatchConfig
 
-_BALLS: dict[str, Callable[[float], Ball]] = {"linf": Linf, "l2": L2, "l1": L1}
+BALLS: dict[str, type[Ball]] = {"linf": Linf, "l2": L2, "l1": L1, "l0": L0}
+#: Key -> the set round the ball that it asks for, from the inside out. A switch has no argument.
+WRAPPERS: dict[str, Callable[..., Any]] = {
+    "grey": Grey,
+    "keep": LowFrequency,
+    "mask": Masked,
+    "smooth": Smoothed,
+    "shared": Universal,
+}
 
 
 def perturb(
-    node: choices.Ball | choices_physical.Patch, images: Tensor, placements: Placements | None = None
+    node: groups.BallConfig | PatchConfig, images: Tensor, placements: Placements | None = None
 ) -> Perturbation:
     """The perturbation that a configuration names, for pictures (N,3,H,W), and the `placements` that they have for a
     patch. Raises ValueError or FileNotFoundError."""
-    if isinstance(node, choices_physical.Patch):
+    if isinstance(node, PatchConfig):
         return patch(node, images, placements)
     eps = schema.fraction(node.eps, "perturbation.eps")
-    if node.name == "l0":
-        if eps != int(eps):
-            raise ValueError(f"`perturbation.eps` of l0 is a whole number of pixels; got {node.eps}")
-        own: Ball = L0(int(eps))
-    else:
-        own = _BALLS[node.name](eps)
-    if node.grey:
-        own = Grey(own)
-    if node.keep is not None:
-        own = LowFrequency(own, node.keep)
-    if node.mask is not None:
-        own = Masked(own, _mask(node.mask, images))
-    if node.smooth is not None:
-        own = Smoothed(own, node.smooth)
-    return Universal(own) if node.shared else own
+    made: Any = make(BALLS[node.name], node, "perturbation", eps=eps)
+    for key, wrapper in WRAPPERS.items():
+        value = getattr(node, key)
+        if value is not None and value is not False:
+            given = {"mask": _mask(value, images)} if key == "mask" else {}
+            made = make(wrapper, node, "perturbation", inner=made, **given)
+    return made  # type: ignore[no-any-return]
 
 
 def _mask(path: str, images: Tensor) -> Tensor:

@@ -11,8 +11,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import configs
-from attacks.schema import groups as choices
+from attacks.experiment.build.make import make
+from attacks.schema import groups
 from attacks.schema.presets import is_path, read
+from attacks.schema.suggestions import closest
 from attacks.schema.validate import printable
 from transforms import Compose, Stage
 from transforms.ranges import is_number
@@ -21,15 +23,14 @@ from transforms.registry import STAGES
 CONFIGS = Path(configs.__file__).parent
 
 
-def pipeline(node: choices.Views) -> Compose:
+def pipeline(node: groups.ViewsConfig) -> Compose:
     """The pipeline that a configuration names. Raises ValueError with the place of what is wrong."""
     value = tuple(node.value) if isinstance(node.value, list) else node.value
     if not all(map(_shade, value if isinstance(value, tuple) else (value,))) or value == ():
         raise ValueError(
             f"`transforms.value` must be a number in [0, 1], or a list of one for each channel; got {value!r}"
         )
-    made = stages(node.stages, "transforms.stages")
-    return Compose(made, node.kernel, node.border, value, node.antialias, node.deterministic)  # type: ignore[arg-type]
+    return make(Compose, node, "transforms", stages=stages(node.stages, "transforms.stages"), value=value)
 
 
 def stages(node: Any, path: str) -> list[Stage]:
@@ -43,7 +44,7 @@ def stages(node: Any, path: str) -> list[Stage]:
 def _stage(label: str, arguments: Any, path: str) -> Stage:
     name = re.sub(r"\d+$", "", label)
     if name not in STAGES:
-        raise ValueError(f"`{printable(path)}` is unknown: stages are {', '.join(STAGES)}")
+        raise ValueError(f"`{printable(path)}` is unknown: stages are {', '.join(STAGES)}{closest(name, STAGES)}")
     if not isinstance(arguments, dict):
         raise ValueError(f"`{path}` must map arguments to values, such as {{degrees: 20}}; got {arguments!r}")
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
@@ -52,7 +53,9 @@ def _stage(label: str, arguments: Any, path: str) -> Stage:
         known[known.index("stage")] = "stages"
     for key in given:
         if key not in known:
-            raise ValueError(f"unknown key `{path}.{printable(key)}`: known here are {', '.join(known)}")
+            raise ValueError(
+                f"unknown key `{path}.{printable(key)}`: known here are {', '.join(known)}{closest(str(key), known)}"
+            )
     try:
         if "stages" in known:
             inner = stages(given.pop("stages", {}), f"{path}.stages")
@@ -81,7 +84,7 @@ def preset(name: str) -> Compose:
             raise ValueError(f"`transforms` must be one of {', '.join(known)}, or a YAML file; got {name!r}")
     path = Path(name) if is_path(name) else CONFIGS / "transforms" / f"{name}.yaml"
     try:
-        made: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(choices.Views), _merged(path)))
+        made: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(groups.ViewsConfig), _merged(path)))
     except OmegaConfBaseException as error:
         raise ValueError(f"preset `{path}`: {str(error).splitlines()[0]}") from None
     return pipeline(made)

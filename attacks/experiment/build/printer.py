@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from attacks.schema import patch as choices
-from attacks.perturbations.patch.colour_profiles import read_colour_map
-from attacks.experiment.build.pipeline import stages
-from transforms import Stage
-from transforms.colour.lut import ColourMap
+from collections.abc import Sequence
 from dataclasses import replace
-from transforms import Compose, OnLayers, Placement
+from typing import Any
+
+from attacks.experiment.build.make import make
+from attacks.experiment.build.pipeline import stages as made_stages
+from attacks.perturbations.patch.colour_profiles import read_colour_map
+from attacks.schema.patch import PatchConfig, PrinterConfig
+from attacks.schema.suggestions import closest
+from transforms import Compose, OnLayers, Placement, Stage
+from transforms.colour.lut import ColourMap
 
 #: What happens to a print by itself: the printer's errors of colour and sharpness, and the light on the sheet.
 PRINT = (
@@ -30,7 +34,12 @@ PRINT = (
 PAPER = ("cylinder", "thin_plate")
 
 
-def printed(node: choices.Printer) -> list[Stage]:
+def printed(node: PrinterConfig) -> list[Stage]:
+    """What a printer does to a texture and its sheet, as a configuration names it: see `sheet`."""
+    return make(sheet, node, "printer")
+
+
+def sheet(colour: str, intent: str, stages: dict[str, Any]) -> list[Stage]:
     """What a printer does to the colours of a texture, and what happens to the sheet: its map of colours first, then
     the stages in their order.
 
@@ -38,9 +47,9 @@ def printed(node: choices.Printer) -> list[Stage]:
         ValueError, FileNotFoundError: in one line; also for a stage that is not of a sheet, and for one that changes
             colours after one that bends.
     """
-    made = stages(node.stages, "printer.stages")  # first says what is no stage at all
+    made = made_stages(stages, "printer.stages")  # first says what is no stage at all
     bent = ""
-    for label in node.stages:
+    for label in stages:
         name = re.sub(r"\d+$", "", str(label))
         if name in PAPER:
             bent = str(label)
@@ -52,19 +61,19 @@ def printed(node: choices.Printer) -> list[Stage]:
                 f"`printer.stages.{label}` is of a camera, not of a sheet (put it into transforms.stages); a sheet "
                 f"has {known}"
             )
-    lut = read_colour_map(node.colour, node.intent)
-    return made if lut is None else [ColourMap(lut, node.colour), *made]
+    lut = read_colour_map(colour, intent)
+    return made if lut is None else [ColourMap(lut, colour), *made]
 
 
 #: Keys of `perturbation.place`.
 PLACE = ("scale", "degrees", "x", "y")
 
 
-def laid(transforms: Compose, printer: choices.Printer, node: object) -> Compose:
+def laid(transforms: Compose, printer: PrinterConfig, node: object) -> Compose:
     """The pipeline with what the printer does to the patch, and where it lies, before the camera. Raises ValueError
     for a printer without a patch to print."""
     stages = printed(printer)
-    if not isinstance(node, choices.Patch):
+    if not isinstance(node, PatchConfig):
         if stages:
             own = f"printer={printer.name}" if printer.name != "none" else "printer.colour"
             raise ValueError(
@@ -77,17 +86,23 @@ def laid(transforms: Compose, printer: choices.Printer, node: object) -> Compose
     return replace(transforms, stages=(OnLayers(stages, place), *transforms.stages))
 
 
-def anywhere(node: choices.Patch) -> Placement | None:
+def anywhere(node: PatchConfig) -> Placement | None:
     """The ranges in which a patch lies, or None for one that stays at its quad. Raises ValueError in one line."""
-    if not node.place or len(node.size) != 2 or min(node.size) < 1:  # such a size is refused with the texture
+    return make(placed, node, "perturbation")
+
+
+def placed(size: Sequence[int], place: dict[str, Any]) -> Placement | None:
+    """The ranges in which a texture of a size lies, or None where no key of `PLACE` is given."""
+    if not place or len(size) != 2 or min(size) < 1:  # such a size is refused with the texture
         return None
-    for key in node.place:
+    for key in place:
         if key not in PLACE:
-            raise ValueError(f"unknown key `perturbation.place.{key}`: known here are {', '.join(PLACE)}")
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in node.place.items()}
-    height, width = node.size
+            raise ValueError(
+                f"unknown key `perturbation.place.{key}`: known here are {', '.join(PLACE)}{closest(key, PLACE)}"
+            )
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in place.items()}
     try:
-        return Placement(**given, aspect=width / height)
+        return Placement(**given, aspect=size[1] / size[0])
     except (TypeError, ValueError) as error:
         raise ValueError(f"`perturbation.place`: {error}") from None
 

@@ -21,7 +21,9 @@ Start = Literal["grey", "noise"]
 #: rectangle, ellipse, circle; a polygon; or the path of a picture (see `attacks.perturbations.patch.shape.alpha_of`).
 Shape = str | Sequence[Sequence[float]]
 #: In the middle of the picture.
-CENTRE: Quad = ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75))
+CENTRE: Quad = ((0.3, 0.3), (0.7, 0.3), (0.7, 0.7), (0.3, 0.7))
+#: The most texels of a side; a print of a metre at 300 dpi has 11 811 dots.
+LONGEST = 2**14
 
 
 class Colours(Protocol):
@@ -50,7 +52,7 @@ class Patch(PerturbationSet):
         surround: what is printed round it.
     """
 
-    size: tuple[int, int]
+    size: tuple[int, int] = (48, 48)
     quad: Quad | Tensor | Placements = CENTRE
     start_from: Start | Tensor = "grey"
     shape: Shape = "rectangle"
@@ -67,8 +69,7 @@ class Patch(PerturbationSet):
     random_start: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if len(self.size) != 2 or not all(type(side) is int and side >= 1 for side in self.size):
-            raise ValueError(f"`size` must be (height, width) in whole texels, at least 1; got {self.size}")
+        object.__setattr__(self, "size", texture_size(self.size))
         if isinstance(self.start_from, Tensor):
             self._check_image(self.start_from)
         elif self.start_from not in get_args(Start):
@@ -207,3 +208,10 @@ class Patch(PerturbationSet):
                 f"`start_from` must be an image (C,{self.size[0]},{self.size[1]}) in [0,1], as large as `size`; got "
                 f"{image.dtype} of shape {tuple(image.shape)}"
             )
+
+
+def texture_size(size: Sequence[int]) -> tuple[int, int]:
+    """(height, width) in texels. Raises ValueError for anything else."""
+    if len(size) != 2 or not all(type(side) is int and 1 <= side <= LONGEST for side in size):
+        raise ValueError(f"`size` must be (height, width) in whole texels, each 1 to {LONGEST}; got {size}")
+    return size[0], size[1]

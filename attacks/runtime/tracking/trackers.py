@@ -12,10 +12,10 @@ from typing import Any
 from attacks.runtime.tracking.adapters import MLflow, TensorBoard, WandB
 from attacks.runtime.tracking.events import JsonLines
 from attacks.runtime.tracking.protocol import Tracker, Values
-from attacks.schema import tracker as schema
 from attacks.schema.secrets import masked, refuse_credentials
+from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, TensorBoardConfig, WandBConfig
 
-Node = schema.NoTracker | schema.TensorBoard | schema.MLflow | schema.WandB
+Node = NoTrackerConfig | TensorBoardConfig | MLflowConfig | WandBConfig
 
 #: Files of the run directory that are logged at its end, where they exist.
 PAGES = ("views.png", "report.html")
@@ -84,11 +84,11 @@ def tracker(node: Node, out: Path, run_name: str, config: Mapping[str, Any]) -> 
     shown = {key: value for key, value in config.items() if key != "tracker"}
     others: dict[str, Tracker] = {}
     try:
-        if isinstance(node, schema.TensorBoard):
+        if isinstance(node, TensorBoardConfig):
             others[node.name] = TensorBoard(out, shown)
-        elif isinstance(node, schema.MLflow):
+        elif isinstance(node, MLflowConfig):
             others[node.name] = MLflow(node.uri, node.experiment, out, run_name, shown)
-        elif isinstance(node, schema.WandB):
+        elif isinstance(node, WandBConfig):
             others[node.name] = WandB(node.mode, node.project, out, run_name, shown)
     except ValueError:
         raise
@@ -103,9 +103,9 @@ def tracker(node: Node, out: Path, run_name: str, config: Mapping[str, Any]) -> 
 
 def check(node: Node) -> None:
     """Raise ValueError for a store or a mode that no tracker supports."""
-    if isinstance(node, schema.WandB) and node.mode not in ("offline", "online"):  # others ask at the terminal
+    if isinstance(node, WandBConfig) and node.mode not in ("offline", "online"):  # others ask at the terminal
         raise ValueError(f"`tracker.mode` must be one of offline, online; got {node.mode!r}")
-    if not isinstance(node, schema.MLflow) or node.uri is None:
+    if not isinstance(node, MLflowConfig) or node.uri is None:
         return
     scheme, _, rest = node.uri.partition("://")
     if scheme not in ("sqlite", "http", "https") or not rest.strip("/"):

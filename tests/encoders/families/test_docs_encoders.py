@@ -108,10 +108,10 @@ def test_the_command_runs(command, tiny, place, monkeypatch, capsys):
 
 
 def test_there_is_a_command_for_every_family():
-    from attacks.schema.encoder import ENCODERS
+    from attacks.schema.groups import CHOICES
 
     named = {re.search(r"encoder=(\w+)", command)[1] for command in COMMANDS}
-    assert named == set(ENCODERS)
+    assert named == set(CHOICES["encoder"])
 
 
 def test_the_models_that_are_named_exist():

@@ -8,13 +8,14 @@ from torch import nn
 from attacks import EOT, PGD, Away, attack, bank, load_encoder, solve
 from attacks.data.gallery import tiles
 from attacks.experiment.build.pipeline import preset
-from attacks.perturbations.patch.patch import CENTRE, Patch
+from attacks.perturbations.patch.patch import Patch
 from attacks.solvers.solver import pictures
 from transforms import Affine, Compose, Perspective
 from transforms.compose import view
 
 double = torch.float64
 #: On the whole pixels 4..12 across and 2..8 down of a picture of 12 x 16.
+MIDDLE = ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75))
 QUAD = ((4 / 16, 2 / 12), (12 / 16, 2 / 12), (12 / 16, 8 / 12), (4 / 16, 8 / 12))
 
 
@@ -146,7 +147,7 @@ def test_a_patch_is_optimised_through_camera_views():
     encoder, photos, views = load_encoder(), tiles(96).images[::80][:2], preset("camera")
     with torch.no_grad():
         anchor = encoder(photos)
-    patch = Patch((24, 24), CENTRE)
+    patch = Patch((24, 24), MIDDLE)
     parts = {"encoder": encoder, "objective": Away(), "perturbation": patch, "optimiser": PGD()}
     best = solve(photos, anchor, eot=EOT(views, n=4), steps=30, **parts)
     assert best.delta.shape == (1, 3, 24, 24)

@@ -10,7 +10,8 @@ from attacks.experiment.build.pipeline import CONFIGS
 from attacks.experiment.build.printer import PAPER, PRINT, fixed, printed
 from attacks.perturbations.patch.inks import generic
 from attacks.schema import validate as schema
-from attacks.schema.patch import PRINTERS, Printer
+from attacks.schema.groups import CHOICES
+from attacks.schema.patch import PrinterConfig
 from tests.schema.test_configs import composed
 from transforms import Affine, Compose, Exposure, OnLayers, Placement
 from transforms.colour.lut import ColourMap, apply_lut
@@ -18,7 +19,7 @@ from transforms.compose import Geometry
 from transforms.registry import STAGES
 
 
-@pytest.mark.parametrize("name", PRINTERS)
+@pytest.mark.parametrize("name", CHOICES["printer"])
 def test_a_printer_prints_any_texture_with_a_gradient(name):
     run = schema.validate(composed("config=patch", f"printer={name}"))
     sheet = Compose(printed(run.printer))
@@ -30,12 +31,12 @@ def test_a_printer_prints_any_texture_with_a_gradient(name):
 
 
 def test_what_is_printed_as_the_file_says_has_no_stages():
-    assert printed(Printer("none")) == []
+    assert printed(PrinterConfig("none")) == []
 
 
 def test_the_colours_come_first_then_the_light_then_the_paper():
     first, light, bend = printed(
-        Printer("x", "generic", "relative", {"exposure": {"stops": 1}, "cylinder": {"arc": 30}})
+        PrinterConfig("x", "generic", "relative", {"exposure": {"stops": 1}, "cylinder": {"arc": 30}})
     )
     assert isinstance(first, ColourMap) and isinstance(light, Exposure) and isinstance(bend, Geometry)
     texture = torch.rand(1, 3, 8, 8)
@@ -44,7 +45,7 @@ def test_the_colours_come_first_then_the_light_then_the_paper():
 
 def test_every_stage_is_of_the_sheet_or_refused():
     for name, stage in STAGES.items():
-        given = Printer("x", stages={name: {"stages": {"hue": {}}} if name in ("sometimes", "one_of") else {}})
+        given = PrinterConfig("x", stages={name: {"stages": {"hue": {}}} if name in ("sometimes", "one_of") else {}})
         if name in PRINT or name in PAPER:
             (made,) = printed(given)
             assert type(made) is stage
@@ -65,12 +66,12 @@ def test_every_stage_is_of_the_sheet_or_refused():
 )
 def test_wrong_stages_are_named(stages, said):
     with pytest.raises(ValueError, match=said):
-        printed(Printer("x", stages=stages))
+        printed(PrinterConfig("x", stages=stages))
 
 
 def test_a_wrong_colour_is_named():
     with pytest.raises(ValueError, match=r"`printer\.colour` must be ideal, generic"):
-        printed(Printer("x", "cmyk"))
+        printed(PrinterConfig("x", "cmyk"))
 
 
 def test_paper_is_the_generic_printer_and_a_bend():
@@ -84,7 +85,7 @@ def test_paper_is_the_generic_printer_and_a_bend():
 
 
 def test_the_colours_of_a_printer_are_named_without_their_numbers():
-    assert re.fullmatch(r"ColourMap\(name='generic'\)", repr(printed(Printer("x", "generic"))[0]))
+    assert re.fullmatch(r"ColourMap\(name='generic'\)", repr(printed(PrinterConfig("x", "generic"))[0]))
 
 
 def test_an_attack_that_ignores_the_views_knows_the_printer_and_nothing_that_varies():

@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 
 from attacks.runtime.tracking import tracker
-from attacks.schema.tracker import MLflow, TensorBoard, WandB
 
 pytestmark = [
     pytest.mark.trackers,
@@ -72,7 +71,7 @@ def no_secret(folder):
 
 
 def test_tensorboard(alone):
-    out = log_run(TensorBoard(), alone / "run")
+    out = log_run(TensorBoardConfig(), alone / "run")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = EventAccumulator(str(out / "tensorboard"))
@@ -87,8 +86,8 @@ def test_tensorboard(alone):
 
 
 def test_mlflow(alone):
-    out = log_run(MLflow(experiment="cite"), alone / "Läufe 100% #1" / "run")
-    log_run(MLflow(experiment="cite"), out.parent / "second", failed=True)  # the same store
+    out = log_run(MLflowConfig(experiment="cite"), alone / "Läufe 100% #1" / "run")
+    log_run(MLflowConfig(experiment="cite"), out.parent / "second", failed=True)  # the same store
     import mlflow
 
     assert {path.name for path in out.parent.iterdir()} == {"run", "second", "mlflow.db", "mlflow-artifacts"}
@@ -112,7 +111,7 @@ def test_mlflow(alone):
 def test_wandb(alone):
     import wandb
 
-    out = log_run(WandB(mode="offline", project="cite"), alone / "run")
+    out = log_run(WandBConfig(mode="offline", project="cite"), alone / "run")
     (folder,) = (out / "wandb").glob("offline-run-*")
     assert (folder / "files" / "report.html").read_text() == "a page"
     (log,) = folder.glob("run-*.wandb")
@@ -186,7 +185,9 @@ def test_a_server_that_goes_away_costs_a_warning_and_seconds(tmp_path, capsys, m
     server = HTTPServer(("127.0.0.1", 0), Server)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    found = tracker(MLflow(uri=f"http://127.0.0.1:{server.server_port}", experiment="x"), tmp_path, "run", CONFIG)
+    found = tracker(
+        MLflowConfig(uri=f"http://127.0.0.1:{server.server_port}", experiment="x"), tmp_path, "run", CONFIG
+    )
     server.shutdown()
     server.server_close()
     began = time.perf_counter()
@@ -201,14 +202,14 @@ def test_a_server_that_goes_away_costs_a_warning_and_seconds(tmp_path, capsys, m
 def test_a_server_that_is_not_there_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
     with pytest.raises(ValueError, match="`tracker=mlflow` could not be started"):
-        tracker(MLflow(uri="http://127.0.0.1:9", experiment="x"), tmp_path, "run", CONFIG)
+        tracker(MLflowConfig(uri="http://127.0.0.1:9", experiment="x"), tmp_path, "run", CONFIG)
     assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_said_on_the_way(tmp_path):
     code = (
         "import pathlib, sys\nfrom attacks.runtime.tracking import tracker\nfrom attacks.schema.tracker import *\n"
-        "for node in (TensorBoard(), MLflow(experiment='x'), WandB(mode='offline', project='x')):\n"
+        "for node in (TensorBoardConfig(), MLflowConfig(experiment='x'), WandBConfig(mode='offline', project='x')):\n"
         "    out = pathlib.Path(sys.argv[1]) / node.name\n    out.mkdir()\n"
         "    (out / 'report.html').write_text('a page')\n"
         "    with tracker(node, out, 'run', {}) as found:\n"

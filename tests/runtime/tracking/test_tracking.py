@@ -10,7 +10,8 @@ import pytest
 from attacks.runtime.tracking import Trackers, log_end, log_step, refuse_unasked, tracker
 from attacks.runtime.tracking.adapters import leaves
 from attacks.runtime.tracking.events import JsonLines
-from attacks.schema.tracker import TRACKERS, MLflow, NoTracker, WandB
+from attacks.schema.groups import CHOICES
+from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, WandBConfig
 
 CONFIG = {"seed": 0, "tracker": {"name": "none"}}
 
@@ -127,7 +128,7 @@ def test_all_are_closed_when_the_run_fails(tmp_path):
 def test_a_file_of_lines_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "events.jsonl").mkdir()
     with pytest.raises(OSError):
-        tracker(NoTracker(), tmp_path, "run", CONFIG)
+        tracker(NoTrackerConfig(), tmp_path, "run", CONFIG)
     lines = Recorder(failing="scalars")
     with pytest.raises(ConnectionError):
         Trackers(lines).log_scalars(0, {})
@@ -139,7 +140,7 @@ def test_a_file_of_lines_that_cannot_be_written_is_an_error(tmp_path):
 def test_a_missing_library_is_one_line_that_installs_it(tmp_path, monkeypatch, name, package):
     for module in (package, "torch.utils.tensorboard", "sqlalchemy", "mlflow.entities"):
         monkeypatch.setitem(sys.modules, module, None)
-    node = TRACKERS[name]()
+    node = CHOICES["tracker"][name]()
     vars(node).update(experiment="x", project="x", mode="offline", uri=None)
     with pytest.raises(ValueError, match=rf'pip install "viewproof\[{name}\]"') as error:
         tracker(node, tmp_path, "run", CONFIG)
@@ -160,10 +161,10 @@ def test_no_library_is_imported_unasked():
 @pytest.mark.parametrize(
     ("node", "word"),
     [
-        (MLflow(uri="file:///tmp/runs", experiment="x"), "deprecated"),
-        (MLflow(uri="mlruns", experiment="x"), "sqlite:///FILE"),
-        (MLflow(uri="https://me:secret@host/x", experiment="x"), "MLFLOW_TRACKING_PASSWORD"),
-        (WandB(mode="shared", project="x"), "offline, online"),
+        (MLflowConfig(uri="file:///tmp/runs", experiment="x"), "deprecated"),
+        (MLflowConfig(uri="mlruns", experiment="x"), "sqlite:///FILE"),
+        (MLflowConfig(uri="https://me:secret@host/x", experiment="x"), "MLFLOW_TRACKING_PASSWORD"),
+        (WandBConfig(mode="shared", project="x"), "offline, online"),
     ],
 )
 def test_what_no_tracker_can_do_is_refused_before_anything_is_written(tmp_path, node, word):
@@ -175,9 +176,9 @@ def test_what_no_tracker_can_do_is_refused_before_anything_is_written(tmp_path, 
 @pytest.mark.parametrize(
     ("node", "word"),
     [
-        (WandB(mode="online", project="x"), "tracker.mode=online"),
-        (MLflow(uri="https://host", experiment="x"), "tracker.uri=https://host"),
-        (MLflow(uri="sqlite:////tmp/a.db", experiment="x"), "tracker.uri=sqlite:////tmp/a.db"),
+        (WandBConfig(mode="online", project="x"), "tracker.mode=online"),
+        (MLflowConfig(uri="https://host", experiment="x"), "tracker.uri=https://host"),
+        (MLflowConfig(uri="sqlite:////tmp/a.db", experiment="x"), "tracker.uri=sqlite:////tmp/a.db"),
     ],
 )
 def test_only_the_person_can_send_a_run_over_the_network(node, word):
@@ -185,7 +186,11 @@ def test_only_the_person_can_send_a_run_over_the_network(node, word):
         with pytest.raises(ValueError, match="command line"):
             refuse_unasked(node, overrides)
     refuse_unasked(node, [word])
-    for local in (NoTracker(), WandB(mode="offline", project="x"), MLflow(uri=None, experiment="x")):
+    for local in (
+        NoTrackerConfig(),
+        WandBConfig(mode="offline", project="x"),
+        MLflowConfig(uri=None, experiment="x"),
+    ):
         refuse_unasked(local, [])
 
 

@@ -1,0 +1,101 @@
+"""Which part takes the keys of a choice: the only place that knows which class a name stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attacks.encoders.engine.decision import Decision
+from attacks.encoders.features import featured
+from attacks.encoders.loading import FAMILIES, Defended, Stochastic, load_encoder
+from attacks.encoders.request import Request
+from attacks.eot import risk
+from attacks.eot.adaptive import Adaptive
+from attacks.experiment.build.data import targeted
+from attacks.experiment.build.make import make
+from attacks.experiment.build.objective import anchored, mixed, weighted
+from attacks.experiment.build.patch import surrounding
+from attacks.experiment.build.perturbation import BALLS, WRAPPERS
+from attacks.experiment.build.printer import placed, sheet
+from attacks.objectives import penalties
+from attacks.objectives.bits import Bits
+from attacks.objectives.embedding import Away, Toward
+from attacks.objectives.printability import NonPrintability
+from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet, Verification
+from attacks.optimisers.apgd import APGD
+from attacks.optimisers.gradient import PGD, SGD, Adam
+from attacks.optimisers.square import Square
+from attacks.optimisers.wiener import Wiener
+from attacks.perturbations.patch.patch import Patch
+from attacks.runtime.tracking.adapters import MLflow, TensorBoard, WandB
+from attacks.schema import groups
+from transforms import Antithetic, Compose, Fixed, Grid, Latin, Sobol, Uniform
+
+Part = Callable[..., Any]
+_ENCODER = (featured, ("stochastic", Stochastic))
+#: Group -> choice -> what takes its keys: a class or function with arguments of the same names, or a key and what it
+#: switches on or hands its value to. A schema stands for itself where the run reads its keys.
+PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
+    "attack": {"single": (Adaptive, groups.SingleConfig), "suite": (groups.SuiteConfig,)},
+    "encoder": {
+        **dict.fromkeys(FAMILIES, (Request, *_ENCODER)),
+        **dict.fromkeys(("pocket", "phash"), (load_encoder, *_ENCODER)),
+    },
+    "defence": dict.fromkeys(groups.CHOICES["defence"], (Defended,)),
+    "objective": {
+        "away": (Away, anchored),
+        "toward": (targeted, Toward),
+        "retrieval": (Retrieval,),
+        "triplet": (targeted, Triplet),
+        "infonce": (InfoNCE, targeted),
+        "verification": (Verification,),
+        "layers": (weighted, Away, anchored),
+        "mixed": (mixed,),
+        "bits": (Bits,),
+    },
+    "perturbation": {
+        **{name: (ball, *WRAPPERS.items()) for name, ball in BALLS.items()},
+        "patch": (Patch, placed, surrounding),
+    },
+    "printer": dict.fromkeys(groups.CHOICES["printer"], (sheet,)),
+    "optimiser": {
+        "wiener": (Wiener,),
+        "pgd": (PGD,),
+        "sgd": (SGD,),
+        "adam": (Adam,),
+        "apgd": (APGD,),
+        "square": (Square,),
+    },
+    "draws": {
+        "sobol": (Sobol,),
+        "uniform": (Uniform,),
+        "antithetic": (Antithetic,),
+        "latin": (Latin,),
+        "fixed": (Fixed,),
+        "grid": (Grid,),
+    },
+    "risk": {
+        "mean": (risk.Mean,),
+        "cvar": (risk.CVaR,),
+        "worst_of": (risk.WorstOf,),
+        "softmax": (risk.SoftMax,),
+    },
+    "penalty": {
+        "none": (),
+        "tv": (penalties.TotalVariation,),
+        "ssim": (penalties.SSIM,),
+        "lpips": (penalties.LPIPS,),
+        "nps": (NonPrintability,),
+    },
+    **{group: {name: (schema,) for name, schema in groups.CHOICES[group].items()} for group in ("sanity", "data")},
+    "engine": {"auto": (groups.EngineConfig,), "fixed": (Decision, groups.CHOICES["engine"]["fixed"])},
+    "tracker": {"none": (), "tensorboard": (TensorBoard,), "mlflow": (MLflow,), "wandb": (WandB,)},
+    "transforms": {"": (Compose,)},
+}
+
+
+def named(group: str, node: Any) -> Any:
+    """The part that is all of its group: an optimiser, a risk, the draws, a penalty. Raises ValueError."""
+    (part,) = PARTS[group][node.name]
+    assert callable(part)
+    return make(part, node, group)

@@ -1,0 +1,88 @@
+"""How a key of a configuration is declared: its default, its meaning, its range and its paper, in one place."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import MISSING as NO_DEFAULT
+from dataclasses import field, fields, make_dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from omegaconf import MISSING
+
+#: The largest count that a configuration may hold: no machine finishes more.
+MOST = 10**9
+
+
+class Option(NamedTuple):
+    """A key as documentation shows it. `least` is the smallest value of a number that no part checks."""
+
+    key: str
+    type: str
+    default: Any
+    meaning: str
+    range: str
+    paper: str
+    least: float | None
+
+
+def option(
+    default: Any,
+    meaning: str = "",
+    *,
+    range: str = "",  # noqa: A002
+    paper: str = "",
+    least: float | None = None,
+) -> Any:
+    """A field of a schema.
+
+    Args:
+        default: `MISSING` for a key that has to be given.
+        meaning: one line.
+        range: the values that are allowed, as text; the part that takes the value checks them.
+        paper: where the value or the method comes from.
+        least: of a number that the run itself reads: it must lie in [least, MOST].
+    """
+    limit = range or ("" if least is None else f"at least {least:g}")
+    metadata = {"meaning": meaning, "range": limit, "paper": paper, "least": least}
+    if isinstance(default, list | dict):
+        return field(default_factory=partial(copy.deepcopy, default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def derived(base: type, name: str, about: str, **defaults: Any) -> type:
+    """A choice with the keys of `base`, a name and a description of its own, and some other defaults."""
+    changed: list[tuple[str, Any, Any]] = [("name", str, name)]
+    for item in fields(base):
+        if item.name in defaults:
+            words = {key: item.metadata[key] for key in ("meaning", "range", "paper", "least")}
+            changed.append((item.name, item.type, option(defaults[item.name], **words)))
+    return make_dataclass(name, changed, bases=(base,), namespace={"__doc__": about, "__module__": base.__module__})
+
+
+def options(schema: type) -> list[Option]:
+    """The keys of a schema in order, without `name` and without keys that are themselves schemas."""
+    made = []
+    for item in fields(schema):
+        if item.name == "name" or "meaning" not in item.metadata:
+            continue
+        default = item.default if item.default_factory is NO_DEFAULT else item.default_factory()
+        made.append(Option(item.name, _type(item.type), default, **item.metadata))
+    return made
+
+
+def refuse_out_of_range(node: Any, prefix: str) -> None:
+    """Raise ValueError, with the key, for a number of a node that is out of its declared range."""
+    for item in options(type(node)):
+        value = getattr(node, item.key)
+        if item.least is not None and value is not None and not item.least <= value <= MOST:
+            limit = f"at most {MOST:,}" if value > MOST else f"at least {item.least:g}"
+            raise ValueError(f"`{prefix}{item.key}` must be {limit}; got {value}")
+
+
+def _type(annotation: Any) -> str:
+    text = annotation if isinstance(annotation, str) else annotation.__name__
+    return text.replace("dict[str, Any]", "mapping").replace("list[Any]", "list").replace("Any", "any")
+
+
+__all__ = ["MISSING", "MOST", "Option", "derived", "option", "options", "refuse_out_of_range"]

@@ -1,0 +1,130 @@
+"""The keys of a configuration as documentation: `python -m attacks.schema.reference > docs/configuration.md`, and
+what `--help` prints. Both are written from the declarations. No torch."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import configs
+from attacks.schema.groups import CHOICES, FILES, OPEN
+from attacks.schema.options import MISSING, Option, options
+from attacks.schema.run import OF_THE_RUN
+from attacks.schema.suggestions import choices
+
+FOLDER = Path(configs.__file__).parent
+HEAD = """# Configuration
+
+Every key that a preset or the command line may set (`python -m attacks.run config=NAME KEY=VALUE GROUP=CHOICE`).
+A group takes one of its choices; the first table of a group lists them, the others their keys. This page is written
+by `python -m attacks.schema.reference` from the declarations in [attacks/schema](../attacks/schema).
+"""
+EXAMPLES = """Run an experiment:   python -m attacks.run config=quickstart
+Change a value:      python -m attacks.run config=quickstart perturbation.eps=8/255 attack.steps=200
+Your own pictures:   python -m attacks.run config=quickstart data=folder data.path=my/pictures
+Your own preset:     python -m attacks.run config=./mine.yaml
+Sweep:               python -m attacks.run -m config=quickstart perturbation.eps=4/255,8/255
+Go on after a stop:  python -m attacks.run resume=outputs/DATE/RUN
+Print a preset:      python -m attacks.run config=quickstart --cfg job"""
+
+
+def page() -> str:
+    """docs/configuration.md."""
+    parts = [HEAD.rstrip()]
+    for prefix, schema in OF_THE_RUN.items():
+        parts += [f"\n## {prefix[:-1] or 'run'}\n", f"{_about(schema)}\n", *_table(prefix, options(schema))]
+    parts += ["\n## config\n", "Presets: each changes what it names and leaves the rest.\n", *_choices("config")]
+    for group in (*CHOICES, *OPEN):
+        parts += [f"\n## {group}\n", *_choices(group)]
+        for schema, names in _schemas(group):
+            if options(schema):
+                title = "every choice" if group in FILES else ", ".join(names)
+                parts += [f"\n{title}:\n", *_table(f"{group}.", options(schema))]
+    return "\n".join(parts) + "\n"
+
+
+def usage(words: Iterable[str] = ()) -> str:
+    """What `--help` prints: the groups, and the keys of the choices that the `words` make, else of the defaults."""
+    chosen = defaults() | dict(word.split("=", 1) for word in words if word.partition("=")[0] in choices())
+    lines = ["Viewproof: perturbations that keep fooling an image encoder under every view a camera may take.", ""]
+    lines += ["Groups, as GROUP=CHOICE (in brackets: the choice whose keys are listed):"]
+    for group, names in choices().items():
+        lines.append(f"  {group}: {', '.join(f'[{name}]' if name == chosen.get(group) else name for name in names)}")
+    lines += ["", "Keys, as KEY=VALUE (of other choices: --help GROUP=CHOICE; all of them: docs/configuration.md):"]
+    for group, name in chosen.items():
+        chosen_schema = OPEN.get(group) or CHOICES.get(group, {}).get(name)
+        lines += [_line(f"{group}.", item) for item in (options(chosen_schema) if chosen_schema else ())]
+    for prefix, schema in OF_THE_RUN.items():
+        lines += [_line(prefix, item) for item in options(schema)]
+    return "\n".join([*lines, "", EXAMPLES])
+
+
+def defaults() -> dict[str, str]:
+    """Group -> the choice that is made where nothing else is named, from configs/run.yaml."""
+    entries: list[Any] = yaml.safe_load((FOLDER / "run.yaml").read_text())["defaults"]
+    made = [next(iter(entry.items())) for entry in entries if isinstance(entry, dict)]
+    return {group: name for group, name in made if group != "config"}
+
+
+def _choices(group: str) -> Iterator[str]:
+    yield from ("| choice | what |", "|---|---|")
+    for name in choices()[group]:
+        about = _about(CHOICES[group][name]) if group in CHOICES and group not in FILES else _comment(group, name)
+        yield f"| `{name}`{' (default)' if defaults().get(group) == name else ''} | {_cell(about)} |"
+
+
+def _schemas(group: str) -> Iterator[tuple[type, list[str]]]:
+    """Each schema of a group once, with the choices that have it; for those with the same keys and defaults too."""
+    made: list[tuple[type, list[str]]] = []
+    for name, schema in CHOICES.get(group, {group: OPEN.get(group)}).items():
+        assert schema is not None
+        same = next((names for other, names in made if options(other) == options(schema)), None)
+        if same is None:
+            made.append((schema, [name]))
+        else:
+            same.append(name)
+    yield from made
+
+
+def _table(prefix: str, rows: list[Option]) -> Iterator[str]:
+    yield from ("| key | type | default | range | meaning | paper |", "|---|---|---|---|---|---|")
+    for item in rows:
+        cells = [f"`{prefix}{item.key}`", item.type, f"`{_default(item)}`", item.range, item.meaning, item.paper]
+        yield f"| {' | '.join(map(_cell, cells))} |"
+
+
+def _line(prefix: str, item: Option) -> str:
+    about = "; ".join(text for text in (item.meaning, item.range) if text)
+    return f"  {f'{prefix}{item.key}={_default(item)}':34} {about}".rstrip()
+
+
+def _default(item: Option) -> str:
+    if item.default == MISSING:
+        return "???"
+    return item.default if isinstance(item.default, str) else json.dumps(item.default)
+
+
+def _about(schema: type) -> str:
+    return " ".join((inspect.getdoc(schema) or "").split())
+
+
+def _comment(group: str, name: str) -> str:
+    """The first sentence of the comment at the head of a YAML file."""
+    lines = (FOLDER / group / f"{name}.yaml").read_text().splitlines()
+    text = " ".join(line.lstrip("# ") for line in lines if line.startswith("# ") and "@package" not in line)
+    sentence = re.split(r"(?<!al)\. ", text)[0]
+    return sentence if sentence.endswith((".", "?")) else f"{sentence}."
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,64 @@
+"""The keys of a run that belong to no group, and the run itself. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from attacks.schema.options import MISSING, option
+
+
+@dataclass
+class EvaluateConfig:
+    """How the arms are judged."""
+
+    views: int = option(512, "views of the judgement, never seen by the attack", least=2)
+    refine: int = option(5, "gradient steps from the worst views, for the worst case; 0: the worst as it is", least=0)
+    layers: Any = option([], "where in the network the embedding drifts: module or module:pool, several, or all")
+    batch: int | None = option(None, "pictures that are attacked together, and kept; null: all at once", least=1)
+    one_view: bool = option(False, "one more arm: as many passes, one random view a step")
+    wide: float = option(1.0, "a second bank of views, every range so many times as wide; 1: none", least=1)
+    neighbours: int = option(5, "nearest pictures that vote on an identity", least=0)
+    maps: list[Any] = option([], "success over pairs of coordinates: [[angle, scale]], or [auto]")
+    curves: list[Any] = option([], "success over coordinates by name, or [auto]")
+    map_pictures: int = option(12, "pictures for maps and curves; fewer than 11 show no significance", least=1)
+    left_out: int = option(0, "pictures that are attacked without each stage of the views in turn", least=0)
+    deploy: int = option(0, "pictures that go through file formats and resizers", least=0)
+    explain: int = option(0, "pictures with maps of what the encoder looks at", least=0)
+
+
+@dataclass
+class CheckpointConfig:
+    """How often a run writes its state; null: never."""
+
+    seconds: float | None = option(30.0, "seconds between two checkpoints", range="above 0")
+    steps: int | None = option(None, "steps between two checkpoints", range="above 0")
+
+
+@dataclass
+class Run:
+    """One experiment."""
+
+    seed: int = option(0, "of everything that is drawn")
+    show: str | None = option(None, "encoder: print it and its layers by name, and run nothing")
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    attack: Any = MISSING
+    encoder: Any = MISSING
+    defence: Any = MISSING
+    objective: Any = MISSING
+    penalty: Any = MISSING
+    sanity: Any = MISSING
+    perturbation: Any = MISSING
+    printer: Any = MISSING
+    optimiser: Any = MISSING
+    transforms: Any = MISSING
+    draws: Any = MISSING
+    risk: Any = MISSING
+    data: Any = MISSING
+    engine: Any = MISSING
+    tracker: Any = MISSING
+
+
+#: The keys of a run that belong to no group: what stands before a key -> its schema.
+OF_THE_RUN: dict[str, type] = {"": Run, "evaluate.": EvaluateConfig, "checkpoint.": CheckpointConfig}

@@ -1,0 +1,126 @@
+""" "Did you mean": what a mistyped key or choice was probably meant to be, in any group."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+
+import configs
+from attacks.schema.groups import CHOICES, FILES, GROUPS, OPEN
+from attacks.schema.options import options
+from attacks.schema.run import OF_THE_RUN
+
+#: Forms of a model's name -> the family that has such models; the first that fits counts.
+FAMILIES = (
+    (r".*\.onnx", "onnx"),
+    (r".*\.(pt|pth|ts)", "torchscript"),
+    (r".+/.+", "transformers"),
+    (r".*[A-Z].*", "open_clip"),
+    (r".*(\.|_patch).*", "timm"),
+    (r"\w*\d\w*", "torchvision"),
+)
+
+
+@cache
+def choices() -> dict[str, tuple[str, ...]]:
+    """Group -> the names of its choices, `config` among the groups."""
+    named = {group: tuple(schemas) for group, schemas in CHOICES.items()}
+    for group in ("config", *OPEN):
+        named[group] = tuple(sorted(path.stem for path in Path(configs.__file__).parent.glob(f"{group}/*.yaml")))
+    return named
+
+
+@cache
+def keys() -> dict[str, tuple[str, ...]]:
+    """Every key with its group -> the choices that have it; none for the keys of a run that belong to no group."""
+    known: dict[str, tuple[str, ...]] = {}
+    for group in GROUPS:
+        for name, schema in (CHOICES.get(group) or {group: OPEN[group]}).items():
+            for item in options(schema):
+                key = f"{group}.{item.key}"
+                known[key] = (*known.get(key, ()), name)
+    for prefix, schema in OF_THE_RUN.items():
+        known |= {f"{prefix}{item.key}": () for item in options(schema)}
+    return known
+
+
+def did_you_mean(word: str) -> str:
+    """`; did you mean ...?` for KEY or KEY=VALUE of which the key or the choice is unknown, else nothing."""
+    fix = suggestion(word)
+    return f"; did you mean {fix}?" if fix else ""
+
+
+def suggestion(word: str) -> str | None:
+    """What KEY or KEY=VALUE was probably meant to be; None where it is right, or like nothing that is known."""
+    key, sign, value = word.lstrip("+").partition("=")
+    if key in choices():
+        return None if not sign or value in choices()[key] else _choice(key, value)
+    if key in keys():
+        return _owner(key, sign + value)
+    if any(key.startswith(f"{group}.stages.") for group in FILES) or not re.fullmatch(r"[\w.]+", key):
+        return None
+    if "." not in key and (group := _close(key, choices(), 0.75)):
+        return f"{group}{sign}{value}"
+    match = _key(key)
+    return match and f"{match}{sign}{value}"
+
+
+def unknown(words: Iterable[str], message: str) -> str | None:
+    """For the word that a message of Hydra's refuses: one line with what was probably meant; None where nothing is
+    like it."""
+    for word in words:
+        key, _, value = word.lstrip("+").partition("=")
+        blamed = f"'{key}/{value}'" in message or f"'{key}'" in message
+        if key and blamed and (fix := suggestion(word)):
+            what = f"`{key}={value}` is unknown" if key in choices() else f"unknown key `{key}`"
+            what = f"`{key}` is no key of the choice that is made" if key in keys() else what
+            return f"{what}: did you mean {fix}?"
+    return None
+
+
+def _choice(group: str, value: str) -> str | None:
+    if near := _close(value, choices()[group], 0.75):
+        return f"{group}={near}"
+    for other, names in choices().items():
+        if value in names and value != "none":
+            return f"{other}={value}"
+    if group == "encoder":
+        family = next((family for form, family in FAMILIES if re.fullmatch(form, value)), None)
+        return family and f"encoder={family} encoder.model={value}"
+    for other, names in choices().items():
+        if near := _close(value, names, 0.75):
+            return f"{other}={near}"
+    near = _close(value, choices()[group])
+    return near and f"{group}={near}"
+
+
+def _owner(key: str, rest: str) -> str | None:
+    """A key that some choices of its group have: the first of them."""
+    owners, group = keys()[key], key.partition(".")[0]
+    return f"{group}={owners[0]} {key}{rest}" if owners and set(owners) != set(CHOICES.get(group, owners)) else None
+
+
+def _key(key: str) -> str | None:
+    """The known key most like this one: the same name in another group, a slip in one of its words, or both."""
+    head, _, last = key.rpartition(".")
+    group = head if head in choices() else _close(head, choices()) or head
+    own = {known.rpartition(".")[2]: known for known in keys() if known.partition(".")[0] == group}
+    everywhere: dict[str, str] = {}
+    for known in keys():  # the group that comes first counts: attack.steps before sanity.steps
+        everywhere.setdefault(known.rpartition(".")[2], known)
+    exact = own.get(last) or everywhere.get(last)
+    near = _close(last, own) or ("" if head else _close(last, everywhere, 0.75))
+    return exact or (everywhere | own).get(near or "")
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean ...?` with the known word that is most like this one, or nothing."""
+    near = _close(word, known)
+    return f"; did you mean {near}?" if near else ""
+
+
+def _close(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    return next(iter(get_close_matches(word, list(known), 1, cutoff)), None)

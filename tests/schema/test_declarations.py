@@ -1,0 +1,81 @@
+"""A key of the configuration is an argument of its part: the same name, the same default, the same order."""
+
+import dataclasses
+import inspect
+import subprocess
+import sys
+from dataclasses import is_dataclass
+
+import pytest
+
+import attacks
+from attacks.experiment.build.make import taken
+from attacks.experiment.build.pipeline import pipeline
+from attacks.experiment.build.registry import PARTS
+from attacks.schema.groups import CHOICES, OPEN
+from attacks.schema.options import MISSING, options
+from attacks.schema.validate import fraction
+from transforms import Compose
+
+EVERY = [(group, name) for group in (*CHOICES, *OPEN) for name in CHOICES.get(group, ("",))]
+
+
+def schema_of(group, name):
+    return OPEN.get(group) or CHOICES[group][name]
+
+
+def plain(value):
+    """YAML has lists, mappings and fractions where Python has tuples and numbers."""
+    if isinstance(value, list | tuple | dict):
+        return tuple(map(plain, value))
+    return value
+
+
+def default_of(part, key):
+    made = {field.name: field.default_factory for field in dataclasses.fields(part)} if is_dataclass(part) else {}
+    factory = made.get(key, dataclasses.MISSING)
+    return inspect.signature(part).parameters[key].default if factory is dataclasses.MISSING else factory()
+
+
+def test_every_choice_has_its_parts():
+    assert {(group, name) for group, parts in PARTS.items() for name in parts} == set(EVERY)
+
+
+@pytest.mark.parametrize(("group", "name"), EVERY)
+def test_keys_are_arguments_with_the_same_default_in_the_same_order(group, name):
+    declared = {item.key: item for item in options(schema_of(group, name))}
+    reached = []
+    for part in PARTS[group][name]:
+        switch, part = part if isinstance(part, tuple) else (None, part)
+        keys = taken(part, schema_of(group, name))
+        if switch is not None and declared[switch].type == "bool":
+            assert declared[switch].default is False and switch not in keys
+            reached.append(switch)
+            continue
+        assert keys == [key for key in declared if key in keys], "the order"
+        assert switch is None or keys == [switch]
+        for key in keys:
+            default, wanted = default_of(part, key), declared[key].default
+            if default is inspect.Parameter.empty:  # declared once; what has a value is given one in Python too
+                assert part.__name__ not in attacks.__all__ or wanted in (MISSING, None, {}), key
+            elif isinstance(wanted, str) and isinstance(default, float | int):
+                assert fraction(wanted, key) == default
+            elif wanted != MISSING:
+                assert plain(wanted) == plain(default), key
+        reached += keys
+    assert set(reached) == set(declared)
+
+
+def test_the_default_views_are_the_pipeline_that_is_made_without_arguments():
+    assert pipeline(OPEN["transforms"]("x")) == Compose()
+
+
+def test_every_key_has_a_meaning_or_a_range():
+    for group, name in EVERY:
+        for item in options(schema_of(group, name)):
+            assert item.meaning or item.range, f"{group}.{item.key}"
+
+
+def test_the_schema_loads_without_torch():
+    code = "import sys, attacks.schema.validate, attacks.schema.reference; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

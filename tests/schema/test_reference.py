@@ -1,0 +1,23 @@
+"""docs/configuration.md and `--help` are written from the declarations."""
+
+from pathlib import Path
+
+from attacks.schema.groups import CHOICES
+from attacks.schema.reference import page, usage
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
+
+
+def test_the_page_is_what_the_declarations_say():
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "run `python -m attacks.schema.reference > docs/configuration.md`"
+    )
+
+
+def test_help_lists_every_choice_and_the_keys_of_those_that_are_made():
+    text = usage(["optimiser=apgd"])
+    for group, choices in CHOICES.items():
+        line = next(line for line in text.splitlines() if line.startswith(f"  {group}: "))
+        assert [name.strip("[] ") for name in line.partition(": ")[2].split(",")] == list(choices)
+    assert "[apgd]" in text and "optimiser.rho=0.75" in text and "optimiser.schedule" not in text
+    assert "perturbation.eps=8/255" in text and "evaluate.views=512" in text

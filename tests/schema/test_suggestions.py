@@ -1,0 +1,40 @@
+"""A mistyped key or choice is answered with what was probably meant, in one line."""
+
+import pytest
+
+from attacks.run import compose
+from attacks.schema.suggestions import keys, suggestion
+
+#: What is typed -> what is proposed.
+MEANT = {
+    "eps=8/255": "perturbation.eps=8/255",
+    "steps=10": "attack.steps=10",
+    "attack=pgd": "optimiser=pgd",
+    "attack.eps=3": "perturbation.eps=3",
+    "encoder=resnet50": "encoder=torchvision encoder.model=resnet50",
+    "encoder=ViT-B-32": "encoder=open_clip encoder.model=ViT-B-32",
+    "optimizer=pgd": "optimiser=pgd",
+    "optimizer.momentm=0.5": "optimiser.momentum=0.5",
+    "optimiser.lr=2": "optimiser=sgd optimiser.lr=2",
+    "config=quikstart": "config=quickstart",
+    "perturbation=Linf": "perturbation=linf",
+    "evaluate.view=3": "evaluate.views=3",
+}
+
+
+@pytest.mark.parametrize("word", MEANT)
+def test_a_slip_is_answered_with_what_was_meant(word):
+    with pytest.raises(ValueError, match="did you mean") as caught:
+        if word.startswith("config="):
+            compose(word.removeprefix("config="))
+        else:
+            compose("smoke", [word])
+    assert str(caught.value).endswith(f"did you mean {MEANT[word]}?")
+    assert str(caught.value).isprintable()
+
+
+def test_what_is_right_or_like_nothing_has_no_suggestion():
+    for word in ("attack.steps=3", "seed", "optimiser=pgd", "nonsense.x=3", "hydra.run.dir=x", "objective=xyzzy"):
+        assert suggestion(word) is None
+    for key, owners in keys().items():
+        assert suggestion(key) is None or owners, key
