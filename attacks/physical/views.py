@@ -18,6 +18,7 @@ from attacks.encoders.description import identity
 from attacks.experiment.build.parts import Parts, build
 from attacks.experiment.directory import earlier, read_json, refuse_program
 from attacks.physical.rectify import project
+from attacks.schema import groups
 from attacks.schema.validate import Run
 
 #: The longest side of a run's pictures and of a texture, and their largest aspect ratio.

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from attacks.runtime.tracking import tracker
+from attacks.schema.tracker import MLflowConfig, TensorBoardConfig, WandBConfig
 
 pytestmark = [
     pytest.mark.trackers,
