@@ -10,7 +10,7 @@ from PIL import Image
 from torch import nn
 
 from attacks import EOT, PGD, attack
-from attacks.eot.protocols import Objective, among
+from attacks.eot.protocols import Objective
 from attacks.experiment.build.data import data
 from attacks.perturbations.patch.patch import Patch
 from attacks.run import cli
