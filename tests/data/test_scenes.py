@@ -10,7 +10,7 @@ from PIL import Image
 from torch import nn
 
 from attacks import EOT, PGD, attack
-from attacks.eot.protocols import among
+from attacks.eot.protocols import Objective
 from attacks.experiment.build.data import data
 from attacks.perturbations.patch.patch import Patch
 from attacks.run import cli
@@ -36,9 +36,7 @@ def three(tmp_path):
     return tmp_path, rows
 
 
-class Dot:
-    stationary_at_anchor = False
-
+class Dot(Objective):
     def __call__(self, features, anchor):
         return (features * anchor).sum(1)
 
@@ -111,7 +109,7 @@ def test_some_of_the_pictures_keep_their_own_places(three):
     u = torch.rand(3, views.dims, dtype=double)
     whole = views(patch.scene(images, texture), u)
     for some in ([2, 0], [1]):
-        part = views(among(patch, torch.tensor(some)).scene(images[some], texture), u[some])
+        part = views(patch.take(torch.tensor(some)).scene(images[some], texture), u[some])
         torch.testing.assert_close(part, whole[some], rtol=0, atol=1e-12)
 
 

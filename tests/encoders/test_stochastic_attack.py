@@ -4,13 +4,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import EOT, PGD, Adversary, Away, Ensemble, Layers, Linf, Members, Paired, attack, bank, examine
+from attacks import EOT, PGD, Adversary, Away, Ensemble, Layers, Linf, Members, Paired, attack, bank
 from attacks.encoders.loading import Stochastic
 from attacks.encoders.randomness import drawn, randomised, randomness_of
 from attacks.evaluation.scores import mean_embedding
-from attacks.solvers.worst import uphill
 from tests.helpers.dropping import double, pictures, plain
 from tests.helpers.fellows import together
+from tests.helpers.solving import estimate, examine, uphill
 from transforms import Affine, Compose, scene_of, stream
 from transforms.compose import view
 
@@ -23,7 +23,7 @@ def test_an_estimate_is_the_same_in_any_chunks_and_on_any_number_of_processes(sh
     camera, anchor = randomised(CAMERA, encoder), encoder(images)
     delta = 0.05 * torch.randn_like(images[:1] if shared else images)
 
-    def estimate(world, chunk):
+    def step(world, chunk):
         eot = EOT(camera, n=8, chunk=chunk)
 
         def loss(pixels, rows, draws):
@@ -32,10 +32,10 @@ def test_an_estimate_is_the_same_in_any_chunks_and_on_any_number_of_processes(sh
         def scene(part, rows):
             return scene_of(images[rows] + part)
 
-        return eot.estimate(delta, scene, loss, eot.points(0, 0, images), count=3, world=world)
+        return estimate(eot, delta, scene, loss, eot.points(0, 0, images), count=3, world=world)
 
-    found = [each for size in (1, 2, 3) for each in together(size, lambda world: estimate(world, 24))]
-    found += [together(1, lambda world, c=chunk: estimate(world, c))[0] for chunk in (1, 3, 7)]
+    found = [each for size in (1, 2, 3) for each in together(size, lambda world: step(world, 24))]
+    found += [together(1, lambda world, c=chunk: step(world, c))[0] for chunk in (1, 3, 7)]
     for other in found[1:]:
         torch.testing.assert_close(other.grad, found[0].grad, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(other.mean, found[0].mean)

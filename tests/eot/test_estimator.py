@@ -9,6 +9,7 @@ from torch import nn
 
 from attacks import EOT
 from attacks.eot.risk import CVaR, Mean
+from tests.helpers.solving import estimate
 from transforms import Affine, Brightness, Compose, Layer, Perspective, Scene, Uniform, scene_of
 from transforms.compose import view
 
@@ -45,7 +46,7 @@ class Setting:
             return self.score(self.net(pixels), kept[rows])
 
         delta = self.delta[only] if len(self.delta) == 3 else self.delta  # or one for all
-        return eot.estimate(delta, scene, loss, u, count=len(kept))
+        return estimate(eot, delta, scene, loss, u, count=len(kept))
 
     def features(self, delta, u):
         """(3,V,D) in one graph."""
@@ -126,7 +127,7 @@ def integral(n, seed):
     """EOT's estimate of the integral of exp over [0,1)."""
     eot, delta = EOT(Compose([Paint()]), Uniform(), n=n), torch.zeros(1, 3, 2, 2, dtype=double)
     u = eot.points(seed, 0, delta)
-    return eot.estimate(delta, lambda part, _: scene_of(part), lambda pixels, _: pixels.mean((1, 2, 3)).exp(), u)
+    return estimate(eot, delta, lambda part, _: scene_of(part), lambda pixels, _: pixels.mean((1, 2, 3)).exp(), u)
 
 
 def test_mean_and_stderr_of_a_known_integral():
@@ -164,7 +165,7 @@ def test_snr_of_a_known_covariance(truth, chunk):
 
     def snr(seed):
         u = eot.points(seed, 0, delta)
-        found = eot.estimate(delta, lambda part, _: scene_of(part), lambda x, _: (weight * x).sum((1, 2, 3)), u)
+        found = estimate(eot, delta, lambda part, _: scene_of(part), lambda x, _: (weight * x).sum((1, 2, 3)), u)
         return found.snr.item()
 
     assert sum(map(snr, range(40))) / 40 == pytest.approx(truth, rel=0.1)

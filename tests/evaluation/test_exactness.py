@@ -10,6 +10,7 @@ from attacks.eot.risk import CVaR, Mean, SoftMax, WorstOf
 from attacks.runtime.distributed import World
 from tests.helpers.fellows import together
 from tests.helpers.sampled import mostly_nightly
+from tests.helpers.solving import estimate
 from transforms import Affine, Brightness, Compose, Perspective, scene_of
 from transforms.compose import view
 
@@ -39,7 +40,7 @@ class Setting:
         return F.cosine_similarity(self.net(pixels), self.anchor[rows], dim=1)
 
     def estimate(self, eot, u, world=World()):  # noqa: B008
-        return eot.estimate(self.delta, self.scene, self.loss, u, count=3, world=world)
+        return estimate(eot, self.delta, self.scene, self.loss, u, count=3, world=world)
 
     def losses(self, leaf, u):
         """(3,n), in one graph."""

@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from attacks import EOT, L2, PGD, Linf, Toward, attack, bank, solve
+from attacks.eot.protocols import Objective
 from attacks.eot.risk import CVaR, WorstOf
 from attacks.perturbations.universal import Universal
-from attacks.solvers.solver import VIEWS, watch
+from attacks.solvers.solver import VIEWS
+from tests.helpers.solving import watch
 from transforms import Affine, Brightness, Compose
 
 SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
@@ -192,9 +194,7 @@ def test_a_loss_at_its_end_does_not_end_the_others(problem):
     anchor[0, 0] = 1
     floor = -math.inf
 
-    class Floored:
-        stationary_at_anchor = False
-
+    class Floored(Objective):
         def __call__(self, features, anchor):
             loss = (features * anchor).sum(1)
             return torch.where(anchor[:, 0] == 1, loss.clamp(min=floor), loss)

@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, Away
-from attacks.eot.protocols import among
 from attacks.experiment.build.patch import patch
 from attacks.experiment.build.printer import anywhere, fixed
 from attacks.experiment.patch_record import facts
@@ -14,6 +13,7 @@ from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.placement import Placements
 from attacks.schema.patch import PatchConfig, PrinterConfig
 from tests.helpers.fellows import together
+from tests.helpers.solving import estimate
 from transforms import Affine, ChannelGain, Compose, Cylinder, OnLayers, Perspective, Placement
 
 double = torch.float64
@@ -62,25 +62,25 @@ def encoder():
     return nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(168, 6)).to(double).eval()
 
 
-def estimate(net, chunk, world=None):
+def estimated(net, chunk, **world):
     """One step's estimate of a patch in three pictures."""
     made = Patch((4, 5), Placements(QUADS, cover("fewer")), shape="ellipse")
     images, anchor, texture = rand(3, 3, *SIZE), rand(3, 6, seed=5) - 0.5, rand(1, 3, 4, 5, seed=1)
 
     def scene(part, which):
-        return among(made, which).scene(images[which], part)
+        return made.take(which).scene(images[which], part)
 
     def loss(pixels, which):
         return Away()(net(pixels), F.normalize(anchor[which], dim=1))
 
-    given = {} if world is None else {"world": world}
-    return EOT(VIEWS, n=6, chunk=chunk).estimate(texture, scene, loss, rand(6, VIEWS.dims, seed=2), count=3, **given)
+    u = rand(6, VIEWS.dims, seed=2)
+    return estimate(EOT(VIEWS, n=6, chunk=chunk), texture, scene, loss, u, count=3, **world)
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 7])
 def test_passes_do_not_matter(chunk):
     net = encoder()
-    found, whole = estimate(net, chunk), estimate(net, 100)
+    found, whole = estimated(net, chunk), estimated(net, 100)
     torch.testing.assert_close(found.grad, whole.grad, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(found.mean, whole.mean, rtol=1e-12, atol=1e-12)
 
@@ -88,8 +88,8 @@ def test_passes_do_not_matter(chunk):
 @pytest.mark.parametrize("size", [2, 4])
 def test_processes_do_not_matter(size):
     net = encoder()
-    alone = estimate(net, 5)
-    for found in together(size, lambda world: estimate(net, 5, world)):
+    alone = estimated(net, 5)
+    for found in together(size, lambda world: estimated(net, 5, world=world)):
         torch.testing.assert_close(found.grad, alone.grad, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(found.mean, alone.mean, rtol=1e-12, atol=1e-12)
 

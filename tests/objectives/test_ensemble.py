@@ -19,6 +19,7 @@ from attacks.objectives.embedding import Paired
 from attacks.objectives.ensemble import Ensemble, Members
 from attacks.objectives.retrieval import Retrieval
 from attacks.solvers.solver import solve
+from tests.helpers.solving import estimate
 from transforms import Affine, Compose, scene_of
 
 VIEWS = Compose([Affine(degrees=20, scale=(0.8, 1.2))])
@@ -175,16 +176,16 @@ def test_members_apart_are_estimated_with_their_own_encoder_only(images, pair, w
     u = eot.points(0, 0, images)
     before = [member.seen for member in pair]
     found = []
-    for run, wish, anchor in objective.apart(encoder, own):
-        assert getattr(wish, "paired", False) is (wrap is Paired)
+    for run, wish, anchor in objective.members(encoder, own):
+        assert wish.paired is (wrap is Paired)
 
         def loss(pixels, which, run=run, wish=wish, anchor=anchor):
             return wish(run(pixels), anchor[which])
 
-        found.append(eot.estimate(torch.zeros_like(images), lambda d, i: scene_of(images[i] + d), loss, u))
+        found.append(estimate(eot, torch.zeros_like(images), lambda d, i: scene_of(images[i] + d), loss, u))
     assert [member.seen - b for member, b in zip(pair, before, strict=True)] == [12, 12]
     assert combined(found).grad.flatten(1).abs().sum(1).min() > 0
-    assert wrap(Members(Away())).apart(encoder, own) is None
+    assert not wrap(Members(Away())).members(encoder, own)
 
 
 # --- transfer ---

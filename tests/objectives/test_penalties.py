@@ -16,6 +16,7 @@ from torchvision.models import squeezenet1_1
 from attacks import EOT, L2, PGD, Away, Linf, Universal, attack, load_encoder, solve
 from attacks.data.gallery import tiles
 from attacks.eot.estimate import Estimate
+from attacks.eot.problem import Problem
 from attacks.objectives import penalties
 from attacks.objectives.penalties import EDGE, LPIPS, SSIM, Penalties, TotalVariation, penalised, total_variation
 from transforms.compose import seen
@@ -166,7 +167,8 @@ def test_penalised_adds_the_price_and_its_gradient(perturbation, pair):
     def prices(at):
         return price(at, seen(perturbation.scene(images, at)), images)
 
-    priced = penalised(found, price, perturbation.scene, delta, images)
+    problem = Problem(images, None, None, None, perturbation)
+    priced = penalised(found, price, problem, delta, 0)
     torch.testing.assert_close(priced.value, some + prices(delta))
     torch.testing.assert_close(priced.mean, some)
     # A finite difference of what is minimised: the sum over pictures, or the mean where all share one delta.

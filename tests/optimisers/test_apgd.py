@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,12 +10,14 @@ from torch import nn
 
 from attacks import EOT, L2, CVaR, Linf, Toward, Universal, attack
 from attacks.eot.estimate import Estimate
-from attacks.eot.protocols import Ground
+from attacks.eot.protocols import Objective
 from attacks.optimisers.apgd import APGD
 from transforms import Brightness, Compose, Fixed, Uniform
 
 double = torch.float64
-FREE = Ground(lambda grad, length, at: -length[:, None, None, None] * grad.sign(), torch.add)
+FREE = SimpleNamespace(
+    steepest=lambda grad, length, at: -length[:, None, None, None] * grad.sign(), project=torch.add
+)
 
 
 def found(value, grad, mean=None):
@@ -87,11 +90,11 @@ def test_a_best_loss_that_stands_still_halves_too_but_not_twice_running():
 def test_who_halves_goes_back_to_the_best_point_and_its_gradient():
     values = gaining([1] * 5 + [0] * 95)
     deltas, states, delta = [], [], torch.zeros(1, 1, 1, 1, dtype=double)
-    state, ground = APGD().init(delta, reach=1.0, steps=101), FREE
+    state = APGD().init(delta, reach=1.0, steps=101)
     for index, value in enumerate(values):
         sign = 1.0 if index == 5 else -1.0  # the best point's gradient points the other way
         deltas.append(delta)
-        delta, state = APGD().step(delta, found(value, torch.full_like(delta, sign)), state, ground)
+        delta, state = APGD().step(delta, found(value, torch.full_like(delta, sign)), state, FREE)
         states.append(state)
     best, before = deltas[5], deltas[21]
     assert torch.equal(states[21].best, best)
@@ -145,9 +148,7 @@ class Level(nn.Module):
         return torch.tanh(4 * images.mean((1, 2, 3)) - 2)[:, None]
 
 
-class Itself:
-    stationary_at_anchor = False
-
+class Itself(Objective):
     def __call__(self, features, anchor):
         return (features * anchor).sum(1)
 

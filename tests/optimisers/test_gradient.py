@@ -1,6 +1,7 @@
 """Optimisers against the libraries and the formulas that they claim to be."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from attacks import EOT, L2, PGD, SGD, Linf, attack
 from attacks.eot.estimate import Estimate
-from attacks.eot.protocols import Ground
+from attacks.eot.protocols import Objective
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.gradient import Adam, decay
 from attacks.optimisers.wiener import Wiener
@@ -33,14 +34,16 @@ def moves(optimiser, grads, perturbation, eps=None):
     state = optimiser.init(origin, reach=eps or perturbation.eps, steps=len(grads))
     found = []
     for grad in grads:
-        move, state = optimiser.step(origin, estimate(grad), state, open_ground(perturbation))
+        move, state = optimiser.step(origin, estimate(grad), state, unbounded(perturbation))
         found.append(move)
     return torch.stack(found)
 
 
-def open_ground(perturbation):
-    """The perturbation's steps without its set."""
-    return Ground(lambda grad, length, at: perturbation.descend(grad, length, at, at), torch.add)
+def unbounded(perturbation):
+    """The constraint of a perturbation without its set."""
+    return SimpleNamespace(
+        steepest=lambda grad, length, at: perturbation.descend(grad, length, at, at), project=torch.add
+    )
 
 
 def estimate(grad):
@@ -151,7 +154,7 @@ def test_pgds_nesterov_takes_its_gradients_ahead(perturbation, schedule):
     delta, optimiser = torch.zeros_like(x), PGD(rate, mu, schedule, nesterov=True)
     state = optimiser.init(delta, reach=perturbation.eps, steps=steps)
     for _ in range(steps):
-        delta, state = optimiser.step(delta, estimate(bowl.grad(delta)), state, open_ground(perturbation))
+        delta, state = optimiser.step(delta, estimate(bowl.grad(delta)), state, unbounded(perturbation))
     torch.testing.assert_close(delta, x, rtol=0, atol=1e-12)
 
 
@@ -219,10 +222,10 @@ def test_schedules_decay_from_full_to_nearly_nothing(make, schedule, wanted):
 def test_a_step_leaves_the_state_alone(optimiser):
     # Pure functions: from one state, the same step twice.
     grads = gradients()
-    origin, ground = torch.zeros_like(grads[0]), open_ground(SETS[0])
-    _, state = optimiser.step(origin, estimate(grads[0]), optimiser.init(origin, reach=0.1, steps=9), ground)
-    first, _ = optimiser.step(origin, estimate(grads[1]), state, ground)
-    again, _ = optimiser.step(origin, estimate(grads[1]), state, ground)
+    origin, free = torch.zeros_like(grads[0]), unbounded(SETS[0])
+    _, state = optimiser.step(origin, estimate(grads[0]), optimiser.init(origin, reach=0.1, steps=9), free)
+    first, _ = optimiser.step(origin, estimate(grads[1]), state, free)
+    again, _ = optimiser.step(origin, estimate(grads[1]), state, free)
     assert torch.equal(first, again)
 
 
@@ -252,10 +255,8 @@ def test_finds_the_optimum_of_a_linear_loss(kind, optimiser, random_start):
     assert (ratio <= 1 + 1e-9).all()
 
 
-class Inner:
+class Inner(Objective):
     """A loss that is linear in the picture."""
-
-    stationary_at_anchor = False
 
     def __call__(self, features, anchor):
         return (features * anchor).flatten(1).sum(1)

@@ -7,15 +7,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, L2, PGD, Linf, attack
+from attacks.eot.protocols import Objective
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]  # theirs, not ours
 STEPS = 10
 
 
-class Untargeted:
+class Untargeted(Objective):
     """Minus the cross-entropy; the anchor holds one-hot labels."""
-
-    stationary_at_anchor = False
 
     def __call__(self, features, anchor):
         return -F.cross_entropy(features, anchor.argmax(1), reduction="none")

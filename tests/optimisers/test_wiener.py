@@ -1,11 +1,12 @@
 """The filtered attack: its filter against an independent one and the best possible, its mean in closed form."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from attacks import L2, PGD, Linf, Wiener
-from attacks.eot.protocols import Ground
 from attacks.optimisers.wiener import GROWTH, LEAST, RINGS, filtered
 from tests.optimisers.test_gradient import estimate, gradients, moves
 
@@ -124,8 +125,9 @@ def test_noise_costs_it_less_than_it_costs_pgd():
     # A smooth gradient under white noise five times as strong: how much of the best loss is reached.
     truth, _ = smooth(48, 48)
     truth = truth / truth.std()
-    ground = Ground(
-        lambda grad, length, at: Linf(1.0).descend(grad, length, at, at), lambda at, by: (at + by).clamp(-1, 1)
+    constraint = SimpleNamespace(
+        steepest=lambda grad, length, at: Linf(1.0).descend(grad, length, at, at),
+        project=lambda at, by: (at + by).clamp(-1, 1),
     )
 
     def reached(optimiser):
@@ -133,7 +135,7 @@ def test_noise_costs_it_less_than_it_costs_pgd():
         state = optimiser.init(delta, reach=1.0, steps=64)
         for step in range(64):
             grad = truth + 5 * noise(2, 3, 48, 48, seed=10 + step)
-            delta, state = optimiser.step(delta, estimate(grad), state, ground)
+            delta, state = optimiser.step(delta, estimate(grad), state, constraint)
         return float(-(truth * delta).sum() / truth.abs().sum())
 
     ours, momentum, plain = reached(Wiener()), reached(PGD()), reached(PGD(0.1, 0.0, "constant"))

@@ -11,6 +11,7 @@ from scipy.stats import kstest
 
 from attacks import EOT, PGD, Wiener, attack
 from attacks.data.gallery import tiles
+from attacks.eot.protocols import Objective
 from attacks.perturbations.ball import L2, Linf
 from attacks.perturbations.sparse import L0, L1, onto_l0, onto_l1
 
@@ -146,10 +147,8 @@ def best(perturbation, images, weight):
     return torch.stack(found)
 
 
-class Dot:
+class Dot(Objective):
     """A loss that is linear in the picture."""
-
-    stationary_at_anchor = False
 
     def __call__(self, features, anchor):
         return (features * anchor).sum((1, 2, 3))

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, PGD, Toward, attack
+from attacks.eot.protocols import Objective
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.spectral import LowFrequency, Smoothed, dct_matrix
 from attacks.perturbations.subspace import Grey, Masked
@@ -151,10 +152,8 @@ def test_smoothing_changes_the_gradient_and_nothing_else():
     assert torch.equal(smoothed.delta, Linf(0.1).move(start, -0.2 * 0.1 * wanted.sign(), images))
 
 
-class Untargeted:
+class Untargeted(Objective):
     """Minus the cross-entropy; the anchor holds one-hot labels."""
-
-    stationary_at_anchor = False
 
     def __call__(self, features, anchor):
         return -F.cross_entropy(features, anchor.argmax(1), reduction="none")

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from attacks import EOT
+from tests.helpers.solving import estimate
 from transforms import Affine, Compose, Perspective, scene_of
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,8 @@ def saved_bytes(u):
     net = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Conv2d(4, 4, 3), nn.Softplus(), nn.Flatten()).eval()
     images = torch.rand(3, 3, 12, 14)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda held: held.tensor):
-        EOT(VIEWS, chunk=6).estimate(
+        estimate(
+            EOT(VIEWS, chunk=6),
             torch.zeros_like(images),
             lambda part, rows: scene_of(images[rows] + part),
             lambda pixels, _: net(pixels).square().mean(1),
@@ -59,13 +61,14 @@ def test_process_memory_does_not_grow_with_views():
         import resource, sys, torch
         from torch import nn
         from attacks import EOT
+        from tests.helpers.solving import estimate
         from transforms import Affine, Compose, scene_of
         torch.set_num_threads(1)
         net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.Flatten()).eval()
         images, eot = torch.rand(1, 3, 64, 64), EOT(Compose([Affine(degrees=20)]), chunk=2)
         u = torch.rand(int(sys.argv[1]), 5)
         scene = lambda part, rows: scene_of(images[rows] + part)
-        eot.estimate(torch.zeros_like(images), scene, lambda pixels, rows: net(pixels).square().mean(1), u)
+        estimate(eot, torch.zeros_like(images), scene, lambda pixels, rows: net(pixels).square().mean(1), u)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     """
     few, many = (

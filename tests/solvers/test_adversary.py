@@ -7,9 +7,9 @@ from torch import nn
 from attacks import EOT, PGD, Adaptive, Away, CVaR, Linf, Toward, Universal, attack, bank, solve
 from attacks.objectives.embedding import Paired
 from attacks.optimisers.square import Square
-from attacks.solvers.search import search
 from attacks.solvers.solver import VIEWS
 from attacks.solvers.worst import Adversary
+from tests.helpers.solving import search
 from transforms import Affine, Brightness, Compose
 
 SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
@@ -111,16 +111,20 @@ def test_with_a_paired_objective_the_adversary_follows_the_slope_of_both_views(p
     slopes = []
 
     class Spy(Adversary):
-        def views(self, look, eot, n, *, like, count, **rest):
-            u = eot.draws(n, eot.transforms.dims, seed=3, step=0).to(like)
+        def views(self, problem, delta, eot, n, **rest):
+            u = eot.draws(n, eot.transforms.dims, seed=3, step=0).to(delta)
             which = torch.zeros(len(u), dtype=torch.long)
             leaf = u.clone().requires_grad_()
-            (slope,) = torch.autograd.grad(look(which, leaf).sum(), leaf)
+
+            def losses(u):
+                return problem.losses(eot.transforms, delta[which], which, u)
+
+            (slope,) = torch.autograd.grad(losses(leaf).sum(), leaf)
             for axis in range(u.shape[1]):
                 by = torch.zeros_like(u)
                 by[:, axis] = 1e-6
-                slopes.append((slope[:, axis], (look(which, u + by) - look(which, u - by)).detach() / 2e-6))
-            return super().views(look, eot, n, like=like, count=count, **rest)
+                slopes.append((slope[:, axis], (losses(u + by) - losses(u - by)).detach() / 2e-6))
+            return super().views(problem, delta, eot, n, **rest)
 
     next(attack(images, anchor, adversary=Spy(4, 1), **parts | {"objective": Paired(Away("l2"))}))
     assert slopes

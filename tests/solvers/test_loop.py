@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, L2, PGD, SGD, Away, Linf, Toward, attack
+from attacks.eot.protocols import Objective
 from transforms import Affine, Compose, Perspective, scene_of
 from transforms.compose import view
 
@@ -18,10 +19,8 @@ every_set = pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
 double = torch.float64
 
 
-class Dot:
+class Dot(Objective):
     """A loss that is linear in the features."""
-
-    stationary_at_anchor = False
 
     def __call__(self, features, anchor):
         return (features * anchor).sum(1)
@@ -179,9 +178,9 @@ def test_only_away_is_stationary_at_its_anchor():
 
     own = encoder(images).detach()
     moved = images + Linf(0.1).start(images, torch.Generator().manual_seed(0))
-    assert Away.stationary_at_anchor
+    assert Away().stationary_at_anchor
     assert (steepness(Away(), images, own) < 1e-12 * steepness(Away(), moved, own)).all()
-    assert not Toward.stationary_at_anchor
+    assert not Toward().stationary_at_anchor
     assert (steepness(Toward(), images, own.roll(1, 0)) > 1e-3).all()
 
 

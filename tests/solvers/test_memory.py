@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attacks import Adversary, Away, Paired, bank, evaluate, layer_drift, mean_embedding, worst_views
+from attacks import Adversary, Away, Paired, bank, evaluate, layer_drift, mean_embedding
 from attacks.data.gallery import on_shelf, tiles
 from attacks.evaluation.explain.deletion import curves, ranks
 from attacks.evaluation.explain.gradients import reach
@@ -11,6 +11,7 @@ from attacks.evaluation.explain.saliency import Asked
 from attacks.evaluation.scores import embed
 from attacks.experiment.embeddings import Cache, embedded
 from tests.helpers.faulty import net, pictures, run_all
+from tests.helpers.solving import worst_views
 from transforms import Affine, Compose
 
 FITS = 2

@@ -8,8 +8,8 @@ from torch import nn
 
 from attacks import EOT, L2, PGD, Away, Linf, Toward, Universal, attack, bank, solve
 from attacks.optimisers.square import Square
-from attacks.solvers.search import search
-from attacks.solvers.solver import LOOKS, VIEWS, watch
+from attacks.solvers.solver import COMPARISONS, VIEWS
+from tests.helpers.solving import search, watch
 from transforms import Affine, Brightness, Compose, Uniform, stream
 
 SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
@@ -39,7 +39,7 @@ def test_the_best_is_the_minimum_over_separate_runs(problem, name, perturbation)
     images, anchor, parts = problem
     run, optimiser = RUNS[name]
     parts |= {"optimiser": optimiser, "perturbation": perturbation}
-    views, every = bank(SEEN, VIEWS, seed=parts["seed"], purpose="select"), parts["steps"] // LOOKS
+    views, every = bank(SEEN, VIEWS, seed=parts["seed"], purpose="select"), parts["steps"] // COMPARISONS
     deltas = [
         step.delta
         for seed in seeds(parts, 3)
@@ -130,7 +130,7 @@ def test_solved_pictures_take_no_part_in_later_runs(problem, name):
 def test_solving_all_ends_the_runs(problem):
     images, anchor, parts = problem
     steps = [step for step, _ in watch(images, anchor, restarts=5, stop=2.0, **parts)]
-    assert len(steps) == 10 // LOOKS
+    assert len(steps) == 10 // COMPARISONS
 
 
 def test_every_run_has_the_whole_budget_of_its_pictures(problem):

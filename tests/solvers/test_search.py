@@ -10,8 +10,9 @@ from torch import nn
 
 from attacks import EOT, L2, PGD, Adaptive, Linf, Toward, Universal, attack
 from attacks.data.gallery import tiles
+from attacks.eot.protocols import Objective
 from attacks.optimisers.square import HALVINGS, Square
-from attacks.solvers.search import search
+from tests.helpers.solving import search
 from transforms import Affine, Brightness, Compose
 
 SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
@@ -20,10 +21,8 @@ every_set = pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
 double = torch.float64
 
 
-class Dot:
+class Dot(Objective):
     """A loss that is linear in the features."""
-
-    stationary_at_anchor = False
 
     def __call__(self, features, anchor):
         return (features * anchor).flatten(1).sum(1)
@@ -213,9 +212,7 @@ def test_in_the_linf_ball_a_proposal_is_the_papers():
     # proposal is taken here, because each loss is lower than the last.
     images, falling = 0.3 + 0.4 * torch.rand(2, 3, 12, 14, dtype=double), itertools.count()
 
-    class Falling:
-        stationary_at_anchor = False
-
+    class Falling(Objective):
         def __call__(self, features, anchor):
             return torch.full((len(features),), -float(next(falling)), dtype=double)
 
@@ -275,9 +272,7 @@ def test_no_weaker_than_torchattacks_at_equal_queries(kind, name, eps):
     def entropy(pictures):
         return F.cross_entropy(net(pictures), labels, reduction="none").detach()
 
-    class Untargeted:
-        stationary_at_anchor = False
-
+    class Untargeted(Objective):
         def __call__(self, features, anchor):
             counts.append(len(features))
             return -F.cross_entropy(features, anchor, reduction="none")

@@ -15,8 +15,8 @@ from attacks.experiment.batch import KEPT, _worst, refinable
 from attacks.experiment.build.pipeline import preset
 from attacks.experiment.results import table
 from attacks.runtime.distributed import ALONE
-from attacks.solvers.worst import uphill
 from tests.helpers.fellows import together
+from tests.helpers.solving import uphill
 from tests.run.test_run import call
 from transforms import Affine, Brightness, Compose
 

@@ -6,8 +6,8 @@ from torch import nn
 
 from attacks import EOT, L2, PGD, Linf, Toward, attack, bank, solve
 from attacks.optimisers.square import Square
-from attacks.solvers.search import search
-from attacks.solvers.solver import LOOKS, VIEWS, watch
+from attacks.solvers.solver import COMPARISONS, VIEWS
+from tests.helpers.solving import search, watch
 from transforms import Affine, Brightness, Compose, Uniform
 
 SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
@@ -45,7 +45,7 @@ def test_best_is_never_worse_than_the_last_iterate(problem):
 def test_best_is_the_best_of_the_looks_picture_by_picture(problem, transforms):
     images, anchor, parts = problem
     parts["eot"] = EOT(transforms, n=1)
-    every = parts["steps"] // LOOKS
+    every = parts["steps"] // COMPARISONS
     looks = [step.delta for step in attack(images, anchor, **parts) if (step.index + 1) % every == 0]
     scores = torch.stack([losses(images, anchor, parts, delta, transforms) for delta in looks])
     best = solve(images, anchor, **parts)
@@ -106,7 +106,7 @@ def test_solve_searches_if_the_optimiser_is_gradient_free(problem):
     images, anchor, parts = problem
     parts["optimiser"] = Square()
     best = solve(images, anchor, **parts)
-    every = parts["steps"] // LOOKS
+    every = parts["steps"] // COMPARISONS
     looks = [step.delta for step in search(images, anchor, **parts) if (step.index + 1) % every == 0]
     scores = torch.stack([losses(images, anchor, parts, delta) for delta in looks])
     torch.testing.assert_close(best.loss, scores.amin(0))

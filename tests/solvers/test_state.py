@@ -11,10 +11,10 @@ from attacks.optimisers.apgd import APGD as Auto
 from attacks.optimisers.gradient import PGD as Descent
 from attacks.optimisers.square import Square
 from attacks.runtime.values import read, write
-from attacks.solvers.solver import watch
-from attacks.solvers.suite import Member, suite
+from attacks.solvers.suite import Member
 from attacks.solvers.worst import Adversary
 from tests.helpers.small import small, smooth
+from tests.helpers.solving import suite, watch
 from transforms import Affine, Brightness, Compose, Uniform
 
 SEEN = Compose([Affine(degrees=20, translate=0.1), Brightness(0.2)])
@@ -60,7 +60,7 @@ def same_after_each(tmp_path, run):
     whole = list(run(None))
     assert len(whole) > 1
     for at, (step, _) in enumerate(whole):
-        write(tmp_path / "position", step.position, "key")
+        write(tmp_path / "position", step.state, "key")
         went_on = list(run(read(tmp_path / "position", "key")))
         assert [facts(*each) for each in went_on] == [facts(*each) for each in whole[at + 1 :]]
 
@@ -70,7 +70,7 @@ def same_after_each(tmp_path, run):
 def test_taken_up_after_any_step_the_rest_is_the_same(problem, tmp_path, name):
     images, anchor, parts = problem
     setup = parts | RUNS[name]
-    same_after_each(tmp_path, lambda at: watch(images, anchor, standing=at, **setup))
+    same_after_each(tmp_path, lambda at: watch(images, anchor, state=at, **setup))
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_so_is_a_suite(problem, tmp_path):
     setup = {name: part for name, part in parts.items() if name not in ("objective", "optimiser")}
 
     def run(at):
-        for _, step, best in suite(images, Aim(Toward(), anchor), attacks, stand=at, **setup):
+        for _, step, best in suite(images, Aim(Toward(), anchor), attacks, state=at, **setup):
             yield step, best
 
     same_after_each(tmp_path, run)
@@ -91,8 +91,8 @@ def test_a_step_changes_nothing_of_the_position_before_it(problem, tmp_path):
     images, anchor, parts = problem
     kept = []
     for at, (step, _) in enumerate(watch(images, anchor, restarts=2, **parts)):
-        write(tmp_path / f"{at}", step.position, "key")
-        kept.append(step.position)
+        write(tmp_path / f"{at}", step.state, "key")
+        kept.append(step.state)
     for at, position in enumerate(kept):
         write(tmp_path / "again", position, "key")
         assert (tmp_path / "again").read_bytes() == (tmp_path / f"{at}").read_bytes()

@@ -11,8 +11,9 @@ from attacks.objectives.retrieval import InfoNCE, Triplet
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.square import Square
 from attacks.optimisers.wiener import Wiener
-from attacks.solvers.solver import pictures, watch
-from attacks.solvers.suite import members, suite
+from attacks.solvers.solver import pictures
+from attacks.solvers.suite import members
+from tests.helpers.solving import suite, watch
 from transforms import Affine, Compose
 
 VIEWS = Compose([Affine(degrees=(-10, 10), scale=(0.9, 1.1))])

@@ -2,16 +2,18 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
-from attacks import EOT, Away, CVaR, Paired, Toward, bank, load_encoder
+from attacks import EOT, Away, CVaR, Linf, Paired, Toward, bank, load_encoder
 from attacks.data.gallery import tiles
+from attacks.eot.problem import Problem
+from attacks.eot.protocols import Objective
 from attacks.experiment.build.pipeline import preset
 from attacks.runtime.distributed import World
 from attacks.solvers import worst
-from attacks.solvers.worst import Adversary, both_sides, uphill, worst_views
+from attacks.solvers.worst import Adversary
 from tests.helpers.fellows import together
+from tests.helpers.solving import both_sides, uphill, worst_views
 from transforms import Affine, Brightness, Compose, scene_of
 
 SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
@@ -32,10 +34,8 @@ class Paint:
         return 0 * images + self.values(u)[:, :, None, None]
 
 
-class Near:
+class Near(Objective):
     """Highest where the first two coordinates are the anchor's; the third lifts it."""
-
-    stationary_at_anchor = False
 
     def __call__(self, features, anchor):
         gap = (features[:, :2] - anchor[:, :2]).square().sum(1)
@@ -115,13 +115,10 @@ def test_processes_share_the_work_and_find_the_same(setting, size):
     # Seven have more hands than there are views to refine, and than the adversary has views.
     images, anchor, parts = setting
 
-    def look(which, u):
-        beside = anchor[which.repeat_interleave(len(u) // len(which))]
-        return Toward()(parts["encoder"](SEEN(scene_of(images[which]), u)), beside)
-
     def both(world):
-        eot, given = EOT(SEEN, n=1, chunk=4), {"like": images, "count": 3, "seed": 1, "step": 2}
-        u = Adversary(5, 2).views(look, eot, 1, world=world, **given)
+        problem = Problem(images, anchor, parts["encoder"], Toward(), Linf(0.1))
+        eot, delta = EOT(SEEN, n=1, chunk=4), torch.zeros_like(images)
+        u = Adversary(5, 2).views(problem, delta, eot, 1, seed=1, step=2, world=world)
         return *worst_views(images, anchor, k=8, refine_steps=3, keep=2, world=world, **parts), u
 
     wanted = both(World())
@@ -133,10 +130,7 @@ def test_processes_share_the_work_and_find_the_same(setting, size):
 def test_a_paired_objective_compares_the_same_views(setting):
     images, anchor, parts = setting
 
-    class Beside(Away):
-        paired = True
-
-    parts["objective"] = Beside()
+    parts["objective"] = Paired(Away())
     same = worst_views(images, anchor, k=8, refine_steps=2, keep=2, untouched=images, **parts)
     torch.testing.assert_close(same.losses, torch.ones_like(same.losses), rtol=0, atol=1e-12)
     other = worst_views(images, anchor, k=8, refine_steps=2, keep=2, untouched=1 - images, **parts)
@@ -181,11 +175,9 @@ def test_a_pipeline_without_coordinates_has_one_view(setting, refine_steps):
     torch.testing.assert_close(found.losses, plain[:, None].expand(3, 2), rtol=0, atol=1e-12)
     assert found.u.shape == (3, 2, 0)
 
-    def look(which, u):
-        return plain[which.repeat_interleave(len(u) // len(which))]
-
-    eot, given = EOT(Compose(), n=2), {"like": images, "count": 3, "seed": 1, "step": 2}
-    assert Adversary(4, refine_steps).views(look, eot, 2, **given).shape == (3, 2, 0)
+    problem, delta = Problem(images, anchor, parts["encoder"], Toward(), Linf(0.1)), torch.zeros_like(images)
+    u = Adversary(4, refine_steps).views(problem, delta, EOT(Compose(), n=2), 2, seed=1, step=2)
+    assert u.shape == (3, 2, 0)
 
 
 def test_where_no_gradient_reaches_the_coordinates_the_random_views_stay(setting):
@@ -206,42 +198,28 @@ def test_keep_must_not_exceed_the_views(setting, keep, k):
 
 @pytest.fixture
 def inner(setting):
-    """What a step of the loop hands to the adversary, for two of the pictures."""
+    """A problem, a delta, and the rows of each encoder pass."""
     images, anchor, parts = setting
-    passes = []
+    passes, net = [], parts["encoder"]
 
-    def loss(pixels, which):
+    def encoder(pixels):
         passes.append(len(pixels))
-        return F.cosine_similarity(parts["encoder"](pixels), anchor[which], dim=1)
+        return net(pixels)
 
-    def look(which, u):
-        return loss(SEEN(scene_of(images[which]), u), which.repeat_interleave(len(u) // len(which)))
-
-    return images, loss, look, passes
+    return Problem(images, anchor, encoder, Away(), Linf(1.0)), 0.1 * torch.randn_like(images), passes
 
 
 @pytest.mark.parametrize("n", [1, 4])
 def test_the_adversarys_gradient_is_that_of_the_tail(inner, n):
-    images, loss, look, _ = inner
-    eot, given = EOT(SEEN, n=n, chunk=7), {"like": images, "count": 3, "seed": 1, "step": 2}
-    u = Adversary(k=16).views(look, eot, n, **given)
+    problem, delta, _ = inner
+    eot = EOT(SEEN, n=n, chunk=7)
+    u = Adversary(k=16).views(problem, delta, eot, n, seed=1, step=2)
     assert u.shape == (3, n, SEEN.dims)
     random = eot.draws(16, SEEN.dims, seed=1, step=2).double()
-    delta = 0.1 * torch.randn_like(images)
-
-    def moved(which, u):
-        pixels = SEEN(scene_of((images + delta)[which]), u)
-        return loss(pixels, which.repeat_interleave(len(u) // len(which)))
-
-    u = Adversary(k=16).views(moved, eot, n, **given)
-
-    def scene(part, rows):
-        return scene_of(images[rows] + part)
-
-    found = eot.estimate(delta, scene, loss, u)
+    found = eot.estimate(problem, delta, u)
     tail = Adversary(k=16).risk(n)
     assert tail == CVaR(n / 16)
-    wanted = EOT(SEEN, n=16, risk=tail).estimate(delta, scene, loss, random)
+    wanted = EOT(SEEN, n=16, risk=tail).estimate(problem, delta, random)
     torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-10, atol=1e-14)
     torch.testing.assert_close(found.value, wanted.value, rtol=1e-10, atol=1e-14)
 
@@ -249,12 +227,12 @@ def test_the_adversarys_gradient_is_that_of_the_tail(inner, n):
 @pytest.mark.parametrize("refine_steps", [0, 1, 3])
 @pytest.mark.parametrize("n", [1, 4])
 def test_the_adversarys_passes_are_those_that_it_counts(inner, refine_steps, n):
-    images, _, look, passes = inner
-    adversary, given = Adversary(8, refine_steps), {"like": images, "count": 3, "seed": 1, "step": 2}
-    u = adversary.views(look, EOT(SEEN, n=n), n, **given)
+    problem, delta, passes = inner
+    adversary, eot = Adversary(8, refine_steps), EOT(SEEN, n=n)
+    u = adversary.views(problem, delta, eot, n, seed=1, step=2)
     assert sum(passes) == 3 * adversary.cost(n)
-    losses = look(torch.arange(3), u.flatten(0, 1)).view(3, n)
-    rough = look(torch.arange(3), Adversary(8).views(look, EOT(SEEN, n=n), n, **given).flatten(0, 1)).view(3, n)
+    random = Adversary(8).views(problem, delta, eot, n, seed=1, step=2)
+    losses, rough = (problem.losses(SEEN, delta, torch.arange(3), v.flatten(0, 1)).view(3, n) for v in (u, random))
     assert (losses.sort(1).values >= rough.sort(1).values - 1e-12).all()
     assert refine_steps == 0 or (losses > rough).any()
 

@@ -79,10 +79,10 @@ def test_an_attack_goes_on_to_the_bit_with_the_engines_state(precision):
     for step in started(encoder=first, stages=[Affine(degrees=20)], n=4):
         whole.append(step)
         if step.index == 2:
-            at, state = step.position, engine_state(first)
+            at, state = step.state, engine_state(first)
     second = Counted(prepare(touchy, Decision(precision=precision)))
     engine_restore(second, state)
-    rest = run(second, position=at)
+    rest = run(second, state=at)
     for before, after in zip(whole[3:], rest, strict=True):
         assert torch.equal(before.delta, after.delta)
     assert engine_state(second) == engine_state(first)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from attacks import Linf
+from attacks.eot.protocols import Objective
 from tests.helpers.faulty import Head, run_all
 from transforms import Affine, Brightness, scene_of
 
@@ -23,9 +24,7 @@ class Cut:
         return images.detach()
 
 
-class Ended:
-    stationary_at_anchor = False
-
+class Ended(Objective):
     def __call__(self, features, anchor):
         return (features * 0).sum(1)
 

@@ -21,12 +21,13 @@ from attacks.evaluation.sanity.planted import (
 )
 from attacks.evaluation.sanity.questions import QUERIES, active
 from attacks.evaluation.sanity.rules import mean
-from attacks.evaluation.sanity.trial import Tally, trial
+from attacks.evaluation.sanity.trial import Tally
 from attacks.experiment.build.pipeline import preset
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.gradient import Adam
 from attacks.optimisers.square import Square
 from attacks.optimisers.wiener import Wiener
+from tests.helpers.solving import trial
 from transforms import Affine, Brightness, Compose
 
 SEEN = Compose([Affine(degrees=20, scale=(0.8, 1.2), translate=0.1), Brightness(0.1)])
@@ -169,15 +170,15 @@ def test_a_search_finds_it_if_it_has_the_queries(images):
 
 @dataclass(frozen=True)
 class Ascent(PGD):
-    def step(self, delta, found, state, ground):
-        return super().step(delta, found._replace(grad=-found.grad), state, ground)
+    def step(self, delta, found, state, constraint):
+        return super().step(delta, found._replace(grad=-found.grad), state, constraint)
 
 
 @dataclass(frozen=True)
 class Blind(PGD):
-    def step(self, delta, found, state, ground):
+    def step(self, delta, found, state, constraint):
         some = torch.randn(found.grad.shape, generator=torch.Generator().manual_seed(state.step))
-        return super().step(delta, found._replace(grad=some), state, ground)
+        return super().step(delta, found._replace(grad=some), state, constraint)
 
 
 @dataclass(frozen=True)

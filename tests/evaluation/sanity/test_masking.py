@@ -10,13 +10,15 @@ from torch import nn
 from attacks import EOT, L2, Away, Linf, Toward, Wiener, load_encoder
 from attacks.data.gallery import HELD_OUT, tiles
 from attacks.encoders.phash import Phash
-from attacks.evaluation.sanity import Check, examine, table
+from attacks.eot.protocols import Objective
+from attacks.evaluation.sanity import Check, table
 from attacks.evaluation.sanity.battery import MASKING, masking
 from attacks.evaluation.sanity.differences import slopes
 from attacks.evaluation.sanity.questions import differences
-from attacks.evaluation.sanity.trial import Tally, trial
+from attacks.evaluation.sanity.trial import Tally
 from attacks.experiment.build.pipeline import preset
 from tests.helpers.sampled import mostly_nightly
+from tests.helpers.solving import examine, trial
 from transforms import resize
 
 CAMERA = preset("camera")
@@ -149,9 +151,7 @@ def test_the_error_is_the_relative_error_of_the_gradient():
             features = images.flatten(1) @ self.weight
             return self.factor * features + ((1 - self.factor) * features).detach()
 
-    class Sum:
-        stationary_at_anchor = False
-
+    class Sum(Objective):
         def __call__(self, features, anchor):
             return features.sum(1)
 

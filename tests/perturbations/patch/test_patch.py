@@ -7,6 +7,7 @@ from torch import nn
 
 from attacks import EOT, PGD, Away, attack, bank, load_encoder, solve
 from attacks.data.gallery import tiles
+from attacks.eot.protocols import Objective
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.patch.patch import Patch
 from attacks.solvers.solver import pictures
@@ -108,10 +109,8 @@ def test_moves_stay_in_the_box_and_steepest_attains_the_dual_norm():
     assert patch.norm(found).item() <= patch.eps
 
 
-class Dot:
+class Dot(Objective):
     """A loss that is linear in the features."""
-
-    stationary_at_anchor = False
 
     def __call__(self, features, anchor):
         return (features * anchor).sum(1)

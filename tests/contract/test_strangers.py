@@ -1,0 +1,201 @@
+"""Parts of somebody's own, written against the protocols alone, in every place that takes a part."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import attacks
+from attacks import EOT, Paired, bank, evaluate, solve
+from attacks.eot.protocols import Objective, Optimiser, Proposer
+from attacks.evaluation.sanity.battery import MASKING
+from attacks.experiment import batch
+from attacks.experiment.build import parts as built
+from attacks.objectives.aim import Aim
+from attacks.perturbations.base import PerturbationSet
+from attacks.runtime.values import read, write
+from tests.helpers.solving import examine, watch, worst_views
+from transforms import Affine, Brightness, Compose, Layer, Scene, scene_of
+
+SEEN = Compose([Affine(degrees=10, translate=0.05), Brightness(0.1)])
+
+
+class Tint(PerturbationSet):
+    """One colour for each picture, added to all its pixels, within a box of radius eps."""
+
+    eps = reach = 0.2
+    random_start = True
+
+    def start(self, images, generator):
+        drawn = torch.rand(len(images), 3, 1, 1, generator=generator).to(images)
+        return self.move(torch.zeros_like(images), (0.2 * drawn - 0.1).expand_as(images), images)
+
+    def noise(self, images, generator):
+        return self.move(10 * self.start(images, generator).sign(), torch.zeros_like(images), images)
+
+    def scene(self, images, delta):
+        return scene_of((images + delta).clamp(0, 1))
+
+    def descend(self, grad, length, delta, images):
+        return -torch.as_tensor(length).to(grad).view(-1, 1, 1, 1) * grad.sum((2, 3), keepdim=True).sign()
+
+    def move(self, delta, by, images):
+        return (delta + by).mean((2, 3), keepdim=True).clamp(-self.eps, self.eps).expand_as(images).contiguous()
+
+    def norm(self, delta):
+        return delta.flatten(1).abs().amax(1)
+
+    def quantise(self, delta, images):
+        return ((images + delta).clamp(0, 1) * 255).round() / 255 - images
+
+
+class Sticker(PerturbationSet):
+    """One square of 8x8 texels over the upper left quarter of every picture."""
+
+    eps = reach = 1.0
+    shared = random_start = True
+    texture_size = 8, 8
+
+    def start(self, images, generator):
+        return torch.rand(1, 3, 8, 8, generator=generator).to(images)
+
+    noise = start
+
+    def scene(self, images, delta):
+        base = scene_of(images)
+        place = torch.diag(torch.tensor([2.0, 2.0, 1.0])).to(images)[None]
+        place[:, :2, 2] = 1.0  # the picture's [-1, 0] is the texture's [-1, 1]
+        return Scene((*base.layers, Layer(delta, None, place)), base.size)
+
+    def descend(self, grad, length, delta, images):
+        return -torch.as_tensor(length).to(grad).view(-1, 1, 1, 1) * grad.sign()
+
+    def move(self, delta, by, images):
+        return (delta + by).clamp(0, 1)
+
+    def norm(self, delta):
+        return delta.flatten(1).abs().amax(1)
+
+    def quantise(self, delta, images):
+        return (delta * 255).round() / 255
+
+    def written(self, images, delta):
+        row, column = (size // 2 for size in images.shape[2:])
+        corner = F.interpolate(delta, (row, column)).expand(len(images), -1, -1, -1)
+        return torch.cat([torch.cat([corner, images[..., :row, column:]], 3), images[..., row:, :]], 2)
+
+    def evaluated(self, images, delta):
+        return self.scene(images, delta)
+
+    def corners(self):
+        return [[[[0.0, 0.0], [0.5, 0.0], [0.5, 0.5], [0.0, 0.5]]]]
+
+    def footprint(self, size, sheet=False):
+        return None if sheet else self.scene(torch.zeros(1, 3, *size), torch.ones(1, 3, 8, 8))
+
+
+class Shift(Objective):
+    """Minus the mean absolute difference to the anchor."""
+
+    @property
+    def stationary_at_anchor(self):
+        return True
+
+    def __call__(self, features, anchor):
+        return -(features - anchor).abs().mean(1)
+
+
+class Heavy(Optimiser):
+    """Steps of a tenth of the reach along a running mean of the gradients."""
+
+    def init(self, delta, *, reach, steps):
+        return torch.zeros_like(delta), reach / 10
+
+    def step(self, delta, estimate, state, constraint):
+        mean = 0.5 * state[0] + estimate.grad
+        return constraint.project(delta, constraint.steepest(mean, state[1], delta)), (mean, state[1])
+
+
+class Guess(Proposer):
+    """Signs drawn at random."""
+
+    def direction(self, like, *, step, steps, generator):
+        return torch.randn(1, *like.shape[1:], generator=generator).sign().to(like)
+
+
+WEIGHTS = torch.randn(3 * 16, 8, generator=torch.Generator().manual_seed(0)) / 7
+
+
+def features(images):
+    """An encoder that is a function."""
+    return (F.adaptive_avg_pool2d(images, 4).flatten(1) @ WEIGHTS).tanh()
+
+
+@pytest.fixture
+def images():
+    rough = torch.rand(2, 3, 4, 5, generator=torch.Generator().manual_seed(1))
+    return 0.2 + 0.6 * F.interpolate(rough, (20, 24), mode="bilinear")
+
+
+SETS = {"tint": Tint(), "sticker": Sticker()}
+MOVERS = {"heavy": Heavy(), "guess": Guess()}
+every_set = pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
+every_mover = pytest.mark.parametrize("optimiser", MOVERS.values(), ids=MOVERS)
+
+
+def parts(perturbation, optimiser, **changes):
+    own = {"encoder": features, "objective": Shift(), "perturbation": perturbation, "optimiser": optimiser}
+    return own | {"eot": EOT(SEEN, n=2), "steps": 6, "seed": 3} | changes
+
+
+@every_mover
+@every_set
+def test_solved_judged_and_resumed(images, perturbation, optimiser, tmp_path):
+    anchor, setup = features(images), parts(perturbation, optimiser)
+    best = solve(images, anchor, **setup)
+    delta = perturbation.quantise(best.delta, images)
+    shown, views = perturbation.evaluated(images, delta), bank(SEEN, 8, seed=0, purpose="evaluate")
+    clean, attacked = (views.losses(each, anchor, features, Shift(), 5).mean() for each in (images, shown))
+    assert attacked < clean and (perturbation.norm(best.delta) <= perturbation.eps).all()
+    assert perturbation.written(images, delta).shape == images.shape
+    scores = evaluate(shown, anchor, anchor, encoder=features, bank=views)
+    assert scores.cosine.mean() < evaluate(images, anchor, anchor, encoder=features, bank=views).cosine.mean()
+    worst = worst_views(shown, anchor, encoder=features, objective=Shift(), transforms=SEEN, k=4, refine_steps=1)
+    assert worst.losses.isfinite().all()
+
+    whole = list(watch(images, anchor, restarts=2, **setup))
+    write(tmp_path / "state", whole[3][0].state, "key")
+    rest = list(watch(images, anchor, restarts=2, state=read(tmp_path / "state", "key"), **setup))
+    for (ours, best), (wanted, last) in zip(rest, whole[4:], strict=True):
+        assert torch.equal(ours.delta, wanted.delta) and ours.evals == wanted.evals
+        assert best is last is None or all(torch.equal(a, b) for a, b in zip(best, last, strict=True))
+
+
+@every_set
+def test_the_sanity_checks_take_them(images, perturbation):
+    sanity = examine(images, features(images), views=2, **parts(perturbation, Heavy(), steps=20))
+    failed = {check.name for check in sanity.failed}
+    assert not failed & set(MASKING) - {"largest radius"}, sanity.failed
+
+
+def test_a_strangers_objective_may_be_paired(images):
+    best = solve(images, features(images), **parts(Tint(), Heavy(), objective=Paired(Shift())))
+    assert (best.loss < 0).all()
+
+
+class Module(nn.Module):
+    def forward(self, images):
+        return features(images)
+
+
+@pytest.mark.parametrize(
+    ("perturbation", "optimiser"), list(zip(SETS.values(), MOVERS.values(), strict=True)), ids=SETS
+)
+def test_a_whole_run_reports_them(perturbation, optimiser, tmp_path, monkeypatch):
+    monkeypatch.setattr(built, "perturb", lambda *_: perturbation)
+    monkeypatch.setattr(built, "optimise", lambda *_: optimiser)
+    monkeypatch.setattr(batch, "aim", lambda _, known, *__: Aim(Shift(), known.own))
+    values = {"attack.steps": 2, "attack.views": 2, "evaluate.views": 4, "data.count": 2, "data.size": 32}
+    result = attacks.robustness(Module().eval(), preset="smoke", out=tmp_path / "run", **values)
+    assert result.arms["eot"]["cosine"]["mean"] <= 1
+    assert (tmp_path / "run" / "report.html").read_text().startswith("<!doctype html>")

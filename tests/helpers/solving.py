@@ -1,0 +1,78 @@
+"""Solvers and checks with the parts of an attack as keywords, which tests pick from one dictionary."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from attacks.encoders.randomness import drawn
+from attacks.eot.bank import judged
+from attacks.eot.problem import Options, Problem
+from attacks.evaluation import sanity
+from attacks.evaluation.sanity import trial as trials
+from attacks.solvers import search as searches
+from attacks.solvers import solver, worst
+from attacks.solvers import suite as suites
+
+
+@dataclass
+class Views:
+    """What `EOT.estimate` needs of a problem: (which image each row of delta belongs to, delta, u) -> losses."""
+
+    of: Callable[[Tensor, Tensor, Tensor], Tensor]
+    count: int
+
+    def __len__(self):
+        return self.count
+
+    def losses(self, transforms, delta, which, u):
+        return self.of(which, delta, u)
+
+
+def split(images, anchor, *, encoder, objective, perturbation, **options):
+    """The problem and the options."""
+    return Problem(images, anchor, encoder, objective, perturbation), Options(**options)
+
+
+def estimate(eot, delta, scene, loss, u, *, count=None, **world):
+    """`EOT.estimate` of `scene` (rows of delta, which image) and `loss` (views, which image)."""
+
+    def of(which, delta, u):
+        views = eot.transforms(scene(delta, which), u)
+        return loss(views, which.repeat_interleave(len(u) // len(which)), **drawn(eot.transforms, u))
+
+    return eot.estimate(Views(of, count or len(delta)), delta, u, **world)
+
+
+def search(images, anchor, *, state=None, **parts):
+    return searches.search(*split(images, anchor, **parts), state)
+
+
+def watch(images, anchor, *, stop=None, restarts=1, state=None, **parts):
+    return solver.watch(*split(images, anchor, **parts), stop=stop, restarts=restarts, state=state)
+
+
+def suite(images, aim, attacks, *, state=None, **parts):
+    problem, options = split(images, aim.anchor, **{"optimiser": None} | parts | {"objective": aim.objective})
+    return suites.suite(problem, options, attacks, state=state)
+
+
+def examine(images, anchor, *, steps=20, **parts):
+    own = {key: parts.pop(key) for key in ("views", "planned", "trace", "module") if key in parts}
+    return sanity.examine(*split(images, anchor, steps=steps, **parts), **own)
+
+
+def trial(images, anchor, parts, tally):
+    return trials.trial(*split(images, anchor, **{"steps": 20} | parts), tally)
+
+
+def worst_views(images, anchor, *, encoder, objective, transforms, untouched=None, **rest):
+    return worst.worst_views(judged(images, anchor, encoder, objective, untouched), transforms, **rest)
+
+
+def both_sides(images, anchor, *, encoder, objective, views, untouched=None, **rest):
+    return worst.both_sides(judged(images, anchor, encoder, objective, untouched), views, **rest)
+
+
+def uphill(images, anchor, *, encoder, objective, views, losses, untouched=None, **rest):
+    return worst.uphill(judged(images, anchor, encoder, objective, untouched), views, losses, **rest)
