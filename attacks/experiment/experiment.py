@@ -37,7 +37,7 @@ from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.files import write_bytes, write_json, write_text
 from attacks.runtime.ledger import Failure, Ledger
-from attacks.schema import patch as choices_physical
+from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
 from attacks.solvers.trace import Trace
 from transforms import Compose, widened
@@ -221,7 +221,7 @@ def _write(out: Path, outcome: Outcome, founds: list[Found]) -> None:
         for arm in founds[0].saved
     }
     write_bytes(out / "perturbation.safetensors", save(saved))
-    if isinstance(bench.run.perturbation, choices_physical.Patch):  # it has a width in millimetres
+    if isinstance(bench.run.perturbation, PatchConfig):  # it has a width in millimetres
         goal = None if parts.goal is None else parts.gallery.names[int(parts.goal[0])]
         images, names = parts.queries.images, list(bench.exhibits.names)
         placed = placement(parts.perturbation, names, images, bench.run.perturbation, goal)

@@ -28,7 +28,7 @@ from attacks.experiment.experiment import Outcome
 from attacks.experiment.patch_record import facts
 from attacks.experiment.sections import Sections
 from attacks.runtime.distributed import World
-from attacks.schema import patch as choices_physical
+from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
 
 SCHEMA = 2
@@ -153,7 +153,7 @@ def _identities(parts: Parts) -> list[str]:
 
 
 def _patch(run: Run, parts: Parts) -> dict[str, Any] | None:
-    if not isinstance(run.perturbation, choices_physical.Patch):
+    if not isinstance(run.perturbation, PatchConfig):
         return None
     goals = [] if parts.goal is None else sorted(set(parts.goal.tolist()))
     target = ", ".join(parts.gallery.names[row] for row in goals) or None
