@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from attacks.eot.estimate import Estimate
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 
 
 @stored("views")

@@ -17,7 +17,7 @@ from attacks.encoders.preprocess import Preprocess
 from attacks.eot.bank import Bank
 from attacks.evaluation.judge import Found, Scoring, judged
 from attacks.evaluation.platforms import codecs, resamplers
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from transforms import Compose
 from transforms.resizing.resize import target_size
 

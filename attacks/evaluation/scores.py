@@ -21,7 +21,7 @@ from attacks.eot.faults.locate import located
 from attacks.evaluation.retrieval_metrics import ranks, votes
 from attacks.objectives.embedding import Away
 from attacks.runtime.distributed import ALONE, World
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from transforms import Scene, Shown, base_of, scene_of, taken
 from transforms.compose import view
 

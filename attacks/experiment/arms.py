@@ -14,16 +14,17 @@ from attacks.encoders.engine import engine_reset, engine_restore, engine_state
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem
 from attacks.eot.risk import Mean
-from attacks.evaluation.sanity import Sanity, examine
+from attacks.evaluation.sanity.battery import examine
+from attacks.evaluation.sanity.check import Sanity
 from attacks.experiment.build.objective import shown_sign
-from attacks.experiment.build.parts import Parts
 from attacks.experiment.build.printer import fixed
 from attacks.experiment.cost import Counted, Meter, Spent
+from attacks.experiment.parts import Parts
 from attacks.objectives.aim import Aim, Known
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.progress import Progress
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from attacks.schema import groups
 from attacks.schema.validate import Run
 from attacks.solvers.loop import Step

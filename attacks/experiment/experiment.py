@@ -29,9 +29,9 @@ from attacks.evaluation.scores import Scores, embed, signature_of
 from attacks.experiment.arms import csv
 from attacks.experiment.artifacts import Exhibits, placement, sheet
 from attacks.experiment.batch import SAME, WIDE, Bench, Found, arms_of, part_of, refinable
-from attacks.experiment.build.parts import Parts
 from attacks.experiment.cost import Counted, Spent
 from attacks.experiment.embeddings import cache_of, embedded
+from attacks.experiment.parts import Parts
 from attacks.experiment.units import work
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World

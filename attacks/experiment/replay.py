@@ -25,9 +25,10 @@ from attacks.eot.faults.trace import Line, traced
 from attacks.eot.problem import Problem
 from attacks.experiment.batch import Unit, part_of
 from attacks.experiment.build.objective import aim, wants_gallery, watched
-from attacks.experiment.build.parts import Parts, build
+from attacks.experiment.build.parts import build
 from attacks.experiment.directory import Earlier, earlier, refuse_program
 from attacks.experiment.embeddings import embedded
+from attacks.experiment.parts import Parts
 from attacks.objectives.aim import Known
 from attacks.schema import groups
 from attacks.schema.validate import Run

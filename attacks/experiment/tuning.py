@@ -15,8 +15,8 @@ from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Problem
 from attacks.experiment.build.objective import aim, wants_gallery, watched
-from attacks.experiment.build.parts import Parts
 from attacks.experiment.embeddings import BLOCK, cache_of, embedded
+from attacks.experiment.parts import Parts
 from attacks.objectives.aim import Known
 from attacks.runtime.distributed import World
 from attacks.schema.validate import Run

@@ -17,7 +17,7 @@ from attacks.eot.bank import Bank, bank
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Objective, Perturbation
 from attacks.eot.risk import Risk
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from attacks.solvers.loop import LoopState, Step, Steps, merged
 from attacks.solvers.search import loop_of
 from transforms import stream
