@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.encoders.randomness import drawn
-from attacks.encoders.tree import Encoder, Tree, joined, mapped
+from attacks.encoders.tree import Encoder, Tree, joined, mapped, optional
 from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
 from attacks.eot.faults.locate import located
@@ -67,7 +67,8 @@ def embed(images: Tensor, encoder: Encoder, device: torch.device, chunk: int = 6
 def signature_of(encoder: object) -> Callable[[Tensor], Tensor] | None:
     """How an encoder says that its features (...,D) are to be compared, in its method `signature`: a hash by its
     bits. None for the others: as they are."""
-    return getattr(encoder, "signature", None)
+    signature: Callable[[Tensor], Tensor] | None = optional(encoder, "signature")
+    return signature
 
 
 def evaluate(
