@@ -15,7 +15,7 @@ from attacks.encoders.layers import Pool
 from attacks.eot.bank import Bank, judged
 from attacks.evaluation.drift import VIEWS, Drift, layer_drift
 from attacks.evaluation.judge import Judge, resisting
-from attacks.evaluation.sanity import Sanity
+from attacks.evaluation.sanity.check import Sanity
 from attacks.evaluation.scores import Scores, signature_of
 from attacks.experiment.arms import Setting, check, optimise
 from attacks.experiment.artifacts import Exhibits

@@ -23,8 +23,7 @@ from attacks.eot.bank import Bank, bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.drift import Drift, ordered
 from attacks.evaluation.judge import Judge, joined
-from attacks.evaluation.sanity import Sanity
-from attacks.evaluation.sanity.check import skipped
+from attacks.evaluation.sanity.check import Sanity, skipped
 from attacks.evaluation.scores import Scores, embed, signature_of
 from attacks.experiment.arms import csv
 from attacks.experiment.artifacts import Exhibits, placement, sheet

@@ -179,7 +179,7 @@ def test_a_run_says_where_the_patch_lies(three, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["+perturbation.place.scale=[0.3,0.5]"], "the scenes have placements for it"),
+        (["+perturbation.place.scale=[0.3,0.5]"], "the scenes have places for it"),
         (["data.path=none.csv"], "`none.csv` is no file"),
         (["perturbation=linf", "perturbation.eps=0.1"], "`data=scenes` says where a patch lies"),
     ],
