@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from attacks.schema.groups import CHOICES
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 from run_docs import ELSEWHERE, blocks, commands, prepare  # noqa: E402
