@@ -136,10 +136,10 @@ def _steps(
     problem, options = _problem(setting, known), _options(arm, setting)
     stop, restarts = None, 1
     if arm == "no_eot":
-        plain = replace(options.eot, transforms=fixed(options.eot.transforms), n=1, risk=Mean())
+        plain = replace(options.eot, transforms=fixed(options.eot.transforms), views=1, risk=Mean())
         options = replace(options, eot=plain, steps=spent)
     elif arm == "one_view":
-        options = replace(options, eot=replace(options.eot, n=1, risk=Mean()), steps=spent)
+        options = replace(options, eot=replace(options.eot, views=1, risk=Mean()), steps=spent)
     elif isinstance(attack, groups.SuiteConfig):
         yield from suite(problem, options, _members(setting, known, attack), state=state)
         return
@@ -163,7 +163,7 @@ def _options(arm: str, setting: Setting) -> Options:
     run, parts = setting.run, setting.parts
     return Options(
         optimiser=parts.optimiser,
-        eot=EOT(parts.transforms, parts.draws, n=run.attack.views, chunk=setting.chunk, risk=parts.risk),
+        eot=EOT(parts.transforms, parts.draws, views=run.attack.views, chunk=setting.chunk, risk=parts.risk),
         steps=run.attack.steps,
         seed=stream(setting.seed, arm),
         world=setting.world,

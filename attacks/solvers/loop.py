@@ -118,7 +118,7 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
         eot = replace(eot, chunk=state.estimate.chunk)
     shared, count, device = problem.shared, len(problem), problem.images.device
     for index in range(state.index, options.steps):
-        size, cost = state.size, state.size.times * eot.n + extra
+        size, cost = state.size, state.size.times * eot.views + extra
         active = ~state.solved & (state.left >= cost)
         rows = active.nonzero()[:, 0].to(device)
         if not len(rows):
@@ -145,9 +145,9 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
         moved = torch.where(moves.to(moved.device)[:, None, None, None], moved, state.delta)
         left, remaining = state.left - cost * active, options.steps - index - 1
         if options.adaptive is not None:
-            size = options.adaptive.next(size, fresh, base=eot.n, steps=remaining, budget=int(left[active].min()))
+            size = options.adaptive.next(size, fresh, base=eot.views, steps=remaining, budget=int(left[active].min()))
         solved = state.solved | (silent >= DEAD).cpu().expand(count)
-        last = not remaining or not bool((~solved & (left >= size.times * eot.n + extra)).any())
+        last = not remaining or not bool((~solved & (left >= size.times * eot.views + extra)).any())
         evals, drawn = state.evals + cost * len(rows), state.drawn + state.size.times
         state = LoopState(index + 1, moved, memory, estimate, evals, left, solved, silent, drawn, size)
         answer = yield Step(index, moved, estimate, evals, active, last, state)
@@ -171,7 +171,7 @@ def _checked(problem: Problem, options: Options) -> int:
         raise ValueError(
             f"`adaptive` needs draws that are new in every step; {type(eot.draws).__name__} repeats its points"
         )
-    return 0 if adversary is None else adversary.cost(eot.n)
+    return 0 if adversary is None else adversary.cost(eot.views)
 
 
 def _start(problem: Problem, options: Options, extra: int) -> LoopState:
@@ -179,7 +179,7 @@ def _start(problem: Problem, options: Options, extra: int) -> LoopState:
     perturbation, count = problem.perturbation, len(problem)
     delta = start(problem, options.seed)
     memory = cast(Optimiser, options.optimiser).init(delta, reach=perturbation.reach, steps=options.steps)
-    left = budgeted(options, count, options.eot.n + extra)
+    left = budgeted(options, count, options.eot.views + extra)
     silent = torch.zeros(len(delta), dtype=torch.long, device=delta.device)
     return LoopState(0, delta, memory, None, 0, left, torch.zeros(count, dtype=torch.bool), silent)
 

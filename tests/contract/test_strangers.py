@@ -145,7 +145,7 @@ every_mover = pytest.mark.parametrize("optimiser", MOVERS.values(), ids=MOVERS)
 
 def parts(perturbation, optimiser, **changes):
     own = {"encoder": features, "objective": Shift(), "perturbation": perturbation, "optimiser": optimiser}
-    return own | {"eot": EOT(SEEN, n=2), "steps": 6, "seed": 3} | changes
+    return own | {"eot": EOT(SEEN, views=2), "steps": 6, "seed": 3} | changes
 
 
 @every_mover
