@@ -191,13 +191,6 @@ def test_webp_that_is_missing_is_said(monkeypatch):
 @pytest.mark.parametrize(
     ("make", "argument"),
     [
-        (lambda: Jpeg(0), "quality"),
-        (lambda: Jpeg((80, 30)), "quality"),
-        (lambda: Jpeg((30, 101)), "quality"),
-        (lambda: Jpeg(75.5), "quality"),
-        (lambda: Jpeg(75, subsampling="4:1:1"), "subsampling"),
-        (lambda: Jpeg(75, subsampling="4:4:4", codec="surrogate"), "subsampling"),
-        (lambda: Jpeg(75, codec="best"), "codec"),
         (lambda: jpeg(torch.zeros(2, 3, 8, 8), 0), "quality"),
         (lambda: jpeg(torch.zeros(2, 3, 8, 8), float("nan")), "quality"),
         (lambda: jpeg(torch.zeros(2, 3, 8, 8), torch.tensor([1, 2, 3])), "quality"),
