@@ -46,14 +46,9 @@ def photos(photo):
 
 
 @every_stage
-def test_size_of_the_views(name, photos):
-    stage, *_, size = STAGES[name]
+def test_values_run_over_the_ranges_and_views_have_their_size(name, photos):
+    stage, low, high, size = STAGES[name]
     assert stage(photos, draw(stage, 3)).shape == (3, 3, *size)
-
-
-@every_stage
-def test_values_run_over_the_ranges(name):
-    stage, low, high, _ = STAGES[name]
     low, high = torch.tensor([low], dtype=double), torch.tensor([high], dtype=double)
     torch.testing.assert_close(stage.values(torch.zeros_like(low)), low)
     torch.testing.assert_close(stage.values(torch.full_like(high, 1 - 2**-24)), high, rtol=0, atol=1e-5)

@@ -53,11 +53,11 @@ def test_is_a_map_of_points_and_no_matrix(name):
 
 
 @every_bend
-@pytest.mark.parametrize("dtype", [torch.float32, double], ids=["float32", "float64"])
 @pytest.mark.parametrize("border", ["constant", "replicate", "reflect", "reflect101"])
-def test_gradients_are_finite_at_the_ends_of_every_range(name, dtype, border, photo):
+def test_gradients_are_finite_at_the_ends_of_every_range(name, border, photo):
     stage, wild = BENDS[name], Perspective(0.49)  # whose horizon sends points far out
-    for pipeline in (Compose([stage], border=border), Compose([stage, stage, wild], border=border)):
+    for dtype, stages in itertools.product((torch.float32, double), ([stage], [stage, stage, wild])):
+        pipeline = Compose(stages, border=border)
         u = torch.cat([edges(s, dtype)[torch.arange(9) % len(edges(s, dtype))] for s in pipeline.stages], dim=1)
         images = photo[..., ::4, ::4].to(dtype).repeat(len(u), 1, 1, 1).requires_grad_()
         u.requires_grad_()
@@ -132,14 +132,14 @@ def test_lens_is_opencvs_distortion(k):
     torch.testing.assert_close(pulled[seen], oracle[seen], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("k", list(itertools.product([-1, -0.4, -0.1, 0, 0.2, 1], repeat=2)), ids=str)
-def test_a_lens_sees_up_to_the_first_fold(k):
+def test_a_lens_sees_up_to_the_first_fold():
     radius = torch.linspace(0, 10, 10001, dtype=double)
-    grows = 1 + 3 * k[0] * radius**2 + 5 * k[1] * radius**4 > 0
-    before = grows.long().cumprod(0).bool()
     points = torch.stack([radius, torch.zeros_like(radius)], -1)[None, None]
-    seen = Lens((k[0], k[0]), (k[1], k[1])).pull(points, torch.rand(1, 2, dtype=double))[0, 0, :, 0] < UNSEEN
-    assert (seen != before).sum() <= 1
+    for k1, k2 in itertools.product([-1, -0.4, -0.1, 0, 0.2, 1], repeat=2):
+        grows = 1 + 3 * k1 * radius**2 + 5 * k2 * radius**4 > 0
+        oracle = grows.long().cumprod(0).bool()
+        seen = Lens((k1, k1), (k2, k2)).pull(points, torch.rand(1, 2, dtype=double))[0, 0, :, 0] < UNSEEN
+        assert (seen != oracle).sum() <= 1, (k1, k2)
 
 
 def test_positive_coefficients_are_a_barrel():
