@@ -111,15 +111,6 @@ def test_a_compiler_can_follow(images):
     torch.testing.assert_close(compiled(images.flip(0)), features(images.flip(0)))
 
 
-def test_a_deep_copy_has_hooks_of_its_own(encoder, images):
-    features = Features(encoder, ["layer1", "layer2"])
-    twin, wanted = copy.deepcopy(features), features(images)
-    with torch.no_grad():
-        named_layers(twin)["layer2"][1].bn2.weight.add_(1)
-    assert not torch.equal(twin(images), wanted)
-    assert torch.equal(features(images), wanted)
-
-
 def test_a_layer_that_grows_with_the_picture_is_named(images):
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     features = Features(network, ["0"])

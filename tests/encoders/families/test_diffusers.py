@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-import sys
 
 import pytest
 import torch
@@ -137,8 +136,8 @@ def test_weights_from_a_file_of_half_precision_and_of_older_names(saved, tmp_pat
     wanted = loaded(saved["plain"]).network.state_dict()
     for name, weight in half.network.state_dict().items():
         assert torch.equal(weight, wanted[name].half().float())
-    for now, before in (("to_q", "query"), ("to_k", "key"), ("to_v", "value"), ("to_out.0", "proj_attn")):
-        state = {name.replace(f".{now}.", f".{before}."): tensor for name, tensor in state.items()}
+    for name, old in (("to_q", "query"), ("to_k", "key"), ("to_v", "value"), ("to_out.0", "proj_attn")):
+        state = {key.replace(f".{name}.", f".{old}."): tensor for key, tensor in state.items()}
     folder = tmp_path / "old"
     shutil.copytree(saved["plain"], folder)
     save_file(state, folder / FILE)
@@ -162,7 +161,7 @@ def refused(message, folder, kind=ValueError, **options):
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-def test_errors_are_one_line_each(saved, tmp_path, monkeypatch):
+def test_errors_are_one_line_each(saved, tmp_path):
     refused("has no config.json", tmp_path, FileNotFoundError)
     refused("no folder here, and no name on the hub", "./nowhere", FileNotFoundError)
     refused("`encoder.pool` is for transformers", saved["plain"], pool="mean")
@@ -182,8 +181,6 @@ def test_errors_are_one_line_each(saved, tmp_path, monkeypatch):
     refused("must be an AutoencoderKL; config.json says 'AutoencoderTiny'", folder)
     (folder / "config.json").write_text(json.dumps(config | {"down_block_types": ["Nothing"] * 3}))
     refused("makes no AutoencoderKL", folder)
-    monkeypatch.setitem(sys.modules, "diffusers", None)
-    refused(r'diffusers cannot be imported .*: pip install "viewproof\[vae\]"', folder)
 
 
 def test_a_name_without_a_network(monkeypatch, tmp_path):
