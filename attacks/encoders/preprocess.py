@@ -130,6 +130,12 @@ class Preprocess:
             return box[0], max(1, int(box[0] * width / height))
         return max(1, int(box[1] * height / width)), box[1]
 
+    @property
+    def frame(self) -> tuple[int, int] | None:
+        """(height, width) of the output, where it is the same for all pictures (`fit` may leave a side to them)."""
+        size = self.crop or self.size
+        return (size, size) if isinstance(size, int) else size
+
     def _framed(self, images: Tensor, frame: tuple[int, int]) -> Tensor:
         """The middle of the pictures, or the pictures in the middle of a border."""
         around: list[int] = []
