@@ -71,18 +71,18 @@ def test_an_unknown_encoder_is_named():
 
 
 def test_untrained_follows_its_seed_and_leaves_torchs_alone():
-    before = torch.random.get_rng_state()
+    state = torch.random.get_rng_state()
     first, again, other = (untrained(seed).head.weight for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
-    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("size", [(96, 96), (8, 8), (1, 1), (96, 200), (257, 31)])
 def test_any_size_works(encoder, size):
-    found = encoder(torch.rand(2, 3, *size))
-    assert found.shape == (2, 128)
-    assert found.isfinite().all()
+    features = encoder(torch.rand(2, 3, *size))
+    assert features.shape == (2, 128)
+    assert features.isfinite().all()
 
 
 def test_a_picture_does_not_feel_its_neighbours(encoder):

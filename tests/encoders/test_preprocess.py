@@ -27,13 +27,13 @@ MODES = {"pil_bilinear": v2.InterpolationMode.BILINEAR, "pil_bicubic": v2.Interp
 
 def presets():
     """Every preset of a classification model's weights, each once."""
-    found = {}
+    unique = {}
     for model in torchvision.models.list_models(module=torchvision.models):
         for weights in torchvision.models.get_model_weights(model):
             preset = weights.transforms()
             key = (preset.resize_size[0], preset.crop_size[0], preset.interpolation.value, *preset.mean, *preset.std)
-            found[key] = preset
-    return {f"{k[0]}-{k[1]}-{k[2]}-{k[-1]:.3g}": preset for k, preset in found.items()}
+            unique[key] = preset
+    return {f"{k[0]}-{k[1]}-{k[2]}-{k[-1]:.3g}": preset for k, preset in unique.items()}
 
 
 PRESETS = presets()
@@ -121,8 +121,8 @@ def test_a_resize_of_the_shorter_side_and_a_crop(frame, kernel):
 @settings(max_examples=150, deadline=None)
 def test_a_crop_and_its_border_lie_where_torchvision_lays_them(height, width, high, wide):
     picture = pictures(height, width)
-    found = plain(None, crop=(high, wide))(picture)
-    assert torch.equal(found, v2.functional.center_crop(picture, [high, wide]))
+    cropped = plain(None, crop=(high, wide))(picture)
+    assert torch.equal(cropped, v2.functional.center_crop(picture, [high, wide]))
 
 
 lengths = st.integers(1, 3000)
@@ -146,9 +146,9 @@ def test_cover_covers_and_contain_stays_within_a_box_of_any_shape(height, width,
     contain = plain((high, wide), fit="contain", rounding=rounding).resized(height, width)
     assert contain[0] <= high and contain[1] <= wide and (contain[0] == high or contain[1] == wide)
     # The other side keeps the aspect, to a pixel.
-    for found in (cover, contain):
+    for sides in (cover, contain):
         assert any(
-            abs(found[0] - height * ratio) <= 1 and abs(found[1] - width * ratio) <= 1
+            abs(sides[0] - height * ratio) <= 1 and abs(sides[1] - width * ratio) <= 1
             for ratio in (high / height, wide / width)
         )
 
@@ -156,27 +156,27 @@ def test_cover_covers_and_contain_stays_within_a_box_of_any_shape(height, width,
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 32))
 @settings(max_examples=100, deadline=None)
 def test_a_multiple_is_the_largest_one_within_the_picture(height, width, multiple):
-    for has, found in zip((height, width), plain(None, multiple=multiple).resized(height, width), strict=True):
-        assert found % multiple == 0 and found >= multiple
-        assert found <= has < found + multiple or (has < multiple and found == multiple)
+    for has, side in zip((height, width), plain(None, multiple=multiple).resized(height, width), strict=True):
+        assert side % multiple == 0 and side >= multiple
+        assert side <= has < side + multiple or (has < multiple and side == multiple)
 
 
 def test_blue_first_is_normalised_in_the_networks_order():
     picture = pictures(9, 11)
-    found = Preprocess(None, "pil_bilinear", MEAN, STD, bgr=True)(picture)
-    torch.testing.assert_close(found, v2.functional.normalize(picture.flip(1), MEAN, STD), rtol=0, atol=1e-15)
+    normalised = Preprocess(None, "pil_bilinear", MEAN, STD, bgr=True)(picture)
+    torch.testing.assert_close(normalised, v2.functional.normalize(picture.flip(1), MEAN, STD), rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("fill", [0.0, 1.0, (0.1, 0.5, 0.9)], ids=str)
 @pytest.mark.parametrize("bgr", [False, True])
 def test_the_border_has_the_colour_that_was_asked_for(fill, bgr):
     picture = pictures(10, 30)
-    found = plain(16, fit="contain", crop=(16, 16), fill=fill, bgr=bgr)(picture)
+    padded = plain(16, fit="contain", crop=(16, 16), fill=fill, bgr=bgr)(picture)
     colour = torch.tensor(fill if isinstance(fill, tuple) else (fill,) * 3, dtype=torch.float64)[:, None, None]
     small = v2.functional.resize(picture, [5, 16], antialias=True).clamp(0, 1)
     canvas = colour.expand(1, 3, 16, 16).clone()
     canvas[..., 5:10, :] = small
-    torch.testing.assert_close(found, canvas.flip(1) if bgr else canvas, rtol=0, atol=1e-12)
+    torch.testing.assert_close(padded, canvas.flip(1) if bgr else canvas, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("eight_bit", [False, True])
@@ -214,10 +214,10 @@ def test_with_eight_bits_the_gradient_is_that_of_the_resize_without():
 def test_pictures_of_any_precision_keep_it(dtype, limit, eight_bit):
     ours = Preprocess(24, "pil_bicubic", MEAN, STD, fit="cover", crop=(24, 24), eight_bit=eight_bit)
     picture = pictures(50, 60).to(dtype)
-    found = ours(picture)
-    assert found.dtype == dtype
+    prepared = ours(picture)
+    assert prepared.dtype == dtype
     # The same picture in float64: only the arithmetic and the rounding of the answer differ.
-    torch.testing.assert_close(found.double(), ours(picture.double()), rtol=0, atol=limit / min(STD))
+    torch.testing.assert_close(prepared.double(), ours(picture.double()), rtol=0, atol=limit / min(STD))
 
 
 def test_a_picture_does_not_feel_its_neighbours():

@@ -220,17 +220,17 @@ def test_training_mode_is_refused():
 
 
 def test_compile_gets_the_prepared_module(monkeypatch):
-    asked = {}
+    options = {}
 
     def compiler(module, **arguments):
-        asked.update(arguments, module=module)
+        options.update(arguments, module=module)
         return module
 
     monkeypatch.setattr(torch, "compile", compiler)
     encoder, images = load_encoder(), torch.rand(1, 3, 96, 96)
     features = prepare(encoder, Decision(fold=True, compile=True))(images)
-    assert asked.pop("module") is not encoder
-    assert asked == {"dynamic": False}
+    assert options.pop("module") is not encoder
+    assert options == {"dynamic": False}
     torch.testing.assert_close(features, encoder(images), rtol=1e-4, atol=1e-4)
 
 

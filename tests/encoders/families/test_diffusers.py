@@ -67,9 +67,9 @@ def test_the_features_are_the_librarys(saved, kind):
         means, stds = (torch.tensor(v)[None, :, None, None] for v in (config.latents_mean, config.latents_std))
         latents = (latents - means) / stds
     latents = (latents - (config.shift_factor or 0)) * config.scaling_factor
-    found = loaded(saved[kind], preprocess={"size": None})(pictures())
-    assert float(found.std()) > 0.01
-    torch.testing.assert_close(found, latents.flatten(1), rtol=0, atol=1e-5)
+    features = loaded(saved[kind], preprocess={"size": None})(pictures())
+    assert float(features.std()) > 0.01
+    torch.testing.assert_close(features, latents.flatten(1), rtol=0, atol=1e-5)
 
 
 @pytest.fixture
@@ -148,10 +148,10 @@ def test_weights_from_a_file_of_half_precision_and_of_older_names(saved, tmp_pat
 
 
 def test_random_weights_are_the_same_every_time(saved):
-    before = torch.random.get_rng_state()
+    state = torch.random.get_rng_state()
     first, again = (loaded(saved["plain"], weights="random") for _ in range(2))
     assert first.fingerprint() == again.fingerprint() != loaded(saved["plain"]).fingerprint()
-    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def refused(message, folder, kind=ValueError, **options):

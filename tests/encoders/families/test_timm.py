@@ -107,9 +107,9 @@ def test_a_folder_that_timm_saved(safe, tmp_path):
     timm.models.save_for_hf(network, tmp_path, safe_serialization=safe, data_config=said)
     encoder = load_encoder("timm", f"local-dir:{tmp_path}")
     state = network.state_dict()
-    found = encoder.network.state_dict()
-    assert found.keys() == {name for name in state if not name.startswith("head.")}
-    assert all(torch.equal(state[name], tensor) for name, tensor in found.items())
+    tensors = encoder.network.state_dict()
+    assert tensors.keys() == {name for name in state if not name.startswith("head.")}
+    assert all(torch.equal(state[name], tensor) for name, tensor in tensors.items())
     assert encoder.preprocess.fit == "squash"
     assert encoder.preprocess.mean == (0.5, 0.5, 0.5)
     assert encoder.origin.digest() is not None
@@ -219,15 +219,15 @@ def test_downloaded_weights_are_the_tags(tmp_path, monkeypatch):
     torch.manual_seed(5)
     whole = timm.create_model("test_vit").eval()
     save_file(whole.state_dict(), tmp_path / "model.safetensors")
-    asked = []
+    repositories = []
 
     def download(repo_id, filename, **_):
-        asked.append(repo_id)
+        repositories.append(repo_id)
         return str(tmp_path / filename.replace("pytorch_model.bin", "model.safetensors"))
 
     monkeypatch.setattr("timm.models._hub.hf_hub_download", download)
     encoder = load_encoder("timm", "test_vit", weights="r160_in1k")
-    assert asked == ["timm/test_vit.r160_in1k"]
+    assert repositories == ["timm/test_vit.r160_in1k"]
     state = whole.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in encoder.network.state_dict().items())
     assert encoder.origin.file is None

@@ -75,10 +75,10 @@ def test_features_are_what_torchvision_gives_to_the_head(tmp_path, model):
         # In float64, for torchvision's resize in float32 is off by up to 3e-5; it ends in float32 all the same.
         expected = before_the_head(network, within(preset(pictures[name]), ours.preprocess))
         with torch.no_grad():
-            found = ours(pictures[name].float())
-        assert found.shape == expected.shape
-        assert float((found - expected).abs().max()) <= 1e-4 * max(1.0, float(expected.abs().max())), name
-    assert float(found.std()) > 0
+            features = ours(pictures[name].float())
+        assert features.shape == expected.shape
+        assert float((features - expected).abs().max()) <= 1e-4 * max(1.0, float(expected.abs().max())), name
+    assert float(features.std()) > 0
 
 
 @pytest.mark.parametrize("model", every(SMALL))
@@ -111,8 +111,8 @@ def test_a_file_may_have_any_head_or_none(tmp_path, model, suffix, classes, drop
 def test_heads_that_only_training_uses_may_be_missing(tmp_path, aux):
     network = theirs("googlenet")
     path = saved(tmp_path / "w.pt", network, () if aux else ("aux1.", "aux2."))
-    found = load_encoder("torchvision", "googlenet", weights=path).network.state_dict()
-    assert all(torch.equal(tensor, network.state_dict()[name]) for name, tensor in found.items())
+    tensors = load_encoder("torchvision", "googlenet", weights=path).network.state_dict()
+    assert all(torch.equal(tensor, network.state_dict()[name]) for name, tensor in tensors.items())
 
 
 def tiny_densenet(*_, **__):
@@ -236,9 +236,9 @@ def cache(tmp_path, monkeypatch):
     def urlopen(request):
         if answer["content"] is None:
             raise urllib.error.URLError("Name or service not known")
-        found = io.BytesIO(answer["content"])
-        found.info = lambda: SimpleNamespace(getheaders=lambda _: [str(len(answer["content"]))])
-        return found
+        reply = io.BytesIO(answer["content"])
+        reply.info = lambda: SimpleNamespace(getheaders=lambda _: [str(len(answer["content"]))])
+        return reply
 
     monkeypatch.setattr(torch.hub, "urlopen", urlopen)
     return answer
