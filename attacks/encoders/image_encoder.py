@@ -84,12 +84,12 @@ class ImageEncoder(nn.Module):
         return fingerprint(self.network)
 
     def __repr__(self) -> str:
-        said = [
+        rows = [
             *self.preprocess.lines(),
             ("network", f"{type(self.network).__name__}, {sum(p.numel() for p in self.parameters()):,} weights"),
             ("weights", self.origin.weights),
         ]
-        return "\n".join([f"{self.title}", *(f"  {name:<10} {words}" for name, words in said)])
+        return "\n".join([f"{self.title}", *(f"  {name:<10} {text}" for name, text in rows)])
 
     def __str__(self) -> str:  # a debugger calls `repr` often, and hashing a large network takes seconds
         return f"{self!r}, sha256 of the tensors {self.fingerprint()[:12]}"
@@ -103,15 +103,15 @@ def probed(encoder: nn.Module) -> int:
     weight = next(encoder.parameters(), None)
     ramp = torch.linspace(0.25, 0.75, 80, device=None if weight is None else weight.device).expand(2, 3, 64, 80)
     try:
-        found: Tensor = encoder(ramp if weight is None or not weight.is_floating_point() else ramp.to(weight.dtype))
+        output: Tensor = encoder(ramp if weight is None or not weight.is_floating_point() else ramp.to(weight.dtype))
     except ValueError:
         raise
-    except Exception as error:  # a network refuses a size in any way there is
+    except Exception as error:  # networks raise errors of any kind for a wrong size
         reason = next(iter(str(error).strip().splitlines()), "")
         raise ValueError(
             f"encoder {title}: a picture does not go through ({type(error).__name__}: {reason[:200]}); does "
             "`encoder.preprocess` give what the network takes?"
         ) from error
-    if not bool(found.isfinite().all()):
+    if not bool(output.isfinite().all()):
         raise ValueError(f"encoder {title}: the features of a grey ramp are not finite; are the weights whole?")
-    return found.shape[1]
+    return output.shape[1]

@@ -147,20 +147,20 @@ class _Tap:
     def __init__(self, name: str, pool: Pool, keep: Keep | None) -> None:
         self.name, self.pool, self.keep = name, pool, keep
         self.rows: int | None = None
-        self.found: Tensor | None = None
+        self.features: Tensor | None = None
 
     def open(self, rows: int) -> None:
-        self.rows, self.found = rows, None
+        self.rows, self.features = rows, None
 
     def close(self) -> None:
-        self.rows = self.found = None
+        self.rows = self.features = None
 
     def taken(self) -> Tensor:
-        if self.found is None:
+        if self.features is None:
             raise ValueError(
                 f"layer `{self.name}` took no part in the pass: a branch that was not run, or a scripted encoder"
             )
-        return self.found
+        return self.features
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
         if self.rows is None:
@@ -171,7 +171,7 @@ class _Tap:
             raise ValueError(
                 f"layer `{self.name}` must answer with a row for each of {self.rows} images; got {found}"
             )
-        self.found = self.kept(answer)
+        self.features = self.kept(answer)
 
     def kept(self, answer: Tensor) -> Tensor:
         return self.pooled(answer) if self.keep is None else self.keep(self.name, self.pooled(answer))
@@ -244,22 +244,22 @@ def visits(encoder: nn.Module, images: Tensor) -> list[Visit]:
     All outputs stay in memory until the pass is over: one picture is enough.
     """
     layers = named_layers(encoder)
-    found = {name: Visit(name, type(layer).__name__) for name, layer in layers.items()}
-    found[OUTPUT] = Visit(OUTPUT, type(encoder).__name__)
+    records = {name: Visit(name, type(layer).__name__) for name, layer in layers.items()}
+    records[OUTPUT] = Visit(OUTPUT, type(encoder).__name__)
     ends: dict[str, tuple[Tensor, int]] = {}  # outputs and their versions; a change in place raises the version
     time = 0
 
     def end(name: str, answer: Any) -> None:
         nonlocal time
         time += 1
-        before = found[name]
+        record = records[name]
         first = answer[0] if isinstance(answer, tuple | list) and answer else answer
-        found[name] = before._replace(calls=before.calls + 1, answer=_kind(answer), order=time)
+        records[name] = record._replace(calls=record.calls + 1, answer=_kind(answer), order=time)
         if isinstance(first, Tensor):
             state = first, first._version
             twins = (other for other, (tensor, version) in ends.items() if tensor is first and version == state[1])
             rows = first.dim() > 1 and len(first) == len(images) and first.is_floating_point()
-            found[name] = found[name]._replace(shape=tuple(first.shape), same=next(twins, None), features=rows)
+            records[name] = records[name]._replace(shape=tuple(first.shape), same=next(twins, None), features=rows)
             ends[name] = state
 
     handles = [
@@ -271,7 +271,7 @@ def visits(encoder: nn.Module, images: Tensor) -> list[Visit]:
     finally:
         for handle in handles:
             handle.remove()
-    return list(found.values())
+    return list(records.values())
 
 
 def layer_shapes(encoder: nn.Module, images: Tensor) -> dict[str, tuple[int, ...]]:
@@ -286,7 +286,7 @@ def layer_listing(encoder: nn.Module, image: Tensor) -> str:
     size = f"{image.shape[3]}x{image.shape[2]}"
     rows = [("layer", "class", f"output for one picture of {size}"), *rows]
     wide, wider = (max(len(row[i]) for row in rows) + 2 for i in (0, 1))
-    return "\n".join([repr(encoder), "", *(f"{name:<{wide}}{kind:<{wider}}{words}" for name, kind, words in rows)])
+    return "\n".join([repr(encoder), "", *(f"{name:<{wide}}{kind:<{wider}}{text}" for name, kind, text in rows)])
 
 
 def _text(visit: Visit) -> str:

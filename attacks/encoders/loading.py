@@ -1,4 +1,4 @@
-"""Encoders by name. Each carries its own preprocessing, in the graph."""
+"""Encoders by name, each with its own preprocessing in the graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attacks.encoders.wrap import with_preprocess
 
 POCKET_WEIGHTS = Path(__file__).parents[1] / "data" / "pocket.safetensors"
 
-#: Family -> the module with its `load`. They import their libraries, so they are imported when they are asked for.
+#: Family -> the module with its `load`, imported on first use because it imports the library.
 FAMILIES = {
     "torchvision": "torchvision_models",
     "timm": "timm_models",
@@ -65,15 +65,15 @@ def load_encoder(
         name: "pocket", the encoder that ships with the package; "phash", a perceptual hash, which has no weights; or
             a family of `FAMILIES`.
         model: which of the family: a name, a folder or a file (docs/encoders.md).
-        weights: "pretrained", "random" (for trying whether all runs), a name that the library knows, or a file; None
-            for the first. Of the pocket encoder: a safetensors file, or None for the shipped one.
-        preprocess: fields of `Preprocess` that differ from what the library says of the model.
-        pool: of a transformer: "pooled", "cls" or "mean"; None for what the model is meant for.
+        weights: "pretrained", "random" (to try out a configuration), a name of the library's, or a file; None for the
+            first. Of the pocket encoder: a safetensors file, or None for the shipped one.
+        preprocess: fields of `Preprocess` that differ from the library's.
+        pool: of a transformer: "pooled", "cls" or "mean"; None for the model's default.
         device: where it runs.
 
     Raises:
         ValueError, FileNotFoundError: in one line: an unknown name, a library that is not installed, weights that do
-            not fit or cannot be had.
+            not fit or cannot be fetched.
     """
     if name not in ("pocket", "phash", *FAMILIES):
         raise ValueError(
@@ -86,24 +86,24 @@ def load_encoder(
         request = Request(name, model, str(weights or PRETRAINED), dict(preprocess or {}), pool)
         load: Family = importlib.import_module(f"attacks.encoders.families.{FAMILIES[name]}").load
         try:
-            found = load(request)
+            encoder = load(request)
         except (ValueError, OSError):
             raise
-        except Exception as error:  # a stranger's file or folder can bring a library to raise anything
+        except Exception as error:  # a library can raise anything for a broken or hostile file
             reason = " ".join(str(error).split())[:200]
             raise ValueError(
                 f"encoder {name}:{model} cannot be made ({type(error).__name__}: {reason}); is what its files "
                 "say whole and true? HYDRA_FULL_ERROR=1 shows where it fails"
             ) from error
-        found = found.to(device)
-        probed(found)
-        return found
+        encoder = encoder.to(device)
+        probed(encoder)
+        return encoder
     if model is not None or preprocess or pool:
         raise ValueError(f"`model`, `preprocess` and `pool` belong to the families; {name} has none of them")
     if name == "phash":
         if weights is not None:
             raise ValueError(f"`weights` is for encoders that have some; phash has none, got {str(weights)!r}")
         return Phash().to(device)
-    encoder = untrained()
-    load_weights(encoder, POCKET_WEIGHTS if weights is None else weights)
-    return encoder.eval().requires_grad_(False).to(device)
+    pocket = untrained()
+    load_weights(pocket, POCKET_WEIGHTS if weights is None else weights)
+    return pocket.eval().requires_grad_(False).to(device)

@@ -72,10 +72,10 @@ def above_median(levels: Tensor) -> Tensor:
     which would need 1/sqrt(2) more to be of norm 1, keep their factor here too; the median is taken over all alike.
     """
     cosines = _cosines(levels.dtype, levels.device)
-    found = (cosines @ levels @ cosines.mT).flatten(1)
-    middle = found.shape[1] // 2
-    median = found.sort(dim=1).values[:, middle - 1 : middle + 1].mean(1, keepdim=True)
-    return found - median
+    coefficients = (cosines @ levels @ cosines.mT).flatten(1)
+    middle = coefficients.shape[1] // 2
+    median = coefficients.sort(dim=1).values[:, middle - 1 : middle + 1].mean(1, keepdim=True)
+    return coefficients - median
 
 
 def _sum(weights: list[float], images: Tensor) -> Tensor:

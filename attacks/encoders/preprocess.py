@@ -130,13 +130,19 @@ class Preprocess:
             return box[0], max(1, int(box[0] * width / height))
         return max(1, int(box[1] * height / width)), box[1]
 
+    @property
+    def frame(self) -> tuple[int, int] | None:
+        """(height, width) of the output, where it is the same for all pictures (`fit` may leave a side to them)."""
+        size = self.crop or self.size
+        return (size, size) if isinstance(size, int) else size
+
     def _framed(self, images: Tensor, frame: tuple[int, int]) -> Tensor:
         """The middle of the pictures, or the pictures in the middle of a border."""
         around: list[int] = []
         for has, wants in zip(images.shape[2:], frame, strict=True):
             spare = has - wants
-            before = -(round(spare / 2) if self.centre == "nearest" and spare > 0 else int(spare / 2))
-            around = [before, wants - has - before, *around]  # F.pad begins with the last axis
+            start = -(round(spare / 2) if self.centre == "nearest" and spare > 0 else int(spare / 2))
+            around = [start, wants - has - start, *around]  # F.pad begins with the last axis
         if not any(around):
             return images
         fill = _column(self.fill if isinstance(self.fill, tuple) else (self.fill,) * 3, images)
@@ -148,32 +154,32 @@ class Preprocess:
 
     def lines(self) -> list[tuple[str, str]]:
         """What happens, step by step, as (name, words)."""
-        said = []
+        rows = []
         box = self.size if isinstance(self.size, tuple) else (self.size or 0, self.size or 0)
         if self.size is None:
-            words = f"each side down to a multiple of {self.multiple}"
+            size_text = f"each side down to a multiple of {self.multiple}"
         else:
             shape = f"{box[0]}x{box[1]}"
-            words = {"squash": f"to {shape}, whatever the aspect", "contain": f"to fit within {shape}"}.get(
+            size_text = {"squash": f"to {shape}, whatever the aspect", "contain": f"to fit within {shape}"}.get(
                 self.fit, f"shorter side to {box[0]}" if box[0] == box[1] else f"to cover {shape}"
             )
         bits = ", rounded to 8 bits" if self.eight_bit else ""
         resizes = self.size is not None or self.multiple > 1
-        how = f"{words}, {self.kernel}, clamped to [0, 1]{bits}"
-        said.append(("resize", how if resizes else "none: the picture as large as it is"))
+        how = f"{size_text}, {self.kernel}, clamped to [0, 1]{bits}"
+        rows.append(("resize", how if resizes else "none: the picture as large as it is"))
         if self.crop is not None:
             small = self.fit == "contain" or box[0] < self.crop[0] or box[1] < self.crop[1]
             pad = f", where smaller padded with {self.fill}" if small else ""
-            said.append(("crop", f"central {self.crop[0]}x{self.crop[1]}{pad}"))
+            rows.append(("crop", f"central {self.crop[0]}x{self.crop[1]}{pad}"))
         mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (self.mean, self.std))
         low = min((0 - m) / s for m, s in zip(self.mean, self.std, strict=True))
         high = max((1 - m) / s for m, s in zip(self.mean, self.std, strict=True))
         order = "BGR" if self.bgr else "RGB"
-        said.append(("normalise", f"(x - ({mean})) / ({std}), {order}: values {low:.4g} to {high:.4g}"))
-        return said
+        rows.append(("normalise", f"(x - ({mean})) / ({std}), {order}: values {low:.4g} to {high:.4g}"))
+        return rows
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<10} {words}" for name, words in self.lines())
+        return "\n".join(f"{name:<10} {text}" for name, text in self.lines())
 
 
 def specified(given: Mapping[str, Any], what: str) -> Preprocess:

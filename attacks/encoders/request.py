@@ -58,6 +58,11 @@ class Request:
         return replace(origin, weights=tag) if tag and self.weights == PRETRAINED else origin
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, at most 200 characters; its class where the message is empty."""
+    return (next(iter(str(error).strip().splitlines()), "") or type(error).__name__)[:200]
+
+
 Family = Callable[[Request], nn.Module]
 Made = TypeVar("Made")
 
@@ -103,8 +108,9 @@ def fetching(
     except Exception as error:  # each library has its own errors, and most wrap others
         if not any(isinstance(e, OSError) or type(e).__module__.partition(".")[0] in _CLIENTS for e in _chain(error)):
             raise
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ValueError(f"{what} could not be fetched ({reason[:200]}): without a network give {instead}") from None
+        raise ValueError(
+            f"{what} could not be fetched ({first_line(error)}): without a network give {instead}"
+        ) from None
     finally:
         log.setLevel(level)
 
@@ -120,15 +126,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 _FAULTS = (TypeError, AttributeError, NameError, LookupError, AssertionError)
 
 
+#: Packages whose errors mean a failed download.
 _CLIENTS = (
-    "huggingface_hub",
-    "requests",
-    "httpx",
-    "httpx2",
-    "httpcore",
-    "urllib3",
-    "urllib",
-    "http",
-    "ssl",
-    "socket",
+    *("huggingface_hub", "requests", "httpx", "httpx2", "httpcore"),
+    *("urllib3", "urllib", "http", "ssl", "socket"),
 )

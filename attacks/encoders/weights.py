@@ -41,7 +41,7 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
     try:
-        found: dict[str, Tensor] = load_file(path)
+        state: dict[str, Tensor] = load_file(path)
     except SafetensorError as error:
         raise ValueError(
             f"weights `{path}` are not a safetensors file, or not a whole one ({' '.join(str(error).split())}); a "
@@ -49,14 +49,14 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         ) from None
     except Exception as error:  # a broken header may fail in any way
         raise _unreadable(path, error) from None
-    return found
+    return state
 
 
 def _torch_file(path: Path) -> dict[str, Tensor]:
     try:
         with warnings.catch_warnings():  # it warns of TorchScript before it refuses it
             warnings.simplefilter("ignore")
-            found: Any = torch.load(path, map_location="cpu", weights_only=True)
+            content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = str(error).partition("GLOBAL ")[2].split()
         wants = f" (it asks for {reason[0]})" if reason else ""
@@ -71,11 +71,11 @@ def _torch_file(path: Path) -> dict[str, Tensor]:
             ) from None
         raise _unreadable(path, error) from None
     for key in ("state_dict", "model_state_dict", "model"):
-        if isinstance(found, dict) and isinstance(found.get(key), dict):
-            found = found[key]
-    if not isinstance(found, dict) or not found or not all(_plain(v) for v in found.values()):
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict) or not content or not all(_plain(v) for v in content.values()):
         raise ValueError(f"weights `{path}` are not a state_dict, names with a dense tensor each; save one of those")
-    return {str(name): tensor for name, tensor in found.items()}
+    return {str(name): tensor for name, tensor in content.items()}
 
 
 def _plain(value: Any) -> bool:
@@ -105,32 +105,32 @@ def load_weights(module: nn.Module, path: str | Path, *, without: Collection[str
 def fill(module: nn.Module, state: dict[str, Tensor], what: str, *, without: Collection[str] = ()) -> None:
     """`load_weights` from tensors already read; `what` names them in an error."""
     # Batch norm's counters matter for training only, and not all files have them.
-    wanted, found = (
+    wanted, given = (
         {name: t for name, t in some.items() if not name.endswith("num_batches_tracked")}
         for some in (module.state_dict(), _unwrapped(state))
     )
-    found = {name: t for name, t in found.items() if name in wanted or not name.startswith(tuple(without))}
-    missing, surplus = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
+    given = {name: t for name, t in given.items() if name in wanted or not name.startswith(tuple(without))}
+    missing, surplus = sorted(wanted.keys() - given.keys()), sorted(given.keys() - wanted.keys())
     if missing or surplus:
         raise ValueError(
             f"{what} do not fit {type(module).__name__}: {len(missing)} keys missing (first: {missing[:1]}), "
             f"{len(surplus)} unknown (first: {surplus[:1]}); are they of another encoder?"
         )
     for name, tensor in wanted.items():
-        if found[name].shape != tensor.shape:
+        if given[name].shape != tensor.shape:
             raise ValueError(
                 f"{what} do not fit {type(module).__name__}: `{name}` must have shape {tuple(tensor.shape)}, got "
-                f"{tuple(found[name].shape)}"
+                f"{tuple(given[name].shape)}"
             )
-        if _kind(found[name]) != _kind(tensor):  # integers in place of floats are levels of a quantised network
+        if _kind(given[name]) != _kind(tensor):  # integers in place of floats are levels of a quantised network
             raise ValueError(
                 f"{what} do not fit {type(module).__name__}: `{name}` must hold numbers such as {tensor.dtype}, got "
-                f"{found[name].dtype}"
+                f"{given[name].dtype}"
             )
     learnt = {name for name, _ in module.named_parameters()}  # a buffer may be a mask of minus infinity
     with torch.no_grad():
         for name, tensor in wanted.items():
-            tensor.copy_(found[name])
+            tensor.copy_(given[name])
             if bool(tensor.isnan().any()) or (name in learnt and not bool(tensor.isfinite().all())):
                 kind = "NaN" if bool(tensor.isnan().any()) else "infinity"
                 raise ValueError(f"{what}: `{name}` holds {kind}, so no number of the encoder would mean anything")

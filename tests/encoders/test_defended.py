@@ -76,9 +76,9 @@ def test_stochastic_draws_the_ranges_of_a_defence_and_says_so():
     still = build(validate(composed("config=smoke", "defence=resize_pad"))).transforms
     assert not any("encoder" in name for name in still.names), "ranges stay at their middle"
     assert isinstance(parts.encoder, Stochastic) and len(own) == parts.encoder.randomness.dims == 3
-    said = identity(run.encoder, parts.encoder)
-    assert said["stochastic"] is True and said["defence"][0].startswith("ResizePad(scale=(1.0, 1.107)")
-    assert said["fingerprint"] == identity(run.encoder, load_encoder())["fingerprint"]
+    facts = identity(run.encoder, parts.encoder)
+    assert facts["stochastic"] is True and facts["defence"][0].startswith("ResizePad(scale=(1.0, 1.107)")
+    assert facts["fingerprint"] == identity(run.encoder, load_encoder())["fingerprint"]
 
 
 @pytest.mark.parametrize("extra", [[], ["defence=jpeg"]], ids=str)
@@ -134,20 +134,20 @@ def test_fewer_bits_pass_the_gradient_straight_through():
     net = small()
     rounded = quantise(images.detach(), 3).requires_grad_()
     (expected,) = torch.autograd.grad(net(rounded).sum(), rounded)
-    (found,) = torch.autograd.grad(Defended(net, [Quantise(3)])(images).sum(), images)
-    torch.testing.assert_close(found, expected)
+    (gradient,) = torch.autograd.grad(Defended(net, [Quantise(3)])(images).sum(), images)
+    torch.testing.assert_close(gradient, expected)
 
 
 def through_pillow(images):
     """A median filter: real pixels of 8 bits, and no derivative at all."""
     from PIL import ImageFilter
 
-    found = []
+    filtered = []
     for picture in (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy():
         file = io.BytesIO()
         Image.fromarray(picture).filter(ImageFilter.MedianFilter(3)).save(file, "PNG")
-        found.append(torch.frombuffer(bytearray(Image.open(file).tobytes()), dtype=torch.uint8))
-    return torch.stack(found).view(len(images), *images.shape[2:], 3).permute(0, 3, 1, 2) / 255
+        filtered.append(torch.frombuffer(bytearray(Image.open(file).tobytes()), dtype=torch.uint8))
+    return torch.stack(filtered).view(len(images), *images.shape[2:], 3).permute(0, 3, 1, 2) / 255
 
 
 class Bare:
@@ -187,8 +187,8 @@ def test_bpda_takes_the_gradient_of_its_stand_in():
     images = torch.rand(2, 3, 8, 10).requires_grad_()
     stage = Bpda(lambda x: (4 * x).round() / 4, lambda x: x**2)
     weight = torch.randn(2, 3, 8, 10)
-    (found,) = torch.autograd.grad((stage(images, torch.zeros(2, 0)) * weight).sum(), images)
-    torch.testing.assert_close(found, 2 * images.detach() * weight)
+    (gradient,) = torch.autograd.grad((stage(images, torch.zeros(2, 0)) * weight).sum(), images)
+    torch.testing.assert_close(gradient, 2 * images.detach() * weight)
     with pytest.raises(ValueError, match="`backward` must make pictures as large"):
         Bpda(lambda x: x[..., ::2])(images, torch.zeros(2, 0))
 
@@ -226,14 +226,14 @@ def judged(images, delta, encoder, gallery, transforms, ball):
 def test_an_attack_through_the_codec_beats_one_that_ignores_it(pocket):
     encoder, images, gallery = pocket
     safe, ball = Defended(encoder, [Jpeg(30)]), Linf(3 / 255)
-    found = {}
+    cosines = {}
     for name, target in {"aware": safe, "blind": encoder}.items():
         parts = {"objective": Away(), "perturbation": ball, "optimiser": PGD(), "eot": EOT(views=1), "steps": 20}
         with torch.no_grad():
             own = target(images)
         delta = solve(images, own, encoder=target, **parts).delta
-        found[name] = judged(images, delta, safe, gallery, Compose(), ball)
-    assert found["aware"] < found["blind"] - 0.1, found
+        cosines[name] = judged(images, delta, safe, gallery, Compose(), ball)
+    assert cosines["aware"] < cosines["blind"] - 0.1, cosines
 
 
 @pytest.mark.slow
@@ -244,7 +244,7 @@ def test_an_attack_that_averages_over_a_random_defence_beats_one_that_does_not(p
     random = randomised(Compose(), safe)
     with torch.no_grad():
         own = safe(images)
-    found = {}
+    cosines = {}
     for name, (views, n, steps) in {"aware": (random, 4, 12), "blind": (Compose(), 1, 48)}.items():
         parts = {
             "objective": Away(),
@@ -254,8 +254,8 @@ def test_an_attack_that_averages_over_a_random_defence_beats_one_that_does_not(p
             "steps": steps,
         }
         delta = solve(images, own, encoder=safe, **parts).delta
-        found[name] = judged(images, delta, safe, gallery, random, ball)
-    assert found["aware"] < found["blind"] - 0.05, found
+        cosines[name] = judged(images, delta, safe, gallery, random, ball)
+    assert cosines["aware"] < cosines["blind"] - 0.05, cosines
 
 
 def test_the_engine_measures_views_with_their_draws(monkeypatch):

@@ -56,12 +56,12 @@ def test_a_resnets_layers_are_torchvisions(resnet, images):
     names = {f"layer{i}": f"layer{i}" for i in range(1, 5)}
     theirs = create_feature_extractor(resnet, names)(images)
     with Layers(resnet, list(names)) as flat, Layers(resnet, dict.fromkeys(names, "mean")) as mean:
-        found, means = flat(images), mean(images)
-    assert list(found) == [*names, "output"]
+        features, means = flat(images), mean(images)
+    assert list(features) == [*names, "output"]
     for name in names:
-        assert torch.equal(found[name], theirs[name].flatten(1))
+        assert torch.equal(features[name], theirs[name].flatten(1))
         torch.testing.assert_close(means[name], theirs[name].mean((2, 3)), rtol=1e-5, atol=1e-6)
-    assert torch.equal(found["output"], resnet(images))
+    assert torch.equal(features["output"], resnet(images))
 
 
 def test_an_answer_is_taken_before_the_next_layer_changes_it_in_place(resnet, images):
@@ -109,16 +109,16 @@ def test_hooks_are_as_many_as_layers_for_all_steps_and_then_gone(images):
     encoder, pictures = load_encoder(), tiles(96).images[:2]
     calls = []
     encoder.head.register_forward_hook(lambda *_: calls.append(1))
-    before = hooks(encoder)
+    registered = hooks(encoder)
     with Layers(encoder, ["stages.2", "stages.5"]) as layers:
-        assert hooks(encoder) == before + 2
+        assert hooks(encoder) == registered + 2
         anchor, calls[:] = layers(pictures), []
         objective = Each({"stages.2": 1.0, "stages.5": 2.0}, Away())
         parts = {"perturbation": Linf(8 / 255), "optimiser": PGD(), "eot": EOT(views=1), "steps": 6}
         for step in attack(pictures, anchor, encoder=layers, objective=objective, **parts):
-            assert hooks(encoder) == before + 2
+            assert hooks(encoder) == registered + 2
             assert len(calls) == step.index + 1  # the encoder runs once for all layers
-    assert hooks(encoder) == before
+    assert hooks(encoder) == registered
     with pytest.raises(ValueError, match="closed"):
         layers(pictures)
 
@@ -135,7 +135,7 @@ def test_nothing_is_kept_between_calls(resnet, images):
         resnet(images)  # by itself, with the hooks on
         with pytest.raises(RuntimeError):
             layers(torch.rand(2, 5, 32, 32))
-        assert all(tap.found is None and tap.rows is None for tap in layers._taps)
+        assert all(tap.features is None and tap.rows is None for tap in layers._taps)
 
 
 def test_two_sets_of_layers_share_an_encoder(resnet, images):
@@ -151,9 +151,9 @@ def test_a_deep_copy_has_hooks_of_its_own(resnet, images):
         wanted = layers(images)
         with torch.no_grad():
             twin.encoder.layer2[1].bn2.weight.add_(1)
-        found = twin(images)
-        assert torch.equal(found["layer1"], wanted["layer1"])
-        assert not torch.equal(found["layer2"], wanted["layer2"])
+        features = twin(images)
+        assert torch.equal(features["layer1"], wanted["layer1"])
+        assert not torch.equal(features["layer2"], wanted["layer2"])
         twin.close()
         assert hooks(twin) == 0
         assert hooks(resnet) == 2
@@ -170,9 +170,9 @@ def test_an_engine_runs_layers_as_it_runs_an_encoder(resnet, images, decision):
     every = foldable(resnet)
     with Layers(resnet, ["bn1", "layer1", "layer4.1.bn2"]) as layers:
         assert foldable(layers) == every - 2 > 0
-        wanted, found = layers(images), prepare(layers, decision)(images)
+        wanted, prepared = layers(images), prepare(layers, decision)(images)
         for name, features in wanted.items():
-            torch.testing.assert_close(found[name], features, rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(prepared[name], features, rtol=1e-3, atol=1e-4)
         assert hooks(resnet) == 3
 
 
@@ -252,8 +252,8 @@ def test_each_is_the_weighted_mean_of_relative_losses(kind, metric):
             return sign * F.cosine_similarity(features[name], anchor[name])
         return -sign * (features[name] - anchor[name]).norm(dim=1) / anchor[name].norm(dim=1)
 
-    found = Each({"a": 3.0, "b": 1.0}, kind(metric))(features, anchor)
-    torch.testing.assert_close(found, 0.75 * alone("a") + 0.25 * alone("b"), rtol=1e-12, atol=0)
+    losses = Each({"a": 3.0, "b": 1.0}, kind(metric))(features, anchor)
+    torch.testing.assert_close(losses, 0.75 * alone("a") + 0.25 * alone("b"), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("metric", ["cosine", "l2"])

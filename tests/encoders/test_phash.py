@@ -82,9 +82,9 @@ def test_grey_is_pillows():
 def test_the_transform_is_scipys():
     levels = 255 * torch.rand(3, 1, SIDE, SIDE, generator=seed(), dtype=double)
     whole = scipy.fft.dctn(levels.numpy(), type=2, axes=(2, 3))[:, 0, :KEPT, :KEPT].reshape(3, -1)
-    found, wanted = above_median(levels), torch.from_numpy(whole) / 64
-    torch.testing.assert_close(found - found[:, :1], wanted - wanted[:, :1], rtol=0, atol=1e-9)
-    assert (found > 0).sum(1).tolist() == [32] * 3  # half of them lie above the median
+    distances, wanted = above_median(levels), torch.from_numpy(whole) / 64
+    torch.testing.assert_close(distances - distances[:, :1], wanted - wanted[:, :1], rtol=0, atol=1e-9)
+    assert (distances > 0).sum(1).tolist() == [32] * 3  # half of them lie above the median
 
 
 def test_where_frequencies_are_equal_only_their_bits_are_open():
@@ -93,10 +93,10 @@ def test_where_frequencies_are_equal_only_their_bits_are_open():
     mirrored = tiles(128).images[:20]
     mirrored = torch.cat([mirrored, mirrored.flip(3)], dim=3)
     for images, most in ((flat, 64), (mirrored, 33)):
-        found = Phash()(images.double())
-        open_ = found.abs() < 1e-6
+        distances = Phash()(images.double())
+        open_ = distances.abs() < 1e-6
         assert (open_.sum(1) <= most).all()
-        assert ((bits(found) == theirs(images)) | open_).all()
+        assert ((bits(distances) == theirs(images)) | open_).all()
     assert (~open_).sum(1).min() > 30
 
 
@@ -141,8 +141,8 @@ def test_a_picture_of_black_and_white_keeps_its_gradient():
 
 @pytest.mark.parametrize("given", [torch.float16, torch.float32, double])
 def test_the_answer_is_at_least_in_float32(given):
-    found = Phash()(torch.rand(2, 3, 40, 50).to(given))
-    assert found.dtype == (double if given == double else torch.float32)
+    features = Phash()(torch.rand(2, 3, 40, 50).to(given))
+    assert features.dtype == (double if given == double else torch.float32)
 
 
 def test_an_encoder_without_weights_ready_for_use():

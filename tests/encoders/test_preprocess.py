@@ -1,18 +1,17 @@
-"""What an encoder does to a picture is what its library does: to the pixel, at the edges, for any shape."""
+"""The preprocessing equals the library's, to the pixel, for any shape; and its configuration keys."""
 
 import dataclasses
+import re
 
-import numpy as np
 import pytest
 import torch
 import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from torchvision.transforms import v2
 
 from attacks.encoders.families.torchvision_models import preprocessing
-from attacks.encoders.preprocess import Preprocess
+from attacks.encoders.preprocess import Preprocess, specified
 from tests.helpers.encoder_laws import (
     PIL,
     as_pil,
@@ -28,13 +27,13 @@ MODES = {"pil_bilinear": v2.InterpolationMode.BILINEAR, "pil_bicubic": v2.Interp
 
 def presets():
     """Every preset of a classification model's weights, each once."""
-    found = {}
+    unique = {}
     for model in torchvision.models.list_models(module=torchvision.models):
         for weights in torchvision.models.get_model_weights(model):
             preset = weights.transforms()
             key = (preset.resize_size[0], preset.crop_size[0], preset.interpolation.value, *preset.mean, *preset.std)
-            found[key] = preset
-    return {f"{k[0]}-{k[1]}-{k[2]}-{k[-1]:.3g}": preset for k, preset in found.items()}
+            unique[key] = preset
+    return {f"{k[0]}-{k[1]}-{k[2]}-{k[-1]:.3g}": preset for k, preset in unique.items()}
 
 
 PRESETS = presets()
@@ -122,8 +121,8 @@ def test_a_resize_of_the_shorter_side_and_a_crop(frame, kernel):
 @settings(max_examples=150, deadline=None)
 def test_a_crop_and_its_border_lie_where_torchvision_lays_them(height, width, high, wide):
     picture = pictures(height, width)
-    found = plain(None, crop=(high, wide))(picture)
-    assert torch.equal(found, v2.functional.center_crop(picture, [high, wide]))
+    cropped = plain(None, crop=(high, wide))(picture)
+    assert torch.equal(cropped, v2.functional.center_crop(picture, [high, wide]))
 
 
 lengths = st.integers(1, 3000)
@@ -147,9 +146,9 @@ def test_cover_covers_and_contain_stays_within_a_box_of_any_shape(height, width,
     contain = plain((high, wide), fit="contain", rounding=rounding).resized(height, width)
     assert contain[0] <= high and contain[1] <= wide and (contain[0] == high or contain[1] == wide)
     # The other side keeps the aspect, to a pixel.
-    for found in (cover, contain):
+    for sides in (cover, contain):
         assert any(
-            abs(found[0] - height * ratio) <= 1 and abs(found[1] - width * ratio) <= 1
+            abs(sides[0] - height * ratio) <= 1 and abs(sides[1] - width * ratio) <= 1
             for ratio in (high / height, wide / width)
         )
 
@@ -157,32 +156,27 @@ def test_cover_covers_and_contain_stays_within_a_box_of_any_shape(height, width,
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 32))
 @settings(max_examples=100, deadline=None)
 def test_a_multiple_is_the_largest_one_within_the_picture(height, width, multiple):
-    for has, found in zip((height, width), plain(None, multiple=multiple).resized(height, width), strict=True):
-        assert found % multiple == 0 and found >= multiple
-        assert found <= has < found + multiple or (has < multiple and found == multiple)
-
-
-def test_without_a_size_nothing_is_resampled():
-    picture = pictures(33, 47)
-    assert torch.equal(plain(None)(picture), picture)
+    for has, side in zip((height, width), plain(None, multiple=multiple).resized(height, width), strict=True):
+        assert side % multiple == 0 and side >= multiple
+        assert side <= has < side + multiple or (has < multiple and side == multiple)
 
 
 def test_blue_first_is_normalised_in_the_networks_order():
     picture = pictures(9, 11)
-    found = Preprocess(None, "pil_bilinear", MEAN, STD, bgr=True)(picture)
-    torch.testing.assert_close(found, v2.functional.normalize(picture.flip(1), MEAN, STD), rtol=0, atol=1e-15)
+    normalised = Preprocess(None, "pil_bilinear", MEAN, STD, bgr=True)(picture)
+    torch.testing.assert_close(normalised, v2.functional.normalize(picture.flip(1), MEAN, STD), rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("fill", [0.0, 1.0, (0.1, 0.5, 0.9)], ids=str)
 @pytest.mark.parametrize("bgr", [False, True])
 def test_the_border_has_the_colour_that_was_asked_for(fill, bgr):
     picture = pictures(10, 30)
-    found = plain(16, fit="contain", crop=(16, 16), fill=fill, bgr=bgr)(picture)
+    padded = plain(16, fit="contain", crop=(16, 16), fill=fill, bgr=bgr)(picture)
     colour = torch.tensor(fill if isinstance(fill, tuple) else (fill,) * 3, dtype=torch.float64)[:, None, None]
     small = v2.functional.resize(picture, [5, 16], antialias=True).clamp(0, 1)
     canvas = colour.expand(1, 3, 16, 16).clone()
     canvas[..., 5:10, :] = small
-    torch.testing.assert_close(found, canvas.flip(1) if bgr else canvas, rtol=0, atol=1e-12)
+    torch.testing.assert_close(padded, canvas.flip(1) if bgr else canvas, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("eight_bit", [False, True])
@@ -220,10 +214,10 @@ def test_with_eight_bits_the_gradient_is_that_of_the_resize_without():
 def test_pictures_of_any_precision_keep_it(dtype, limit, eight_bit):
     ours = Preprocess(24, "pil_bicubic", MEAN, STD, fit="cover", crop=(24, 24), eight_bit=eight_bit)
     picture = pictures(50, 60).to(dtype)
-    found = ours(picture)
-    assert found.dtype == dtype
+    prepared = ours(picture)
+    assert prepared.dtype == dtype
     # The same picture in float64: only the arithmetic and the rounding of the answer differ.
-    torch.testing.assert_close(found.double(), ours(picture.double()), rtol=0, atol=limit / min(STD))
+    torch.testing.assert_close(prepared.double(), ours(picture.double()), rtol=0, atol=limit / min(STD))
 
 
 def test_a_picture_does_not_feel_its_neighbours():
@@ -232,14 +226,90 @@ def test_a_picture_does_not_feel_its_neighbours():
     assert torch.equal(ours(batch), torch.cat([ours(picture[None]) for picture in batch]))
 
 
-def test_a_black_picture_and_a_white_one_have_the_values_that_are_printed():
-    made = Preprocess(8, "pil_lanczos", MEAN, STD)
-    for value in (0.0, 1.0):
-        found = made(torch.full((1, 3, 20, 30), value, dtype=torch.float64))[0, :, 0, 0]
-        assert np.allclose(found, (value - np.array(MEAN)) / STD, atol=1e-12)
+WRONG = {
+    "size": ["big", 0, -3, 2.5, True, float("nan"), [1, 2, 3], [224], [2.5, 3], [0, 3], {"a": 1}, 10**12],
+    "crop": ["big", 224, [224], [1, 2, 3], [0, 5], [5, None], 10**12],
+    "mean": [3, None, "abc", ["a", "b", "c"], [0, 0], [1, 2, None], [float("nan"), 0, 0], {"a": 1}],
+    "std": [0.5, [0, 0, 0], [1, 1, -1], [1, 1, float("inf")], [True, True, True]],
+    "kernel": [5, None, "bicubic", "keys(-5)", ["pil_box"]],
+    "fill": ["a", None, 2, -0.1, [0, 0], float("nan"), {"a": 1}],
+    "fit": [3, None, "crop"],
+    "rounding": [None, "up"],
+    "centre": [1, "left"],
+    "multiple": [0, 2.5, "a", None, 8],
+    "bgr": ["yes", 1, None],
+    "eight_bit": ["no", 0],
+}
 
 
-def test_the_oracle_has_pictures_of_three_aspects():
-    aspects = [picture.shape[3] / picture.shape[2] for picture in three_pictures().values()]
-    assert aspects[0] > 1 > aspects[1] and aspects[2] == 1
-    assert isinstance(as_pil(next(iter(three_pictures().values()))), Image.Image)
+@pytest.mark.parametrize(("key", "value"), [(k, v) for k, values in WRONG.items() for v in values], ids=str)
+def test_a_wrong_value_is_one_line_with_its_key(key, value):
+    base = Preprocess(224, "pil_bilinear", MEAN, STD)
+    with pytest.raises(ValueError, match=rf"^`encoder\.preprocess\.{key}` .+; ") as caught:
+        base.replaced({key: value})
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=rf"^`{key}` "):
+        dataclasses.replace(base, **{key: tuple(value) if isinstance(value, list) else value})
+
+
+def test_an_unknown_key_is_named_with_those_that_there_are():
+    with pytest.raises(
+        ValueError, match=r"^unknown key `encoder\.preprocess\.kernle`: known here are size, kernel, "
+    ):
+        Preprocess(224, "pil_bilinear", MEAN, STD).replaced({"kernle": "cv2_area"})
+
+
+def test_every_field_can_be_replaced_by_what_a_configuration_can_write():
+    given = {"size": [30, 40], "kernel": "cv2_area", "mean": [0, 0, 0.5], "std": [1, 1, 2], "fit": "contain"}
+    given |= {"crop": [7, 9], "rounding": "nearest", "centre": "down", "fill": [0, 1, 0.5], "bgr": True}
+    given |= {"eight_bit": True}
+    made = Preprocess(224, "pil_bilinear", MEAN, STD).replaced(given)
+    for key, value in given.items():
+        assert getattr(made, key) == (tuple(value) if isinstance(value, list) else value), key
+    assert made.replaced({"size": None, "multiple": 8, "crop": None}).resized(30, 41) == (24, 40)
+    assert made.replaced({}) == made
+    hash(made)  # a list would not be
+
+
+def test_a_network_that_says_nothing_needs_size_mean_and_std():
+    full = {"size": 112, "mean": [0.5] * 3, "std": [0.5] * 3}
+    assert specified(full, "x.onnx") == Preprocess(112, "pil_bilinear", (0.5,) * 3, (0.5,) * 3)
+    for key in full:
+        with pytest.raises(ValueError, match=rf"x\.onnx .*`encoder\.preprocess\.{key}`") as caught:
+            specified({k: v for k, v in full.items() if k != key}, "x.onnx")
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"`encoder\.preprocess\.std` must be positive"):
+        specified(full | {"std": [0, 0, 0]}, "x.onnx")
+    assert specified(full | {"size": None}, "x.onnx").resized(3, 5) == (3, 5)
+
+
+@pytest.mark.parametrize("shape", [(3, 9, 9), (1, 1, 9, 9), (1, 4, 9, 9)], ids=str)
+def test_pictures_of_another_shape_are_refused(shape):
+    with pytest.raises(ValueError, match=r"\(N,3,H,W\)"):
+        plain(8)(torch.rand(shape))
+
+
+def test_its_text_has_every_step():
+    text = str(Preprocess(256, "pil_bicubic", MEAN, STD, fit="cover", crop=(224, 224), eight_bit=True, bgr=True))
+    for word in ("shorter side to 256", "pil_bicubic", "clamped", "8 bits", "central 224x224", "BGR", "0.485"):
+        assert word in text, word
+    assert "padded" not in text
+    assert [line.split()[0] for line in text.splitlines()] == ["resize", "crop", "normalise"]
+    low, high = map(float, re.search(r"values (\S+) to (\S+)", text).groups())
+    assert low == pytest.approx(-0.485 / 0.229, abs=1e-3) and high == pytest.approx((1 - 0.406) / 0.225, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("specification", "text"),
+    [
+        (plain(None), "resize     none: the picture as large as it is"),
+        (plain(None, multiple=8), "down to a multiple of 8"),
+        (plain(None, crop=(9, 9)), "where smaller padded with 0.0"),
+        (plain(8, crop=(9, 9), fit="cover"), "where smaller padded with 0.0"),
+        (plain((8, 9), fit="contain", crop=(9, 9), fill=0.5), "fit within 8x9.*padded with 0.5"),
+        (plain((8, 9), fit="cover"), "to cover 8x9"),
+        (plain((8, 9)), "to 8x9, whatever the aspect"),
+    ],
+)
+def test_its_text_is_what_happens(specification, text):
+    assert re.search(text, str(specification), re.DOTALL)

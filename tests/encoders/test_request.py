@@ -26,17 +26,17 @@ def test_what_is_taken_for_a_file_of_weights(tmp_path, monkeypatch, text, file):
     for name in ("folder", "pretrained"):
         (tmp_path / name).mkdir()
     (tmp_path / "random").write_text("")  # a name that means something keeps its meaning
-    found = Request("torchvision", "x", text).file
-    assert (found is not None) == file
-    assert found is None or found == Path(text).expanduser()
+    path = Request("torchvision", "x", text).file
+    assert (path is not None) == file
+    assert path is None or path == Path(text).expanduser()
 
 
 def test_random_weights_leave_every_generator_of_torchs_alone(monkeypatch):
     monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("the GPU's generator was seeded"))
-    before = torch.random.get_rng_state()
+    state = torch.random.get_rng_state()
     first, again = (unseen(lambda: nn.Linear(3, 3).weight) for _ in range(2))
     assert torch.equal(first, again)
-    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_a_network_is_filled_from_a_file_left_for_random_and_else_is_the_librarys(tmp_path):
@@ -102,14 +102,14 @@ def test_a_download_that_fails_in_any_way_is_one_line(fails):
 
 def test_what_the_client_says_of_each_attempt_is_not_shown(caplog):
     log = logging.getLogger("huggingface_hub")
-    before = log.level
+    level = log.level
     with (
         pytest.raises(ValueError, match=r"\(the hub\): without a network give a folder$"),
         fetching("weights of x", "a folder"),
     ):
         logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 8s [Retry 5/5].")
         chained(Http)
-    assert not caplog.records and log.level == before
+    assert not caplog.records and log.level == level
 
 
 @pytest.mark.parametrize(

@@ -68,26 +68,26 @@ def test_dropout_is_unbiased_and_drops_as_often_as_it_says():
 
 def test_passes_of_several_threads_do_not_wake_each_other():
     encoder, images, w = Stochastic(plain(torch.float64)), pictures(3, size=(12, 14)), torch.rand(3, 1)
-    calls, found = [{"draws": w}, {}] * 2, []
+    calls, equal = [{"draws": w}, {}] * 2, []
     wanted = [encoder(images, **call) for call in calls]
 
     def work(i):
         for _ in range(50):
-            found.append(torch.allclose(encoder(images, **calls[i]), wanted[i]))
+            equal.append(torch.allclose(encoder(images, **calls[i]), wanted[i]))
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [True] * 200 and not any(module.training for module in encoder.modules())
+    assert equal == [True] * 200 and not any(module.training for module in encoder.modules())
 
 
 def test_norms_stay_in_evaluation_mode():
     network = plain()
-    before = copy.deepcopy(network.state_dict())
+    state = copy.deepcopy(network.state_dict())
     Stochastic(network)(pictures(4, torch.float32, (12, 14)), draws=torch.rand(4, 1))
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,11 @@ def test_an_estimate_is_the_same_in_any_chunks_and_on_any_number_of_processes(sh
 
         return estimate(eot, delta, scene, loss, eot.points(0, 0, images), count=3, world=world)
 
-    found = [each for size in (1, 2, 3) for each in together(size, lambda world: step(world, 24))]
-    found += [together(1, lambda world, c=chunk: step(world, c))[0] for chunk in (1, 3, 7)]
-    for other in found[1:]:
-        torch.testing.assert_close(other.grad, found[0].grad, rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(other.mean, found[0].mean)
+    estimates = [each for size in (1, 2, 3) for each in together(size, lambda world: step(world, 24))]
+    estimates += [together(1, lambda world, c=chunk: step(world, c))[0] for chunk in (1, 3, 7)]
+    for other in estimates[1:]:
+        torch.testing.assert_close(other.grad, estimates[0].grad, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(other.mean, estimates[0].mean)
 
 
 class Spy(Stochastic):
@@ -75,9 +75,9 @@ def test_an_attack_and_its_judges_show_every_view_with_draws(changes):
     views.features(images, encoder, 5)
     mean_embedding(images, encoder, views, 5)
     parts = {"encoder": encoder, "objective": parts["objective"], "views": views, "losses": losses}
-    found = uphill(images + step.delta, anchor, **parts, refine_steps=2, untouched=images)
+    worst = uphill(images + step.delta, anchor, **parts, refine_steps=2, untouched=images)
     assert not encoder.bare
-    assert set(found.u[..., -1].flatten().tolist()) <= set(views.u[:, -1].tolist()), "a seed does not climb"
+    assert set(worst.u[..., -1].flatten().tolist()) <= set(views.u[:, -1].tolist()), "a seed does not climb"
 
 
 def test_the_same_seed_gives_the_same_bits_and_the_judge_draws_for_itself():
@@ -101,9 +101,9 @@ def test_layers_and_ensembles_hand_the_draws_on():
     for i, (a, b) in enumerate(zip(both(images, draws=w), own, strict=True)):
         assert torch.equal(a, b) and torch.equal(both(images, only=i, draws=w), b)
     with Layers(one, ["4", "output"]) as layers:
-        found = layers(images, draws=w[:, :1])
-        assert torch.equal(found["output"], own[0]) and randomness_of(layers).dims == 1
-        assert not torch.equal(found["4"], layers(images)["4"])
+        features = layers(images, draws=w[:, :1])
+        assert torch.equal(features["output"], own[0]) and randomness_of(layers).dims == 1
+        assert not torch.equal(features["4"], layers(images)["4"])
     for combine in ("losses", "gradients"):
         parts = setup(both, objective=Members(Away(), combine), steps=2)
         assert len(list(attack(images, both(images), **parts))) == 2
@@ -112,9 +112,9 @@ def test_layers_and_ensembles_hand_the_draws_on():
 @pytest.mark.slow
 def test_the_sanity_checks_run_and_find_the_slope_of_the_same_draws():
     encoder, images = Stochastic(plain(p=0.1)), pictures(2, torch.float32, (12, 14))
-    found = examine(images, encoder(images), **setup(encoder))
-    verdicts = {check.name: check.verdict for check in found.checks}
-    assert verdicts["finite differences"] == verdicts["active test"] == "passed", found
+    examination = examine(images, encoder(images), **setup(encoder))
+    verdicts = {check.name: check.verdict for check in examination.checks}
+    assert verdicts["finite differences"] == verdicts["active test"] == "passed", examination
 
 
 def test_a_pipeline_holds_the_draws_of_its_encoder_and_shows_the_same_pictures():

@@ -1,4 +1,4 @@
-"""Files of weights: what holds tensors is read, everything else is one line, and nothing is ever run."""
+"""Weights: files of tensors are read, others refused in one line, no code is run; the fingerprint of tensors."""
 
 import json
 import pickle
@@ -34,9 +34,9 @@ def refused(path, message, into=None):
     """One line with the file's name, and no hint of a bug."""
     with pytest.raises(ValueError, match=message) as caught:
         load_weights(into or network(), path)
-    said = str(caught.value)
-    assert path.name in said and "\n" not in said and len(said) < 600, said
-    return said
+    message = str(caught.value)
+    assert path.name in message and "\n" not in message and len(message) < 600, message
+    return message
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".PT", *TORCH_FILES])
@@ -44,30 +44,29 @@ def test_what_is_read_is_what_was_written(tmp_path, suffix):
     made = state(1)
     path = tmp_path / f"w{suffix}"
     torch.save(made, path) if suffix != ".safetensors" else save_file(made, path)
-    found = read_state(path)
-    assert found.keys() == made.keys()
-    assert all(torch.equal(found[name], tensor) for name, tensor in made.items())
+    tensors = read_state(path)
+    assert tensors.keys() == made.keys()
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in made.items())
 
 
-@pytest.mark.parametrize("key", ["state_dict", "model_state_dict", "model"])
-def test_the_state_may_lie_in_what_a_training_script_saves(tmp_path, key):
-    path = written(tmp_path / "w.pt", {"epoch": 3, "loss": 0.5, key: state(1), "optimizer": {"lr": 0.1}})
-    module = network()
-    load_weights(module, path)
-    assert fingerprint(module) == fingerprint(network(1))
+#: Files of the same state: from a training script, of a wrapped module, nested.
+FORMS = {
+    "state_dict": lambda state: {"epoch": 3, "loss": 0.5, "state_dict": state, "optimizer": {"lr": 0.1}},
+    "model_state_dict": lambda state: {"model_state_dict": state},
+    "model": lambda state: {"model": state},
+    "nested": lambda state: {"state_dict": {"model": state}},
+    **{
+        wrapper: lambda state, wrapper=wrapper: {f"{wrapper}{key}": tensor for key, tensor in state.items()}
+        for wrapper in ("module.", "_orig_mod.", "module._orig_mod.")
+    },
+}
 
 
-def test_nested_states_are_found_and_anything_deeper_is_refused(tmp_path):
-    module = network()
-    load_weights(module, written(tmp_path / "w.pt", {"state_dict": {"model": state(1)}}))
-    assert fingerprint(module) == fingerprint(network(1))
-    refused(written(tmp_path / "deep.pt", {"state": {"inner": state(1)}}), "not a state_dict")
-
-
-@pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", "module._orig_mod."])
-def test_the_names_of_a_wrapped_module_are_taken(tmp_path, wrapper):
-    module = network()
-    load_weights(module, written(tmp_path / "w.pt", {f"{wrapper}{k}": v for k, v in state(1).items()}))
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_state_is_read_in_every_form(tmp_path, form, zipped):
+    torch.save(FORMS[form](state(1)), tmp_path / "w.pt", _use_new_zipfile_serialization=zipped)
+    load_weights(module := network(), tmp_path / "w.pt")
     assert fingerprint(module) == fingerprint(network(1))
 
 
@@ -119,12 +118,6 @@ def test_old_archives_and_zips_of_something_else_are_refused(tmp_path):
         file.writestr("a.txt", "x")
     for name in ("tar.pt", "zip.pt"):
         refused(tmp_path / name, "cannot be read|refused")
-
-
-def test_the_format_before_zip_is_read(tmp_path):
-    torch.save(state(1), tmp_path / "w.pt", _use_new_zipfile_serialization=False)
-    load_weights(module := network(), tmp_path / "w.pt")
-    assert fingerprint(module) == fingerprint(network(1))
 
 
 def header(size, text=b""):
@@ -212,6 +205,7 @@ ODD = {
     "nothing": {},
     "sparse": {"a": torch.eye(3).to_sparse()},
     "no storage": {"a": torch.zeros(3, device="meta")},
+    "too deep": {"state": {"inner": {"a": torch.zeros(1)}}},
 }
 
 
@@ -260,3 +254,61 @@ def test_another_precision_becomes_the_modules(tmp_path, dtype, suffix):
     for name, tensor in module.state_dict().items():
         assert tensor.dtype == network().state_dict()[name].dtype
         assert "batches" in name or torch.equal(tensor, made[name].to(tensor.dtype))
+
+
+class Holds(nn.Module):
+    """A module whose state is what it is given."""
+
+    def __init__(self, **tensors):
+        super().__init__()
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor)
+
+
+def test_equal_tensors_have_one_fingerprint_wherever_they_come_from(tmp_path):
+    prints = {fingerprint(network(1))}
+    for name in ("w.safetensors", "w.pt"):
+        written(tmp_path / name, network(1).state_dict())
+        load_weights(module := network(), tmp_path / name)
+        prints.add(fingerprint(module))
+    counted = network(1)
+    counted[1].num_batches_tracked += 100  # steers training only, and some files have it not
+    prints.add(fingerprint(counted))
+    base = torch.arange(12.0).reshape(3, 4)
+    assert fingerprint(Holds(a=base.T)) == fingerprint(Holds(a=base.T.contiguous()))
+    assert fingerprint(Holds(a=base[:, 1])) == fingerprint(Holds(a=base[:, 1].clone()))
+    assert fingerprint(Holds(a=base[:1].expand(3, 4))) == fingerprint(Holds(a=base[:1].repeat(3, 1)))
+    assert fingerprint(Holds(a=base, b=base)) == fingerprint(Holds(b=base.clone(), a=base.clone()))
+    assert len(prints) == 1
+
+
+def test_one_bit_the_dtype_the_shape_or_a_name_changes_the_fingerprint():
+    base = torch.arange(12.0).reshape(3, 4)
+    flipped = base.clone()
+    flipped.view(torch.int32)[2, 3] ^= 1
+    negative = base.clone()
+    negative[0, 0] = -0.0
+    others = [Holds(a=t) for t in (base, flipped, negative, base.double(), base.view(4, 3), base.view(torch.int32))]
+    others += [Holds(b=base), Holds(a=base, b=base), Holds(a=base.T.contiguous()), Holds(), Holds(a=base[:0])]
+    assert len({fingerprint(module) for module in others}) == len(others)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.tensor(3.0),
+        torch.tensor(True),
+        torch.zeros(0),
+        torch.zeros(2, 0, 3),
+        torch.randn(3).bfloat16(),
+        torch.randn(3).half(),
+        torch.randn(3, dtype=torch.complex64),
+        torch.zeros(3, dtype=torch.uint8),
+        torch.randn(4).to(torch.float8_e4m3fn),
+        torch.randn(3, requires_grad=True) * 2,
+    ],
+    ids=lambda t: f"{t.dtype}{list(t.shape)}",
+)
+def test_tensors_of_every_kind_have_a_fingerprint(tensor):
+    assert fingerprint(Holds(a=tensor)) == fingerprint(Holds(a=tensor.detach().clone()))
+    assert fingerprint(Holds(a=tensor)) != fingerprint(Holds(a=tensor.detach().clone()[None]))

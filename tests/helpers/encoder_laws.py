@@ -1,6 +1,7 @@
-"""What holds of an encoder of any family: shared by the tests of the families."""
+"""Laws of encoders of every family."""
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -10,39 +11,46 @@ from attacks.data.gallery import photographs
 PIL = {"pil_bilinear": (1.0, 0.30), "pil_bicubic": (5.0, 0.30), "pil_lanczos": (5.0, 0.35), "pil_nearest": (0.0, 0.0)}
 
 
+class Bomb:
+    """Its pickle runs code when it is read."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle was read",))
+
+
 def three_pictures():
     """Photographs of three aspects, (1,3,H,W) in [0,1] as float64: landscape, portrait, square."""
-    found = photographs()
-    pictures = found["coffee"], found["chelsea"].transpose(1, 2), found["astronaut"]
+    photos = photographs()
+    pictures = photos["coffee"], photos["chelsea"].transpose(1, 2), photos["astronaut"]
     return {name: p[None].double() for name, p in zip(("landscape", "portrait", "square"), pictures, strict=True)}
 
 
 def as_pil(picture):
-    """(1,3,H,W) -> the 8-bit picture as Pillow has it."""
+    """(1,3,H,W) -> an 8-bit Pillow picture."""
     return Image.fromarray((picture[0] * 255).round().byte().permute(1, 2, 0).numpy())
 
 
-def within(found, preprocess, mean=None, std=None):
-    """Normalised values as a picture can have them: what lies outside [0,1] is clamped. Libraries that resize floats
-    do not clamp; their own 8-bit path does."""
-    mean, std = (torch.tensor(v, dtype=found.dtype)[:, None, None] for v in (preprocess.mean, preprocess.std))
-    return ((found * std + mean).clamp(0, 1) - mean) / std
+def within(values, preprocess):
+    """Normalised values, clamped to [0,1] before the normalisation. Libraries do not clamp resized floats; their
+    8-bit path does."""
+    mean, std = (torch.tensor(v, dtype=values.dtype)[:, None, None] for v in (preprocess.mean, preprocess.std))
+    return ((values * std + mean).clamp(0, 1) - mean) / std
 
 
-def difference(found, expected, preprocess):
-    """|found - expected| of normalised pictures, on the scale of [0,1]."""
+def difference(values, expected, preprocess):
+    """|values - expected| of normalised pictures, on the scale of [0,1]."""
     std = torch.tensor(preprocess.std, dtype=torch.float64)[:, None, None]
-    return ((found.double() - expected.double()) * std).abs()
+    return ((values.double() - expected.double()) * std).abs()
 
 
-def assert_as_tensor(preprocess, transform, limit=1e-5, normalised=True):
+def assert_as_tensor(preprocess, transform, limit=1e-5):
     """Our specification against a library's own transform of float tensors, on the scale of [0,1]."""
     for name, picture in three_pictures().items():
         expected = transform(picture)
         expected = expected if expected.dim() == 4 else expected[None]
-        found = preprocess(picture)
-        assert found.shape == expected.shape, (name, found.shape, expected.shape)
-        assert float(difference(found, within(expected.double(), preprocess), preprocess).max()) <= limit, name
+        values = preprocess(picture)
+        assert values.shape == expected.shape, (name, values.shape, expected.shape)
+        assert float(difference(values, within(expected.double(), preprocess), preprocess).max()) <= limit, name
 
 
 def assert_as_pil(preprocess, transform):
@@ -59,7 +67,7 @@ def assert_as_pil(preprocess, transform):
 
 
 def assert_every_pixel_counts(preprocess, height=480, width=640):
-    """The gradient reaches every pixel of what the crop keeps: coverage 1.0. Returns the share that is kept."""
+    """The gradient reaches every pixel within the crop: coverage 1.0. Returns the crop's share of the picture."""
     generator = torch.Generator().manual_seed(0)
     picture = (0.1 + 0.8 * torch.rand(1, 3, height, width, generator=generator, dtype=torch.float64)).requires_grad_()
     answer = preprocess(picture)
@@ -68,11 +76,13 @@ def assert_every_pixel_counts(preprocess, height=480, width=640):
     reached = (gradient[0] != 0).all(0)
     kept = np.ones((height, width), bool)
     resized = preprocess.resized(height, width)
-    for axis, (has, long, wants) in enumerate(zip((height, width), resized, preprocess.crop or resized, strict=True)):
-        spare = max(0, long - wants)
-        before = round(spare / 2) if preprocess.centre == "nearest" else spare // 2
-        places = (np.arange(has) + 0.5) * long / has
-        inside = (places > before) & (places < before + min(wants, long))
+    for axis, (side, long, wanted) in enumerate(
+        zip((height, width), resized, preprocess.crop or resized, strict=True)
+    ):
+        spare = max(0, long - wanted)
+        start = round(spare / 2) if preprocess.centre == "nearest" else spare // 2
+        centres = (np.arange(side) + 0.5) * long / side
+        inside = (centres > start) & (centres < start + min(wanted, long))
         kept &= inside[:, None] if axis == 0 else inside[None]
     assert bool(reached[torch.from_numpy(kept)].all()), f"coverage {reached.numpy()[kept].mean():.4f}"
     return float(kept.mean())

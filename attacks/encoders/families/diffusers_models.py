@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attacks.encoders.families.hub import folder_of, said, weights_of
+from attacks.encoders.families.hub import config_of, folder_of, weights_of
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.request import PRETRAINED, RANDOM, Request, unseen
@@ -43,7 +43,7 @@ def load(request: Request) -> ImageEncoder:
     weights = (f"{_STEM}.safetensors", f"vae/{_STEM}.safetensors")
     folder = folder_of(request, ("config.json", "vae/config.json"), weights)
     folder = folder / "vae" if (folder / "vae").is_dir() else folder
-    config = said(folder)
+    config = config_of(folder)
     if config.get("_class_name") != "AutoencoderKL":
         raise ValueError(
             f"`encoder.model` {folder} must be an AutoencoderKL; config.json says {config.get('_class_name')!r}"

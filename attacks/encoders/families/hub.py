@@ -1,5 +1,5 @@
-"""A model's folder as Hugging Face's libraries write it: on this machine, or from the hub. Only configurations, words
-of tokenizers and safetensors are read; a pickle and a Python file are not even fetched."""
+"""A model's folder as Hugging Face's libraries write it, local or from the hub. Only configurations, vocabularies of
+tokenizers and safetensors are read; pickles and Python files are not even fetched."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def folder_of(request: Request, words: Sequence[str], weights: Sequence[str]) ->
     """The folder that `request.model` names: itself, or the hub's in the local cache, or fetched.
 
     Args:
-        words: patterns of the hub's files that say what the model is.
-        weights: patterns of its weights, which only `encoder.weights=pretrained` asks for.
+        words: patterns of the hub's files that describe the model.
+        weights: patterns of its weights, fetched for `encoder.weights=pretrained` only.
 
     Raises:
         FileNotFoundError: neither a folder nor a name.
-        ValueError: a name that can be had neither from the cache nor from the hub.
+        ValueError: a name that is neither in the cache nor on the hub.
     """
     folder = Path(request.model).expanduser()
     if folder.is_dir():
@@ -40,7 +40,7 @@ def folder_of(request: Request, words: Sequence[str], weights: Sequence[str]) ->
     hub = extra("huggingface_hub")
     try:
         cached = Path(hub.snapshot_download(request.model, allow_patterns=patterns, local_files_only=True))
-    except (OSError, ValueError):  # not there, or not whole
+    except (OSError, ValueError):  # missing or incomplete
         cached = None
     if cached is not None and (own or any(found for pattern in weights for found in cached.glob(pattern))):
         return cached
@@ -48,22 +48,22 @@ def folder_of(request: Request, words: Sequence[str], weights: Sequence[str]) ->
         return Path(hub.snapshot_download(request.model, allow_patterns=patterns))
 
 
-def said(folder: Path) -> dict[str, Any]:
+def config_of(folder: Path) -> dict[str, Any]:
     """The folder's config.json. Raises FileNotFoundError or ValueError."""
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"`encoder.model` {folder} has no config.json: is it the folder of a model?")
     try:
-        found = json.loads(path.read_text())
+        config = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"`encoder.model` {folder}: config.json cannot be read ({error})") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"`encoder.model` {folder}: config.json must hold a mapping; got a {type(found).__name__}")
-    return found
+    if not isinstance(config, dict):
+        raise ValueError(f"`encoder.model` {folder}: config.json must hold a mapping; got a {type(config).__name__}")
+    return config
 
 
 def weights_of(request: Request, folder: Path, stem: str) -> tuple[dict[str, Tensor], Path | None, str]:
-    """The tensors of the request's file, or those of the folder: (them, the file if they are one, words for errors).
+    """The tensors of the request's file or of the folder, the file if there is one, and their name for errors.
 
     Raises:
         ValueError, FileNotFoundError: there are none, or only pickles.

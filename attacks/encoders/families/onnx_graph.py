@@ -12,20 +12,21 @@ from typing import Any
 from torch import fx, nn
 
 from attacks.encoders.families.onnx_opset import NEWEST, constant_tensors, older, opset
+from attacks.encoders.request import first_line
 from attacks.runtime.extras import extra
 
 #: TensorProto's numbers of the dtypes that a gradient can pass: FLOAT, FLOAT16, DOUBLE.
 _FLOATING = (1, 10, 11)
-#: Operations whose further outputs are there for training, or say where a maximum was; onnx2torch gives the first.
+#: Operations whose further outputs are for training, or positions of maxima; onnx2torch returns the first.
 _ONE_OUTPUT = ("BatchNormalization", "Dropout", "LayerNormalization", "MaxPool")
-#: Names that a node must not have, for torch has an attribute of that name or onnx2torch a module.
+#: Names that a node must not have: those of torch's attributes and onnx2torch's modules.
 _TAKEN = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | {"initializers"}
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A ModelProto with one input and one output, ready for onnx2torch; (height, width) of its pictures, None where
-    it takes any; and the names of all outputs that the file has, of which the first is kept."""
+    """A ModelProto with one input and one output, ready for onnx2torch; (height, width) of its pictures, None for any
+    size; and the names of all outputs in the file, of which the first is kept."""
 
     model: Any
     size: tuple[int, int] | None
@@ -33,7 +34,7 @@ class Graph:
 
 
 def read(path: Path) -> Graph:
-    """The graph of a file, and of the files beside it that it names for its weights.
+    """The graph of a file, with the weights in files beside it.
 
     Raises:
         ValueError: no ONNX, not a whole one, data outside its folder, or no network from pictures to features.
@@ -43,8 +44,8 @@ def read(path: Path) -> Graph:
         model = onnx.load(str(path), format="protobuf")
     except Exception as error:  # protobuf's, onnx's own, the file system's
         raise ValueError(
-            f"`encoder.model`: {path} cannot be read as ONNX ({said(error)}): is it whole, and are the files of its "
-            "weights, if it has any, in the same folder?"
+            f"`encoder.model`: {path} cannot be read as ONNX ({first_line(error)}): is it whole, and are the "
+            "files of its weights, if it has any, in the same folder?"
         ) from None
     if not model.graph.node or not model.graph.output:
         raise ValueError(f"`encoder.model`: {path} holds no ONNX graph: is it another kind of file?")
@@ -56,10 +57,10 @@ def read(path: Path) -> Graph:
         _keep_first_output(model.graph)
         model = extra("onnx.shape_inference").infer_shapes(model)  # while all operations are known
         older(model)
-    except Exception as error:  # onnx asserts, and says nothing of it
+    except Exception as error:  # onnx raises undocumented AssertionErrors
         raise ValueError(
-            f"`encoder.model`: {path} of opset {opset(model)} cannot be brought to opset {NEWEST} ({said(error)}): "
-            "export it with that one"
+            f"`encoder.model`: {path} of opset {opset(model)} cannot be brought to opset {NEWEST} "
+            f"({first_line(error)}): export it with that one"
         ) from None
     _fold_identities(model.graph)
     _forget_allowzero(model.graph)
@@ -68,7 +69,7 @@ def read(path: Path) -> Graph:
 
 
 def free_batch(model: Any) -> None:
-    """A Reshape to (1, ...) keeps the batch that it is given: exporters write that of their example into it."""
+    """Let every Reshape to (1, ...) keep its input's batch: exporters write their example's batch of 1 there."""
     numpy_helper = extra("onnx.numpy_helper")
     graph, shapes = model.graph, {}
     stored = constant_tensors(graph)
@@ -76,15 +77,10 @@ def free_batch(model: Any) -> None:
         if node.op_type == "Reshape" and node.input[1] in stored:
             shape = numpy_helper.to_array(stored[node.input[1]]).copy()
             if shape.size > 1 and shape[0] == 1:
-                shape[0] = 0  # ONNX's word for "as it comes in"
+                shape[0] = 0  # ONNX: as in the input
                 node.input[1] = f"{node.input[1]} of any batch"
                 shapes[node.input[1]] = numpy_helper.from_array(shape, node.input[1])
     graph.initializer.extend(shapes.values())
-
-
-def said(error: Exception) -> str:
-    """What an error of a library says first, shortened."""
-    return (next(iter(str(error).strip().splitlines()), "") or type(error).__name__)[:200]
 
 
 def _picture(model: Any, path: Path) -> tuple[int, int] | None:
@@ -121,7 +117,7 @@ def _keep_first_output(graph: Any) -> None:
             needed |= set(node.input)
             kept.append(node)
     kept.reverse()
-    if kept and len(kept[-1].output) > 1:  # onnx2torch would answer with all that the last node gives
+    if kept and len(kept[-1].output) > 1:  # onnx2torch would return all outputs of the last node
         last = graph.output[0].name
         kept.append(extra("onnx.helper").make_node("Identity", [last], [f"{last} of several"]))
         graph.output[0].name = kept[-1].output[0]
@@ -129,7 +125,7 @@ def _keep_first_output(graph: Any) -> None:
 
 
 def _fold_identities(graph: Any) -> None:
-    """Identity nodes are left out, and what read them reads what they read.
+    """Remove Identity nodes; their readers then read the nodes' inputs.
 
     Exporters share weights through them, and onnx2torch looks a weight up by its name (its issue 156).
     """
@@ -145,7 +141,7 @@ def _fold_identities(graph: Any) -> None:
 
 
 def _forget_allowzero(graph: Any) -> None:
-    """torch's exporter sets it, and onnx2torch refuses it. It says what a length of zero means; nothing has one."""
+    """Remove `allowzero`, which torch's exporter sets and onnx2torch refuses. It concerns lengths of zero only."""
     for node in graph.node:
         if node.op_type == "Reshape":
             kept = [attribute for attribute in node.attribute if attribute.name != "allowzero"]
@@ -154,10 +150,8 @@ def _forget_allowzero(graph: Any) -> None:
 
 
 def _rename(graph: Any) -> None:
-    """Names of nodes become plain ones, and each the only one of its kind.
-
-    torch.fx writes them into the Python source that it then runs: a file must not be able to put code there.
-    """
+    """Make the names of nodes plain and unique: torch.fx writes them into Python source that it runs, so a file could
+    inject code there."""
     taken = {*_TAKEN, *(value.name for value in (*graph.input, *graph.initializer))}
     for node in graph.node:
         node.name = _free(re.sub(r"\W+", "_", node.name or node.op_type, flags=re.ASCII).strip("_") or "node", taken)

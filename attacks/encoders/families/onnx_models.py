@@ -1,4 +1,4 @@
-"""Networks in ONNX files, turned into torch's operations by onnx2torch."""
+"""Networks in ONNX files, converted by onnx2torch."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.families.onnx_graph import Graph, free_batch, read, said
+from attacks.encoders.families.onnx_graph import Graph, free_batch, read
 from attacks.encoders.families.onnx_opset import NEWEST
 from attacks.encoders.image_encoder import ImageEncoder, Origin
 from attacks.encoders.preprocess import Preprocess, specified
-from attacks.encoders.request import Request
+from attacks.encoders.request import Request, first_line
 from attacks.encoders.wrap import flat, whole_file
 from attacks.runtime.extras import extra
 from attacks.runtime.folders import short
 
 
 def load(request: Request) -> ImageEncoder:
-    """`model` is a file. It says nothing of the preprocessing but, mostly, the size; the rest is `preprocess`'s.
+    """`model` is a file. Of the preprocessing it holds the size at most; `preprocess` gives the rest.
 
-    The features are the graph's first output, flattened. The network computes in the dtype of its weights, which half
-    precision in the file is widened to float32 for; its layers have the names of the graph's nodes.
+    The features are the graph's first output, flattened. The network computes in the dtype of its weights; half
+    precision is widened to float32. Its layers have the names of the graph's nodes.
 
     Raises:
         ValueError, FileNotFoundError: no ONNX file, one with operations that onnx2torch does not know, no size, mean
@@ -41,11 +41,11 @@ def load(request: Request) -> ImageEncoder:
 
 def _check_size(preprocess: Preprocess, size: tuple[int, int] | None, path: Path) -> None:
     for shape in ((64, 80), (80, 64)) if size else ():
-        found = tuple(preprocess(torch.zeros(1, 3, *shape)).shape[2:])
-        if found != size:
+        prepared = tuple(preprocess(torch.zeros(1, 3, *shape)).shape[2:])
+        if prepared != size:
             raise ValueError(
                 f"`encoder.preprocess` must make pictures of {size}, as the graph of {path} wants them; one of "
-                f"{shape} becomes {found}: leave `size` out, or give a `crop`"
+                f"{shape} becomes {prepared}: leave `size` out, or give a `crop`"
             )
 
 
@@ -59,15 +59,15 @@ def _converted(model: Any, path: Path) -> nn.Module:
         )
     try:
         network: nn.Module = convert(model)
-    except Exception as error:  # each converter has its own way to say that it cannot
+    except Exception as error:  # converters raise errors of any kind
         raise ValueError(
-            f"`encoder.model`: onnx2torch cannot turn {path} into torch ({type(error).__name__}: {said(error)})"
+            f"`encoder.model`: onnx2torch cannot turn {path} into torch ({type(error).__name__}: {first_line(error)})"
         ) from None
     for name, module in list(network.named_modules()):
         kind = type(module).__name__
         if kind == "OnnxSlice" or (kind == "OnnxCast" and module.torch_dtype.is_floating_point):
             network.set_submodule(name, _Slice() if kind == "OnnxSlice" else _Cast())
-    # The weights of a bare product are weights too: they are counted, moved and redrawn as such.
+    # The weights of a bare product become parameters too.
     held = getattr(network, "initializers", nn.Module())
     for name, buffer in list(held.named_buffers()):
         if buffer.is_floating_point():
@@ -80,17 +80,17 @@ def _unknown(model: Any) -> list[str]:
     """The operations that onnx2torch has no converter for."""
     known = extra("onnx2torch.node_converters").get_converter
     versions = {entry.domain: entry.version for entry in model.opset_import}
-    found = []
+    unknown = []
     for domain, operation in sorted({(node.domain, node.op_type) for node in model.graph.node}):
         try:
             known(domain=domain, operation_type=operation, version=versions.get(domain, 1))
         except NotImplementedError:
-            found.append(f"{domain}.{operation}".lstrip("."))
-    return found
+            unknown.append(f"{domain}.{operation}".lstrip("."))
+    return unknown
 
 
 def _teach() -> None:
-    """Tell onnx2torch of Gelu, newer than the operations it knows: torch's exporter writes it for transformers."""
+    """Register Gelu, which is newer than onnx2torch's operations: torch's exporter writes it for transformers."""
     registry = extra("onnx2torch.node_converters.registry")
     common = extra("onnx2torch.utils.common")
 
@@ -105,7 +105,7 @@ def _teach() -> None:
 
 
 class _Slice(nn.Module):
-    """onnx2torch indexes with a list, which torch warns that it is about to read otherwise."""
+    """onnx2torch indexes with a list, whose meaning torch is about to change (it warns)."""
 
     def forward(
         self,
@@ -128,7 +128,7 @@ class _Slice(nn.Module):
 
 
 class _Cast(nn.Module):
-    """A cast to floating point is one to the dtype in which the module computes, so that float64 stays that."""
+    """A cast to floating point becomes a cast to the module's dtype, so that float64 stays float64."""
 
     like: Tensor
 
@@ -141,7 +141,7 @@ class _Cast(nn.Module):
 
 
 class OneByOne(nn.Module):
-    """A network that takes one picture at a time, for any number of them."""
+    """A network for one picture, applied to a batch picture by picture."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -153,8 +153,8 @@ class OneByOne(nn.Module):
 
 @torch.no_grad()
 def _for_any_batch(graph: Graph, pictures: Tensor, path: Path) -> nn.Module:
-    """The network, if three pictures at once give what each gives alone, as it is or with `free_batch`; else one that
-    takes them singly. What a file says of its batch is not asked: it may be wrong, or kept to all the same."""
+    """The network, unchanged or after `free_batch`, if three pictures at once give the same as each alone; else
+    `OneByOne`. The batch in the file is ignored, because it may be wrong."""
     network = _converted(graph.model, path)
     alone = OneByOne(network)
     try:
@@ -162,7 +162,7 @@ def _for_any_batch(graph: Graph, pictures: Tensor, path: Path) -> nn.Module:
     except Exception as error:  # any operation of the graph
         raise ValueError(
             f"`encoder.model`: the graph of {path} does not run on a picture of {tuple(pictures.shape[2:])} "
-            f"({type(error).__name__}: {said(error)})"
+            f"({type(error).__name__}: {first_line(error)})"
         ) from None
     if not expected.is_floating_point():
         raise ValueError(f"`encoder.model`: {path} must answer with floating-point features; got {expected.dtype}")
@@ -175,8 +175,9 @@ def _for_any_batch(graph: Graph, pictures: Tensor, path: Path) -> nn.Module:
 
 def _gives(expected: Tensor, network: nn.Module, pictures: Tensor) -> bool:
     try:
-        found: Tensor = network(pictures)
+        features: Tensor = network(pictures)
     except Exception:  # the shapes of one picture do not fit three
         return False
     near = 1e-4 * float(expected.abs().max())
-    return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, atol=near, equal_nan=True)
+    same_shape = features.shape == expected.shape
+    return same_shape and torch.allclose(features, expected, rtol=1e-3, atol=near, equal_nan=True)

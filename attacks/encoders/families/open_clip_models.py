@@ -20,18 +20,18 @@ from torch import Tensor, nn
 
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Fit, Preprocess
-from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, unseen
+from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, first_line, unseen
 from attacks.encoders.weights import fill, read_state
 from attacks.runtime.extras import extra
 
 #: Before a folder with open_clip_config.json and weights, as open_clip's `push_to_hf_hub` writes it.
 FOLDER = "local-dir:"
-#: What open_clip calls the weights in such a folder.
+#: The names of the weights in such a folder.
 _FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin")
 _FITS: dict[str, Fit] = {"squash": "squash", "longest": "contain"}
-#: Of the loss in training; no embedding depends on them.
+#: Parameters of the training loss; no embedding depends on them.
 _OF_THE_LOSS = ("logit_scale", "logit_bias")
-#: What files of older versions hold besides weights.
+#: Entries of older files that are no weights.
 _SURPLUS = (*_OF_THE_LOSS, "input_resolution", "context_length", "vocab_size", "attn_mask", "text.attn_mask")
 
 
@@ -39,12 +39,12 @@ def load(request: Request) -> ImageEncoder:
     """`model` is a name of `open_clip.list_models()`, or local-dir: and a folder; `weights` "pretrained" (the first
     of the model's tags), "random", a tag, or a file: a state_dict of both towers or of the image tower.
 
-    The features are those of `encode_image(x)`, of any length. The preprocessing is what the library says of the
-    weights; for a file and for random weights, of the first tag. A tag whose weights were trained with QuickGELU gets
-    it (the library leaves that to the name, and warns); a file does not say, so name the model ...-quickgelu for it.
+    The features are those of `encode_image(x)`, not normalised. The preprocessing is the library's for the weights;
+    for a file and for random weights, that of the first tag. A tag with weights trained with QuickGELU is loaded with
+    it (the library goes by the model's name, and warns); for such a file, name the model ...-quickgelu.
 
-    `texts` are those of `encode_text` after the model's own tokenizer, which is fetched for some models (not for
-    those with CLIP's); there are none for a file of the image tower alone.
+    `texts` are embedded by `encode_text` with the model's tokenizer, which is fetched for some models (not for those
+    with CLIP's); a file of the image tower alone has no `texts`.
 
     Raises:
         ValueError, FileNotFoundError: open_clip is missing; unknown model or weights; no network; a file that does
@@ -86,8 +86,8 @@ def preprocessing(config: Mapping[str, Any]) -> Preprocess:
 
 @dataclass(frozen=True, eq=False)
 class TextTower:
-    """Texts -> (T,D), through the model's tokenizer and text tower, not normalised. It stays on the CPU, and answers
-    on the device and in the dtype of the image tower. It is no module, so it is no part of the encoder's weights."""
+    """Texts -> (T,D), by the model's tokenizer and text tower, not normalised. It runs on the CPU; the result has the
+    device and dtype of the image tower. It is not a module, so its weights are not among the encoder's."""
 
     name: str
     model: Any
@@ -95,27 +95,27 @@ class TextTower:
     @torch.no_grad()
     def __call__(self, texts: Sequence[str]) -> Tensor:
         """Raises ValueError where the tokenizer cannot be fetched."""
-        found: Tensor = self.model.encode_text(self._tokenizer(list(texts)), normalize=False)
-        return found.to(next(self.model.visual.parameters()))
+        embeddings: Tensor = self.model.encode_text(self._tokenizer(list(texts)), normalize=False)
+        return embeddings.to(next(self.model.visual.parameters()))
 
     @cached_property
     def _tokenizer(self) -> Any:
         clip = extra("open_clip")
         text = clip.get_model_config(self.name)["text_cfg"]
-        # A configuration may ask that a tokenizer's own code be run; it must not.
+        # A configuration can request that the tokenizer's own code is run; that is refused.
         refusing = {"trust_remote_code": False} if text.get("hf_tokenizer_name") else {}
         what = f"the tokenizer of open_clip's {self.name}"
         with fetching(what):
             try:
                 return clip.get_tokenizer(self.name, **refusing)
             except ValueError as error:
-                raise ValueError(f"{what} cannot be used ({str(error).splitlines()[0][:200]})") from None
+                raise ValueError(f"{what} cannot be used ({first_line(error)})") from None
 
 
 def _embedding(answer: Any) -> Tensor:
-    """CoCa's tower answers with its tokens as well."""
-    found: Tensor = answer[0] if isinstance(answer, tuple) else answer
-    return found
+    """The embedding in a tower's output; CoCa's also has tokens."""
+    embedding: Tensor = answer[0] if isinstance(answer, tuple) else answer
+    return embedding
 
 
 def _of_name(clip: Any, request: Request) -> Any:
@@ -128,10 +128,10 @@ def _of_name(clip: Any, request: Request) -> Any:
         )
     tags = clip.list_pretrained_tags_by_model(request.model)
     if request.weights == RANDOM or request.file is not None:
-        said = clip.get_pretrained_cfg(request.model, tags[0]) if tags else {}
-        said = {key: value for key, value in said.items() if key != "size"}
+        config = clip.get_pretrained_cfg(request.model, tags[0]) if tags else {}
+        config = {key: value for key, value in config.items() if key != "size"}
         with fetching(f"the configuration of the text tower of {request.model}"):
-            return _built(clip, request.model, force_preprocess_cfg=said)
+            return _built(clip, request.model, force_preprocess_cfg=config)
     if request.weights == PRETRAINED and not tags:
         raise ValueError(f"open_clip has no weights for {request.model}: give a file, or encoder.weights=random")
     tag = tags[0] if request.weights == PRETRAINED else request.weights
@@ -144,14 +144,14 @@ def _of_name(clip: Any, request: Request) -> Any:
     quick = bool(clip.get_pretrained_cfg(request.model, tag).get("quick_gelu", False))
     try:
         with fetching(what):
-            # It takes the safetensors file where there is one; a pickle is read with weights_only=True.
+            # The library prefers a safetensors file; it reads a pickle with weights_only=True.
             return _built(clip, request.model, pretrained=tag, force_quick_gelu=quick)
     except (RuntimeError, pickle.UnpicklingError) as error:
-        raise ValueError(f"{what} cannot be used ({str(error).splitlines()[0][:200]})") from None
+        raise ValueError(f"{what} cannot be used ({first_line(error)})") from None
 
 
 def _of_folder(clip: Any, request: Request) -> tuple[Any, Request]:
-    """The model without weights, and the request with the file that they are in."""
+    """The model without weights, and the request with the file of its weights."""
     folder = Path(request.model.removeprefix(FOLDER))
     config = folder / "open_clip_config.json"
     if not config.is_file():
@@ -166,13 +166,12 @@ def _of_folder(clip: Any, request: Request) -> tuple[Any, Request]:
     try:
         json.loads(config.read_text(encoding="utf-8"))["model_cfg"]["text_cfg"]
         return _built(clip, f"{FOLDER}{folder}"), request
-    except Exception as error:  # whatever its values bring about
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ValueError(f"`{config}` makes no model of open_clip's ({reason[:200]})") from None
+    except Exception as error:  # its values may raise anything
+        raise ValueError(f"`{config}` makes no model of open_clip's ({first_line(error)})") from None
 
 
 def _built(clip: Any, name: str, **given: Any) -> Any:
-    """The library's `create_model`, which fetches nothing for a part of the model alone."""
+    """The library's `create_model`; it fetches no weights for single towers."""
     with _quietly(), _unasked():
         return unseen(
             lambda: clip.create_model(
@@ -188,34 +187,34 @@ def _built(clip: Any, name: str, **given: Any) -> Any:
 
 @contextmanager
 def _unasked() -> Iterator[None]:
-    """A text tower of transformers may come with code. The library leaves it to transformers to ask whoever sits at
-    the terminal, or whatever is piped in, whether to run it; without time to answer, the answer is no."""
+    """A text tower of transformers may come with code. transformers then asks on standard input whether to run it;
+    with a timeout of zero the answer is no."""
     try:
         asking: Any = importlib.import_module("transformers.dynamic_module_utils")
     except ImportError:
         yield
         return
-    before, asking.TIME_OUT_REMOTE_CODE = asking.TIME_OUT_REMOTE_CODE, 0
+    timeout, asking.TIME_OUT_REMOTE_CODE = asking.TIME_OUT_REMOTE_CODE, 0
     try:
         yield
     finally:
-        asking.TIME_OUT_REMOTE_CODE = before
+        asking.TIME_OUT_REMOTE_CODE = timeout
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the library's words in the log, of weights that it has not loaded: we fill them afterwards, were asked
-    for random ones, or raise what went wrong."""
+    """Drop the library's warnings of weights that it has not loaded: they are loaded afterwards, or random weights
+    were requested."""
 
-    def kept(record: logging.LogRecord) -> bool:
+    def foreign(record: logging.LogRecord) -> bool:
         return "open_clip" not in Path(record.pathname).parts
 
     logger = logging.getLogger()
-    logger.addFilter(kept)
+    logger.addFilter(foreign)
     try:
         yield
     finally:
-        logger.removeFilter(kept)
+        logger.removeFilter(foreign)
 
 
 def _filled(model: Any, path: Path) -> bool:
@@ -234,11 +233,10 @@ def _filled(model: Any, path: Path) -> bool:
 
 
 def _take(visual: nn.Module, preprocess: Preprocess, model: str) -> None:
-    """Let a tower of timm's have the size that the preprocessing gives it; open_clip's own have theirs for good."""
+    """Change a tower of timm to the size of the preprocessing; open_clip's own towers have a fixed size."""
     own: Any = visual.image_size
     own = (own, own) if isinstance(own, int) else tuple(own)
-    shape = preprocess.crop or preprocess.size
-    shape = (shape, shape) if isinstance(shape, int) else shape
+    shape = preprocess.frame
     if shape == own:
         return
     resized: Any = getattr(visual, "set_input_size", None)

@@ -21,11 +21,11 @@ def load(request: Request) -> nn.Module:
         [project.entry-points."viewproof.encoders"]
         my_encoder = "my_package:make"
 
-    The module takes (N,3,H,W) in [0,1] and answers (N,D); or it takes normalised pictures, and `preprocess` says how
-    they are made. Of an `ImageEncoder`, `preprocess` replaces the fields that it names.
+    The module maps (N,3,H,W) in [0,1] to (N,D); or it takes normalised pictures, and `preprocess` is their
+    preprocessing. Of an `ImageEncoder`, `preprocess` replaces the fields that it names.
 
     Raises:
-        ValueError: nobody, or more than one package, offers that name; or what it offers is no module.
+        ValueError: no package offers that name, or several do; or the result is no module.
     """
     refuse_extras(request)
     point = _chosen(request.model)
@@ -60,11 +60,11 @@ def _package(point: EntryPoint) -> str:
 
 def _chosen(name: str) -> EntryPoint:
     offered = entry_points(group=GROUP)
-    found = [point for point in offered if point.name == name]
-    if not found:
+    points = [point for point in offered if point.name == name]
+    if not points:
         names = ", ".join(sorted({point.name for point in offered})) or "none is installed"
         raise ValueError(f"`encoder.model` must be the name of a plugin ({names}); got {name!r}")
-    if len(found) > 1:
-        packages = ", ".join(sorted("?" if point.dist is None else point.dist.name for point in found))
+    if len(points) > 1:
+        packages = ", ".join(sorted("?" if point.dist is None else point.dist.name for point in points))
         raise ValueError(f"`encoder.model`: {name} is offered by more than one package ({packages}); uninstall one")
-    return found[0]
+    return points[0]

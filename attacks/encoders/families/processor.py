@@ -1,4 +1,4 @@
-"""What an image processor of transformers does to a picture, said as a `Preprocess`, or refused with the step."""
+"""An image processor of transformers as a `Preprocess`; a step that `Preprocess` lacks is refused by name."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 from attacks.encoders.preprocess import Preprocess
 
-#: Where a folder says it.
+#: The files of a folder that describe it.
 FILES = ("preprocessor_config.json", "processor_config.json")
-#: Pillow's numbers, with which a processor names its filter.
+#: Pillow's numbers of filters.
 _KERNELS = {0: "pil_nearest", 1: "pil_lanczos", 2: "pil_bilinear", 3: "pil_bicubic", 4: "pil_box"}
-#: Processors with methods of their own that a `Preprocess` can say.
+#: Processors with methods of their own that `Preprocess` covers.
 _KNOWN = {"DINOv3ViTImageProcessor": {"_preprocess"}, "ConvNextImageProcessor": {"_preprocess", "resize"}}
 
 
 def preprocessing(processor: Any) -> Preprocess:
-    """What an image processor of the library's does to a picture, in its default form, that of torchvision.
+    """The preprocessing of an image processor in its default form, that of torchvision.
 
     Raises:
-        ValueError: with the step that a `Preprocess` cannot say.
+        ValueError: with a step that `Preprocess` lacks.
     """
     name = type(processor).__name__
     steps = {
@@ -31,7 +31,7 @@ def preprocessing(processor: Any) -> Preprocess:
         if callable(what) and not inspect.isclass(what) and not step.startswith("__")
     }
     for step in sorted(steps - _KNOWN.get(name, set())):
-        raise _unsayable(name, step)
+        raise _unsupported(name, step)
     size = {key: value for key, value in dict(processor.size or {}).items() if value is not None}
     crop = None
     if processor.do_center_crop:
@@ -47,17 +47,17 @@ def preprocessing(processor: Any) -> Preprocess:
         centre="down",
     )
     if processor.do_pad:
-        raise _unsayable(name, "do_pad")
+        raise _unsupported(name, "do_pad")
     if not processor.do_resize:
         return plain
     resample = 2 if processor.resample is None else processor.resample
     if resample not in _KERNELS:
-        raise _unsayable(name, f"resample={resample}")
+        raise _unsupported(name, f"resample={resample}")
     plain = replace(plain, kernel=_KERNELS[resample])
     if name == "ConvNextImageProcessor":
         short = size["shortest_edge"]
         if crop is not None:
-            raise _unsayable(name, "do_center_crop after its own crop")
+            raise _unsupported(name, "do_center_crop after its own crop")
         if short >= 384:
             return replace(plain, size=(short, short))
         return replace(plain, size=int(short / processor.crop_pct), fit="cover", crop=(short, short))
@@ -65,15 +65,15 @@ def preprocessing(processor: Any) -> Preprocess:
         return replace(plain, size=size["shortest_edge"], fit="cover")
     if size.keys() == {"height", "width"}:
         return replace(plain, size=(size["height"], size["width"]))
-    raise _unsayable(name, f"size={size}")
+    raise _unsupported(name, f"size={size}")
 
 
 def _triple(values: Any) -> tuple[float, ...]:
     return (float(values),) * 3 if isinstance(values, int | float) else tuple(values)
 
 
-def _unsayable(name: str, step: str) -> ValueError:
+def _unsupported(name: str, step: str) -> ValueError:
     return ValueError(
-        f"the processor {name} has a step that `encoder.preprocess` cannot say: {step}; in a copy of the folder "
+        f"the processor {name} has a step that `encoder.preprocess` cannot express: {step}; in a copy of the folder "
         f"without {' and '.join(FILES)} give `encoder.preprocess` whole"
     )

@@ -1,4 +1,4 @@
-"""timm's models without their heads: what the classifier would read, pooled."""
+"""timm's models without their heads: the pooled features that the classifier reads."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import nn
 
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Fit, Preprocess
-from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, fill_from, unseen
+from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, fill_from, first_line, unseen
 from attacks.encoders.weights import load_weights
 from attacks.runtime.extras import extra
 
 #: Before a folder that timm has saved (`save_for_hf`, or a copy of a repository of the hub).
 FOLDER = "local-dir:"
-#: What timm calls the weights in such a folder.
+#: The names of the weights in such a folder.
 _FILES = ("model.safetensors", "pytorch_model.bin")
 _FITS: dict[str, Fit] = {"squash": "squash", "border": "contain"}
 
@@ -29,9 +29,9 @@ def load(request: Request) -> ImageEncoder:
     local-dir: and a folder; `weights` "pretrained", "random", a tag, or a file of timm's own names, with the head or
     without.
 
-    The features are those of `num_classes=0`. The preprocessing is what `resolve_model_data_config` says of the
-    weights; for a file and for random weights, of the model's default ones. Where `preprocess` asks for another size
-    than the model's, a model of fixed size is given it, as its `set_input_size` does that (it resamples positions).
+    The features are those of `num_classes=0`. The preprocessing is that of `resolve_model_data_config` for the
+    weights; for a file and for random weights, for the model's default ones. Where `preprocess` has another size than
+    the model, a model of fixed size is changed to it by its `set_input_size`, which resamples the positions.
 
     Raises:
         ValueError, FileNotFoundError: timm is missing; unknown model or weights; no network; a file that does not
@@ -44,8 +44,8 @@ def load(request: Request) -> ImageEncoder:
         network = _of_name(timm, request)
     preprocess = preprocessing(timm.data.resolve_model_data_config(network)).replaced(request.preprocess)
     _take(network, preprocess, request.model)
-    said: Any = network.pretrained_cfg
-    return ImageEncoder(network, preprocess, request.resolved(said.get("tag")))
+    config: Any = network.pretrained_cfg
+    return ImageEncoder(network, preprocess, request.resolved(config.get("tag")))
 
 
 def preprocessing(config: Mapping[str, Any]) -> Preprocess:
@@ -84,7 +84,7 @@ def _of_name(timm: Any, request: Request) -> nn.Module:
             # no fallback from that (timm/models/_hub.py, _helpers.py); of a .npz it reads arrays only.
             network = unseen(lambda: timm.create_model(name, pretrained=True, num_classes=0))
     except RuntimeError as error:
-        raise ValueError(f"{what} cannot be used ({str(error).splitlines()[0][:200]})") from None
+        raise ValueError(f"{what} cannot be used ({first_line(error)})") from None
     return network
 
 
@@ -112,8 +112,8 @@ def _tagged(timm: Any, request: Request) -> str:
 
 
 def _offered(timm: Any, name: str) -> str:
-    found: list[str] = timm.list_pretrained(f"{name.partition('.')[0]}.*")
-    return ", ".join(model.partition(".")[2] for model in found) or "none"
+    models: list[str] = timm.list_pretrained(f"{name.partition('.')[0]}.*")
+    return ", ".join(model.partition(".")[2] for model in models) or "none"
 
 
 def _of_folder(timm: Any, request: Request) -> tuple[nn.Module, Request]:
@@ -134,19 +134,18 @@ def _of_folder(timm: Any, request: Request) -> tuple[nn.Module, Request]:
     try:
         # Reads config.json alone, which names one of timm's own models and its arguments.
         network: nn.Module = unseen(lambda: timm.create_model(f"{FOLDER}{folder}", num_classes=0))
-    except Exception as error:  # whatever its arguments bring about
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ValueError(f"`{folder / 'config.json'}` makes no model of timm's ({reason[:200]})") from None
+    except Exception as error:  # its arguments may raise anything
+        raise ValueError(f"`{folder / 'config.json'}` makes no model of timm's ({first_line(error)})") from None
     if file is not None:
         load_weights(network, file, without=tuple(_heads(network)))
     return network, request if file is None else dataclasses.replace(request, weights=str(file))
 
 
 def _heads(network: nn.Module) -> Iterator[str]:
-    """The beginnings of names that only a network with its head has."""
+    """The prefixes of names that only a network with its head has."""
     cfg: Any = network.pretrained_cfg
-    given = cfg.get("classifier") or ()
-    for head in (given,) if isinstance(given, str) else given:
+    heads = cfg.get("classifier") or ()
+    for head in (heads,) if isinstance(heads, str) else heads:
         parts = head.split(".")
         for depth in range(1, len(parts) + 1):
             part = ".".join(parts[:depth])
@@ -160,10 +159,9 @@ def _heads(network: nn.Module) -> Iterator[str]:
 
 
 def _take(network: Any, preprocess: Preprocess, model: str) -> None:
-    """Let a model of fixed size have the size that the preprocessing gives it."""
+    """Change a model of fixed size to the size of the preprocessing."""
     _, *own = network.pretrained_cfg["input_size"]
-    shape = preprocess.crop or preprocess.size
-    shape = (shape, shape) if isinstance(shape, int) else shape
+    shape = preprocess.frame
     if shape == tuple(own) or not network.pretrained_cfg.get("fixed_input_size"):
         return
     if shape is None or not hasattr(network, "set_input_size"):

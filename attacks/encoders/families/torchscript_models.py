@@ -10,20 +10,19 @@ from torch import nn
 
 from attacks.encoders.image_encoder import ImageEncoder, Origin
 from attacks.encoders.preprocess import specified
-from attacks.encoders.request import Request
+from attacks.encoders.request import Request, first_line
 from attacks.encoders.wrap import flat, whole_file
 
 
 def load(request: Request) -> ImageEncoder:
-    """`model` is a file of `torch.jit.save`. It is a program, and could open files: load those that you trust (a
-    configuration's file may not name one, see attacks/run.py).
+    """`model` is a file of `torch.jit.save`. It is a program, and could open files: load only files that you trust (a
+    preset may not name one, see attacks/run.py).
 
-    The features are the network's answer, flattened. Its layers cannot be hooked: only "output" can be named among
-    them.
+    The features are the network's output, flattened. Its layers take no hooks: only "output" can be named.
 
     Raises:
-        ValueError, FileNotFoundError: no such file, no size, mean or std, or weights that torch.jit.freeze has made
-            constants of.
+        ValueError, FileNotFoundError: no such file, no size, mean or std, or weights that torch.jit.freeze has turned
+            into constants.
     """
     path = whole_file(request)
     preprocess = specified(request.preprocess, f"{path}")
@@ -38,15 +37,14 @@ def load(request: Request) -> ImageEncoder:
 
 def _read(path: Path) -> nn.Module:
     with warnings.catch_warnings():
-        # Whoever has such a file cannot do anything about it here.
+        # The user of a file cannot act on them.
         warnings.filterwarnings("ignore", message="`torch.jit.load` is ", category=FutureWarning)
         warnings.filterwarnings("ignore", message="`torch.jit.load` is ", category=DeprecationWarning)
         try:
             network: nn.Module = torch.jit.load(str(path), map_location="cpu")
         except (RuntimeError, ValueError) as error:
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise ValueError(
-                f"`encoder.model`: {path} is not a TorchScript file, or not a whole one ({reason[:200]}); a "
+                f"`encoder.model`: {path} is not a TorchScript file, or not a whole one ({first_line(error)}); a "
                 "state_dict needs the network that it is of"
             ) from None
     return network

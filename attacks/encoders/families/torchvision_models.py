@@ -26,12 +26,12 @@ _KERNELS = {
     InterpolationMode.NEAREST: "pil_nearest",
     InterpolationMode.LANCZOS: "pil_lanczos",
 }
-#: As with pretrained weights, which want their own normalisation; and without the heads that only training uses.
+#: As for pretrained weights, which need their own normalisation; without the heads that only training uses.
 _ARGUMENTS = {
     name: {"transform_input": True, "aux_logits": False, "init_weights": False}
     for name in ("googlenet", "inception_v3")
 }
-#: Names in torchvision's own files that its models have no more: DenseNet's layers, and the MLPs of ViT.
+#: Older names in torchvision's own files: DenseNet's layers, and the MLPs of ViT.
 _OLD_NAMES = (
     (re.compile(r"(denselayer\d+\.(?:norm|relu|conv))\.([12]\.)"), r"\1\2"),
     (re.compile(r"(encoder_layer_\d+\.mlp\.)linear_1\."), r"\g<1>0."),
@@ -86,27 +86,19 @@ def load(request: Request) -> ImageEncoder:
 def preprocessing(preset: Any) -> Preprocess:
     """What a preset of torchvision's (`ImageClassification`) does to a picture."""
     (size,), (crop,) = preset.resize_size, preset.crop_size
-    return Preprocess(
-        size,
-        _KERNELS[preset.interpolation],
-        mean=tuple(preset.mean),
-        std=tuple(preset.std),
-        fit="cover",
-        crop=(crop, crop),
-    )
+    mean, std = tuple(preset.mean), tuple(preset.std)
+    return Preprocess(size, _KERNELS[preset.interpolation], mean, std, fit="cover", crop=(crop, crop))
 
 
 def _side(model: str, preprocess: Preprocess) -> dict[str, int]:
-    """The size of pictures that a ViT is built for: its position embeddings are as many."""
-    frame = preprocess.crop or preprocess.size
-    side = frame[0] if isinstance(frame, tuple) else frame
-    return {"image_size": side} if model.startswith("vit_") and side is not None else {}
+    """The size of the pictures of a ViT, which fixes the number of its position embeddings."""
+    return {"image_size": preprocess.frame[0]} if model.startswith("vit_") and preprocess.frame else {}
 
 
 def _fetched(offered: Any) -> Path:
-    """The file of torchvision's weights in torch's cache; downloaded where it is not there, and its hash checked.
+    """The file of torchvision's weights in torch's cache, downloaded if missing, with its hash checked.
 
-    torchvision's own function would print where it downloads from, and run what the file holds.
+    torchvision's own function prints the address, and unpickles the file.
     """
     file: Path = Path(torch.hub.get_dir()) / "checkpoints" / offered.url.rpartition("/")[2]
     if not file.exists():
@@ -123,7 +115,7 @@ def _fetched(offered: Any) -> Path:
 
 
 def _renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state by the names of today."""
+    """The state with the present names."""
     renamed = {}
     for name, tensor in state.items():
         for old, new in _OLD_NAMES:
@@ -133,7 +125,7 @@ def _renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _behead(network: nn.Module) -> str:
-    """Let the features through where the classifier was; the name of what is gone."""
+    """Replace the classifier by the identity. Returns its name."""
     if isinstance(network, SqueezeNet):  # its classifier is a convolution, and averages after it
         network.classifier = nn.AdaptiveAvgPool2d(1)
         return "classifier"

@@ -1,4 +1,4 @@
-"""Vision models of transformers: CLIP, SigLIP, DINOv2, DINOv3, ViT, and what else answers a picture with tokens."""
+"""Vision models of transformers: CLIP, SigLIP, DINOv2, DINOv3, ViT, and others that turn a picture into tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.families.hub import folder_of, said, weights_of
+from attacks.encoders.families.hub import config_of, folder_of, weights_of
 from attacks.encoders.families.processor import FILES, preprocessing
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess, specified
@@ -22,9 +22,9 @@ from attacks.runtime.extras import extra
 _TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
 _WEIGHTS = ("model.safetensors", "model-*.safetensors", "model.safetensors.index.json")
 _POOLS = ("pooled", "cls", "mean")
-#: Models with a picture's tower and a text's, as model_type names them, and how their texts are filled up.
+#: Models with an image and a text tower, by model_type, and the padding of their texts.
 _PADDING = {"clip": True, "metaclip_2": True, "siglip": "max_length"}
-#: Parameters that are a token put before the patches, by the last part of their names.
+#: Parameters that are tokens before the patches, by the last part of their names.
 _PREFIX = ("cls_token", "class_embedding", "distillation_token", "register_tokens")
 
 
@@ -66,18 +66,18 @@ def load(request: Request) -> ImageEncoder:
 def _preprocess(hf: Any, folder: Path, request: Request) -> Preprocess:
     if not any((folder / name).is_file() for name in FILES):
         return specified(request.preprocess, f"{folder}, without {FILES[0]},")
-    with _told(f"the image processor of {folder}"):
+    with _one_line(f"the image processor of {folder}"):
         processor = hf.AutoImageProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     return preprocessing(processor).replaced(request.preprocess)
 
 
 def _config(hf: Any, folder: Path) -> Any:
-    given = said(folder)
+    given = config_of(folder)
     kind = given.get("model_type")
     if not isinstance(kind, str) or kind not in hf.CONFIG_MAPPING:
         code = "; the code that comes with it (auto_map) is never run" if "auto_map" in given else ""
         raise ValueError(f"`encoder.model` {folder}: transformers {hf.__version__} has no model_type {kind!r}{code}")
-    with _told(f"config.json of {folder}"):
+    with _one_line(f"config.json of {folder}"):
         config = hf.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     # Of the configuration, not the file: one file can name another (configuration_files), or hold it in a part.
     if any(getattr(part, "quantization_config", None) for part in (config, getattr(config, "text_config", None))):
@@ -89,17 +89,17 @@ def _config(hf: Any, folder: Path) -> Any:
 
 
 def _network(hf: Any, config: Any, folder: Path, request: Request) -> tuple[nn.Module, Path | None]:
-    """The library's model with its weights, and the file that they are."""
+    """The library's model with its weights, and their file."""
     kind = hf.MODEL_MAPPING[type(config)]
     if "CLIPVisionModelWithProjection" in (config.architectures or ()):  # AutoModel would drop its projection
         kind = hf.CLIPVisionModelWithProjection
     if request.weights == RANDOM:
-        with _told(f"the model of {folder}"):
+        with _one_line(f"the model of {folder}"):
             made: nn.Module = unseen(lambda: kind(config))
         return made.float(), None
     state, file, what = weights_of(request, folder, "model")
     arguments = {"config": config, "state_dict": state, "dtype": torch.float32, "attn_implementation": None}
-    with _told(what):  # the library knows the names of its older versions
+    with _one_line(what):  # the library knows the names of its older versions
         network, found = unseen(
             lambda: kind.from_pretrained(None, output_loading_info=True, ignore_mismatched_sizes=True, **arguments)
         )
@@ -116,7 +116,7 @@ def _network(hf: Any, config: Any, folder: Path, request: Request) -> tuple[nn.M
 
 
 class _Projected(nn.Module):
-    """CLIP's tower of pictures, as `get_image_features` goes through it."""
+    """CLIP's image tower, as in `get_image_features`."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -139,7 +139,8 @@ def _tower(network: Any, config: Any) -> nn.Module:
 def _pool(
     tower: nn.Module, preprocess: Preprocess, config: Any, request: Request
 ) -> tuple[Callable[[Any], Tensor], bool]:
-    """How the tower's answer becomes features, by what a grey picture makes of it; and whether the library pools."""
+    """The function from the tower's output to features, chosen from its output for a grey picture; and whether the
+    library pools."""
     grey = preprocess(torch.full((1, 3, 64, 80), 0.5))
     try:
         answer = tower(grey)
@@ -178,7 +179,7 @@ def _pool(
 
 
 def _patches(config: Any, grey: Tensor) -> int | None:
-    """How many patches a picture has, where the configuration says how large they are."""
+    """The number of patches of a picture, where the configuration has their size."""
     size = getattr(getattr(config, "vision_config", config), "patch_size", None)
     if size is None:
         return None
@@ -188,7 +189,7 @@ def _patches(config: Any, grey: Tensor) -> int | None:
 
 @dataclass
 class _Texts:
-    """The tower of texts with its tokenizer, which is read when it is first needed."""
+    """The text tower with its tokenizer, which is read on first use."""
 
     network: Any
     folder: Path
@@ -197,21 +198,23 @@ class _Texts:
     @cached_property
     def tokenizer(self) -> Any:
         hf = extra("transformers")
-        with _quietly(hf), _told(f"the tokenizer of {self.folder}"):
+        with _quietly(hf), _one_line(f"the tokenizer of {self.folder}"):
             return hf.AutoTokenizer.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
 
     @torch.no_grad()
     def __call__(self, texts: Sequence[str]) -> Tensor:
         longest = self.config.text_config.max_position_embeddings
         padding = _PADDING[self.config.model_type]
-        words = self.tokenizer(list(texts), padding=padding, truncation=True, max_length=longest, return_tensors="pt")
-        found: Tensor = self.network.get_text_features(**words).pooler_output
-        return found
+        tokens = self.tokenizer(
+            list(texts), padding=padding, truncation=True, max_length=longest, return_tensors="pt"
+        )
+        embeddings: Tensor = self.network.get_text_features(**tokens).pooler_output
+        return embeddings
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
-    """One line for what the library raises in several."""
+def _one_line(what: str) -> Iterator[None]:
+    """Report the library's errors in one line."""
     try:
         yield
     except (OSError, ValueError, RuntimeError, ImportError, KeyError, TypeError, AttributeError) as error:
@@ -220,13 +223,13 @@ def _told(what: str) -> Iterator[None]:
 
 @contextmanager
 def _quietly(hf: Any) -> Iterator[None]:
-    """Without the library's table of what it did not load, most of it heads that nobody wants here."""
-    before, bar = hf.logging.get_verbosity(), hf.logging.is_progress_bar_enabled()
+    """Silence the library's table of unloaded weights, most of which belong to heads."""
+    verbosity, bar = hf.logging.get_verbosity(), hf.logging.is_progress_bar_enabled()
     hf.logging.set_verbosity_error()
     hf.logging.disable_progress_bar()
     try:
         yield
     finally:
-        hf.logging.set_verbosity(before)
+        hf.logging.set_verbosity(verbosity)
         if bar:
             hf.logging.enable_progress_bar()

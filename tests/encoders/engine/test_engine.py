@@ -5,35 +5,11 @@ import json
 
 import pytest
 import torch
-import torchvision
 from torch import nn
 
 from attacks.encoders.engine import Decision, Overflow, prepare
 from attacks.encoders.loading import load_encoder
-
-
-def dressed(module):
-    """Random weights and running statistics that are not those of a fresh batch norm."""
-    for m in module.modules():
-        if isinstance(m, nn.modules.batchnorm._BatchNorm):
-            m.running_mean.normal_(0, 0.2)
-            m.running_var.uniform_(0.5, 2)
-            m.weight.data.uniform_(0.5, 1.5)
-            m.bias.data.normal_(0, 0.2)
-    return module.eval().requires_grad_(False)
-
-
-def resnet():
-    return dressed(torchvision.models.resnet18(num_classes=32))
-
-
-def pulled(encoder, images):
-    """(embeddings, gradient of a fixed loss)."""
-    leaf = images.clone().requires_grad_()
-    features = encoder(leaf)
-    weights = torch.linspace(-1, 1, features[0].numel(), dtype=features.dtype).view_as(features[0])
-    (gradient,) = torch.autograd.grad((features * weights).sum(), leaf)
-    return features.detach(), gradient
+from tests.helpers.dressed import pulled, resnet
 
 
 def off(a, b):
@@ -244,17 +220,17 @@ def test_training_mode_is_refused():
 
 
 def test_compile_gets_the_prepared_module(monkeypatch):
-    asked = {}
+    options = {}
 
     def compiler(module, **arguments):
-        asked.update(arguments, module=module)
+        options.update(arguments, module=module)
         return module
 
     monkeypatch.setattr(torch, "compile", compiler)
     encoder, images = load_encoder(), torch.rand(1, 3, 96, 96)
     features = prepare(encoder, Decision(fold=True, compile=True))(images)
-    assert asked.pop("module") is not encoder
-    assert asked == {"dynamic": False}
+    assert options.pop("module") is not encoder
+    assert options == {"dynamic": False}
     torch.testing.assert_close(features, encoder(images), rtol=1e-4, atol=1e-4)
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-import torchvision
 from torch import nn
 
 from attacks.encoders.engine import Decision, foldable, prepare
 from attacks.encoders.loading import load_encoder
+from tests.helpers.dressed import dressed, pulled, resnet
 
 
 class Conv2dThrice(nn.Module):
@@ -24,30 +24,6 @@ class Conv2dThrice(nn.Module):
         y = self.nb(y) + y
         y = self.nc(self.c(self.c(y)))
         return self.nh(self.head(y.mean((2, 3))))
-
-
-def dressed(module):
-    """Random weights and running statistics that are not those of a fresh batch norm."""
-    for m in module.modules():
-        if isinstance(m, nn.modules.batchnorm._BatchNorm):
-            m.running_mean.normal_(0, 0.2)
-            m.running_var.uniform_(0.5, 2)
-            m.weight.data.uniform_(0.5, 1.5)
-            m.bias.data.normal_(0, 0.2)
-    return module.eval().requires_grad_(False)
-
-
-def resnet():
-    return dressed(torchvision.models.resnet18(num_classes=32))
-
-
-def pulled(encoder, images):
-    """(embeddings, gradient of a fixed loss)."""
-    leaf = images.clone().requires_grad_()
-    features = encoder(leaf)
-    weights = torch.linspace(-1, 1, features[0].numel(), dtype=features.dtype).view_as(features[0])
-    (gradient,) = torch.autograd.grad((features * weights).sum(), leaf)
-    return features.detach(), gradient
 
 
 @pytest.mark.parametrize(("make", "count", "size"), [(resnet, 20, 64), (load_encoder, 10, 128)])

@@ -63,8 +63,8 @@ class World:
 
 
 def verdict(choice, name):
-    (found,) = [m for m in choice.measurements if m.name == name]
-    return found
+    (measurement,) = [m for m in choice.measurements if m.name == name]
+    return measurement
 
 
 def speeds(**factors):
@@ -111,10 +111,10 @@ def test_a_precision_must_round_less_than_the_noise(monkeypatch, error, taken):
     world = World(monkeypatch, cost=speeds(bfloat16=0.5), error=lambda d: error * (d.precision == "bfloat16"))
     choice = world.choose()
     assert (choice.decision.precision == "bfloat16") == taken
-    found = verdict(choice, "bfloat16")
-    assert found.taken == taken
-    assert found.ratio == pytest.approx(error**2)
-    assert found.ms is not None  # what it would have gained is on record
+    measurement = verdict(choice, "bfloat16")
+    assert measurement.taken == taken
+    assert measurement.ratio == pytest.approx(error**2)
+    assert measurement.ms is not None  # what it would have gained is on record
 
 
 @pytest.mark.parametrize("snr", [math.nan, math.inf])
@@ -131,17 +131,17 @@ def test_given_settings_are_kept(monkeypatch):
     # Slow and noisy, and yet given by hand.
     cost = speeds(channels_last=0.5, bfloat16=3.0)
     world = World(monkeypatch, cost=cost, error=lambda d: float(d.precision == "bfloat16"))
-    asked = {"precision": "bfloat16", "fold": True, "chunk": 4, "compile": False}
-    choice = world.choose(layout="auto", **asked)
-    assert choice.decision == Decision(layout="channels_last", **asked)
+    settings = {"precision": "bfloat16", "fold": True, "chunk": 4, "compile": False}
+    choice = world.choose(layout="auto", **settings)
+    assert choice.decision == Decision(layout="channels_last", **settings)
     assert {(d.precision, d.fold, d.compile) for d in world.tried[1:]} == {("bfloat16", True, False)}
     assert choice.measurements[0].ratio == pytest.approx(1.0)
 
 
 def test_nothing_is_measured_when_all_settings_are_given(monkeypatch):
     world = World(monkeypatch)
-    asked = Decision("channels_last", "mixed", fold=True, chunk=7)
-    assert world.choose(**asked.to_dict()) == (asked, ())
+    decision = Decision("channels_last", "mixed", fold=True, chunk=7)
+    assert world.choose(**decision.to_dict()) == (decision, ())
     assert world.trials == 0
 
 
@@ -288,9 +288,9 @@ def test_rounding_and_noise_are_root_mean_squares():
     truth = torch.randn(200, 50, dtype=torch.float64)
     noise = 3 * torch.randn(200, 50, dtype=torch.float64)
     snr = truth.square().sum(1) / (9 * 50)
-    found = compare(truth + noise + 0.1, Trial(truth + noise, snr))
-    assert found.noise == pytest.approx(3 * math.sqrt(50), rel=0.05)
-    assert found.error == pytest.approx(0.1 * math.sqrt(50))
+    comparison = compare(truth + noise + 0.1, Trial(truth + noise, snr))
+    assert comparison.noise == pytest.approx(3 * math.sqrt(50), rel=0.05)
+    assert comparison.error == pytest.approx(0.1 * math.sqrt(50))
     assert compare(truth, Trial(truth, -snr)).noise == pytest.approx(size(truth))
 
 

@@ -49,11 +49,11 @@ def test_resnet_is_onnxruntimes_and_has_the_gradient_of_the_network(tmp_path, dy
     # Three at once, not one after the other; in float64, where a ReLU at zero does not blur the gradient.
     assert type(encoder.network).__name__ == "GraphModule"
     pictures = torch.rand(3, 3, 90, 70, dtype=torch.float64, requires_grad=True)
-    found = encoder.double()(pictures)
+    features = encoder.double()(pictures)
     expected = network.double()(encoder.preprocess(pictures))
-    assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
+    assert (features - expected).abs().max() <= 1e-4 * expected.abs().max()
     weights = torch.randn_like(expected)
-    gradients = [torch.autograd.grad((answer * weights).sum(), pictures)[0] for answer in (found, expected)]
+    gradients = [torch.autograd.grad((answer * weights).sum(), pictures)[0] for answer in (features, expected)]
     assert (gradients[0] - gradients[1]).norm() <= 1e-4 * gradients[1].norm()
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from attacks import load_encoder
+from tests.helpers.encoder_laws import Bomb
 from tests.helpers.onnx_files import (
     FEATURES,
     HALF,
@@ -88,11 +89,6 @@ def test_sizes(tmp_path):
     assert encoder_of(saved(tmp_path, POOL, free, FEATURES), size=9)(torch.rand(1, 3, 30, 20)).shape == (1, 3)
     with pytest.raises(ValueError, match=r"give `encoder.preprocess.mean`"):
         load_encoder("onnx", str(saved(tmp_path, POOL, fixed, FEATURES)))
-
-
-class Bomb:
-    def __reduce__(self):
-        return (pytest.fail, ("a pickle was read",))
 
 
 def test_files_of_another_kind(tmp_path):

@@ -72,9 +72,9 @@ def made(name, seed=None, **given):
     return open_clip.create_model(name, pretrained_text=False, **given).eval()
 
 
-def assert_same(found, expected):
+def assert_same(features, expected):
     """But for the last digits: frozen attention takes another path through torch."""
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(features, expected, rtol=0, atol=1e-5)
 
 
 def transform(config):
@@ -114,10 +114,10 @@ def test_texts_are_those_of_encode_text(name):
     encoder, model = load_encoder("open_clip", name, weights="random"), made(name)
     with torch.no_grad():
         expected = model.encode_text(open_clip.get_tokenizer(name)(SAID), normalize=False)
-    found = encoder.texts(SAID)
-    assert_same(found, expected)
-    assert not found.requires_grad
-    assert found.shape[1] == encoder(torch.rand(1, 3, 40, 40)).shape[1]
+    embeddings = encoder.texts(SAID)
+    assert_same(embeddings, expected)
+    assert not embeddings.requires_grad
+    assert embeddings.shape[1] == encoder(torch.rand(1, 3, 40, 40)).shape[1]
 
 
 def test_gradients_are_exact():
@@ -139,11 +139,11 @@ def tags(tmp_path, monkeypatch):
     files = {tag: tmp_path / f"{tag}.safetensors" for tag in ("first", "other")}
     for seed, file in enumerate(files.values()):
         save_file(made("tiny", seed + 1).state_dict(), file)
-    said = {
+    configs = {
         "first": {"file": str(files["first"]), "quick_gelu": True, "interpolation": "bicubic", **HALVES},
         "other": {"file": str(files["other"]), "interpolation": "bilinear", "resize_mode": "squash"},
     }
-    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny", said)
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny", configs)
     return files
 
 

@@ -108,8 +108,3 @@ def test_without_a_network_there_is_one_line(tmp_path, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING):
         refusal("open_clip's weights far of tiny could not be fetched.*encoder.weights=random", model="tiny")
     assert not caplog.records
-
-
-def test_the_missing_library_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "open_clip", None)
-    refusal(r'open_clip cannot be imported .*: pip install "viewproof\[clip\]"', model="tiny")

@@ -1,4 +1,4 @@
-"""TorchScript files as encoders, and who may name one."""
+"""TorchScript files as encoders; a preset may not name one."""
 
 import copy
 import pickle
@@ -15,7 +15,7 @@ from attacks.encoders.engine.prepare import prepare
 from attacks.encoders.layers import layer_listing, visits
 from attacks.evaluation.drift import ordered
 from attacks.run import cli
-from tests.helpers.encoder_laws import assert_every_pixel_counts, assert_gradient_is_exact
+from tests.helpers.encoder_laws import Bomb, assert_every_pixel_counts, assert_gradient_is_exact
 
 GIVEN = {"size": 16, "mean": [0.5, 0.4, 0.3], "std": [0.5, 0.6, 0.7]}
 
@@ -68,13 +68,13 @@ def test_gradcheck_in_float64(pair):
 def test_a_copy_is_another_one(pair):
     module, encoder = pair
     pictures = torch.rand(2, 3, 30, 20)
-    wide, before = copy.deepcopy(encoder).double(), encoder(pictures)
+    wide, features = copy.deepcopy(encoder).double(), encoder(pictures)
     expected = copy.deepcopy(module).double()(encoder.preprocess(pictures.double()))
     torch.testing.assert_close(wide(pictures.double()), expected)
     with torch.no_grad():
         for parameter in wide.parameters():
             parameter.zero_()
-    assert torch.equal(encoder(pictures), before)
+    assert torch.equal(encoder(pictures), features)
 
 
 def test_the_engine_takes_it(pair):
@@ -92,7 +92,7 @@ def test_it_is_named_and_its_layers_are_closed(pair):
     assert assert_every_pixel_counts(encoder.preprocess) == 1.0
 
 
-def test_its_layers_cannot_be_watched_and_that_is_said(pair):
+def test_its_layers_take_no_hooks(pair):
     encoder, picture = pair[1], torch.rand(1, 3, 20, 20)
     assert [visit.name for visit in visits(encoder, picture)] == ["output"]
     assert "torchscript:" in layer_listing(encoder, picture)
@@ -104,11 +104,6 @@ def test_its_layers_cannot_be_watched_and_that_is_said(pair):
 def test_a_map_of_features_is_flattened(tmp_path):
     path = saved(tmp_path, nn.Conv2d(3, 2, 4, 4))
     assert load_encoder("torchscript", str(path), preprocess=GIVEN)(torch.rand(2, 3, 9, 9)).shape == (2, 2 * 4 * 4)
-
-
-class Bomb:
-    def __reduce__(self):
-        return (pytest.fail, ("a pickle was read",))
 
 
 def refused(path, match, kind=ValueError, given=GIVEN):
@@ -138,7 +133,7 @@ def test_files_of_another_kind(tmp_path):
 
 
 def call(monkeypatch, capsys, *arguments):
-    """The command line in this process; what it says of an error."""
+    """The error line of a command, run in this process."""
     monkeypatch.setattr(sys, "argv", ["viewproof", *map(str, arguments)])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     with pytest.raises(SystemExit) as stop:

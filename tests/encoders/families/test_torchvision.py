@@ -24,7 +24,7 @@ from tests.helpers.encoder_laws import assert_every_pixel_counts, assert_gradien
 MODELS = torchvision.models.list_models(module=torchvision.models)
 #: One of each kind of head.
 SMALL = ("resnet18", "squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5", "mnasnet0_5", "regnet_x_400mf")
-#: With more weights than these a model runs in test_family_torchvision_all.py only, without numbers.
+#: With more weights than these a model runs in test_torchvision_all.py only, without numbers.
 LARGE = 3e7
 
 
@@ -48,15 +48,15 @@ def theirs(model, seed=1, **arguments):
 
 def before_the_head(network, images):
     """What the layer that is called last among the linear ones is given; of a SqueezeNet, what its classifier is."""
-    seen, heads = [], [m for m in network.modules() if isinstance(m, nn.Linear)]
+    inputs, heads = [], [m for m in network.modules() if isinstance(m, nn.Linear)]
     if isinstance(network, torchvision.models.SqueezeNet):
         heads = [network.classifier]
-    handles = [m.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for m in heads]
+    handles = [m.register_forward_pre_hook(lambda _, args: inputs.append(args[0])) for m in heads]
     with torch.no_grad():
         network(images)
     for handle in handles:
         handle.remove()
-    return seen[-1].mean((2, 3)) if seen[-1].dim() == 4 else seen[-1]
+    return inputs[-1].mean((2, 3)) if inputs[-1].dim() == 4 else inputs[-1]
 
 
 def saved(path, network, drop=()):
@@ -75,10 +75,10 @@ def test_features_are_what_torchvision_gives_to_the_head(tmp_path, model):
         # In float64, for torchvision's resize in float32 is off by up to 3e-5; it ends in float32 all the same.
         expected = before_the_head(network, within(preset(pictures[name]), ours.preprocess))
         with torch.no_grad():
-            found = ours(pictures[name].float())
-        assert found.shape == expected.shape
-        assert float((found - expected).abs().max()) <= 1e-4 * max(1.0, float(expected.abs().max())), name
-    assert float(found.std()) > 0
+            features = ours(pictures[name].float())
+        assert features.shape == expected.shape
+        assert float((features - expected).abs().max()) <= 1e-4 * max(1.0, float(expected.abs().max())), name
+    assert float(features.std()) > 0
 
 
 @pytest.mark.parametrize("model", every(SMALL))
@@ -111,38 +111,45 @@ def test_a_file_may_have_any_head_or_none(tmp_path, model, suffix, classes, drop
 def test_heads_that_only_training_uses_may_be_missing(tmp_path, aux):
     network = theirs("googlenet")
     path = saved(tmp_path / "w.pt", network, () if aux else ("aux1.", "aux2."))
-    found = load_encoder("torchvision", "googlenet", weights=path).network.state_dict()
-    assert all(torch.equal(tensor, network.state_dict()[name]) for name, tensor in found.items())
+    tensors = load_encoder("torchvision", "googlenet", weights=path).network.state_dict()
+    assert all(torch.equal(tensor, network.state_dict()[name]) for name, tensor in tensors.items())
 
 
-def test_the_old_names_of_densenets_files_are_read_as_torchvision_reads_them(tmp_path, monkeypatch):
-    def tiny(*_, **__):
-        return torchvision.models.DenseNet(4, (1, 2, 1, 1), 8, num_classes=5)
+def tiny_densenet(*_, **__):
+    return torchvision.models.DenseNet(4, (1, 2, 1, 1), 8, num_classes=5)
 
-    pattern = re.compile(r"(denselayer\d+\.(?:norm|relu|conv))([12]\.)")
-    state = {pattern.sub(r"\1.\2", name): t for name, t in tiny().state_dict().items() if "batches" not in name}
-    assert any(".norm.1." in name for name in state)
-    _load_state_dict(oracle := tiny(), SimpleNamespace(get_state_dict=lambda **_: dict(state)), progress=False)
+
+def tiny_vit(*_, **__):
+    return torchvision.models.VisionTransformer(32, 16, 2, 2, 8, 16, num_classes=5)
+
+
+def read_densenet(network, state):
+    _load_state_dict(network, SimpleNamespace(get_state_dict=lambda **_: state), progress=False)
+
+
+@pytest.mark.parametrize(
+    ("model", "tiny", "names", "read"),
+    [
+        ("densenet121", tiny_densenet, [(r"(denselayer\d+\.(?:norm|relu|conv))([12]\.)", r"\1.\2")], read_densenet),
+        (
+            "vit_b_32",
+            tiny_vit,
+            [(r"\.mlp\.0\.", ".mlp.linear_1."), (r"\.mlp\.3\.", ".mlp.linear_2.")],
+            nn.Module.load_state_dict,
+        ),
+    ],
+)
+def test_the_old_names_of_a_file_are_read_as_torchvision_reads_them(tmp_path, monkeypatch, model, tiny, names, read):
+    state = {name: tensor for name, tensor in tiny().state_dict().items() if "batches" not in name}
+    for new, old in names:
+        renamed = {re.sub(new, old, name): tensor for name, tensor in state.items()}
+        assert renamed.keys() != state.keys()
+        state = renamed
+    read(oracle := tiny(), dict(state))
     torch.save(state, tmp_path / "w.pth")
     monkeypatch.setattr(torchvision.models, "get_model", tiny)
-    found = load(Request("torchvision", "densenet121", str(tmp_path / "w.pth"))).network.state_dict()
-    assert all(torch.equal(tensor, oracle.state_dict()[name]) for name, tensor in found.items())
-
-
-def test_the_old_names_of_vits_files_are_read_as_torchvision_reads_them(tmp_path, monkeypatch):
-    def tiny(*_, **__):
-        return torchvision.models.VisionTransformer(32, 16, 2, 2, 8, 16, num_classes=5)
-
-    state = {
-        name.replace(".mlp.0.", ".mlp.linear_1.").replace(".mlp.3.", ".mlp.linear_2."): t
-        for name, t in tiny().state_dict().items()
-    }
-    assert any("linear_2" in name for name in state)
-    (oracle := tiny()).load_state_dict(dict(state))
-    torch.save(state, tmp_path / "w.pth")
-    monkeypatch.setattr(torchvision.models, "get_model", tiny)
-    found = load(Request("torchvision", "vit_b_32", str(tmp_path / "w.pth"))).network.state_dict()
-    assert all(torch.equal(tensor, oracle.state_dict()[name]) for name, tensor in found.items())
+    tensors = load(Request("torchvision", model, str(tmp_path / "w.pth"))).network.state_dict()
+    assert all(torch.equal(tensor, oracle.state_dict()[name]) for name, tensor in tensors.items())
 
 
 def test_a_size_that_a_vit_cannot_have_is_one_line():
@@ -194,8 +201,8 @@ def refused(message, model="resnet18", kind=ValueError, **given):
     ("model", "near"), [("resnet19", "resnet18"), ("ResNet50", "resnet50"), ("vit", "vit_"), ("?", "resnet50")]
 )
 def test_an_unknown_model_is_answered_with_the_nearest(model, near):
-    said = refused(r"`encoder\.model` must be .*such as", model)
-    assert near in said and said.count(",") <= 3
+    message = refused(r"`encoder\.model` must be .*such as", model)
+    assert near in message and message.count(",") <= 3
 
 
 def test_unknown_weights_are_answered_with_those_that_there_are():
@@ -229,9 +236,9 @@ def cache(tmp_path, monkeypatch):
     def urlopen(request):
         if answer["content"] is None:
             raise urllib.error.URLError("Name or service not known")
-        found = io.BytesIO(answer["content"])
-        found.info = lambda: SimpleNamespace(getheaders=lambda _: [str(len(answer["content"]))])
-        return found
+        reply = io.BytesIO(answer["content"])
+        reply.info = lambda: SimpleNamespace(getheaders=lambda _: [str(len(answer["content"]))])
+        return reply
 
     monkeypatch.setattr(torch.hub, "urlopen", urlopen)
     return answer

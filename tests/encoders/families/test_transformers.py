@@ -130,9 +130,9 @@ def test_the_features_are_the_librarys(saved, kind):
     if first:
         expected["cls"] = tokens[:, 0]
     for pool, wanted in expected.items():
-        found = loaded(saved(kind), pool=pool)(images)
+        features = loaded(saved(kind), pool=pool)(images)
         assert float(wanted.std()) > 0.01
-        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
+        torch.testing.assert_close(features, wanted, rtol=0, atol=1e-4)
 
 
 def crop(short, height, width):

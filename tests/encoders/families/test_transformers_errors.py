@@ -2,12 +2,12 @@
 
 import json
 import shutil
-import sys
 
 import pytest
 import torch
 
 from attacks.encoders.loading import load_encoder
+from tests.helpers.encoder_laws import Bomb
 
 pytest.importorskip("transformers")
 from tests.encoders.families.test_transformers import (
@@ -30,11 +30,6 @@ def refused(message, *arguments, kind=ValueError, **options):
         loaded(*arguments, **options)
     assert "\n" not in str(caught.value)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
-
-
-def test_a_missing_library_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    refused(r'transformers cannot be imported .*: pip install "viewproof\[hf\]"', "any")
 
 
 def test_a_name_without_a_network(monkeypatch, tmp_path):
@@ -78,13 +73,6 @@ def test_a_folder_without_its_files(saved, tmp_path):
     assert loaded(folder, weights="random", preprocess=given).preprocess.size == 32
 
 
-class Bomb:
-    """Its pickle runs code when it is read."""
-
-    def __reduce__(self):
-        return (pytest.fail, ("a pickle was read",))
-
-
 def test_a_pickle_is_refused_unread(saved, tmp_path):
     folder = copied(saved, "vit", tmp_path)
     (folder / "model.safetensors").unlink()
@@ -111,13 +99,13 @@ def test_code_that_comes_with_a_model_is_never_run(saved, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["in the file", "in another file", "in a part"])
-def test_a_quantised_model_is_refused_wherever_it_says_so(saved, tmp_path, place):
+def test_a_quantised_model_is_refused(saved, tmp_path, place):
     config = json.loads((saved("clip") / "config.json").read_text())
-    said = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}
-    changes = {"in the file": said, "in a part": {"text_config": config["text_config"] | said}}
+    quantised = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}
+    changes = {"in the file": quantised, "in a part": {"text_config": config["text_config"] | quantised}}
     other = {"configuration_files": ["config.4.0.0.json"]}
     folder = copied(saved, "clip", tmp_path, **changes.get(place, other))
-    (folder / "config.4.0.0.json").write_text(json.dumps(config | said))
+    (folder / "config.4.0.0.json").write_text(json.dumps(config | quantised))
     refused("is quantised, and has no exact gradient", folder)
 
 
@@ -179,20 +167,20 @@ def test_tokens_that_are_not_the_patches_are_refused(tmp_path):
         ("ConvNextImageProcessor", {"do_center_crop": True, "crop_size": SQUARE["size"]}, "do_center_crop"),
     ],
 )
-def test_a_step_that_cannot_be_said_is_named(saved, tmp_path, name, given, step):
+def test_an_unsupported_step_is_named(saved, tmp_path, name, given, step):
     folder = copied(saved, "vit", tmp_path)
     getattr(hf, name)(**given).save_pretrained(folder)
-    refused(rf"the processor {name} has a step that .* cannot say: {step}", folder)
+    refused(rf"the processor {name} has a step that .* cannot express: {step}", folder)
 
 
-def test_a_picture_of_the_wrong_size_is_said_in_one_line(saved):
+def test_a_picture_of_the_wrong_size_is_one_line(saved):
     refused(r"does not take a picture of 48x48 by itself \(Input image size", saved("vit"), preprocess={"size": 48})
 
 
 def test_the_random_stream_is_left_alone(saved, tmp_path):
     hf.ViTForImageClassification(configured("vit")).save_pretrained(tmp_path)
     processing("vit").save_pretrained(tmp_path)
-    before = torch.random.get_rng_state()
+    state = torch.random.get_rng_state()
     load_encoder("transformers", str(tmp_path))
     loaded(saved("vit"), weights="random")
-    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(torch.random.get_rng_state(), state)
