@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from attacks.evaluation.explain.deletion import BLOCKS, STEPS, area, blocks, blur, curves, masks, ranks
-from attacks.evaluation.explain.saliency import Asked
+from attacks.evaluation.explain.saliency import CountedEncoder
 from tests.helpers.small import small, smooth
 
 
@@ -60,8 +60,8 @@ def test_equals_a_loop_in_numpy(chunk):
     encoder, picture = small().double(), smooth()[0].double()
     anchor = encoder(picture[None])[0]
     places = ranks(torch.rand(picture.shape[1:], generator=torch.Generator().manual_seed(3)), 0)
-    asked = Asked(encoder)
-    found = curves(asked, picture, anchor, {"one": places, "other": places.max() - places}, chunk)
+    counted = CountedEncoder(encoder)
+    found = curves(counted, picture, anchor, {"one": places, "other": places.max() - places}, chunk)
     blurred, count = blur(picture[None])[0].numpy(), int(places.max()) + 1
     for k in range(2):
         line = []
@@ -72,7 +72,7 @@ def test_equals_a_loop_in_numpy(chunk):
             line.append(features @ anchor.numpy() / np.linalg.norm(features) / np.linalg.norm(anchor.numpy()))
         np.testing.assert_allclose(found["one"][k], line, atol=1e-12)
         np.testing.assert_allclose(area(found["one"])[k], np.trapezoid(line, dx=1 / STEPS), atol=1e-12)
-    assert asked.forward == 2 + 2 * 2 * (STEPS - 1)  # the two ends are looked at once
+    assert counted.forward == 2 + 2 * 2 * (STEPS - 1)  # the two ends are looked at once
 
 
 def test_the_order_of_a_linear_model_is_steepest_and_monotone():
@@ -83,7 +83,7 @@ def test_the_order_of_a_linear_model_is_steepest_and_monotone():
     encoder = Bright(gain.sign() * weights / weights.sum())
     best = ranks((gain.sign() * weights * (picture - blur(picture[None])[0])).sum(0), 0)
     orders = {"best": best, "worst": best.max() - best, "random": ranks(torch.zeros(32, 32), 0)}
-    found = curves(Asked(encoder), picture, torch.tensor([1.0, 0.0]), orders, 64)
+    found = curves(CountedEncoder(encoder), picture, torch.tensor([1.0, 0.0]), orders, 64)
     for deletion, insertion in found.values():
         assert bool((deletion.diff() < 0).all()) and bool((insertion.diff() > 0).all())
     deletion, insertion = (torch.stack([area(found[order])[i] for order in orders]) for i in (0, 1))

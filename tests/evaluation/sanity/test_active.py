@@ -21,7 +21,7 @@ from attacks.evaluation.sanity.planted import (
 )
 from attacks.evaluation.sanity.questions import QUERIES, active
 from attacks.evaluation.sanity.rules import mean
-from attacks.evaluation.sanity.trial import Tally
+from attacks.evaluation.sanity.short_attack import Tally
 from attacks.experiment.build.pipeline import preset
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.gradient import Adam

@@ -10,7 +10,7 @@ from attacks import EOT, L2, PGD, Away, Linf, Toward, Universal, WorstOf, attack
 from attacks.evaluation.sanity import table
 from attacks.evaluation.sanity.questions import transfer
 from attacks.evaluation.sanity.rules import redrawn
-from attacks.evaluation.sanity.trial import CANDIDATES, JUDGES, Tally, Trial
+from attacks.evaluation.sanity.short_attack import CANDIDATES, JUDGES, ShortAttack, Tally
 from attacks.objectives.ensemble import Ensemble
 from attacks.optimisers.gradient import Adam
 from tests.helpers.small import SETS, ids, small, smooth
@@ -88,8 +88,8 @@ def test_transfer_leads_away_from_the_other_encoders_own_idea(objective, images,
     setup, asked = parts(objective=objective, steps=3), []
     anchor = setup["encoder"](images)
     test = trial(images, anchor, setup, Tally())
-    main, run = test.run(), Trial.run
-    monkeypatch.setattr(Trial, "run", lambda self, **changes: (asked.append(changes), run(self, **changes))[1])
+    main, run = test.run(), ShortAttack.run
+    monkeypatch.setattr(ShortAttack, "run", lambda self, **changes: (asked.append(changes), run(self, **changes))[1])
     assert transfer(test, main, 0.1, setup["encoder"]).verdict in ("passed", "failed")
     (changes,) = asked
     wanted = redrawn(setup["encoder"], 0)(images) if isinstance(objective, Away) else anchor
@@ -133,7 +133,7 @@ def test_a_targeted_attack_passes_and_a_tail_gets_its_views(images):
     setup = parts(objective=Toward(), eot=EOT(SEEN, n=6, risk=WorstOf(3)), steps=20)
     sanity = examine(images, torch.randn(2, 12), views=4, **setup)
     assert not sanity.failed, table(sanity)
-    assert "of 3 views" in sanity.checks[0].words
+    assert "of 3 views" in sanity.checks[0].message
 
 
 @pytest.mark.slow
@@ -151,7 +151,7 @@ def test_an_attack_that_cannot_run_is_a_failed_check_not_a_crash(images):
     sanity = examine(images, dead["encoder"](images), **dead)
     assert names(sanity) == names(working)
     assert {"lowers the loss", "finite differences", "masking"} <= {check.name for check in sanity.failed}
-    assert "exactly zero" in sanity.checks[0].words
+    assert "exactly zero" in sanity.checks[0].message
 
 
 def test_its_own_arguments_are_checked(images):

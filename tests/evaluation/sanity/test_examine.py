@@ -135,7 +135,7 @@ def test_an_attack_must_not_be_worse_than_its_rival():
     for other, verdict in ((0.5, "passed"), (0.41, "passed"), (0.401, "passed"), (0.3, "failed")):
         check = not_worse("rival", losses(0.4), losses(other), 0.3, "its rival's", "mend it")
         assert check.verdict == verdict
-        assert ("mend it" in check.words) == (verdict == "failed")
+        assert ("mend it" in check.message) == (verdict == "failed")
 
 
 def run_of(path, looks=10):
@@ -153,7 +153,7 @@ def test_a_loss_that_has_settled_is_told_from_one_that_falls():
     assert plateau(run_of(settled)).verdict == "passed"
     check = plateau(run_of(falling))
     assert check.verdict == "failed"
-    assert "attack.steps" in check.words
+    assert "attack.steps" in check.message
     assert check.figures["share"] == pytest.approx(END / 0.9, rel=0.02)  # the first look comes after a tenth
     assert plateau(run_of(steps.tolist())).verdict == "failed"  # it rises
     for trace in ([], [None] * 50, [0.5] * 50, [0.9, 0.5]):

@@ -15,7 +15,7 @@ from attacks.evaluation.sanity import Check, table
 from attacks.evaluation.sanity.battery import MASKING, masking
 from attacks.evaluation.sanity.differences import slopes
 from attacks.evaluation.sanity.questions import differences
-from attacks.evaluation.sanity.trial import Tally
+from attacks.evaluation.sanity.short_attack import Tally
 from attacks.experiment.build.pipeline import preset
 from tests.helpers.sampled import mostly_nightly
 from tests.helpers.solving import examine, trial
@@ -195,8 +195,8 @@ def test_each_sign_alone_is_a_flag():
         signs = [*good[:i], Check(name, "failed", ""), *good[i + 1 :], Check("plateau", "failed", "")]
         check = masking(signs)
         assert check.verdict == "failed"
-        assert name in check.words
-        assert "plateau" not in check.words
+        assert name in check.message
+        assert "plateau" not in check.message
     assert masking([Check(name, "skipped", "") for name in MASKING]).figures["asked"] == 0
 
 
