@@ -24,19 +24,19 @@ NOTHING, ALL = "nothing", "all"
 class LeftOut:
     """Scores of N pictures: the stage left out (or "nothing") -> test ("all", or one stage alone) -> scores."""
 
-    found: dict[str, dict[str, CellScores]]
+    scores: dict[str, dict[str, CellScores]]
     names: tuple[str, ...]
     steps: int
 
     @property
     def stages(self) -> list[str]:
-        return [label for label in self.found if label != NOTHING]
+        return [label for label in self.scores if label != NOTHING]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for metrics.json."""
         rows = [
             {"without": without, "cells": [{"test": test} | cell.to_dict() for test, cell in tests.items()]}
-            for without, tests in self.found.items()
+            for without, tests in self.scores.items()
         ]
         return {
             "pictures": len(self.names),
@@ -50,7 +50,7 @@ class LeftOut:
         """From these every cell of the table can be computed: a row for each attack, test, picture and view."""
         return [
             row
-            for without, tests in self.found.items()
+            for without, tests in self.scores.items()
             for test, cell in tests.items()
             for row in cell.rows(self.names, without=without, test=test)
         ]

@@ -103,7 +103,7 @@ class Judge:
                 world=self.world,
                 signature=self.signature,
                 right=Right(self.truth[rows], goal, self.known.label_numbers, voters),
-                told=progress.step,
+                progress=progress.step,
             )
         return joined([scores])
 

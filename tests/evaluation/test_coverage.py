@@ -8,7 +8,6 @@ there could be, from these views.
 
 import numpy as np
 import pytest
-import scipy.stats
 import torch
 
 from attacks.evaluation.intervals import NORMAL, bootstrap, interval, median, rate_of_shares, wilson
@@ -115,11 +114,3 @@ def test_medians_hold_the_truth_95_times_of_100_or_more(pictures):
     found = [median(row) for row in values]
     held_by = held(np.log(2), [each.low for each in found], [each.high for each in found])
     assert held_by >= 0.94
-
-
-def test_rates_are_worth_what_the_design_effect_says():
-    # Views of a beta-binomial: a variance 1 + (VIEWS - 1) ALIKE times that of independent trials.
-    shares = torch.from_numpy(hits(np.random.default_rng(0), 1, 2000, 0.7))[0]
-    worth = 2000 * VIEWS / (1 + (VIEWS - 1) * ALIKE)
-    found, wanted = rate_of_shares(shares, VIEWS), scipy.stats.norm.ppf(0.975) * (0.7 * 0.3 / worth) ** 0.5
-    assert (found.high - found.low) / 2 == pytest.approx(wanted, rel=0.06)

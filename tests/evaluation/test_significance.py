@@ -114,13 +114,6 @@ def test_no_difference_has_p_one_and_no_p_value_is_zero():
         sign_flip(torch.tensor([1.0, float("nan")]))
 
 
-@pytest.mark.parametrize("n", [8, 14])
-def test_without_a_difference_small_p_values_are_rare(n):
-    found = [sign_flip(some(n, seed, shift=0.0)) for seed in range(400)]
-    for level in (0.05, 0.2, 0.5):
-        assert np.mean(np.array(found) <= level) <= level + 3 * (level * (1 - level) / 400) ** 0.5
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_holm_is_the_closed_test_of_bonferronis(seed):
     p = np.random.default_rng(seed).random(6) ** 3

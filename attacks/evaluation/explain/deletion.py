@@ -35,9 +35,8 @@ def curves(
         for hidden in masks(ranks.to(picture.device))[1:-1]:
             shows += [torch.where(hidden, blurred, picture), torch.where(hidden, picture, blurred)]
     pictures = torch.stack([picture, blurred, *shows])
-    likeness = torch.cat(
-        [part for _, part in in_parts(lambda part: encoder.judged(part, anchor[None]), pictures, chunk)]
-    ).cpu()
+    parts = in_parts(lambda part: encoder.judged(part, anchor[None]), pictures, chunk)
+    likeness = torch.cat([part for _, part in parts]).cpu()
     (whole, nothing), rest = likeness[:2], likeness[2:].view(len(orders), STEPS - 1, 2)
     ends = torch.stack([whole, nothing])
     return {

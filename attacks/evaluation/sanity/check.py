@@ -17,9 +17,9 @@ class Check:
     """The result of one check.
 
     Args:
-        name: the question, in few words; the same in every run.
-        verdict: passed, failed, or skipped where it cannot be asked of this attack.
-        words: one sentence with the figures, and with what to do if it failed.
+        name: the same in every run.
+        verdict: passed, failed, or skipped where it does not apply to this attack.
+        message: one sentence with the figures, and with what to do if it failed.
         figures: the numbers behind it.
     """
 

@@ -55,15 +55,6 @@ def test_equals_one_view_after_the_other():
     assert bool((found.view < found.coverage).all())  # enlarged, a view shows a part
 
 
-def test_more_views_reach_more():
-    encoder = small()
-    views = Compose([Affine(scale=(2.0, 2.0), translate=0.4)])
-    u = torch.tensor([[0.1], [0.9]]).expand(2, views.dims)
-    anchors = encoder(PICTURES.flip(3))
-    one, two = (reach(CountedEncoder(encoder), PICTURES, anchors, Bank(views, u[:n]), 8) for n in (1, 2))
-    assert bool((two.coverage > one.coverage).all())
-
-
 def test_an_encoder_without_a_gradient_has_no_reach():
     class Cut(nn.Module):
         def forward(self, images):

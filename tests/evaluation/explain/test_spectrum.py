@@ -28,15 +28,6 @@ def test_equals_numpy_ring_by_ring(size):
         assert whole == pytest.approx(float(deltas[n].double().square().mean()), rel=1e-9)
 
 
-@pytest.mark.parametrize(("down", "across"), [(0, 3), (5, 0), (6, 8), (16, 0)])
-def test_a_wave_is_in_its_ring(down, across):
-    y, x = torch.meshgrid(torch.arange(32), torch.arange(32), indexing="ij")
-    wave = torch.cos(2 * math.pi * (down * y + across * x) / 32).double()[None, None]
-    share = shares(radial(wave, ring_count(32, 32)))
-    ring = min(int(math.hypot(down, across) / 32 * 2 * 16), 15)
-    assert share[ring] == pytest.approx(1.0) and sum(share) == pytest.approx(1.0)
-
-
 def test_each_picture_counts_alike_whatever_its_power():
     deltas = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     power = radial(deltas * torch.tensor([1.0, 9.0])[:, None, None, None], 16)
