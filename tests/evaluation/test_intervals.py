@@ -74,8 +74,8 @@ def test_a_mirrored_sample_has_the_mirrored_interval():
 
 def test_many_samples_at_once_are_each_by_itself():
     samples = torch.stack([clustered(seed, pictures=12).mean(1) for seed in range(5)])
-    for row, found in zip(samples, zip(*bootstrap(samples), strict=True), strict=True):
-        assert [float(each) for each in found] == pytest.approx(interval(row[:, None]), abs=1e-14)
+    for row, result in zip(samples, zip(*bootstrap(samples), strict=True), strict=True):
+        assert [float(each) for each in result] == pytest.approx(interval(row[:, None]), abs=1e-14)
 
 
 def test_many_pictures_are_resampled_in_parts(monkeypatch):
@@ -194,8 +194,8 @@ def test_of_few_values_a_median_lies_in_their_range(n):
 def test_quantiles_are_numpys_and_lie_in_their_interval():
     for n in (1, 4, 33, 512):
         values = clustered(n, pictures=n, views=1)[:, 0]
-        found, low, high = quantile(values, 0.1)
-        assert found == pytest.approx(np.quantile(values.numpy(), 0.1), abs=1e-12) and low <= found <= high
+        result, low, high = quantile(values, 0.1)
+        assert result == pytest.approx(np.quantile(values.numpy(), 0.1), abs=1e-12) and low <= result <= high
     values = np.random.default_rng(0).random((400, 50))  # uniform: the tenth percentile is 0.1
     held = [low <= 0.1 <= high for _, low, high in (quantile(torch.from_numpy(row), 0.1) for row in values)]
     assert np.mean(held) >= 0.93
@@ -207,10 +207,10 @@ def test_the_number_of_threads_changes_no_bit(function):
     values = values if function is interval else values > 0
     before = torch.get_num_threads()
     try:
-        found = []
+        result = []
         for threads in (1, 3):
             torch.set_num_threads(threads)
-            found.append(function(values))
+            result.append(function(values))
     finally:
         torch.set_num_threads(before)
-    assert found[0] == found[1]
+    assert result[0] == result[1]

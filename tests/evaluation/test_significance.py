@@ -41,7 +41,7 @@ def test_shares_of_one_view_differ_as_newcombe_has_it():
 def test_differences_of_shares_hold_the_truth_where_a_bootstrap_does_not(pictures, rates, alike):
     random = np.random.default_rng(0)
     one, other = (torch.from_numpy(hits(random, 400, pictures, p, alike)) for p in rates)
-    ours, theirs = ([found(*each) for each in zip(one, other, strict=True)] for found in (of_shares, paired_means))
+    ours, theirs = ([result(*each) for each in zip(one, other, strict=True)] for result in (of_shares, paired_means))
     truth = rates[0] - rates[1]
     assert held(truth, *zip(*[each[1:] for each in ours], strict=True)) >= 0.93
     assert held(truth, *zip(*[each[1:] for each in theirs], strict=True)) < 0.9
@@ -55,8 +55,8 @@ def test_differences_of_shares_of_very_few_pictures_are_wide(pictures):
     level = random.beta(0.6, 0.4, size=(600, pictures))
     one, other = (torch.from_numpy(random.binomial(VIEWS, each) / VIEWS) for each in (level, level**1.5))
     truth = float((random.beta(0.6, 0.4, 10**6) ** 1.5).mean())
-    found = [of_shares(*each) for each in zip(one, other, strict=True)]
-    assert held(0.6 - truth, *zip(*[each[1:] for each in found], strict=True)) >= 0.95
+    result = [of_shares(*each) for each in zip(one, other, strict=True)]
+    assert held(0.6 - truth, *zip(*[each[1:] for each in result], strict=True)) >= 0.95
 
 
 def of_shares(one, other):

@@ -65,9 +65,9 @@ def test_every_text_of_a_sweep_is_text_in_its_index(tmp_path):
         for name, said in (("metrics", reported.content()), ("manifest", reported.manifest())):
             (folder / f"{name}.json").write_text(json.dumps(spoilt(said)))
     (tmp_path / f"broken{EVIL.replace('/', '')}").mkdir()
-    found = collect(sorted(each for each in tmp_path.iterdir()))
-    assert len(found.rows) == 2 and len(found.skipped) == 1
-    write_index(tmp_path / "index.html", found.rows, found.skipped)
+    result = collect(sorted(each for each in tmp_path.iterdir()))
+    assert len(result.rows) == 2 and len(result.skipped) == 1
+    write_index(tmp_path / "index.html", result.rows, result.skipped)
     page = harmless((tmp_path / "index.html").read_text(), scripts=1)
     assert all(given["href"].startswith(("0", "1", "#")) for name, given in Page(page).elements if name == "a")
 
@@ -96,5 +96,5 @@ def test_two_runs_are_compared_by_the_names_that_were_meant(tmp_path):
     write_rows(tmp_path / "per_image.csv", [{"picture": name, **row} for name in ("=1", "'=1", "a")])
     (tmp_path / "metrics.json").write_text(json.dumps({"queries": ["=1", "'=1", "a"], "pixels": ["x", "y", "z"]}))
     (tmp_path / "manifest.json").write_text("{}")
-    (values,) = {tuple(found) for found in judged(tmp_path).values.values()}
+    (values,) = {tuple(result) for result in judged(tmp_path).values.values()}
     assert {(picture.name, picture.pixels) for picture in values} == {("=1", "x"), ("'=1", "y"), ("a", "z")}

@@ -63,14 +63,14 @@ def made(kind, *args):
 def test_equals_a_calculation_by_hand():
     network = made(Pooled)
     maps, anchors = F.relu(network.maps(PICTURES)), torch.randn(2, 6, generator=torch.Generator().manual_seed(1))
-    found = attribution(CountedEncoder(network), PICTURES, anchors, "maps")
+    result = attribution(CountedEncoder(network), PICTURES, anchors, "maps")
     for i in range(2):
         # The slope of the held cosine at the pooled maps; at a place it is that share where the ReLU is open.
         length = (network.head.weight @ maps[i].mean((1, 2))).norm()
         slope = anchors[i] / anchors[i].norm() @ network.head.weight / length / maps[i, 0].numel()
         before = network.maps(PICTURES)[i]
         weights = slope * (before > 0).float().mean((1, 2))
-        torch.testing.assert_close(found.cam[i], (weights[:, None, None] * before).sum(0).relu())
+        torch.testing.assert_close(result.cam[i], (weights[:, None, None] * before).sum(0).relu())
 
 
 def test_a_picture_does_not_depend_on_its_neighbours_nor_on_who_is_watched():
@@ -141,9 +141,9 @@ def test_a_change_in_place_does_not_reach_what_is_kept():
     maps = nn.Conv2d(3, 4, 3)
     loud, quiet = (made(nn.Sequential, maps, nn.ReLU(inplace), nn.Flatten()) for inplace in (True, False))
     anchors = quiet(PICTURES.flip(3))
-    found = [attribution(CountedEncoder(network), PICTURES, anchors, "0") for network in (loud, quiet)]
-    torch.testing.assert_close(*[one.cam for one in found])
-    torch.testing.assert_close(*[one.gradient for one in found])
+    result = [attribution(CountedEncoder(network), PICTURES, anchors, "0") for network in (loud, quiet)]
+    torch.testing.assert_close(*[one.cam for one in result])
+    torch.testing.assert_close(*[one.gradient for one in result])
 
 
 def test_no_hook_stays_behind():

@@ -13,7 +13,7 @@ from attacks.evaluation.explain.spectrum import frequencies, radial, ring_count,
 def test_equals_numpy_ring_by_ring(size):
     deltas = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0))
     rings = ring_count(*size)
-    found, centres = radial(deltas, rings), frequencies(rings)
+    result, centres = radial(deltas, rings), frequencies(rings)
     radius = np.hypot(np.fft.fftfreq(size[0])[:, None], np.fft.fftfreq(size[1])[None])
     for n in range(2):
         power = (
@@ -22,9 +22,9 @@ def test_equals_numpy_ring_by_ring(size):
         for k, centre in enumerate(centres.tolist()):
             low, high = centre - 0.25 / rings, centre + 0.25 / rings
             inside = (radius >= low - 1e-12) & ((radius <= 0.5) if k == rings - 1 else (radius < high - 1e-12))
-            assert found[n, k] == pytest.approx(power[inside].sum(), rel=1e-9)
+            assert result[n, k] == pytest.approx(power[inside].sum(), rel=1e-9)
         # Parseval: with the corners it is the mean square.
-        whole = float(found[n].sum()) + power[radius > 0.5].sum()
+        whole = float(result[n].sum()) + power[radius > 0.5].sum()
         assert whole == pytest.approx(float(deltas[n].double().square().mean()), rel=1e-9)
 
 

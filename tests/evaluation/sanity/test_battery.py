@@ -22,8 +22,8 @@ SEEN = Compose([Affine(degrees=20, scale=(0.8, 1.2), translate=0.1), Brightness(
 
 def parts(**changes):
     encoder = small()
-    found = {"encoder": encoder, "objective": Away(), "perturbation": Linf(0.1), "optimiser": PGD()}
-    return found | {"eot": EOT(SEEN, n=4), "steps": 12} | changes
+    result = {"encoder": encoder, "objective": Away(), "perturbation": Linf(0.1), "optimiser": PGD()}
+    return result | {"eot": EOT(SEEN, n=4), "steps": 12} | changes
 
 
 @pytest.fixture
@@ -38,15 +38,15 @@ def test_a_trial_is_the_attack(images):
     setup = parts()
     anchor = setup["encoder"](images)
     steps = list(attack(images, anchor, **setup, seed=4))
-    found = trial(images, anchor, setup | {"seed": 4}, Tally()).run()
-    assert torch.equal(found.start[0], Linf(0.1).start(images, torch.Generator().manual_seed(stream(4, "start"))))
-    assert torch.equal(found.start[1], steps[0].estimate.grad)
-    assert torch.equal(found.end[0], steps[-2].delta)
-    assert torch.equal(found.end[1], steps[-1].estimate.grad)
+    result = trial(images, anchor, setup | {"seed": 4}, Tally()).run()
+    assert torch.equal(result.start[0], Linf(0.1).start(images, torch.Generator().manual_seed(stream(4, "start"))))
+    assert torch.equal(result.start[1], steps[0].estimate.grad)
+    assert torch.equal(result.end[0], steps[-2].delta)
+    assert torch.equal(result.end[1], steps[-1].estimate.grad)
     among = [steps[round(share * 11)].delta for share in CANDIDATES]
-    for row, delta in enumerate(found.delta):
+    for row, delta in enumerate(result.delta):
         assert any(torch.equal(delta, each[row]) for each in among)
-    assert found.losses.shape == (2, JUDGES)
+    assert result.losses.shape == (2, JUDGES)
 
 
 @pytest.mark.parametrize("perturbation", SETS, ids=ids)
@@ -56,14 +56,14 @@ def test_a_trial_keeps_the_best_of_its_candidates(perturbation, images):
     anchor = setup["encoder"](images)
     test = trial(images, anchor, setup, Tally())
     *_, last = attack(images, anchor, **setup)
-    found = test.run()
+    result = test.run()
 
     def chosen(delta):
         pixels = (images + delta).clamp(0, 1)
         table = test.choosers.losses(pixels, anchor, setup["encoder"], Away(), 8).mean(1)
         return table.mean() if perturbation.shared else table
 
-    assert (chosen(found.delta) <= chosen(last.delta) + 1e-6).all()
+    assert (chosen(result.delta) <= chosen(last.delta) + 1e-6).all()
 
 
 def test_a_tally_counts_every_pass(images):

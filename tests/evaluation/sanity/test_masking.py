@@ -114,8 +114,8 @@ def pictures():
 
 
 def setup(encoder, seed=0, **changes):
-    found = {"encoder": encoder, "objective": Away(), "perturbation": Linf(8 / 255), "optimiser": Wiener()}
-    return found | {"eot": EOT(CAMERA, n=8), "seed": seed} | changes
+    result = {"encoder": encoder, "objective": Away(), "perturbation": Linf(8 / 255), "optimiser": Wiener()}
+    return result | {"eot": EOT(CAMERA, n=8), "seed": seed} | changes
 
 
 def slope_check(encoder, pictures, module, seed):
