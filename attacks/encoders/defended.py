@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.encoders.randomness import EncoderDraws, dealt, joined, randomness_of
-from attacks.encoders.tree import Tree
+from attacks.encoders.tree import Tree, optional
 from transforms import Compose, Stage
 from transforms.sampling.straight_through import backward_through
 
@@ -61,7 +61,7 @@ class Defended(nn.Module):
 
 def adopt(wrapper: nn.Module, encoder: nn.Module) -> None:
     """Give a wrapper the encoder's `signature`, which says how features are compared, where it has one."""
-    signature = getattr(encoder, "signature", None)
+    signature = optional(encoder, "signature")
     if signature is not None:
         wrapper.signature = signature
 

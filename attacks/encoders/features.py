@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attacks.encoders.layers import OUTPUT, Layers, Pool, asked, called
 from attacks.encoders.randomness import EncoderDraws
+from attacks.encoders.tree import optional
 
 
 class Features(nn.Module):
@@ -32,7 +33,7 @@ class Features(nn.Module):
 
     def __init__(self, encoder: nn.Module, layers: Sequence[str] | Mapping[str, Pool]) -> None:
         super().__init__()
-        if getattr(encoder, "signature", None) is not None:
+        if optional(encoder, "signature") is not None:
             raise ValueError(
                 f"`layers`: a {type(encoder).__name__} defines how its features are compared, so it has no others"
             )

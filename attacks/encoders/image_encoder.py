@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attacks.encoders.batch_norm import settle
 from attacks.encoders.preprocess import Preprocess
-from attacks.encoders.tree import Texts
+from attacks.encoders.tree import Texts, optional
 from attacks.encoders.weights import fingerprint
 from attacks.runtime.files import sha256
 
@@ -99,7 +99,7 @@ class ImageEncoder(nn.Module):
 def probed(encoder: nn.Module) -> int:
     """The number of features. Raises ValueError in one line where a small picture does not go through, or not to
     finite numbers."""
-    title = getattr(encoder, "title", type(encoder).__name__)
+    title = optional(encoder, "title") or type(encoder).__name__
     weight = next(encoder.parameters(), None)
     ramp = torch.linspace(0.25, 0.75, 80, device=None if weight is None else weight.device).expand(2, 3, 64, 80)
     try:

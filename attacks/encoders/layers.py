@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.jit import ScriptModule
 
 from attacks.encoders.randomness import EncoderDraws, randomness_of
+from attacks.encoders.tree import optional
 
 #: How a layer's output becomes features: flattened, (N,D); the mean over positions (N,C,H,W) or tokens (N,T,D); the
 #: first token; or every token (or position), (N,T,D).
@@ -25,7 +26,7 @@ Keep = Callable[[str, Tensor], Tensor]
 
 def unwrapped(encoder: nn.Module) -> nn.Module:
     """The encoder within this package's wrappers (`Layers`, `Features`, ...); another module unchanged."""
-    while _ours(encoder) and isinstance(inner := getattr(encoder, "encoder", None), nn.Module):
+    while _ours(encoder) and isinstance(inner := optional(encoder, "encoder"), nn.Module):
         encoder = inner
     return encoder
 
@@ -34,7 +35,7 @@ def named_layers(encoder: nn.Module) -> dict[str, nn.Module]:
     """The layers by the names of the encoder's library: `layer3`, not `network.layer3`, without this package's
     wrappers. A layer with two names has both. TorchScript layers take no hooks and are left out."""
     network = unwrapped(encoder)
-    while _ours(network) and isinstance(inner := getattr(network, "network", None), nn.Module):
+    while _ours(network) and isinstance(inner := optional(network, "network"), nn.Module):
         network = inner
     layers = network.named_modules(remove_duplicate=False)
     return {name: layer for name, layer in layers if name and not isinstance(layer, ScriptModule)}

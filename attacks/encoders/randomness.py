@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from attacks.encoders.tree import optional
 from transforms import Compose
 
 
@@ -69,7 +70,7 @@ class EncoderDraws:
 
 def randomness_of(encoder: object) -> EncoderDraws | None:
     """What an encoder draws, in its attribute `randomness`; None for one that always gives the same answer."""
-    found = getattr(encoder, "randomness", None)
+    found = optional(encoder, "randomness")
     return found if isinstance(found, EncoderDraws) else None
 
 

@@ -12,6 +12,12 @@ from torch import Tensor
 Tree = Any
 
 
+def optional(encoder: object, name: str) -> Any:
+    """What an encoder has beyond its call, by name (`signature`, `randomness`, `preprocess`, `texts`, the `encoder`
+    that it wraps); None where it has none."""
+    return getattr(encoder, name, None)  # any function from images to features is an encoder: no class declares these
+
+
 def take(tree: Tree, rows: Tensor) -> Tree:
     """The `rows` of every tensor: a tree of the same shape."""
     return mapped(tree, lambda leaf: leaf[rows.to(leaf.device)])

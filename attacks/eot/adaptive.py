@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from attacks.eot.estimate import Estimate
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 
 
 @stored("views")
 class Views(NamedTuple):
-    """How many blocks of `EOT.n` views a step takes, and for how many steps running the cosine was too low."""
+    """How many blocks of `EOT.views` views a step takes, and for how many steps running the cosine was too low."""
 
     times: int = 1
     low: int = 0

@@ -159,6 +159,8 @@ Several = TypeVar("Several", bound=Sequence[object])
 
 def _even(items: Several, most: int) -> list[Several]:
     """Consecutive parts of at most `most`, as few as there can be and as equal as there can be."""
+    if len(items) <= most:
+        return [items]
     count = -(-len(items) // most)
     edges = [round(i * len(items) / count) for i in range(count + 1)]
     return [items[a:b] for a, b in itertools.pairwise(edges)]  # type: ignore[misc]

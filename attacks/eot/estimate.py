@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 
 
 @stored("estimate")
@@ -34,7 +34,8 @@ class Estimate(NamedTuple):
     @property
     def finite(self) -> bool:
         """Whether losses and gradient are."""
-        return all(bool(each.isfinite().all()) for each in (self.mean, self.value, self.grad))
+        finite = self.mean.isfinite().all() & self.value.isfinite().all() & self.grad.isfinite().all()
+        return bool(finite)
 
     @property
     def c(self) -> Tensor:

@@ -40,7 +40,7 @@ class EOT:
     Args:
         transforms: the views; an empty `Compose` is the identity view, an attack without EOT.
         draws: where the views' coordinates come from.
-        n: views per image and step. Every image of a batch is seen from the same n views (common random numbers),
+        views: per image and step. Every image of a batch is seen from the same n views (common random numbers),
             so an image's gradient does not depend on its neighbours in the batch. Images that share a perturbation
             have views of their own: their gradients are added up, and more views say more.
         chunk: most views held in memory at once, over all images; halved where memory runs out.
@@ -50,25 +50,25 @@ class EOT:
 
     transforms: Compose = field(default_factory=Compose)
     draws: Draws = field(default_factory=Sobol)
-    n: int = 8
+    views: int = 8
     chunk: int = 32
     risk: Risk = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
-        for name in ("n", "chunk"):
+        for name in ("views", "chunk"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise ValueError(f"`{name}` must be a whole number of views, at least 1; got {value!r}")
 
     def points(self, seed: int, step: int, like: Tensor, *, times: int = 1, pictures: int | None = None) -> Tensor:
-        """The coordinates (times * n, dims) of one step's views: blocks step, step + 1, ... of n points each. Or for
-        each of so many `pictures` blocks of its own, (pictures, times * n, dims)."""
+        """The coordinates (times * views, dims) of a step's views: blocks step, step + 1, ... of `views` points each.
+        Or for each of so many `pictures` blocks of its own, (pictures, times * views, dims)."""
         dims, own = self.transforms.dims, pictures or 1
-        parts = [self.draws(self.n, dims, seed=seed, step=step * own + i) for i in range(times * own)]
+        parts = [self.draws(self.views, dims, seed=seed, step=step * own + i) for i in range(times * own)]
         if pictures is None:
             return torch.cat(parts).to(like)
-        blocks = torch.stack(parts).view(times, own, self.n, dims).transpose(0, 1)
-        return blocks.reshape(own, times * self.n, dims).to(like)
+        blocks = torch.stack(parts).view(times, own, self.views, dims).transpose(0, 1)
+        return blocks.reshape(own, times * self.views, dims).to(like)
 
     def estimate(self, problem: Question, delta: Tensor, u: Tensor, *, world: World = ALONE) -> Estimate:
         """The mean loss over the views `u` of each image, and the gradient of the risk with respect to `delta`, the

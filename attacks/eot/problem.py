@@ -88,7 +88,7 @@ class Options:
     Args:
         optimiser: moves the perturbation; a `Proposer` needs no gradient.
         eot: the estimator of the expected loss.
-        steps: gradient steps; each costs `eot.n` encoder passes for each image.
+        steps: gradient steps; each costs `eot.views` encoder passes for each image.
         seed: of the start and of the views. The same seed gives the same bits on the same machine.
         budget: the most encoder passes for each image, one number or (N,); None for no limit.
         adaptive: when to raise the number of views; needs a budget.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.judge import CellScores, Scoring, judged
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from transforms import Compose, Shown, base_of
 from transforms.compose import Laying, Stage
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.encoders.tree import Texts
+from attacks.encoders.tree import Texts, optional
 from attacks.evaluation.scores import embed
 from transforms import stream
 
@@ -45,10 +45,10 @@ def texts_of(encoder: nn.Module, why: str) -> Texts:
     none, naming in `why` what needs it."""
     inner: object = encoder
     while inner is not None:
-        tower: Texts | None = getattr(inner, "texts", None)
+        tower: Texts | None = optional(inner, "texts")
         if tower is not None:
             return tower
-        inner = getattr(inner, "encoder", None)
+        inner = optional(inner, "encoder")
     raise ValueError(
         f"{why} needs an encoder with a text tower, such as encoder=open_clip, or CLIP and SigLIP of "
         "encoder=transformers (with its tokenizer's files)"

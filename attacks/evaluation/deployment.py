@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from attacks.data.images import to_bytes
 from attacks.encoders.layers import unwrapped
 from attacks.encoders.preprocess import Preprocess
+from attacks.encoders.tree import optional
 from attacks.eot.bank import Bank
 from attacks.evaluation.judge import CellScores, Scoring, judged
 from attacks.evaluation.platforms import codecs, resamplers
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from transforms import Compose
 from transforms.resizing.resize import target_size
 
@@ -94,7 +95,7 @@ def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:
     """The (height, width) that a picture of `size` has when the encoder's own resize is done, so that a resampler
     replaces that resize. Half the shorter side, the aspect kept, where the encoder has no size of its own, and
     where the picture has that size already: then no resampler would have anything to do."""
-    preprocess = getattr(unwrapped(encoder), "preprocess", None)
+    preprocess = optional(unwrapped(encoder), "preprocess")
     if isinstance(preprocess, Preprocess) and preprocess.size is not None:
         wanted = preprocess.resized(*size)
         if wanted != size:

@@ -19,7 +19,7 @@ from attacks.evaluation.intervals import interval
 from attacks.evaluation.scores import signature_of
 from attacks.objectives.embedding import similarity
 from attacks.runtime.distributed import ALONE, World
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from transforms import Scene, Shown, taken
 from transforms.compose import view
 

@@ -17,7 +17,7 @@ from attacks.evaluation.intervals import interval, rate
 from attacks.evaluation.scores import Right, Scores, evaluate
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.progress import Progress
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from transforms import Shown
 
 

@@ -13,7 +13,7 @@ from attacks.eot.bank import Bank, bank
 from attacks.evaluation.judge import CellScores, Scoring, judged
 from attacks.evaluation.significance import holm, least_p, sign_flip
 from attacks.evaluation.slices import Axis, axis, sliced
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from transforms import Compose, Shown, base_of
 
 

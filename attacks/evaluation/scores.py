@@ -13,14 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.encoders.randomness import drawn
-from attacks.encoders.tree import Encoder, Tree, joined, mapped
+from attacks.encoders.tree import Encoder, Tree, joined, mapped, optional
 from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
 from attacks.eot.faults.locate import located
 from attacks.evaluation.retrieval_metrics import ranks, votes
 from attacks.objectives.embedding import Away
 from attacks.runtime.distributed import ALONE, World
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from transforms import Scene, Shown, base_of, scene_of, taken
 from transforms.compose import view
 
@@ -65,7 +65,8 @@ def embed(images: Tensor, encoder: Encoder, device: torch.device, chunk: int = 6
 def signature_of(encoder: object) -> Callable[[Tensor], Tensor] | None:
     """The method `signature` of an encoder, which maps features (...,D) to what is compared: the bits of a hash. None
     where an encoder has no such method: features are compared as they are."""
-    return getattr(encoder, "signature", None)
+    signature: Callable[[Tensor], Tensor] | None = optional(encoder, "signature")
+    return signature
 
 
 def evaluate(

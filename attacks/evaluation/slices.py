@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from transforms import Compose
 
 #: Points at which a coordinate is evaluated to find its distinct values.

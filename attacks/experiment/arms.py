@@ -14,16 +14,17 @@ from attacks.encoders.engine import engine_reset, engine_restore, engine_state
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem
 from attacks.eot.risk import Mean
-from attacks.evaluation.sanity import Sanity, examine
+from attacks.evaluation.sanity.battery import examine
+from attacks.evaluation.sanity.check import Sanity
 from attacks.experiment.build.objective import shown_sign
-from attacks.experiment.build.parts import Parts
 from attacks.experiment.build.printer import fixed
 from attacks.experiment.cost import Counted, Meter, Spent
+from attacks.experiment.parts import Parts
 from attacks.objectives.aim import Aim, Known
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.progress import Progress
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from attacks.schema import groups
 from attacks.schema.validate import Run
 from attacks.solvers.loop import Step
@@ -135,10 +136,10 @@ def _steps(
     problem, options = _problem(setting, known), _options(arm, setting)
     stop, restarts = None, 1
     if arm == "no_eot":
-        plain = replace(options.eot, transforms=fixed(options.eot.transforms), n=1, risk=Mean())
+        plain = replace(options.eot, transforms=fixed(options.eot.transforms), views=1, risk=Mean())
         options = replace(options, eot=plain, steps=spent)
     elif arm == "one_view":
-        options = replace(options, eot=replace(options.eot, n=1, risk=Mean()), steps=spent)
+        options = replace(options, eot=replace(options.eot, views=1, risk=Mean()), steps=spent)
     elif isinstance(attack, groups.SuiteConfig):
         yield from suite(problem, options, _members(setting, known, attack), state=state)
         return
@@ -162,7 +163,7 @@ def _options(arm: str, setting: Setting) -> Options:
     run, parts = setting.run, setting.parts
     return Options(
         optimiser=parts.optimiser,
-        eot=EOT(parts.transforms, parts.draws, n=run.attack.views, chunk=setting.chunk, risk=parts.risk),
+        eot=EOT(parts.transforms, parts.draws, views=run.attack.views, chunk=setting.chunk, risk=parts.risk),
         steps=run.attack.steps,
         seed=stream(setting.seed, arm),
         world=setting.world,

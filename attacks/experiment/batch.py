@@ -15,18 +15,18 @@ from attacks.encoders.layers import Pool
 from attacks.eot.bank import Bank, judged
 from attacks.evaluation.drift import VIEWS, Drift, layer_drift
 from attacks.evaluation.judge import Judge, resisting
-from attacks.evaluation.sanity import Sanity
+from attacks.evaluation.sanity.check import Sanity
 from attacks.evaluation.scores import Scores, signature_of
 from attacks.experiment.arms import Setting, check, optimise
 from attacks.experiment.artifacts import Exhibits
 from attacks.experiment.build.objective import aim
-from attacks.experiment.build.parts import Parts
 from attacks.experiment.cost import Counted, Meter, Spent
+from attacks.experiment.parts import Parts
 from attacks.objectives.aim import Known
 from attacks.objectives.embedding import Away
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import World
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from attacks.schema.validate import Run
 from attacks.solvers.solver import Best
 from attacks.solvers.trace import Trace

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attacks.encoders.tree import Encoder, Tree
 from attacks.runtime.distributed import World
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 
 
 class Counted:

@@ -23,15 +23,14 @@ from attacks.eot.bank import Bank, bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.drift import Drift, ordered
 from attacks.evaluation.judge import Judge, joined
-from attacks.evaluation.sanity import Sanity
-from attacks.evaluation.sanity.check import skipped
+from attacks.evaluation.sanity.check import Sanity, skipped
 from attacks.evaluation.scores import Scores, embed, signature_of
 from attacks.experiment.arms import csv
 from attacks.experiment.artifacts import Exhibits, placement, sheet
 from attacks.experiment.batch import SAME, WIDE, Bench, Found, arms_of, part_of, refinable
-from attacks.experiment.build.parts import Parts
 from attacks.experiment.cost import Counted, Spent
 from attacks.experiment.embeddings import cache_of, embedded
+from attacks.experiment.parts import Parts
 from attacks.experiment.units import work
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World

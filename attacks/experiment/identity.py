@@ -15,7 +15,7 @@ import torch
 from attacks.encoders.engine import Decision
 from attacks.encoders.weights import fingerprint
 from attacks.evaluation.classes import Classes
-from attacks.experiment.build.parts import Parts
+from attacks.experiment.parts import Parts
 from attacks.runtime.distributed import World
 from attacks.runtime.files import sha256
 from attacks.schema.validate import Run

@@ -18,7 +18,7 @@ from attacks.encoders.layers import layer_listing
 from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, fault
 from attacks.evaluation.drift import summary
-from attacks.evaluation.sanity import table as sanity_table
+from attacks.evaluation.sanity.check import table as sanity_table
 from attacks.experiment.build.data import data
 from attacks.experiment.build.encoder import subject
 from attacks.experiment.build.objective import watched

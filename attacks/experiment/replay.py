@@ -25,9 +25,10 @@ from attacks.eot.faults.trace import Line, traced
 from attacks.eot.problem import Problem
 from attacks.experiment.batch import Unit, part_of
 from attacks.experiment.build.objective import aim, wants_gallery, watched
-from attacks.experiment.build.parts import Parts, build
+from attacks.experiment.build.parts import build
 from attacks.experiment.directory import Earlier, earlier, refuse_program
 from attacks.experiment.embeddings import embedded
+from attacks.experiment.parts import Parts
 from attacks.objectives.aim import Known
 from attacks.schema import groups
 from attacks.schema.validate import Run
@@ -136,10 +137,12 @@ def _points(folder: Path, run: Run, parts: Parts, named: Named) -> Tensor:
     size = len(parts.queries) if batch is None or shared else min(batch, len(parts.queries))
     number = named.picture // size
     unit = Unit(number * size, min((number + 1) * size, len(parts.queries)), number)
-    eot, own = EOT(parts.transforms, parts.draws, n=run.attack.views), None
+    eot, own = EOT(parts.transforms, parts.draws, views=run.attack.views), None
     drawn_before, times = _blocks(folder, run, named.step, number)
-    if not 0 <= named.view < times * eot.n:
-        raise ValueError(f"`--view` must be one of 0 to {times * eot.n - 1} in step {named.step}; got {named.view}")
+    if not 0 <= named.view < times * eot.views:
+        raise ValueError(
+            f"`--view` must be one of 0 to {times * eot.views - 1} in step {named.step}; got {named.view}"
+        )
     if shared:
         own = unit.stop - unit.start
     if parts.optimiser.gradient_free:

@@ -22,9 +22,9 @@ from attacks.evaluation.response import axes_of, response
 from attacks.evaluation.slices import axis
 from attacks.experiment.arms import optimise
 from attacks.experiment.batch import SAME, Bench, part_of, setup
-from attacks.experiment.build.parts import Parts
 from attacks.experiment.cost import Meter, Spent
 from attacks.experiment.experiment import Outcome
+from attacks.experiment.parts import Parts
 from attacks.experiment.units import FAULTS, keep_fault
 from attacks.schema.validate import Run
 from transforms import Compose, Shown, stream, widened

@@ -15,8 +15,8 @@ from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Problem
 from attacks.experiment.build.objective import aim, wants_gallery, watched
-from attacks.experiment.build.parts import Parts
 from attacks.experiment.embeddings import BLOCK, cache_of, embedded
+from attacks.experiment.parts import Parts
 from attacks.objectives.aim import Known
 from attacks.runtime.distributed import World
 from attacks.schema.validate import Run
@@ -66,7 +66,7 @@ def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:
     some = min(count, max(1, ROWS[parts.device.type == "cuda"] // views))
     images = parts.queries.images[:some].to(parts.device)
     delta = parts.perturbation.start(images, torch.Generator().manual_seed(stream(run.seed, "start")))
-    eot = EOT(parts.transforms, parts.draws, n=views, risk=parts.risk)
+    eot = EOT(parts.transforms, parts.draws, views=views, risk=parts.risk)
     u = eot.points(stream(run.seed, "attack"), 0, images)
     with torch.no_grad():
         own = gallery = parts.encoder(images)

@@ -12,7 +12,7 @@ from pathlib import Path
 from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, write
 from attacks.experiment.batch import Bench, Found, Unit, attacked
-from attacks.experiment.build.parts import Parts
+from attacks.experiment.parts import Parts
 from attacks.runtime.distributed import World
 from attacks.runtime.ledger import Claim, Failure, Ledger
 from attacks.solvers.checks import DeadGradient

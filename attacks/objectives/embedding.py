@@ -129,7 +129,7 @@ def _parts(objective: Objective) -> Iterator[Objective]:
     yield objective
     for value in vars(objective).values():
         for part in value if isinstance(value, tuple) else (value,):
-            inner: Any = getattr(part, "objective", part)  # of a Term
+            inner: Any = getattr(part, "objective", part)  # of a `Term`, whose module imports this one
             if isinstance(inner, Objective):
                 yield from _parts(inner)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Optimiser
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from transforms.sampling.homography import wide_dtype
 
 Schedule = Literal["constant", "cosine", "linear"]

@@ -17,7 +17,7 @@ from torch import Tensor
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Optimiser
 from attacks.optimisers.gradient import Schedule, check_step, decay
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from transforms.sampling.homography import wide_dtype
 
 #: The momentum before step t, counted from 0, is t / (t + GROWTH): that of Nesterov's accelerated gradient (1983; Su,

@@ -13,8 +13,8 @@ from torch import Tensor
 from attacks.eot.bank import Bank
 from attacks.evaluation.intervals import Interval, interval, wilson
 from attacks.evaluation.scores import embed, evaluate
-from attacks.experiment.build.parts import Parts
 from attacks.experiment.embeddings import BLOCK, embedded
+from attacks.experiment.parts import Parts
 from attacks.physical.photo_measure import PhotoMeasurement
 from transforms import Compose
 

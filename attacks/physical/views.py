@@ -15,8 +15,9 @@ from torch import Tensor
 
 from attacks.data.images import load_image
 from attacks.encoders.description import identity
-from attacks.experiment.build.parts import Parts, build
+from attacks.experiment.build.parts import build
 from attacks.experiment.directory import earlier, read_json, refuse_program
+from attacks.experiment.parts import Parts
 from attacks.physical.rectify import project
 from attacks.schema import groups
 from attacks.schema.validate import Run

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -18,29 +18,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from attacks.runtime.files import write_bytes
+from attacks.runtime.stored import TYPES
 
 #: Format of the files; raise it when the meaning of their content changes.
 FORMAT = "3"
 #: The header entry that holds everything but the tensors.
 HEADER = "viewproof"
-#: Tag -> type that a file may contain.
-TYPES: dict[str, type] = {"list": list, "tuple": tuple}
 CPU = torch.device("cpu")
-
-Type = TypeVar("Type", bound=type)
-
-
-def stored(tag: str) -> Callable[[Type], Type]:
-    """Class decorator: files may contain this NamedTuple or dataclass, under `tag`. The tag outlives moves and
-    renames of the class. Raises ValueError for a tag in use."""
-
-    def register(cls: Type) -> Type:
-        if tag in TYPES or tag in ("dict", "tensor"):
-            raise ValueError(f"`stored`: the tag {tag!r} of {cls.__qualname__} is in use; choose another")
-        TYPES[tag] = cls
-        return cls
-
-    return register
 
 
 def write(path: Path, value: Any, key: str) -> None:

@@ -20,13 +20,12 @@ from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.adaptive import Adaptive, Views
 from attacks.eot.estimate import Estimate, combined
 from attacks.eot.estimator import EOT
-from attacks.eot.faults.locate import Query, located
-from attacks.eot.faults.silence import why_silent
+from attacks.eot.faults.locate import Query, located, why_silent
 from attacks.eot.problem import STEPS, Options, Problem
 from attacks.eot.protocols import Adversarial, Objective, Optimiser, Penalty, Perturbation
 from attacks.objectives.penalties import penalised
 from attacks.runtime.distributed import ALONE, World
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from attacks.solvers.checks import DEAD, budgeted, checked, watched_over
 from transforms import stream
 
@@ -117,33 +116,38 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
         state = _start(problem, options, extra)
     elif state.estimate is not None:
         eot = replace(eot, chunk=state.estimate.chunk)
+    shared, count, device = problem.shared, len(problem), problem.images.device
     for index in range(state.index, options.steps):
-        size, cost = state.size, state.size.times * eot.n + extra
+        size, cost = state.size, state.size.times * eot.views + extra
         active = ~state.solved & (state.left >= cost)
-        rows = active.nonzero()[:, 0].to(problem.images.device)
+        rows = active.nonzero()[:, 0].to(device)
         if not len(rows):
             return
-        part, delta = problem.take(rows), state.delta if problem.shared else state.delta[rows]
-        own = len(problem) if problem.shared else None
+        part, delta = problem.take(rows), state.delta if shared else state.delta[rows]
+        own = count if shared else None
         points = eot.points(seed, state.drawn, problem.images, times=size.times, pictures=own)
-        u = points[rows] if problem.shared else points
+        u = points[rows] if shared else points
         if options.adversary is not None:
             u = options.adversary.views(part, delta, eot, cost - extra, seed=seed, step=state.drawn, world=world)
         fresh = _estimate(part, delta, eot, u, world, index, rows)
-        estimate = fresh if state.estimate is None else merged(state.estimate, fresh, rows, problem.shared)
+        estimate = fresh if state.estimate is None else merged(state.estimate, fresh, rows, shared)
         why = partial(_why_silent, problem, state.delta, eot, points)
         silent = watched_over(estimate, index, active.to(delta.device), cast(Tensor, state.silent), why)
         eot = replace(eot, chunk=world.least(fresh.chunk))
         estimate = estimate._replace(chunk=eot.chunk)
-        priced = penalised(estimate, options.penalty, problem, state.delta, index) if options.penalty else estimate
+        priced = (
+            penalised(estimate, options.penalty, problem, state.delta, index)
+            if options.penalty is not None
+            else estimate
+        )
         moved, memory = optimiser.step(state.delta, priced, state.optimiser, problem.constraint)
-        moves = active.any()[None] if problem.shared else active
+        moves = active.any()[None] if shared else active
         moved = torch.where(moves.to(moved.device)[:, None, None, None], moved, state.delta)
         left, remaining = state.left - cost * active, options.steps - index - 1
         if options.adaptive is not None:
-            size = options.adaptive.next(size, fresh, base=eot.n, steps=remaining, budget=int(left[active].min()))
-        solved = state.solved | (silent >= DEAD).cpu().expand(len(problem))
-        last = not remaining or not bool((~solved & (left >= size.times * eot.n + extra)).any())
+            size = options.adaptive.next(size, fresh, base=eot.views, steps=remaining, budget=int(left[active].min()))
+        solved = state.solved | (silent >= DEAD).cpu().expand(count)
+        last = not remaining or not bool((~solved & (left >= size.times * eot.views + extra)).any())
         evals, drawn = state.evals + cost * len(rows), state.drawn + state.size.times
         state = LoopState(index + 1, moved, memory, estimate, evals, left, solved, silent, drawn, size)
         answer = yield Step(index, moved, estimate, evals, active, last, state)
@@ -167,7 +171,7 @@ def _checked(problem: Problem, options: Options) -> int:
         raise ValueError(
             f"`adaptive` needs draws that are new in every step; {type(eot.draws).__name__} repeats its points"
         )
-    return 0 if adversary is None else adversary.cost(eot.n)
+    return 0 if adversary is None else adversary.cost(eot.views)
 
 
 def _start(problem: Problem, options: Options, extra: int) -> LoopState:
@@ -175,7 +179,7 @@ def _start(problem: Problem, options: Options, extra: int) -> LoopState:
     perturbation, count = problem.perturbation, len(problem)
     delta = start(problem, options.seed)
     memory = cast(Optimiser, options.optimiser).init(delta, reach=perturbation.reach, steps=options.steps)
-    left = budgeted(options, count, options.eot.n + extra)
+    left = budgeted(options, count, options.eot.views + extra)
     silent = torch.zeros(len(delta), dtype=torch.long, device=delta.device)
     return LoopState(0, delta, memory, None, 0, left, torch.zeros(count, dtype=torch.bool), silent)
 

@@ -32,8 +32,8 @@ def search(problem: Problem, options: Options, state: LoopState | None = None) -
 
     The first step moves the start along the proposer's first direction, and takes it. Every other step moves delta
     along a direction, and takes the move, picture by picture, if it lowers the loss; of a delta that all pictures
-    share, the mean loss. Losses are the risk over `eot.n` views, *the same in all steps* (the first ones that
-    `eot.draws` gives): the loss of the current delta is known then, a query costs `eot.n` encoder passes for each
+    share, the mean loss. Losses are the risk over `eot.views` views, *the same in all steps* (the first ones that
+    `eot.draws` gives): the loss of the current delta is known then, a query costs `eot.views` encoder passes for each
     image, and no move is taken for the luck of its draw. So the search may fit its views: take more of them than a
     gradient needs, and judge it on others.
 
@@ -57,7 +57,7 @@ def search(problem: Problem, options: Options, state: LoopState | None = None) -
     views = Bank(eot.transforms, eot.points(stream(options.seed, "attack"), 0, images))
     generator = torch.Generator().manual_seed(stream(options.seed, "search"))
     if state is None:
-        delta, left = start(problem, options.seed), budgeted(options, len(problem), eot.n)
+        delta, left = start(problem, options.seed), budgeted(options, len(problem), eot.views)
         none = torch.zeros(len(problem), dtype=torch.bool)
         state = LoopState(0, delta, None, _nothing(delta, images, eot), 0, left, none)
     else:
@@ -67,7 +67,7 @@ def search(problem: Problem, options: Options, state: LoopState | None = None) -
     for index in range(state.index, options.steps):
         known, delta = state.estimate, state.delta
         assert known is not None
-        active = ~state.solved & (state.left >= eot.n)
+        active = ~state.solved & (state.left >= eot.views)
         rows = active.nonzero()[:, 0].to(images.device)
         if not len(rows):
             return
@@ -83,8 +83,8 @@ def search(problem: Problem, options: Options, state: LoopState | None = None) -
             better = (fresh.value[rows].mean() < known.value[rows].mean()).expand_as(better) | (index == 0)
         delta = torch.where(better[: len(delta), None, None, None], candidate, delta)
         latest = _chosen(better, fresh, known)
-        evals, left = state.evals + eot.n * len(rows), state.left - eot.n * active
-        last = index + 1 == options.steps or not bool((~state.solved & (left >= eot.n)).any())
+        evals, left = state.evals + eot.views * len(rows), state.left - eot.views * active
+        last = index + 1 == options.steps or not bool((~state.solved & (left >= eot.views)).any())
         state = LoopState(index + 1, delta, None, latest, evals, left, state.solved, generator=generator.get_state())
         answer = yield Step(index, delta, known if index else latest, evals, active, last, state)
         if answer is not None:
@@ -124,7 +124,7 @@ def _nothing(delta: Tensor, images: Tensor, eot: EOT) -> Estimate:
     """Before the first query."""
     none = images.new_full((len(images),), torch.inf)
     snr = torch.full_like(delta[:, 0, 0, 0], torch.nan)
-    return Estimate(none, none, snr, torch.zeros_like(delta), eot.n, eot.chunk, none)
+    return Estimate(none, none, snr, torch.zeros_like(delta), eot.views, eot.chunk, none)
 
 
 def _learned(known: Estimate, queried: tuple[Tensor, Tensor | None], rows: Tensor, eot: EOT) -> Estimate:
@@ -132,7 +132,7 @@ def _learned(known: Estimate, queried: tuple[Tensor, Tensor | None], rows: Tenso
     losses, penalty = queried
     value = eot.risk.value(losses).to(losses)
     value = value if penalty is None else value + penalty
-    stderr = losses.std(1) / eot.n**0.5 if eot.n > 1 else torch.zeros_like(value)
+    stderr = losses.std(1) / eot.views**0.5 if eot.views > 1 else torch.zeros_like(value)
     return known._replace(
         mean=known.mean.index_copy(0, rows, losses.mean(1)),
         stderr=known.stderr.index_copy(0, rows, stderr),

@@ -17,7 +17,7 @@ from attacks.eot.bank import Bank, bank
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Objective, Perturbation
 from attacks.eot.risk import Risk
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from attacks.solvers.loop import LoopState, Step, Steps, merged
 from attacks.solvers.search import loop_of
 from transforms import stream
@@ -170,7 +170,7 @@ def pictures(perturbation: Perturbation, images: Tensor, delta: Tensor) -> Tenso
 def _risk(options: Options) -> Risk:
     """How the losses of a picture's views are judged: as the attack weighs them."""
     eot, adversary = options.eot, options.adversary
-    return eot.risk if adversary is None else adversary.risk(eot.n)
+    return eot.risk if adversary is None else adversary.risk(eot.views)
 
 
 def _compared(step: Step, best: Best | None, moved: Tensor, views: Bank, problem: Problem, options: Options) -> Best:

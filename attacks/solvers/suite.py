@@ -23,7 +23,7 @@ from attacks.objectives.embedding import Toward
 from attacks.objectives.retrieval import Retrieval, alike
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.square import Square
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from attacks.solvers.loop import Step
 from attacks.solvers.solver import Best, SolveState, compare, watch
 

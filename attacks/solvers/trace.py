@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 
 
 @stored("trace")

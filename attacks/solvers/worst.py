@@ -50,21 +50,21 @@ class Sides(NamedTuple):
 
 @dataclass(frozen=True)
 class Adversary:
-    """Chooses the views of an attack's step: for each picture the worst n of `k` new random ones, then refined.
+    """Chooses the views of an attack's step: for each picture the worst n of k new random ones, then refined.
 
     Against it, an attack minimises its worst views instead of their mean. Without refinement that is `CVaR(n / k)` of
     k views; the gradient is of n of them only.
 
     Args:
-        k: random views to look at in each step, at least as many as `EOT.n`.
-        refine_steps: steps of the refinement of those that are kept.
+        adversary: k, the random views that each step chooses among, at least as many as `EOT.views`.
+        refine: steps of the refinement of those that are kept.
     """
 
-    k: int = 16
-    refine_steps: int = 0
+    adversary: int
+    refine: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("k", 1), ("refine_steps", 0)):
+        for name, least in (("adversary", 1), ("refine", 0)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ValueError(f"`{name}` must be a whole number, at least {least}; got {value!r}")
@@ -72,13 +72,13 @@ class Adversary:
     def cost(self, n: int) -> int:
         """The encoder passes for each picture that choosing n views takes; a pass without a gradient counts as one
         too. Raises ValueError for n above k."""
-        if n > self.k:
-            raise ValueError(f"`k` must be at least the number of views of a step, {n}; got {self.k}")
-        return self.k + (n * (self.refine_steps + 1) if self.refine_steps else 0)
+        if n > self.adversary:
+            raise ValueError(f"`adversary` must be at least the number of views of a step, {n}; got {self.adversary}")
+        return self.adversary + (n * (self.refine + 1) if self.refine else 0)
 
     def risk(self, n: int) -> CVaR:
         """What the attack minimises, as a risk over random views: how its iterates are to be compared."""
-        return CVaR(n / self.k)
+        return CVaR(n / self.adversary)
 
     def views(
         self, problem: Question, delta: Tensor, eot: EOT, n: int, *, seed: int, step: int, world: World = ALONE
@@ -89,10 +89,10 @@ class Adversary:
             own = delta.expand(len(which), *delta.shape[1:]) if len(delta) < len(problem) else delta[which]
             return problem.losses(eot.transforms, own, which, u)
 
-        u = eot.draws(self.k, eot.transforms.dims, seed=seed, step=step).to(delta)
+        u = eot.draws(self.adversary, eot.transforms.dims, seed=seed, step=step).to(delta)
         losses = _survey(loss, u, len(problem), eot.chunk, world)
         highest = _highest(u, losses, n)
-        return _refined(loss, highest, eot.transforms.discrete, self.refine_steps, eot.chunk, world).u
+        return _refined(loss, highest, eot.transforms.discrete, self.refine, eot.chunk, world).u
 
 
 def worst_views(

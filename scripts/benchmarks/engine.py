@@ -115,7 +115,7 @@ def bare(question: Case, decision: Decision) -> Contestant:
 def ours(question: Case, decision: Decision) -> Contestant:
     """`EOT.estimate`, the encoder run as decided."""
     encode, delta = prepare(question.frozen, decision), torch.zeros_like(question.image)
-    eot = EOT(PIPELINE, n=len(question.u), chunk=decision.chunk)
+    eot = EOT(PIPELINE, views=len(question.u), chunk=decision.chunk)
     return lambda: question.estimate(eot, encode, delta, question.u).grad
 
 
@@ -125,7 +125,7 @@ def decide(question: Case) -> Choice:
     delta, n = torch.zeros_like(question.image), len(question.u)
 
     def trial(encode: Callable[[Tensor], Tensor], chunk: int) -> Trial:
-        estimate = question.estimate(EOT(PIPELINE, n=n, chunk=chunk), encode, delta, question.u)
+        estimate = question.estimate(EOT(PIPELINE, views=n, chunk=chunk), encode, delta, question.u)
         return Trial(estimate.grad, estimate.snr)
 
     device = question.image.device

@@ -36,7 +36,7 @@ def run(
     delta = 8 / 255 * (2 * noise.to(question.image) - 1)
 
     def gradient(draws: Draws, n: int, seed: int) -> Tensor:
-        eot = EOT(transforms, draws, n=n, chunk=CHUNK)
+        eot = EOT(transforms, draws, views=n, chunk=CHUNK)
         return question.estimate(eot, question.frozen, delta, eot.points(seed, 0, delta)).grad.flatten()
 
     truth, second = (gradient(Sobol(), reference, seed) for seed in (-1, -2))

@@ -63,7 +63,7 @@ def one(arch: str, device: str, views: int) -> int:
 
 def step(question: Case, views: int) -> Callable[[], Tensor]:
     """The estimate of the gradient from the first so many views."""
-    eot, delta = EOT(PIPELINE, n=views, chunk=CHUNK), torch.zeros_like(question.image)
+    eot, delta = EOT(PIPELINE, views=views, chunk=CHUNK), torch.zeros_like(question.image)
     return lambda: question.estimate(eot, question.frozen, delta, question.u[:views]).grad
 
 

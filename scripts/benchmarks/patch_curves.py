@@ -97,7 +97,7 @@ def textures(job: Job, patch: Patch) -> dict[str, Tensor]:
     """The 8-bit texture of each arm; the two attacks have as many gradients."""
     encoder, everything, gallery = known()
     image, row = everything.images[job.picture, None], torch.tensor([job.target])
-    cameras = {"eot": EOT(PIPELINE, n=VIEWS), "no_eot": EOT(Compose(), n=1)}
+    cameras = {"eot": EOT(PIPELINE, views=VIEWS), "no_eot": EOT(Compose(), views=1)}
     deltas = {}
     for arm, eot in cameras.items():
         deltas[arm] = solve(
@@ -108,7 +108,7 @@ def textures(job: Job, patch: Patch) -> dict[str, Tensor]:
             perturbation=patch,
             optimiser=Wiener(),
             eot=eot,
-            steps=max(1, job.evals // eot.n),
+            steps=max(1, job.evals // eot.views),
             seed=stream(0, "curves", arm, *job[:2]),
         ).delta
     deltas["noise"] = patch.noise(image, torch.Generator().manual_seed(stream(0, "curves", "noise", *job[:2])))

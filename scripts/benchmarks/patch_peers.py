@@ -30,7 +30,7 @@ def started(question: Question, setting: Setting, steps: int, texture: int = TEX
         objective=Away() if away else InfoNCE(question.gallery, TEMPERATURE, targeted=True),
         perturbation=question.ranges.patch(size, texture),
         optimiser=Wiener(rel_step_size=setting.step),
-        eot=EOT(question.ranges.pipeline, n=setting.views),
+        eot=EOT(question.ranges.pipeline, views=setting.views),
         steps=steps,
         seed=question.seed,
     )

@@ -42,7 +42,7 @@ def compared(arch: str, pictures: int, device: str, size: int) -> Table:
             objective=Away(),
             perturbation=budget,
             optimiser=PGD(),
-            eot=EOT(PIPELINE, n=VIEWS, chunk=8),
+            eot=EOT(PIPELINE, views=VIEWS, chunk=8),
             steps=STEPS,
         )
         attacked = images + budget.quantise(last.delta, images)

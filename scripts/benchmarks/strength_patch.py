@@ -44,7 +44,7 @@ def ours(question: Group, setting: Setting) -> Mapping[int, Tensor]:
         objective=Away(),
         perturbation=Patch((SIDE, SIDE), QUAD),
         optimiser=wiener(setting),
-        eot=EOT(PIPELINE, n=setting.views),
+        eot=EOT(PIPELINE, views=setting.views),
         steps=steps(question, setting),
         seed=question.seed,
     )

@@ -125,7 +125,7 @@ def ours(optimiser: Callable[[Setting], Optimiser]) -> Callable[[Group, Setting]
             objective=Away(),
             perturbation=Linf(question.eps),
             optimiser=optimiser(setting),
-            eot=EOT(PIPELINE, n=setting.views),
+            eot=EOT(PIPELINE, views=setting.views),
             steps=steps(question, setting),
             seed=question.seed,
         )

@@ -89,5 +89,5 @@ def test_an_attack_runs_over_it_and_reaches_its_coordinates():
     pipeline(scene_of(images), u).square().sum().backward()
     assert (u.grad != 0).all()
     parts = {"encoder": encoder, "objective": Away(), "perturbation": Linf(0.1), "optimiser": PGD()}
-    last = [*attack(images, encoder(images), **parts, eot=EOT(pipeline, n=4), steps=3)][-1]
+    last = [*attack(images, encoder(images), **parts, eot=EOT(pipeline, views=4), steps=3)][-1]
     assert last.delta.abs().amax() > 0 and last.estimate.grad.isfinite().all()

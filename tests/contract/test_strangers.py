@@ -145,7 +145,7 @@ every_mover = pytest.mark.parametrize("optimiser", MOVERS.values(), ids=MOVERS)
 
 def parts(perturbation, optimiser, **changes):
     own = {"encoder": features, "objective": Shift(), "perturbation": perturbation, "optimiser": optimiser}
-    return own | {"eot": EOT(SEEN, n=2), "steps": 6, "seed": 3} | changes
+    return own | {"eot": EOT(SEEN, views=2), "steps": 6, "seed": 3} | changes
 
 
 @every_mover
@@ -193,7 +193,10 @@ class Module(nn.Module):
 )
 def test_a_whole_run_reports_them(perturbation, optimiser, tmp_path, monkeypatch):
     monkeypatch.setattr(built, "perturb", lambda *_: perturbation)
-    monkeypatch.setattr(built, "optimise", lambda *_: optimiser)
+    named = built.named
+    monkeypatch.setattr(
+        built, "named", lambda group, *node: optimiser if group == "optimiser" else named(group, *node)
+    )
     monkeypatch.setattr(batch, "aim", lambda _, known, *__: Aim(Shift(), known.own))
     values = {"attack.steps": 2, "attack.views": 2, "evaluate.views": 4, "data.count": 2, "data.size": 32}
     result = attacks.robustness(Module().eval(), preset="smoke", out=tmp_path / "run", **values)

@@ -45,7 +45,7 @@ def gradient(images, places, anchor, encoder=None, views=None):
     """Of the first step's loss in the texture (1,3,8,8); one view of each picture."""
     encoder = encoder or nn.Flatten().eval()
     parts = {"objective": Dot(), "perturbation": Patch((8, 8), places), "optimiser": PGD()}
-    eot = EOT(views or Compose(), n=1)
+    eot = EOT(views or Compose(), views=1)
     step = next(attack(images, anchor, encoder=encoder, eot=eot, steps=1, **parts))
     return step.estimate.grad
 

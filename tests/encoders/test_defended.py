@@ -164,7 +164,13 @@ class Bare:
 
 def test_bpda_attacks_what_has_no_derivative():
     images, net, ball = smooth(), small(), Linf(0.05)
-    parts = {"objective": Away(), "perturbation": ball, "optimiser": PGD(), "eot": EOT(Compose(), n=1), "steps": 20}
+    parts = {
+        "objective": Away(),
+        "perturbation": ball,
+        "optimiser": PGD(),
+        "eot": EOT(Compose(), views=1),
+        "steps": 20,
+    }
     cut = Defended(net, [Bare()])
     with pytest.raises(ValueError, match="gradient is exactly zero"):
         next(attack(images, cut(images), encoder=cut, **parts))
@@ -222,7 +228,7 @@ def test_an_attack_through_the_codec_beats_one_that_ignores_it(pocket):
     safe, ball = Defended(encoder, [Jpeg(30)]), Linf(3 / 255)
     found = {}
     for name, target in {"aware": safe, "blind": encoder}.items():
-        parts = {"objective": Away(), "perturbation": ball, "optimiser": PGD(), "eot": EOT(n=1), "steps": 20}
+        parts = {"objective": Away(), "perturbation": ball, "optimiser": PGD(), "eot": EOT(views=1), "steps": 20}
         with torch.no_grad():
             own = target(images)
         delta = solve(images, own, encoder=target, **parts).delta
@@ -244,7 +250,7 @@ def test_an_attack_that_averages_over_a_random_defence_beats_one_that_does_not(p
             "objective": Away(),
             "perturbation": ball,
             "optimiser": PGD(),
-            "eot": EOT(views, n=n),
+            "eot": EOT(views, views=n),
             "steps": steps,
         }
         delta = solve(images, own, encoder=safe, **parts).delta

@@ -114,7 +114,7 @@ def test_hooks_are_as_many_as_layers_for_all_steps_and_then_gone(images):
         assert hooks(encoder) == before + 2
         anchor, calls[:] = layers(pictures), []
         objective = Each({"stages.2": 1.0, "stages.5": 2.0}, Away())
-        parts = {"perturbation": Linf(8 / 255), "optimiser": PGD(), "eot": EOT(n=1), "steps": 6}
+        parts = {"perturbation": Linf(8 / 255), "optimiser": PGD(), "eot": EOT(views=1), "steps": 6}
         for step in attack(pictures, anchor, encoder=layers, objective=objective, **parts):
             assert hooks(encoder) == before + 2
             assert len(calls) == step.index + 1  # the encoder runs once for all layers
@@ -286,7 +286,7 @@ def test_an_attack_on_layers_reaches_its_goal():
     with Layers(encoder, {"stages.2": "mean", "stages.5": "flat"}) as layers:
         with torch.no_grad():
             own = layers(pictures)
-        parts = {"perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(n=1), "steps": 10}
+        parts = {"perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(views=1), "steps": 10}
         delta = solve(pictures, own, encoder=layers, objective=objective, **parts).delta
         with torch.no_grad():
             after = layers(pictures + delta)

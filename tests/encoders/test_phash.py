@@ -216,7 +216,7 @@ def test_an_attack_flips_bits_of_imagehash_and_noise_does_not():
     images = everything.spread(8).images
     with torch.no_grad():
         clean = encoder(images)
-    setup = {"encoder": encoder, "objective": Bits(), "perturbation": linf, "optimiser": PGD(), "eot": EOT(n=1)}
+    setup = {"encoder": encoder, "objective": Bits(), "perturbation": linf, "optimiser": PGD(), "eot": EOT(views=1)}
     *_, last = attack(images, clean, **setup, steps=30)
     found = flipped(images, images + linf.quantise(last.delta, images))
     assert found.min() >= 8

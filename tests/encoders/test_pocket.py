@@ -52,7 +52,7 @@ def test_eot_survives_the_camera_and_the_plain_attack_does_not(setting, eps):
     own, budget = gallery[rows], Linf(eps / 255)
     unseen = bank(camera, 128, seed=3, purpose="test")
     found = {}
-    for arm, eot, steps in (("no_eot", EOT(n=1), 800), ("eot", EOT(camera), 100)):
+    for arm, eot, steps in (("no_eot", EOT(views=1), 800), ("eot", EOT(camera), 100)):
         best = solve(
             images, own, encoder=encoder, objective=Away(), perturbation=budget, optimiser=PGD(), eot=eot, steps=steps
         )

@@ -24,7 +24,7 @@ def test_an_estimate_is_the_same_in_any_chunks_and_on_any_number_of_processes(sh
     delta = 0.05 * torch.randn_like(images[:1] if shared else images)
 
     def step(world, chunk):
-        eot = EOT(camera, n=8, chunk=chunk)
+        eot = EOT(camera, views=8, chunk=chunk)
 
         def loss(pixels, rows, draws):
             return F.cosine_similarity(encoder(pixels, draws=draws), anchor[rows], dim=1)
@@ -57,7 +57,7 @@ def setup(encoder, **changes):
         "objective": Away(),
         "perturbation": Linf(0.1),
         "optimiser": PGD(),
-        "eot": EOT(randomised(CAMERA, encoder), n=4, chunk=6),
+        "eot": EOT(randomised(CAMERA, encoder), views=4, chunk=6),
         "steps": 4,
     }
     return given | changes

@@ -77,7 +77,7 @@ def test_an_attack_raises_its_views_within_the_budget_on_one_stream(problem):
     draws = Recorded()
     draws.asked.clear()
     rule = Adaptive(cosine=0.999, patience=3)
-    steps = list(attack(images, anchor, eot=EOT(SEEN, draws, n=2), adaptive=rule, budget=150, **parts))
+    steps = list(attack(images, anchor, eot=EOT(SEEN, draws, views=2), adaptive=rule, budget=150, **parts))
     views = [step.estimate.views for step in steps]
     assert len(steps) == 24
     assert views[:4] == [2, 2, 2, 4]
@@ -93,7 +93,7 @@ def test_without_noise_nothing_is_raised(problem):
     images, anchor, parts = problem
     rule = Adaptive(cosine=0.5, patience=1)
     seen = Compose([Brightness(1e-4)])
-    steps = list(attack(images, anchor, eot=EOT(seen, n=4), adaptive=rule, budget=10**4, **parts))
+    steps = list(attack(images, anchor, eot=EOT(seen, views=4), adaptive=rule, budget=10**4, **parts))
     assert {step.estimate.views for step in steps} == {4}
 
 
@@ -102,7 +102,7 @@ def test_needs_draws_that_are_new(problem, draws):
     images, anchor, parts = problem
     seen = Compose([Brightness(0.2)])
     with pytest.raises(ValueError, match="`adaptive` needs draws that are new"):
-        next(attack(images, anchor, eot=EOT(seen, draws, n=2), adaptive=Adaptive(0.7), budget=10**4, **parts))
+        next(attack(images, anchor, eot=EOT(seen, draws, views=2), adaptive=Adaptive(0.7), budget=10**4, **parts))
 
 
 def test_needs_a_budget(problem):

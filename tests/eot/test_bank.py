@@ -46,7 +46,7 @@ class Recorded:
 def test_no_two_purposes_share_a_view(draws, seed, images, net):
     # Each single coordinate too: a bank that is a shifted or permuted copy would be no new evidence.
     noted = Recorded(draws)
-    eot = EOT(VIEWS, noted, n=8)
+    eot = EOT(VIEWS, noted, views=8)
     parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD(), "eot": eot}
     list(attack(images, torch.randn(4, 6, dtype=double), steps=8, seed=seed, **parts))
     attacked, judged, chosen = (
@@ -141,7 +141,7 @@ def test_evaluation_holds_no_graph(images, net):
 def test_an_attack_is_seen_by_a_bank_that_it_never_saw(net, images):
     # The chain of the package: what `solve` lowers on its own views is lower on the judge's views too.
     anchor = net(images.flip(0))
-    parts = {"objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(VIEWS, n=8)}
+    parts = {"objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(VIEWS, views=8)}
     delta = solve(images, anchor, encoder=net, steps=10, **parts).delta
     views = judge(VIEWS, 32)
     before, after = (views.losses(x, anchor, net, Toward(), chunk=32).mean(1) for x in (images, images + delta))

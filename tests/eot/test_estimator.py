@@ -125,7 +125,7 @@ class Paint:
 
 def integral(n, seed):
     """EOT's estimate of the integral of exp over [0,1)."""
-    eot, delta = EOT(Compose([Paint()]), Uniform(), n=n), torch.zeros(1, 3, 2, 2, dtype=double)
+    eot, delta = EOT(Compose([Paint()]), Uniform(), views=n), torch.zeros(1, 3, 2, 2, dtype=double)
     u = eot.points(seed, 0, delta)
     return estimate(eot, delta, lambda part, _: scene_of(part), lambda pixels, _: pixels.mean((1, 2, 3)).exp(), u)
 
@@ -160,7 +160,9 @@ class Speckle:
 @pytest.mark.parametrize("truth", [1, 10, 100])
 def test_snr_of_a_known_covariance(truth, chunk):
     n, weight = 32, torch.randn(1, 3, 8, 8, dtype=double)
-    eot = EOT(Compose([Speckle(math.sqrt(n / truth))]), Uniform(), n=n, chunk=chunk)  # n ||w||^2 / (sigma^2 ||w||^2)
+    eot = EOT(
+        Compose([Speckle(math.sqrt(n / truth))]), Uniform(), views=n, chunk=chunk
+    )  # n ||w||^2 / (sigma^2 ||w||^2)
     delta = torch.zeros(1, 3, 8, 8, dtype=double)
 
     def snr(seed):
@@ -187,13 +189,13 @@ def test_nothing_but_the_estimate_gets_a_gradient(setting):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, double])
 def test_dtype_is_that_of_delta(dtype):
-    setting, eot = Setting(dtype), EOT(VIEWS, n=4)
+    setting, eot = Setting(dtype), EOT(VIEWS, views=4)
     found = setting.estimate(eot, eot.points(0, 0, setting.delta))
     assert [part.dtype for part in found[:4]] == [dtype] * 4
     assert found.grad.shape == setting.delta.shape
 
 
-@pytest.mark.parametrize("name", ["n", "chunk"])
+@pytest.mark.parametrize("name", ["views", "chunk"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, "8"])
 def test_counts_must_be_whole_and_positive(name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be a whole number"):

@@ -71,7 +71,7 @@ def test_the_gradient_is_that_of_one_big_graph(risk, n, shared):
     value = risk.value(losses)
     (wanted,) = torch.autograd.grad(value.mean() if shared else value.sum(), leaf)
     for chunk in (1, 3, 8, 100):
-        result = setting.estimate(EOT(VIEWS, n=n, chunk=chunk, risk=risk), u)
+        result = setting.estimate(EOT(VIEWS, views=n, chunk=chunk, risk=risk), u)
         torch.testing.assert_close(result.grad, wanted, rtol=1e-12, atol=1e-12 * wanted.abs().max().item())
         torch.testing.assert_close(result.mean, losses.mean(1), rtol=1e-12, atol=1e-12)
 

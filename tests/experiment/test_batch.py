@@ -25,7 +25,7 @@ def problem():
     net = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(120, 6)).to(double).eval()
     images = torch.rand(4, 3, 12, 14, dtype=double)
     parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "seed": 5, "steps": 20}
-    return images, torch.randn(4, 6, dtype=double), parts | {"optimiser": PGD(), "eot": EOT(SEEN, n=4, chunk=7)}
+    return images, torch.randn(4, 6, dtype=double), parts | {"optimiser": PGD(), "eot": EOT(SEEN, views=4, chunk=7)}
 
 
 def run(images, anchor, parts, solved=None):
@@ -127,7 +127,7 @@ def test_the_last_iterate_of_a_spent_budget_is_compared(problem):
 @pytest.mark.parametrize("risk", [CVaR(0.25), WorstOf(24)])
 def test_the_best_iterate_is_best_by_the_risk(problem, risk):
     images, anchor, parts = problem
-    eot = EOT(SEEN, n=24, risk=risk)
+    eot = EOT(SEEN, views=24, risk=risk)
     best = solve(images, anchor, **parts | {"eot": eot})
     views = bank(SEEN, 48 if isinstance(risk, WorstOf) else VIEWS, seed=5, purpose="select")
     views = views._replace(u=views.u.to(images))
@@ -181,7 +181,7 @@ class Cut(nn.Module):
 
 def test_a_gradient_that_dies_on_the_way_is_a_warning_and_the_pictures_leave(problem):
     images, anchor, parts = problem
-    parts |= {"eot": EOT(SEEN, n=1), "encoder": Cut(parts["encoder"], 3).eval()}
+    parts |= {"eot": EOT(SEEN, views=1), "encoder": Cut(parts["encoder"], 3).eval()}
     with pytest.warns(UserWarning, match=r"image\(s\) \[0, 1, 2, 3\] has been exactly zero for 5 steps \(step 7\)"):
         steps = run(images, anchor, parts)
     assert len(steps) == 8 and steps[-1].last
@@ -199,7 +199,7 @@ def test_a_loss_at_its_end_does_not_end_the_others(problem):
             loss = (features * anchor).sum(1)
             return torch.where(anchor[:, 0] == 1, loss.clamp(min=floor), loss)
 
-    parts |= {"objective": Floored(), "eot": EOT(n=1), "steps": 30}
+    parts |= {"objective": Floored(), "eot": EOT(views=1), "steps": 30}
     free = run(images, anchor, parts)
     floor = float(free[0].estimate.mean[0]) - 1e-4
     with pytest.warns(UserWarning, match=r"image\(s\) \[0\] has been"):

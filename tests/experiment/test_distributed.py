@@ -194,7 +194,7 @@ def test_two_processes_that_are_stopped_go_on_and_end_with_the_same_bytes(tmp_pa
         ({}, "python -m attacks.run"),
         ({"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, "python -m attacks.run"),
         ({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, "torchrun --standalone --nproc-per-node 2 -m attacks.run"),
-        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, "torchrun with the flags of before, -m attacks.run"),
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, "torchrun with the same flags, -m attacks.run"),
     ],
 )
 def test_a_run_that_is_stopped_names_the_command_that_starts_as_many_processes(monkeypatch, tmp_path, given, words):

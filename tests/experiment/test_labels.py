@@ -141,14 +141,14 @@ def shelf(labels, *seeds):
 
 def test_identity_is_none_where_no_two_are_the_same():
     gallery = on_shelf(shelf(["x", None, "y"], 1, 2, 3))
-    assert gallery.identity is None
+    assert gallery.label_numbers is None
     rows = torch.arange(3)
     assert torch.equal(gallery.same(rows[:, None], rows), torch.eye(3, dtype=torch.bool))
 
 
 def test_labels_make_the_identity_and_pixels_where_there_are_none():
     gallery = on_shelf(shelf(["x", None, "x", None, None, "y", None], 1, 2, 3, 2, 4, 5, 1))
-    assert gallery.identity.tolist() == [0, 1, 0, 1, 2, 3, 0]  # the last has the pixels of the first
+    assert gallery.label_numbers.tolist() == [0, 1, 0, 1, 2, 3, 0]  # the last has the pixels of the first
     assert gallery.same(torch.tensor([0, 0, 1]), torch.tensor([2, 5, 3])).tolist() == [True, False, True]
 
 

@@ -74,7 +74,7 @@ def estimated(net, chunk, **world):
         return Away()(net(pixels), F.normalize(anchor[which], dim=1))
 
     u = rand(6, VIEWS.dims, seed=2)
-    return estimate(EOT(VIEWS, n=6, chunk=chunk), texture, scene, loss, u, count=3, **world)
+    return estimate(EOT(VIEWS, views=6, chunk=chunk), texture, scene, loss, u, count=3, **world)
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 7])

@@ -56,7 +56,7 @@ def finished(request, tmp_path_factory):
     out, seen, plain = tmp_path_factory.mktemp("run"), [], EOT.estimate
 
     def spy(self, problem, delta, u, **more):
-        if self.n == 4:
+        if self.views == 4:
             seen.append(u)
         return plain(self, problem, delta, u, **more)
 
@@ -137,7 +137,7 @@ def _stopped(out, monkeypatch, kind):
     with torch.no_grad():
         own = parts.encoder(images)
     given = {"encoder": parts.encoder, "objective": Away(), "perturbation": parts.perturbation}
-    given |= {"optimiser": parts.optimiser, "eot": EOT(parts.transforms, parts.draws, n=16), "steps": 2}
+    given |= {"optimiser": parts.optimiser, "eot": EOT(parts.transforms, parts.draws, views=16), "steps": 2}
     with pytest.raises(NotFinite) as caught:
         for _ in attack(images, own, **given):
             pass

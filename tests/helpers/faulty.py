@@ -51,7 +51,7 @@ def started(encoder=None, stages=(), objective=None, perturbation=None, images=N
     if isinstance(encoder, Ensemble):
         anchor = (anchor,) * len(encoder.members)
     given = {"perturbation": perturbation or Linf(0.1), "optimiser": PGD(), "steps": 6, "seed": 3} | more
-    eot = EOT(Compose(list(stages)), n=n, chunk=5)
+    eot = EOT(Compose(list(stages)), views=n, chunk=5)
     return attack(images, anchor, encoder=encoder, objective=objective or Away(), eot=eot, **given)
 
 

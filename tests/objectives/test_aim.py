@@ -51,7 +51,7 @@ def test_what_the_attack_lowers_falls_on_views_it_has_not_seen(name, setting):
     with watched(plain, node) as encoder:
         objective, anchor = aim(node, known, encoder, VIEWS, seed=0)
         parts = {"encoder": encoder, "objective": objective, "perturbation": perturbation, "optimiser": PGD()}
-        best = solve(known.images, anchor, **parts, eot=EOT(VIEWS, n=2), steps=8)
+        best = solve(known.images, anchor, **parts, eot=EOT(VIEWS, views=2), steps=8)
         attacked = pictures(perturbation, known.images, best.delta)
         before, after = (
             views.losses(x, anchor, encoder, objective, 16, untouched=known.images).mean(1)

@@ -190,7 +190,7 @@ def test_a_margin_that_is_reached_everywhere_does_not_end_the_loop_as_a_dead_gra
     objective = Retrieval(torch.stack([-own[0], own[0] + own[1]]), 0.1)
     anchor = torch.zeros(2, dtype=torch.long)
     assert (objective(own, anchor) < -0.1).all()
-    parts = {"encoder": encoder, "perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(n=1)}
+    parts = {"encoder": encoder, "perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(views=1)}
     steps = list(attack(images, anchor, objective=objective, steps=8, **parts))
     assert len(steps) == 8
     assert (steps[-1].estimate.mean < steps[0].estimate.mean).all()

@@ -54,7 +54,7 @@ def pair():
 
 
 def final(images, anchor, **parts):
-    plain = {"perturbation": Linf(8 / 255), "optimiser": PGD(), "eot": EOT(VIEWS, n=4, chunk=5), "steps": 4}
+    plain = {"perturbation": Linf(8 / 255), "optimiser": PGD(), "eot": EOT(VIEWS, views=4, chunk=5), "steps": 4}
     *_, step = attack(images, anchor, **plain | parts)
     return step
 
@@ -172,7 +172,7 @@ def test_members_apart_are_estimated_with_their_own_encoder_only(images, pair, w
     encoder = Ensemble(pair)
     with torch.no_grad():
         own = tuple(part + 0.1 for part in encoder(images))
-    objective, eot = wrap(Members((Away(), Away("l2")), combine="gradients")), EOT(VIEWS, n=4)
+    objective, eot = wrap(Members((Away(), Away("l2")), combine="gradients")), EOT(VIEWS, views=4)
     u = eot.points(0, 0, images)
     before = [member.seen for member in pair]
     found = []
@@ -202,7 +202,7 @@ def test_the_one_left_out_is_never_asked_and_is_scored_on_the_bank(images):
         asked.append([member.seen > b for member, b in zip(members, before, strict=True)])
         return best
 
-    parts = {"perturbation": Linf(0.3), "optimiser": PGD(), "eot": EOT(VIEWS, n=2), "steps": 5}
+    parts = {"perturbation": Linf(0.3), "optimiser": PGD(), "eot": EOT(VIEWS, views=2), "steps": 5}
     arms = {"encoder": Ensemble(members), "objective": Members(Away())}
     found = leave_one_out(images, own, bank=views, solve=solved, **arms, **parts)
     assert asked == [[False, True, True], [True, False, True], [True, True, False]]
@@ -217,7 +217,7 @@ def test_the_one_left_out_is_never_asked_and_is_scored_on_the_bank(images):
 def test_an_attack_transfers_wholly_to_the_same_encoder_and_less_to_another(images):
     members = [Small(0), Small(0), Small(5)]
     own = tuple(member(images).detach() for member in members)
-    parts = {"perturbation": Linf(16 / 255), "optimiser": PGD(), "eot": EOT(n=1), "steps": 20}
+    parts = {"perturbation": Linf(16 / 255), "optimiser": PGD(), "eot": EOT(views=1), "steps": 20}
     views = bank(Compose(), 1, seed=0, purpose="evaluate")
     arms = {"encoder": Ensemble(members), "objective": Members(Away(), combine="losses")}
     table = leave_one_out(images, own, bank=views, **arms, **parts).table
@@ -231,7 +231,7 @@ def test_an_attack_on_two_encoders_reaches_its_goal_in_both():
     encoder = Ensemble([load_encoder(), other])
     with torch.no_grad():
         own = encoder(pictures)
-    parts = {"perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(n=1), "steps": 10}
+    parts = {"perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(views=1), "steps": 10}
     delta = solve(pictures, own, encoder=encoder, objective=Members(Away()), **parts).delta
     with torch.no_grad():
         found = encoder(pictures + delta)

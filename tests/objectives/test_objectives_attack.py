@@ -49,7 +49,7 @@ def classifier(encoder, gallery):
 
 
 def attacked(pictures, encoder, objective, anchor):
-    parts = {"perturbation": Linf(0.2), "optimiser": PGD(), "eot": EOT(n=1), "steps": 15}
+    parts = {"perturbation": Linf(0.2), "optimiser": PGD(), "eot": EOT(views=1), "steps": 15}
     return pictures[:3] + solve(pictures[:3], anchor, encoder=encoder, objective=objective, **parts).delta
 
 

@@ -186,7 +186,7 @@ def victims():
 
 
 def parts(victims, perturbation, penalty):
-    chosen = {"objective": Away(), "perturbation": perturbation, "optimiser": PGD(), "eot": EOT(n=1)}
+    chosen = {"objective": Away(), "perturbation": perturbation, "optimiser": PGD(), "eot": EOT(views=1)}
     return {"encoder": victims[0], "penalty": penalty, **chosen}
 
 

@@ -157,7 +157,7 @@ class Itself(Objective):
 @pytest.mark.parametrize("risk", [None, CVaR(0.5)], ids=["mean", "tail"])
 def test_decisions_rest_on_all_draws_and_not_on_the_last_one(draws, risk):
     images, losses, tried = torch.rand(5, 3, 6, 6, dtype=double), [], []
-    eot = EOT(Compose([Brightness(0.8)]), draws, n=4, **({} if risk is None else {"risk": risk}))
+    eot = EOT(Compose([Brightness(0.8)]), draws, views=4, **({} if risk is None else {"risk": risk}))
 
     class Heard(Itself):
         def __call__(self, features, anchor):
@@ -204,7 +204,7 @@ def test_one_delta_for_all_goes_by_the_mean():
 def test_stays_in_the_set_and_ends_no_worse_than_it_began(perturbation):
     images, anchor = torch.rand(3, 3, 8, 8, dtype=double), torch.randn(3, 4, dtype=double)
     net = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.Tanh(), nn.Linear(16, 4)).double().eval()
-    parts = {"encoder": net, "objective": Toward(), "perturbation": perturbation, "eot": EOT(n=1)}
+    parts = {"encoder": net, "objective": Toward(), "perturbation": perturbation, "eot": EOT(views=1)}
     steps = list(attack(images, anchor, optimiser=APGD(), steps=40, **parts))
     for step in steps:
         assert (perturbation.norm(step.delta) <= perturbation.eps * (1 + 1e-12)).all()

@@ -247,7 +247,7 @@ def test_finds_the_optimum_of_a_linear_loss(kind, optimiser, random_start):
     else:
         images = 0.35 + 0.3 * images
         best = -0.3 * c / torch.linalg.vector_norm(c, dim=(1, 2, 3), keepdim=True)
-    parts = {"encoder": torch.nn.Identity().eval(), "objective": Inner(), "eot": EOT(n=1)}
+    parts = {"encoder": torch.nn.Identity().eval(), "objective": Inner(), "eot": EOT(views=1)}
     perturbation = kind(0.1 if kind is Linf else 0.3, random_start)
     *_, last = attack(images, c, perturbation=perturbation, optimiser=optimiser, steps=200, **parts)
     ratio = (c * last.delta).sum((1, 2, 3)) / (c * best).sum((1, 2, 3))

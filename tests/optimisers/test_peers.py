@@ -34,7 +34,7 @@ class Case:
         self.levels = levels
 
     def ours(self, perturbation):
-        parts = {"encoder": self.net, "objective": Untargeted(), "perturbation": perturbation, "eot": EOT(n=1)}
+        parts = {"encoder": self.net, "objective": Untargeted(), "perturbation": perturbation, "eot": EOT(views=1)}
         optimiser = PGD(rel_step_size=0.25, momentum=0.0, schedule="constant")
         *_, last = attack(self.images, self.onehot, optimiser=optimiser, steps=STEPS, **parts)
         return self.images + last.delta

@@ -56,7 +56,7 @@ def ours(net, images, labels, norm, steps, start):
         def start(self, images, generator):
             return start - images
 
-    parts = {"encoder": net, "objective": Untargeted(), "perturbation": Started(EPS[norm]), "eot": EOT(n=1)}
+    parts = {"encoder": net, "objective": Untargeted(), "perturbation": Started(EPS[norm]), "eot": EOT(views=1)}
     *_, last = attack(images, labels, optimiser=APGD(), steps=steps + 1, **parts)
     return images + last.delta
 

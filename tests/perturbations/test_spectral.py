@@ -88,7 +88,12 @@ class Net(nn.Module):
 def run(perturbation, steps=20, optimiser=None, eot=None, net=None):
     images = torch.randint(0, 256, (3, 3, 32, 32), generator=seed()).to(double) / 255
     images[0, :, :10], images[1, :, 20:] = 0, 1
-    parts = {"encoder": net or Net(), "objective": Toward(), "eot": eot or EOT(n=1), "optimiser": optimiser or PGD()}
+    parts = {
+        "encoder": net or Net(),
+        "objective": Toward(),
+        "eot": eot or EOT(views=1),
+        "optimiser": optimiser or PGD(),
+    }
     return images, [*attack(images, random(3, 6), perturbation=perturbation, steps=steps, **parts)]
 
 
@@ -168,7 +173,7 @@ def test_ti_is_that_of_torchattacks(decay):
     images = torch.randint(0, 256, (8, 3, 32, 32), generator=seed()).float() / 255
     labels = torch.randint(0, 6, (8,), generator=seed())
     theirs = module.TIFGSM(net, 8 / 255, 2 / 255, 10, decay, diversity_prob=0.0)(images, labels)
-    parts = {"encoder": net, "objective": Untargeted(), "eot": EOT(n=1), "steps": 10}
+    parts = {"encoder": net, "objective": Untargeted(), "eot": EOT(views=1), "steps": 10}
     optimiser = PGD(0.25, momentum=0.9999999 if decay else 0.0, schedule="constant")
     perturbation = Smoothed(Linf(8 / 255, random_start=False), 7 / 3)
     *_, last = attack(images, F.one_hot(labels, 6).float(), optimiser=optimiser, perturbation=perturbation, **parts)

@@ -37,7 +37,7 @@ def net():
 
 def run(net, perturbation, optimiser=None, steps=8, **parts):
     anchor = torch.randn(3, 6, generator=seed(4), dtype=double)
-    setup = {"encoder": net, "objective": Toward(), "eot": EOT(Compose([Affine(degrees=20)]), n=4)} | parts
+    setup = {"encoder": net, "objective": Toward(), "eot": EOT(Compose([Affine(degrees=20)]), views=4)} | parts
     return [
         *attack(pictures(), anchor, perturbation=perturbation, optimiser=optimiser or PGD(), steps=steps, **setup)
     ]
@@ -94,7 +94,7 @@ def test_a_region_that_no_view_shows_is_reported(net):
     corner = torch.zeros(1, 1, *SIZE)
     corner[..., -1, -1] = 1  # the convolution's stride never reaches it
     with pytest.raises(ValueError, match="exactly zero"):
-        run(net, Masked(Linf(0.1), corner), eot=EOT(n=1))
+        run(net, Masked(Linf(0.1), corner), eot=EOT(views=1))
 
 
 @every_ball

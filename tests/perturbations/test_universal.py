@@ -147,7 +147,7 @@ def test_quantised_universal_pictures_are_files_within_eps(name, factor, value):
 
 
 def test_images_that_share_a_delta_are_seen_from_views_of_their_own():
-    eot, images = EOT(Compose([Affine(degrees=30)]), n=2), pictures(dtype=double)
+    eot, images = EOT(Compose([Affine(degrees=30)]), views=2), pictures(dtype=double)
     step, after = (eot.points(0, index, images, pictures=4) for index in (3, 4))
     assert step.shape == (4, 2, 5)
     assert len(torch.cat([step, after]).flatten(0, 1).unique(dim=0)) == 16

@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 
 from attacks.eot.adaptive import Views
 from attacks.eot.estimate import Estimate
-from attacks.runtime.values import FORMAT, HEADER, read, stored, write
+from attacks.runtime.stored import stored
+from attacks.runtime.values import FORMAT, HEADER, read, write
 
 
 def round_trip(tmp_path, value):

@@ -129,7 +129,7 @@ CASES = [
     ),
     ("show_views", ["--transforms", "missing.yaml"], empty, "missing.yaml"),
     ("replay_view", ["none"], empty, "none"),
-    ("replay_view", ["run"], empty, "no view of this run"),
+    ("replay_view", ["run"], empty, "met no view that is not finite"),
     ("replay_view", ["run"], strange, "fault.safetensors"),
     ("replay_view", ["run"], piped, "fault.safetensors"),
     ("replay_view", ["run", *VIEW], empty, "manifest.json"),

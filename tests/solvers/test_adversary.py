@@ -24,7 +24,11 @@ def problem():
     images = torch.rand(3, 3, 12, 14, dtype=double)
     net(images)
     parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD()}
-    return images, torch.randn(3, 6, dtype=double), parts | {"eot": EOT(SEEN, n=2, chunk=5), "steps": 12, "seed": 5}
+    return (
+        images,
+        torch.randn(3, 6, dtype=double),
+        parts | {"eot": EOT(SEEN, views=2, chunk=5), "steps": 12, "seed": 5},
+    )
 
 
 @every_set
@@ -36,7 +40,7 @@ def test_without_refinement_it_is_the_attack_on_the_tail(problem, perturbation):
         images, anchor = images[:1], anchor[:1]
     parts |= {"perturbation": perturbation}
     found = list(attack(images, anchor, adversary=Adversary(8), **parts))
-    wanted = list(attack(images, anchor, **parts | {"eot": EOT(SEEN, n=8, risk=CVaR(1 / 4))}))
+    wanted = list(attack(images, anchor, **parts | {"eot": EOT(SEEN, views=8, risk=CVaR(1 / 4))}))
     for a, b in zip(found, wanted, strict=True):
         torch.testing.assert_close(a.delta, b.delta, rtol=0, atol=1e-9)
         torch.testing.assert_close(a.estimate.value, b.estimate.value, rtol=0, atol=1e-9)
@@ -102,7 +106,7 @@ def test_it_does_not_go_with_adaptive_views(problem):
 def test_it_does_not_go_with_another_risk(problem):
     images, anchor, parts = problem
     with pytest.raises(ValueError, match=r"CVaR weighs views.*use the risk Mean"):
-        next(attack(images, anchor, adversary=Adversary(4), **parts | {"eot": EOT(SEEN, n=2, risk=CVaR(0.5))}))
+        next(attack(images, anchor, adversary=Adversary(4), **parts | {"eot": EOT(SEEN, views=2, risk=CVaR(0.5))}))
 
 
 def test_with_a_paired_objective_the_adversary_follows_the_slope_of_both_views(problem):

@@ -66,7 +66,7 @@ def setup(**parts):
 @pytest.mark.slow
 @pytest.mark.parametrize("random_start", [False, True])
 @pytest.mark.parametrize("optimiser", [PGD(), PGD(0.25, 0.0, "constant")], ids=["default", "plain"])
-@pytest.mark.parametrize("eot", [EOT(n=2), EOT(VIEWS, Fixed(), n=8, chunk=5)], ids=["identity", "views"])
+@pytest.mark.parametrize("eot", [EOT(views=2), EOT(VIEWS, Fixed(), views=8, chunk=5)], ids=["identity", "views"])
 @pytest.mark.parametrize("kind", [Linf, L2])
 def test_finds_the_optimum_of_a_linear_loss(kind, eot, optimiser, random_start):
     # mean over views of <anchor, W^T (A_u (x + d) + b_u)> is <c, d> + const: c is its gradient, wherever d is.
@@ -111,7 +111,7 @@ def test_a_picture_does_not_feel_its_neighbours(perturbation, optimiser):
 @every_set
 def test_steps_are_counted_and_feasible(perturbation):
     images, anchor = pictures()
-    steps = list(attack(images, anchor, **setup(perturbation=perturbation, eot=EOT(VIEWS, n=5), steps=4)))
+    steps = list(attack(images, anchor, **setup(perturbation=perturbation, eot=EOT(VIEWS, views=5), steps=4)))
     assert [step.index for step in steps] == [0, 1, 2, 3]
     assert [step.evals for step in steps] == [15, 30, 45, 60]
     for step in steps:
@@ -126,13 +126,13 @@ def test_encoder_passes_are_those_that_are_counted():
         rows.append(len(pixels))
         return encoder(pixels)
 
-    for step in attack(images, anchor, **setup(encoder=counted, eot=EOT(VIEWS, n=5, chunk=4))):
+    for step in attack(images, anchor, **setup(encoder=counted, eot=EOT(VIEWS, views=5, chunk=4))):
         assert sum(rows) == step.evals
         assert max(rows) <= 4
 
 
 def test_an_estimate_belongs_to_the_delta_before_its_step():
-    encoder, (images, anchor), eot = Linear(bend=True), pictures(), EOT(VIEWS, Fixed(), n=4)
+    encoder, (images, anchor), eot = Linear(bend=True), pictures(), EOT(VIEWS, Fixed(), views=4)
     delta, u = torch.zeros_like(images), eot.points(0, 0, images)
     for step in attack(images, anchor, **setup(encoder=encoder, eot=eot)):
         losses = Dot()(encoder(view(VIEWS, scene_of(images + delta), u)), anchor.repeat_interleave(4, 0))
@@ -147,7 +147,7 @@ def test_every_step_has_views_of_its_own():
         seen.append(pixels.detach())
         return pixels.flatten(1) @ torch.ones(504, 6, dtype=double)
 
-    list(attack(*pictures(), **setup(encoder=noted, eot=EOT(VIEWS, n=1), optimiser=PGD(1e-12), steps=4)))
+    list(attack(*pictures(), **setup(encoder=noted, eot=EOT(VIEWS, views=1), optimiser=PGD(1e-12), steps=4)))
     assert all((a - b).abs().max() > 0.01 for i, a in enumerate(seen) for b in seen[:i])
 
 
@@ -243,4 +243,4 @@ def test_values_that_are_not_finite_are_named_with_step_and_picture(when, bad):
         return good(pixels) + spoil
 
     with pytest.raises(FloatingPointError, match=rf"step {when}: .*\[1\]"):
-        list(attack(images, anchor, **setup(encoder=breaks, eot=EOT(n=1))))
+        list(attack(images, anchor, **setup(encoder=breaks, eot=EOT(views=1))))

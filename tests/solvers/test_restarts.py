@@ -25,7 +25,7 @@ def problem():
     images = torch.rand(4, 3, 12, 14)
     net(images)
     parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "seed": 5, "steps": 10}
-    return images, torch.randn(4, 6), parts | {"optimiser": PGD(), "eot": EOT(SEEN, Uniform(), n=2, chunk=64)}
+    return images, torch.randn(4, 6), parts | {"optimiser": PGD(), "eot": EOT(SEEN, Uniform(), views=2, chunk=64)}
 
 
 def seeds(parts, restarts):
@@ -160,7 +160,7 @@ def test_a_perturbation_may_hold_something_of_each_picture(problem):
             object.__setattr__(part, "mask", self.mask[rows])
             return part
 
-    parts |= {"perturbation": Own(0.1), "eot": EOT(n=1)}
+    parts |= {"perturbation": Own(0.1), "eot": EOT(views=1)}
     first = solve(images, anchor, **parts).loss
     stop = float(first.sort().values[1:3].mean())
     best = solve(images, anchor, restarts=3, stop=stop, **parts)

@@ -34,7 +34,11 @@ def problem():
     images = torch.rand(3, 3, 12, 14, dtype=double)
     net(images)
     parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "optimiser": Square()}
-    return images, torch.randn(3, 6, dtype=double), parts | {"eot": EOT(SEEN, n=4, chunk=3), "steps": 30, "seed": 5}
+    return (
+        images,
+        torch.randn(3, 6, dtype=double),
+        parts | {"eot": EOT(SEEN, views=4, chunk=3), "steps": 30, "seed": 5},
+    )
 
 
 def on_its_views(images, anchor, parts, delta):
@@ -83,7 +87,7 @@ def test_comes_near_the_optimum_of_a_linear_loss(kind, share):
     norm = anchor.abs().sum() if kind is Linf else anchor.norm()
     reached = []
     for seed in range(2):
-        parts = {"encoder": lambda pixels: pixels, "objective": Dot(), "optimiser": Square(), "eot": EOT(n=1)}
+        parts = {"encoder": lambda pixels: pixels, "objective": Dot(), "optimiser": Square(), "eot": EOT(views=1)}
         *_, last = search(images, anchor, perturbation=perturbation, steps=600, seed=seed, **parts)
         reached.append(-float((anchor * last.delta).sum() / (0.1 * norm)))
     assert share <= min(reached) <= max(reached) <= 1 + 1e-9
@@ -217,7 +221,7 @@ def test_in_the_linf_ball_a_proposal_is_the_papers():
             return torch.full((len(features),), -float(next(falling)), dtype=double)
 
     parts = {"encoder": lambda x: x.flatten(1), "objective": Falling(), "perturbation": Linf(0.1)}
-    steps = list(search(images, torch.zeros(2, 1), optimiser=Square(), eot=EOT(n=1), steps=60, **parts))
+    steps = list(search(images, torch.zeros(2, 1), optimiser=Square(), eot=EOT(views=1), steps=60, **parts))
     first, changes = steps[0].delta, 0
     torch.testing.assert_close(first, first[:, :, :1].expand_as(first), rtol=0, atol=1e-12)  # stripes
     for before, after in itertools.pairwise(steps):
@@ -236,7 +240,7 @@ def test_a_delta_that_all_share_is_judged_by_the_mean():
     images = torch.full((2, 3, 8, 8), 0.5, dtype=double)
     anchor = torch.ones(2, 192, dtype=double) * torch.tensor([[3.0], [-1.0]])
     parts = {"encoder": lambda x: x.flatten(1), "objective": Dot(), "perturbation": SETS["universal"]}
-    steps = list(search(images, anchor, optimiser=Square(), eot=EOT(n=1), steps=200, **parts))
+    steps = list(search(images, anchor, optimiser=Square(), eot=EOT(views=1), steps=200, **parts))
     values = torch.stack([step.estimate.value for step in steps])
     assert (values.mean(1).diff() <= 1e-12).all()
     assert values[-1, 1] > values[0, 1]
@@ -280,7 +284,7 @@ def test_no_weaker_than_torchattacks_at_equal_queries(kind, name, eps):
     ours, theirs, passes = [], [], []
     net.register_forward_hook(lambda _, given, __: passes.append(len(given[0])))
     for seed in range(3):
-        parts = {"encoder": net, "objective": Untargeted(), "optimiser": Square(), "eot": EOT(n=1)}
+        parts = {"encoder": net, "objective": Untargeted(), "optimiser": Square(), "eot": EOT(views=1)}
         *_, last = search(images, labels, perturbation=kind(eps), steps=queries, seed=seed, **parts)
         ours.append(entropy(images + last.delta))
         torch.manual_seed(seed)

@@ -21,7 +21,7 @@ def problem():
     images = torch.rand(2, 3, 12, 14)
     net(images)
     parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "seed": 5, "steps": 30}
-    parts |= {"optimiser": PGD(1.0, 0.0, "constant"), "eot": EOT(SEEN, Uniform(), n=1)}
+    parts |= {"optimiser": PGD(1.0, 0.0, "constant"), "eot": EOT(SEEN, Uniform(), views=1)}
     return images, torch.randn(2, 6), parts
 
 
@@ -44,7 +44,7 @@ def test_best_is_never_worse_than_the_last_iterate(problem):
 @pytest.mark.parametrize("transforms", [SEEN, IDENTITY], ids=["views", "identity"])
 def test_best_is_the_best_of_the_looks_picture_by_picture(problem, transforms):
     images, anchor, parts = problem
-    parts["eot"] = EOT(transforms, n=1)
+    parts["eot"] = EOT(transforms, views=1)
     every = parts["steps"] // COMPARISONS
     looks = [step.delta for step in attack(images, anchor, **parts) if (step.index + 1) % every == 0]
     scores = torch.stack([losses(images, anchor, parts, delta, transforms) for delta in looks])

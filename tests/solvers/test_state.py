@@ -33,7 +33,7 @@ RUNS = {
     "adaptive": {"adaptive": Adaptive(0.99, 1), "budget": 60},
     "budgets": {"budget": torch.tensor([6, 14])},
     "adversary": {"adversary": Adversary(4, 1)},
-    "risk": {"eot": EOT(SEEN, Uniform(), n=2, chunk=64, risk=CVaR(0.5))},
+    "risk": {"eot": EOT(SEEN, Uniform(), views=2, chunk=64, risk=CVaR(0.5))},
     "stop": {"stop": -0.15},
     "restarts": {"restarts": 3},
     "restarts with stop": {"restarts": 3, "stop": -0.15},
@@ -46,7 +46,7 @@ def problem():
     net, images = small(), smooth()
     parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD(), "seed": 5}
     anchor = torch.randn(2, 12, generator=torch.Generator().manual_seed(2))
-    return images, anchor, parts | {"eot": EOT(SEEN, Uniform(), n=2, chunk=64), "steps": STEPS}
+    return images, anchor, parts | {"eot": EOT(SEEN, Uniform(), views=2, chunk=64), "steps": STEPS}
 
 
 def facts(step, best):

@@ -27,7 +27,13 @@ def known():
 
 
 def setup(**changes):
-    parts = {"encoder": load_encoder(), "perturbation": Linf(4 / 255), "eot": EOT(VIEWS, n=2), "steps": 4, "seed": 1}
+    parts = {
+        "encoder": load_encoder(),
+        "perturbation": Linf(4 / 255),
+        "eot": EOT(VIEWS, views=2),
+        "steps": 4,
+        "seed": 1,
+    }
     return parts | {"objective": None, "optimiser": None} | changes
 
 

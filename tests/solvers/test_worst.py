@@ -117,7 +117,7 @@ def test_processes_share_the_work_and_find_the_same(setting, size):
 
     def both(world):
         problem = Problem(images, anchor, parts["encoder"], Toward(), Linf(0.1))
-        eot, delta = EOT(SEEN, n=1, chunk=4), torch.zeros_like(images)
+        eot, delta = EOT(SEEN, views=1, chunk=4), torch.zeros_like(images)
         u = Adversary(5, 2).views(problem, delta, eot, 1, seed=1, step=2, world=world)
         return *worst_views(images, anchor, k=8, refine_steps=3, keep=2, world=world, **parts), u
 
@@ -176,7 +176,7 @@ def test_a_pipeline_without_coordinates_has_one_view(setting, refine_steps):
     assert found.u.shape == (3, 2, 0)
 
     problem, delta = Problem(images, anchor, parts["encoder"], Toward(), Linf(0.1)), torch.zeros_like(images)
-    u = Adversary(4, refine_steps).views(problem, delta, EOT(Compose(), n=2), 2, seed=1, step=2)
+    u = Adversary(4, refine_steps).views(problem, delta, EOT(Compose(), views=2), 2, seed=1, step=2)
     assert u.shape == (3, 2, 0)
 
 
@@ -212,14 +212,14 @@ def inner(setting):
 @pytest.mark.parametrize("n", [1, 4])
 def test_the_adversarys_gradient_is_that_of_the_tail(inner, n):
     problem, delta, _ = inner
-    eot = EOT(SEEN, n=n, chunk=7)
-    u = Adversary(k=16).views(problem, delta, eot, n, seed=1, step=2)
+    eot = EOT(SEEN, views=n, chunk=7)
+    u = Adversary(16).views(problem, delta, eot, n, seed=1, step=2)
     assert u.shape == (3, n, SEEN.dims)
     random = eot.draws(16, SEEN.dims, seed=1, step=2).double()
     found = eot.estimate(problem, delta, u)
-    tail = Adversary(k=16).risk(n)
+    tail = Adversary(16).risk(n)
     assert tail == CVaR(n / 16)
-    wanted = EOT(SEEN, n=16, risk=tail).estimate(problem, delta, random)
+    wanted = EOT(SEEN, views=16, risk=tail).estimate(problem, delta, random)
     torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-10, atol=1e-14)
     torch.testing.assert_close(found.value, wanted.value, rtol=1e-10, atol=1e-14)
 
@@ -228,7 +228,7 @@ def test_the_adversarys_gradient_is_that_of_the_tail(inner, n):
 @pytest.mark.parametrize("n", [1, 4])
 def test_the_adversarys_passes_are_those_that_it_counts(inner, refine_steps, n):
     problem, delta, passes = inner
-    adversary, eot = Adversary(8, refine_steps), EOT(SEEN, n=n)
+    adversary, eot = Adversary(8, refine_steps), EOT(SEEN, views=n)
     u = adversary.views(problem, delta, eot, n, seed=1, step=2)
     assert sum(passes) == 3 * adversary.cost(n)
     random = Adversary(8).views(problem, delta, eot, n, seed=1, step=2)
@@ -237,11 +237,13 @@ def test_the_adversarys_passes_are_those_that_it_counts(inner, refine_steps, n):
     assert refine_steps == 0 or (losses > rough).any()
 
 
-@pytest.mark.parametrize(("arguments", "message"), [((0,), "`k`"), ((2.0,), "`k`"), ((4, -1), "`refine_steps`")])
+@pytest.mark.parametrize(
+    ("arguments", "message"), [((0,), "`adversary`"), ((2.0,), "`adversary`"), ((4, -1), "`refine`")]
+)
 def test_an_adversarys_counts_must_be_whole(arguments, message):
     with pytest.raises(ValueError, match=f"{message} must be a whole number"):
         Adversary(*arguments)
-    with pytest.raises(ValueError, match="`k` must be at least the number of views of a step, 8; got 4"):
+    with pytest.raises(ValueError, match="`adversary` must be at least the number of views of a step, 8; got 4"):
         Adversary(4).cost(8)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from attacks.encoders.engine.decision import Decision
 from attacks.encoders.engine.precision import SCALE, LossScale
-from attacks.encoders.tree import Tree, mapped
+from attacks.encoders.tree import Tree, mapped, optional
 from attacks.runtime.distributed import World
 
 Encoder = Callable[..., Tree]  # (N,3,H,W) in [0,1] -> (N,D), or several of them
@@ -74,7 +74,7 @@ def prepared(encoder: object) -> Prepared | None:
     while not isinstance(encoder, Prepared):
         if encoder is None or isinstance(encoder, nn.Module):
             return None
-        around = getattr(encoder, "encoder", getattr(encoder, "__wrapped__", None))
+        around = optional(encoder, "encoder") or optional(encoder, "__wrapped__")
         encoder = encoder.func if isinstance(encoder, partial) else around
     return encoder
 

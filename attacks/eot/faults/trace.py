@@ -19,7 +19,7 @@ from torch import Tensor
 from attacks.encoders.engine import Overflow
 from attacks.encoders.randomness import EncoderDraws, drawn
 from attacks.encoders.tree import Encoder, Tree, leaves, mapped
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from transforms import Compose, Scene
 
 PICTURE, ENCODER, OBJECTIVE = "picture", "encoder", "objective"

@@ -21,7 +21,7 @@ from attacks.evaluation.explain.maps import CAM, GRADIENT, RANDOM, Maps
 from attacks.evaluation.explain.saliency import CountedEncoder, saliency
 from attacks.evaluation.explain.spectrum import frequencies, radial, ring_count, shares
 from attacks.evaluation.intervals import interval
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from transforms import stream
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attacks.encoders.layers import OUTPUT, Visit, named_layers, unwrapped, visits
 from attacks.encoders.preprocess import Preprocess
+from attacks.encoders.tree import optional
 from attacks.evaluation.explain.saliency import CountedEncoder
 
 Size = tuple[int, int]
@@ -79,7 +80,7 @@ def places(answer: Tensor, frame: Size) -> Tensor:
 
 def on_picture(cam: Tensor, encoder: nn.Module, size: Size) -> Tensor:
     """A Grad-CAM (N,h,w) resized to pictures of `size`; 0 outside the encoder's crop."""
-    spec = getattr(unwrapped(encoder), "preprocess", None)
+    spec = optional(unwrapped(encoder), "preprocess")
     resized = spec.resized(*size) if isinstance(spec, Preprocess) else size
     axes, inside = [], []
     for has, long, wants in zip(size, resized, frame_of(encoder, size), strict=True):
@@ -97,7 +98,7 @@ def on_picture(cam: Tensor, encoder: nn.Module, size: Size) -> Tensor:
 
 def frame_of(encoder: nn.Module, size: Size) -> Size:
     """(height, width) of the network's own input, for pictures of `size`."""
-    spec = getattr(unwrapped(encoder), "preprocess", None)
+    spec = optional(unwrapped(encoder), "preprocess")
     return (spec.crop or spec.resized(*size)) if isinstance(spec, Preprocess) else size
 
 

@@ -12,7 +12,7 @@ from attacks.encoders.randomness import drawn
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
 from attacks.evaluation.explain.saliency import CountedEncoder, saliency
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 from transforms import scene_of
 from transforms.auditing.coverage import covered, effective, together
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from attacks.evaluation.explain.deletion import area
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 
 #: The orders of deletion: by Grad-CAM, by the input gradient, and by chance.
 CAM, GRADIENT, RANDOM = "gradcam", "gradient", "random"

@@ -80,7 +80,7 @@ def examine(
         adaptive=None,
     )
     test = short_attack(replace(problem, encoder=tally.of(problem.encoder)), short, tally)
-    checks = [*_checks(test, module, options.eot.n), plateau(trace)]
+    checks = [*_checks(test, module, options.eot.views), plateau(trace)]
     checks = [*checks, masking(checks)]
     cost = {"forward": float(tally.forward), "backward": float(tally.backward)}
     return Sanity(tuple(checks), {**cost, "seconds": time.perf_counter() - began})
@@ -105,7 +105,7 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
         halted = [skipped(name, "the attack does not run") for name in COMPARED + FOLLOWED]
         return [ruled(LOWERS, False, str(error)), *halted, first]
     gain = mean(clean) - mean(main.losses)
-    checks = [lowers(clean, main.losses, test.options.steps, test.options.eot.n)]
+    checks = [lowers(clean, main.losses, test.options.steps, test.options.eot.views)]
     checks.append(guarded("active test", lambda: active(test, mean(clean), gain)))
     checks += radii(test, main, clean, gain)
     checks.append(guarded("one step", lambda: one_step(test, main, gain)))
@@ -123,4 +123,4 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
 def _short(eot: EOT, views: int) -> EOT:
     """Fewer views, in a number that the risk accepts."""
     multiple = eot.risk.multiple
-    return replace(eot, n=min(eot.n, max(multiple, views // multiple * multiple)))
+    return replace(eot, views=min(eot.views, max(multiple, views // multiple * multiple)))

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from attacks.runtime.values import stored
+from attacks.runtime.stored import stored
 
 Verdict = Literal["passed", "failed", "skipped"]
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from attacks.data.gallery import Gallery, Pictures
+from attacks.data.gallery import Gallery
 from attacks.encoders.randomness import randomised
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
-from attacks.eot.protocols import Optimiser, Penalty, Perturbation, Proposer
+from attacks.eot.protocols import Optimiser, Penalty, Proposer
 from attacks.evaluation.classes import Classes, classified
 from attacks.experiment.build.data import data, targeted
 from attacks.experiment.build.encoder import subject
@@ -23,31 +23,11 @@ from attacks.experiment.build.perturbation import perturb
 from attacks.experiment.build.pipeline import pipeline
 from attacks.experiment.build.printer import laid
 from attacks.experiment.build.registry import named
+from attacks.experiment.parts import Parts
 from attacks.runtime.distributed import local_rank
 from attacks.schema import groups
 from attacks.schema.patch import NonPrintabilityConfig
 from attacks.schema.run import Run
-from transforms import Compose, Draws
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Everything an experiment is made of. `queries` are attacked, `gallery` is what a view can be taken for, and
-    `truth` (N,) is each query's row there; `goal` (N,) is the row that the attacker wants, or None (any other)."""
-
-    encoder: nn.Module
-    perturbation: Perturbation
-    optimiser: Optimiser | Proposer
-    penalty: Penalty | None
-    transforms: Compose
-    draws: Draws
-    risk: risk.Risk
-    adaptive: Adaptive | None
-    queries: Pictures
-    gallery: Gallery | Classes
-    truth: Tensor
-    goal: Tensor | None
-    device: torch.device
 
 
 def build(run: Run, module: nn.Module | None = None) -> Parts:

@@ -29,9 +29,7 @@ def patch(node: PatchConfig, images: Tensor, placements: Placements | None = Non
     size = made_size(node)
     place = anywhere(node)
     if place is not None and placements is not None:
-        raise ValueError(
-            "`perturbation.place` lays the patch anywhere, and the scenes have placements for it: drop one"
-        )
+        raise ValueError("`perturbation.place` lays the patch anywhere, and the scenes have places for it: drop one")
     where: Any = placements if placements is not None else _corners(node.quad)
     if place is not None:
         where = place.quad((images.shape[2], images.shape[3]))

@@ -11,6 +11,7 @@ from attacks.encoders.loading import FAMILIES, Defended, Stochastic, load_encode
 from attacks.encoders.request import Request
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
+from attacks.eot.estimator import EOT
 from attacks.experiment.build.data import targeted
 from attacks.experiment.build.make import make
 from attacks.experiment.build.objective import anchored, mixed, weighted
@@ -29,6 +30,7 @@ from attacks.optimisers.wiener import Wiener
 from attacks.perturbations.patch.patch import Patch
 from attacks.runtime.tracking.adapters import MLflow, TensorBoard, WandB
 from attacks.schema import groups
+from attacks.solvers.worst import Adversary
 from transforms import Antithetic, Compose, Fixed, Grid, Latin, Sobol, Uniform
 
 Part = Callable[..., Any]
@@ -36,7 +38,7 @@ _ENCODER = (featured, ("stochastic", Stochastic))
 #: Group -> choice -> what takes its keys: a class or function with arguments of the same names, or a key and what it
 #: switches on or hands its value to. A schema stands for itself where the run reads its keys.
 PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
-    "attack": {"single": (Adaptive, groups.SingleConfig), "suite": (groups.SuiteConfig,)},
+    "attack": {"single": (EOT, Adaptive, Adversary, groups.SingleConfig), "suite": (groups.SuiteConfig,)},
     "encoder": {
         **dict.fromkeys(FAMILIES, (Request, *_ENCODER)),
         **dict.fromkeys(("pocket", "phash"), (load_encoder, *_ENCODER)),

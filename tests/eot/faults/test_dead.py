@@ -37,7 +37,7 @@ def test_a_member_without_a_gradient_is_not_lost_among_the_others(images, combin
 def test_a_tail_is_not_taken_of_each_member_by_itself(images):
     both = Ensemble([Small(0), Small(1)])
     with pytest.raises(ValueError, match="CVaR weighs views"):
-        eot = EOT(VIEWS, n=4, risk=CVaR(0.5))
+        eot = EOT(VIEWS, views=4, risk=CVaR(0.5))
         final(images, both(images), encoder=both, objective=Members(Away(), "gradients"), eot=eot)
 
 

@@ -40,7 +40,7 @@ def test_the_stage_the_step_the_view_and_its_values_are_named(slope, where, pert
 
 def test_the_view_is_the_one_that_the_attack_drew():
     found = failing(stages=[Turn()], n=4).fault
-    eot = EOT(Compose([Turn()]), n=4)
+    eot = EOT(Compose([Turn()]), views=4)
     points = eot.points(stream(3, "attack"), found.step, pictures())
     assert torch.equal(points[found.view], found.u[0])
     assert found.shown.shape == (1, *pictures().shape[1:]) and found.shown.isnan().all()

@@ -51,7 +51,7 @@ def verdict(images, optimiser, perturbation, encoder=None, objective=None, trans
     """Of the active test, as the battery asks it."""
     encoder = encoder or net()
     setup = {"encoder": encoder, "objective": objective or Away(), "perturbation": perturbation}
-    setup |= {"optimiser": optimiser, "eot": EOT(transforms, n=4), "steps": steps}
+    setup |= {"optimiser": optimiser, "eot": EOT(transforms, views=4), "steps": steps}
     test = trial(images, encoder(images), setup, Tally())
     clean = test.untouched()
     quick = test.run(optimiser=PGD(), steps=5)

@@ -23,7 +23,7 @@ SEEN = Compose([Affine(degrees=20, scale=(0.8, 1.2), translate=0.1), Brightness(
 def parts(**changes):
     encoder = small()
     result = {"encoder": encoder, "objective": Away(), "perturbation": Linf(0.1), "optimiser": PGD()}
-    return result | {"eot": EOT(SEEN, n=4), "steps": 12} | changes
+    return result | {"eot": EOT(SEEN, views=4), "steps": 12} | changes
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_trial_is_the_attack(images):
 @pytest.mark.parametrize("perturbation", SETS, ids=ids)
 def test_a_trial_keeps_the_best_of_its_candidates(perturbation, images):
     # Steps so long that the last iterate is seldom the best.
-    setup = parts(perturbation=perturbation, optimiser=PGD(2.0, 0.0, "constant"), eot=EOT(SEEN, n=1))
+    setup = parts(perturbation=perturbation, optimiser=PGD(2.0, 0.0, "constant"), eot=EOT(SEEN, views=1))
     anchor = setup["encoder"](images)
     test = trial(images, anchor, setup, Tally())
     *_, last = attack(images, anchor, **setup)
@@ -113,7 +113,7 @@ def test_a_right_attack_passes(perturbation, images):
 
 
 def test_a_single_view_is_enough_to_be_examined(images):
-    setup = parts(perturbation=L2(1.0), eot=EOT(Compose(), n=1), steps=20)
+    setup = parts(perturbation=L2(1.0), eot=EOT(Compose(), views=1), steps=20)
     sanity = examine(images, setup["encoder"](images), **setup)
     assert not sanity.failed, table(sanity)
     assert [check.name for check in sanity.checks if check.verdict == "skipped"] == ["gradient noise", "plateau"]
@@ -130,7 +130,7 @@ def test_short_steps_are_right_in_a_long_run(images):
 
 @pytest.mark.slow
 def test_a_targeted_attack_passes_and_a_tail_gets_its_views(images):
-    setup = parts(objective=Toward(), eot=EOT(SEEN, n=6, risk=WorstOf(3)), steps=20)
+    setup = parts(objective=Toward(), eot=EOT(SEEN, views=6, risk=WorstOf(3)), steps=20)
     sanity = examine(images, torch.randn(2, 12), views=4, **setup)
     assert not sanity.failed, table(sanity)
     assert "of 3 views" in sanity.checks[0].message

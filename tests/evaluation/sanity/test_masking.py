@@ -115,7 +115,7 @@ def pictures():
 
 def setup(encoder, seed=0, **changes):
     result = {"encoder": encoder, "objective": Away(), "perturbation": Linf(8 / 255), "optimiser": Wiener()}
-    return result | {"eot": EOT(CAMERA, n=8), "seed": seed} | changes
+    return result | {"eot": EOT(CAMERA, views=8), "seed": seed} | changes
 
 
 def slope_check(encoder, pictures, module, seed):

@@ -127,7 +127,7 @@ def test_pgd_finds_the_optimum_of_a_linear_loss_through_views(shape):
         def __call__(self, n, dims, *, seed, step=0):
             return torch.rand(n, dims, generator=torch.Generator().manual_seed(7))
 
-    eot = EOT(Compose([Affine(degrees=30, scale=(0.7, 1.3)), Perspective(0.2)]), Fixed(), n=4)
+    eot = EOT(Compose([Affine(degrees=30, scale=(0.7, 1.3)), Perspective(0.2)]), Fixed(), views=4)
     leaf, u = texture().requires_grad_(), eot.points(0, 0, images())
     losses = net(view(eot.transforms, patch.scene(images(), leaf), u)) * anchor.repeat_interleave(4, 0)
     (c,) = torch.autograd.grad(losses.sum() / 8, leaf)
@@ -148,7 +148,7 @@ def test_a_patch_is_optimised_through_camera_views():
         anchor = encoder(photos)
     patch = Patch((24, 24), MIDDLE)
     parts = {"encoder": encoder, "objective": Away(), "perturbation": patch, "optimiser": PGD()}
-    best = solve(photos, anchor, eot=EOT(views, n=4), steps=30, **parts)
+    best = solve(photos, anchor, eot=EOT(views, views=4), steps=30, **parts)
     assert best.delta.shape == (1, 3, 24, 24)
     held_out = bank(views, 32, seed=9, purpose="evaluate")
     textures = {

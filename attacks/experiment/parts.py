@@ -1,0 +1,35 @@
+"""The parts of an experiment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attacks.data.gallery import Gallery, Pictures
+from attacks.eot import risk
+from attacks.eot.adaptive import Adaptive
+from attacks.eot.protocols import Optimiser, Penalty, Perturbation, Proposer
+from attacks.evaluation.classes import Classes
+from transforms import Compose, Draws
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything an experiment is made of. `queries` are attacked, `gallery` is what a view can be taken for, and
+    `truth` (N,) is each query's row there; `goal` (N,) is the row that the attacker wants, or None (any other)."""
+
+    encoder: nn.Module
+    perturbation: Perturbation
+    optimiser: Optimiser | Proposer
+    penalty: Penalty | None
+    transforms: Compose
+    draws: Draws
+    risk: risk.Risk
+    adaptive: Adaptive | None
+    queries: Pictures
+    gallery: Gallery | Classes
+    truth: Tensor
+    goal: Tensor | None
+    device: torch.device
