@@ -20,7 +20,7 @@ settings.register_profile("few", derandomize=True, database=None, deadline=None)
 FAILED = DirectoryBasedExampleDatabase(Path(__file__).parents[2] / ".hypothesis" / "examples")
 settings.register_profile("fuzz", print_blob=True, database=FAILED)
 #: The number of cases, as a multiple of the quick suite's.
-every_effort = pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
+every_effort = pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.nightly)])
 
 
 def hold(check, cases, examples, times=1, *, seconds=10, memory=2**30):

@@ -330,12 +330,12 @@ def test_a_preset_whose_defaults_lead_back_to_it_is_refused_in_a_line(tmp_path):
         compose(str(path))
 
 
-@pytest.mark.parametrize("name", [["pgd"], {"a": 1}, 3, True])
-def test_a_name_that_is_no_word_is_refused_by_its_key(name):
+def test_a_name_that_is_no_word_is_refused_by_its_key():
     whole = OmegaConf.create(composed()[0])
-    whole.optimiser.name = name
-    with pytest.raises(ValueError, match=r"`optimiser\.name` must be one of"):
-        schema.validate(whole)
+    for name in (["pgd"], {"a": 1}, 3, True):
+        whole.optimiser.name = name
+        with pytest.raises(ValueError, match=r"`optimiser\.name` must be one of"):
+            schema.validate(whole)
 
 
 ODD_KEY = "a\nb\u2028\x1b[2J"
@@ -359,7 +359,7 @@ def test_what_cannot_be_printed_is_written_out_in_a_refusal(step, tmp_path):
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize("word", [*FLAGS, "+@_global_=tv", "perturbation=[1,2]", "data=[folder]", "config=[1]"])
-def test_words_that_hydra_fails_on_are_refused_before(word):
-    with pytest.raises(ValueError, match=r"must be KEY=VALUE|takes one choice|Key 'resume' not in"):
-        compose("smoke", [word])
+def test_words_that_hydra_fails_on_are_refused_before():
+    for word in (*FLAGS, "+@_global_=tv", "perturbation=[1,2]", "data=[folder]", "config=[1]"):
+        with pytest.raises(ValueError, match=r"must be KEY=VALUE|takes one choice|Key 'resume' not in"):
+            compose("smoke", [word])

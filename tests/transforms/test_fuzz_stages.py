@@ -86,23 +86,9 @@ LEFT_OUT = {"jpeg": {"codec"}, "downscale": {"then_upscale"}}
 LEFT_OUT |= {"one_of": {"stages", "weights"}, "sometimes": {"stage", "p"}}
 #: What a user may write in the place of a number or a range.
 WRONG = [None, True, "", "20", "nan", [], [1], [1, 2, 3], [2, 1], [0.5, -0.5], {}, {"a": 1}, "${seed}"]
-WRONG += [
-    [[1, 2], [3, 4]],
-    -1,
-    0,
-    1e9,
-    -1e9,
-    1e39,
-    1e300,
-    10**400,
-    -1e-9,
-    1e-9,
-    101,
-    0.5,
-    [1e9, 1e39],
-    [-1e300, 1e300],
-]
-WRONG += [[0, 1e9], [1e-300, 1e-300], [-1e9, 1e9], [True, False], ["1", "2"], [None, None], 2**31, 2**63, [1, 2**40]]
+WRONG += [[[1, 2], [3, 4]], -1, 0, 1e9, -1e9, 1e39, 1e300, 10**400, -1e-9, 1e-9, 101, 0.5, [1e9, 1e39]]
+WRONG += [[-1e300, 1e300], [0, 1e9], [1e-300, 1e-300], [-1e9, 1e9], [True, False], ["1", "2"], [None, None]]
+WRONG += [2**31, 2**63, [1, 2**40]]
 
 
 def arguments(name):
@@ -371,33 +357,6 @@ def test_a_stage_that_breaks_a_law_fails_the_check(method, monkeypatch):
     monkeypatch.setitem(STAGES, "gamma", type("Wrong", (Gamma,), wrong))
     with pytest.raises(AssertionError):
         check(case)
-
-
-@pytest.mark.parametrize(
-    ("name", "key", "value"),
-    [
-        ("gaussian_blur", "sigma", [0, 1e9]),  # ran out of memory when called
-        ("defocus", "radius", [0, 101]),
-        ("motion_blur", "length", [1e9, 1e9]),
-        ("downscale", "size", 2**31),
-        ("downscale", "then_upscale", 2**40),
-        ("shading", "grid", 10**6),  # a trillion names
-        ("contrast", "factor", [0, 1e39]),  # NaN: infinite in float32
-        ("channel_gain", "gain", [1e9, 1e39]),
-        ("moire", "period", [1, 1e300]),
-        ("affine", "degrees", 10**400),  # OverflowError
-        ("affine", "translate", [-1e9, 1e9]),
-        ("affine", "degrees", True),  # 1 degree
-        ("crop", "ratio", ["1", "2"]),  # TypeError when called
-        ("cylinder", "distance", ["1", "2"]),  # passed for numbers
-        ("contrast", "factor", [True, True]),
-        ("cutout", "value", True),  # NotImplementedError when called
-        ("resize_pad", "value", True),
-    ],
-)
-def test_a_value_that_fuzzing_found_is_refused_by_its_key_when_made(name, key, value):
-    with pytest.raises(ValueError, match=rf"`{key}` must"):
-        stages({name: {"size": 20, key: value} if name == "downscale" else {key: value}}, "transforms.stages")
 
 
 def test_a_border_value_is_no_truth_value():

@@ -1,7 +1,6 @@
 """Laws of every stage, and what each one means on a photograph."""
 
 import itertools
-import math
 from dataclasses import FrozenInstanceError, fields
 
 import cv2
@@ -10,7 +9,6 @@ import pytest
 import skimage.transform
 import torch
 import torch.nn.functional as F
-from torch.autograd import gradcheck
 
 from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective
 from transforms.compose import Geometry, Homography
@@ -33,9 +31,6 @@ STAGES = {
     ),
     "bicubic": (Compose([Perspective(0.3)], kernel="bicubic"), (-0.3,) * 8, (0.3,) * 8, (80, 120)),
 }
-NEUTRAL = [Affine(), Perspective(0), Brightness(), Contrast(), Downscale(80), Downscale((80, 80))]
-NEUTRAL.append(Compose(NEUTRAL))
-
 every_stage = pytest.mark.parametrize("name", STAGES)
 double = torch.float64
 
@@ -51,42 +46,9 @@ def photos(photo):
 
 
 @every_stage
-def test_size_of_the_views(name, photos):
-    stage, *_, size = STAGES[name]
+def test_values_run_over_the_ranges_and_views_have_their_size(name, photos):
+    stage, low, high, size = STAGES[name]
     assert stage(photos, draw(stage, 3)).shape == (3, 3, *size)
-
-
-@every_stage
-def test_dtype_is_the_images(name, photos):
-    stage = STAGES[name][0]
-    for dtype, u_dtype, bound in (
-        (torch.float32, torch.float32, 1e-4),
-        (torch.float64, torch.float32, 1e-4),
-        (torch.float32, torch.float64, 1e-4),
-        (torch.float16, torch.float32, 1e-2),
-        (torch.bfloat16, torch.float32, 5e-2),
-    ):
-        u = draw(stage, 3, u_dtype)
-        views = stage(photos.to(dtype), u)
-        assert views.dtype == dtype
-        oracle = stage(photos.to(dtype).double(), u.double())
-        torch.testing.assert_close(views.double(), oracle, rtol=0, atol=bound)
-
-
-@pytest.mark.parametrize("stage", NEUTRAL, ids=lambda stage: type(stage).__name__)
-def test_neutral_ranges_are_the_identity(stage, photo):
-    torch.testing.assert_close(stage(photo, draw(stage, 1, double)), photo, rtol=0, atol=1e-12)
-
-
-def test_gradient_of_a_pipeline_in_every_pixel_and_coordinate():
-    stage = Compose([Perspective(0.1), AFFINE, Downscale(3), Brightness(0.1)])
-    images = (0.4 + 0.2 * torch.rand(2, 1, 6, 7, dtype=double)).requires_grad_()  # no value at the clamp
-    assert gradcheck(stage, (images, draw(stage, 2, double).requires_grad_()))
-
-
-@every_stage
-def test_values_run_over_the_ranges(name):
-    stage, low, high, _ = STAGES[name]
     low, high = torch.tensor([low], dtype=double), torch.tensor([high], dtype=double)
     torch.testing.assert_close(stage.values(torch.zeros_like(low)), low)
     torch.testing.assert_close(stage.values(torch.full_like(high, 1 - 2**-24)), high, rtol=0, atol=1e-5)
@@ -100,33 +62,6 @@ def test_is_frozen(name):
     stage = STAGES[name][0]
     with pytest.raises(FrozenInstanceError):
         setattr(stage, fields(stage)[0].name, 1)
-
-
-@pytest.mark.parametrize(
-    ("make", "argument"),
-    [
-        (lambda: Affine(degrees=(10, -10)), "degrees"),
-        (lambda: Affine(degrees=math.nan), "degrees"),
-        (lambda: Affine(degrees=(0, math.inf)), "degrees"),
-        (lambda: Affine(degrees=(1, 2, 3)), "degrees"),
-        (lambda: Affine(degrees="10"), "degrees"),
-        (lambda: Affine(scale=(0, 1)), "scale"),
-        (lambda: Affine(scale=(-1, 1)), "scale"),
-        (lambda: Affine(scale=2), "scale"),
-        (lambda: Affine(shear=90), "shear"),
-        (lambda: Affine(translate=(0.1, 0)), "translate"),
-        (lambda: Perspective(0.5), "jitter"),
-        (lambda: Perspective(-0.1), "jitter"),
-        (lambda: Perspective(math.nan), "jitter"),
-        (lambda: Brightness(1.1), "amount"),
-        (lambda: Brightness((0, -0.1)), "amount"),
-        (lambda: Contrast((-0.1, 1)), "factor"),
-        (lambda: Contrast((1.5, 0.5)), "factor"),
-    ],
-)
-def test_invalid_ranges_are_refused_by_name(make, argument):
-    with pytest.raises(ValueError, match=f"`{argument}`"):
-        make()
 
 
 def at(**values):

@@ -1,7 +1,7 @@
 """Blur stages: the lens out of focus, the camera in motion, and the Gaussian of image processing.
 
 Each view has its own kernel. Its weights are not negative and sum to 1, and beyond the edge the picture repeats its
-last pixel, so nothing darkens and a constant picture stays as it is. The average is over the values as they stand,
+last pixel, so nothing darkens and a constant picture stays as it is. The average is over the stored values,
 gamma included, as image libraries blur; a lens averages light, which shows around highlights.
 
 Lengths are in pixels of the images that the stage receives. At 0 every blur is the identity, reached continuously.
@@ -24,7 +24,7 @@ from transforms.sampling.straight_through import straight_through
 
 #: The widest blur of each kind in pixels. A kernel takes memory with its square or cube: beyond these, gigabytes.
 MOST_SIGMA, MOST_RADIUS, MOST_LENGTH = 250, 100, 1000
-#: Values of an array of shares; more points go in parts.
+#: Most values of an array of shares; more points are computed in parts.
 MOST_VALUES = 2**21
 #: Gaussian kernels end at this many standard deviations, as SciPy's do.
 TRUNCATE = 4.0
@@ -141,7 +141,7 @@ def _shares(points: Tensor, weights: Tensor, radius: int) -> Tensor:
 
 
 class _InParts(torch.autograd.Function):
-    """`_shares` of some points after the other: those of a disc grow with the square of its radius, and the memory
+    """`_shares`, one part of the points at a time: those of a disc grow with the square of its radius, and the memory
     for all of them at once would with its cube. What a part needs for its derivative is computed again."""
 
     @staticmethod
@@ -201,7 +201,7 @@ def _replicate(images: Tensor, by: int) -> Tensor:
 
 
 def _smooth(n: int) -> int:
-    """The smallest length from `n` on without a prime factor above 5, which Fourier transforms are fast at."""
+    """The smallest length from `n` on without a prime factor above 5, at which Fourier transforms are fast."""
     while pow(30, n.bit_length(), n):
         n += 1
     return n

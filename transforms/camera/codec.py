@@ -1,4 +1,4 @@
-"""File formats that lose detail: forward is the real codec, backward a differentiable stand-in.
+"""File formats that lose detail: forward is the real codec, backward a differentiable surrogate.
 
 Forward is Pillow's encoder and decoder, to the bit. Backward is the vector-Jacobian product of kornia's
 differentiable JPEG at the same images and quality (backward pass differentiable approximation, Athalye et al. 2018;
@@ -37,20 +37,20 @@ def jpeg(
     Args:
         images: C = 1 (grey) or 3, any size and floating dtype; clamped to [0,1] and rounded to 8 bits first.
         quality: 1 to 100, one number or one a picture (N,). The real codec rounds it to a whole number.
-        subsampling: of the colours. The surrogate knows 4:2:0 only, and stands in for the others too.
+        subsampling: of the colours. The surrogate implements 4:2:0 only, and gives the gradient of the others too.
         codec: "real": Pillow forward, kornia backward; no gradient in quality. "surrogate": kornia's codec both ways,
             clamped to [0,1]; differentiable in images and quality, nothing is rounded to 8 bits.
 
     Returns:
         Values k/255 in the dtype and on the device of `images` (codec="real").
 
-    The stand-in's gradient is weak: its smooth rounding has slope 3 (x - round x)^2, a quarter on average and zero
-    where a coefficient is whole. On a photograph it has 0.13 to 0.20 of the norm of what comes in; on a picture of
-    one value, whose coefficients are all whole, almost none. A picture of a few flat colours needs a random start.
+    The surrogate's gradient is weak: its smooth rounding has slope 3 (x - round x)^2, a quarter on average and zero
+    where a coefficient is whole. On a photograph it has 0.13 to 0.20 of the incoming gradient's norm; on one
+    value, whose coefficients are all whole, almost none. A picture of a few flat colours needs a random start.
 
     Raises:
         ValueError: other channels, a quality out of range, an unknown name, or codec="surrogate" with a subsampling
-            that it does not know.
+            that it does not support.
     """
     _check_names(subsampling, codec)
     strength = _qualities(quality, images)
@@ -62,8 +62,8 @@ def jpeg(
 def webp(images: Tensor, quality: float | Tensor = 75) -> Tensor:
     """Encode as lossy WebP with Pillow and decode again; arguments and result as in `jpeg`.
 
-    Backward is kornia's JPEG at the same quality number, for want of a differentiable WebP: also a transform code of
-    blocks with halved colours, but the numbers do not mean the same loss. Grey goes through RGB.
+    Backward is kornia's JPEG at the same quality number, as there is no differentiable WebP: both are transform
+    codes of blocks with halved colours, but a quality number does not mean the same loss. Grey goes through RGB.
 
     Raises:
         RuntimeError: this Pillow was built without WebP.
@@ -74,7 +74,7 @@ def webp(images: Tensor, quality: float | Tensor = 75) -> Tensor:
 
 @dataclass(frozen=True)
 class _Coded:
-    """What the stages share: quality as a whole number, or (low, high) drawn whole number by whole number."""
+    """Base of the stages: quality as a whole number, or (low, high) drawn whole number by whole number."""
 
     quality: Quality = 75
 

@@ -27,10 +27,10 @@ class Downscale:
             a viewer that enlarges them. So the views still stack, and distance is part of the expectation.
         kernel: see `transforms.resizing.resize`.
         then_upscale: the shorter side to which the reduced picture is enlarged by the same kernel, at least the
-            largest of `size`, in the aspect that the picture came with; None stands for `high` of a range, and for no
+            largest of `size`, in the picture's original aspect ratio; None stands for `high` of a range, and for no
             enlargement of a single side. (Another kernel for the way up is another stage:
             `Compose([Downscale(96, "cv2_area"), Downscale(224)])`.)
-        eight_bit: both steps in the library's own 8-bit arithmetic, for a thumbnail is a file (see `resize`). The
+        eight_bit: both steps in the library's own 8-bit arithmetic, as in a thumbnail file (see `resize`). The
             gradient is then that of the steps in floating point, straight through the rounding.
     """
 
@@ -93,7 +93,7 @@ class Downscale:
     def _in_8bit(
         self, images: Tensor, smalls: dict[int, tuple[int, int]], sides: list[int], final: tuple[int, int]
     ) -> Tensor:
-        """Row by row of one side at a time: a rounding between the steps keeps them from being one matrix."""
+        """Row by row of one side at a time: with a rounding between the steps they are not one matrix."""
         groups = {side: [i for i, other in enumerate(sides) if other == side] for side in smalls}
         views = []
         for side, rows in groups.items():

@@ -25,7 +25,7 @@ class ResizePad(Ranged):
         scale: (low, high): the new size over that of the picture; the frame has the size of `high`. The authors go
             from 299 pixels to 299..330 in a frame of 331, by nearest neighbours.
         kernel: see `transforms.resizing.resize`.
-        value: of the frame, in [0,1].
+        value: of the padding, in [0,1].
     """
 
     scale: Range = (0.9, 1.0)
@@ -57,18 +57,18 @@ class ResizePad(Ranged):
         for side, left, top in zip(spread_whole(u[:, 0], (low, high)).tolist(), *u[:, 1:].T.tolist(), strict=True):
             small = target_size(size, int(side))
             # A share in [0,1), and so one of the spare + 1 places, each as likely.
-            before = [min(int(at * (f - s + 1)), f - s) for at, f, s in zip((top, left), frame, small, strict=True)]
+            margins = [min(int(at * (f - s + 1)), f - s) for at, f, s in zip((top, left), frame, small, strict=True)]
             down, across = _resized(size, small, self.kernel, *like)
-            rows.append(_laid(down, frame[0], before[0]))
-            columns.append(_laid(across, frame[1], before[1]))
+            rows.append(_padded(down, frame[0], margins[0]))
+            columns.append(_padded(across, frame[1], margins[1]))
         # The weights of a pixel add up to 1 inside the picture and to 0 in the frame.
-        laid = torch.stack(rows)[:, None] @ (wide - self.value) @ torch.stack(columns)[:, None].mT
-        return saturate(self.value + laid).to(images.dtype)
+        padded = torch.stack(rows)[:, None] @ (wide - self.value) @ torch.stack(columns)[:, None].mT
+        return saturate(self.value + padded).to(images.dtype)
 
 
-def _laid(matrix: Tensor, length: int, before: int) -> Tensor:
-    """(n,k) -> (length,k): rows of zeros `before` and after."""
-    return F.pad(matrix, (0, 0, before, length - len(matrix) - before))
+def _padded(matrix: Tensor, length: int, start: int) -> Tensor:
+    """(n,k) -> (length,k): `start` rows of zeros above, the rest below."""
+    return F.pad(matrix, (0, 0, start, length - len(matrix) - start))
 
 
 @lru_cache(maxsize=1024)

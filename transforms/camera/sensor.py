@@ -13,7 +13,7 @@ from transforms.draws import stream
 from transforms.ranges import Range, Ranged, pair
 from transforms.sampling.straight_through import saturate, straight_through
 
-#: Below this deviation, a quarter of an 8-bit level, its derivative in the variance is held where it would run to
+#: Below this deviation, a quarter of an 8-bit level, its derivative in the variance is bounded, for it grows to
 #: infinity: black has no shot noise. The deviation itself is exact.
 FLOOR = 1e-3
 
@@ -23,7 +23,7 @@ class SensorNoise(Ranged):
     """Add Poisson-Gaussian noise (Foi et al. 2008): at a value x its mean is 0 and its variance shot * x + read^2,
     independent from pixel to pixel and channel to channel. Then clamp, as a sensor saturates.
 
-    x is the value as it stands, gamma included. The noise is x + deviation(x) * e with e ~ N(0, 1) fixed by the last
+    x is the stored value, gamma included. The noise is x + deviation(x) * e with e ~ N(0, 1) fixed by the last
     coordinate of `u`, so gradients flow through the picture, through the deviation, and into `read` and `shot`.
 
     Args:
@@ -32,7 +32,7 @@ class SensorNoise(Ranged):
 
     The field e is a function of the exact value of the coordinate "noise (seed)" and of the shape (C,H,W), whatever
     the rest of the batch, the chunk or the device. Draws are a function of (seed, step, view), hence so is pixel
-    noise. A Grid gives every view a seed of few values: it is no sampler for noise.
+    noise. A Grid has few values of the seed: it is no sampler for noise.
     """
 
     read: Range = (0.0, 0.0)

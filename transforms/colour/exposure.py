@@ -42,7 +42,7 @@ class Exposure(Ranged):
 
 @dataclass(frozen=True)
 class WhiteBalance(Ranged):
-    """A light of another colour, or a camera that takes it for one: gains on red and blue against green (von Kries,
+    """Light of another colour, or a camera's wrong estimate of it: gains on red and blue against green (von Kries,
     in linear sRGB; a camera does it in its sensor's own primaries).
 
     Args:

@@ -1,7 +1,7 @@
 """Light that varies over the picture: each stage multiplies linear light by a smooth field.
 
 Fields are computed in the stage frame (origin at the image centre, unit = half the shorter side), at least in
-float32, so that one look serves every size of image.
+float32, so that a field is the same at every size of image.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Vignette(Ranged):
 class Shading:
     """Uneven lighting: a smooth field of gains, spanned by grid x grid control gains from edge to edge.
 
-    The gains are in stops and between the controls runs a uniform cubic B-spline (end controls repeated), so the
+    The gains are in stops and a uniform cubic B-spline runs between the controls (end controls repeated), so the
     field is positive, never leaves the controls' range, and a single control makes a bump of 2/3 of its height along
     each axis.
 
@@ -92,7 +92,7 @@ class Shadow(Ranged):
     """A straight shadow with a soft edge lies over one side of the picture.
 
     Args:
-        darkness: the share of light lost in its depth, within [0, 1].
+        darkness: the share of light lost deep in the shadow, within [0, 1].
         angle: the direction from light into shadow, in degrees clockwise as displayed: 0 darkens the right side, 90
             the lower one; a number x means (-x, x).
         position: how far the middle of the edge lies from the picture's centre in that direction, as a share of the
@@ -197,7 +197,7 @@ def _along(images: Tensor, angle: Tensor) -> Tensor:
 
 def _spline(n: int, controls: int, like: Tensor) -> Tensor:
     """Weights (n, controls) of a uniform cubic B-spline that spans n pixels from the first control to the last; rows
-    sum to 1. The controls beyond the ends, which the cubic reaches for, repeat the end ones."""
+    sum to 1. The controls beyond the ends, which the cubic needs, repeat the end ones."""
     at = (torch.arange(n, dtype=like.dtype, device=like.device) + 0.5) / n * (controls - 1)
     gap = (at[:, None] - torch.arange(-1, controls + 1, dtype=like.dtype, device=like.device)).abs()
     weights = torch.where(gap < 1, 2 / 3 - gap**2 + gap**3 / 2, (2 - gap).clamp(min=0) ** 3 / 6)

@@ -1,6 +1,6 @@
-"""What a printer does to colours: a table of colours, read between its nodes.
+"""A printer's colours: a table of colours, interpolated between its nodes.
 
-Whatever is known of a printer (a profile, measured swatches, a model of its inks) becomes one table, so that there is
+Every description of a printer (a profile, measured swatches, a model of its inks) becomes one table, so that there is
 one stage, whose cost does not depend on where the colours come from. Of polynomials fitted to a CMYK profile a table
 is 0.06 levels of 8 bits off on average, a hundredth of what the fit itself is off; next to the black of a channel,
 which a fit in linear light leaves along a root, it can be 14.
@@ -42,7 +42,7 @@ def apply_lut(images: Tensor, lut: Tensor) -> Tensor:
         (N,3,H,W) in [0,1], in the images' dtype; half precision is computed in float32. Differentiable in both.
 
     Raises:
-        ValueError: `images` are not RGB, or `lut` is no such table.
+        ValueError: `images` are not RGB, or `lut` is not such a table.
     """
     check_lut(lut)
     if images.dim() != 4 or images.shape[1] != 3:
@@ -58,7 +58,7 @@ def apply_lut(images: Tensor, lut: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class ColourMap:
-    """Print: every colour becomes what the table says (see `apply_lut`). One that is the same for every view."""
+    """Print: map every colour by a table (see `apply_lut`), the same for every view."""
 
     lut: Tensor = field(repr=False)
     name: str = "colours"
@@ -106,20 +106,20 @@ def powers(degree: int) -> list[tuple[int, ...]]:
     """
     if degree not in (1, 2, 3):
         raise ValueError(f"`degree` must be 1, 2 or 3; got {degree!r}")
-    return [one for d in range(degree + 1) for one in combinations_with_replacement(range(3), d)]
+    return [monomial for d in range(degree + 1) for monomial in combinations_with_replacement(range(3), d)]
 
 
 def terms(colours: Tensor, degree: int) -> Tensor:
-    """(...,3) -> (...,K), the monomials of `powers`: what the coefficients (3,K) of a fit are multiplied by."""
+    """(...,3) -> (...,K), the monomials of `powers`: which the coefficients (3,K) of a fit multiply."""
     one = torch.ones_like(colours[..., 0])
     return torch.stack([torch.stack([one, *(colours[..., i] for i in p)]).prod(0) for p in powers(degree)], dim=-1)
 
 
 def _extended(lut: Tensor) -> Tensor:
-    """The table with a node more at both ends of every axis, where it goes on in a straight line: so 0 and 1 lie
-    inside of it, and rounding cannot leave it."""
+    """The table with a node more at both ends of every axis, extrapolated linearly: so 0 and 1 lie
+    inside it, and rounding cannot leave it."""
     for axis in (1, 2, 3):
         first, second = lut.narrow(axis, 0, 1), lut.narrow(axis, 1, 1)
-        last, before = lut.narrow(axis, -1, 1), lut.narrow(axis, -2, 1)
-        lut = torch.cat([2 * first - second, lut, 2 * last - before], dim=axis)
+        last, previous = lut.narrow(axis, -1, 1), lut.narrow(axis, -2, 1)
+        lut = torch.cat([2 * first - second, lut, 2 * last - previous], dim=axis)
     return lut

@@ -1,6 +1,6 @@
 """Photometric stages in display values: values change, places do not. Each clamps to [0,1], as a sensor does.
 
-What happens to the light before it is a picture (exposure, shadows) is in `transforms.colour.exposure` and
+Stages in linear light (exposure, shadows) are in `transforms.colour.exposure` and
 `transforms.colour.illumination`.
 """
 
@@ -90,7 +90,7 @@ class ChannelGain(Ranged):
     colour (the print error of Athalye et al. 2018, "Synthesizing Robust Adversarial Examples").
 
     Args:
-        gain: factor of each of red, green and blue, drawn apart.
+        gain: factor of each of red, green and blue, drawn independently.
         offset: added to each, in full scales; a number x means (-x, x).
 
     A picture of one channel is multiplied by the mean gain and gets the mean offset. Raises ValueError on any other

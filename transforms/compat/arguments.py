@@ -1,4 +1,4 @@
-"""What the drop-ins take: tensors, arrays, numbers and lists of any of these, none of them cut from the graph."""
+"""Arguments of the drop-ins: tensors, arrays, numbers and lists of any of these, all of them differentiable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tensor_of(values: Numbers, name: str, images: Tensor) -> Tensor:
     `torch.as_tensor` reads numbers out of a list of tensors, and the gradient ends there; here it is stacked.
 
     Raises:
-        ValueError: something else than numbers, or rows of different lengths.
+        ValueError: anything but numbers, or rows of different lengths.
     """
     if isinstance(values, list | tuple):
         try:

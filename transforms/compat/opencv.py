@@ -10,7 +10,7 @@ from transforms.sampling.homography import invert
 from transforms.sampling.read import Border, Kernel, Value
 from transforms.sampling.warp import warp_by_matrix
 
-#: A map that looks farther than this, in pixels, is singular: float32 could not hold its derivatives.
+#: A map that reads farther than this, in pixels, is singular: float32 could not hold its derivatives.
 FARTHEST = 1e20
 
 
@@ -34,7 +34,7 @@ def warp_affine(
         kernel: nearest | bilinear | bicubic (a = -0.75, INTER_CUBIC).
         border: constant | replicate | reflect | reflect101.
         value: border value for `constant`: a number, (C,) or (N,C).
-        antialias: read coarser levels where the map shrinks. OpenCV has no such thing, hence off.
+        antialias: read coarser levels where the map shrinks. OpenCV has no such option, hence off.
 
     Returns:
         (N,C,height,width) in the images' dtype. OpenCV >= 5 is matched to float rounding; OpenCV 4 rounds
@@ -67,7 +67,7 @@ def warp_perspective(
     """`cv2.warpPerspective` on a batch: `H` (3,3) or (N,3,3) maps source to destination. Otherwise as `warp_affine`.
 
     The sign of `H` matters: w > 0 is before the camera (`homography` returns it so). Unlike OpenCV, output pixels
-    beyond the horizon (w <= 0) take the border value and carry a zero gradient: OpenCV paints a ghost of the image
+    beyond the horizon (w <= 0) take the border value and carry a zero gradient: OpenCV draws a mirrored image
     there.
     """
     check_images(images)

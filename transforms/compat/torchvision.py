@@ -25,7 +25,7 @@ from transforms.sampling.warp import warp_by_matrix
 
 Fill = Value | Sequence[float] | None
 
-#: torchvision's size of an expanded rotation forgives this many pixels.
+#: Tolerance in pixels of torchvision's size of an expanded rotation.
 _TOLERANCE = 1e-4
 _RESIZERS = {  # (antialias or not): its name
     "nearest": ("torch_nearest", "torch_nearest"),
@@ -43,7 +43,7 @@ def perspective(
     Args:
         images: (N,C,H,W), any floating dtype.
         startpoints, endpoints: four points (x, y), (4,2) or (N,4,2): tensors of any dtype, arrays, or nested lists,
-            of tensors too; what stood at `startpoints` is found at `endpoints`.
+            of tensors too; `startpoints` of the image go to `endpoints` of the result.
         kernel: nearest | bilinear | bicubic.
         fill: value outside: a number, (C,) or (N,C); 0 stands for torchvision's default None. With any other value
             the edge pixels are weighed twice, as torchvision does.
@@ -87,7 +87,7 @@ def affine(
         kernel: nearest | bilinear | bicubic. (torchvision's default is nearest, which has no gradient in the
             parameters.)
         fill: see `perspective`.
-        center: the point (x, y) that the map leaves where it is, but for `translate`; None for the image's centre.
+        center: the point (x, y) that the map keeps, but for `translate`; None for the image's centre.
 
     Returns:
         (N,C,H,W); the picture is sheared along x, along y, scaled, rotated, shifted, in this order.
@@ -156,7 +156,7 @@ def resize(
         images: (N,C,H,W), any floating dtype.
         size: (height, width), or the length of the shorter side, as a number or in a list.
         interpolation: nearest | nearest-exact | bilinear | bicubic, or torchvision's `InterpolationMode`.
-        max_size: most that the longer side may be, if `size` is one number; the shorter gives way.
+        max_size: most that the longer side may be, if `size` is one number; the shorter is reduced with it.
         antialias: widen bilinear and bicubic where the image shrinks; None is False.
 
     Raises:
@@ -166,20 +166,20 @@ def resize(
     mode = getattr(interpolation, "value", interpolation)
     if mode not in _RESIZERS:
         raise ValueError(f"`interpolation` must be one of {', '.join(_RESIZERS)}; got {interpolation!r}")
-    before = (images.shape[2], images.shape[3])
+    source = (images.shape[2], images.shape[3])
     sides = (size,) if isinstance(size, int) else tuple(size)
     if len(sides) not in (1, 2):
         raise ValueError(f"`size` must be one number or (height, width); got {size!r}")
-    after = target_size(before, sides[0] if len(sides) == 1 else (sides[0], sides[1]))
+    target = target_size(source, sides[0] if len(sides) == 1 else (sides[0], sides[1]))
     if max_size is not None:
         if len(sides) == 2 or max_size <= sides[0]:
             raise ValueError(
                 f"`max_size` must be above `size`, which must be one number; got {max_size} and {size!r}"
             )
-        if max(after) > max_size:
-            short = int(max_size * sides[0] / max(after))
-            after = target_size(before, (max_size, short) if before[0] > before[1] else (short, max_size))
-    return images if after == before else resize_by_name(images, after, _RESIZERS[mode][bool(antialias)])
+        if max(target) > max_size:
+            short = int(max_size * sides[0] / max(target))
+            target = target_size(source, (max_size, short) if source[0] > source[1] else (short, max_size))
+    return images if target == source else resize_by_name(images, target, _RESIZERS[mode][bool(antialias)])
 
 
 def _warp(images: Tensor, pull: Tensor, size: tuple[int, int], kernel: Kernel, fill: Fill, name: str) -> Tensor:

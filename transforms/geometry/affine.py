@@ -1,7 +1,7 @@
-"""Geometric stages: each says where an output point looks in its input.
+"""Geometric stages: each maps an output point to a point of its input.
 
 Lengths are in the stage frame: origin at the image centre, unit = half the shorter side. A shift of 10 % of the
-shorter side is therefore 0.2 units; parameters are given as shares of the side, the conversion is here.
+shorter side is therefore 0.2 units; parameters are given as shares of the side, the stages convert them.
 """
 
 from __future__ import annotations

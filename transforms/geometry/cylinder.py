@@ -21,7 +21,7 @@ GRAZING = 1e-3
 class Cylinder(Ranged, Geometry):
     """Show the picture as the label of a bottle, seen by a pinhole camera that looks at the label's middle.
 
-    The middle of the front stays at its place and scale. Past the outline of the bottle, and past the label's edges,
+    The middle of the front keeps its place and scale. Past the outline of the bottle, and past the label's edges,
     the view shows the border value (rays are intersected with the cylinder in closed form, the nearer hit counts).
 
     Args:
@@ -77,12 +77,12 @@ class Cylinder(Ranged, Geometry):
         x, y, away, height, seen = _front_plane(points, tilt.deg2rad(), distance)
         # In the bottle's frame, with the axis at z = 1 / bend, the ray meets the plane z = 0 at (x, y) and the bottle
         # at 1 + s times the way there: bend ((1 + s)^2 x^2 + away^2 s^2) = 2 away s. The nearer root, without
-        # cancellation, so that bend = 0 is no exception:
-        under = 1 - 2 * bend * x.square() / away - (bend * x).square()
-        seen = seen & (under > GRAZING)
-        x, y, under = torch.where(seen, x, 0.0), torch.where(seen, y, 0.0), torch.where(seen, under, 1.0)
+        # cancellation, so that bend = 0 needs no special case:
+        discriminant = 1 - 2 * bend * x.square() / away - (bend * x).square()
+        seen = seen & (discriminant > GRAZING)
+        x, y, discriminant = (torch.where(seen, v, fill) for v, fill in ((x, 0.0), (y, 0.0), (discriminant, 1.0)))
         hump = bend * x.square()
-        s = hump / (away - hump + away * under.sqrt())
+        s = hump / (away - hump + away * discriminant.sqrt())
         # The angle from the front, over the curvature: atan(w) / w instead of atan2, which 0 / 0 would spoil.
         across = x * (1 + s) / (1 - bend * away * s)
         along = across * _atan_over(bend * across)

@@ -1,4 +1,4 @@
-"""Geometric stages that no matrix gives: a lens, a cloth, a shutter that reads row by row."""
+"""Geometric stages that are no homography: a lens, a cloth, a shutter that reads row by row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from transforms.compose import Geometry, hide
 from transforms.ranges import Range, Ranged, pair, spread, symmetric
 
-#: Points further out than this many half sides see nothing through a lens: its polynomial would leave float32.
+#: Points further out than this many half sides are hidden by a lens: its polynomial would leave float32.
 FAR = 100.0
 
 
@@ -53,8 +53,8 @@ class Lens(Ranged, Geometry):
 
 def _fold(k1: Tensor, k2: Tensor) -> Tensor:
     """1 / r^2 of the innermost root of d/dr r (1 + k1 r^2 + k2 r^4), at most 0 where there is none."""
-    under = 9 * k1.square() - 20 * k2
-    return torch.where(under < 0, 0.0, (under.clamp(min=0).sqrt() - 3 * k1) / 2)
+    discriminant = 9 * k1.square() - 20 * k2
+    return torch.where(discriminant < 0, 0.0, (discriminant.clamp(min=0).sqrt() - 3 * k1) / 2)
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class ThinPlate(Geometry):
 
 
 def _bump(x: Tensor, y: Tensor) -> Tensor:
-    """r^2 log r^2, the thin plate's answer to a point force."""
+    """r^2 log r^2, the thin plate's response to a point force."""
     square = x.square() + y.square()
     # The smallest normal number keeps the logarithm finite at r = 0, where r^2 makes the product 0.
     return square * (square + torch.finfo(square.dtype).tiny).log()

@@ -15,12 +15,12 @@ from transforms.sampling.homography import invert, matrix_of, transform
 
 @dataclass(frozen=True)
 class Placement(Ranged, Homography):
-    """Move a layer of the scene anywhere, from the middle of all ranges, where `quad` says that it lies at first.
+    """Move a layer of the scene anywhere, from the middle of all ranges, whose corners `quad` gives.
 
     Args:
         scale: the layer's shorter side as a share of the scene's shorter side.
         degrees: rotation, clockwise as displayed; a number x means (-x, x).
-        x, y: where its middle lies, as shares of the room that is left: at 0 the turned layer touches the left
+        x, y: where its middle lies, as shares of the free room: at 0 the turned layer touches the left
             (upper) edge of the scene, at 1 the right (lower) one. Without room, in the middle.
         aspect: width of the layer over its height.
         frame: width and height of the scene over its shorter side; `framed` sets it.
@@ -58,8 +58,8 @@ class Placement(Ranged, Homography):
         return replace(self, frame=(width / min(size), height / min(size)))
 
     def quad(self, size: tuple[int, int]) -> Tensor:
-        """Where the layer lies at first in a scene of `size` (height, width): its corners (4,2) as shares of the
-        scene's width and height, upper left, upper right, lower right, lower left."""
+        """The corners of the layer at the middle of all ranges, in a scene of `size` (height, width): (4,2)
+        in shares of the scene's width and height, upper left, upper right, lower right, lower left."""
         place = self.framed(size)
         middle = torch.full((1, 4), 0.5, dtype=torch.float64)
         wide, high = max(self.aspect, 1.0), max(1 / self.aspect, 1.0)
@@ -67,7 +67,7 @@ class Placement(Ranged, Homography):
         return transform(invert(place.pull_of(middle)), corners)[0][0] / middle.new_tensor(place.frame) / 2 + 0.5
 
     def matrix(self, u: Tensor) -> Tensor:
-        """(N,4) -> (N,3,3) from points of the scene to the points that lay there before the move."""
+        """(N,4) -> (N,3,3) from points of the scene to the points that were there before the move."""
         middle = self.pull_of(torch.full_like(u[:1], 0.5))
         return invert(middle) @ self.pull_of(u)
 

@@ -72,24 +72,24 @@ class Viewpoint(Ranged, Homography):
     def matrix(self, u: Tensor) -> Tensor:
         yaw, pitch, roll, distance, fov = self.values(u).unbind(-1)
         yaw, pitch, roll, half = yaw.deg2rad(), pitch.deg2rad(), roll.deg2rad(), fov.deg2rad() / 2
-        # Where a point (X, Y) of the print goes: right, down, and away from the camera (y points down).
+        # Coefficients of a point (X, Y) of the print: right, down, and away from the camera (y points down).
         right = [yaw.cos(), torch.zeros_like(yaw)]
         down = [pitch.sin() * yaw.sin(), pitch.cos()]
         away = [pitch.cos() * yaw.sin(), -pitch.sin()]
-        turned = [roll.cos() * a - roll.sin() * b for a, b in zip(right, down, strict=True)]
-        fallen = [roll.sin() * a + roll.cos() * b for a, b in zip(right, down, strict=True)]
+        image_x = [roll.cos() * a - roll.sin() * b for a, b in zip(right, down, strict=True)]
+        image_y = [roll.sin() * a + roll.cos() * b for a, b in zip(right, down, strict=True)]
         # The focal length is 1 / tan(half), the depth of the centre distance / tan(half); both divided out.
         zero, one = torch.zeros_like(yaw), torch.ones_like(yaw)
         rows = [
-            [*(entry / distance for entry in turned), zero],
-            [*(entry / distance for entry in fallen), zero],
+            [*(entry / distance for entry in image_x), zero],
+            [*(entry / distance for entry in image_y), zero],
             [*(entry * half.tan() / distance for entry in away), one],
         ]
         return invert(torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2))
 
 
 def _reach(yaw: Range, pitch: Range) -> float:
-    """How near the square's nearest corner comes at most, in half sides: max of |sin yaw| cos pitch + |sin pitch|."""
+    """How near the camera a corner may come, in half sides: max of |sin yaw| cos pitch + |sin pitch|."""
     side = math.sin(math.radians(max(map(abs, yaw))))
     lowest = 0.0 if pitch[0] <= 0 <= pitch[1] else min(map(abs, pitch))
     steepest = math.degrees(math.atan2(1.0, side))  # where the sum is largest

@@ -1,8 +1,8 @@
-"""Where a layer ends: the share of each of a view's pixels that lies within a known outline, exactly.
+"""Edges of a layer: the share of each of a view's pixels that lies within a known outline, exactly.
 
 Read from a texture, an edge is a ramp as wide as a texel, and a large pixel takes it at a few places: up to 22 of 255
 levels off, and 90 where the outline passes within a texel. A printed sheet is cut along a line. Only the few pixels
-that the line passes are looked at: there, a pixel's footprint in the texture is a parallelogram, and the area that it
+that the line passes are computed: there, a pixel's footprint in the texture is a parallelogram, and the area that it
 has in common with a polygon is a sum over the polygon's sides (Green's theorem).
 """
 
@@ -18,17 +18,17 @@ from torch.autograd.function import once_differentiable
 
 Places = tuple[Tensor, Tensor, Tensor]  # view, row and column of some pixels
 
-#: A pixel is at an edge if its coverage, as read, is at least so far from 0 and from 1, or its neighbour's is.
+#: A pixel is at an edge if its coverage, as read, is at least this far from 0 and from 1, or its neighbour's is.
 RIM = 1e-3
-#: A neighbour so many times farther off than the opposite one is beyond a fold, or not seen.
+#: A neighbour this many times farther off than the opposite one is beyond a fold, or not visible.
 FOLD = 3.0
-#: The arc of an ellipse near a pixel becomes so many sides.
+#: Sides that approximate the arc of an ellipse near a pixel.
 SIDES = 8
 
 
 @dataclass(frozen=True)
 class Outline:
-    """What of a layer is opaque: the polygon of `corners` (x, y), or if there are two, the ellipse inscribed in the
+    """The opaque part of a layer: the polygon of `corners` (x, y), or if there are two, the ellipse inscribed in the
     box from the first to the second; in shares of the layer's width and height."""
 
     corners: tuple[tuple[float, float], ...] = ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0))
@@ -53,9 +53,9 @@ class Outline:
 def cut(view: Tensor, grid: Tensor, outline: Outline, ahead: Tensor | None = None) -> Tensor:
     """Premultiplied colours and coverage (N,C+1,h,w), which are changed in place, read at the places `grid` (N,h,w,2)
     of a layer, in the grid frame: at its edges the coverage becomes that of the outline, and the colours follow.
-    Where `ahead` (N,h,w) is false nothing is seen. The coverage that was read passes on a gradient to places only."""
+    Where `ahead` (N,h,w) is false, nothing is seen. The coverage as read gives a gradient to places only."""
     height, width = view.shape[2:]
-    if min(height, width) < 2:  # no neighbours tell how large a pixel is
+    if min(height, width) < 2:  # without neighbours a pixel's size is unknown
         return view
     read = view[:, -1] if grid.requires_grad else view[:, -1].detach()
     rim = _rim(read.detach())
@@ -64,45 +64,45 @@ def cut(view: Tensor, grid: Tensor, outline: Outline, ahead: Tensor | None = Non
         return view
     above, below = (i - 1).clamp(min=0), (i + 1).clamp(max=height - 1)
     left, right = (j - 1).clamp(min=0), (j + 1).clamp(max=width - 1)
-    here = grid[at]
-    across = _step(here, grid[n, i, left], grid[n, i, right])
-    down = _step(here, grid[n, above, j], grid[n, below, j])
-    covered = _covered(here, across, down, outline).to(view.dtype)
+    centre = grid[at]
+    across = _step(centre, grid[n, i, left], grid[n, i, right])
+    down = _step(centre, grid[n, above, j], grid[n, below, j])
+    covered = _covered(centre, across, down, outline).to(view.dtype)
     own = read[at]
-    bare = own.detach() < RIM  # such a pixel has no colour of its own, and takes that of its neighbours
-    share = torch.where(bare, 0.0, covered / torch.where(bare, 1.0, own))
-    some = (bare & (covered.detach() > 0)).nonzero()[:, 0]
+    uncovered = own.detach() < RIM  # such a pixel has no colour of its own, and gets that of its neighbours
+    share = torch.where(uncovered, 0.0, covered / torch.where(uncovered, 1.0, own))
+    some = (uncovered & (covered.detach() > 0)).nonzero()[:, 0]
     beside = [each[some] for each in (above, i, below)], [each[some] for each in (left, j, right)]
     rows, columns = torch.stack([k for k in beside[0] for _ in range(3)]), torch.stack(beside[1] * 3)
     around = (n[some].expand(9, -1), rows, columns)
     total = read[around].sum(0)
-    lent = torch.where(total > RIM, covered[some] / total.clamp(min=RIM), 0.0)
-    cut_: Tensor = _Cut.apply(view, share, lent, at, some, around)
+    borrowed = torch.where(total > RIM, covered[some] / total.clamp(min=RIM), 0.0)
+    cut_: Tensor = _Cut.apply(view, share, borrowed, at, some, around)
     return cut_
 
 
 class _Cut(torch.autograd.Function):
-    """Some pixels of a view, in place: each `share` times itself, and `some` of them `lent` times the sum of those
-    around them instead. Autograd would make a view full of zeros for each of the reads."""
+    """Some pixels of a view, in place: each `share` times itself, but `some` of them `borrowed` times the sum of
+    those around them. Autograd would make a view full of zeros for each of the reads."""
 
     @staticmethod
     def forward(
-        ctx: Any, view: Tensor, share: Tensor, lent: Tensor, at: Places, some: Tensor, around: Places
+        ctx: Any, view: Tensor, share: Tensor, borrowed: Tensor, at: Places, some: Tensor, around: Places
     ) -> Tensor:
         shown = view.permute(0, 2, 3, 1)
         ink, sums = shown[at], shown[around].sum(0)
         moves = ctx.needs_input_grad[1]
-        ctx.save_for_backward(share, lent, some, *at, *around, *((ink, sums) if moves else ()))
+        ctx.save_for_backward(share, borrowed, some, *at, *around, *((ink, sums) if moves else ()))
         ctx.mark_dirty(view)
         ink = ink * share[:, None]
-        ink[some] = sums * lent[:, None]
+        ink[some] = sums * borrowed[:, None]
         shown[at] = ink
         return view
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        share, lent, some, *rest = ctx.saved_tensors
+        share, borrowed, some, *rest = ctx.saved_tensors
         at, around, read = tuple(rest[:3]), tuple(rest[3:6]), rest[6:]
         grad = grad.clone()
         shown = grad.permute(0, 2, 3, 1)
@@ -112,17 +112,17 @@ class _Cut(torch.autograd.Function):
         ink = ink * share[:, None]
         ink[some] = 0
         shown[at] = ink
-        shown.index_put_(around, (sums * lent[:, None]).expand(9, -1, -1), accumulate=True)
+        shown.index_put_(around, (sums * borrowed[:, None]).expand(9, -1, -1), accumulate=True)
         return grad, *to, None, None, None
 
 
-def _covered(here: Tensor, across: Tensor, down: Tensor, outline: Outline) -> Tensor:
+def _covered(centre: Tensor, across: Tensor, down: Tensor, outline: Outline) -> Tensor:
     """How much of the parallelogram round each place (K,2), of sides `across` and `down`, lies within the outline."""
     area = across[:, 0] * down[:, 1] - across[:, 1] * down[:, 0]
     flat = area.abs() < torch.finfo(area.dtype).tiny
     safe = torch.where(flat, 1.0, area)[:, None]
     reach = across.detach().abs().sum(-1) + down.detach().abs().sum(-1)
-    x, y = (outline.near(here.detach(), reach) - here[:, None]).unbind(-1)
+    x, y = (outline.near(centre.detach(), reach) - centre[:, None]).unbind(-1)
     x, y = (x * down[:, 1:] - y * down[:, :1]) / safe, (y * across[:, :1] - x * across[:, 1:]) / safe
     return torch.where(flat, 0.0, within(x + 0.5, y + 0.5))
 
@@ -141,9 +141,9 @@ def _rim(seen: Tensor) -> Tensor:
     return rim
 
 
-def _step(here: Tensor, before: Tensor, after: Tensor) -> Tensor:
-    """How far the places move from one pixel to the next, (K,2): the mean of both sides, unless one is beyond."""
-    back, forth = here - before, after - here
+def _step(centre: Tensor, previous: Tensor, following: Tensor) -> Tensor:
+    """How far the places move from one pixel to the next, (K,2): the mean of both sides, or the one within `FOLD`."""
+    back, forth = centre - previous, following - centre
     b, f = (each.detach().abs().sum(-1, keepdim=True) for each in (back, forth))
     one, other = (b > 0) & ((b <= FOLD * f) | (f == 0)), (f > 0) & ((f <= FOLD * b) | (b == 0))
     return (torch.where(one, back, 0.0) + torch.where(other, forth, 0.0)) / (one.to(b) + other.to(b)).clamp(min=1)

@@ -19,9 +19,7 @@ STAGES = [
     Moire((0.5, 1), period=(0.02, 0.2)),
     Moire((1, 1), period=(0.5, 0.5), angle=0, phase=(0.5, 0.5)),  # no light at all at the centre
 ]
-NEUTRAL = [Exposure(), WhiteBalance(), Vignette(), Shading(), Shadow(), Moire()]
 every_stage = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: type(stage).__name__)
-every_neutral = pytest.mark.parametrize("stage", NEUTRAL, ids=lambda stage: type(stage).__name__)
 
 
 def decode(values):
@@ -161,55 +159,16 @@ def test_one_look_serves_every_size(stage):
     np.testing.assert_allclose(small, large[:, 1::3, 1::3], rtol=0, atol=1e-6)  # centres of 3 x 3 pixels
 
 
-@every_neutral
-def test_neutral_ranges_are_the_identity(stage, photo, kinks):
-    u = torch.rand(1, stage.dims)
-    for images, bound in ((photo, 1e-12), (kinks, 1e-12), (photo[:, :1], 1e-12), (photo.float(), 3e-7)):
-        torch.testing.assert_close(stage(images, u), images, rtol=0, atol=bound)
-    for dtype in (torch.bfloat16, torch.float16):
-        torch.testing.assert_close(stage(photo.to(dtype), u), photo.to(dtype), rtol=1e-3, atol=1e-6)
-
-
-@every_neutral
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_neutral_ranges_pass_every_gradient_on(stage, dtype, kinks):
-    images = kinks.to(dtype).requires_grad_()
-    v = torch.randn_like(images)
-    (pulled,) = torch.autograd.grad(stage(images, torch.rand(1, stage.dims)), images, v)
-    torch.testing.assert_close(pulled, v, rtol=1e-6, atol=1e-6)
-
-
 @every_stage
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_gradients_are_finite_at_every_kink(stage, dtype, kinks):
-    images = kinks.to(dtype).expand(4, -1, -1, -1).clone()
-    images[:, :, 0, 0] = 1e-30  # underflows in half precision; too dark for a square in float32
-    images = images.requires_grad_()
-    u = torch.rand(4, stage.dims).requires_grad_()
-    view = stage(images, u)
-    view.double().sum().backward()
-    assert view.dtype == dtype and view.isfinite().all()
-    assert images.grad.isfinite().all() and u.grad.isfinite().all()
-    if stage != STAGES[-1] and not isinstance(stage, Shadow):  # where there is light, black pixels have a gradient
-        assert (images.grad[images < 0.3] > 0).all()
-
-
-@pytest.mark.parametrize(
-    ("make", "argument"),
-    [
-        (lambda: Exposure(17), "stops"),
-        (lambda: WhiteBalance(red=(1, 0)), "red"),
-        (lambda: WhiteBalance(blue=20), "blue"),
-        (lambda: Vignette((0, 1)), "strength"),
-        (lambda: Shading(20), "strength"),
-        (lambda: Shading(1, grid=0), "grid"),
-        (lambda: Shading(1, grid=2.0), "grid"),
-        (lambda: Shadow((0, 1.1)), "darkness"),
-        (lambda: Shadow(softness=(0, 0.1)), "softness"),
-        (lambda: Moire((-0.1, 0)), "strength"),
-        (lambda: Moire(period=(0, 0.1)), "period"),
-    ],
-)
-def test_invalid_ranges_are_refused_by_name(make, argument):
-    with pytest.raises(ValueError, match=f"`{argument}`"):
-        make()
+def test_gradients_are_finite_at_every_kink(stage, kinks):
+    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
+        images = kinks.to(dtype).expand(4, -1, -1, -1).clone()
+        images[:, :, 0, 0] = 1e-30  # underflows in half precision; too dark for a square in float32
+        images = images.requires_grad_()
+        u = torch.rand(4, stage.dims).requires_grad_()
+        view = stage(images, u)
+        view.double().sum().backward()
+        assert view.dtype == dtype and view.isfinite().all()
+        assert images.grad.isfinite().all() and u.grad.isfinite().all()
+        if stage != STAGES[-1] and not isinstance(stage, Shadow):  # where there is light, black has a gradient
+            assert (images.grad[images < 0.3] > 0).all()

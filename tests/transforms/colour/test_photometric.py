@@ -23,7 +23,6 @@ STAGES = [
     Hue(180),
     Cutout((0.2, 0.4)),
 ]
-NEUTRAL = [Brightness(), Contrast(), Gain(), ChannelGain(), Gamma(), Saturation(), Hue(), Cutout()]
 every_stage = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: type(stage).__name__)
 
 
@@ -142,20 +141,6 @@ def test_cutout_lies_where_it_says():
     torch.testing.assert_close(view, expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("stage", NEUTRAL, ids=lambda stage: type(stage).__name__)
-def test_neutral_ranges_are_the_identity(stage, photo, kinks):
-    for images in (photo, kinks, photo[:, :1], photo.float(), photo.bfloat16()):
-        bound = 1e-12 if images.dtype == double else 1e-7
-        torch.testing.assert_close(stage(images, torch.rand(1, stage.dims)), images, rtol=0, atol=bound)
-
-
-@pytest.mark.parametrize("stage", NEUTRAL, ids=lambda stage: type(stage).__name__)
-def test_neutral_ranges_pass_every_gradient_on(stage, kinks):
-    images, v = kinks.requires_grad_(), torch.randn_like(kinks)
-    (pulled,) = torch.autograd.grad(stage(images, torch.rand(1, stage.dims)), images, v)
-    torch.testing.assert_close(pulled, v, rtol=0, atol=1e-12)
-
-
 @every_stage
 def test_gradients_are_finite_at_every_kink(stage, kinks):
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
@@ -184,22 +169,3 @@ def test_grey_pictures_have_no_colour_to_change(stage, photo):
 def test_other_numbers_of_channels_are_refused(stage, channels):
     with pytest.raises(ValueError, match="1 channel"):
         stage(torch.rand(1, channels, 4, 4), torch.rand(1, stage.dims))
-
-
-@pytest.mark.parametrize(
-    ("make", "argument"),
-    [
-        (lambda: Gain((-0.1, 1)), "factor"),
-        (lambda: Gamma((0, 1)), "gamma"),
-        (lambda: Gamma((1, 50)), "gamma"),
-        (lambda: Saturation((-1, 1)), "factor"),
-        (lambda: Hue(361), "degrees"),
-        (lambda: ChannelGain((-1, 1)), "gain"),
-        (lambda: ChannelGain(offset=1.5), "offset"),
-        (lambda: Cutout((0.2, 1.1)), "size"),
-        (lambda: Cutout(value=2), "value"),
-    ],
-)
-def test_invalid_ranges_are_refused_by_name(make, argument):
-    with pytest.raises(ValueError, match=f"`{argument}`"):
-        make()

@@ -52,18 +52,12 @@ def test_is_a_map_of_points_and_no_matrix(name):
     assert isinstance(BENDS[name], Geometry) and not isinstance(BENDS[name], Homography)
 
 
-@pytest.mark.parametrize("stage", [Lens(), Cylinder(), Cylinder(distance=(1, 9)), ThinPlate(0), RollingShutter()])
-def test_neutral_ranges_are_the_identity(stage, photo):
-    u = torch.rand(1, stage.dims, dtype=double)
-    torch.testing.assert_close(stage(photo, u), photo, rtol=0, atol=1e-12)
-
-
 @every_bend
-@pytest.mark.parametrize("dtype", [torch.float32, double], ids=["float32", "float64"])
 @pytest.mark.parametrize("border", ["constant", "replicate", "reflect", "reflect101"])
-def test_gradients_are_finite_at_the_ends_of_every_range(name, dtype, border, photo):
+def test_gradients_are_finite_at_the_ends_of_every_range(name, border, photo):
     stage, wild = BENDS[name], Perspective(0.49)  # whose horizon sends points far out
-    for pipeline in (Compose([stage], border=border), Compose([stage, stage, wild], border=border)):
+    for dtype, stages in itertools.product((torch.float32, double), ([stage], [stage, stage, wild])):
+        pipeline = Compose(stages, border=border)
         u = torch.cat([edges(s, dtype)[torch.arange(9) % len(edges(s, dtype))] for s in pipeline.stages], dim=1)
         images = photo[..., ::4, ::4].to(dtype).repeat(len(u), 1, 1, 1).requires_grad_()
         u.requires_grad_()
@@ -138,14 +132,14 @@ def test_lens_is_opencvs_distortion(k):
     torch.testing.assert_close(pulled[seen], oracle[seen], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("k", list(itertools.product([-1, -0.4, -0.1, 0, 0.2, 1], repeat=2)), ids=str)
-def test_a_lens_sees_up_to_the_first_fold(k):
+def test_a_lens_sees_up_to_the_first_fold():
     radius = torch.linspace(0, 10, 10001, dtype=double)
-    grows = 1 + 3 * k[0] * radius**2 + 5 * k[1] * radius**4 > 0
-    before = grows.long().cumprod(0).bool()
     points = torch.stack([radius, torch.zeros_like(radius)], -1)[None, None]
-    seen = Lens((k[0], k[0]), (k[1], k[1])).pull(points, torch.rand(1, 2, dtype=double))[0, 0, :, 0] < UNSEEN
-    assert (seen != before).sum() <= 1
+    for k1, k2 in itertools.product([-1, -0.4, -0.1, 0, 0.2, 1], repeat=2):
+        grows = 1 + 3 * k1 * radius**2 + 5 * k2 * radius**4 > 0
+        oracle = grows.long().cumprod(0).bool()
+        seen = Lens((k1, k1), (k2, k2)).pull(points, torch.rand(1, 2, dtype=double))[0, 0, :, 0] < UNSEEN
+        assert (seen != oracle).sum() <= 1, (k1, k2)
 
 
 def test_positive_coefficients_are_a_barrel():
@@ -257,28 +251,3 @@ def test_each_row_is_read_at_its_own_time(photo):
             photo[0, 0, row].numpy(), [np.arange(120) - right], order=1, mode="grid-constant", cval=0.5
         )
         np.testing.assert_allclose(view[row], oracle, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Lens(k1=1.1), "`k1`"),
-        (lambda: Lens(k2=(0.2, 0.1)), "`k2`"),
-        (lambda: Cylinder(arc=(-10, 10)), "`arc`"),
-        (lambda: Cylinder(arc=361), "`arc`"),
-        (lambda: Cylinder(arc=90, turn=10), r"`turn` must lie within half of the smallest arc, \[-0, 0\]"),
-        (lambda: Cylinder(arc=(20, 90), turn=10.1), "`turn`"),
-        (lambda: Cylinder(tilt=61), "`tilt`"),
-        (lambda: Cylinder(distance=0.9), "`distance`"),
-        (lambda: ThinPlate(0.5), r"`jitter` must lie in \[0, 0.5\)"),
-        (lambda: ThinPlate(math.nan), "`jitter`"),
-        (lambda: ThinPlate(grid=1), "`grid`"),
-        (lambda: ThinPlate(grid=3.0), "`grid`"),
-        (lambda: RollingShutter(pan=1.1), "`pan`"),
-        (lambda: RollingShutter(wobble=(-0.1, 0.1)), "`wobble`"),
-        (lambda: RollingShutter(cycles=(0, 21)), "`cycles`"),
-    ],
-)
-def test_invalid_ranges_are_refused_by_name(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

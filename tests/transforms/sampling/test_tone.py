@@ -1,5 +1,7 @@
 """A run of brightness and contrast stages is one line between two bounds, whatever is in front of it."""
 
+import itertools
+
 import pytest
 import torch
 from torch.autograd import gradcheck
@@ -13,41 +15,33 @@ double = torch.float64
 LINES = [Contrast((0.5, 1.8)), Brightness((-0.4, 0.4)), Gain((0.5, 1.6)), Brightness((-0.3, 0.3)), Contrast((0, 1.5))]
 
 
-@pytest.mark.parametrize("kernel", ["nearest", "bilinear", "bicubic"])
-@pytest.mark.parametrize(
-    ("geometry", "border"),
-    [
-        ([], "constant"),
-        ([Affine(20, (1, 1.3), translate=0.2)], "constant"),
-        ([Affine(20, (1, 1.3), translate=0.2)], "replicate"),
-        ([Affine(20, (0.3, 0.5))], "constant"),  # through the pyramid
-        ([Viewpoint(yaw=(70, 80), distance=(2, 3), fov=(90, 100))], "constant"),  # with a horizon
-    ],
-)
-@pytest.mark.parametrize(("images", "views"), [(1, 6), (3, 2), (2, 1)])
-def test_fused_lines_are_the_stages_one_by_one(geometry, border, kernel, images, views):
-    n, value = images * views, torch.tensor([0.1, 0.6, 0.9], dtype=double)
-    pictures = (1.4 * torch.rand(images, 3, 20, 24, dtype=double) - 0.2).clamp(0, 1)  # many exact zeros, ones
-    options = {"kernel": kernel, "border": border, "value": value}
-    fused, moved = Compose([*geometry, *LINES], **options), Compose(geometry, **options)
-    u = torch.rand(n, fused.dims, dtype=double)
-    weights = torch.randn(n, 3, 20, 24, dtype=double)
+PLACES = [  # geometry and border
+    ([], "constant"),
+    ([Affine(20, (1, 1.3), translate=0.2)], "constant"),
+    ([Affine(20, (1, 1.3), translate=0.2)], "replicate"),
+    ([Affine(20, (0.3, 0.5))], "constant"),  # through the pyramid
+    ([Viewpoint(yaw=(70, 80), distance=(2, 3), fov=(90, 100))], "constant"),  # with a horizon
+]
 
-    def one_by_one(source):
-        view = moved(source, u[:, : moved.dims])
+
+@pytest.mark.parametrize(("geometry", "border"), PLACES, ids=range(len(PLACES)))
+def test_fused_lines_are_the_stages_one_by_one(geometry, border):
+    for kernel, (images, views) in itertools.product(("nearest", "bilinear", "bicubic"), ((1, 6), (3, 2), (2, 1))):
+        n, value = images * views, torch.tensor([0.1, 0.6, 0.9], dtype=double)
+        pictures = (1.4 * torch.rand(images, 3, 20, 24, dtype=double) - 0.2).clamp(0, 1)  # many exact zeros, ones
+        options = {"kernel": kernel, "border": border, "value": value}
+        fused, moved = Compose([*geometry, *LINES], **options), Compose(geometry, **options)
+        u = torch.rand(n, fused.dims, dtype=double)
+        weights = torch.randn(n, 3, 20, 24, dtype=double)
+        sources = [pictures.clone().requires_grad_() for _ in range(2)]
+        view, oracle = fused(sources[0], u), moved(sources[1], u[:, : moved.dims])
         for stage, part in zip(LINES, u[:, moved.dims :].split(1, 1), strict=True):
-            view = stage(view, part)
-        return view
-
-    found = []
-    for pipeline in (lambda source: fused(source, u), one_by_one):
-        source = pictures.clone().requires_grad_()
-        view = pipeline(source)
-        found.append((view.detach(), *torch.autograd.grad((view * weights).sum(), source)))
-    view, gradient = found[0]
-    assert (view == view.amax((1, 2, 3), keepdim=True)).sum() > 2 * n and gradient.any()  # some are at a bound
-    for ours, oracle in zip(*found, strict=True):
-        torch.testing.assert_close(ours, oracle, rtol=0, atol=1e-12)
+            oracle = stage(oracle, part)
+        results = zip((view, oracle), sources, strict=True)
+        grads = [torch.autograd.grad((v * weights).sum(), source)[0] for v, source in results]
+        assert (view == view.amax((1, 2, 3), keepdim=True)).sum() > 2 * n and grads[0].any()  # some are at a bound
+        torch.testing.assert_close(view, oracle, rtol=0, atol=1e-12)
+        torch.testing.assert_close(*grads, rtol=0, atol=1e-12)
 
 
 def test_fused_lines_have_the_gradient_of_their_parameters(photo):
