@@ -10,33 +10,33 @@ from typing import Any
 from torch import Tensor
 
 from attacks.eot.bank import Bank, bank
-from attacks.evaluation.judge import Found, Scoring, judged
+from attacks.evaluation.judge import CellScores, Scoring, judged
 from attacks.runtime.stored import stored
 from transforms import Compose, Shown, base_of
 from transforms.compose import Laying, Stage
 
-#: The attack that knows all stages, and the test with all of them.
+#: The names of the attack without any stage left out, and of the test with all stages.
 NOTHING, ALL = "nothing", "all"
 
 
 @stored("ablation")
 @dataclass(frozen=True)
 class LeftOut:
-    """What was found of N pictures: without a stage (or "nothing") -> test ("all", or one stage alone) -> scores."""
+    """Scores of N pictures: the stage left out (or "nothing") -> test ("all", or one stage alone) -> scores."""
 
-    found: dict[str, dict[str, Found]]
+    scores: dict[str, dict[str, CellScores]]
     names: tuple[str, ...]
     steps: int
 
     @property
     def stages(self) -> list[str]:
-        return [label for label in self.found if label != NOTHING]
+        return [label for label in self.scores if label != NOTHING]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for metrics.json."""
         rows = [
-            {"without": without, "cells": [{"test": test} | found.to_dict() for test, found in tests.items()]}
-            for without, tests in self.found.items()
+            {"without": without, "cells": [{"test": test} | cell.to_dict() for test, cell in tests.items()]}
+            for without, tests in self.scores.items()
         ]
         return {
             "pictures": len(self.names),
@@ -50,9 +50,9 @@ class LeftOut:
         """From these every cell of the table can be computed: a row for each attack, test, picture and view."""
         return [
             row
-            for without, tests in self.found.items()
-            for test, found in tests.items()
-            for row in found.rows(self.names, without=without, test=test)
+            for without, tests in self.scores.items()
+            for test, cell in tests.items()
+            for row in cell.rows(self.names, without=without, test=test)
         ]
 
 
@@ -69,16 +69,16 @@ def left_out(
 ) -> LeftOut:
     """Attack with all stages and without each in turn; test each result on all, and on each stage alone.
 
-    In the test of one stage the others are absent, as the stage itself is from an attack that has left it out; held
-    at its middle, a stage would still turn, shrink or darken every view, and the test would be one of both. Its
-    coordinates are those that it has in the test of all. A stage that varies nothing stays everywhere (a service's
-    fixed size is no view), and so does one that lays a patch: in its middle, where a test does not vary it.
+    In the test of one stage the others are absent: held at its middle, a stage would still turn, shrink or darken
+    every view, and the test would measure both. Its coordinates are the same as in the test of all. A stage without
+    coordinates stays everywhere (a service's fixed size is no view), and so does one that lays a patch: at its
+    middle, where a test does not vary it.
 
     Args:
         attack: from a pipeline to what is shown of the N pictures after an attack on its views, as read back from
             their 8-bit files. Without its only stage a pipeline is the picture itself.
         rows: (N,) the pictures' numbers among the queries, for `judge`; `names` of them.
-        views: of each test. `steps` of each attack, to be told.
+        views: of each test; `steps` of each attack, for the report.
 
     Raises:
         ValueError: in one line: no stage of the pipeline can be left out.
@@ -87,24 +87,24 @@ def left_out(
     whole = bank(transforms, views, seed=seed, purpose="left out")
     tests = {ALL: whole} | {label: alone(whole, at) for label, at in stages.items()}
     trained = {NOTHING: transforms} | {label: without(transforms, at) for label, at in stages.items()}
-    found = {}
+    scores = {}
     for label, pipeline in trained.items():
         shown = attack(pipeline)
         where = base_of(shown).device
         banks = {test: each._replace(u=each.u.to(where)) for test, each in tests.items()}
-        found[label] = {test: judged(judge, shown, rows, each)[0] for test, each in banks.items()}
-    return LeftOut(found, tuple(names), steps)
+        scores[label] = {test: judged(judge, shown, rows, each)[0] for test, each in banks.items()}
+    return LeftOut(scores, tuple(names), steps)
 
 
 def varying(transforms: Compose) -> dict[str, int]:
-    """The stages that can be left out, by their labels, with their places. Raises ValueError where there is none."""
-    found = {label: at for at, label in enumerate(transforms.labels) if _can_go(transforms.stages[at])}
-    if not found:
+    """The indices of the stages that can be left out, by label. Raises ValueError where there is none."""
+    stages = {label: at for at, label in enumerate(transforms.labels) if _can_go(transforms.stages[at])}
+    if not stages:
         raise ValueError(
             "`evaluate.left_out` must be 0 where no stage of the views varies, for there is none to leave out; give "
             "`transforms.stages` some"
         )
-    return found
+    return stages
 
 
 def without(transforms: Compose, at: int) -> Compose:
@@ -113,16 +113,16 @@ def without(transforms: Compose, at: int) -> Compose:
 
 
 def alone(whole: Bank, at: int) -> Bank:
-    """The views that are left when of all stages only one varies."""
+    """The views in which only one of the stages varies."""
     stages = whole.transforms.stages
-    kept = [i for i, stage in enumerate(stages) if i == at or not _can_go(stage)]
+    indices = [i for i, stage in enumerate(stages) if i == at or not _can_go(stage)]
     starts = [*accumulate((stage.dims for stage in stages), initial=0)]
     u = whole.u.clone()
-    for i in kept:
+    for i in indices:
         if i != at:
             u[:, starts[i] : starts[i + 1]] = 0.5
-    columns = [column for i in kept for column in range(starts[i], starts[i + 1])]
-    return Bank(replace(whole.transforms, stages=[stages[i] for i in kept]), u[:, columns])
+    columns = [column for i in indices for column in range(starts[i], starts[i + 1])]
+    return Bank(replace(whole.transforms, stages=[stages[i] for i in indices]), u[:, columns])
 
 
 def _can_go(stage: Stage) -> bool:

@@ -1,4 +1,4 @@
-"""Classes given as text, for encoders with two towers: what a view is taken for is then a class, not a picture."""
+"""Classes given as text, for encoders with two towers: a view is then classified, not matched with a picture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLACE = "{}"
 
 
 def read_classes(path: str | Path) -> tuple[str, ...]:
-    """The classes of a text file, one a line; blank lines and those that begin with # are passed over.
+    """The classes of a text file, one a line; blank lines and lines that begin with # are ignored.
 
     Raises:
         FileNotFoundError, ValueError: in one line: no such file, not text, a class twice, fewer than two classes.
@@ -31,23 +31,23 @@ def read_classes(path: str | Path) -> tuple[str, ...]:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError:
         raise ValueError(f"`data.classes`: `{path}` is not a text file in UTF-8: one class a line") from None
-    found = [line for line in lines if line and not line.startswith("#")]
-    twice = next((name for i, name in enumerate(found) if name in found[:i]), None)
+    names = [line for line in lines if line and not line.startswith("#")]
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
         raise ValueError(f"`data.classes`: `{path}` names the class {twice!r} twice")
-    if len(found) < 2:
-        raise ValueError(f"`data.classes`: `{path}` must name at least two classes, one a line; got {len(found)}")
-    return tuple(found)
+    if len(names) < 2:
+        raise ValueError(f"`data.classes`: `{path}` must name at least two classes, one a line; got {len(names)}")
+    return tuple(names)
 
 
 def texts_of(encoder: nn.Module, why: str) -> Texts:
     """The text tower of an encoder, or of the encoder that a wrapper is around. Raises ValueError where there is
-    none, saying `why` it is wanted."""
+    none, naming in `why` what needs it."""
     inner: object = encoder
     while inner is not None:
-        found: Texts | None = optional(inner, "texts")
-        if found is not None:
-            return found
+        tower: Texts | None = optional(inner, "texts")
+        if tower is not None:
+            return tower
         inner = optional(inner, "encoder")
     raise ValueError(
         f"{why} needs an encoder with a text tower, such as encoder=open_clip, or CLIP and SigLIP of "
@@ -72,36 +72,36 @@ def class_embeddings(texts: Texts, classes: Sequence[str], templates: Sequence[s
     rows = []
     for name in classes:
         try:
-            found = texts([template.replace(PLACE, name) for template in templates])
+            embeddings = texts([template.replace(PLACE, name) for template in templates])
         except (ValueError, OSError):
             raise
-        except Exception as error:  # the files of a stranger's tokenizer can bring it to raise anything
+        except Exception as error:  # a third-party tokenizer may raise anything
             reason = " ".join(str(error).split())[:200]
             raise ValueError(
                 f"the text tower does not take the class {name!r} ({type(error).__name__}: {reason}); are the "
                 "tokenizer's files whole?"
             ) from error
-        said = F.normalize(found.float(), dim=1)
-        rows.append(F.normalize(said.mean(0), dim=0))
+        directions = F.normalize(embeddings.float(), dim=1)
+        rows.append(F.normalize(directions.mean(0), dim=0))
     return torch.stack(rows)
 
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """What a view can be taken for, where that is a class: `names`, and their embeddings `rows` (K,D). It stands in
-    the place of a `Gallery`; no two classes show the same."""
+    """The classes that a view can be classified as: `names`, and their embeddings `rows` (K,D). Used in place of a
+    `Gallery`; no two classes are the same."""
 
     names: tuple[str, ...]
     rows: Tensor
-    guessed: int = 0  # of so many pictures the class is what the encoder says of them
+    guessed: int = 0  # number of pictures whose class is the encoder's own prediction
     label_numbers: None = None
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def same(self, found: Tensor, rows: Tensor) -> Tensor:
-        """Whether two rows are one class: bool, of the shape that the two make together."""
-        return found == rows
+    def same(self, rows: Tensor, others: Tensor) -> Tensor:
+        """Whether rows and others are the same class; both are broadcast."""
+        return rows == others
 
     def target(self, wish: str, truth: Tensor, seed: int) -> Tensor:
         """The class that the attacker wants of each picture, a row: "another" one than its own, or the one named."""
@@ -123,18 +123,18 @@ def classified(
 
     Args:
         images: (N,3,H,W) on the encoder's device.
-        labels: the class that a person has given each picture; None: the one that the encoder says.
+        labels: each picture's annotated class; None: the encoder's own prediction.
 
     Raises ValueError or FileNotFoundError in one line.
     """
     names = read_classes(path)
     rows = class_embeddings(texts_of(encoder, "`data.classes`"), names, list(templates)).to(images.device)
-    said: dict[tuple[float, ...], str] = {}
+    names_by_row: dict[tuple[float, ...], str] = {}
     for name, row in zip(names, rows.tolist(), strict=True):
-        if said.setdefault(tuple(row), name) != name:  # capitals, or what lies beyond the longest text
+        if names_by_row.setdefault(tuple(row), name) != name:  # capitals are ignored, long texts are cut
             raise ValueError(
-                f"`data.classes`: to the encoder {said[tuple(row)]!r} and {name!r} are one text, so no view could be "
-                "taken for the second; leave one out"
+                f"`data.classes`: to the encoder {names_by_row[tuple(row)]!r} and {name!r} are one text, so no view "
+                "could be taken for the second; leave one out"
             )
     strange = next((label for label in labels if label is not None and label not in names), None)
     if strange is not None:

@@ -1,5 +1,5 @@
-"""Does the attack survive what platforms do to a file? The saved pictures, really encoded and decoded, really resized
-by the libraries themselves, and then judged head-on."""
+"""Does the attack survive what platforms do to a file? The saved pictures, encoded and decoded by real
+codecs, resized by the libraries themselves, and scored without a camera."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attacks.encoders.layers import unwrapped
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
 from attacks.eot.bank import Bank
-from attacks.evaluation.judge import Found, Scoring, judged
+from attacks.evaluation.judge import CellScores, Scoring, judged
 from attacks.evaluation.platforms import codecs, resamplers
 from attacks.runtime.stored import stored
 from transforms import Compose
@@ -25,18 +25,18 @@ from transforms.resizing.resize import target_size
 
 @stored("deployment.cell")
 class Cell(NamedTuple):
-    """One codec and one resampler, and what is found of each arm, seen from one view."""
+    """One codec and one resampler, and the scores of each arm from one view."""
 
     codec: str
     resampler: str
-    arms: dict[str, Found]
+    arms: dict[str, CellScores]
 
 
 @stored("deployment")
 @dataclass(frozen=True, eq=False)
 class Deployment:
-    """What `deployment` finds: every cell, the pictures' names, the (height, width) that the resamplers resize to,
-    and what could not be tried here, in words."""
+    """The result of `deployment`: every cell, the pictures' names, the (height, width) that the resamplers resize to,
+    and a line for each codec or resampler that is not installed."""
 
     cells: tuple[Cell, ...]
     names: tuple[str, ...]
@@ -49,7 +49,7 @@ class Deployment:
             {
                 "codec": cell.codec,
                 "resampler": cell.resampler,
-                "arms": {arm: found.to_dict() for arm, found in cell.arms.items()},
+                "arms": {arm: scores.to_dict() for arm, scores in cell.arms.items()},
             }
             for cell in self.cells
         ]
@@ -60,8 +60,8 @@ class Deployment:
         return [
             row
             for cell in self.cells
-            for arm, found in cell.arms.items()
-            for row in found.rows(self.names, codec=cell.codec, resampler=cell.resampler, arm=arm)
+            for arm, scores in cell.arms.items()
+            for row in scores.rows(self.names, codec=cell.codec, resampler=cell.resampler, arm=arm)
         ]
 
 
@@ -93,7 +93,7 @@ def deployment(
 
 def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:
     """The (height, width) that a picture of `size` has when the encoder's own resize is done, so that a resampler
-    takes the place of that resize. Half the shorter side, the aspect kept, where the encoder asks for no size, and
+    replaces that resize. Half the shorter side, the aspect kept, where the encoder has no size of its own, and
     where the picture has that size already: then no resampler would have anything to do."""
     preprocess = optional(unwrapped(encoder), "preprocess")
     if isinstance(preprocess, Preprocess) and preprocess.size is not None:

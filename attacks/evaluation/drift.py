@@ -1,4 +1,4 @@
-"""Where in a network an embedding goes astray: layer by layer, an attacked picture's features against those of the
+"""Where in a network an embedding drifts: layer by layer, an attacked picture's features against those of the
 untouched picture in the same view."""
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from attacks.runtime.stored import stored
 from transforms import Scene, Shown, taken
 from transforms.compose import view
 
-#: The word for a choice of layers, at most so many.
+#: The name for all layers, and how many of them are taken at most.
 ALL, MOST = "all", 24
-#: With fewer than this, the next level of names is looked at too.
+#: With fewer layers than this, the next level of names is added.
 FEW = 12
-#: Views of the held-out bank that are looked at, the first ones.
+#: Number of views: the first ones of the held-out bank.
 VIEWS = 32
-#: An embedding flips where the attack's drift is half of that at the output, and so many times that of noise.
+#: An embedding flips where the attack's drift is half of that at the output, and this many times that of noise.
 CLEARLY = 2.0
-#: With less drift at the output nothing has flipped: half of nothing is reached by anything.
+#: With less drift than this at the output nothing has flipped.
 LEAST = 0.1
 
 
 @stored("drift")
 @dataclass(frozen=True)
 class Drift:
-    """What `layer_drift` finds: `cosine[arm]` (L,N,V) of each layer, picture and view. Layers are in the order in
-    which they run, the encoder's own answer last. The passes and seconds are a cost of their own."""
+    """The result of `layer_drift`: `cosine[arm]` (L,N,V) of each layer, picture and view. Layers are in the order in
+    which they run, the encoder's own answer last. `forward` counts views; `seconds` is the time it took."""
 
     layers: tuple[str, ...]
     cosine: dict[str, Tensor]
@@ -63,7 +63,7 @@ class Drift:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for metrics.json."""
         rows = [
-            {"layer": name} | {arm: interval(found[i])._asdict() for arm, found in self.cosine.items()}
+            {"layer": name} | {arm: interval(cosine[i])._asdict() for arm, cosine in self.cosine.items()}
             for i, name in enumerate(self.layers)
         ]
         views = next(iter(self.cosine.values())).shape[2]
@@ -84,15 +84,15 @@ def layer_drift(
 ) -> Drift:
     """The cosine of each layer's features between attacked and untouched pictures, each pair in the same view.
 
-    The untouched picture and all attacked ones go through the encoder together, and a layer's features become
-    cosines as soon as they are there: nothing else is kept of them.
+    The untouched picture and all attacked ones go through the encoder together. Of each layer's features only the
+    cosines are stored.
 
     Args:
         encoder: in evaluation mode, in full precision.
         clean: (N,3,H,W) in [0,1].
         attacked: arm -> (N,3,H,W), the same pictures after an attack.
         bank: the views, all of them (see `Drift.to_dict`: a run takes the first few of its bank).
-        layers: as `ordered` takes them, or what it gives.
+        layers: the argument of `ordered`, or its result.
         chunk: most views in memory at once.
         world: the processes that share the views; each gets all the cosines.
     """
@@ -108,23 +108,23 @@ def layer_drift(
         return torch.stack([_cosine(other, own) for other in others])
 
     mine = torch.tensor(list(world.share(len(bank.u))), dtype=torch.long, device=bank.u.device)
-    found = clean.new_zeros(len(pools), len(attacked), len(clean), len(bank.u))
+    cosine = clean.new_zeros(len(pools), len(attacked), len(clean), len(bank.u))
     with Layers(encoder, pools, keep=compared) as watching:
         for i in range(len(clean)):
             pictures = [taken(shown, i) for shown in (clean, *attacked.values())]
 
-            def look(places: Tensor, pictures: list[Scene] = pictures) -> Tensor:
-                seen = [view(bank.transforms, picture, bank.u[places]) for picture in pictures]
-                cosines = watching(torch.cat(seen), **drawn(bank.transforms, bank.u[places].repeat(arms, 1)))
+            def cosines_of(places: Tensor, pictures: list[Scene] = pictures) -> Tensor:
+                views = [view(bank.transforms, picture, bank.u[places]) for picture in pictures]
+                cosines = watching(torch.cat(views), **drawn(bank.transforms, bank.u[places].repeat(arms, 1)))
                 return torch.stack([cosines[name] for name in pools])
 
-            for places, part in in_parts(look, mine, max(1, chunk // arms)):
-                found[:, :, i, places.to(found.device)] = part.to(found)
-    world.sum(found)
+            for places, part in in_parts(cosines_of, mine, max(1, chunk // arms)):
+                cosine[:, :, i, places.to(cosine.device)] = part.to(cosine)
+    world.sum(cosine)
     names = tuple(name if pool == "flat" else f"{name}:{pool}" for name, pool in pools.items())
     passes = arms * len(clean) * len(bank.u)
     return Drift(
-        names, {arm: found[:, j].cpu() for j, arm in enumerate(attacked)}, passes, time.perf_counter() - began
+        names, {arm: cosine[:, j].cpu() for j, arm in enumerate(attacked)}, passes, time.perf_counter() - began
     )
 
 
@@ -139,35 +139,35 @@ def ordered(encoder: nn.Module, layers: Sequence[str], image: Tensor) -> dict[st
         image: (1,3,H,W), to see in what order they run.
 
     Raises:
-        ValueError: in the words of `evaluate.layers`: a name or pool that cannot be had.
+        ValueError: naming `evaluate.layers`: an unknown layer, or a pool that does not fit it.
     """
-    image = image.expand(2, *image.shape[1:])  # of one, what a layer says once for all looks like a row for each
-    seen = visits(encoder, image)
-    place = {visit.name: visit.order for visit in seen}
-    pools = asked(_sensible(seen) if list(layers) == [ALL] else layers, "evaluate.layers")
+    image = image.expand(2, *image.shape[1:])  # of one, a common answer looks like a row for each
+    visited = visits(encoder, image)
+    place = {visit.name: visit.order for visit in visited}
+    pools = asked(_sensible(visited) if list(layers) == [ALL] else layers, "evaluate.layers")
     pools[OUTPUT] = pools.get(OUTPUT, "flat")
     with called("evaluate.layers"), Layers(encoder, pools) as watching:
-        watching(image)  # what cannot be pooled so is refused now, and not after the attack
+        watching(image)  # a pool that does not fit a layer fails now, not after the attack
     return {name: pools[name] for name in sorted(pools, key=lambda name: (name == OUTPUT, place[name]))}
 
 
-def _sensible(seen: list[Visit]) -> list[str]:
-    """Layers by name whose answers differ, level by level, while there are at most `MOST`; of a level too many by
-    far, some in even steps."""
+def _sensible(visited: list[Visit]) -> list[str]:
+    """Layers by name whose answers differ, level by level, while there are at most `MOST`; of a level with too
+    many, some in even steps."""
     groups: dict[str, list[Visit]] = {}
-    for visit in seen:
+    for visit in visited:
         if visit.features and visit.calls == 1:
             groups.setdefault(visit.same or visit.name, []).append(visit)
     groups = {key: group for key, group in groups.items() if all(visit.name != OUTPUT for visit in group)}
     shallow = [min(group, key=_level) for group in groups.values()]
-    found: list[Visit] = []
+    chosen: list[Visit] = []
     for level in sorted({_level(visit) for visit in shallow}):
         new = sorted((visit for visit in shallow if _level(visit) == level), key=lambda visit: visit.order)
-        room = MOST - len(found)
+        room = MOST - len(chosen)
         if len(new) > room:
-            return [visit.name for visit in (found if len(found) >= FEW else [*found, *_spread(new, room)])]
-        found += new
-    return [visit.name for visit in found]
+            return [visit.name for visit in (chosen if len(chosen) >= FEW else [*chosen, *_spread(new, room)])]
+        chosen += new
+    return [visit.name for visit in chosen]
 
 
 def _level(visit: Visit) -> int:
@@ -185,15 +185,15 @@ def _cosine(features: Tensor, other: Tensor) -> Tensor:
     return torch.where(equal, 1.0, similarity(features, other, "cosine"))
 
 
-def words(drift: Mapping[str, Any]) -> str:
+def summary(drift: Mapping[str, Any]) -> str:
     """A line for the terminal, from what metrics.json holds."""
     end, rows = drift["layers"][-1], {row["layer"]: row for row in drift["layers"]}
     at = rows.get(drift["flips"])
-    said = f"drift over {len(rows)} layers: the embedding flips"
+    head = f"drift over {len(rows)} layers: the embedding flips"
     if at is None:
-        return f"{said} nowhere (cosine of the {OUTPUT} {_pair(end)})"
+        return f"{head} nowhere (cosine of the {OUTPUT} {_pair(end)})"
     after = "" if at is end else f"; {OUTPUT} {_pair(end)}"
-    return f"{said} at {at['layer']} (cosine {_pair(at)}{after})"
+    return f"{head} at {at['layer']} (cosine {_pair(at)}{after})"
 
 
 def _pair(row: Mapping[str, Any]) -> str:

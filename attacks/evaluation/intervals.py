@@ -1,6 +1,6 @@
 """Numbers with intervals.
 
-Pictures are what is sampled: views of one picture are not independent, so intervals speak of other pictures, seen
+Pictures are the sampling units: views of one picture are not independent, so intervals are about other pictures, seen
 from the same bank of views. `tests/evaluation/test_coverage.py` measures how often they hold the truth.
 """
 
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 RESAMPLES = 4000
-#: Numbers drawn at once: the resamples of many pictures would not fit into memory.
+#: Numbers drawn at once, for memory.
 BLOCK = 2**22
 #: Of the standard normal distribution, 95 % lie within so many standard deviations.
 NORMAL = 1.959963984540054
-#: Pictures of nothing but hits, and as many of nothing but misses, that `rate` adds to ask how alike views are.
+#: Pictures of nothing but hits, and as many of nothing but misses, that `rate` adds to estimate how alike views are.
 UNSEEN = 0.25
 
 
@@ -44,7 +44,7 @@ def interval(values: Tensor, seed: int = 0) -> Interval:
     90 of 100 for five pictures, 75 for three, 50 for two.
     """
     units = values.double().mean(1) if len(values) > 1 else values.double()[0]
-    mean, low, high = (float(found) for found in bootstrap(units.cpu()[None], seed))
+    mean, low, high = (float(value) for value in bootstrap(units.cpu()[None], seed))
     return Interval(mean, low, high)
 
 
@@ -53,7 +53,7 @@ def bootstrap(units: Tensor, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     n = units.shape[1]
     if n == 1:
         return units[:, 0], units[:, 0], units[:, 0]
-    least, most = units.amin(1), units.amax(1)  # rounding must not lead out of it
+    least, most = units.amin(1), units.amax(1)  # rounding must not leave this range
     mean = units.mean(1).clamp(least, most)
     away = units - mean[:, None]
     means = _resampled(away, seed).sort(1).values
@@ -65,20 +65,20 @@ def bootstrap(units: Tensor, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     ends = skew + torch.tensor([[-width, width]], dtype=torch.float64)
     place = torch.special.ndtr(skew + ends / (1 - skew * ends)) * (RESAMPLES - 1)
     below = place.floor().long().clamp(0, RESAMPLES - 2)
-    found = torch.lerp(means.gather(1, below), means.gather(1, below + 1), place - below)
-    low, high = mean + found[:, 0].clamp_max(0), mean + found[:, 1].clamp_min(0)
+    shifts = torch.lerp(means.gather(1, below), means.gather(1, below + 1), place - below)
+    low, high = mean + shifts[:, 0].clamp_max(0), mean + shifts[:, 1].clamp_min(0)
     return mean, low.clamp(least, most), high.clamp(least, most)
 
 
 def _resampled(away: Tensor, seed: int) -> Tensor:
     """The means (B,RESAMPLES) of samples (B,n), each drawn anew with the same places."""
-    n, found = away.shape[1], []
+    n, means = away.shape[1], []
     generator = torch.Generator().manual_seed(seed)
     for part in torch.arange(RESAMPLES).split(max(1, BLOCK // n)):
         places = torch.randint(n, (len(part), n), generator=generator)
         times = away.new_zeros(len(part), n).scatter_add_(1, places, away.new_ones(1, 1).expand_as(places))
-        found.append(away @ times.T)
-    return torch.cat(found, 1) / n
+        means.append(away @ times.T)
+    return torch.cat(means, 1) / n
 
 
 def rate(hits: Tensor) -> Interval:
@@ -123,8 +123,8 @@ def median(values: Tensor) -> Interval:
 def quantile(values: Tensor, share: float) -> Interval:
     """The same for the value, in `mean`, that a `share` of (N,) values lies below; between two of them by a line."""
     low, high = _ordered(values, share)
-    found = float(values.double().quantile(share))
-    return Interval(found, min(low, found), max(high, found))
+    value = float(values.double().quantile(share))
+    return Interval(value, min(low, value), max(high, value))
 
 
 def _ordered(values: Tensor, share: float) -> tuple[float, float]:

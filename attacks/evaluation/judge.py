@@ -1,4 +1,4 @@
-"""The judge of a run: what any pictures of it are taken for, on any bank of views."""
+"""The judge of a run: scores of its pictures on any bank of views."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from transforms import Shown
 
 
 class Scoring(Protocol):
-    """A judge: what pictures are taken for, and whether that is what the attacker wants."""
+    """Scores pictures on a bank of views, and decides where the attack succeeds."""
 
     def __call__(self, shown: Shown, rows: Tensor, bank: Bank) -> Scores:
         """The scores of the pictures with numbers `rows` (N,) from each of V views."""
 
     def success(self, scores: Scores, rows: Tensor) -> Tensor:
-        """(N,V), true where the attacker has what he wants."""
+        """(N,V), true where the attack succeeds."""
 
 
 @stored("scores.cell")
-class Found(NamedTuple):
+class CellScores(NamedTuple):
     """Of N pictures from V views: `cosine` (N,V) to the clean embedding, and `success` (N,V) of the attacker."""
 
     cosine: Tensor
     success: Tensor
 
-    def cell(self, views: slice) -> Found:
+    def cell(self, views: slice) -> CellScores:
         """Some of the views."""
-        return Found(self.cosine[:, views], self.success[:, views])
+        return CellScores(self.cosine[:, views], self.success[:, views])
 
     def to_dict(self) -> dict[str, Any]:
         """Both with their intervals."""
@@ -57,10 +57,10 @@ class Found(NamedTuple):
         ]
 
 
-def judged(judge: Scoring, shown: Shown, rows: Tensor, bank: Bank) -> tuple[Found, bool]:
-    """What a judge finds on a bank, on the CPU; and whether the attacker has a target."""
+def judged(judge: Scoring, shown: Shown, rows: Tensor, bank: Bank) -> tuple[CellScores, bool]:
+    """A judge's scores on a bank, on the CPU; and whether the attacker has a target."""
     scores = judge(shown, rows, bank)
-    return Found(scores.cosine.cpu(), judge.success(scores, rows).cpu()), scores.goal_rank is not None
+    return CellScores(scores.cosine.cpu(), judge.success(scores, rows).cpu()), scores.goal_rank is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +70,8 @@ class Judge:
     Args:
         encoder: in full precision.
         own: (N,D) the embeddings of all untouched pictures.
-        gallery: (G,D) those of what a view can be taken for, which is `known`.
-        truth: (N,) each picture's row there; `goal` (N,) the row that the attacker wants, or None.
+        gallery: (G,D) the embeddings of `known`, which a view is matched with.
+        truth: (N,) each picture's row there; `goal` (N,) the attacker's target row, or None.
         neighbours: how many nearest rows vote on an identity.
     """
 
@@ -89,11 +89,11 @@ class Judge:
     def __call__(self, shown: Shown, rows: Tensor, bank: Bank, title: str = "") -> Scores:
         """The scores, on the CPU, of the pictures with numbers `rows` (n,), shown in some state; with a `title`,
         progress is shown."""
-        # Classes are not pictures: without its own there is nothing left that shows the same.
+        # A class has a single row: without it no row of the same class is left to vote.
         voters = 0 if isinstance(self.known, Classes) else self.neighbours
         goal = None if self.goal is None else self.goal[rows]
         with Progress(title, len(rows), shown=bool(title) and self.world.first) as progress:
-            found = evaluate(
+            scores = evaluate(
                 shown,
                 self.own[rows.to(self.own.device)],
                 self.gallery,
@@ -103,18 +103,18 @@ class Judge:
                 world=self.world,
                 signature=self.signature,
                 right=Right(self.truth[rows], goal, self.known.label_numbers, voters),
-                told=progress.step,
+                progress=progress.step,
             )
-        return joined([found])
+        return joined([scores])
 
     @property
     def embeddings(self) -> Tensor:
-        """The gallery's, as they are compared."""
+        """The gallery's embeddings, as they are compared."""
         return self.gallery if self.signature is None else self.signature(self.gallery)
 
     def success(self, scores: Scores, rows: Tensor) -> Tensor:
-        """Whether the attacker got what he wants, (n,V): the view is taken for the target, or, without one, for
-        something else than its own picture."""
+        """Whether the attack succeeds, (n,V): the nearest row shows the target, or, without a target, something other
+        than the picture itself."""
         if self.goal is not None:
             return self.known.same(scores.nearest, self.goal[rows, None])
         return ~self.known.same(scores.nearest, self.truth[rows, None])
@@ -129,6 +129,6 @@ def resisting(scores: Scores) -> Tensor:
 
 
 def joined(parts: list[Scores]) -> Scores:
-    """Scores of pictures after each other, on the CPU."""
+    """Scores of pictures concatenated, on the CPU."""
     columns = zip(Scores._fields, zip(*parts, strict=True), strict=True)
     return Scores(**{name: torch.cat(column).cpu() for name, column in columns if column[0] is not None})

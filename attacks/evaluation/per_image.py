@@ -33,41 +33,41 @@ def per_image_rows(
     identities: Sequence[str],
     thresholds: Mapping[float, float],
 ) -> list[dict[str, object]]:
-    """One row for each bank, arm and picture, with what its views (columns `views`) give on average: `cosine` to the
+    """One row for each bank, arm and picture, with the means over its views (column `views`): `cosine` to the
     picture's clean embedding; `shift`, that less the clean arm's in the same view; `cosine_p10`, its 10th percentile
     (numpy's, linear between two views); `worst_cosine`; the shares `recall_at_1`, `recall_at_5`, `recall_at_10`,
     `success` (of the attacker), `knn` and `tar_0.01`, ... (accepted as the picture at that false accept rate); `mrr`,
     the mean of 1 / rank; `median_rank`, the lower median; with a target also `goal_cosine`, and `goal_rank`, the
-    lower median. None where there is no such thing.
+    lower median. None where the run has no such measure.
 
     Args:
         scores: by bank and arm, of the same pictures, one arm being `clean`.
         success: by bank and arm (N,V) bool.
         worst: by bank and arm the cosine (N,) in the view that resists the attacker most, however it was found.
         pictures: N names.
-        identities: N words for what they show.
+        identities: N labels of what they show.
         thresholds: of verification, by false accept rate.
     """
     rows = []
     for bank, arms in scores.items():
-        for arm, found in arms.items():
-            values = _values(found, arms["clean"], success[bank][arm])
+        for arm, arm_scores in arms.items():
+            values = _values(arm_scores, arms["clean"], success[bank][arm])
             columns = _columns(values, worst[bank][arm]) | {
-                f"{TAR}{far_name(far)}": tar(found.cosine, limit).double().mean(1).tolist()
+                f"{TAR}{far_name(far)}": tar(arm_scores.cosine, limit).double().mean(1).tolist()
                 for far, limit in thresholds.items()
             }
             for i, (picture, identity) in enumerate(zip(pictures, identities, strict=True)):
                 row: dict[str, object] = {"bank": bank, "arm": arm, "picture": picture, "identity": identity}
-                row |= {"views": found.cosine.shape[1]}
+                row |= {"views": arm_scores.cosine.shape[1]}
                 rows.append(row | {name: None if column is None else column[i] for name, column in columns.items()})
     return rows
 
 
 def _values(scores: Scores, clean: Scores, success: Tensor) -> dict[str, Tensor | None]:
-    """What each view of each picture gives, (N,V) in float64."""
+    """The measures of each view of each picture, (N,V) in float64."""
     if scores.rank is None:
-        raise ValueError("`scores` have no ranks; judge them with `right`, which says what is right")
-    found = {
+        raise ValueError("`scores` have no ranks; call `evaluate` with `right`, the ground truth")
+    columns = {
         "cosine": scores.cosine,
         "shift": scores.cosine.double() - clean.cosine.double(),
         "rank": scores.rank,
@@ -78,15 +78,15 @@ def _values(scores: Scores, clean: Scores, success: Tensor) -> dict[str, Tensor 
         "goal_rank": scores.goal_rank,
         "goal_cosine": scores.goal_cosine,
     }
-    return {name: None if value is None else value.double() for name, value in found.items()}
+    return {name: None if value is None else value.double() for name, value in columns.items()}
 
 
 def _columns(values: Mapping[str, Tensor | None], worst: Tensor) -> dict[str, list[float] | None]:
-    """Of each picture a number for all its views."""
+    """The columns of the file: one number for each picture."""
     means = {name: None if value is None else value.mean(1) for name, value in values.items()}
     cosine, rank, goal = values["cosine"], values["rank"], values["goal_rank"]
     assert cosine is not None and rank is not None
-    found = {
+    columns = {
         "cosine": means["cosine"],
         "shift": means["shift"],
         "cosine_p10": cosine.quantile(LOW, 1),
@@ -98,7 +98,7 @@ def _columns(values: Mapping[str, Tensor | None], worst: Tensor) -> dict[str, li
         "goal_rank": None if goal is None else goal.median(1).values,
         "goal_cosine": means["goal_cosine"],
     }
-    return {name: None if value is None else value.tolist() for name, value in found.items()}
+    return {name: None if value is None else value.tolist() for name, value in columns.items()}
 
 
 def arms_table(
@@ -117,23 +117,23 @@ def arms_table(
         table[bank] = {arm: _measures(some) for arm, some in arms.items()}
         if views is not None:
             scores, success = views[bank]
-            for arm, found in scores.items():
-                table[bank][arm] |= _single(_values(found, scores["clean"], success[arm]))
+            for arm, arm_scores in scores.items():
+                table[bank][arm] |= _single(_values(arm_scores, scores["clean"], success[arm]))
     return table
 
 
 def _measures(rows: Sequence[Row]) -> dict[str, object]:
     """The measures of one arm on one bank."""
-    found: dict[str, object] = {}
+    measures: dict[str, object] = {}
     for name in (*MEANS, *SHARES, *MEDIANS):
         column = _column(rows, name)
-        found[name] = None if column is None else _summary(name, column, rows)._asdict()
+        measures[name] = None if column is None else _summary(name, column, rows)._asdict()
     fars = [name for name in rows[0] if name.startswith(TAR)]
     accepted = {name.removeprefix(TAR): _column(rows, name) for name in fars}
-    found["tar"] = {
+    measures["tar"] = {
         far: _summary("tar", column, rows)._asdict() for far, column in accepted.items() if column is not None
     } or None
-    return found
+    return measures
 
 
 def _summary(name: str, column: Tensor, rows: Sequence[Row]) -> Interval:
@@ -146,11 +146,11 @@ def _single(values: Mapping[str, Tensor | None]) -> dict[str, object]:
     """Measures of a single picture with intervals over its views; the worst view is one, and has none."""
     cosine, rank, goal = values["cosine"], values["rank"], values["goal_rank"]
     assert cosine is not None and rank is not None
-    found = {name: interval(value) for name in MEANS if (value := values.get(name)) is not None}
-    found |= {"cosine_p10": quantile(cosine[0], LOW), "median_rank": median(rank[0])}
+    measures = {name: interval(value) for name in MEANS if (value := values.get(name)) is not None}
+    measures |= {"cosine_p10": quantile(cosine[0], LOW), "median_rank": median(rank[0])}
     if goal is not None:
-        found["goal_rank"] = median(goal[0])
-    return {name: value._asdict() for name, value in found.items()}
+        measures["goal_rank"] = median(goal[0])
+    return {name: value._asdict() for name, value in measures.items()}
 
 
 def comparisons(rows: Sequence[Row], arm: str = "eot") -> list[dict[str, object]]:
@@ -158,7 +158,7 @@ def comparisons(rows: Sequence[Row], arm: str = "eot") -> list[dict[str, object]
     of `success` over pictures, with its interval, and a p value; `p_holm` is that corrected for all comparisons of
     the list. Cosines are tested by flipping signs, successes by McNemar's test of the pictures that the attack wins
     in more than half of their views."""
-    found: list[dict[str, object]] = []
+    table: list[dict[str, object]] = []
     chances: list[float] = []
     for bank, arms in _grouped(rows).items():
         for other in arms:
@@ -166,18 +166,18 @@ def comparisons(rows: Sequence[Row], arm: str = "eot") -> list[dict[str, object]
                 first, second = (_column(arms[name], measure) for name in (arm, other))
                 assert first is not None and second is not None
                 answer = compared(measure, first, second, int(str(arms[arm][0]["views"])))
-                words = {"measure": measure, "arm": arm, "other": other, "bank": bank}
-                found.append(words | answer._asdict() | {"difference": answer.difference._asdict()})
+                key = {"measure": measure, "arm": arm, "other": other, "bank": bank}
+                table.append(key | answer._asdict() | {"difference": answer.difference._asdict()})
                 chances.append(answer.p)
-    return [row | {"p_holm": p} for row, p in zip(found, holm(chances), strict=True)]
+    return [row | {"p_holm": p} for row, p in zip(table, holm(chances), strict=True)]
 
 
 def _grouped(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
-    """Rows by bank and arm, in the order in which these first come."""
-    found: dict[str, dict[str, list[Row]]] = {}
+    """Rows by bank and arm, in order of first appearance."""
+    groups: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
-        found.setdefault(str(row["bank"]), {}).setdefault(str(row["arm"]), []).append(row)
-    return found
+        groups.setdefault(str(row["bank"]), {}).setdefault(str(row["arm"]), []).append(row)
+    return groups
 
 
 def _column(rows: Sequence[Row], name: str) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""What a platform resizes a picture with: each library's own call on 8-bit pixels, not our model of it."""
+"""Codecs and resamplers of platforms: each library's own call on 8-bit pixels, not our model of it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _FORMATS: dict[str, tuple[str, dict[str, int]]] = {
 
 
 def codecs() -> tuple[dict[str, Codec], list[str]]:
-    """The codecs by name, and what is missing here, in words."""
-    found: dict[str, Codec] = {name: partial(saved, kind=kind, how=how) for name, (kind, how) in _FORMATS.items()}
+    """The codecs by name, and a line for each that is not installed."""
+    available: dict[str, Codec] = {name: partial(saved, kind=kind, how=how) for name, (kind, how) in _FORMATS.items()}
     if features.check("webp"):
-        return found, []
-    del found["WebP 80"]
-    return found, ["WebP 80: this Pillow was built without WebP; Pillow's own wheels have it"]
+        return available, []
+    del available["WebP 80"]
+    return available, ["WebP 80: this Pillow was built without WebP; Pillow's own wheels have it"]
 
 
 def saved(pixels: np.ndarray, kind: str, how: Mapping[str, int]) -> np.ndarray:
@@ -53,19 +53,19 @@ _TORCH = ("bilinear", "bicubic")
 
 
 def resamplers() -> tuple[dict[str, Resampler], list[str]]:
-    """The resamplers by name, "none" first, and what is missing here, in words."""
-    found: dict[str, Resampler] = {NONE: lambda pixels, _size: pixels}
+    """The resamplers by name, "none" first, and a line for each library that is not installed."""
+    available: dict[str, Resampler] = {NONE: lambda pixels, _size: pixels}
     missing: list[str] = []
-    found |= {f"Pillow {name}": partial(_pillow, Image.Resampling[name.upper()]) for name in _PILLOW}
+    available |= {f"Pillow {name}": partial(_pillow, Image.Resampling[name.upper()]) for name in _PILLOW}
     try:
         cv2 = extra("cv2")
     except ValueError as error:
         names = ", ".join(f"OpenCV {name}" for name in _OPENCV)
         missing.append(f"{names}: {error}")
     else:
-        found |= {f"OpenCV {name}": partial(_opencv, cv2, f"INTER_{name.upper()}") for name in _OPENCV}
-    found |= {f"torch antialiased {name}": partial(_torch, name) for name in _TORCH}
-    return found, missing
+        available |= {f"OpenCV {name}": partial(_opencv, cv2, f"INTER_{name.upper()}") for name in _OPENCV}
+    available |= {f"torch antialiased {name}": partial(_torch, name) for name in _TORCH}
+    return available, missing
 
 
 def _pillow(kernel: Image.Resampling, pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:

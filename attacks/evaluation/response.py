@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from attacks.eot.bank import Bank, bank
-from attacks.evaluation.judge import Found, Scoring, judged
+from attacks.evaluation.judge import CellScores, Scoring, judged
 from attacks.evaluation.significance import holm, least_p, sign_flip
 from attacks.evaluation.slices import Axis, axis, sliced
 from attacks.runtime.stored import stored
@@ -20,20 +20,20 @@ from transforms import Compose, Shown, base_of
 @stored("response.slice")
 @dataclass(frozen=True)
 class Slice:
-    """What was found in the cells of one or two coordinates, the first coordinate's fastest.
+    """Scores in the cells of one or two coordinates; the first coordinate varies fastest.
 
-    found: of each arm the scores of N pictures, (N, cells * views); the views of a cell stand together.
-    targeted: whether the attacker wants one certain answer, so that only success tells who resists.
+    scores: of N pictures by arm, (N, cells * views); the views of a cell are adjacent.
+    targeted: whether the attack has a target, so that only success measures resistance.
     """
 
     axes: tuple[Axis, ...]
-    found: dict[str, Found]
+    scores: dict[str, CellScores]
     views: int
     targeted: bool
 
-    def cell(self, arm: str, at: int) -> Found:
+    def cell(self, arm: str, at: int) -> CellScores:
         """One cell of an arm."""
-        return self.found[arm].cell(slice(at * self.views, (at + 1) * self.views))
+        return self.scores[arm].cell(slice(at * self.views, (at + 1) * self.views))
 
     @property
     def places(self) -> list[tuple[float, ...]]:
@@ -41,31 +41,31 @@ class Slice:
         return [place[::-1] for place in product(*(axis.values for axis in self.axes[::-1]))]
 
     def curve_dict(self) -> dict[str, Any]:
-        return {"x": self.axes[0].to_dict(), "arms": {arm: self._said(arm) for arm in self.found}}
+        return {"x": self.axes[0].to_dict(), "arms": {arm: self._table(arm) for arm in self.scores}}
 
     def map_dict(self) -> dict[str, Any]:
         x, y = self.axes
-        arms = {arm: {key: self._rows(cells) for key, cells in self._said(arm).items()} for arm in self.found}
-        found = {"x": x.to_dict(), "y": y.to_dict(), "arms": arms, "p_holm": None, "worst": None, "best": None}
-        found |= {"tested": "success" if self.targeted else "cosine", "p_least": self._least()}
-        if {"eot", "no_eot"} <= set(self.found):
-            found["p_holm"] = self._rows(holm([self._p(at) for at in range(len(self.places))]))
-        if "eot" in self.found:
+        arms = {arm: {key: self._rows(cells) for key, cells in self._table(arm).items()} for arm in self.scores}
+        scores = {"x": x.to_dict(), "y": y.to_dict(), "arms": arms, "p_holm": None, "worst": None, "best": None}
+        scores |= {"tested": "success" if self.targeted else "cosine", "p_least": self._least()}
+        if {"eot", "no_eot"} <= set(self.scores):
+            scores["p_holm"] = self._rows(holm([self._p(at) for at in range(len(self.places))]))
+        if "eot" in self.scores:
             order = self._order()
-            found |= {"worst": self._named(order[0]), "best": self._named(order[-1])}
-        return found
+            scores |= {"worst": self._named(order[0]), "best": self._named(order[-1])}
+        return scores
 
     def rows(self, kind: str, number: int, names: Sequence[str]) -> list[dict[str, object]]:
         """A row for each arm, cell, picture and view. A curve has no y."""
         x, y = self.axes[0].name, self.axes[1].name if len(self.axes) > 1 else None
         table: list[dict[str, object]] = []
-        for arm, (at, place) in product(self.found, enumerate(self.places)):
+        for arm, (at, place) in product(self.scores, enumerate(self.places)):
             key = {"kind": kind, "number": number, "arm": arm, "x": x, "x_value": place[0]}
             key |= {"y": y, "y_value": place[1] if y else None}
             table += self.cell(arm, at).rows(names, **key)
         return table
 
-    def _said(self, arm: str) -> dict[str, list[Any]]:
+    def _table(self, arm: str) -> dict[str, list[Any]]:
         cells = [self.cell(arm, at).to_dict() for at in range(len(self.places))]
         return {key: [cell[key] for cell in cells] for key in ("success", "cosine")}
 
@@ -75,8 +75,8 @@ class Slice:
         return [list(cells[at : at + across]) for at in range(0, len(cells), across)]
 
     def _p(self, at: int) -> float:
-        """Whether EOT and the attack without differ in a cell, by what the attacker wants: the pictures are the
-        units, each with the mean over its views."""
+        """The p value in a cell of EOT against the attack without it, by success with a target, else by cosine:
+        pictures are the units, each with the mean over its views."""
         one, other = (self.cell(arm, at) for arm in ("eot", "no_eot"))
         pairs = (one.success, other.success) if self.targeted else (one.cosine, other.cosine)
         first, second = (values.double().mean(1) for values in pairs)
@@ -84,7 +84,7 @@ class Slice:
 
     def _least(self) -> float:
         """The smallest p value after Holm that so many pictures can give: the least of one test, times the cells."""
-        return min(1.0, least_p(len(next(iter(self.found.values())).cosine)) * len(self.places))
+        return min(1.0, least_p(len(next(iter(self.scores.values())).cosine)) * len(self.places))
 
     def _order(self) -> list[int]:
         """The cells from that where the encoder resists EOT most. Without a target that is a high cosine; with one
@@ -119,7 +119,7 @@ class Response:
         }
 
     def rows(self) -> list[dict[str, object]]:
-        """From these every cell of the tables can be computed."""
+        """The rows from which every cell of the tables can be computed."""
         maps = (each.rows("map", i, self.names) for i, each in enumerate(self.maps))
         curves = (each.rows("curve", i, self.names) for i, each in enumerate(self.curves))
         return [*chain(*maps, *curves)]
@@ -145,23 +145,24 @@ def response(
     Args:
         shown: arm -> what is shown of the N pictures, as read back from their files.
         rows: (N,) the pictures' numbers among the queries, for `judge`; `names` of them.
-        transforms: what the attack has seen; `wide` (see `transforms.widened`) what the cells span.
-        maps: pairs of coordinates (x, y), `curves` coordinates, in words (see
-        `attacks.evaluation.slices.coordinate`). views: in each cell; the same in all, but for the coordinates of the
-        slice. cells: along each side of a map; `curve_cells` along a curve.
+        transforms: the views of the attack; `wide` (see `transforms.widened`), the range of the cells.
+        maps: pairs of names of coordinates (x, y); `curves`, names of coordinates (see
+            `attacks.evaluation.slices.coordinate`).
+        views: in each cell; the same in all cells but for the coordinates of the slice.
+        cells: along each side of a map; `curve_cells` along a curve.
 
     Raises:
         ValueError: in one line, see `axes_of`.
     """
     planned = axes_of(maps, curves, transforms, wide, cells, curve_cells)
     points = bank(wide, views, seed=seed, purpose="response").u.to(base_of(next(iter(shown.values()))).device)
-    found = []
+    slices = []
     for axes in planned:
         cut = Bank(wide, sliced(points, axes))
         answers = {arm: judged(judge, pictures, rows, cut) for arm, pictures in shown.items()}
         scores = {arm: one for arm, (one, _) in answers.items()}
-        found.append(Slice(axes, scores, views, any(targeted for _, targeted in answers.values())))
-    return Response(tuple(found[: len(maps)]), tuple(found[len(maps) :]), tuple(names), views)
+        slices.append(Slice(axes, scores, views, any(targeted for _, targeted in answers.values())))
+    return Response(tuple(slices[: len(maps)]), tuple(slices[len(maps) :]), tuple(names), views)
 
 
 def axes_of(
@@ -172,7 +173,7 @@ def axes_of(
     cells: int = 7,
     curve_cells: int = 9,
 ) -> list[tuple[Axis, ...]]:
-    """The axes of all maps and then of all curves. A run asks for them before it attacks, so that a wrong name shows
+    """The axes of all maps and then of all curves. A run calls this before it attacks, so that a wrong name fails
     at once.
 
     Raises:
@@ -185,8 +186,8 @@ def axes_of(
             raise ValueError(
                 f"`evaluate.maps` must be a list of pairs of coordinates, [[angle, scale]]; got {pair!r}"
             )
-        x, y = (axis(words, transforms, wide, cells, "evaluate.maps") for words in pair)
+        x, y = (axis(name, transforms, wide, cells, "evaluate.maps") for name in pair)
         if x.index == y.index:
             raise ValueError(f"`evaluate.maps` must pair two coordinates; got {x.name!r} twice")
         pairs.append((x, y))
-    return [*pairs, *((axis(words, transforms, wide, curve_cells, "evaluate.curves"),) for words in curves)]
+    return [*pairs, *((axis(name, transforms, wide, curve_cells, "evaluate.curves"),) for name in curves)]

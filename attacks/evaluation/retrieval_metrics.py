@@ -1,5 +1,5 @@
-"""Verification: two pictures are said to show the same where their cosine reaches a threshold, which is set on pairs
-of untouched pictures that do not."""
+"""Ranks and votes of retrieval, and verification: two pictures are accepted as the same where their cosine reaches a
+threshold, which is set on pairs of untouched pictures of different things."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def ranks(similarity: Tensor, same: Tensor) -> Tensor:
     row = similarity.masked_fill(~same, -torch.inf).argmax(1, keepdim=True)
     best = similarity.gather(1, row)
     earlier = torch.arange(len(same), device=same.device) < row
-    before = (similarity > best) | ((similarity == best) & earlier)
-    return 1 + before.sum(1)  # no own row is before the best one
+    ahead = (similarity > best) | ((similarity == best) & earlier)
+    return 1 + ahead.sum(1)  # no own row is before the best one
 
 
 def votes(similarity: Tensor, identity: Tensor, own: int, exclude: Tensor, k: int) -> Tensor:
@@ -54,9 +54,9 @@ def votes(similarity: Tensor, identity: Tensor, own: int, exclude: Tensor, k: in
         row = free.argmax(1, keepdim=True)
         nearest.append(row)
         free = free.scatter(1, row, -torch.inf)
-    said = identity[torch.cat(nearest, 1)]
-    support = (said[:, :, None] == said[:, None]).sum(2)
-    return said.gather(1, support.argmax(1, keepdim=True))[:, 0] == own
+    labels = identity[torch.cat(nearest, 1)]
+    support = (labels[:, :, None] == labels[:, None]).sum(2)
+    return labels.gather(1, support.argmax(1, keepdim=True))[:, 0] == own
 
 
 def recall_at(rank: Tensor, k: int) -> Tensor:
@@ -69,9 +69,9 @@ def mrr(rank: Tensor) -> Tensor:
     return rank.double().reciprocal()
 
 
-#: The most pairs of a gallery that are looked at; of more pairs, so many spread evenly over all.
+#: The most pairs of a gallery that are compared; of more, so many spread evenly over all.
 PAIRS = 1_000_000
-#: False accept rates that are usual in print, and how many false accepts a threshold needs to rest on.
+#: False accept rates that are usual in print, and how many false accepts a threshold needs.
 FARS = (1e-2, 1e-3, 1e-4)
 ACCEPTS = 10
 #: Pairs compared at once.
@@ -87,20 +87,20 @@ def impostors(embeddings: Tensor, identity: Tensor | None = None, most: int = PA
         identity: (G,) whole numbers, equal for rows that show the same; None where each shows its own.
     """
     rows = len(embeddings)
-    named = torch.arange(rows) if identity is None else identity.cpu()
-    order = named.argsort(stable=True)
+    labels = torch.arange(rows) if identity is None else identity.cpu()
+    order = labels.argsort(stable=True)
     # In the order of identities the impostors of a row, each pair taken once, are all rows after its identity.
-    ends = torch.searchsorted(named[order].contiguous(), named[order].contiguous(), right=True)
+    ends = torch.searchsorted(labels[order].contiguous(), labels[order].contiguous(), right=True)
     until = (rows - ends).cumsum(0)
     pairs = _spread(int(until[-1]) if rows else 0, most)
     first = torch.searchsorted(until, pairs, right=True)
     second = rows - (until[first] - pairs)
     unit = F.normalize(embeddings, dim=1)
-    found = [
+    cosines = [
         (unit[one.to(unit.device)] * unit[other.to(unit.device)]).sum(1).double().cpu()
         for one, other in zip(order[first].split(BLOCK), order[second].split(BLOCK), strict=True)
     ]
-    return torch.cat(found) if found else torch.empty(0, dtype=torch.float64)
+    return torch.cat(cosines) if cosines else torch.empty(0, dtype=torch.float64)
 
 
 def _spread(count: int, most: int) -> Tensor:
@@ -115,9 +115,9 @@ def _spread(count: int, most: int) -> Tensor:
 
 def thresholds(pairs: Tensor, fars: Sequence[float] = FARS) -> dict[float, float]:
     """For each false accept rate the smallest threshold at which at most that share of the impostors (P,) reaches it;
-    without the rates that P is too small for: a threshold rests on ten false accepts at least."""
+    rates that P is too small for are left out: a threshold needs ten false accepts at least."""
     falling = pairs.double().sort(descending=True).values
-    found = {}
+    limits = {}
     for far in fars:
         if not 0 < far < 1:
             raise ValueError(f"`fars` must hold rates between 0 and 1; got {far}")
@@ -125,8 +125,8 @@ def thresholds(pairs: Tensor, fars: Sequence[float] = FARS) -> dict[float, float
             continue
         allowed = int(far * len(falling))
         allowed += (allowed + 1) / len(falling) <= far  # a product rounded down
-        found[far] = math.nextafter(float(falling[allowed]), math.inf)  # the first that is one too many stays out
-    return found
+        limits[far] = math.nextafter(float(falling[allowed]), math.inf)  # the first that is one too many stays out
+    return limits
 
 
 def tar(cosine: Tensor, threshold: float) -> Tensor:

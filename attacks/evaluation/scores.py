@@ -1,7 +1,6 @@
-"""Judging pictures on views that no attack has seen.
+"""Scores of pictures on held-out views.
 
-The bank of views is fixed by a seed of its own, so every arm is seen from the same views (paired), and the attack's
-draws never coincide with them.
+The bank of views has its own seed: all arms are scored on the same views (paired), and the attack never draws them.
 """
 
 from __future__ import annotations
@@ -28,16 +27,15 @@ from transforms.compose import view
 
 @stored("scores")
 class Scores(NamedTuple):
-    """What N pictures seen from V views are taken for.
+    """The scores of N pictures seen from V views.
 
     cosine: (N,V) to the picture's clean embedding.
-    nearest: (N,V) the row of the gallery that the view is taken for.
+    nearest: (N,V) the nearest row of the gallery.
 
-    The rest only where `evaluate` is told what is right (see `Right`), else None:
-    rank: (N,V) place of the first gallery row that shows the same, 1 for the first of all; rows that are equally near
-        stand in their own order.
+    The rest only where `evaluate` gets the ground truth (see `Right`), else None:
+    rank: (N,V) rank of the first gallery row that shows the same, from 1; ties keep the order of the gallery.
     vote: (N,V) whether the nearest rows, without the picture's own, agree on its identity.
-    goal_rank, goal_cosine: (N,V) place of, and cosine to, what the attacker wants.
+    goal_rank, goal_cosine: (N,V) rank of, and cosine to, the attacker's target.
     """
 
     cosine: Tensor
@@ -49,8 +47,8 @@ class Scores(NamedTuple):
 
 
 class Right(NamedTuple):
-    """What a view should be taken for: each picture's row of the gallery (N,), the row that the attacker wants (N,)
-    or None, each row's identity (G,) or None where no two show the same, and how many `neighbours` vote."""
+    """The ground truth: each picture's row of the gallery (N,), the attacker's target row (N,) or None, each row's
+    identity (G,) or None where no two rows show the same, and how many `neighbours` vote."""
 
     truth: Tensor
     goal: Tensor | None = None
@@ -61,12 +59,12 @@ class Right(NamedTuple):
 @torch.no_grad()
 def embed(images: Tensor, encoder: Encoder, device: torch.device, chunk: int = 64) -> Tree:
     """The embeddings of pictures seen directly: (N,C,H,W) -> (N,D) on `device`, or a tree of such."""
-    return joined([found for _, found in in_parts(lambda part: encoder(part.to(device)), images, chunk)], torch.cat)
+    return joined([part for _, part in in_parts(lambda part: encoder(part.to(device)), images, chunk)], torch.cat)
 
 
 def signature_of(encoder: object) -> Callable[[Tensor], Tensor] | None:
-    """How an encoder says that its features (...,D) are to be compared, in its method `signature`: a hash by its
-    bits. None for the others: as they are."""
+    """The method `signature` of an encoder, which maps features (...,D) to what is compared: the bits of a hash. None
+    where an encoder has no such method: features are compared as they are."""
     signature: Callable[[Tensor], Tensor] | None = optional(encoder, "signature")
     return signature
 
@@ -82,18 +80,18 @@ def evaluate(
     world: World = ALONE,
     signature: Callable[[Tensor], Tensor] | None = None,
     right: Right | None = None,
-    told: Callable[[], None] = lambda: None,
+    progress: Callable[[], None] = lambda: None,
 ) -> Scores:
     """Score pictures on a bank.
 
     Args:
         images: (N,3,H,W) in [0,1], as read back from their files, perhaps with a patch on them.
         clean: (N,D) embeddings of the untouched pictures, seen directly.
-        gallery: (G,D) embeddings of the pictures that a view could be taken for.
+        gallery: (G,D) embeddings of the pictures that a view is matched with.
         world: the processes that share the views; each gets all the scores.
         signature: of the plain encoder (see `signature_of`), where `encoder` is wrapped; None for that of `encoder`.
-        right: what each picture should be taken for, for ranks and votes.
-        told: called after each picture.
+        right: the ground truth, for ranks and votes.
+        progress: called after each picture.
     """
     signature = signature or signature_of(encoder)
     if signature is not None:
@@ -101,42 +99,42 @@ def evaluate(
     gallery, mine = F.normalize(gallery, dim=1), list(world.share(len(bank.u)))
     base = base_of(images)
     cosine = base.new_zeros(len(base), len(bank.u))
-    found = _empty(cosine, right)
+    columns = _empty(cosine, right)
     for i in range(len(base)) if mine else ():
         features = bank.features(taken(images, i), encoder, chunk, mine)[0]
         whole = features.isfinite().all(1)  # a signature may make bits of NaN
-        seen = F.normalize(features if signature is None else signature(features), dim=1)
-        alike = (seen * F.normalize(clean[i], dim=0)).sum(1)
+        unit = F.normalize(features if signature is None else signature(features), dim=1)
+        alike = (unit * F.normalize(clean[i], dim=0)).sum(1)
         cosine[i, mine] = alike.masked_fill(~whole, torch.nan).to(cosine)
-        if bool(whole.all()):  # or else a view is named below
-            for key, value in _placed(seen @ gallery.T, i, right).items():
-                found[key][i, mine] = value.to(found[key])
-        told()
-    world.sum(cosine, *found.values())
+        if bool(whole.all()):  # otherwise the error below names the view
+            for key, value in _placed(unit @ gallery.T, i, right).items():
+                columns[key][i, mine] = value.to(columns[key])
+        progress()
+    world.sum(cosine, *columns.values())
     if not bool(cosine.isfinite().all()):
         raise located(bank.query(judged(images, clean, encoder, Away())), ~cosine.isfinite())
-    if "vote" in found:
-        found["vote"] = found["vote"].bool()
-    return Scores(cosine, **found)
+    if "vote" in columns:
+        columns["vote"] = columns["vote"].bool()
+    return Scores(cosine, **columns)
 
 
 def _empty(like: Tensor, right: Right | None) -> dict[str, Tensor]:
-    found = {"nearest": torch.zeros_like(like, dtype=torch.long)}
+    columns = {"nearest": torch.zeros_like(like, dtype=torch.long)}
     if right is None:
-        return found
-    found["rank"] = torch.zeros_like(found["nearest"])
+        return columns
+    columns["rank"] = torch.zeros_like(columns["nearest"])
     if right.labels is not None and right.neighbours:
-        found["vote"] = torch.zeros_like(found["nearest"])
+        columns["vote"] = torch.zeros_like(columns["nearest"])
     if right.goal is not None:
-        found |= {"goal_rank": torch.zeros_like(found["nearest"]), "goal_cosine": torch.zeros_like(like)}
-    return found
+        columns |= {"goal_rank": torch.zeros_like(columns["nearest"]), "goal_cosine": torch.zeros_like(like)}
+    return columns
 
 
 def _placed(similarity: Tensor, i: int, right: Right | None) -> dict[str, Tensor]:
-    """What the views of picture `i` are taken for, from their similarity (V,G) to the gallery."""
-    found = {"nearest": similarity.argmax(1)}
+    """The scores of the views of picture `i`, from their similarity (V,G) to the gallery."""
+    columns = {"nearest": similarity.argmax(1)}
     if right is None:
-        return found
+        return columns
     rows = torch.arange(similarity.shape[1], device=similarity.device)
     identity = None if right.labels is None else right.labels.to(rows.device)
 
@@ -144,14 +142,14 @@ def _placed(similarity: Tensor, i: int, right: Right | None) -> dict[str, Tensor
         return rows == row if identity is None else identity == identity[row]
 
     own = right.truth[i].to(rows.device)
-    found["rank"] = ranks(similarity, shows(own))
+    columns["rank"] = ranks(similarity, shows(own))
     if identity is not None and right.neighbours:
-        found["vote"] = votes(similarity, identity, int(identity[own]), rows == own, right.neighbours)
+        columns["vote"] = votes(similarity, identity, int(identity[own]), rows == own, right.neighbours)
     if right.goal is not None:
         goal = right.goal[i].to(rows.device)
-        found["goal_rank"] = ranks(similarity, shows(goal))
-        found["goal_cosine"] = similarity[:, goal]
-    return found
+        columns["goal_rank"] = ranks(similarity, shows(goal))
+        columns["goal_cosine"] = similarity[:, goal]
+    return columns
 
 
 @torch.no_grad()
@@ -160,7 +158,7 @@ def mean_embedding(images: Tensor, encoder: Encoder, bank: Bank, chunk: int = 64
 
     Every view's embedding is scaled to length 1 before the mean is taken, and the mean itself after it: of all
     directions this is the one whose mean cosine to the views is highest (the mean direction of directional
-    statistics, Mardia & Jupp 2000). As the anchor of `Away` it keeps an attack from being paid for what the
+    statistics, Mardia & Jupp 2000). As the anchor of `Away` it keeps an attack from gaining by what the
     views do by themselves. For the metric "l2" take the plain mean, `bank.features(...).mean(1)`.
 
     Args:
@@ -172,10 +170,10 @@ def mean_embedding(images: Tensor, encoder: Encoder, bank: Bank, chunk: int = 64
     for image in images:
         scene = scene_of(image[None])
 
-        def look(part: Tensor, scene: Scene = scene) -> Tree:
+        def embedded(part: Tensor, scene: Scene = scene) -> Tree:
             return encoder(view(bank.transforms, scene, part), **drawn(bank.transforms, part))
 
-        seen = in_parts(look, u, chunk)
-        sums = [mapped(found, lambda leaf: F.normalize(leaf, dim=-1).sum(0)) for _, found in seen]
+        parts = in_parts(embedded, u, chunk)
+        sums = [mapped(leaves, lambda leaf: F.normalize(leaf, dim=-1).sum(0)) for _, leaves in parts]
         rows.append(joined(sums, lambda leaves: torch.stack(leaves).sum(0)))
     return mapped(joined(rows, torch.stack), lambda leaf: F.normalize(leaf, dim=-1))

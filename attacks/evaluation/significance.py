@@ -19,7 +19,7 @@ MEASURES: tuple[Measure, ...] = ("cosine", "success")
 EXACT = 12
 #: Of more pictures, so many random ones.
 FLIPS = 10_000
-#: So many pictures it takes to see that two arms go together.
+#: The fewest pictures from which a positive correlation of two arms is estimated.
 CORRELATED = 4
 #: Sums that differ by no more than rounding are equal.
 ROUNDING = 1e-12
@@ -73,7 +73,7 @@ def compared(measure: Measure, one: Tensor, other: Tensor, views: int) -> Compar
 
 
 def _apart(one: float, other: float, alike: float) -> float:
-    """How far a difference may be off when its parts may be off so far, and with this correlation."""
+    """The error of a difference from the errors of its parts and their correlation."""
     return math.sqrt(max(0.0, one**2 - 2 * alike * one * other + other**2))
 
 
@@ -87,7 +87,7 @@ def mcnemar(one: Tensor, other: Tensor) -> float:
 
 
 def sign_flip(differences: Tensor, seed: int = 0) -> float:
-    """The p value, two-sided, of differences (N,) between two arms that come with either sign equally often: the
+    """The two-sided p value of the hypothesis that differences (N,) of two arms have either sign equally often: the
     share of choices of signs with a mean at least as far from 0 (Fisher 1935). Up to 12 pictures all choices are
     tried; of more, 10 000 random ones, and the seen one is counted among them (Phipson & Smyth 2010)."""
     values = differences.double().cpu()
@@ -98,15 +98,15 @@ def sign_flip(differences: Tensor, seed: int = 0) -> float:
     if n <= EXACT:
         signs = (torch.arange(2**n)[:, None] >> torch.arange(n)) % 2
         return _as_far(signs, values, least) / len(signs)
-    generator, found = torch.Generator().manual_seed(seed), 0
+    generator, count = torch.Generator().manual_seed(seed), 0
     for part in torch.arange(FLIPS).split(max(1, BLOCK // n)):
-        found += _as_far(torch.randint(2, (len(part), n), generator=generator), values, least)
-    return (1 + found) / (1 + FLIPS)
+        count += _as_far(torch.randint(2, (len(part), n), generator=generator), values, least)
+    return (1 + count) / (1 + FLIPS)
 
 
 def least_p(n: int) -> float:
-    """The smallest p value that `sign_flip` can give for so many pictures: whatever an attack does, six of them are
-    needed for one test below 0.05, and more where several are corrected for."""
+    """The smallest p value that `sign_flip` can give for so many pictures: six of them are needed for one test
+    below 0.05, and more where several are corrected for."""
     return 2.0 ** (1 - n) if n <= EXACT else 1 / (1 + FLIPS)
 
 
@@ -119,8 +119,8 @@ def holm(p: Sequence[float]) -> list[float]:
     next times one less, and so on; none below one that was smaller before, none above 1."""
     if not all(0 <= each <= 1 for each in p):
         raise ValueError(f"`p` must hold probabilities, 0..1; got {[each for each in p if not 0 <= each <= 1]}")
-    found, floor = [0.0] * len(p), 0.0
+    corrected, floor = [0.0] * len(p), 0.0
     for done, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
         floor = max(floor, min(1.0, (len(p) - done) * p[place]))
-        found[place] = floor
-    return found
+        corrected[place] = floor
+    return corrected

@@ -16,8 +16,8 @@ from torch import Tensor
 from attacks.runtime.stored import stored
 from transforms import Compose
 
-#: A coordinate is looked at in so many places when its distinct values are sought.
-LOOKS = 4096
+#: Points at which a coordinate is evaluated to find its distinct values.
+PROBES = 4096
 
 
 @stored("response.axis")
@@ -25,10 +25,10 @@ LOOKS = 4096
 class Axis:
     """One coordinate of the views, cut into cells.
 
-    name: as the pipeline says it, with the unit; `index` among its coordinates.
-    values: physical values at the middle of each cell (the other coordinates at the middle of theirs, where they
-        matter); `at`, the same places as points of the unit interval.
-    trained: the least and the largest value that the attack has seen.
+    name: the pipeline's name of it, with the unit; `index` among its coordinates.
+    values: physical values at the middle of each cell (the other coordinates at their middle, where they matter);
+        `at`, the same as points of the unit interval.
+    trained: the smallest and the largest value in the views of the attack.
     """
 
     name: str
@@ -41,18 +41,18 @@ class Axis:
         return {"name": self.name, "values": list(self.values), "trained": list(self.trained)}
 
 
-def axis(words: object, transforms: Compose, wide: Compose, cells: int, key: str) -> Axis:
-    """The coordinate that some words name, cut into `cells` equal cells of its range in `wide`; where it takes
-    fewer values than that (which stage of several, mirrored or not), one for each value.
+def axis(query: object, transforms: Compose, wide: Compose, cells: int, key: str) -> Axis:
+    """The coordinate that `query` names, cut into `cells` equal cells of its range in `wide`; where it takes fewer
+    values than that (which stage of several, mirrored or not), one for each value.
 
     Raises:
-        ValueError: in one line with `key`: an unknown or ambiguous name, a seed, a coordinate that stands still.
+        ValueError: in one line with `key`: an unknown or ambiguous name, a seed, a constant coordinate.
     """
-    index = coordinate(words, wide.names, key)
+    index = coordinate(query, wide.names, key)
     name = wide.names[index]
     if name.endswith("(seed)"):
         raise ValueError(f"`{key}` must name what can be measured; {name!r} is noise (write it without)")
-    values = _along(wide, index, (torch.arange(LOOKS, dtype=torch.float64) + 0.5) / LOOKS)
+    values = _along(wide, index, (torch.arange(PROBES, dtype=torch.float64) + 0.5) / PROBES)
     if not bool((values != values[0]).any()):
         raise ValueError(
             f"`{key}` must name a coordinate that varies; {name!r} is always {float(values[0]):g} (give it a range "
@@ -62,36 +62,36 @@ def axis(words: object, transforms: Compose, wide: Compose, cells: int, key: str
     runs = torch.unique_consecutive(values, return_counts=True)[1]
     if index in wide.discrete and len(runs) <= cells:
         last = runs.cumsum(0)
-        at = (last - runs / 2) / LOOKS
+        at = (last - runs / 2) / PROBES
     places = _along(wide, index, at)
-    seen = _along(transforms, index, torch.tensor([0.0, 1 - 2**-40], dtype=torch.float64))
+    trained = _along(transforms, index, torch.tensor([0.0, 1 - 2**-40], dtype=torch.float64))
     return Axis(
         name,
         index,
         tuple(_digits(places)),
         tuple(at.tolist()),
-        (_digits(seen.amin()[None])[0], _digits(seen.amax()[None])[0]),
+        (_digits(trained.amin()[None])[0], _digits(trained.amax()[None])[0]),
     )
 
 
-def coordinate(words: object, names: Sequence[str], key: str) -> int:
+def coordinate(query: object, names: Sequence[str], key: str) -> int:
     """Which of the coordinates `names` is meant: by its whole name, or by any part of it that begins at a word, as
-    far as only one begins so: "affine angle (deg)", "affine: angle", "affine.angle", "angle", "ang". What is written
-    out goes before what is begun.
+    far as only one begins so: "affine angle (deg)", "affine: angle", "affine.angle", "angle", "ang". A whole
+    name goes before a beginning.
 
     Raises:
         ValueError: in one line with `key` and the known names.
     """
-    wanted = _plain(words) if isinstance(words, str) else ""
-    for suits in (str.__eq__, str.startswith):
-        found = [i for i, name in enumerate(names) if any(suits(part, wanted) for part in _parts(name))]
-        if wanted and len(found) == 1:
-            return found[0]
-        if wanted and found:
-            meant = ", ".join(repr(names[i]) for i in found)
-            raise ValueError(f"`{key}` must name one coordinate of the views; {words!r} may be {meant}")
+    wanted = _plain(query) if isinstance(query, str) else ""
+    for fits in (str.__eq__, str.startswith):
+        matches = [i for i, name in enumerate(names) if any(fits(part, wanted) for part in _parts(name))]
+        if wanted and len(matches) == 1:
+            return matches[0]
+        if wanted and matches:
+            meant = ", ".join(repr(names[i]) for i in matches)
+            raise ValueError(f"`{key}` must name one coordinate of the views; {query!r} may be {meant}")
     known = ", ".join(repr(name) for name in names) or "none, for nothing varies"
-    raise ValueError(f"`{key}` must name a coordinate of the views; got {words!r}; known are {known}")
+    raise ValueError(f"`{key}` must name a coordinate of the views; got {query!r}; known are {known}")
 
 
 def sliced(points: Tensor, axes: Sequence[Axis]) -> Tensor:
@@ -99,10 +99,10 @@ def sliced(points: Tensor, axes: Sequence[Axis]) -> Tensor:
     (cells * V,dims), the first axis fastest."""
     middles = torch.cartesian_prod(*[torch.tensor(axis.at, dtype=points.dtype) for axis in reversed(axes)])
     middles = middles.reshape(-1, len(axes)).flip(1).to(points.device)
-    found = points.repeat(len(middles), 1)
+    cells = points.repeat(len(middles), 1)
     for column, axis in enumerate(axes):
-        found[:, axis.index] = middles[:, column].repeat_interleave(len(points))
-    return found
+        cells[:, axis.index] = middles[:, column].repeat_interleave(len(points))
+    return cells
 
 
 def _along(transforms: Compose, index: int, at: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def _along(transforms: Compose, index: int, at: Tensor) -> Tensor:
 
 
 def _parts(name: str) -> list[str]:
-    """A name from each of its words on, with its unit and without."""
+    """The ends of a name from each of its words, with its unit and without."""
     bare = re.sub(r"\s*\(.*\)$", "", name)
     starts = [match.start() for match in re.finditer(r"\S+", bare)]
     return [_plain(text[at:]) for at in starts for text in (name, bare)]
@@ -125,5 +125,5 @@ def _plain(text: str) -> str:
 
 
 def _digits(values: Tensor) -> list[float]:
-    """What a person reads: rounding of the last bits would only be noise in a table."""
+    """Eight digits, for tables: the last bits are rounding noise."""
     return [float(f"{value:.8g}") for value in values.tolist()]

@@ -1,4 +1,4 @@
-"""How far an attack on some encoders fools another, that it has never asked."""
+"""How far an attack on some encoders transfers to another that it has never queried."""
 
 from __future__ import annotations
 
@@ -72,6 +72,6 @@ def leave_one_out(
         )
         perturbation = setup["perturbation"]
         file = perturbation.written(images, perturbation.quantise(best.delta, images))
-        for into, seen in ((attacked, file), (clean, images)):
-            into.append(bank.losses(seen, anchor[left], member, wishes[left], chunk).mean(1))
+        for rows, pictures in ((attacked, file), (clean, images)):
+            rows.append(bank.losses(pictures, anchor[left], member, wishes[left], chunk).mean(1))
     return Transfer(torch.stack(attacked), torch.stack(clean))

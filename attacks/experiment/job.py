@@ -17,7 +17,7 @@ from attacks.encoders.engine import describe, keep_freed_memory
 from attacks.encoders.layers import layer_listing
 from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, fault
-from attacks.evaluation.drift import words
+from attacks.evaluation.drift import summary
 from attacks.evaluation.sanity.check import table as sanity_table
 from attacks.experiment.build.data import data
 from attacks.experiment.build.encoder import subject
@@ -243,7 +243,7 @@ def _print(out: Path, content: dict[str, Any], outcome: Outcome) -> None:
     for line in comparison_lines(content):
         print(line)
     if outcome.drift is not None:
-        print(words(content["drift"]))
+        print(summary(content["drift"]))
     if outcome.sanity is not None:
         print(sanity_table(outcome.sanity))
     print(encoder_line(content))

@@ -22,11 +22,11 @@ MARKS = {"clean": "s", "noise": "v", "no_eot": "^", "one_view": "D", "eot": "o"}
 def loss_curve(trace: Sequence[Trace], objective: str) -> Markup:
     """What the objective measures over encoder passes: each step's estimate, and the fixed bank's as a line."""
     figure, axis = _axis((7.6, 3.0))
-    for arm in (arm for arm in ARMS if any(line.arm == arm for line in trace)):
-        lines = [line for line in trace if line.arm == arm]
-        lines = [line for line in lines if line.attack == lines[0].attack]  # of a suite, the first attack
-        axis.plot([x.evals for x in lines], [x.objective for x in lines], color=LIGHT[arm], alpha=0.3, linewidth=1)
-        compared = [x for before, x in zip([None, *lines], lines, strict=False) if _new(before, x)]
+    for arm in (arm for arm in ARMS if any(row.arm == arm for row in trace)):
+        rows = [row for row in trace if row.arm == arm]
+        rows = [row for row in rows if row.attack == rows[0].attack]  # of a suite, the first attack
+        axis.plot([x.evals for x in rows], [x.objective for x in rows], color=LIGHT[arm], alpha=0.3, linewidth=1)
+        compared = [x for previous, x in zip([None, *rows], rows, strict=False) if _new(previous, x)]
         own = "on the picture itself" if arm == "no_eot" else "on camera views"
         points = [x.evals for x in compared], [x.held_out or 0.0 for x in compared]
         axis.plot(*points, f"{MARKS[arm]}-", color=LIGHT[arm], markersize=3.5, label=f"{ARMS[arm]}, {own}")

@@ -70,10 +70,10 @@ def command(manifest: Mapping[str, Any]) -> str:
     module, the words alone: no command line can name that."""
     if "overrides" not in manifest:
         return ""
-    words = list(map(str, manifest["overrides"]))
-    if not any(word.startswith("config=") for word in words):
-        words.insert(0, f"config={manifest.get('preset')}")
-    return shlex.join([*([] if of_module(manifest) else ["python", "-m", "attacks.run"]), *words])
+    overrides = list(map(str, manifest["overrides"]))
+    if not any(override.startswith("config=") for override in overrides):
+        overrides.insert(0, f"config={manifest.get('preset')}")
+    return shlex.join([*([] if of_module(manifest) else ["python", "-m", "attacks.run"]), *overrides])
 
 
 def of_module(manifest: Mapping[str, Any]) -> bool:
@@ -99,7 +99,7 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
         ("versions", ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())),
         *((f"{key} of the encoder", (content.get("encoder") or {}).get(key)) for key in ("sha256", "fingerprint")),
     ]
-    return [(what, str(words)) for what, words in rows if words not in (None, "", "?, ?")]
+    return [(what, str(value)) for what, value in rows if value not in (None, "", "?, ?")]
 
 
 def _threat(threat: Mapping[str, Any]) -> str:

@@ -33,7 +33,7 @@ class Images:
     explanations: Picture | None = None
 
 
-class Section(NamedTuple):
+class PageSection(NamedTuple):
     """A part of the page, `templates/sections/ID.html`: its heading, and its name in the contents."""
 
     id: str
@@ -125,32 +125,32 @@ def render(
     )
 
 
-def sections(content: Mapping[str, Any], pictures: Images, traced: bool) -> list[Section]:
+def sections(content: Mapping[str, Any], pictures: Images, traced: bool) -> list[PageSection]:
     """What the page has, top down."""
     arms = content["arms"]
     views = f"{COUNTS.get(len(arms), len(arms))} arms, the same {content['bank']['views']} held-out views"
     patch = bool(content["threat"].get("patch"))
     perturbed = ("The patch", "The patch itself") if patch else ("Perturbation", "The perturbation itself")
-    all_of_them: list[tuple[bool, Section]] = [
-        (True, Section("arms", "Results", views)),
-        (bool(content.get("comparisons")), Section("comparisons", "Comparisons", "Are the differences real?")),
-        (pictures.sheet is not None, Section("views", "Pictures", "What the camera sees")),
-        (traced, Section("attack", "The attack", "How the attack went")),
-        (bool(content.get("response")), Section("response", "Response", "Which views it survives")),
+    all_of_them: list[tuple[bool, PageSection]] = [
+        (True, PageSection("arms", "Results", views)),
+        (bool(content.get("comparisons")), PageSection("comparisons", "Comparisons", "Are the differences real?")),
+        (pictures.sheet is not None, PageSection("views", "Pictures", "What the camera sees")),
+        (traced, PageSection("attack", "The attack", "How the attack went")),
+        (bool(content.get("response")), PageSection("response", "Response", "Which views it survives")),
         (
             bool(content.get("left_out")),
-            Section("left_out", "Stages left out", "Which transform the attack must see"),
+            PageSection("left_out", "Stages left out", "Which transform the attack must see"),
         ),
         (
             bool(content.get("deployment")),
-            Section("deployment", "Deployment", "What codecs and resizers leave of it"),
+            PageSection("deployment", "Deployment", "What codecs and resizers leave of it"),
         ),
-        (bool(content.get("explanations")), Section("explanations", "Explanations", "What the encoder looks at")),
-        (patch or bool(pictures.perturbation), Section("perturbation", *perturbed)),
-        (bool(content.get("drift")), Section("drift", "Layers", "Where in the network")),
-        (bool(content.get("sanity")), Section("sanity", "Sanity checks", "Can this attack be believed?")),
-        (True, Section("cost", "Cost", "What it cost")),
-        (bool(content.get("encoder")), Section("subject", "Encoder", "What was tested")),
-        (True, Section("protocol", "Protocol", "Protocol, and how to repeat it")),
+        (bool(content.get("explanations")), PageSection("explanations", "Explanations", "What the encoder looks at")),
+        (patch or bool(pictures.perturbation), PageSection("perturbation", *perturbed)),
+        (bool(content.get("drift")), PageSection("drift", "Layers", "Where in the network")),
+        (bool(content.get("sanity")), PageSection("sanity", "Sanity checks", "Can this attack be believed?")),
+        (True, PageSection("cost", "Cost", "What it cost")),
+        (bool(content.get("encoder")), PageSection("subject", "Encoder", "What was tested")),
+        (True, PageSection("protocol", "Protocol", "Protocol, and how to repeat it")),
     ]
     return [section for there, section in all_of_them if there]

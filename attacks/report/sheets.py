@@ -38,14 +38,14 @@ def perturbation(clean: Path, attacked: Path) -> list[Picture]:
     where a file is missing."""
     if not (clean.is_file() and attacked.is_file()):
         return []
-    before, after = (_middle(path) for path in (clean, attacked))
-    delta = after.astype(int) - before
+    untouched, changed = (_middle(path) for path in (clean, attacked))
+    delta = changed.astype(int) - untouched
     times = max(1, 127 // max(1, int(np.abs(delta).max())))
     rms = float(np.sqrt(np.square(delta).mean()))
     size = f"largest change {int(np.abs(delta).max())} of 255 steps, root mean square {rms:.1f}"
     return [
-        _picture(before, "The untouched picture", "the untouched file"),
-        _picture(after, "The attacked picture", "the attacked file"),
+        _picture(untouched, "The untouched picture", "the untouched file"),
+        _picture(changed, "The attacked picture", "the attacked file"),
         _picture(delta + 128, f"The perturbation on grey, as it is: {size}", f"the perturbation as it is: {size}"),
         _picture(
             delta * times + 128, f"The perturbation on grey, amplified {times} times", f"amplified {times} times"

@@ -28,8 +28,8 @@ def drawn(figure: Figure, name: str, title: str, desc: str, tips: Mapping[str, s
     svg = _FONT.sub("system-ui, sans-serif", _STYLE.sub("", svg[svg.index("<svg") :]))
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r"url\(#", f"url(#{name}-", re.sub(r'(xlink:)?href="#', f'href="#{name}-', svg))
-    for gid, words in (tips or {}).items():
-        svg = svg.replace(f'<g id="{name}-{gid}">', f'<g id="{name}-{gid}"><title>{escape(words)}</title>', 1)
+    for gid, tip in (tips or {}).items():
+        svg = svg.replace(f'<g id="{name}-{gid}">', f'<g id="{name}-{gid}"><title>{escape(tip)}</title>', 1)
     head, _, body = svg.partition(">")
     head = re.sub(r'\s(width|height|version|xmlns:xlink)="[^"]*"', "", head)
     texts = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(desc)}</desc>'

@@ -22,9 +22,11 @@ def warnings(content: dict[str, Any]) -> list[str]:
     if checks and all(c["verdict"] == "skipped" for c in checks):
         messages.append(f"NO SANITY CHECK WAS MADE: {checks[0]['words']}")
     if content.get("failed"):
-        named = [f"{each['name']} ({each['reason']})" for each in content["failed"]]
-        more = [f"and {len(named) - NAMED} more, in metrics.json"] if len(named) > NAMED else []
-        messages.append(f"{len(named)} PICTURE(S) FAILED, and are in no table: {', '.join(named[:NAMED] + more)}")
+        failures = [f"{each['name']} ({each['reason']})" for each in content["failed"]]
+        more = [f"and {len(failures) - NAMED} more, in metrics.json"] if len(failures) > NAMED else []
+        messages.append(
+            f"{len(failures)} PICTURE(S) FAILED, and are in no table: {', '.join(failures[:NAMED] + more)}"
+        )
     messages += [f"THE PART {name} FAILED: {why}" for name, why in content.get("failed_parts", {}).items()]
     if content.get("fell_back"):
         messages.append(
@@ -82,9 +84,9 @@ def thin(content: dict[str, Any]) -> list[str]:
 def refuse_failed(content: dict[str, Any]) -> None:
     """A run whose tables lack pictures or parts has not done what it was asked for. Raises ValueError in one line."""
     if content.get("failed"):
-        named = ", ".join(each["name"] for each in content["failed"][:NAMED])
+        names = ", ".join(each["name"] for each in content["failed"][:NAMED])
         raise ValueError(
-            f"{len(content['failed'])} picture(s) failed twice and are in no table, {named} among them: see `failed` "
+            f"{len(content['failed'])} picture(s) failed twice and are in no table, {names} among them: see `failed` "
             "in metrics.json; the tables are of the others"
         )
     for name, why in content.get("failed_parts", {}).items():

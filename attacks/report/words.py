@@ -34,7 +34,7 @@ class Measure(NamedTuple):
 
     key: str
     name: str
-    says: str
+    meaning: str
     digits: int = 3
 
 

@@ -58,19 +58,19 @@ def run(judge, pipeline=VIEWS, **changed):
 
 def test_each_stage_is_left_out_once_and_tested_alone(images):
     judge = Noted(images)
-    found = run(judge).to_dict()
-    assert found["stages"] == LABELS and found["tests"] == ["all", *LABELS]
-    assert (found["pictures"], found["steps"]) == (2, 7)
+    result = run(judge).to_dict()
+    assert result["stages"] == LABELS and result["tests"] == ["all", *LABELS]
+    assert (result["pictures"], result["steps"]) == (2, 7)
     stages = kinds(VIEWS)
     expected = [[stage for j, stage in enumerate(stages) if j != i] for i in (None, 0, 2, 3, 4)]
     assert [kinds(pipeline) for pipeline in judge.attacked] == expected
     tests = [stages, *([stages[i] for i in sorted((i, 1))] for i in (0, 2, 3, 4))]  # quantising varies nothing
     assert [kinds(each.transforms) for each in judge.banks] == tests * 5
-    for i, row in enumerate(found["rows"]):
+    for i, row in enumerate(result["rows"]):
         assert row["without"] == ["nothing", *LABELS][i]
         for cell, test in zip(row["cells"], tests, strict=True):
             assert cell["cosine"]["mean"] == pytest.approx(10 * (i + 1) + len(test))
-    assert [cell["test"] for cell in found["rows"][0]["cells"]] == found["tests"]
+    assert [cell["test"] for cell in result["rows"][0]["cells"]] == result["tests"]
 
 
 def test_a_stage_alone_takes_the_values_that_it_has_among_all(images):
@@ -99,18 +99,18 @@ def test_what_an_encoder_cannot_see_may_be_left_out_of_the_attack(images):
             return (self.images - light).clamp(0, 1)
 
     pipeline = Compose([Flip(0.5), Brightness(0.1)])
-    found = {row["without"]: row["cells"] for row in run(Fits(images), pipeline).to_dict()["rows"]}
-    assert found["flip"] == found["nothing"] != found["brightness"]
-    alone = found["brightness"][1]
+    result = {row["without"]: row["cells"] for row in run(Fits(images), pipeline).to_dict()["rows"]}
+    assert result["flip"] == result["nothing"] != result["brightness"]
+    alone = result["brightness"][1]
     assert alone["test"] == "flip" and alone["cosine"]["mean"] == pytest.approx(1, abs=1e-6)
 
 
 def test_without_its_only_stage_the_picture_itself_is_attacked(images):
     judge = Noted(images)
-    found = run(judge, Compose([Affine(20)], "bicubic", value=0.1)).to_dict()
+    result = run(judge, Compose([Affine(20)], "bicubic", value=0.1)).to_dict()
     assert judge.attacked[1] == Compose([], "bicubic", value=0.1)
-    assert found["tests"] == ["all", "affine"]
-    whole, alone = found["rows"][1]["cells"]
+    assert result["tests"] == ["all", "affine"]
+    whole, alone = result["rows"][1]["cells"]
     assert whole["cosine"] == alone["cosine"]
 
 
@@ -129,10 +129,10 @@ def test_a_patch_stays_where_it_is_laid(images):
 
     look.success = judge.success
     attacked = []
-    found = run(
+    result = run(
         look, Compose([laid, Affine(20), Brightness(0.1)]), attack=lambda pipeline: attacked.append(pipeline) or scene
     )
-    assert found.stages == ["affine", "brightness"]
+    assert result.stages == ["affine", "brightness"]
     assert all(pipeline.stages[0] == laid for pipeline in attacked)
     whole, turned, lit = seen[:3]
     assert (whole.u[:, :5] != 0.5).any()
@@ -146,8 +146,8 @@ def test_a_patch_stays_where_it_is_laid(images):
 def test_an_encoders_own_randomness_is_a_stage_of_the_views(images):
     own = EncoderDraws(Compose([Brightness(0.1)]))
     judge = Noted(images)
-    found = run(judge, Compose([Affine(20), own]))
-    assert found.stages == ["affine", "encoder"]
+    result = run(judge, Compose([Affine(20), own]))
+    assert result.stages == ["affine", "encoder"]
     assert [kinds(pipeline) for pipeline in judge.attacked[1:]] == [[repr(own)], [repr(Affine(20))]]
     whole, turned, random = judge.banks[:3]
     assert drawn(turned.transforms, turned.u) == {}  # an encoder without draws is at rest
@@ -156,10 +156,10 @@ def test_an_encoders_own_randomness_is_a_stage_of_the_views(images):
 
 def test_every_number_can_be_had_from_the_rows(images):
     judge = Noted(images)
-    found = run(judge)
-    rows = found.rows()
+    result = run(judge)
+    rows = result.rows()
     assert len(rows) == 5 * 5 * 2 * 4 and len({tuple(row) for row in rows}) == 1
-    for row in found.to_dict()["rows"]:
+    for row in result.to_dict()["rows"]:
         for cell in row["cells"]:
             some = [r for r in rows if (r["without"], r["test"]) == (row["without"], cell["test"])]
             cosine, hits = (

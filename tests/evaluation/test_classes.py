@@ -18,11 +18,11 @@ def texts(said):
 
 def test_a_class_is_the_mean_direction_of_its_templates():
     templates = ["a photo of a {}.", "a {}", "{}, printed"]
-    found = class_embeddings(texts, ["cat", "stop sign"], templates)
-    for name, row in zip(["cat", "stop sign"], found, strict=True):
+    result = class_embeddings(texts, ["cat", "stop sign"], templates)
+    for name, row in zip(["cat", "stop sign"], result, strict=True):
         each = [F.normalize(texts([t.format(name)])[0], dim=0) for t in templates]
         assert torch.allclose(row, F.normalize(sum(each), dim=0), atol=1e-6)
-    assert torch.allclose(found.norm(dim=1), torch.ones(2))
+    assert torch.allclose(result.norm(dim=1), torch.ones(2))
 
 
 def test_the_length_of_a_text_embedding_does_not_matter():

@@ -48,9 +48,9 @@ class Setting:
         return self.loss(pixels, torch.arange(3).repeat_interleave(len(u))).unflatten(0, (3, -1))
 
 
-def close(found, wanted, rtol=1e-12):
+def close(result, wanted, rtol=1e-12):
     for name in ESTIMATED:
-        a, b = getattr(found, name), getattr(wanted, name)
+        a, b = getattr(result, name), getattr(wanted, name)
         scale = b.abs().max().item()
         torch.testing.assert_close(a, b, rtol=rtol, atol=rtol * scale, msg=lambda said, name=name: f"{name}: {said}")
 
@@ -71,9 +71,9 @@ def test_the_gradient_is_that_of_one_big_graph(risk, n, shared):
     value = risk.value(losses)
     (wanted,) = torch.autograd.grad(value.mean() if shared else value.sum(), leaf)
     for chunk in (1, 3, 8, 100):
-        found = setting.estimate(EOT(VIEWS, views=n, chunk=chunk, risk=risk), u)
-        torch.testing.assert_close(found.grad, wanted, rtol=1e-12, atol=1e-12 * wanted.abs().max().item())
-        torch.testing.assert_close(found.mean, losses.mean(1), rtol=1e-12, atol=1e-12)
+        result = setting.estimate(EOT(VIEWS, views=n, chunk=chunk, risk=risk), u)
+        torch.testing.assert_close(result.grad, wanted, rtol=1e-12, atol=1e-12 * wanted.abs().max().item())
+        torch.testing.assert_close(result.mean, losses.mean(1), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
@@ -87,10 +87,10 @@ def test_chunks_do_not_matter(dtype, rtol, risk, shared):
     setting, u = Setting(dtype, shared), coordinates(16, dtype)
     whole = setting.estimate(EOT(VIEWS, chunk=48, risk=risk), u)
     for chunk in (1, 5, 16, 31):
-        found = setting.estimate(EOT(VIEWS, chunk=chunk, risk=risk), u)
+        result = setting.estimate(EOT(VIEWS, chunk=chunk, risk=risk), u)
         within = rtol / risk.temperature if isinstance(risk, SoftMax) else rtol  # exp(l / tau) magnifies rounding
-        assert (found.grad - whole.grad).norm() <= within * whole.grad.norm()
-        close(found, whole, rtol if dtype == double else 1e-4)  # snr is a difference of large numbers
+        assert (result.grad - whole.grad).norm() <= within * whole.grad.norm()
+        close(result, whole, rtol if dtype == double else 1e-4)  # snr is a difference of large numbers
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
@@ -102,11 +102,11 @@ def test_processes_do_not_matter(size, n, risk, shared):
         pytest.skip("not a multiple")
     setting, u, eot = Setting(shared=shared), coordinates(n), EOT(VIEWS, chunk=5, risk=risk)
     alone = setting.estimate(eot, u)
-    for found in together(size, lambda world: setting.estimate(eot, u, world)):
+    for result in together(size, lambda world: setting.estimate(eot, u, world)):
         if n == 1:
-            assert found.snr.isnan().all()
-            found, alone = (e._replace(snr=e.mean) for e in (found, alone))
-        close(found, alone)
+            assert result.snr.isnan().all()
+            result, alone = (e._replace(snr=e.mean) for e in (result, alone))
+        close(result, alone)
 
 
 @pytest.mark.parametrize("risk", RISKS, ids=lambda risk: type(risk).__name__)
@@ -117,25 +117,15 @@ def test_all_processes_hold_the_same_bits(risk):
         assert all(torch.equal(a, b) for a, b in zip(first[:4], other[:4], strict=True))
 
 
-def test_each_process_takes_its_part_only():
-    def work(world):
-        setting = Setting()
-        seen = []
-        setting.loss = lambda pixels, rows: seen.append(len(pixels)) or pixels.flatten(1).square().sum(1)
-        setting.estimate(EOT(VIEWS, chunk=5), coordinates(8), world)
-        return sum(seen)
-
-    assert together(4, work) == [6] * 4  # of 3 pictures x 8 views
-
-
-def test_pictures_without_views_to_share_are_shared_out():
+@pytest.mark.parametrize(("size", "n", "parts"), [(4, 8, [6] * 4), (2, 1, [2, 1])], ids=["views", "pictures"])
+def test_each_process_takes_its_part_only(size, n, parts):
     def work(world):
         setting, seen = Setting(), []
         setting.loss = lambda pixels, rows: seen.append(len(pixels)) or pixels.flatten(1).square().sum(1)
-        setting.estimate(EOT(VIEWS), coordinates(1), world)
+        setting.estimate(EOT(VIEWS, chunk=5), coordinates(n), world)
         return sum(seen)
 
-    assert together(2, work) == [2, 1]
+    assert together(size, work) == parts  # of 3 pictures x n views
 
 
 class Small(Setting):
@@ -152,10 +142,10 @@ def test_a_lack_of_memory_changes_the_chunk_and_nothing_else(risk):
     u = coordinates(16)
     wanted = Setting().estimate(EOT(VIEWS, risk=risk), u)
     small = Small()
-    found = small.estimate(EOT(VIEWS, chunk=48, risk=risk), u)
-    close(found, wanted)
+    result = small.estimate(EOT(VIEWS, chunk=48, risk=risk), u)
+    close(result, wanted)
     assert small.most <= 3
-    assert found.chunk < wanted.chunk == 32
+    assert result.chunk < wanted.chunk == 32
 
 
 def test_views_that_do_not_count_are_not_differentiated():
@@ -179,8 +169,8 @@ def test_one_number_tells_what_any_number_of_views_will_give():
 
     def cosine(n, seed):
         u = torch.rand(n, VIEWS.dims, dtype=double, generator=torch.Generator().manual_seed(seed))
-        found = setting.estimate(EOT(VIEWS), u)
-        return F.cosine_similarity(found.grad.flatten(1), truth, dim=1), found
+        result = setting.estimate(EOT(VIEWS), u)
+        return F.cosine_similarity(result.grad.flatten(1), truth, dim=1), result
 
     few = [cosine(8, seed)[1] for seed in range(40)]
     noise = torch.stack([e.grad.flatten(1).square().sum(1) / (1 + e.snr) for e in few]).mean(0) * 8

@@ -20,25 +20,6 @@ def clustered(seed, pictures=40, views=8, between=1.0, within=1.0):
     return level + within * torch.randn(pictures, views, generator=generator, dtype=double)
 
 
-def test_mean_is_the_mean():
-    values = clustered(0)
-    assert interval(values).mean == pytest.approx(values.mean().item(), abs=1e-12)
-
-
-@pytest.mark.parametrize("between", [0.0, 1.0, 3.0])
-def test_about_95_percent_of_intervals_hold_the_truth(between):
-    # 300 repeats: 0.95 has an error of 0.013 of its own, and percentile intervals of 40 units are a little short.
-    found = [interval(clustered(seed, between=between)) for seed in range(300)]
-    assert 0.90 <= np.mean([low <= 0 <= high for _, low, high in found]) <= 0.99
-
-
-def test_width_is_that_of_the_normal_theory():
-    # The mean of 40 pictures of 8 views: variance (between^2 + within^2 / 8) / 40.
-    found = [interval(clustered(seed, between=2.0)) for seed in range(100)]
-    wanted = 2 * 1.96 * math.sqrt((4 + 1 / 8) / 40)
-    assert np.mean([high - low for _, low, high in found]) == pytest.approx(wanted, rel=0.05)
-
-
 @pytest.mark.parametrize("pictures", [8, 25])
 def test_is_scipys_bca_bootstrap_of_the_pictures_means_expanded_by_students_t(pictures):
     values = clustered(0, pictures=pictures).square()  # skewed, so that the two ends differ
@@ -55,18 +36,6 @@ def test_is_scipys_bca_bootstrap_of_the_pictures_means_expanded_by_students_t(pi
     width = theirs.high - theirs.low
     assert low == pytest.approx(theirs.low, abs=0.05 * width)
     assert high == pytest.approx(theirs.high, abs=0.05 * width)
-
-
-def test_views_of_one_picture_are_no_independent_evidence():
-    values = clustered(0, between=3.0)
-    _, low, high = interval(values)
-    _, naive_low, naive_high = interval(values.reshape(-1, 1))
-    assert high - low > 2 * (naive_high - naive_low)
-
-
-def test_the_order_of_views_does_not_matter():
-    values = clustered(0)
-    assert interval(values.flip(1)) == pytest.approx(interval(values), abs=1e-12)
 
 
 def test_a_single_picture_resamples_its_views():
@@ -105,8 +74,8 @@ def test_a_mirrored_sample_has_the_mirrored_interval():
 
 def test_many_samples_at_once_are_each_by_itself():
     samples = torch.stack([clustered(seed, pictures=12).mean(1) for seed in range(5)])
-    for row, found in zip(samples, zip(*bootstrap(samples), strict=True), strict=True):
-        assert [float(each) for each in found] == pytest.approx(interval(row[:, None]), abs=1e-14)
+    for row, result in zip(samples, zip(*bootstrap(samples), strict=True), strict=True):
+        assert [float(each) for each in result] == pytest.approx(interval(row[:, None]), abs=1e-14)
 
 
 def test_many_pictures_are_resampled_in_parts(monkeypatch):
@@ -118,15 +87,6 @@ def test_many_pictures_are_resampled_in_parts(monkeypatch):
 
 def test_what_is_no_number_gives_no_number():
     assert all(math.isnan(each) for each in interval(torch.tensor([[0.1], [math.nan], [0.2]])))
-
-
-@pytest.mark.parametrize("shape", [(1, 50), (50, 3)])
-def test_shares_stay_shares(shape):
-    # Hits and misses of a rare kind: an interval of normal theory would leave [0,1].
-    values = torch.zeros(shape)
-    values[0, 0] = 1
-    mean, low, high = interval(values)
-    assert 0 <= low <= mean <= high <= 1
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])
@@ -176,17 +136,6 @@ def test_a_rate_is_worth_between_the_number_of_pictures_and_that_of_trials(like)
         most, least = rate(hits.reshape(-1, 1)), wilson(mean * len(hits), len(hits))
         assert mean == pytest.approx(hits.double().mean().item(), abs=1e-15)
         assert least.low - 1e-12 <= low <= most.low + 1e-12 < mean < most.high - 1e-12 <= high <= least.high + 1e-12
-
-
-def test_views_that_agree_more_are_worth_less():
-    alike = torch.zeros(20, 10)
-    alike[:10] = 1
-    mixed = torch.zeros(20, 10)
-    mixed[:, :5] = 1
-    half = torch.zeros(20, 10)
-    half[:10, :8], half[10:, :2] = 1, 1
-    widths = [found.high - found.low for found in map(rate, (mixed, half, alike))]
-    assert widths[0] < 0.7 * widths[1] < 0.7 * widths[2]
 
 
 def test_a_rate_nears_the_design_effect_that_scipy_would_give():
@@ -245,8 +194,8 @@ def test_of_few_values_a_median_lies_in_their_range(n):
 def test_quantiles_are_numpys_and_lie_in_their_interval():
     for n in (1, 4, 33, 512):
         values = clustered(n, pictures=n, views=1)[:, 0]
-        found, low, high = quantile(values, 0.1)
-        assert found == pytest.approx(np.quantile(values.numpy(), 0.1), abs=1e-12) and low <= found <= high
+        result, low, high = quantile(values, 0.1)
+        assert result == pytest.approx(np.quantile(values.numpy(), 0.1), abs=1e-12) and low <= result <= high
     values = np.random.default_rng(0).random((400, 50))  # uniform: the tenth percentile is 0.1
     held = [low <= 0.1 <= high for _, low, high in (quantile(torch.from_numpy(row), 0.1) for row in values)]
     assert np.mean(held) >= 0.93
@@ -258,10 +207,10 @@ def test_the_number_of_threads_changes_no_bit(function):
     values = values if function is interval else values > 0
     before = torch.get_num_threads()
     try:
-        found = []
+        result = []
         for threads in (1, 3):
             torch.set_num_threads(threads)
-            found.append(function(values))
+            result.append(function(values))
     finally:
         torch.set_num_threads(before)
-    assert found[0] == found[1]
+    assert result[0] == result[1]

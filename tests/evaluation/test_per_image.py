@@ -25,14 +25,14 @@ IDENTITY = torch.arange(60) // 4
 
 def scored(gallery, seen, count, goal):
     """Scores of views (N,V,D) of the first rows of a gallery."""
-    found = []
+    result = []
     for row in range(count):
         similarity, own = F.normalize(seen[row], dim=1) @ gallery.T, torch.arange(60) == row
         best = ranks(similarity, IDENTITY[row] == IDENTITY)
         vote = votes(similarity, IDENTITY, int(IDENTITY[row]), own, 5)
         goals = (ranks(similarity, torch.arange(60) == 59), similarity[:, 59]) if goal else (None, None)
-        found.append((similarity[:, row], similarity.argmax(1), best, vote, *goals))
-    return Scores(*(None if column[0] is None else torch.stack(column) for column in zip(*found, strict=True)))
+        result.append((similarity[:, row], similarity.argmax(1), best, vote, *goals))
+    return Scores(*(None if column[0] is None else torch.stack(column) for column in zip(*result, strict=True)))
 
 
 def a_run(count=12, views=16, goal=False):
@@ -61,7 +61,7 @@ def a_run(count=12, views=16, goal=False):
 
 
 @pytest.fixture(scope="module")
-def found():
+def result():
     return a_run()
 
 
@@ -69,38 +69,42 @@ def column(run, bank, arm, name):
     return np.array([row[name] for row in run.rows if (row["bank"], row["arm"]) == (bank, arm)])
 
 
-def test_there_is_a_row_for_each_bank_arm_and_picture(found):
-    assert len(found.rows) == 2 * 4 * 12 == len({(row["bank"], row["arm"], row["picture"]) for row in found.rows})
-    assert list(found.rows[0])[:6] == ["bank", "arm", "picture", "identity", "views", "cosine"]
-    assert {row["views"] for row in found.rows} == {16}
+def test_there_is_a_row_for_each_bank_arm_and_picture(result):
+    assert len(result.rows) == 2 * 4 * 12 == len({(row["bank"], row["arm"], row["picture"]) for row in result.rows})
+    assert list(result.rows[0])[:6] == ["bank", "arm", "picture", "identity", "views", "cosine"]
+    assert {row["views"] for row in result.rows} == {16}
 
 
 @pytest.mark.parametrize("bank", ["same", "wide"])
 @pytest.mark.parametrize("arm", ARMS)
-def test_rows_are_what_numpy_finds(found, bank, arm):
+def test_rows_are_what_numpy_finds(result, bank, arm):
     cosine, clean, rank = (
         each.double().numpy()
-        for each in (found.scores[bank][arm].cosine, found.scores[bank]["clean"].cosine, found.scores[bank][arm].rank)
+        for each in (
+            result.scores[bank][arm].cosine,
+            result.scores[bank]["clean"].cosine,
+            result.scores[bank][arm].rank,
+        )
     )
     wanted = {
         "cosine": cosine.mean(1),
         "shift": (cosine - clean).mean(1),
         "cosine_p10": np.quantile(cosine, 0.1, axis=1),
-        "worst_cosine": found.worst[bank][arm].double().numpy(),
+        "worst_cosine": result.worst[bank][arm].double().numpy(),
         "median_rank": [statistics.median_low(each) for each in rank.tolist()],
-        "success": found.success[bank][arm].numpy().mean(1),
+        "success": result.success[bank][arm].numpy().mean(1),
     }
     for name, values in wanted.items():
-        np.testing.assert_allclose(column(found, bank, arm, name), values, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(column(result, bank, arm, name), values, atol=1e-12, err_msg=name)
 
 
-def test_rows_are_what_sklearn_finds_in_the_embeddings(found):
-    seen = F.normalize(found.seen["wide"]["eot"], dim=2)
+def test_rows_are_what_sklearn_finds_in_the_embeddings(result):
+    seen = F.normalize(result.seen["wide"]["eot"], dim=2)
     names = IDENTITY.numpy()
     for i in range(12):
-        similarity = (seen[i] @ found.gallery.T).numpy()
+        similarity = (seen[i] @ result.gallery.T).numpy()
         best = np.stack([similarity[:, names == name].max(1) for name in range(15)], 1)  # of each identity
-        row = {name: column(found, "wide", "eot", name)[i] for name in found.rows[0]}
+        row = {name: column(result, "wide", "eot", name)[i] for name in result.rows[0]}
         others = np.concatenate([best[:, [names[i]]], similarity[:, names != names[i]]], 1)
         first = np.zeros(16, int)
         for k in (1, 5, 10):
@@ -109,27 +113,27 @@ def test_rows_are_what_sklearn_finds_in_the_embeddings(found):
         truth = np.arange(others.shape[1])[None].repeat(16, 0) == 0
         assert row["mrr"] == pytest.approx(label_ranking_average_precision_score(truth, others), abs=1e-9)
         rest = np.arange(60) != i
-        peer = KNeighborsClassifier(5, metric="cosine", algorithm="brute").fit(found.gallery[rest], names[rest])
+        peer = KNeighborsClassifier(5, metric="cosine", algorithm="brute").fit(result.gallery[rest], names[rest])
         chances = np.sort(peer.predict_proba(seen[i]), 1)
         clear = chances[:, -1] > chances[:, -2]  # of equal counts theirs takes the lowest number
         right = (peer.predict(seen[i]) == names[i])[clear]
         assert abs(row["knn"] * 16 - right.sum()) <= (~clear).sum()
 
 
-def test_true_accept_rates_are_sklearns(found):
-    assert list(found.limits) == [1e-2]
-    false = impostors(found.gallery, IDENTITY).numpy()
-    true = found.scores["same"]["eot"].cosine.double().numpy().ravel()
+def test_true_accept_rates_are_sklearns(result):
+    assert list(result.limits) == [1e-2]
+    false = impostors(result.gallery, IDENTITY).numpy()
+    true = result.scores["same"]["eot"].cosine.double().numpy().ravel()
     labels = np.r_[np.zeros(len(false)), np.ones(len(true))]
     fpr, tpr, _ = roc_curve(labels, np.r_[false, true], drop_intermediate=False)
-    assert column(found, "same", "eot", "tar_0.01").mean() == pytest.approx(tpr[fpr <= 0.01].max(), abs=1e-9)
+    assert column(result, "same", "eot", "tar_0.01").mean() == pytest.approx(tpr[fpr <= 0.01].max(), abs=1e-9)
 
 
-def test_the_table_can_be_computed_from_the_file_alone(found, tmp_path):
-    write_rows(tmp_path / "per_image.csv", found.rows)
+def test_the_table_can_be_computed_from_the_file_alone(result, tmp_path):
+    write_rows(tmp_path / "per_image.csv", result.rows)
     again = read_rows(tmp_path / "per_image.csv")
-    assert arms_table(again) == arms_table(found.rows)  # bit for bit
-    assert comparisons(again) == comparisons(found.rows)
+    assert arms_table(again) == arms_table(result.rows)  # bit for bit
+    assert comparisons(again) == comparisons(result.rows)
     with (tmp_path / "per_image.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     for bank, arms in arms_table(again).items():
@@ -143,22 +147,22 @@ def test_the_table_can_be_computed_from_the_file_alone(found, tmp_path):
                     assert cell["low"] <= cell["mean"] <= cell["high"]
 
 
-def test_intervals_are_those_of_the_scores(found):
-    table, scores = arms_table(found.rows)["wide"]["eot"], found.scores["wide"]["eot"]
+def test_intervals_are_those_of_the_scores(result):
+    table, scores = arms_table(result.rows)["wide"]["eot"], result.scores["wide"]["eot"]
     assert table["cosine"] == pytest.approx(interval(scores.cosine)._asdict(), abs=1e-9)
-    assert table["success"] == pytest.approx(rate(found.success["wide"]["eot"])._asdict(), abs=1e-9)
+    assert table["success"] == pytest.approx(rate(result.success["wide"]["eot"])._asdict(), abs=1e-9)
     assert table["recall_at_5"] == pytest.approx(rate(scores.rank <= 5)._asdict(), abs=1e-9)
     assert table["knn"] == pytest.approx(rate(scores.vote)._asdict(), abs=1e-9)
     assert table["median_rank"] == median(scores.rank.double().median(1).values)._asdict()
 
 
-def test_comparisons_are_scipys(found):
-    table = comparisons(found.rows)
+def test_comparisons_are_scipys(result):
+    table = comparisons(result.rows)
     keys = [(row["bank"], row["other"], row["measure"]) for row in table]
     others = ("clean", "noise", "no_eot")
     assert keys == [(b, o, m) for b in ("same", "wide") for o in others for m in ("cosine", "success")]
     for row in table:
-        one, other = (column(found, row["bank"], arm, row["measure"]) for arm in ("eot", row["other"]))
+        one, other = (column(result, row["bank"], arm, row["measure"]) for arm in ("eot", row["other"]))
         assert row["arm"] == "eot" and row["difference"]["mean"] == pytest.approx((one - other).mean(), abs=1e-9)
         assert row["difference"]["low"] < row["difference"]["mean"] < row["difference"]["high"]
         if row["measure"] == "cosine":
@@ -178,22 +182,24 @@ def test_comparisons_are_scipys(found):
         assert row["p_holm"] == pytest.approx(max(passed), abs=1e-9)
 
 
-def test_without_eot_there_is_nothing_to_compare(found):
-    assert comparisons([row for row in found.rows if row["arm"] != "eot"]) == []
+def test_without_eot_there_is_nothing_to_compare(result):
+    assert comparisons([row for row in result.rows if row["arm"] != "eot"]) == []
 
 
-def test_what_a_run_does_not_have_stays_empty(found):
+def test_what_a_run_does_not_have_stays_empty(result):
     bare = {
-        bank: {arm: each._replace(vote=None) for arm, each in arms.items()} for bank, arms in found.scores.items()
+        bank: {arm: each._replace(vote=None) for arm, each in arms.items()} for bank, arms in result.scores.items()
     }
-    rows = per_image_rows(bare, found.success, found.worst, pictures=found.names, identities=[""] * 12, thresholds={})
+    rows = per_image_rows(
+        bare, result.success, result.worst, pictures=result.names, identities=[""] * 12, thresholds={}
+    )
     table = arms_table(rows)["same"]["eot"]
     assert table["knn"] is table["tar"] is table["goal_rank"] is table["goal_cosine"] is None
-    assert table["success"] == arms_table(found.rows)["same"]["eot"]["success"]
+    assert table["success"] == arms_table(result.rows)["same"]["eot"]["success"]
     assert not any(name.startswith("tar") for name in rows[0])
     bare["same"]["eot"] = bare["same"]["eot"]._replace(rank=None)
     with pytest.raises(ValueError, match="ranks"):
-        per_image_rows(bare, found.success, found.worst, pictures=found.names, identities=[""] * 12, thresholds={})
+        per_image_rows(bare, result.success, result.worst, pictures=result.names, identities=[""] * 12, thresholds={})
 
 
 def test_a_target_has_a_rank_and_a_cosine():
@@ -217,17 +223,18 @@ def test_a_single_picture_has_intervals_over_its_views():
     views = {bank: (arms, run.success[bank]) for bank, arms in run.scores.items()}
     alone, table = arms_table(run.rows), arms_table(run.rows, views=views)
     for bank in ("same", "wide"):
-        scores, found = run.scores[bank]["eot"], table[bank]["eot"]
+        scores, result = run.scores[bank]["eot"], table[bank]["eot"]
         assert (
-            found["cosine"] == interval(scores.cosine)._asdict() and found["cosine"]["low"] < found["cosine"]["high"]
+            result["cosine"] == interval(scores.cosine)._asdict()
+            and result["cosine"]["low"] < result["cosine"]["high"]
         )
-        assert found["shift"] == interval(scores.cosine.double() - run.scores[bank]["clean"].cosine)._asdict()
-        assert found["success"] == pytest.approx(rate(run.success[bank]["eot"])._asdict(), abs=1e-12)
-        assert found["mrr"] == interval(1 / scores.rank.double())._asdict()
-        assert found["median_rank"] == median(scores.rank[0])._asdict()
-        assert found["goal_rank"] == median(scores.goal_rank[0])._asdict()
-        assert found["cosine_p10"] == quantile(scores.cosine[0].double(), 0.1)._asdict()
-        assert found["worst_cosine"]["low"] == found["worst_cosine"]["high"]
+        assert result["shift"] == interval(scores.cosine.double() - run.scores[bank]["clean"].cosine)._asdict()
+        assert result["success"] == pytest.approx(rate(run.success[bank]["eot"])._asdict(), abs=1e-12)
+        assert result["mrr"] == interval(1 / scores.rank.double())._asdict()
+        assert result["median_rank"] == median(scores.rank[0])._asdict()
+        assert result["goal_rank"] == median(scores.goal_rank[0])._asdict()
+        assert result["cosine_p10"] == quantile(scores.cosine[0].double(), 0.1)._asdict()
+        assert result["worst_cosine"]["low"] == result["worst_cosine"]["high"]
         for name, cell in alone[bank]["eot"].items():
             if name != "tar":
-                assert cell["mean"] == pytest.approx(found[name]["mean"], abs=1e-9), name
+                assert cell["mean"] == pytest.approx(result[name]["mean"], abs=1e-9), name

@@ -96,8 +96,8 @@ def look(shown, judge, **changed):
 
 def test_a_map_is_a_loop_over_cells_and_views(shown, pictures):
     judge = Linear(pictures)
-    found = look(shown, judge).to_dict()
-    (drawn,) = found["maps"]
+    result = look(shown, judge).to_dict()
+    (drawn,) = result["maps"]
     base = bank(WIDE, 2, seed=3, purpose="response").u
     clean = F.normalize(judge(pictures), dim=1)
     middles = [1 / 6, 3 / 6, 5 / 6]
@@ -119,18 +119,18 @@ def test_a_map_is_a_loop_over_cells_and_views(shown, pictures):
         "trained": pytest.approx([-20, 30], abs=1e-4),
     }
     assert drawn["y"]["name"] == "affine scale (x)" and drawn["y"]["trained"] == pytest.approx([0.8, 1.25], abs=1e-4)
-    assert found["pictures"] == 3 and found["views"] == 2
+    assert result["pictures"] == 3 and result["views"] == 2
 
 
 def test_cells_differ_by_their_own_coordinates_alone(shown):
     judge = Known(lambda values: values["affine angle (deg)"] / 100)
-    found = look(shown, judge, maps=[("angle", "scale"), ("scale", "angle")], curves=["angle", "scale"])
+    result = look(shown, judge, maps=[("angle", "scale"), ("scale", "angle")], curves=["angle", "scale"])
     for measure in ("cosine", "success"):
-        for arm, cells in found.to_dict()["maps"][0]["arms"].items():
+        for arm, cells in result.to_dict()["maps"][0]["arms"].items():
             assert all(row == cells[measure][0] for row in cells[measure]), arm  # along scale nothing changes
-            turned = found.to_dict()["maps"][1]["arms"][arm][measure]
+            turned = result.to_dict()["maps"][1]["arms"][arm][measure]
             assert [list(row) for row in zip(*turned, strict=True)] == cells[measure]
-    curve = found.to_dict()["curves"][1]["arms"]["eot"]["cosine"]
+    curve = result.to_dict()["curves"][1]["arms"]["eot"]["cosine"]
     assert all(cell == curve[0] for cell in curve)
     for cut in judge.calls:  # common random numbers: of what is not chosen each cell has the same
         cells = cut.u.unflatten(0, (-1, 2))
@@ -171,8 +171,8 @@ def test_with_a_target_the_worst_cell_is_that_of_least_success(shown):
 
 
 def test_every_number_can_be_had_from_the_rows(shown, pictures, tmp_path):
-    found = look(shown, Linear(pictures))
-    write_rows(tmp_path / "response.csv", found.rows())
+    result = look(shown, Linear(pictures))
+    write_rows(tmp_path / "response.csv", result.rows())
     with (tmp_path / "response.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == (9 + 4) * 3 * 3 * 2
@@ -183,7 +183,7 @@ def test_every_number_can_be_had_from_the_rows(shown, pictures, tmp_path):
         values = {(row["picture"], int(row["view"])): row[measure] for row in some}
         return torch.tensor([[float(values[name, view]) for view in range(2)] for name in NAMES])
 
-    content = found.to_dict()
+    content = result.to_dict()
     (drawn,), (curve,) = content["maps"], content["curves"]
     p = []
     for down, y in enumerate(drawn["y"]["values"]):
@@ -223,9 +223,9 @@ def test_the_preset_looks_at_enough_pictures_for_a_star():
 def test_pictures_with_a_patch_are_scenes(pictures):
     scene = {"clean": scene_of(pictures), "eot": scene_of(pictures / 2)}
     assert isinstance(scene["eot"], Scene)
-    found = look(scene, Linear(pictures)).to_dict()["maps"][0]
+    result = look(scene, Linear(pictures)).to_dict()["maps"][0]
     plain = look({"clean": pictures, "eot": pictures / 2}, Linear(pictures)).to_dict()["maps"][0]
-    assert found == plain and found["p_holm"] is None and found["worst"] is not None
+    assert result == plain and result["p_holm"] is None and result["worst"] is not None
 
 
 def test_what_chooses_has_a_cell_for_each_choice():

@@ -9,7 +9,7 @@ from attacks.encoders.randomness import drawn
 from attacks.eot.bank import judged
 from attacks.eot.problem import Options, Problem
 from attacks.evaluation import sanity
-from attacks.evaluation.sanity import trial as trials
+from attacks.evaluation.sanity.short_attack import short_attack
 from attacks.solvers import search as searches
 from attacks.solvers import solver, worst
 from attacks.solvers import suite as suites
@@ -63,7 +63,7 @@ def examine(images, anchor, *, steps=20, **parts):
 
 
 def trial(images, anchor, parts, tally):
-    return trials.trial(*split(images, anchor, **{"steps": 20} | parts), tally)
+    return short_attack(*split(images, anchor, **{"steps": 20} | parts), tally)
 
 
 def worst_views(images, anchor, *, encoder, objective, transforms, untouched=None, **rest):

@@ -18,8 +18,8 @@ POINT = 25.4 / 72
 
 @pytest.fixture(scope="module")
 def browser():
-    with chromium() as found:
-        yield found
+    with chromium() as result:
+        yield result
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,8 @@ def pages(tmp_path_factory):
             reported.directory(run, ["astronaut-0-0.png"])
             words = [f"a warning of {reported.EVIL}"]
             write_report(run, content, reported.manifest(), words, reported.trace(), 0)
-    found = collect(sorted(folder.iterdir()))
-    write_index(folder / "index.html", found.rows, found.skipped)
+    result = collect(sorted(folder.iterdir()))
+    write_index(folder / "index.html", result.rows, result.skipped)
     return {"report": folder / "run 0" / "report.html", "index": folder / "index.html"}
 
 
@@ -74,8 +74,8 @@ def test_every_picture_is_loaded_and_has_its_text(browser, pages):
 def test_a_cell_of_a_map_says_its_interval_under_the_mouse(browser, pages):
     cell = reported.content()["response"]["maps"][0]["arms"]["eot"]["success"][2][3]
     with Visit(browser, pages["report"]) as visit:
-        found = visit.page.locator("#map-0-success-eot-2-3 > title").text_content()
-    assert f"{cell['mean']:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]" in found
+        result = visit.page.locator("#map-0-success-eot-2-3 > title").text_content()
+    assert f"{cell['mean']:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]" in result
 
 
 @pytest.mark.parametrize("name", ["report", "index"])

@@ -131,8 +131,8 @@ def test_of_several_banks_those_are_compared_that_both_have(tmp_path):
         made(tmp_path / name, shares(i), wide=wide)
         for i, (name, wide) in enumerate(zip("abc", (1.5, 1.5, 2.0), strict=True))
     )
-    found = {(pair.first, pair.second, pair.bank) for pair in pairs_of(a, b, c)[0]}
-    assert found == {("a", "b", "same"), ("a", "c", "same"), ("b", "c", "same"), ("a", "b", "wide x1.5")}
+    result = {(pair.first, pair.second, pair.bank) for pair in pairs_of(a, b, c)[0]}
+    assert result == {("a", "b", "same"), ("a", "c", "same"), ("b", "c", "same"), ("a", "b", "wide x1.5")}
 
 
 def test_only_the_pictures_that_both_attacked_count(tmp_path):

@@ -2,7 +2,6 @@
 
 import csv
 import json
-from html.parser import HTMLParser
 
 import pytest
 
@@ -13,24 +12,12 @@ from attacks.report.page import Images, render, write_report
 from attacks.report.warnings import warnings
 from attacks.runtime.tables import FORMULAS, literal, meant, read_rows, write_rows
 from tests.helpers import reported
+from tests.report.test_page import Page
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(1)><a href=javascript:alert(1)></a></style></svg>"
 EVIL += "{{7*7}}$x$"
 #: Texts by which a page chooses what to show; they are not shown themselves.
 CHOOSES = {"norm", "kind", "status", "metric", "test", "what", "unit"}
-
-
-class Elements(HTMLParser):
-    """The elements of a page with their attributes."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.found, self.broken = [], []
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, name, attributes):
-        self.found.append((name, dict(attributes)))
 
 
 def spoilt(node, key=""):
@@ -44,7 +31,7 @@ def spoilt(node, key=""):
 
 
 def harmless(page, scripts=0):
-    elements = Elements(page).found
+    elements = Page(page).elements
     names = [name for name, _ in elements]
     assert names.count("script") == scripts
     assert not {"iframe", "object", "embed", "base", "form", "link", "input"} & set(names)
@@ -67,7 +54,7 @@ def test_the_name_of_a_picture_is_text_where_it_is_shown(tmp_path):
     content = reported.content(queries=[EVIL, *reported.QUERIES[1:]])
     write_report(tmp_path, content, reported.manifest(), warnings(content), reported.trace(), 0)
     page = harmless((tmp_path / "report.html").read_text())
-    assert EVIL not in page and any(EVIL in (given.get("alt") or "") for name, given in Elements(page).found)
+    assert EVIL not in page and any(EVIL in (given.get("alt") or "") for name, given in Page(page).elements)
 
 
 def test_every_text_of_a_sweep_is_text_in_its_index(tmp_path):
@@ -78,11 +65,11 @@ def test_every_text_of_a_sweep_is_text_in_its_index(tmp_path):
         for name, said in (("metrics", reported.content()), ("manifest", reported.manifest())):
             (folder / f"{name}.json").write_text(json.dumps(spoilt(said)))
     (tmp_path / f"broken{EVIL.replace('/', '')}").mkdir()
-    found = collect(sorted(each for each in tmp_path.iterdir()))
-    assert len(found.rows) == 2 and len(found.skipped) == 1
-    write_index(tmp_path / "index.html", found.rows, found.skipped)
+    result = collect(sorted(each for each in tmp_path.iterdir()))
+    assert len(result.rows) == 2 and len(result.skipped) == 1
+    write_index(tmp_path / "index.html", result.rows, result.skipped)
     page = harmless((tmp_path / "index.html").read_text(), scripts=1)
-    assert all(given["href"].startswith(("0", "1", "#")) for name, given in Elements(page).found if name == "a")
+    assert all(given["href"].startswith(("0", "1", "#")) for name, given in Page(page).elements if name == "a")
 
 
 def test_no_cell_of_a_table_is_a_formula(tmp_path):
@@ -109,5 +96,5 @@ def test_two_runs_are_compared_by_the_names_that_were_meant(tmp_path):
     write_rows(tmp_path / "per_image.csv", [{"picture": name, **row} for name in ("=1", "'=1", "a")])
     (tmp_path / "metrics.json").write_text(json.dumps({"queries": ["=1", "'=1", "a"], "pixels": ["x", "y", "z"]}))
     (tmp_path / "manifest.json").write_text("{}")
-    (values,) = {tuple(found) for found in judged(tmp_path).values.values()}
+    (values,) = {tuple(result) for result in judged(tmp_path).values.values()}
     assert {(picture.name, picture.pixels) for picture in values} == {("=1", "x"), ("'=1", "y"), ("a", "z")}

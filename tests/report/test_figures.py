@@ -44,18 +44,18 @@ def test_the_page_gives_a_drawing_its_colours_but_not_its_cells():
 
 
 def test_a_cell_of_a_map_has_its_number_its_interval_and_its_star():
-    found = reported.response()["maps"][0]
-    drawn = heat_map(found, "success", "map", reported_names())
-    for arm, rows in found["arms"].items():
+    result = reported.response()["maps"][0]
+    drawn = heat_map(result, "success", "map", reported_names())
+    for arm, rows in result["arms"].items():
         for j, row in enumerate(rows["success"]):
             for i, cell in enumerate(row):
                 (tip,) = re.findall(rf'<g id="map-{arm}-{j}-{i}"><title>([^<]*)</title>', drawn)
-                assert tip.startswith(f"affine angle (deg) {found['x']['values'][i]:g}, affine scale (x) ")
+                assert tip.startswith(f"affine angle (deg) {result['x']['values'][i]:g}, affine scale (x) ")
                 assert f"{cell['mean']:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]" in tip
                 assert ("p = " in tip) == (arm == "eot")
-    cells = len(found["x"]["values"]) * len(found["y"]["values"])
-    starred = sum(p < 0.05 for row in found["p_holm"] for p in row)
-    assert len(re.findall(r">\d\.\d\d\*?</text>", drawn)) - len(found["arms"]) * 3 <= len(found["arms"]) * cells
+    cells = len(result["x"]["values"]) * len(result["y"]["values"])
+    starred = sum(p < 0.05 for row in result["p_holm"] for p in row)
+    assert len(re.findall(r">\d\.\d\d\*?</text>", drawn)) - len(result["arms"]) * 3 <= len(result["arms"]) * cells
     assert len(re.findall(r">\d\.\d\d\*</text>", drawn)) == starred > 0
 
 
@@ -69,9 +69,9 @@ def reported_names():
     [([-20.0, 20.0], 3), ([-25.0, 35.0], 3), ([-90.0, 90.0], 7), ([60.0, 60.0], 1), ([5.0, 10.0], 0), (None, 0)],
 )
 def test_the_frame_holds_the_cells_of_the_trained_range(trained, columns):
-    found = reported.response()["maps"][0]
-    found["x"] = found["x"] | {"trained": trained}
-    drawn = heat_map(found, "cosine", "map", reported_names())
+    result = reported.response()["maps"][0]
+    result["x"] = result["x"] | {"trained": trained}
+    drawn = heat_map(result, "cosine", "map", reported_names())
     cell = width(drawn, "eot-0-0") / 0.97
     frames = re.findall('<g id="map-trained-eot">', drawn)
     assert len(frames) == bool(columns)
@@ -119,24 +119,13 @@ def test_the_table_has_what_an_arm_has():
 
 
 def test_a_small_p_value_is_not_called_zero():
-    assert [p_value(p) for p in (None, 0.0, 0.00099, 0.001, 0.0494, 1.0)] == [
-        "\N{EN DASH}",
-        "< 0.001",
-        "< 0.001",
-        "0.001",
-        "0.049",
-        "1.000",
-    ]
+    texts = "\N{EN DASH}", "< 0.001", "< 0.001", "0.001", "0.049", "1.000"
+    assert tuple(p_value(p) for p in (None, 0.0, 0.00099, 0.001, 0.0494, 1.0)) == texts
 
 
 def test_numbers_are_as_short_as_they_may_be():
-    assert [short(value) for value in (-25.714286, 0.0, 1.43178, 224.0, 3024.0)] == [
-        "-25.7",
-        "0",
-        "1.43",
-        "224",
-        "3024",
-    ]
+    numbers = -25.714286, 0.0, 1.43178, 224.0, 3024.0
+    assert " ".join(map(short, numbers)) == "-25.7 0 1.43 224 3024"
     number = environment().filters["number"]
     assert [number(value) for value in (-0.0004, 0.0, -0.0006, 1)] == ["0.000", "0.000", "-0.001", "1.000"]
 

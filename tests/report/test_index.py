@@ -35,9 +35,9 @@ def test_a_row_says_what_the_run_says(sweep):
     content = reported.content(seed=3)
     assert skipped == [] and (row.seed, row.pictures, row.preset) == (3, 5, "evaluate")
     assert (row.encoder, row.threat, row.transforms) == ("pocket", "linf 16/255", "camera")
-    for arm, found in content["arms"].items():
+    for arm, result in content["arms"].items():
         for measure in ("success", "cosine"):
-            assert row.arms[arm][measure]._asdict() == found[measure]
+            assert row.arms[arm][measure]._asdict() == result[measure]
             assert row.wide[arm][measure]._asdict() == content["wide"]["arms"][arm][measure]
     assert row.worst._asdict() == content["arms"]["eot"]["worst_cosine"]
     assert (row.passes, row.seconds, row.warnings) == (20010 + 12000, 125.0, len(warnings(content)))
@@ -71,7 +71,7 @@ def test_every_number_can_be_sorted_by_and_every_row_has_all_columns(sweep, tmp_
         known = [float(value) for value, head in zip(values, heads, strict=True) if head == "number" and value]
         assert {row.arms["eot"]["success"].mean, row.worst.mean, row.wide["eot"]["cosine"].mean} <= set(known)
         assert all(math.isfinite(value) for value in known)
-    spans = sum(int(found) for found in re.findall(r'class="span" colspan="(\d+)"', text))
+    spans = sum(int(result) for result in re.findall(r'class="span" colspan="(\d+)"', text))
     assert spans == len(heads) - 1
 
 
@@ -140,11 +140,11 @@ def test_strangers_strings_are_text_and_no_longer_than_a_line(tmp_path):
     content["encoder"] |= {"model": evil * 100, "weights": f"/home/somebody/secret/{evil}"}
     content["threat"] |= {"norm": evil, "eps": evil}
     folder = run(tmp_path / '"><script>alert(2)<', content, plan)
-    found = collect([folder, tmp_path / "<b>none"])
-    write_index(tmp_path / "index.html", *found)
+    result = collect([folder, tmp_path / "<b>none"])
+    write_index(tmp_path / "index.html", *result)
     page = Page((tmp_path / "index.html").read_text())
     assert len(page.all("script")) == 1 and not page.all("img", "b") and "secret" not in page.text
-    (row,) = found.rows
+    (row,) = result.rows
     assert max(map(len, (row.preset, row.encoder, row.threat, row.transforms))) <= MOST_LETTERS
     assert " ".join(evil.split()) in page.text
     assert not any(key.startswith("on") for _, given in page.elements for key in given)

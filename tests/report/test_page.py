@@ -59,16 +59,16 @@ def whole(tmp_path_factory):
     return (out / "report.html").read_text(encoding="utf-8")
 
 
-def intervals(found):
+def intervals(result):
     """Every interval that a part of metrics.json holds."""
-    if isinstance(found, dict):
-        if {"mean", "low", "high"} <= set(found):
-            yield found
+    if isinstance(result, dict):
+        if {"mean", "low", "high"} <= set(result):
+            yield result
         else:
-            for each in found.values():
+            for each in result.values():
                 yield from intervals(each)
-    elif isinstance(found, list):
-        for each in found:
+    elif isinstance(result, list):
+        for each in result:
             yield from intervals(each)
 
 
@@ -79,10 +79,10 @@ def test_every_interval_of_the_metrics_stands_on_the_page(whole):
     content = reported.content()
     content["explanations"].pop("likeness")  # drawn in explanations.png
     for section in said:
-        for found in intervals(content[section]):
-            digits = 1 if found["high"] > 1 else 3
-            low, mean, high = (f"{round(found[key], digits) + 0.0:.{digits}f}" for key in ("low", "mean", "high"))
-            assert f"{mean} <small>[{low}, {high}]</small>" in whole, (section, found)
+        for result in intervals(content[section]):
+            digits = 1 if result["high"] > 1 else 3
+            low, mean, high = (f"{round(result[key], digits) + 0.0:.{digits}f}" for key in ("low", "mean", "high"))
+            assert f"{mean} <small>[{low}, {high}]</small>" in whole, (section, result)
             said[section] += 1
     assert all(said.values()), said
 

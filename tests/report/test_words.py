@@ -17,8 +17,8 @@ def test_the_verdict_says_who_was_tested_on_which_views_and_what_the_untouched_p
         "the encoder pocket recognises an attacked picture",
     ):
         assert words in said
-    for found in (eot, plain):
-        assert f"{found['mean']:.0%} of the views (95% interval {found['low']:.0%} to {found['high']:.0%})" in said
+    for result in (eot, plain):
+        assert f"{result['mean']:.0%} of the views (95% interval {result['low']:.0%} to {result['high']:.0%})" in said
     assert f"the untouched one in {clean['mean']:.0%};" in said
     aimed = verdict(content | {"threat": content["threat"] | {"targeted": True}})
     assert (

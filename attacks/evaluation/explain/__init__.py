@@ -1,5 +1,4 @@
-"""What an encoder looks at, before and after an attack: maps for a few pictures, and numbers that say what to think
-of the maps."""
+"""Attribution maps of a few pictures, before and after an attack, and measures of how faithful the maps are."""
 
 from attacks.evaluation.explain.explanation import Explanations, explain
 

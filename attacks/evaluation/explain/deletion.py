@@ -1,9 +1,9 @@
-"""Is a map true? Blocks of the picture are blurred away, or brought back, in the map's order (after Petsiuk et al.
-2018; they take away single pixels, to black in the deletion, and measure the probability of a class, not a cosine).
+"""Deletion and insertion tests of a map: blocks of the picture are blurred, or restored, in the map's order (after
+Petsiuk et al. 2018, who delete single pixels to black and measure the probability of a class, not a cosine).
 
-Where the map shows what the encoder goes by, blurring its first blocks makes the likeness fall early (a small area
-under the deletion curve), and bringing them back makes it rise early (a large area under the insertion curve). What
-an order without any knowledge reaches is the measure for both, so a random one always runs along.
+If the map shows what the encoder depends on, blurring its first blocks lowers the likeness early (a small area under
+the deletion curve), and restoring them raises it early (a large area under the insertion curve). A random order is
+the baseline of both.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 from attacks.eot.batching import in_parts
-from attacks.evaluation.explain.saliency import Asked
+from attacks.evaluation.explain.saliency import CountedEncoder
 from transforms import GaussianBlur
 
-#: Blocks along an axis, and after how many equal shares of them the likeness is taken.
+#: Blocks along an axis, and the number of steps of a curve.
 BLOCKS, STEPS = 16, 10
 #: The blur's sigma, as a share of the shorter side. The authors' 5 pixels at 224 leave the pocket encoder a cosine of
-#: 0.93 to the picture itself; nothing would be deleted.
+#: 0.93 to the picture itself: hardly anything is deleted.
 BLUR = 0.1
 
 
 def curves(
-    asked: Asked, picture: Tensor, anchor: Tensor, orders: Mapping[str, Tensor], chunk: int
+    encoder: CountedEncoder, picture: Tensor, anchor: Tensor, orders: Mapping[str, Tensor], chunk: int
 ) -> dict[str, Tensor]:
     """Order -> (2,STEPS + 1): the likeness after deletion, and after insertion, of the first 0, 1/STEPS, ... all of
     the blocks. `picture` (3,H,W), `anchor` (D,), each order's `ranks` (H,W)."""
@@ -35,8 +35,9 @@ def curves(
         for hidden in masks(ranks.to(picture.device))[1:-1]:
             shows += [torch.where(hidden, blurred, picture), torch.where(hidden, picture, blurred)]
     pictures = torch.stack([picture, blurred, *shows])
-    found = torch.cat([f for _, f in in_parts(lambda part: asked.judged(part, anchor[None]), pictures, chunk)]).cpu()
-    (whole, nothing), rest = found[:2], found[2:].view(len(orders), STEPS - 1, 2)
+    parts = in_parts(lambda part: encoder.judged(part, anchor[None]), pictures, chunk)
+    likeness = torch.cat([part for _, part in parts]).cpu()
+    (whole, nothing), rest = likeness[:2], likeness[2:].view(len(orders), STEPS - 1, 2)
     ends = torch.stack([whole, nothing])
     return {
         order: torch.cat([ends[:, None], inner.mT, ends.flip(0)[:, None]], 1)
@@ -52,7 +53,7 @@ def area(curve: Tensor) -> Tensor:
 
 def ranks(weights: Tensor, seed: int) -> Tensor:
     """(H,W) -> the place (H,W) of each pixel's block among the blocks, 0 for the one of the largest mean weight.
-    Blocks of equal weight come in random order: a map without anything in it is then a random order."""
+    Blocks of equal weight come in random order, so an empty map gives a random order."""
     index = blocks(weights.shape[0], weights.shape[1])
     flat = index.flatten()
     means = torch.bincount(flat, weights.detach().cpu().double().flatten()) / torch.bincount(flat)
@@ -77,6 +78,6 @@ def blocks(height: int, width: int) -> Tensor:
 
 
 def blur(pictures: Tensor) -> Tensor:
-    """What stands where a picture is deleted: nothing with an edge of its own, unlike grey."""
+    """What replaces deleted blocks; unlike grey it adds no edges."""
     sigma = BLUR * min(pictures.shape[2:])
     return GaussianBlur((sigma, sigma))(pictures, pictures.new_zeros(len(pictures), 1))

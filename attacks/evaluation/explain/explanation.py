@@ -15,10 +15,10 @@ from attacks.encoders.batch_norm import settle
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
 from attacks.evaluation.explain.deletion import curves, ranks
-from attacks.evaluation.explain.gradcam import look, on_picture, spatial_layer
+from attacks.evaluation.explain.gradcam import attribution, on_picture, spatial_layer
 from attacks.evaluation.explain.gradients import Reach, reach
 from attacks.evaluation.explain.maps import CAM, GRADIENT, RANDOM, Maps
-from attacks.evaluation.explain.saliency import Asked, saliency
+from attacks.evaluation.explain.saliency import CountedEncoder, saliency
 from attacks.evaluation.explain.spectrum import frequencies, radial, ring_count, shares
 from attacks.evaluation.intervals import interval
 from attacks.runtime.stored import stored
@@ -28,11 +28,12 @@ from transforms import stream
 @stored("explanations")
 @dataclass(frozen=True, eq=False)
 class Explanations:
-    """What `explain` finds.
+    """The result of `explain`.
 
-    `arms` are the pictures' states, "clean" first. `layer` is where Grad-CAM looks, None where no layer knows of
-    places. `reach` tells of the gradient over views, of the clean pictures; `frequency` (F,) and `power[arm]` (N,F)
-    are the perturbation's spectrum. `missing` says in words what could not be had. Passes are counted in pictures.
+    `arms` are the pictures' states, "clean" first. `layer` is the layer of Grad-CAM, None where no layer is
+    spatial. `reach` is the gradient's coverage over views of the clean pictures; `frequency` (F,) and `power[arm]`
+    (N,F) are the perturbation's spectrum. `missing` has a line for each part that could not be computed. Passes are
+    counted in pictures.
     """
 
     names: tuple[str, ...]
@@ -48,13 +49,13 @@ class Explanations:
 
     @property
     def orders(self) -> tuple[str, ...]:
-        """The orders of deletion that could be had, the best known first and chance last."""
+        """The orders of deletion, the best first and the random one last."""
         return tuple(self.arms["clean"].curves)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for metrics.json. `deletion` and `insertion` are those of the first order, `orders` has all,
         and `beyond_random` how far each is from the random order on the same pictures."""
-        found = {order: self._table(order, None) for order in self.orders}
+        tables = {order: self._table(order, None) for order in self.orders}
         beyond = {order: self._table(order, RANDOM) for order in self.orders if order != RANDOM}
         spectrum = {"frequency": self.frequency.tolist(), "arms": {a: shares(p) for a, p in self.power.items()}}
         over = self.reach
@@ -63,8 +64,8 @@ class Explanations:
             "pictures": list(self.names),
             "likeness": {arm: _interval(maps.likeness) for arm, maps in self.arms.items()},
             "order": self.orders[0],
-            **found[self.orders[0]],
-            "orders": found,
+            **tables[self.orders[0]],
+            "orders": tables,
             "beyond_random": beyond,
             "coverage": None if over is None else float(over.coverage.double().mean()),
             "view_coverage": None if over is None else float(over.view.double().mean()),
@@ -76,7 +77,7 @@ class Explanations:
         }
 
     def rows(self) -> list[dict[str, object]]:
-        """A row for each picture, arm and order; what belongs to the picture alone stands in each of its rows."""
+        """A row for each picture, arm and order; what belongs to the picture alone is repeated."""
         return [
             {
                 "picture": name,
@@ -109,7 +110,7 @@ class Explanations:
             for arm, maps in self.arms.items()
         }
         return {
-            measure: {arm: _interval(found[:, i]) for arm, found in areas.items()}
+            measure: {arm: _interval(area[:, i]) for arm, area in areas.items()}
             for i, measure in enumerate(("deletion", "insertion"))
         }
 
@@ -125,28 +126,28 @@ def explain(
     chunk: int = 32,
     seed: int = 0,
 ) -> Explanations:
-    """What a few pictures' likeness to their anchors rests on, before and after an attack.
+    """Explain the likeness of a few pictures to their anchors, before and after an attack.
 
     Args:
         encoder: in evaluation mode and full precision.
         clean: (N,3,H,W) in [0,1].
         attacked: arm -> (N,3,H,W), the same pictures after an attack.
-        anchors: (N,D) what the pictures are compared with: their clean embeddings, or the target's.
+        anchors: (N,D) the embeddings that the pictures are compared with: their clean embeddings, or the target's.
         bank: the views over which the gradient's coverage is taken, its first few.
         names: of the pictures.
         chunk: most pictures in memory at once.
         seed: of the random order.
     """
-    began, asked, clean = time.perf_counter(), Asked(encoder), clean.to(anchors.device)
+    began, counted, clean = time.perf_counter(), CountedEncoder(encoder), clean.to(anchors.device)
     handles = settle(encoder)
     try:
-        layer = spatial_layer(asked, clean, anchors)
+        layer = spatial_layer(counted, clean, anchors)
         seeds = [stream(seed, "explain", i) for i in range(len(clean))]
         arms = {
-            arm: _maps(asked, pictures.to(clean), anchors, layer, seeds, chunk)
+            arm: _maps(counted, pictures.to(clean), anchors, layer, seeds, chunk)
             for arm, pictures in {"clean": clean, **attacked}.items()
         }
-        over = reach(asked, clean, anchors, bank, chunk)
+        over = reach(counted, clean, anchors, bank, chunk)
     finally:
         for handle in handles:
             handle.remove()
@@ -154,45 +155,45 @@ def explain(
     rings = ring_count(clean.shape[2], clean.shape[3])
     power = {arm: radial(delta, rings) for arm, delta in deltas.items()}
     missing = _missing(layer, over)
-    spent = asked.forward, asked.backward, time.perf_counter() - began
+    spent = counted.forward, counted.backward, time.perf_counter() - began
     return Explanations(tuple(names), arms, layer, over, frequencies(rings), power, missing, *spent)
 
 
 def _maps(
-    asked: Asked, pictures: Tensor, anchors: Tensor, layer: str | None, seeds: Sequence[int], chunk: int
+    counted: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str | None, seeds: Sequence[int], chunk: int
 ) -> Maps:
     size = (pictures.shape[2], pictures.shape[3])
     every = torch.arange(len(pictures), device=pictures.device)
-    parts = in_parts(lambda rows: look(asked, pictures[rows], anchors[rows], layer), every, chunk)
-    seen = [found for _, found in parts]
-    known: dict[str, Tensor] = {}
-    cams = [one.cam for one in seen if one.cam is not None]
+    parts = in_parts(lambda rows: attribution(counted, pictures[rows], anchors[rows], layer), every, chunk)
+    attributions = [part for _, part in parts]
+    available: dict[str, Tensor] = {}
+    cams = [one.cam for one in attributions if one.cam is not None]
     if cams:
-        known[CAM] = on_picture(torch.cat(cams), asked.encoder, size).cpu()
-    gradients = [one.gradient for one in seen if one.gradient is not None]
+        available[CAM] = on_picture(torch.cat(cams), counted.encoder, size).cpu()
+    gradients = [one.gradient for one in attributions if one.gradient is not None]
     if gradients:
-        known[GRADIENT] = saliency(torch.cat(gradients)).cpu()
-    lines: dict[str, list[Tensor]] = {order: [] for order in (*known, RANDOM)}
+        available[GRADIENT] = saliency(torch.cat(gradients)).cpu()
+    rows: dict[str, list[Tensor]] = {order: [] for order in (*available, RANDOM)}
     for i, (picture, anchor, seed) in enumerate(zip(pictures, anchors, seeds, strict=True)):
-        places = {order: ranks(maps[i], seed) for order, maps in known.items()}
+        places = {order: ranks(maps[i], seed) for order, maps in available.items()}
         places[RANDOM] = ranks(picture.new_zeros(size), seed)  # all weigh the same
-        for order, found in curves(asked, picture, anchor, places, chunk).items():
-            lines[order].append(found)
-    stacked = {order: torch.stack(found) for order, found in lines.items()}
+        for order, part in curves(counted, picture, anchor, places, chunk).items():
+            rows[order].append(part)
+    stacked = {order: torch.stack(part) for order, part in rows.items()}
     likeness = stacked[RANDOM][:, 0, 0]
-    return Maps(pictures.cpu(), likeness, known.get(GRADIENT), known.get(CAM), stacked)
+    return Maps(pictures.cpu(), likeness, available.get(GRADIENT), available.get(CAM), stacked)
 
 
 def _missing(layer: str | None, over: Reach | None) -> tuple[str, ...]:
-    said = []
+    reasons = []
     if layer is None:
-        said.append("Grad-CAM: no layer that can be watched knows of places (a hash, or a scripted network)")
+        reasons.append("Grad-CAM: no layer that can be watched knows of places (a hash, or a scripted network)")
     if over is None:
-        said.append("input gradient and its coverage: the encoder passes no gradient on to the picture")
-    return tuple(said)
+        reasons.append("input gradient and its coverage: the encoder passes no gradient on to the picture")
+    return tuple(reasons)
 
 
 def _interval(values: Tensor) -> dict[str, float | None]:
-    """The mean over pictures, in plain values: what is not finite is None, for JSON has no word for it."""
-    found = interval(values[:, None])._asdict()
-    return {key: value if math.isfinite(value) else None for key, value in found.items()}
+    """The mean over pictures with its interval, for JSON: None for a value that is not finite."""
+    ends = interval(values[:, None])._asdict()
+    return {key: value if math.isfinite(value) else None for key, value in ends.items()}

@@ -1,4 +1,4 @@
-"""Grad-CAM (Selvaraju et al. 2017) of an embedding: where the last layer that knows of places finds its likeness."""
+"""Grad-CAM (Selvaraju et al. 2017) of an embedding, at the last spatial layer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attacks.encoders.layers import OUTPUT, Visit, named_layers, unwrapped, visits
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
-from attacks.evaluation.explain.saliency import Asked
+from attacks.evaluation.explain.saliency import CountedEncoder
 
 Size = tuple[int, int]
 
@@ -22,11 +22,11 @@ Size = tuple[int, int]
 PREFIX = 8
 #: Sides of a map may differ by this factor more than the picture's do, for rounding.
 APART = 1.6
-#: So many layers from the end are tried.
+#: Number of layers tried, from the last one.
 TRIED = 48
 
 
-class Look(NamedTuple):
+class Attribution(NamedTuple):
     """Of N pictures: the gradient (N,3,H,W) of the similarity, None where there is none, and the Grad-CAM (N,h,w),
     not negative, in the layer's own size; None without a layer."""
 
@@ -34,36 +34,36 @@ class Look(NamedTuple):
     cam: Tensor | None
 
 
-def look(asked: Asked, pictures: Tensor, anchors: Tensor, layer: str | None) -> Look:
+def attribution(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str | None) -> Attribution:
     """One pass forward and one backward for both maps."""
     leaf = pictures.detach().clone().requires_grad_()
-    with torch.enable_grad(), _kept(asked.encoder, [] if layer is None else [layer]) as answers:
-        values = asked.sloped(leaf, anchors)
-        gradient, *others = asked.gradients(values, [leaf, *answers.values()])
+    with torch.enable_grad(), _recorded(encoder.encoder, [] if layer is None else [layer]) as answers:
+        values = encoder.sloped(leaf, anchors)
+        gradient, *others = encoder.gradients(values, [leaf, *answers.values()])
     if layer is None or others[0] is None:
-        return Look(gradient, None)
-    frame = frame_of(asked.encoder, (pictures.shape[2], pictures.shape[3]))
-    return Look(gradient, cam(places(answers[layer].detach(), frame), places(others[0], frame)))
+        return Attribution(gradient, None)
+    frame = frame_of(encoder.encoder, (pictures.shape[2], pictures.shape[3]))
+    return Attribution(gradient, cam(places(answers[layer].detach(), frame), places(others[0], frame)))
 
 
 def cam(answer: Tensor, gradient: Tensor) -> Tensor:
-    """(N,C,h,w) twice -> (N,h,w): the channels weighted by their mean gradient, and what is positive of the sum."""
+    """(N,C,h,w) twice -> (N,h,w): the channels weighted by their mean gradient, and the positive part of the sum."""
     return (gradient.mean((2, 3), keepdim=True) * answer).sum(1).relu()
 
 
-def spatial_layer(asked: Asked, pictures: Tensor, anchors: Tensor) -> str | None:
-    """The last layer whose answer has places that the embedding depends on, or None. (Behind the last attention of a
-    transformer only the class token counts, if that is what is read: then it is a layer before.)"""
+def spatial_layer(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor) -> str | None:
+    """The last spatial layer on whose positions the embedding depends, or None. (After the last attention of a
+    transformer that reads its class token only that token counts: then it is a layer before.)"""
     pictures, anchors = (rows[:1].expand(2, *rows.shape[1:]) for rows in (pictures, anchors))  # of one, all is a row
-    frame = frame_of(asked.encoder, (pictures.shape[2], pictures.shape[3]))
-    names = _candidates(visits(asked.encoder, pictures), frame)[-TRIED:]
-    asked.forward += len(pictures)
+    frame = frame_of(encoder.encoder, (pictures.shape[2], pictures.shape[3]))
+    names = _candidates(visits(encoder.encoder, pictures), frame)[-TRIED:]
+    encoder.forward += len(pictures)
     if not names:
         return None
     leaf = pictures.detach().clone().requires_grad_()
-    with torch.enable_grad(), _kept(asked.encoder, names) as answers:
-        values = asked.sloped(leaf, anchors)
-        gradients = asked.gradients(values, [answers[name] for name in names])
+    with torch.enable_grad(), _recorded(encoder.encoder, names) as answers:
+        values = encoder.sloped(leaf, anchors)
+        gradients = encoder.gradients(values, [answers[name] for name in names])
     for name, gradient in reversed(list(zip(names, gradients, strict=True))):
         if gradient is not None and bool(places(gradient, frame).any()):
             return name
@@ -79,15 +79,15 @@ def places(answer: Tensor, frame: Size) -> Tensor:
 
 
 def on_picture(cam: Tensor, encoder: nn.Module, size: Size) -> Tensor:
-    """A Grad-CAM (N,h,w) laid back over pictures of `size`: what an encoder's crop leaves out is 0."""
+    """A Grad-CAM (N,h,w) resized to pictures of `size`; 0 outside the encoder's crop."""
     spec = optional(unwrapped(encoder), "preprocess")
     resized = spec.resized(*size) if isinstance(spec, Preprocess) else size
     axes, inside = [], []
     for has, long, wants in zip(size, resized, frame_of(encoder, size), strict=True):
         spare = long - wants
         nearest = isinstance(spec, Preprocess) and spec.centre == "nearest" and spare > 0
-        before = round(spare / 2) if nearest else int(spare / 2)
-        at = ((torch.arange(has, device=cam.device) + 0.5) * long / has - before) / wants
+        offset = round(spare / 2) if nearest else int(spare / 2)
+        at = ((torch.arange(has, device=cam.device) + 0.5) * long / has - offset) / wants
         axes.append(2 * at.to(cam) - 1)
         inside.append((at >= 0) & (at <= 1))
     y, x = torch.meshgrid(*axes, indexing="ij")
@@ -97,18 +97,18 @@ def on_picture(cam: Tensor, encoder: nn.Module, size: Size) -> Tensor:
 
 
 def frame_of(encoder: nn.Module, size: Size) -> Size:
-    """(height, width) that the network itself gets, of pictures of `size`."""
+    """(height, width) of the network's own input, for pictures of `size`."""
     spec = optional(unwrapped(encoder), "preprocess")
     return (spec.crop or spec.resized(*size)) if isinstance(spec, Preprocess) else size
 
 
-def _candidates(seen: Sequence[Visit], frame: Size) -> list[str]:
-    """Layers with places, in the order in which they run; of those that answer with one tensor, one."""
-    once = [visit for visit in seen if visit.features and visit.calls == 1 and visit.name != OUTPUT]
+def _candidates(visited: Sequence[Visit], frame: Size) -> list[str]:
+    """Spatial layers, in the order in which they run; one of those that return the same tensor."""
+    once = [visit for visit in visited if visit.features and visit.calls == 1 and visit.name != OUTPUT]
     once = sorted((visit for visit in once if visit.answer is None or len(visit.shape or ()) == 3), key=_order)
     tokens = [v.shape for v in once if v.shape and len(v.shape) == 3 and _patches(v.shape[1])[1] and v.shape[2] > 1]
     counts, width = {shape[1] for shape in tokens}, tokens[-1][2] if tokens else 0
-    found: dict[str, Visit] = {}
+    chosen: dict[str, Visit] = {}
     for visit in once:
         shape = visit.shape or ()
         if len(shape) == 3:
@@ -117,8 +117,8 @@ def _candidates(seen: Sequence[Visit], frame: Size) -> list[str]:
             fits = len(shape) == 4 and shape[2] not in counts and _mapped(shape, frame)  # an attention is no map
         if fits:
             key = visit.same or visit.name
-            found[key] = min(found.get(key, visit), visit, key=lambda one: one.name.count("."))
-    return [visit.name for visit in found.values()]
+            chosen[key] = min(chosen.get(key, visit), visit, key=lambda one: one.name.count("."))
+    return [visit.name for visit in chosen.values()]
 
 
 def _order(visit: Visit) -> int:
@@ -149,12 +149,12 @@ def _mapped(shape: tuple[int, ...], frame: Size) -> bool:
 
 
 @contextmanager
-def _kept(encoder: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """The answers of layers while a pass runs. What follows gets a copy: a change in place would reach ours."""
+def _recorded(encoder: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+    """The answers of layers during a pass. The next layer gets a copy, so that it cannot change ours in place."""
     answers: dict[str, Tensor] = {}
     layers = named_layers(encoder)
 
-    def keep(name: str, answer: Any) -> Any:
+    def record(name: str, answer: Any) -> Any:
         if isinstance(answer, Tensor):
             answers[name] = answer
             return answer.clone()
@@ -162,7 +162,7 @@ def _kept(encoder: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor
         return type(answer)((answers[name].clone(), *others)) if type(answer) in (tuple, list) else None
 
     handles = [
-        layers[name].register_forward_hook(lambda _module, _inputs, answer, name=name: keep(name, answer))
+        layers[name].register_forward_hook(lambda _module, _inputs, answer, name=name: record(name, answer))
         for name in names
     ]
     try:

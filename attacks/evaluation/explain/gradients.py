@@ -1,4 +1,4 @@
-"""Which pixels an attacker's gradient reaches, over the views of a bank and through the encoder."""
+"""Which pixels the gradient reaches through the views of a bank and the encoder."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 from attacks.encoders.randomness import drawn
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
-from attacks.evaluation.explain.saliency import Asked, saliency
+from attacks.evaluation.explain.saliency import CountedEncoder, saliency
 from attacks.runtime.stored import stored
 from transforms import scene_of
 from transforms.auditing.coverage import covered, effective, together
 
-#: Views of the bank that are looked at, the first ones.
+#: Number of views: the first ones of the bank.
 VIEWS = 8
 
 
@@ -37,24 +37,24 @@ class Reach(NamedTuple):
     effective: Tensor
 
 
-def reach(asked: Asked, pictures: Tensor, anchors: Tensor, bank: Bank, chunk: int) -> Reach | None:
+def reach(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, bank: Bank, chunk: int) -> Reach | None:
     """The gradient of the similarity in the first views of `bank`, back at the pictures (N,3,H,W); None where the
-    encoder passes none on. At most `chunk` views are in memory at a time."""
+    encoder has no gradient. At most `chunk` views are in memory at a time."""
     u = bank.u[:VIEWS].to(pictures)
     rows: list[tuple[Tensor, ...]] = []
 
-    def look(some: Tensor, picture: Tensor, anchor: Tensor) -> Tensor | None:
+    def gradient_of(some: Tensor, picture: Tensor, anchor: Tensor) -> Tensor | None:
         # A copy for each view, so that each has a gradient of its own.
         leaf = picture.detach().repeat(len(some), 1, 1, 1).requires_grad_()
         with torch.enable_grad():
-            seen = bank.transforms(scene_of(leaf), some)
-            values = asked.sloped(seen, anchor[None], **drawn(bank.transforms, some))
-            (gradient,) = asked.gradients(values, [leaf])
+            views = bank.transforms(scene_of(leaf), some)
+            values = encoder.sloped(views, anchor[None], **drawn(bank.transforms, some))
+            (gradient,) = encoder.gradients(values, [leaf])
         return gradient
 
     for picture, anchor in zip(pictures, anchors, strict=True):
         parts = []
-        for _, gradient in in_parts(partial(look, picture=picture, anchor=anchor), u, chunk):
+        for _, gradient in in_parts(partial(gradient_of, picture=picture, anchor=anchor), u, chunk):
             if gradient is None:
                 return None
             parts.append(gradient.nan_to_num(0, 0, 0))

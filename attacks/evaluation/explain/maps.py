@@ -1,4 +1,4 @@
-"""What is kept of the pictures of one arm."""
+"""The maps and curves of the pictures of one arm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How like its anchor a picture is, which way that leads, and what asking cost."""
+"""The likeness of a picture to its anchor, its gradient, and the passes it takes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from attacks.objectives.embedding import similarity
 
 
 @dataclass
-class Asked:
-    """An encoder, and how many pictures it has been shown forward and backward."""
+class CountedEncoder:
+    """An encoder, and how many pictures went through it forward and backward."""
 
     encoder: nn.Module
     forward: int = 0
@@ -24,7 +24,7 @@ class Asked:
 
     @torch.no_grad()
     def judged(self, pictures: Tensor, anchors: Tensor) -> Tensor:
-        """(R,3,H,W), (R,D) or (1,D) -> (R,): the cosine as it is judged by, that of a hash between bits."""
+        """(R,3,H,W), (R,D) or (1,D) -> (R,): the cosine of the evaluation, of a hash between bits."""
         features, signature = self._features(pictures), signature_of(self.encoder)
         anchors = anchors.expand_as(features)
         if signature is not None:
@@ -32,11 +32,11 @@ class Asked:
         return similarity(features, anchors, "cosine")
 
     def sloped(self, pictures: Tensor, anchors: Tensor, **draws: Tensor) -> Tensor:
-        """(R,3,H,W), (R,D) -> (R,), with a graph: what maps are the gradient of.
+        """(R,3,H,W), (R,D) -> (R,), with a graph: the value whose gradient the maps show.
 
         The cosine, with the length of the embedding held fixed. A picture's cosine to its own embedding is at its
-        maximum, so its gradient is zero and a map of it shows rounding noise; what each place adds to the anchor's
-        direction is not. Bits have no slope, so of a hash it is the soft share of bits that stay.
+        maximum, so its gradient is zero and a map of it would show rounding noise; with a fixed length it is not.
+        Bits have no slope, so for a hash it is the soft share of equal bits.
         """
         features = self._features(pictures, **draws)
         anchors = anchors.expand_as(features)
@@ -50,9 +50,9 @@ class Asked:
         if not values.requires_grad:
             return [None] * len(at)
         self.backward += len(values)
-        known = [tensor for tensor in at if tensor.requires_grad]
-        found = iter(torch.autograd.grad(values.sum(), known, allow_unused=True) if known else ())
-        return [next(found) if tensor.requires_grad else None for tensor in at]
+        leaves = [tensor for tensor in at if tensor.requires_grad]
+        gradients = iter(torch.autograd.grad(values.sum(), leaves, allow_unused=True) if leaves else ())
+        return [next(gradients) if tensor.requires_grad else None for tensor in at]
 
     def _features(self, pictures: Tensor, **draws: Tensor) -> Tensor:
         self.forward += len(pictures)
@@ -61,5 +61,5 @@ class Asked:
 
 
 def saliency(gradient: Tensor) -> Tensor:
-    """(N,C,H,W) -> (N,H,W): its size at each pixel, added up over the channels (Simonyan et al. 2014)."""
+    """(N,C,H,W) -> (N,H,W): the absolute values summed over the channels (Simonyan et al. 2014)."""
     return gradient.detach().abs().sum(1)

@@ -1,4 +1,4 @@
-"""At which frequencies a perturbation has its power."""
+"""The power spectrum of a perturbation."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def radial(deltas: Tensor, rings: int) -> Tensor:
     y, x = (torch.fft.fftfreq(n, dtype=torch.float64) for n in (height, width))
     radius = torch.sqrt(y[:, None].square() + x.square())
     ring = (radius * 2 * rings).floor().long().clamp(max=rings - 1)  # 0.5 itself is in the last one
-    kept = (radius <= 0.5).flatten()
-    found: Tensor = power.new_zeros(len(power), rings)
-    return found.index_add_(1, ring.flatten()[kept], power.flatten(1)[:, kept])
+    inside = (radius <= 0.5).flatten()
+    total: Tensor = power.new_zeros(len(power), rings)
+    return total.index_add_(1, ring.flatten()[inside], power.flatten(1)[:, inside])
 
 
 def frequencies(rings: int) -> Tensor:
@@ -33,14 +33,14 @@ def frequencies(rings: int) -> Tensor:
 
 
 def shares(power: Tensor) -> list[float] | None:
-    """(N,rings) -> how the power of a picture is shared out over the rings, on average over the pictures: each counts
-    alike, and sums to 1. None where no picture has any power."""
+    """(N,rings) -> the share of a picture's power in each ring, on average over the pictures, which count equally; it
+    sums to 1. None where no picture has any power."""
     whole = power.sum(1, keepdim=True)
     some = whole[:, 0] > 0
-    found: list[float] = (power[some] / whole[some]).mean(0).tolist()
-    return found if bool(some.any()) else None
+    mean: list[float] = (power[some] / whole[some]).mean(0).tolist()
+    return mean if bool(some.any()) else None
 
 
 def ring_count(height: int, width: int) -> int:
-    """So many that each ring has frequencies on both axes."""
+    """The number of rings: each has frequencies on both axes."""
     return max(1, min(RINGS, min(height, width) // 2))

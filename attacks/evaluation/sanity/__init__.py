@@ -1,7 +1,7 @@
-"""When an attack must not be believed: short runs of it whose outcome is known beforehand, if all is well.
+"""Sanity checks of an attack: short runs of it with an expected outcome.
 
-A weak attack makes a fragile encoder look robust. Each check is one question with one answer in plain words; all of
-them are judged on views of their own, common to everything that is compared (Carlini et al. 2019, "On evaluating
+A weak attack makes a fragile encoder look robust. Each check answers one question in one sentence; all compared runs
+are scored on the same views, which no other part uses (Carlini et al. 2019, "On evaluating
 adversarial robustness"; Tramer et al. 2020; Zimmermann et al. 2022).
 """
 

@@ -1,4 +1,4 @@
-"""The whole battery: which short runs there are, and which question each of them answers."""
+"""The battery of sanity checks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from attacks.evaluation.sanity.questions import (
     without_gradient,
 )
 from attacks.evaluation.sanity.rules import LOWERS, NOISE, ROOM, hastened, lowers, mean, noise, plateau, room
-from attacks.evaluation.sanity.trial import Tally, Trial, trial
+from attacks.evaluation.sanity.short_attack import ShortAttack, Tally, short_attack
 
 #: Views of each step of a short run.
 VIEWS = 4
-#: The checks that need the attack to run at all, then those that follow its gradient.
+#: The checks that need a running attack, then those that need its gradient.
 COMPARED = (
     "active test",
     "largest radius",
@@ -38,7 +38,7 @@ COMPARED = (
     "transfer",
 )
 FOLLOWED = (ROOM, NOISE)
-#: The checks that a hidden gradient fails.
+#: The checks that fail with a masked gradient.
 MASKING = (LOWERS, "finite differences", "largest radius", "gradient-free", "transfer")
 
 
@@ -51,20 +51,20 @@ def examine(
     trace: Sequence[float | None] = (),
     module: nn.Module | None = None,
 ) -> Sanity:
-    """Whether an attack can be believed, by short runs of it on a few pictures.
+    """Check an attack by short runs of it on a few pictures.
 
     Args:
         problem: of a few pictures; two are enough.
         options: those of the run; `steps` are those of a short run (20 do). Budget and adaptive views are left out:
             every short run has the same number of views.
-        views: of each step, at most; a risk that needs a multiple gets it.
+        views: of each step, at most; rounded to a multiple that the risk needs.
         planned: the steps of the run itself: a short run takes longer ones where its own would not cross the set,
             as all of the run's would (see `hastened`).
         trace: the held-out loss after each step of the run itself (None where there was no comparison).
-        module: the encoder as a module, where the problem's only calls it: for another one of its make, and for
+        module: the encoder as a module, where the problem's encoder is a wrapper: for redrawn weights and for
             float64.
 
-    What the attack raises becomes a failed check. Raises ValueError for a number below 1.
+    An error of the attack becomes a failed check. Raises ValueError for a number below 1.
     """
     for name, value in (("views", views), ("steps", options.steps), ("planned", planned)):
         if value < 1:
@@ -79,7 +79,7 @@ def examine(
         budget=None,
         adaptive=None,
     )
-    test = trial(replace(problem, encoder=tally.of(problem.encoder)), short, tally)
+    test = short_attack(replace(problem, encoder=tally.of(problem.encoder)), short, tally)
     checks = [*_checks(test, module, options.eot.views), plateau(trace)]
     checks = [*checks, masking(checks)]
     cost = {"forward": float(tally.forward), "backward": float(tally.backward)}
@@ -87,16 +87,16 @@ def examine(
 
 
 def masking(checks: Sequence[Check]) -> Check:
-    """Whether the encoder hides its gradient, as far as the other checks show it."""
+    """Whether the encoder masks its gradient, from the other checks."""
     signs = [check.name for check in checks if check.name in MASKING and check.verdict == "failed"]
-    asked = [check.name for check in checks if check.name in MASKING and check.verdict != "skipped"]
-    words = f"{len(signs)} of {len(asked)} signs of a hidden gradient"
+    made = [check.name for check in checks if check.name in MASKING and check.verdict != "skipped"]
+    message = f"{len(signs)} of {len(made)} signs of a hidden gradient"
     if signs:
-        words += f" ({', '.join(signs)}): what this attack does not find may well be there; do not call it robust"
-    return ruled("masking", not signs, words, signs=float(len(signs)), asked=float(len(asked)))
+        message += f" ({', '.join(signs)}): what this attack does not find may well be there; do not call it robust"
+    return ruled("masking", not signs, message, signs=float(len(signs)), asked=float(len(made)))
 
 
-def _checks(test: Trial, module: nn.Module | None, views: int) -> list[Check]:
+def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Check]:
     first = guarded("finite differences", lambda: differences(test, module))
     clean = test.untouched()
     try:
@@ -121,6 +121,6 @@ def _checks(test: Trial, module: nn.Module | None, views: int) -> list[Check]:
 
 
 def _short(eot: EOT, views: int) -> EOT:
-    """Fewer views, as many as the risk can be taken of."""
+    """Fewer views, in a number that the risk accepts."""
     multiple = eot.risk.multiple
     return replace(eot, views=min(eot.views, max(multiple, views // multiple * multiple)))

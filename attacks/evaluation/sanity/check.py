@@ -1,4 +1,4 @@
-"""What a check says, and how a battery of checks is read."""
+"""The result of a check, and of a battery of checks."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Verdict = Literal["passed", "failed", "skipped"]
 @stored("sanity.check")
 @dataclass(frozen=True)
 class Check:
-    """The answer to one question.
+    """The result of one check.
 
     Args:
-        name: the question, in few words; the same in every run.
-        verdict: passed, failed, or skipped where it cannot be asked of this attack.
-        words: one sentence with the figures, and with what to do if it failed.
+        name: the same in every run.
+        verdict: passed, failed, or skipped where it does not apply to this attack.
+        message: one sentence with the figures, and with what to do if it failed.
         figures: the numbers behind it.
     """
 
     name: str
     verdict: Verdict
-    words: str
+    message: str
     figures: dict[str, float] = field(default_factory=dict)
 
 
@@ -39,21 +39,21 @@ class Sanity:
 
     @property
     def failed(self) -> tuple[Check, ...]:
-        """The checks for which the attack must not be believed."""
+        """The failed checks."""
         return tuple(check for check in self.checks if check.verdict == "failed")
 
     def warnings(self) -> list[str]:
         """One line for each failed check, for the first lines of a report."""
-        return [f"SANITY CHECK FAILED, {check.name}: {check.words}" for check in self.failed]
+        return [f"SANITY CHECK FAILED, {check.name}: {check.message}" for check in self.failed]
 
     def to_dict(self) -> dict[str, Any]:
-        """What JSON can hold, the same for the same run: figures that are no finite numbers are null, and the seconds
-        are left out."""
+        """Plain values for JSON, equal for equal runs: figures that are not finite are null, and the seconds are left
+        out."""
         checks = [
             {
                 "name": check.name,
                 "verdict": check.verdict,
-                "words": check.words,
+                "words": check.message,
                 "figures": {key: value if math.isfinite(value) else None for key, value in check.figures.items()},
             }
             for check in self.checks
@@ -62,13 +62,13 @@ class Sanity:
         return {"failed": [check.name for check in self.failed], "checks": checks, "cost": cost}
 
 
-def ruled(name: str, good: bool, words: str, **figures: float) -> Check:
-    """A check that has been decided."""
-    return Check(name, "passed" if good else "failed", words, figures)
+def ruled(name: str, good: bool, message: str, **figures: float) -> Check:
+    """A passed or failed check."""
+    return Check(name, "passed" if good else "failed", message, figures)
 
 
 def skipped(name: str, why: str) -> Check:
-    """A check that cannot be asked."""
+    """A check that does not apply."""
     return Check(name, "skipped", why)
 
 
@@ -76,7 +76,7 @@ def table(sanity: Sanity) -> str:
     """One line a check, for the terminal."""
     width = max(len(check.name) for check in sanity.checks)
     marks = {"passed": "passed ", "failed": "FAILED ", "skipped": "skipped"}
-    lines = [f"{check.name:<{width}}  {marks[check.verdict]}  {check.words}" for check in sanity.checks]
+    rows = [f"{check.name:<{width}}  {marks[check.verdict]}  {check.message}" for check in sanity.checks]
     count = f"{len(sanity.failed)} of {len(sanity.checks)} sanity checks failed"
     spent = f"{sanity.cost['forward']:.0f} encoder passes, {sanity.cost['seconds']:.1f} s"
-    return "\n".join([f"{count} ({spent})", *lines])
+    return "\n".join([f"{count} ({spent})", *rows])

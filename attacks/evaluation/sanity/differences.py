@@ -1,7 +1,7 @@
-"""Is the gradient the slope? The encoder and the objective alone, on fixed views, against finite differences.
+"""The gradient of the encoder and the objective, on fixed views, against finite differences.
 
-What rounds on purpose (an encoder that reads 8 bits) is a staircase in the small and has a stand-in gradient; it is
-judged by what a visible change does.
+An encoder that rounds on purpose (one that reads 8 bits) is a step function with a surrogate gradient; it is compared
+with visible changes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from attacks.encoders.tree import Encoder, Tree, leaves
 from attacks.eot.protocols import Objective
 from attacks.evaluation.sanity.check import Check, ruled
 
-#: Random directions in the small, and those of visible changes: smooth ones, of so many random values a side. The
-#: brightness of the whole view stays as it is, or it would outweigh all else.
+#: Random directions for small steps; smooth random directions for visible changes, of SIDE x SIDE random values each.
+#: These have no mean, or the brightness of the view would outweigh all else.
 DIRECTIONS, PATTERNS, SIDE = 12, 24, 16
-#: Half the distance of the two points of a difference, by dtype, and that of a change that can be seen. In float64 it
-#: is so short that no value of a picture crosses the edge of a stair by chance.
+#: Half the distance of the two points of a difference, by dtype, and that of a visible change. In float64 it is so
+#: short that no value of a picture crosses a step of a step function by chance.
 SMALL = {torch.float64: 1e-10, torch.float32: 1e-3}
 VISIBLE = 4 / 255
 #: A smooth function has the same slope at a quarter of the distance. One whose slopes differ by more than this, or
-#: are below this share of what the gradient says, is a staircase.
+#: are below this share of the gradient's, is a step function.
 UNSTEADY, FLAT = 0.5, 1e-3
-#: The largest relative error in the small, and the lowest cosine of slopes and changes in the large.
+#: The largest relative error of small steps, and the lowest cosine of slopes and visible changes.
 ERROR, AGREE = 0.2, 0.8
 
 Loss = Callable[[Tensor], Tensor]
@@ -49,18 +49,18 @@ def slopes(
     """Compare directional derivatives with differences.
 
     Args:
-        views: (R,3,h,w) in [0,1], what the encoder is given.
+        views: (R,3,h,w) in [0,1], the encoder's input.
         anchor: a row for each view.
-        encoder: what the attack asks, in the dtype of the views: the gradient is its.
+        encoder: the encoder as the attack calls it, in the dtype of the views; its gradient is checked.
         module: the encoder as a module, if it is one: the differences are those of a copy of it in float64, so that
-            whatever stands between it and the attack (precision, folding, a wrapper) is examined too.
+            precision, folding and wrappers between it and the attack are checked too.
         count: makes an encoder count its passes.
         untouched: (R,3,h,w), the same views of the untouched pictures, for a paired objective.
         seed: of the directions.
-        which: what the encoder is told besides, such as its draws.
+        which: further arguments of the encoder, such as its draws.
     """
-    wide = None if module is None else _wide(module, views)
-    run, dtype = (encoder, torch.float32) if wide is None else (count(wide), torch.float64)
+    double = None if module is None else _wide(module, views)
+    run, dtype = (encoder, torch.float32) if double is None else (count(double), torch.float64)
     own = views.dtype
     views, untouched = (0.98 * part.to(dtype) + 0.01 for part in (views, untouched))  # off the bounds
 
@@ -73,27 +73,29 @@ def slopes(
     grad = _gradient(losses(encoder, own), views.to(own)).to(dtype)
     generator = torch.Generator().manual_seed(seed)
     white = torch.randn(DIRECTIONS, *views.shape, generator=generator, dtype=torch.float64).to(views)
-    slope, change = _said(grad, white), _changes(loss, views, white, SMALL[dtype])
+    slope, change = _slopes_along(grad, white), _changes(loss, views, white, SMALL[dtype])
     nearer = _changes(loss, views, white, SMALL[dtype] / 4)
     flat = float(change.abs().median()) <= FLAT * float(slope.abs().median())
     if float(slope.norm()) > 0 and (flat or _apart(change, nearer) > UNSTEADY):
         soft = _patterns(views, generator)
-        slope, change = _said(grad, soft), _changes(loss, views, soft, VISIBLE)
+        slope, change = _slopes_along(grad, soft), _changes(loss, views, soft, VISIBLE)
         cosine = float(F.cosine_similarity(slope, change, dim=0))
-        words = (
+        message = (
             f"the encoder is no smooth function; its gradient agrees with visible changes to a cosine {cosine:.2f}"
         )
         if cosine < AGREE:
-            words += f" (below {AGREE}): it points elsewhere, so following it proves nothing"
-        return ruled("finite differences", cosine >= AGREE, words, cosine=cosine)
+            message += f" (below {AGREE}): it points elsewhere, so following it proves nothing"
+        return ruled("finite differences", cosine >= AGREE, message, cosine=cosine)
     if float(slope.norm()) == 0 and float(change.norm()) == 0:
-        words = "a small change changes nothing, and there is no gradient: use an attack that needs none (Square)"
-        return ruled("finite differences", False, words, error=1.0)
+        message = "a small change changes nothing, and there is no gradient: use an attack that needs none (Square)"
+        return ruled("finite differences", False, message, error=1.0)
     error = _apart(slope, change)
-    words = f"the gradient differs from the encoder's real slope by {error:.1%}"
+    message = f"the gradient differs from the encoder's real slope by {error:.1%}"
     if error > ERROR:
-        words += "; a branch is detached, rounded or noisy: attack it without gradients, or through a smooth stand-in"
-    return ruled("finite differences", error <= ERROR, words, error=error)
+        message += (
+            "; a branch is detached, rounded or noisy: attack it without gradients, or through a smooth stand-in"
+        )
+    return ruled("finite differences", error <= ERROR, message, error=error)
 
 
 def _gradient(loss: Loss, at: Tensor) -> Tensor:
@@ -106,14 +108,14 @@ def _gradient(loss: Loss, at: Tensor) -> Tensor:
     return torch.zeros_like(at) if grad is None else grad
 
 
-def _said(grad: Tensor, directions: Tensor) -> Tensor:
-    """What the gradient says of each direction."""
+def _slopes_along(grad: Tensor, directions: Tensor) -> Tensor:
+    """The directional derivatives by the gradient."""
     return torch.stack([(grad * way).sum() for way in directions]).double()
 
 
 @torch.no_grad()
 def _changes(loss: Loss, at: Tensor, directions: Tensor, h: float) -> Tensor:
-    """What happens along each direction: central differences."""
+    """The directional derivatives by central differences."""
     return torch.stack([(loss(at + h * way) - loss(at - h * way)) / (2 * h) for way in directions]).double()
 
 

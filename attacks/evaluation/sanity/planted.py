@@ -1,9 +1,9 @@
 """The active test: an encoder in which an adversarial point is certain to exist (Zimmermann et al. 2022, "Increasing
 confidence in adversarial robustness evaluations").
 
-Beside its own features the encoder gives a colour balance of the view, and the objective is paid for raising it. The
-balance is a mean over the view, so it hardly feels from where the picture is seen, and it is linear in the picture:
-the delta that raises it most is known without a search. An attack that does not find as much is broken.
+The encoder also returns a colour balance of the view, and the objective rewards a higher one. The balance is a mean
+over the view, so it hardly depends on the camera, and it is linear in the picture: the delta that raises it most is
+known in closed form. An attack that does not come near it is broken.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from attacks.evaluation.sanity.rules import mean
 
 #: Weights of red, green, blue. All differ and they do not cancel, so that no basis of grey or colour hides them.
 COLOURS = (1.0, -0.5, 0.25)
-#: How much more the planted point is worth than what the attack gains without it.
+#: The gain of the planted point, as a multiple of the attack's gain without it.
 WORTH = 10.0
-#: The share of the promised gain that the attack must find.
+#: The share of the promised gain that the attack must reach.
 SHARE = 0.8
 
 
@@ -78,17 +78,17 @@ def planted_anchor(anchor: Tree, images: Tensor) -> Tree:
     return anchor, images.new_zeros(length(anchor), 1)
 
 
-def finds_promise(start: Tensor, promised: Tensor, found: Tensor) -> Check:
+def finds_promise(start: Tensor, promised: Tensor, reached: Tensor) -> Check:
     """Losses (N,V) of the planted encoder: where the attack starts, at the promised point, and where it ends."""
-    known, gained = mean(start) - mean(promised), mean(start) - mean(found)
-    share = gained / known if known > 0 else 0.0
-    good = known > 0 and share >= SHARE
-    words = f"the attack finds {share:.0%} of a gain that is known to be there"
-    if known <= 0:
-        words = "the perturbation's own projection admits no gain at all: look at the perturbation"
+    available, gained = mean(start) - mean(promised), mean(start) - mean(reached)
+    share = gained / available if available > 0 else 0.0
+    good = available > 0 and share >= SHARE
+    message = f"the attack finds {share:.0%} of a gain that is known to be there"
+    if available <= 0:
+        message = "the perturbation's own projection admits no gain at all: look at the perturbation"
     elif not good:
-        words += f"; {SHARE:.0%} is asked for: the optimiser or the perturbation is broken, or far too slow"
-    return ruled("active test", good, words, share=share, promised=known, found=gained)
+        message += f"; {SHARE:.0%} is asked for: the optimiser or the perturbation is broken, or far too slow"
+    return ruled("active test", good, message, share=share, promised=available, found=gained)
 
 
 def _weights(like: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The questions that take short runs to answer: each makes its runs, and hands their losses to its judge."""
+"""The checks that need short runs: each makes its runs and compares their losses by a rule."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from attacks.evaluation.sanity.planted import (
     promise,
 )
 from attacks.evaluation.sanity.rules import beats_cards, cards, grows, largest, not_worse, redrawn, rescaled, resized
-from attacks.evaluation.sanity.trial import Run, Trial, pictures_of
+from attacks.evaluation.sanity.short_attack import Run, ShortAttack, pictures_of
 from attacks.optimisers.gradient import PGD
 from attacks.optimisers.square import Square
 from transforms import scene_of, stream
@@ -30,52 +30,52 @@ from transforms.compose import view
 
 #: Views of each picture for the finite differences.
 PROBES = 1
-#: A search without gradients gets nowhere in fewer queries than this.
+#: The fewest queries with which a gradient-free search is tested.
 QUERIES = 600
-#: And an attack is given at least so many steps to find a thing that is there.
+#: The fewest steps of the active test.
 LEAST = 20
-#: What `attack` raises where an encoder, not the caller, is to blame.
+#: The errors of `attack` that the encoder causes, not the caller.
 ERRORS = (ValueError, FloatingPointError)
 
 
 def guarded(name: str, ask: Callable[[], Check]) -> Check:
-    """What `attack` refuses is an answer too."""
+    """The check; failed where the attack raises an error."""
     try:
         return ask()
     except ERRORS as error:
         return ruled(name, False, str(error))
 
 
-def radii(test: Trial, main: Run, clean: Tensor, gain: float) -> list[Check]:
+def radii(test: ShortAttack, main: Run, clean: Tensor, gain: float) -> list[Check]:
     """The attack with other radii: from a quarter of its own to one that does not bind."""
     perturbation = test.problem.perturbation
     top, own = largest(perturbation, test.images), perturbation.eps
     if resized(perturbation, own) is None:
         why = f"{type(perturbation).__name__} has no radius to change"
         return [skipped(name, why) for name in ("largest radius", "grows with the radius")]
-    found = {own: main.losses}
+    losses = {own: main.losses}
 
-    def at(eps: float) -> Tensor:
-        if eps not in found:
+    def losses_at(eps: float) -> Tensor:
+        if eps not in losses:
             optimiser = rescaled(test.options.optimiser, eps / own)
-            found[eps] = test.run(perturbation=resized(perturbation, eps), optimiser=optimiser).losses
-        return found[eps]
+            losses[eps] = test.run(perturbation=resized(perturbation, eps), optimiser=optimiser).losses
+        return losses[eps]
 
     def grown() -> Check:
         sizes = sorted({own / 4, own, min(4 * own, top)})
-        return grows(clean, sizes, [at(size) for size in sizes], gain)
+        return grows(clean, sizes, [losses_at(size) for size in sizes], gain)
 
     def unbound() -> Check:
         widest = resized(perturbation, top)
         generator = torch.Generator().manual_seed(stream(test.options.seed, "cards"))
         drawn = cards(widest, test.images, generator)
         shown = {name: test.judge(delta, perturbation=widest) for name, delta in drawn.items()}
-        return beats_cards(at(top), main.losses, shown, gain)
+        return beats_cards(losses_at(top), main.losses, shown, gain)
 
     return [guarded("largest radius", unbound), guarded("grows with the radius", grown)]
 
 
-def one_step(test: Trial, main: Run, gain: float) -> Check:
+def one_step(test: ShortAttack, main: Run, gain: float) -> Check:
     """Against one step along the gradient that may go all the way (Goodfellow et al. 2015)."""
     if test.options.optimiser.gradient_free:
         return skipped("one step", "the optimiser asks for no gradient")
@@ -84,7 +84,7 @@ def one_step(test: Trial, main: Run, gain: float) -> Check:
     return not_worse("one step", main.losses, step.losses, gain, "that of one step as long as the radius", remedy)
 
 
-def more_steps(test: Trial, main: Run, gain: float) -> Check:
+def more_steps(test: ShortAttack, main: Run, gain: float) -> Check:
     """Against a run of half the length: the attack takes twice its steps."""
     steps = test.options.steps
     if steps < 2:
@@ -94,16 +94,16 @@ def more_steps(test: Trial, main: Run, gain: float) -> Check:
     return not_worse("more steps", main.losses, half.losses, gain, "with half the steps", remedy)
 
 
-def without_gradient(test: Trial, main: Run, gain: float) -> Check:
-    """Against a search with as many encoder passes: where it does better, the gradient is no good."""
+def without_gradient(test: ShortAttack, main: Run, gain: float) -> Check:
+    """Against a gradient-free search with as many encoder passes."""
     if test.options.optimiser.gradient_free:
         return skipped("gradient-free", "the attack is itself gradient-free")
-    found = test.run(optimiser=Square())
+    search = test.run(optimiser=Square())
     remedy = "a blind search does better at the same number of encoder passes, so the gradient misleads"
-    return not_worse("gradient-free", main.losses, found.losses, gain, "that of a search without gradients", remedy)
+    return not_worse("gradient-free", main.losses, search.losses, gain, "that of a search without gradients", remedy)
 
 
-def transfer(test: Trial, main: Run, gain: float, module: nn.Module | None) -> Check:
+def transfer(test: ShortAttack, main: Run, gain: float, module: nn.Module | None) -> Check:
     """Against a perturbation made for the same encoder with other weights."""
     other = None if module is None else redrawn(module, test.options.seed)
     if other is None:
@@ -111,18 +111,18 @@ def transfer(test: Trial, main: Run, gain: float, module: nn.Module | None) -> C
     objective, anchor = test.problem.objective, test.problem.anchor
     if objective.stationary_at_anchor and not objective.paired:
         with torch.no_grad():
-            anchor = other(test.images)  # its own idea of the picture
+            anchor = other(test.images)  # the redrawn encoder's embedding
     try:
-        found = test.run(encoder=test.tally.of(other), anchor=anchor)
+        run = test.run(encoder=test.tally.of(other), anchor=anchor)
     except ERRORS as error:
         return skipped("transfer", f"the encoder with its weights drawn anew cannot be attacked: {error}")
-    losses = test.judge(found.delta)
+    losses = test.judge(run.delta)
     remedy = "what was made for another encoder does better, so the gradient of this one misleads"
     return not_worse("transfer", main.losses, losses, gain, "that of a perturbation made for other weights", remedy)
 
 
-def active(test: Trial, clean: float, gain: float) -> Check:
-    """Whether the attack finds what is certain to be there."""
+def active(test: ShortAttack, clean: float, gain: float) -> Check:
+    """Whether the attack finds the planted point."""
     if test.options.optimiser.gradient_free and test.options.steps < QUERIES:
         return skipped("active test", f"a search needs {QUERIES} queries to find anything (sanity.steps)")
     perturbation, objective = test.problem.perturbation, test.problem.objective
@@ -139,16 +139,16 @@ def active(test: Trial, clean: float, gain: float) -> Check:
     return finds_promise(begun, promised, test.run(**parts, steps=steps).losses)
 
 
-def differences(test: Trial, module: nn.Module | None) -> Check:
+def differences(test: ShortAttack, module: nn.Module | None) -> Check:
     """Whether the encoder's gradient is its slope, on some views of the pictures with noise."""
     perturbation, transforms, u = test.problem.perturbation, test.options.eot.transforms, test.judges.u[:PROBES]
     start = perturbation.noise(test.images, torch.Generator().manual_seed(stream(test.options.seed, "probe")))
     pictures = torch.arange(len(test.images)).repeat_interleave(len(u))
     with torch.no_grad():
         scenes = (perturbation.scene(test.images, start), scene_of(test.images))
-        seen, untouched = (view(transforms, scene, u) for scene in scenes)
+        views, untouched = (view(transforms, scene, u) for scene in scenes)
     return slopes(
-        seen,
+        views,
         take(test.problem.anchor, pictures),
         test.problem.encoder,
         test.problem.objective,

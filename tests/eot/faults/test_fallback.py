@@ -11,7 +11,7 @@ from attacks import Away
 from attacks.encoders.engine import Decision, engine_agree, engine_reset, engine_restore, engine_state, prepare
 from attacks.eot.bank import bank
 from attacks.eot.faults import NotFinite
-from attacks.evaluation.sanity.trial import Tally
+from attacks.evaluation.sanity.short_attack import Tally
 from attacks.experiment.arms import Counted
 from attacks.runtime.distributed import ALONE
 from tests.helpers.faulty import net, pictures, run_all, started

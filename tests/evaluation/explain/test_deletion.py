@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from attacks.evaluation.explain.deletion import BLOCKS, STEPS, area, blocks, blur, curves, masks, ranks
-from attacks.evaluation.explain.saliency import Asked
+from attacks.evaluation.explain.saliency import CountedEncoder
 from tests.helpers.small import small, smooth
 
 
@@ -35,10 +35,10 @@ def test_every_block_is_there_once_and_none_is_much_larger():
 
 def test_blocks_go_by_their_mean_weight():
     weights = torch.rand(50, 33, generator=torch.Generator().manual_seed(0))
-    found, index = ranks(weights, 0), blocks(50, 33)
+    result, index = ranks(weights, 0), blocks(50, 33)
     means = [float(weights[index == block].double().mean()) for block in range(int(index.max()) + 1)]
     for block, mean in enumerate(means):
-        (place,) = found[index == block].unique().tolist()
+        (place,) = result[index == block].unique().tolist()
         assert place == sum(other > mean for other in means)
 
 
@@ -49,9 +49,9 @@ def test_blocks_alike_come_in_an_order_that_the_seed_decides():
 
 
 def test_masks_grow_from_nothing_to_all_in_equal_steps():
-    found = masks(ranks(torch.rand(40, 40), 0))
-    assert not found[0].any() and found[-1].all() and len(found) == STEPS + 1
-    for less, more in pairwise(found):
+    result = masks(ranks(torch.rand(40, 40), 0))
+    assert not result[0].any() and result[-1].all() and len(result) == STEPS + 1
+    for less, more in pairwise(result):
         assert bool((more | ~less).all()) and more.sum() > less.sum()
 
 
@@ -60,8 +60,8 @@ def test_equals_a_loop_in_numpy(chunk):
     encoder, picture = small().double(), smooth()[0].double()
     anchor = encoder(picture[None])[0]
     places = ranks(torch.rand(picture.shape[1:], generator=torch.Generator().manual_seed(3)), 0)
-    asked = Asked(encoder)
-    found = curves(asked, picture, anchor, {"one": places, "other": places.max() - places}, chunk)
+    counted = CountedEncoder(encoder)
+    result = curves(counted, picture, anchor, {"one": places, "other": places.max() - places}, chunk)
     blurred, count = blur(picture[None])[0].numpy(), int(places.max()) + 1
     for k in range(2):
         line = []
@@ -70,9 +70,9 @@ def test_equals_a_loop_in_numpy(chunk):
             mixed = np.where(first, blurred, picture) if k == 0 else np.where(first, picture, blurred)
             features = encoder(torch.from_numpy(mixed)[None])[0].numpy()
             line.append(features @ anchor.numpy() / np.linalg.norm(features) / np.linalg.norm(anchor.numpy()))
-        np.testing.assert_allclose(found["one"][k], line, atol=1e-12)
-        np.testing.assert_allclose(area(found["one"])[k], np.trapezoid(line, dx=1 / STEPS), atol=1e-12)
-    assert asked.forward == 2 + 2 * 2 * (STEPS - 1)  # the two ends are looked at once
+        np.testing.assert_allclose(result["one"][k], line, atol=1e-12)
+        np.testing.assert_allclose(area(result["one"])[k], np.trapezoid(line, dx=1 / STEPS), atol=1e-12)
+    assert counted.forward == 2 + 2 * 2 * (STEPS - 1)  # the two ends are looked at once
 
 
 def test_the_order_of_a_linear_model_is_steepest_and_monotone():
@@ -83,10 +83,10 @@ def test_the_order_of_a_linear_model_is_steepest_and_monotone():
     encoder = Bright(gain.sign() * weights / weights.sum())
     best = ranks((gain.sign() * weights * (picture - blur(picture[None])[0])).sum(0), 0)
     orders = {"best": best, "worst": best.max() - best, "random": ranks(torch.zeros(32, 32), 0)}
-    found = curves(Asked(encoder), picture, torch.tensor([1.0, 0.0]), orders, 64)
-    for deletion, insertion in found.values():
+    result = curves(CountedEncoder(encoder), picture, torch.tensor([1.0, 0.0]), orders, 64)
+    for deletion, insertion in result.values():
         assert bool((deletion.diff() < 0).all()) and bool((insertion.diff() > 0).all())
-    deletion, insertion = (torch.stack([area(found[order])[i] for order in orders]) for i in (0, 1))
+    deletion, insertion = (torch.stack([area(result[order])[i] for order in orders]) for i in (0, 1))
     assert deletion[0] < deletion[2] < deletion[1]
     assert insertion[0] > insertion[2] > insertion[1]
 

@@ -9,7 +9,7 @@ from attacks.encoders.loading import Defended, Phash, Stochastic, untrained
 from attacks.encoders.randomness import drawn, randomised
 from attacks.eot.bank import Bank
 from attacks.evaluation.explain.gradients import VIEWS, reach
-from attacks.evaluation.explain.saliency import Asked
+from attacks.evaluation.explain.saliency import CountedEncoder
 from tests.helpers.small import small, smooth
 from transforms import Affine, Compose, SensorNoise
 from transforms.auditing.coverage import covered, effective
@@ -27,18 +27,18 @@ class Left(nn.Module):
 
 def test_what_an_encoder_does_not_see_is_dead():
     pictures = torch.rand(2, 3, 16, 32, generator=torch.Generator().manual_seed(0))
-    found = reach(Asked(Left()), pictures, Left()(pictures.flip(2)), HEAD_ON, 8)
+    result = reach(CountedEncoder(Left()), pictures, Left()(pictures.flip(2)), HEAD_ON, 8)
     seen = (torch.arange(32) < 8).expand(2, 16, 32)
-    assert torch.equal(found.sensitivity > 0, seen) and torch.equal(found.saliency > 0, seen)
-    torch.testing.assert_close(found.coverage, torch.tensor([0.25, 0.25]))
-    torch.testing.assert_close(found.view, found.coverage)
-    assert bool((found.effective <= 0.25).all()) and bool((found.effective > 0.1).all())
+    assert torch.equal(result.sensitivity > 0, seen) and torch.equal(result.saliency > 0, seen)
+    torch.testing.assert_close(result.coverage, torch.tensor([0.25, 0.25]))
+    torch.testing.assert_close(result.view, result.coverage)
+    assert bool((result.effective <= 0.25).all()) and bool((result.effective > 0.1).all())
 
 
 def test_equals_one_view_after_the_other():
     encoder, views = small(), bank(Compose([Affine(degrees=30, scale=(1.2, 2.0))]), 12, seed=0, purpose="test")
     anchors = encoder(PICTURES.flip(3))
-    found = reach(Asked(encoder), PICTURES, anchors, views, 5)
+    result = reach(CountedEncoder(encoder), PICTURES, anchors, views, 5)
     for i, picture in enumerate(PICTURES):
         gradients = []
         for u in views.u[:VIEWS]:
@@ -47,21 +47,12 @@ def test_equals_one_view_after_the_other():
             value = (features * anchors[i]).sum() / features.detach().norm() / anchors[i].norm()
             gradients.append(torch.autograd.grad(value, leaf)[0][0])
         gradients = torch.stack(gradients).double()
-        torch.testing.assert_close(found.saliency[i].double(), gradients.abs().sum(1).mean(0), rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(result.saliency[i].double(), gradients.abs().sum(1).mean(0), rtol=1e-4, atol=1e-7)
         weights = gradients.square().sum(1).mean(0).sqrt()
-        torch.testing.assert_close(found.sensitivity[i], weights, rtol=1e-4, atol=1e-7)
-        torch.testing.assert_close(float(found.coverage[i]), covered(weights))
-        torch.testing.assert_close(float(found.effective[i]), effective(weights), rtol=1e-4, atol=0)
-    assert bool((found.view < found.coverage).all())  # enlarged, a view shows a part
-
-
-def test_more_views_reach_more():
-    encoder = small()
-    views = Compose([Affine(scale=(2.0, 2.0), translate=0.4)])
-    u = torch.tensor([[0.1], [0.9]]).expand(2, views.dims)
-    anchors = encoder(PICTURES.flip(3))
-    one, two = (reach(Asked(encoder), PICTURES, anchors, Bank(views, u[:n]), 8) for n in (1, 2))
-    assert bool((two.coverage > one.coverage).all())
+        torch.testing.assert_close(result.sensitivity[i], weights, rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(float(result.coverage[i]), covered(weights))
+        torch.testing.assert_close(float(result.effective[i]), effective(weights), rtol=1e-4, atol=0)
+    assert bool((result.view < result.coverage).all())  # enlarged, a view shows a part
 
 
 def test_an_encoder_without_a_gradient_has_no_reach():
@@ -69,7 +60,7 @@ def test_an_encoder_without_a_gradient_has_no_reach():
         def forward(self, images):
             return images.detach().mean((2, 3))
 
-    assert reach(Asked(Cut()), PICTURES, PICTURES.mean((2, 3)), HEAD_ON, 8) is None
+    assert reach(CountedEncoder(Cut()), PICTURES, PICTURES.mean((2, 3)), HEAD_ON, 8) is None
 
 
 def test_a_defence_that_draws_and_a_hash_have_one():
@@ -78,9 +69,11 @@ def test_a_defence_that_draws_and_a_hash_have_one():
         assert bool(drawn(views.transforms, views.u)) == isinstance(encoder, Stochastic)
         with torch.no_grad():
             anchors = encoder(PICTURES)
-        found = reach(Asked(encoder), PICTURES, anchors, views, 8)
-        assert bool(found.sensitivity.isfinite().all()) and bool((found.coverage > 0.5).all())
-        still = reach(Asked(encoder), PICTURES, anchors, Bank(Compose([Affine(degrees=10)]), views.u[:, :5]), 8)
-        assert torch.equal(still.sensitivity, found.sensitivity) == isinstance(
+        result = reach(CountedEncoder(encoder), PICTURES, anchors, views, 8)
+        assert bool(result.sensitivity.isfinite().all()) and bool((result.coverage > 0.5).all())
+        still = reach(
+            CountedEncoder(encoder), PICTURES, anchors, Bank(Compose([Affine(degrees=10)]), views.u[:, :5]), 8
+        )
+        assert torch.equal(still.sensitivity, result.sensitivity) == isinstance(
             encoder, Phash
         )  # it draws in its views

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from attacks.encoders.loading import Phash, bits
-from attacks.evaluation.explain.saliency import Asked, saliency
+from attacks.evaluation.explain.saliency import CountedEncoder, saliency
 from tests.helpers.small import small, smooth
 
 PICTURES = smooth().double()
@@ -14,8 +14,8 @@ ENCODER = small().double()
 def test_the_slope_equals_finite_differences():
     anchors = ENCODER(PICTURES.flip(3))
     leaf = PICTURES.clone().requires_grad_()
-    asked = Asked(ENCODER)
-    (gradient,) = asked.gradients(asked.sloped(leaf, anchors), [leaf])
+    counted = CountedEncoder(ENCODER)
+    (gradient,) = counted.gradients(counted.sloped(leaf, anchors), [leaf])
     lengths = ENCODER(PICTURES).norm(dim=1)
     generator, step = torch.Generator().manual_seed(0), 1e-5
     for _ in range(5):
@@ -30,36 +30,36 @@ def test_the_slope_equals_finite_differences():
 
 def test_it_is_the_cosine_and_has_a_slope_where_the_cosine_has_none():
     anchors = ENCODER(PICTURES)
-    asked = Asked(ENCODER)
+    counted = CountedEncoder(ENCODER)
     for pictures in (PICTURES, PICTURES.flip(2)):
         expected = F.cosine_similarity(ENCODER(pictures), anchors)
-        torch.testing.assert_close(asked.sloped(pictures, anchors), expected)
-        torch.testing.assert_close(asked.judged(pictures, anchors), expected)
+        torch.testing.assert_close(counted.sloped(pictures, anchors), expected)
+        torch.testing.assert_close(counted.judged(pictures, anchors), expected)
     leaf = PICTURES.clone().requires_grad_()
     (flat,) = torch.autograd.grad(F.cosine_similarity(ENCODER(leaf), anchors).sum(), leaf)
-    (held,) = asked.gradients(asked.sloped(leaf, anchors), [leaf])
+    (held,) = counted.gradients(counted.sloped(leaf, anchors), [leaf])
     assert float(flat.norm()) < 1e-9 < 1e-2 < float(held.norm())
 
 
 def test_a_hash_is_judged_by_its_bits_and_has_a_slope():
     encoder, pictures = Phash(), smooth()
     anchors, other = encoder(pictures), pictures.flip(3)
-    asked = Asked(encoder)
+    counted = CountedEncoder(encoder)
     apart = (bits(encoder(other)) != bits(anchors)).sum(1)
-    torch.testing.assert_close(asked.judged(other, anchors), 1 - 2 * apart / 64)
+    torch.testing.assert_close(counted.judged(other, anchors), 1 - 2 * apart / 64)
     leaf = other.clone().requires_grad_()
-    (gradient,) = asked.gradients(asked.sloped(leaf, anchors), [leaf])
+    (gradient,) = counted.gradients(counted.sloped(leaf, anchors), [leaf])
     assert bool(gradient.isfinite().all()) and bool(gradient.any())
 
 
 def test_passes_are_counted_in_pictures_and_no_graph_is_no_gradient():
-    asked = Asked(ENCODER)
+    counted = CountedEncoder(ENCODER)
     leaf = PICTURES.clone().requires_grad_()
     anchors = ENCODER(PICTURES)
-    asked.judged(PICTURES, anchors[:1])
-    assert (asked.forward, asked.backward) == (2, 0)
+    counted.judged(PICTURES, anchors[:1])
+    assert (counted.forward, counted.backward) == (2, 0)
     other = torch.zeros(2, requires_grad=True)
-    gradients = asked.gradients(asked.sloped(leaf, anchors), [leaf, other, torch.zeros(2)])
+    gradients = counted.gradients(counted.sloped(leaf, anchors), [leaf, other, torch.zeros(2)])
     assert gradients[0] is not None and gradients[1:] == [None, None]
-    assert (asked.forward, asked.backward) == (4, 2)
-    assert asked.gradients(asked.sloped(PICTURES, anchors), [leaf]) == [None]
+    assert (counted.forward, counted.backward) == (4, 2)
+    assert counted.gradients(counted.sloped(PICTURES, anchors), [leaf]) == [None]

@@ -21,7 +21,7 @@ from attacks.evaluation.sanity.planted import (
 )
 from attacks.evaluation.sanity.questions import QUERIES, active
 from attacks.evaluation.sanity.rules import mean
-from attacks.evaluation.sanity.trial import Tally
+from attacks.evaluation.sanity.short_attack import Tally
 from attacks.experiment.build.pipeline import preset
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.gradient import Adam
@@ -42,9 +42,9 @@ def images():
 
 
 def net():
-    found = nn.Sequential(nn.Conv2d(3, 8, 5, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(12))
-    found(torch.zeros(1, 3, 20, 22))
-    return found.eval().requires_grad_(False)
+    result = nn.Sequential(nn.Conv2d(3, 8, 5, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(12))
+    result(torch.zeros(1, 3, 20, 22))
+    return result.eval().requires_grad_(False)
 
 
 def verdict(images, optimiser, perturbation, encoder=None, objective=None, transforms=SEEN, steps=20):
@@ -84,18 +84,18 @@ def test_the_promise_is_the_optimum_of_an_l2_ball(images):
     inside = 0.4 + 0.2 * images.double()  # the box does not bind
     weights = torch.tensor(COLOURS, dtype=double)
     wanted = 0.5 * weights.norm() / inside[0, 0].numel() ** 0.5
-    found = raised(inside, promise(L2(0.5), inside))
-    torch.testing.assert_close(found, wanted.expand(2), rtol=1e-9, atol=0)
+    result = raised(inside, promise(L2(0.5), inside))
+    torch.testing.assert_close(result, wanted.expand(2), rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("inner", [Linf(0.1), L2(0.5)], ids=["linf", "l2"])
 def test_the_promise_of_a_common_delta_is_common(inner, images):
     inside = 0.4 + 0.2 * images
     perturbation = Universal(inner)
-    found = promise(perturbation, inside)
-    assert len(found) == 1
-    assert inner.norm(found) == pytest.approx(inner.eps, rel=1e-5)
-    torch.testing.assert_close(raised(inside, found), raised(inside, promise(inner, inside)))
+    result = promise(perturbation, inside)
+    assert len(result) == 1
+    assert inner.norm(result) == pytest.approx(inner.eps, rel=1e-5)
+    torch.testing.assert_close(raised(inside, result), raised(inside, promise(inner, inside)))
 
 
 def test_the_balance_survives_the_camera():
@@ -170,15 +170,15 @@ def test_a_search_finds_it_if_it_has_the_queries(images):
 
 @dataclass(frozen=True)
 class Ascent(PGD):
-    def step(self, delta, found, state, constraint):
-        return super().step(delta, found._replace(grad=-found.grad), state, constraint)
+    def step(self, delta, result, state, constraint):
+        return super().step(delta, result._replace(grad=-result.grad), state, constraint)
 
 
 @dataclass(frozen=True)
 class Blind(PGD):
-    def step(self, delta, found, state, constraint):
-        some = torch.randn(found.grad.shape, generator=torch.Generator().manual_seed(state.step))
-        return super().step(delta, found._replace(grad=some), state, constraint)
+    def step(self, delta, result, state, constraint):
+        some = torch.randn(result.grad.shape, generator=torch.Generator().manual_seed(state.step))
+        return super().step(delta, result._replace(grad=some), state, constraint)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from attacks import EOT, L2, PGD, Away, Linf, Toward, Universal, WorstOf, attack
 from attacks.evaluation.sanity import table
 from attacks.evaluation.sanity.questions import transfer
 from attacks.evaluation.sanity.rules import redrawn
-from attacks.evaluation.sanity.trial import CANDIDATES, JUDGES, Tally, Trial
+from attacks.evaluation.sanity.short_attack import CANDIDATES, JUDGES, ShortAttack, Tally
 from attacks.objectives.ensemble import Ensemble
 from attacks.optimisers.gradient import Adam
 from tests.helpers.small import SETS, ids, small, smooth
@@ -22,8 +22,8 @@ SEEN = Compose([Affine(degrees=20, scale=(0.8, 1.2), translate=0.1), Brightness(
 
 def parts(**changes):
     encoder = small()
-    found = {"encoder": encoder, "objective": Away(), "perturbation": Linf(0.1), "optimiser": PGD()}
-    return found | {"eot": EOT(SEEN, views=4), "steps": 12} | changes
+    result = {"encoder": encoder, "objective": Away(), "perturbation": Linf(0.1), "optimiser": PGD()}
+    return result | {"eot": EOT(SEEN, views=4), "steps": 12} | changes
 
 
 @pytest.fixture
@@ -38,15 +38,15 @@ def test_a_trial_is_the_attack(images):
     setup = parts()
     anchor = setup["encoder"](images)
     steps = list(attack(images, anchor, **setup, seed=4))
-    found = trial(images, anchor, setup | {"seed": 4}, Tally()).run()
-    assert torch.equal(found.start[0], Linf(0.1).start(images, torch.Generator().manual_seed(stream(4, "start"))))
-    assert torch.equal(found.start[1], steps[0].estimate.grad)
-    assert torch.equal(found.end[0], steps[-2].delta)
-    assert torch.equal(found.end[1], steps[-1].estimate.grad)
+    result = trial(images, anchor, setup | {"seed": 4}, Tally()).run()
+    assert torch.equal(result.start[0], Linf(0.1).start(images, torch.Generator().manual_seed(stream(4, "start"))))
+    assert torch.equal(result.start[1], steps[0].estimate.grad)
+    assert torch.equal(result.end[0], steps[-2].delta)
+    assert torch.equal(result.end[1], steps[-1].estimate.grad)
     among = [steps[round(share * 11)].delta for share in CANDIDATES]
-    for row, delta in enumerate(found.delta):
+    for row, delta in enumerate(result.delta):
         assert any(torch.equal(delta, each[row]) for each in among)
-    assert found.losses.shape == (2, JUDGES)
+    assert result.losses.shape == (2, JUDGES)
 
 
 @pytest.mark.parametrize("perturbation", SETS, ids=ids)
@@ -56,14 +56,14 @@ def test_a_trial_keeps_the_best_of_its_candidates(perturbation, images):
     anchor = setup["encoder"](images)
     test = trial(images, anchor, setup, Tally())
     *_, last = attack(images, anchor, **setup)
-    found = test.run()
+    result = test.run()
 
     def chosen(delta):
         pixels = (images + delta).clamp(0, 1)
         table = test.choosers.losses(pixels, anchor, setup["encoder"], Away(), 8).mean(1)
         return table.mean() if perturbation.shared else table
 
-    assert (chosen(found.delta) <= chosen(last.delta) + 1e-6).all()
+    assert (chosen(result.delta) <= chosen(last.delta) + 1e-6).all()
 
 
 def test_a_tally_counts_every_pass(images):
@@ -88,8 +88,8 @@ def test_transfer_leads_away_from_the_other_encoders_own_idea(objective, images,
     setup, asked = parts(objective=objective, steps=3), []
     anchor = setup["encoder"](images)
     test = trial(images, anchor, setup, Tally())
-    main, run = test.run(), Trial.run
-    monkeypatch.setattr(Trial, "run", lambda self, **changes: (asked.append(changes), run(self, **changes))[1])
+    main, run = test.run(), ShortAttack.run
+    monkeypatch.setattr(ShortAttack, "run", lambda self, **changes: (asked.append(changes), run(self, **changes))[1])
     assert transfer(test, main, 0.1, setup["encoder"]).verdict in ("passed", "failed")
     (changes,) = asked
     wanted = redrawn(setup["encoder"], 0)(images) if isinstance(objective, Away) else anchor
@@ -133,7 +133,7 @@ def test_a_targeted_attack_passes_and_a_tail_gets_its_views(images):
     setup = parts(objective=Toward(), eot=EOT(SEEN, views=6, risk=WorstOf(3)), steps=20)
     sanity = examine(images, torch.randn(2, 12), views=4, **setup)
     assert not sanity.failed, table(sanity)
-    assert "of 3 views" in sanity.checks[0].words
+    assert "of 3 views" in sanity.checks[0].message
 
 
 @pytest.mark.slow
@@ -151,7 +151,7 @@ def test_an_attack_that_cannot_run_is_a_failed_check_not_a_crash(images):
     sanity = examine(images, dead["encoder"](images), **dead)
     assert names(sanity) == names(working)
     assert {"lowers the loss", "finite differences", "masking"} <= {check.name for check in sanity.failed}
-    assert "exactly zero" in sanity.checks[0].words
+    assert "exactly zero" in sanity.checks[0].message
 
 
 def test_its_own_arguments_are_checked(images):

@@ -87,7 +87,7 @@ def test_a_gap_is_paired_by_view():
 
 def test_chance_alone_is_seldom_a_gap():
     tables = [gap(losses(0, seed=2 * i), losses(0, seed=2 * i + 1), 0.0) for i in range(300)]
-    assert sum(found.above for found in tables) <= 0.06 * 300  # 2.3 % in theory
+    assert sum(result.above for result in tables) <= 0.06 * 300  # 2.3 % in theory
 
 
 def test_a_small_share_of_the_gain_is_no_gap():
@@ -106,8 +106,8 @@ def test_a_single_view_has_no_error_to_speak_of():
 def test_an_attack_must_lower_the_loss():
     clean = losses(0.9)
     assert lowers(clean, clean - 0.1, 20, 4).verdict == "passed"
-    for found in (clean, clean + 0.1, losses(0.9, seed=1)):
-        assert lowers(clean, found, 20, 4).verdict == "failed"
+    for result in (clean, clean + 0.1, losses(0.9, seed=1)):
+        assert lowers(clean, result, 20, 4).verdict == "failed"
 
 
 def test_without_a_bound_an_attack_must_beat_what_needs_no_search():
@@ -135,7 +135,7 @@ def test_an_attack_must_not_be_worse_than_its_rival():
     for other, verdict in ((0.5, "passed"), (0.41, "passed"), (0.401, "passed"), (0.3, "failed")):
         check = not_worse("rival", losses(0.4), losses(other), 0.3, "its rival's", "mend it")
         assert check.verdict == verdict
-        assert ("mend it" in check.words) == (verdict == "failed")
+        assert ("mend it" in check.message) == (verdict == "failed")
 
 
 def run_of(path, looks=10):
@@ -153,7 +153,7 @@ def test_a_loss_that_has_settled_is_told_from_one_that_falls():
     assert plateau(run_of(settled)).verdict == "passed"
     check = plateau(run_of(falling))
     assert check.verdict == "failed"
-    assert "attack.steps" in check.words
+    assert "attack.steps" in check.message
     assert check.figures["share"] == pytest.approx(END / 0.9, rel=0.02)  # the first look comes after a tenth
     assert plateau(run_of(steps.tolist())).verdict == "failed"  # it rises
     for trace in ([], [None] * 50, [0.5] * 50, [0.9, 0.5]):
@@ -238,9 +238,9 @@ def test_only_a_learning_rate_follows_the_radius():
 @pytest.mark.parametrize("size", [0.001, 0.05, 0.2, 2.0])
 @pytest.mark.parametrize(("planned", "steps"), [(100, 20), (10, 20), (1000, 5)])
 def test_a_short_run_goes_as_far_as_the_run_or_across(size, planned, steps):
-    found = hastened(PGD(size), planned, steps).rel_step_size
-    assert found >= size
-    assert found == size or found * steps == pytest.approx(min(size * planned, 4.0))
+    result = hastened(PGD(size), planned, steps).rel_step_size
+    assert result >= size
+    assert result == size or result * steps == pytest.approx(min(size * planned, 4.0))
     assert hastened(SGD(2.0), planned, steps) == SGD(2.0)
 
 

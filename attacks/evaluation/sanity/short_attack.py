@@ -1,4 +1,4 @@
-"""Short runs of one attack, and the views on which all of them are judged."""
+"""Short runs of one attack, and the views on which all of them are scored."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from attacks.solvers.loop import start
 from attacks.solvers.search import loop_of
 from transforms.compose import seen
 
-#: Views on which a run is judged, and those that choose among its iterates.
+#: Numbers of views that score a run, and that choose among its iterates.
 JUDGES, CHOOSERS = 32, 16
 #: The iterates to choose among, as shares of a run: not every optimiser ends at its best one.
 CANDIDATES = (0.5, 0.75, 1.0)
 
 
 class Run(NamedTuple):
-    """What a run has found: the `delta`, its `losses` on the judging views (N,V), the (delta, gradient) that its
+    """The result of a run: the `delta`, its `losses` on the judging views (N,V), the (delta, gradient) that its
     first and its last step left from, and the noise `c` of one view's gradient in every step (steps,deltas)."""
 
     delta: Tensor
@@ -34,7 +34,7 @@ class Run(NamedTuple):
 
 
 class Tally:
-    """How many views encoders have seen, and how many of them a gradient was asked of."""
+    """How many views went through encoders, `forward` and `backward`."""
 
     def __init__(self) -> None:
         self.forward = self.backward = 0
@@ -42,7 +42,7 @@ class Tally:
     def of(self, encoder: Encoder) -> Encoder:
         """The encoder, counted."""
 
-        @wraps(encoder, assigned=(), updated=())  # so that the engine finds its own behind it
+        @wraps(encoder, assigned=(), updated=())  # so that the engine finds its encoder behind the wrapper
         def counted(images: Tensor, **which: Any) -> Tree:
             self.forward += len(images)
             self.backward += len(images) * images.requires_grad
@@ -52,8 +52,8 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """An attack in small: the problem of a few pictures, the options, banks of views, a count of passes."""
+class ShortAttack:
+    """An attack of few pictures and steps: its problem and options, banks of views, a count of passes."""
 
     problem: Problem
     options: Options
@@ -83,7 +83,7 @@ class Trial:
         return Run(delta, losses, ends[0], ends[-1], torch.stack(noise).cpu())
 
     def start(self) -> Tensor:
-        """The delta that every run begins with."""
+        """The delta from which every run starts."""
         return start(self.problem, self.options.seed)
 
     def untouched(self) -> Tensor:
@@ -118,8 +118,8 @@ class Trial:
         return losses if penalty is None else losses + penalty(delta, seen(attacked), images)[:, None]
 
 
-def trial(problem: Problem, options: Options, tally: Tally) -> Trial:
-    """A trial with banks of its own: views that neither the attack nor its judges see."""
+def short_attack(problem: Problem, options: Options, tally: Tally) -> ShortAttack:
+    """A short attack with banks of its own: views that neither the attack nor its evaluation uses."""
     transforms, images = options.eot.transforms, problem.images
     sizes = (JUDGES, CHOOSERS) if transforms.dims else (1, 1)
     judges, choosers = (
@@ -127,10 +127,10 @@ def trial(problem: Problem, options: Options, tally: Tally) -> Trial:
         for size, purpose in zip(sizes, ("sanity", "sanity-select"), strict=True)
     )
     own = [views._replace(u=views.u.to(images)) for views in (judges, choosers)]
-    return Trial(problem, options, own[0], own[1], tally)
+    return ShortAttack(problem, options, own[0], own[1], tally)
 
 
-def pictures_of(trial: Trial, delta: Tensor) -> Tensor:
+def pictures_of(short_attack: ShortAttack, delta: Tensor) -> Tensor:
     """The attacked pictures, seen directly (N,3,H,W)."""
     with torch.no_grad():
-        return seen(trial.problem.perturbation.scene(trial.images, delta))
+        return seen(short_attack.problem.perturbation.scene(short_attack.images, delta))
