@@ -18,11 +18,7 @@ SIZES = (0.0, 0.5, 1.0)
 
 
 def facts(
-    node: PatchConfig,
-    printer: PrinterConfig,
-    perturbation: Perturbation,
-    size: tuple[int, int],
-    target: str | None,
+    node: PatchConfig, printer: PrinterConfig, perturbation: Perturbation, size: tuple[int, int], target: str | None
 ) -> dict[str, Any]:
     """The block `threat.patch` of metrics.json, for pictures of `size` (height, width).
 

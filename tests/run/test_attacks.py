@@ -49,10 +49,7 @@ def content(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("group", "name"),
-    [(group, name) for group, names in GROUPS.items() for name in names],
-)
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group, names in GROUPS.items() for name in names])
 def test_every_choice_runs(group, name, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     assert call(monkeypatch, *SHORT, f"{group}={name}", *WITH.get(name, []), f"hydra.run.dir={folder}") == 0
