@@ -32,8 +32,8 @@ class Robustness:
     @property
     def arms(self) -> dict[str, Any]:
         """By arm and measure the mean and its 95 % interval, as `arms["eot"]["success"]["mean"]`."""
-        found: dict[str, Any] = self.metrics["arms"]
-        return found
+        arms: dict[str, Any] = self.metrics["arms"]
+        return arms
 
     @cached_property
     def per_image(self) -> list[dict[str, Any]]:
@@ -92,27 +92,27 @@ def robustness(
     run = compose(preset, overrides)
     folder = Path(out) if out is not None else _fresh(preset)
     if isinstance(encoder, nn.Module):
-        with _lent(encoder, looked_at=not run.encoder.features):
+        with _lent(encoder, checked=not run.encoder.features):
             return Robustness(folder, job(run, folder, Path(preset).stem, overrides, module=encoder))
     return Robustness(folder, job(run, folder, Path(preset).stem, overrides))
 
 
 @contextmanager
-def _lent(module: nn.Module, looked_at: bool) -> Iterator[None]:
+def _lent(module: nn.Module, checked: bool) -> Iterator[None]:
     """A run freezes the encoder. Somebody's own is given back as it was; what it answers is looked at, unless some
     layer's features are asked for: said of the module itself, a mistake is understood."""
     modes = [(part, part.training) for part in module.modules()]
     wanted = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
     widths: list[int] = []  # of all answers; the first is what the others must be
 
-    def look(_module: nn.Module, inputs: tuple[Any, ...], answer: object) -> None:
-        if not looked_at:
+    def check(_module: nn.Module, inputs: tuple[Any, ...], answer: object) -> None:
+        if not checked:
             return
         if not isinstance(answer, Tensor) or answer.ndim != 2:
-            said = f"one shaped {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+            kind = f"one shaped {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
             raise ValueError(
                 f"`encoder` must answer with one tensor, a row of features for each picture (N,D); it answered with "
-                f"{said} to {_size(inputs)}: end it with torch.nn.Flatten(), or return its embedding alone"
+                f"{kind} to {_size(inputs)}: end it with torch.nn.Flatten(), or return its embedding alone"
             )
         widths.append(answer.shape[1])
         if answer.shape[1] != widths[0]:
@@ -121,7 +121,7 @@ def _lent(module: nn.Module, looked_at: bool) -> Iterator[None]:
                 f"{answer.shape[1]} to {_size(inputs)}: begin it with a resize such as torch.nn.AdaptiveAvgPool2d(64)"
             )
 
-    handle = module.register_forward_hook(look)
+    handle = module.register_forward_hook(check)
     try:
         yield
     finally:

@@ -71,14 +71,16 @@ def job(
     check(run, parts)
     world = join()
     choice = decide(run, parts, world)
-    said = manifest(run, parts, preset, overrides, choice, world)
-    now = identity(run, parts, choice.decision, world, said["versions"])
+    record = manifest(run, parts, preset, overrides, choice, world)
+    run_identity = identity(run, parts, choice.decision, world, record["versions"])
     if world.first:
-        _begin(out, said, now, (*parts.queries.notes, *describe(choice)), resumed)
+        _begin(out, record, run_identity, (*parts.queries.notes, *describe(choice)), resumed)
         _prepare_to_draw()
     folder = Path(world.agree(str(out.resolve()))) / CHECKPOINT  # of several processes one has a directory
-    checkpoint = Checkpoint(folder, key_of(now), run.checkpoint.seconds, run.checkpoint.steps, world, parts.device)
-    with ledger_of(parts, run.evaluate.batch, out, world) as ledger, _told(run, out, said, world) as told:
+    checkpoint = Checkpoint(
+        folder, key_of(run_identity), run.checkpoint.seconds, run.checkpoint.steps, world, parts.device
+    )
+    with ledger_of(parts, run.evaluate.batch, out, world) as ledger, _told(run, out, record, world) as trackers:
         try:
             with watched(parts.encoder, run.objective) as encoder, memory_told():
                 outcome = experiment(
@@ -90,9 +92,9 @@ def job(
                     out,
                     ledger,
                     checkpoint,
-                    lambda line: log_step(told, line, line.batch),
+                    lambda line: log_step(trackers, line, line.batch),
                 )
-                looks = sections(outcome)
+                parts_of_report = sections(outcome)
         except (Elsewhere, OSError) as error:
             ended = (folder.parent / "metrics.json").exists()  # the checkpoint has gone; what we made anew goes too
             if isinstance(error, OSError) and not ended:
@@ -107,20 +109,20 @@ def job(
                 fault.write(out, error)
             raise
         world.meet()  # what the others still read goes now
-        content, rows = metrics(run, outcome.bench.parts, outcome, looks, preset)
+        content, rows = metrics(run, outcome.bench.parts, outcome, parts_of_report, preset)
         if world.first:
-            _write(out, content, rows, said, outcome, looks)
-            log_end(told, content, out)
+            _write(out, content, rows, record, outcome, parts_of_report)
+            log_end(trackers, content, out)
     if world.first:
         _print(out, content, outcome)
     return content
 
 
-def _begin(out: Path, said: dict[str, Any], now: Identity, notes: Iterable[str], resumed: bool) -> None:
+def _begin(out: Path, record: dict[str, Any], run_identity: Identity, notes: Iterable[str], resumed: bool) -> None:
     """What a run directory holds before anything is attacked; of one that is there already, whether it is the same
     run. Raises ValueError where it is another."""
     if resumed:
-        refuse_other(read_json(out / IDENTITY), now, out)
+        refuse_other(read_json(out / IDENTITY), run_identity, out)
         (out / CHECKPOINT).mkdir(exist_ok=True)
         for folder in (out, *(path for path in out.rglob("*") if path.is_dir())):
             clean(folder)
@@ -134,8 +136,8 @@ def _begin(out: Path, said: dict[str, Any], now: Identity, notes: Iterable[str],
     for path in (*(out / name for name in old), *out.glob("fault*.safetensors")):
         path.unlink(missing_ok=True)
     (out / CHECKPOINT).mkdir()
-    write_json(out / IDENTITY, now)
-    write_json(out / "manifest.json", said)  # the last: where it is, the run can be taken up
+    write_json(out / IDENTITY, run_identity)
+    write_json(out / "manifest.json", record)  # the last: where it is, the run can be taken up
 
 
 def _prepare_to_draw() -> None:
@@ -147,7 +149,7 @@ def _prepare_to_draw() -> None:
 
 
 @contextmanager
-def _told(run: Run, out: Path, said: dict[str, Any], world: World) -> Iterator[Trackers]:
+def _told(run: Run, out: Path, record: dict[str, Any], world: World) -> Iterator[Trackers]:
     """The trackers of a run. Of several workers of one directory the first has them, until it ends."""
     if not world.first:
         yield Trackers()
@@ -156,8 +158,8 @@ def _told(run: Run, out: Path, said: dict[str, Any], world: World) -> Iterator[T
         if not _locked(lock):
             yield Trackers()
             return
-        with tracker(run.tracker, out, out.name, said["config"]) as told:
-            yield told
+        with tracker(run.tracker, out, out.name, record["config"]) as trackers:
+            yield trackers
 
 
 def _locked(file: IO[str]) -> bool:
@@ -175,7 +177,7 @@ def _locked(file: IO[str]) -> bool:
     return True
 
 
-def resume(folder: Path, words: Sequence[str] = ()) -> dict[str, Any]:
+def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Go on with an interrupted run, or help one that is at work: what is done is taken up, and the rest is done as
     it would have been.
 
@@ -185,14 +187,16 @@ def resume(folder: Path, words: Sequence[str] = ()) -> dict[str, Any]:
     """
     if (folder / "metrics.json").exists():  # a run that was killed as the last thing it did
         shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
-    said_too = dict(word.split("=", 1) for word in words if "=" in word)
-    before = interrupted(folder, said_too.get("encoder.model"))
-    refuse_words(before.manifest, words)
-    refuse_unasked(before.run.tracker, words)
-    if getattr(before.run.data, "cache", None) is not None:  # a directory does not choose where something is written
-        before.run.data.cache = said_too.get("data.cache")
-    said = before.manifest
-    return job(before.run, folder, said["preset"], said["overrides"], resumed=True)
+    values = dict(word.split("=", 1) for word in overrides if "=" in word)
+    previous = interrupted(folder, values.get("encoder.model"))
+    refuse_words(previous.manifest, overrides)
+    refuse_unasked(previous.run.tracker, overrides)
+    if (
+        getattr(previous.run.data, "cache", None) is not None
+    ):  # a directory does not choose where something is written
+        previous.run.data.cache = values.get("data.cache")
+    record = previous.manifest
+    return job(previous.run, folder, record["preset"], record["overrides"], resumed=True)
 
 
 def index(sweep: Path) -> None:
@@ -200,8 +204,8 @@ def index(sweep: Path) -> None:
     folders = [path.parent for path in sweep.glob("*/manifest.json")]
     folders.sort(key=lambda path: (len(path.name), path.name))  # 2 before 10
     if folders:
-        found = collect(folders)
-        write_index(sweep / "index.html", found.rows, found.skipped)
+        runs = collect(folders)
+        write_index(sweep / "index.html", runs.rows, runs.skipped)
         print(f"sweep: {sweep / 'index.html'}")
 
 
@@ -209,29 +213,29 @@ def show(run: Run) -> None:
     """Print the encoder and all its layers, as they answer to the first picture that the run would attack."""
     where = device(run.engine.device)
     image = data(run.data)[0].images[:1].to(where)
-    said = layer_listing(subject(run.encoder, where, run.defence), image)
+    listing = layer_listing(subject(run.encoder, where, run.defence), image)
     if join().first:
-        print(said)
+        print(listing)
 
 
 def _write(
     out: Path,
     content: dict[str, Any],
     rows: list[dict[str, object]],
-    said: dict[str, Any],
+    record: dict[str, Any],
     outcome: Outcome,
-    looks: Sections,
+    extras: Sections,
 ) -> None:
     from attacks.experiment.contact_sheet import contact_sheet, typical
     from attacks.report.page import write_report
 
     write_rows(out / "per_image.csv", rows)
-    for name, lines in looks.rows().items():
-        write_rows(out / f"{name}.csv", lines)
+    for name, table_rows in extras.rows().items():
+        write_rows(out / f"{name}.csv", table_rows)
     contact_sheet(out / "views.png", outcome)
-    looks.draw(out)
+    extras.draw(out)
     first = [line for line in outcome.trace if line.batch == 0]
-    write_report(out, content, said, warnings(content), first, typical(outcome))
+    write_report(out, content, record, warnings(content), first, typical(outcome))
     write_json(out / "metrics.json", content)  # the last file: where it is, the run has come to its end
     shutil.rmtree(out / CHECKPOINT, ignore_errors=True)
 

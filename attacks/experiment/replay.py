@@ -45,10 +45,10 @@ def rebuildable(folder: Path, program: str | None) -> Earlier:
     return previous
 
 
-def as_run(module: nn.Module, before: Earlier) -> Encoder:
+def as_run(module: nn.Module, previous: Earlier) -> Encoder:
     """The encoder as the engine ran it, but in float32 and not compiled."""
     try:
-        decision = Decision.from_dict(before.manifest["engine"]["decision"])
+        decision = Decision.from_dict(previous.manifest["engine"]["decision"])
     except (KeyError, TypeError, ValueError):
         decision = Decision()
     return prepare(module, replace(decision, precision="float32", compile=False))
@@ -168,16 +168,16 @@ def _saved(folder: Path, parts: Parts, picture: int) -> Tensor:
     """The perturbation (1,...) of a picture, as the run has written it."""
     path = folder / "perturbation.safetensors"
     try:
-        found = load_file(path)["eot"]
+        deltas = load_file(path)["eot"]
     except (SafetensorError, OSError, KeyError) as error:
         raise ValueError(f"`{path}` cannot be read ({error}): is the run finished?") from None
-    if len(found) == 1:
-        return found
-    if len(found) != len(parts.queries):
+    if len(deltas) == 1:
+        return deltas
+    if len(deltas) != len(parts.queries):
         raise ValueError(
-            f"`{path}` holds {len(found)} perturbations for {len(parts.queries)} pictures: some have failed"
+            f"`{path}` holds {len(deltas)} perturbations for {len(parts.queries)} pictures: some have failed"
         )
-    return found[picture, None]
+    return deltas[picture, None]
 
 
 def _known(run: Run, mine: Parts, images: Tensor) -> Known:

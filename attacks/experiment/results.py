@@ -38,7 +38,7 @@ LIBRARIES = ("opencv-python-headless", "timm", "open_clip_torch", "transformers"
 
 
 def metrics(
-    run: Run, parts: Parts, outcome: Outcome, looks: Sections, preset: str
+    run: Run, parts: Parts, outcome: Outcome, extras: Sections, preset: str
 ) -> tuple[dict[str, Any], list[dict[str, object]]]:
     """The content of metrics.json, and the rows of per_image.csv that its tables are computed from. Equal seeds give
     equal content but for the seconds."""
@@ -65,7 +65,7 @@ def metrics(
         arm: row | {"budget_used": float(outcome.budget[arm].max() / parts.perturbation.eps)}
         for arm, row in tables[SAME].items()
     }
-    cost = asdict(outcome.cost + looks.cost)
+    cost = asdict(outcome.cost + extras.cost)
     content = {
         "schema": SCHEMA,
         "preset": preset,
@@ -107,13 +107,13 @@ def metrics(
         "neighbours": run.evaluate.neighbours,
         "comparisons": comparisons(rows) if count > 1 else [],
         "cost": cost | {"cached": outcome.cached},
-        "costs": {name: asdict(spent) for name, spent in (outcome.costs | looks.costs).items()},
+        "costs": {name: asdict(spent) for name, spent in (outcome.costs | extras.costs).items()},
         "failed": [failure._asdict() for failure in outcome.failed],
-        "failed_parts": looks.failed,
-        "fell_back": list(outcome.fallen),
+        "failed_parts": extras.failed,
+        "fell_back": list(outcome.fell_back),
         "sanity": None if outcome.sanity is None else outcome.sanity.to_dict(),
         "drift": None if outcome.drift is None else outcome.drift.to_dict(),
-        **looks.to_dict(),
+        **extras.to_dict(),
     }
     if WIDE in tables:
         bank = _bank(outcome.bench.banks[WIDE], 0)
@@ -136,7 +136,7 @@ def _bank(bank: Bank, refined: int) -> dict[str, Any]:
 
 def _worst(outcome: Outcome, name: str) -> dict[str, Tensor]:
     """Of each picture the cosine in the view of a bank that resists the attacker most, as it is."""
-    return {arm: resisting(found) for arm, found in outcome.scores[name].items()}
+    return {arm: resisting(scores) for arm, scores in outcome.scores[name].items()}
 
 
 def _sha256(image: Tensor) -> str:
@@ -185,7 +185,7 @@ def manifest(
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": {name: _version(name) for name in PACKAGES}
-        | {name: found for name in LIBRARIES if (found := _version(name)) is not None},
+        | {name: installed for name in LIBRARIES if (installed := _version(name)) is not None},
         "notes": list(parts.queries.notes),
     }
 
@@ -206,7 +206,7 @@ def table(content: dict[str, Any]) -> str:
 def encoder_line(content: dict[str, Any]) -> str:
     """Which encoder the numbers are of, for the terminal; its preprocessing is in the report."""
     (_, name), *rows = described(content["encoder"])
-    shown = (f"{what} {words}" for what, words in rows if what not in ("resize", "crop", "normalise"))
+    shown = (f"{what} {value}" for what, value in rows if what not in ("resize", "crop", "normalise"))
     return "; ".join([f"encoder: {name}", *shown])
 
 
@@ -216,10 +216,10 @@ def comparison_lines(content: dict[str, Any]) -> list[str]:
     for row in content["comparisons"]:
         if row["bank"] != SAME or row["measure"] != "success" or row["other"] == "clean":
             continue
-        found = row["difference"]
+        difference = row["difference"]
         lines.append(
-            f"success of {row['arm']} minus {row['other']}: {found['mean']:+.3f} "
-            f"[{found['low']:+.3f}, {found['high']:+.3f}], p {row['p_holm']:.3g} ({row['test']}, Holm)"
+            f"success of {row['arm']} minus {row['other']}: {difference['mean']:+.3f} "
+            f"[{difference['low']:+.3f}, {difference['high']:+.3f}], p {row['p_holm']:.3g} ({row['test']}, Holm)"
         )
     return lines
 

@@ -78,8 +78,8 @@ def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:
 
     def trial(encoder: Encoder, chunk: int) -> Trial:
         problem = Problem(images, anchor, encoder, objective, parts.perturbation)
-        found = replace(eot, chunk=chunk).estimate(problem, delta, u)
-        return Trial(found.grad, found.snr)
+        estimate = replace(eot, chunk=chunk).estimate(problem, delta, u)
+        return Trial(estimate.grad, estimate.snr)
 
     total = 2 * count * run.attack.steps * views  # both optimised arms
     with watched(parts.encoder, run.objective) as encoder:

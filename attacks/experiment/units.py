@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, write
-from attacks.experiment.batch import Bench, Found, Unit, attacked
+from attacks.experiment.batch import BatchResult, Bench, Unit, attacked
 from attacks.experiment.parts import Parts
 from attacks.runtime.distributed import World
 from attacks.runtime.ledger import Claim, Failure, Ledger
@@ -50,7 +50,7 @@ def unit_size(parts: Parts, batch: int | None) -> int:
     return count if batch is None or parts.perturbation.shared else min(batch, count)
 
 
-def work(bench: Bench, ledger: Ledger | None) -> tuple[list[Found], list[Failure]]:
+def work(bench: Bench, ledger: Ledger | None) -> tuple[list[BatchResult], list[Failure]]:
     """Do the units that nobody has done, until none is left: what all have found, in order, and the pictures that
     have failed twice. Of the processes of a world the first has the `ledger`, and the others do what it says.
 
@@ -98,16 +98,16 @@ def _reconciled(ledger: Ledger, bench: Bench, size: int) -> bool:
 
 def _claims(ledger: Ledger | None, bench: Bench, size: int) -> Iterator[Unit]:
     """Units as they come free, until all are done or given up."""
-    told = False
+    noted = False
     while True:
-        found, others = None, 0
-        if ledger is not None and (found := ledger.claim()) is None:
+        claim, others = None, 0
+        if ledger is not None and (claim := ledger.claim()) is None:
             counts = ledger.counts()
             others = counts.free + counts.claimed
-            if others and not told:
-                told = True
+            if others and not noted:
+                noted = True
                 print(f"note: {others} picture(s) are in the hands of other processes; waiting", file=sys.stderr)
-        bounds, others = bench.world.agree([None if found is None else astuple(found), others])
+        bounds, others = bench.world.agree([None if claim is None else astuple(claim), others])
         if bounds is not None:
             yield _unit(bounds[0], bounds[1], bench, size)
         elif others:
@@ -154,5 +154,5 @@ def _names(bench: Bench, unit: Unit) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
-def _missing() -> Found:
+def _missing() -> BatchResult:
     raise FileNotFoundError("`resume`: a file of the checkpoint is gone while the run goes on; start it again")
