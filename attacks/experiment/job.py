@@ -1,4 +1,4 @@
-"""One run from a checked configuration to its directory, without Hydra."""
+"""One run, from a validated configuration to its directory, without Hydra."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from attacks.runtime.tracking import Trackers, log_end, log_step, refuse_unasked
 from attacks.schema.encoder import EncoderConfig
 from attacks.schema.validate import Run
 
-#: In a run directory: what is done so far, and what the run is.
+#: In a run directory: the folder of partial results, and the identity of the run.
 CHECKPOINT, IDENTITY = "checkpoint", "identity.json"
 
 
@@ -53,14 +53,14 @@ def job(
     Of several processes (torchrun) every one calls this; the first one writes and prints.
 
     Args:
-        module: an encoder that takes the place of the configuration's: (N,3,H,W) in [0,1] -> (N,D).
-        resumed: whether `out` holds what this very run has done so far, which is then taken up.
+        module: replaces the configured encoder: (N,3,H,W) in [0,1] -> (N,D).
+        resumed: whether `out` holds partial results of this run to continue from.
 
     Returns the content of metrics.json, or nothing where another process makes the tables. Raises
-    ValueError, OSError or FloatingPointError for what a person can mend.
+    ValueError, OSError or FloatingPointError for what a user can fix.
     """
     if run.engine.threads is not None:
-        if not 1 <= run.engine.threads <= 1024:  # of more than a system allows, the library ends the process
+        if not 1 <= run.engine.threads <= 1024:  # above the system's limit the library ends the process
             raise ValueError(f"`engine.threads` must be at least 1, and at most 1024; got {run.engine.threads}")
         torch.set_num_threads(run.engine.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -76,11 +76,11 @@ def job(
     if world.first:
         _begin(out, record, run_identity, (*parts.queries.notes, *describe(choice)), resumed)
         _prepare_to_draw()
-    folder = Path(world.agree(str(out.resolve()))) / CHECKPOINT  # of several processes one has a directory
+    folder = Path(world.agree(str(out.resolve()))) / CHECKPOINT  # only the first process has a directory
     checkpoint = Checkpoint(
         folder, key_of(run_identity), run.checkpoint.seconds, run.checkpoint.steps, world, parts.device
     )
-    with ledger_of(parts, run.evaluate.batch, out, world) as ledger, _told(run, out, record, world) as trackers:
+    with ledger_of(parts, run.evaluate.batch, out, world) as ledger, _trackers(run, out, record, world) as trackers:
         try:
             with watched(parts.encoder, run.objective) as encoder, memory_told():
                 outcome = experiment(
@@ -94,9 +94,9 @@ def job(
                     checkpoint,
                     lambda line: log_step(trackers, line, line.batch),
                 )
-                parts_of_report = sections(outcome)
+                extras = sections(outcome)
         except (Elsewhere, OSError) as error:
-            ended = (folder.parent / "metrics.json").exists()  # the checkpoint has gone; what we made anew goes too
+            ended = (folder.parent / "metrics.json").exists()  # our new checkpoint folder goes too
             if isinstance(error, OSError) and not ended:
                 raise
             if world.first:
@@ -104,14 +104,14 @@ def job(
                     shutil.rmtree(folder, ignore_errors=True)
                 print(f"note: all pictures of {out} are done, and another process writes the tables", file=sys.stderr)
             return {}
-        except NotFinite as error:  # of no picture alone: of several processes, of a delta for all, of a section
+        except NotFinite as error:  # not of one picture: several processes, a shared delta, a section
             if world.first and error.path is None:
                 fault.write(out, error)
             raise
-        world.meet()  # what the others still read goes now
-        content, rows = metrics(run, outcome.bench.parts, outcome, parts_of_report, preset)
+        world.meet()  # the checkpoint is deleted next, and the others may still read it
+        content, rows = metrics(run, outcome.bench.parts, outcome, extras, preset)
         if world.first:
-            _write(out, content, rows, record, outcome, parts_of_report)
+            _write(out, content, rows, record, outcome, extras)
             log_end(trackers, content, out)
     if world.first:
         _print(out, content, outcome)
@@ -119,8 +119,7 @@ def job(
 
 
 def _begin(out: Path, record: dict[str, Any], run_identity: Identity, notes: Iterable[str], resumed: bool) -> None:
-    """What a run directory holds before anything is attacked; of one that is there already, whether it is the same
-    run. Raises ValueError where it is another."""
+    """Prepare a run directory before anything is attacked. Raises ValueError if a resumed run is another run."""
     if resumed:
         refuse_other(read_json(out / IDENTITY), run_identity, out)
         (out / CHECKPOINT).mkdir(exist_ok=True)
@@ -131,26 +130,26 @@ def _begin(out: Path, record: dict[str, Any], run_identity: Identity, notes: Ite
         print(f"note: {note}", file=sys.stderr)
     refuse_links(out)
     out.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(out / CHECKPOINT, ignore_errors=True)  # of another run into the same directory
+    shutil.rmtree(out / CHECKPOINT, ignore_errors=True)  # of an earlier run in this directory
     old = ("metrics.json", "events.jsonl", LEDGER, f"{LEDGER}-journal", "manifest.json")
     for path in (*(out / name for name in old), *out.glob("fault*.safetensors")):
         path.unlink(missing_ok=True)
     (out / CHECKPOINT).mkdir()
     write_json(out / IDENTITY, run_identity)
-    write_json(out / "manifest.json", record)  # the last: where it is, the run can be taken up
+    write_json(out / "manifest.json", record)  # written last: a directory with it can be resumed
 
 
 def _prepare_to_draw() -> None:
-    """Load what draws. Not before a run has begun: matplotlib writes a cache into the home, and what is refused
-    writes nothing. Not at its end either, when hours later the sources may be others."""
+    """Import the modules that draw. Not earlier: matplotlib writes a cache into the home, and a refused run writes
+    nothing. Not at the end of the run: hours later the sources may have changed."""
     import attacks.experiment.contact_sheet
     import attacks.report.explanations
     import attacks.report.page  # noqa: F401
 
 
 @contextmanager
-def _told(run: Run, out: Path, record: dict[str, Any], world: World) -> Iterator[Trackers]:
-    """The trackers of a run. Of several workers of one directory the first has them, until it ends."""
+def _trackers(run: Run, out: Path, record: dict[str, Any], world: World) -> Iterator[Trackers]:
+    """The trackers of a run; of several workers in one directory only the first has them."""
     if not world.first:
         yield Trackers()
         return
@@ -163,7 +162,7 @@ def _told(run: Run, out: Path, record: dict[str, Any], world: World) -> Iterator
 
 
 def _locked(file: IO[str]) -> bool:
-    """Whether the file is now ours; where the system knows no locks, it is."""
+    """Lock the file; True also where the system has no locks."""
     try:
         import fcntl
     except ImportError:
@@ -178,29 +177,26 @@ def _locked(file: IO[str]) -> bool:
 
 
 def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Go on with an interrupted run, or help one that is at work: what is done is taken up, and the rest is done as
-    it would have been.
+    """Continue an interrupted run, or join one that is running. The result is that of an uninterrupted run.
 
     Args:
-        words: what whoever starts this says beside it, which a directory may not choose: `encoder.model=FILE` of a
-            program, where a tracker sends the run, or `data.cache=FOLDER`.
+        overrides: values that a directory may not choose: `encoder.model=FILE` of an encoder that runs code, where a
+            tracker sends the run, or `data.cache=FOLDER`.
     """
-    if (folder / "metrics.json").exists():  # a run that was killed as the last thing it did
+    if (folder / "metrics.json").exists():  # the run was killed while it removed its checkpoint
         shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
     values = dict(word.split("=", 1) for word in overrides if "=" in word)
     previous = interrupted(folder, values.get("encoder.model"))
     refuse_words(previous.manifest, overrides)
     refuse_unasked(previous.run.tracker, overrides)
-    if (
-        getattr(previous.run.data, "cache", None) is not None
-    ):  # a directory does not choose where something is written
+    if getattr(previous.run.data, "cache", None) is not None:  # a directory may not choose where to write
         previous.run.data.cache = values.get("data.cache")
     record = previous.manifest
     return job(previous.run, folder, record["preset"], record["overrides"], resumed=True)
 
 
 def index(sweep: Path) -> None:
-    """Write `index.html` and `index.csv` of all runs of a sweep, as far as they have come."""
+    """Write `index.html` and `index.csv` of all runs of a sweep so far."""
     folders = [path.parent for path in sweep.glob("*/manifest.json")]
     folders.sort(key=lambda path: (len(path.name), path.name))  # 2 before 10
     if folders:
@@ -210,7 +206,7 @@ def index(sweep: Path) -> None:
 
 
 def show(run: Run) -> None:
-    """Print the encoder and all its layers, as they answer to the first picture that the run would attack."""
+    """Print the encoder and all its layers for the first picture of the run."""
     where = device(run.engine.device)
     image = data(run.data)[0].images[:1].to(where)
     listing = layer_listing(subject(run.encoder, where, run.defence), image)
@@ -236,7 +232,7 @@ def _write(
     extras.draw(out)
     first = [line for line in outcome.trace if line.batch == 0]
     write_report(out, content, record, warnings(content), first, typical(outcome))
-    write_json(out / "metrics.json", content)  # the last file: where it is, the run has come to its end
+    write_json(out / "metrics.json", content)  # written last: a directory with it is finished
     shutil.rmtree(out / CHECKPOINT, ignore_errors=True)
 
 
