@@ -1,4 +1,4 @@
-"""The whole evaluation from Python, for notebooks: one call, and a result that shows its report."""
+"""The whole evaluation as one Python call, for notebooks; its result displays the report."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from attacks.experiment.job import job
 from attacks.experiment.results import table
 from attacks.runtime.tables import read_rows
 
-#: Columns of per_image.csv that are words, even where a picture is named 0001.
+#: Text columns of per_image.csv, even if a picture is named 0001.
 WORDS = ("picture", "identity", "arm", "bank")
 
 
 @dataclass(frozen=True, eq=False)
 class Robustness:
-    """What a run found. In a notebook it shows its report; printed, the table of its arms."""
+    """The result of a run. A notebook displays its report; print shows the table of the arms."""
 
     folder: Path
     metrics: dict[str, Any]  # the content of metrics.json
 
     @property
     def arms(self) -> dict[str, Any]:
-        """By arm and measure the mean and its 95 % interval, as `arms["eot"]["success"]["mean"]`."""
-        found: dict[str, Any] = self.metrics["arms"]
-        return found
+        """The mean and its 95 % interval by arm and measure, such as `arms["eot"]["success"]["mean"]`."""
+        arms: dict[str, Any] = self.metrics["arms"]
+        return arms
 
     @cached_property
     def per_image(self) -> list[dict[str, Any]]:
-        """The rows of per_image.csv, which every number of the tables is computed from: one for each picture, arm and
-        bank of views. None is what has no value."""
+        """The rows of per_image.csv, from which all tables are computed: one for each picture, arm and bank of views.
+        A missing value is None."""
         rows = read_rows(self.folder / "per_image.csv")
         return [{key: text if key in WORDS else _number(text) for key, text in row.items()} for row in rows]
 
@@ -48,7 +48,7 @@ class Robustness:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """The report in a frame of its own: its style does not touch the notebook's, and nothing in it runs."""
+        """The report in a sandboxed frame: its style does not affect the notebook, and it runs no scripts."""
         page = html.escape((self.folder / "report.html").read_text(encoding="utf-8"))
         style = "width: 100%; height: 48em; border: 1px solid #8888"
         return f'<iframe sandbox title="robustness report" style="{style}" srcdoc="{page}"></iframe>'
@@ -63,21 +63,21 @@ def robustness(
     out: str | Path | None = None,
     **values: Any,
 ) -> Robustness:
-    """Attack pictures and judge the encoder on views that no attack has seen: `python -m attacks.run`, from Python.
+    """Attack pictures and score the encoder on held-out views, as `python -m attacks.run` does.
 
     Args:
         encoder: a name, also with a model as in "timm:resnet50"; or a module in eval mode that takes (N,3,H,W) in
             [0,1] to (N,D).
-        pictures: a folder of them; None for those that come with the package.
+        pictures: a folder of pictures; None for the bundled ones.
         preset: the name of a preset, or the path of one (see README).
         eps: the largest change of a pixel, as "8/255"; None for the preset's.
         out: the run directory; None for a fresh one under `outputs/`.
         values: any other key of the configuration, as `seed=1` or `**{"attack.steps": 20}`.
 
     Raises:
-        ValueError, OSError, FloatingPointError: what a person can mend, in one line.
+        ValueError, OSError, FloatingPointError: what a user can fix, in one line.
     """
-    from attacks.run import compose  # it brings Hydra along, which only a run needs
+    from attacks.run import compose  # here: it imports Hydra, which only a run needs
 
     if not isinstance(encoder, str | nn.Module):
         raise ValueError(f"`encoder` must be a name or a torch.nn.Module; got {type(encoder).__name__}")
@@ -92,27 +92,27 @@ def robustness(
     run = compose(preset, overrides)
     folder = Path(out) if out is not None else _fresh(preset)
     if isinstance(encoder, nn.Module):
-        with _lent(encoder, looked_at=not run.encoder.features):
+        with _lent(encoder, checked=not run.encoder.features):
             return Robustness(folder, job(run, folder, Path(preset).stem, overrides, module=encoder))
     return Robustness(folder, job(run, folder, Path(preset).stem, overrides))
 
 
 @contextmanager
-def _lent(module: nn.Module, looked_at: bool) -> Iterator[None]:
-    """A run freezes the encoder. Somebody's own is given back as it was; what it answers is looked at, unless some
-    layer's features are asked for: said of the module itself, a mistake is understood."""
+def _lent(module: nn.Module, checked: bool) -> Iterator[None]:
+    """A run freezes the encoder; restore the modes and gradients of the caller's `module` afterwards. Its output is
+    checked here, unless the run reads the features of layers, so that errors name the module itself."""
     modes = [(part, part.training) for part in module.modules()]
     wanted = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
-    widths: list[int] = []  # of all answers; the first is what the others must be
+    widths: list[int] = []  # of all outputs; all must equal the first
 
-    def look(_module: nn.Module, inputs: tuple[Any, ...], answer: object) -> None:
-        if not looked_at:
+    def check(_module: nn.Module, inputs: tuple[Any, ...], answer: object) -> None:
+        if not checked:
             return
         if not isinstance(answer, Tensor) or answer.ndim != 2:
-            said = f"one shaped {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+            kind = f"one shaped {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
             raise ValueError(
                 f"`encoder` must answer with one tensor, a row of features for each picture (N,D); it answered with "
-                f"{said} to {_size(inputs)}: end it with torch.nn.Flatten(), or return its embedding alone"
+                f"{kind} to {_size(inputs)}: end it with torch.nn.Flatten(), or return its embedding alone"
             )
         widths.append(answer.shape[1])
         if answer.shape[1] != widths[0]:
@@ -121,7 +121,7 @@ def _lent(module: nn.Module, looked_at: bool) -> Iterator[None]:
                 f"{answer.shape[1]} to {_size(inputs)}: begin it with a resize such as torch.nn.AdaptiveAvgPool2d(64)"
             )
 
-    handle = module.register_forward_hook(look)
+    handle = module.register_forward_hook(check)
     try:
         yield
     finally:
@@ -137,17 +137,17 @@ def _size(inputs: tuple[Any, ...]) -> str:
 
 
 def word(key: str, value: Any) -> str:
-    """`key=value` as the command line has it: a value of Python in Hydra's grammar.
+    """`key=value` for the command line: a Python value in Hydra's grammar.
 
     Raises:
-        ValueError: a value that the command line cannot have.
+        ValueError: a value that the command line cannot express.
     """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", key):
         raise ValueError(f"`values` must be keys of the configuration such as attack.steps; got {key!r}")
-    return f"{key}={_said(key, value)}"
+    return f"{key}={_literal(key, value)}"
 
 
-def _said(key: str, value: Any) -> str:
+def _literal(key: str, value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -157,14 +157,14 @@ def _said(key: str, value: Any) -> str:
     if isinstance(value, str | Path):
         return _quoted(str(value))
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{_quoted(str(k))}:{_said(key, each)}" for k, each in value.items()) + "}"
+        return "{" + ",".join(f"{_quoted(str(k))}:{_literal(key, each)}" for k, each in value.items()) + "}"
     if isinstance(value, Sequence):
-        return "[" + ",".join(_said(key, each) for each in value) + "]"
+        return "[" + ",".join(_literal(key, each) for each in value) + "]"
     raise ValueError(f"`{key}` must be a word, a number, a list or a mapping; got {type(value).__name__}")
 
 
 def _quoted(text: str) -> str:
-    """A word as it is; anything else in quotes, with a backslash before each quote inside."""
+    """A plain word unchanged; other text in quotes, with quotes escaped."""
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*", text):
         return text if text.lower() not in ("null", "true", "false", "nan", "inf") else f"'{text}'"
     escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), text)

@@ -1,9 +1,9 @@
 """The command line: `python -m attacks.run config=NAME`. The only file that knows Hydra.
 
-Torch is imported inside the run, so that `--help`, a typo and a refused file answer at once.
+Torch is imported inside the run, so that `--help`, a typo and a refused file respond at once.
 
-Under torchrun every process composes the same configuration. Only the first one has a run directory: the others get a
-folder of their own that is gone when they end, so no two of them make, name or write the same one.
+Under torchrun every process composes the same configuration. Only the first one has a run directory; the others get a
+temporary folder, so that no two processes write to the same one.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from attacks.schema.run import Run
 from attacks.schema.secrets import refuse_credentials
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-#: Hydra 1.3 wants to be told whose rules hold; 1.4 has its own, which are the same, and warns of the word.
+#: Hydra 1.3 wants `version_base`; 1.4 has the same rules by default and warns about the argument.
 RULES = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 
 
 @cache
 def register() -> None:
-    """Make the schemas known to Hydra: each is a choice of its group. Those of `FILES`, which YAML files fill, are in
-    a group of their own. Once is enough, and is a quarter of what composing a configuration takes."""
+    """Register the schemas with Hydra: each is a choice of its group. Those of `FILES`, whose values come from YAML
+    files, have a group of their own. Cached, because it takes a quarter of the time of composing a configuration."""
     store = ConfigStore.instance()
     store.store(group="schema", name="run", node=Run)
     for group, choices in CHOICES.items():
@@ -58,7 +58,7 @@ def register() -> None:
 
 
 def _open(node: type) -> DictConfig:
-    """A schema. Below some keys any key is allowed without a `+`: the part that takes them checks them."""
+    """A schema. Below some keys any key is allowed without a `+`; the part that takes them checks them."""
     made: DictConfig = OmegaConf.structured(node)
     for key in ("preprocess", "place"):
         if key in made:
@@ -94,13 +94,13 @@ def main(config: DictConfig) -> None:
         if PROCESSES > 1:
             _end(error)
         if mendable and settings.mode is RunMode.RUN and not _all_asked():
-            _fail(error)  # leaves here: handed on, Hydra would add a line of its own
+            _fail(error)  # exits: Hydra would add a line of its own
         if mendable and settings.mode is RunMode.MULTIRUN:  # the sweep goes on; Hydra raises this again at its end
             print(f"error: job {settings.job.num}: {one_line(error)}", file=sys.stderr, flush=True)
         raise
 
 
-#: What a person can mend; anything else is a fault of ours and shows its traceback.
+#: Errors that a user can fix; any other is a bug and shows its traceback.
 USER_ERRORS = (ValueError, OSError, FloatingPointError, MemoryError)
 
 
@@ -109,7 +109,7 @@ def cli() -> None:
     if "--version" in sys.argv[1:]:  # Hydra would print its own
         print(f"viewproof {__version__}")
         return
-    # Hydra hands exceptions on instead of printing them; what the person asked for is kept beside it.
+    # Makes Hydra raise exceptions instead of printing them; the user's value is stored under ALL.
     os.environ[ALL] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
@@ -120,7 +120,9 @@ def cli() -> None:
                 sys.argv[1:] = _follower(sys.argv[1:], scratch)
             _run()
     except (CompactHydraException, OmegaConfBaseException, RecursionError, *USER_ERRORS) as error:
-        ours = isinstance(error, RecursionError) and "attacks.experiment.job" in sys.modules  # not Hydra's any more
+        ours = (
+            isinstance(error, RecursionError) and "attacks.experiment.job" in sys.modules
+        )  # Hydra has finished composing
         if _all_asked() or ours:
             raise
         _fail(error)
@@ -153,7 +155,7 @@ def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> Run:
 
 
 def _resume(arguments: Sequence[str]) -> None:
-    """`resume=DIRECTORY`, which brings its whole configuration along."""
+    """`resume=DIRECTORY`, which contains the whole configuration."""
     folder, words = "", []
     for argument in arguments:
         key, _, value = argument.partition("=")
@@ -193,34 +195,34 @@ def _index(sweep: Path) -> None:
 
 
 def _follower(arguments: list[str], scratch: str) -> list[str]:
-    """The command line of a process other than the first, or of one that only shows something: the same, but it
-    leaves nothing behind."""
+    """The command line of a process other than the first, or of one that only shows something: it writes into the
+    folder `scratch` only."""
     ours = {f"hydra.{mode}.dir": scratch for mode in ("run", "sweep")}
     ours |= {"hydra.sweep.subdir": ".", "hydra.output_subdir": "null"}
     ours |= {f"hydra/{log}": "disabled" for log in ("job_logging", "hydra_logging")}
     kept = [argument for argument in arguments if argument.partition("=")[0] not in ours]
-    # Beside the other overrides, for Hydra takes none that a flag such as -m parts from them.
+    # Next to the other overrides: Hydra accepts none after a flag such as -m.
     at = max((i for i, argument in enumerate(kept, 1) if "=" in argument and argument[0] != "-"), default=len(kept))
     return [*kept[:at], *(f"{key}={value}" for key, value in ours.items()), *kept[at:]]
 
 
-#: How many processes torchrun has started, and the number of this one.
+#: The number of processes of torchrun, and the rank of this one.
 PROCESSES = int(os.environ.get("WORLD_SIZE", "1"))
 RANK = int(os.environ.get("RANK", "0")) if PROCESSES > 1 else 0
-#: Seconds for which a process other than the first keeps an error to itself. Mostly the first one meets it too, or
-#: has caused it, and torchrun then ends the others before they say it again.
+#: Seconds that a process other than the first waits before it prints an error. Mostly the first process has the same
+#: error, and torchrun then ends the others before they repeat it.
 PAUSE = 5.0
 ALL = "VIEWPROOF_FULL_ERROR"
 
 
 def _all_asked() -> bool:
-    """Whether the person set HYDRA_FULL_ERROR=1 to see tracebacks."""
+    """Whether the user set HYDRA_FULL_ERROR=1 to see tracebacks."""
     return os.environ.get(ALL) == "1"
 
 
 def _end(error: Exception) -> NoReturn:
-    """End this one of several processes, and with it the run, in a sweep as well: going on to the next job by itself,
-    it would take what the others send in this job for an answer in that one."""
+    """End this one of several processes, and with it the run or sweep: alone in the next job, it would receive
+    messages of this one."""
     if isinstance(error, USER_ERRORS) and not _all_asked():
         _fail(error)
     _give_way()
@@ -240,7 +242,7 @@ def _fail(error: BaseException) -> NoReturn:
 
 
 def _stored(argument: str) -> str:
-    """Give `config=./mine.yaml` a name that Hydra can choose: store the file's content under its stem."""
+    """Store the preset file of `config=./mine.yaml` under its stem, so that Hydra can choose it."""
     if not argument.startswith("config="):
         return argument
     names = []
@@ -258,8 +260,8 @@ def _stored(argument: str) -> str:
 
 
 def _refuse_unchecked(arguments: list[str]) -> None:
-    """Hydra reads files before any check of ours; so those of a `--config-dir` are checked first, and other ways to
-    other files are closed: a file there could open or run what it names under `hydra`, and a pickle is code."""
+    """Check the files of a `--config-dir` before Hydra reads them, and refuse all other ways to name files: the key
+    `hydra` of a file could open files or run code, and a pickle is code."""
     given, _ = get_args_parser().parse_known_args(arguments)
     for flag in ("config_path", "config_name", "experimental_rerun"):
         if getattr(given, flag) is not None:

@@ -1,4 +1,4 @@
-"""The arms of an experiment: the optimised ones step by step, and the judging that all share."""
+"""The optimised arms of an experiment, step by step, and the sanity checks of the attack."""
 
 from __future__ import annotations
 
@@ -37,93 +37,95 @@ from transforms import stream
 
 @stored("arm_state")
 class ArmState(NamedTuple):
-    """All that the rest of an arm depends on: the state of its attack and of the engine, the best so far, the lines,
-    and the cost."""
+    """All that the remaining steps of an arm depend on: the state of its attack and of the engine, the best iterate,
+    the trace, and the cost so far."""
 
     attack: Any
     engine: dict[str, float | int | bool]
     best: Best | None
-    lines: tuple[Trace, ...]
+    trace: tuple[Trace, ...]
     spent: Spent
 
-    def having(self, lines: list[Trace], count: int) -> ArmState:
-        """With the first `count` of the lines, of which there may be more by now."""
-        return self._replace(lines=tuple(lines[:count]))
+    def with_trace(self, trace: list[Trace], count: int) -> ArmState:
+        """The same with the first `count` steps of `trace`, which may have grown since."""
+        return self._replace(trace=tuple(trace[:count]))
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the arms have in common, of one batch of pictures."""
+    """What the arms of one batch of pictures have in common."""
 
     run: Run
     parts: Parts
     world: World
-    encoder: Counted  # as the engine runs it; it gives the gradients
+    encoder: Counted  # as the engine runs it, for the gradients
     aim: Aim
     chunk: int
     seed: int
     batch: int = 0
-    follow: Callable[[Trace], None] | None = None  # told of each step
+    follow: Callable[[Trace], None] | None = None  # called after each step
 
 
 def optimise(
     arm: str, setting: Setting, known: Known, meter: Meter, checkpoint: Checkpoint = NOWHERE, spent: int = 0
 ) -> tuple[Best, list[Trace]]:
-    """One optimised arm, with its progress shown, from where `checkpoint` has it. Without EOT each plain picture is
-    looked at `spent` times, as often as all views were with it; with one view a step there are as many steps."""
+    """Run one optimised arm, continuing from `checkpoint`, and show its progress. The arms `no_eot` and `one_view`
+    take `spent` steps of one view, so that they cost as many evaluations as the arm `eot`."""
     sign, best, state = shown_sign(setting.run.objective), None, None
-    lines: list[Trace] = []
+    trace: list[Trace] = []
     expected = spent or _expected(setting, known)
     title = f"{arm}, batch {setting.batch}" if setting.batch else arm
     with checkpoint.task(arm) as task, Progress(title, expected, shown=setting.world.first) as progress:
-        engine_reset(setting.encoder)  # no arm hangs on those before it
+        engine_reset(setting.encoder)  # an arm does not depend on the ones before it
         if task.state is not None:
-            state, engine, best, known_lines, before = task.state
+            state, engine, best, earlier, earlier_cost = task.state
             engine_restore(setting.encoder, engine)
-            lines += known_lines
-            meter.begin(before)
-            progress.skip(len(lines))
+            trace += earlier
+            meter.begin(earlier_cost)
+            progress.skip(len(trace))
         for name, step, best in _steps(arm, setting, known, spent, state):
-            found, count = step.estimate, len(known.images)
+            estimate, count = step.estimate, len(known.images)
             line = Trace(
                 batch=setting.batch,
                 arm=arm,
                 attack=name,
-                step=len(lines),
-                objective=sign * float(found.mean.mean()),
-                stderr=float(found.stderr.square().mean().sqrt()) / count**0.5,
-                snr=float(found.snr.mean()),
+                step=len(trace),
+                objective=sign * float(estimate.mean.mean()),
+                stderr=float(estimate.stderr.square().mean().sqrt()) / count**0.5,
+                snr=float(estimate.snr.mean()),
                 held_out=None if best is None else sign * float(best.latest.mean()),
-                views=found.views,
+                views=estimate.views,
                 pictures=int(step.active.sum()),
                 evals=step.evals,
             )
-            lines.append(line)
+            trace.append(line)
             if setting.follow is not None:
                 setting.follow(line)
             progress.step(loss=sign * line.objective, held_out=line.held_out, snr=line.snr)
             arm_state = ArmState(step.state, engine_state(setting.encoder), best, (), meter.peek())
-            task.update(partial(arm_state.having, lines, len(lines)))
-    assert best is not None  # the last step is always compared
-    return best, lines
+            task.update(partial(arm_state.with_trace, trace, len(trace)))
+    assert best is not None  # the last iterate is always evaluated
+    return best, trace
 
 
 def check(setting: Setting, known: Known, trace: list[Trace], module: nn.Module) -> Sanity | None:
-    """The sanity checks that the run asks for: of its own attack, on its first pictures."""
-    run, asked = setting.run, setting.run.sanity
-    if not asked.pictures:
+    """The configured sanity checks of the run's own attack, on its first pictures."""
+    run, sanity = setting.run, setting.run.sanity
+    if not sanity.pictures:
         return None
     engine_reset(setting.encoder)
-    rows = torch.arange(min(asked.pictures, len(known.images)), device=known.images.device)
+    rows = torch.arange(min(sanity.pictures, len(known.images)), device=known.images.device)
     sign = shown_sign(run.objective)
-    looks = [line.held_out for line in trace if line.attack == trace[0].attack][: run.attack.steps]  # of one start
-    problem, options = _problem(setting, known), replace(_options("sanity", setting), steps=asked.steps)
+    held_out = [line.held_out for line in trace if line.attack == trace[0].attack][
+        : run.attack.steps
+    ]  # of the first restart
+    problem, options = _problem(setting, known), replace(_options("sanity", setting), steps=sanity.steps)
     return examine(
         replace(problem, encoder=setting.encoder.encoder).take(rows),
         options,
-        views=asked.views,
+        views=sanity.views,
         planned=run.attack.steps,
-        trace=[None if look is None else sign * look for look in looks],
+        trace=[None if loss is None else sign * loss for loss in held_out],
         module=module,
     )
 
@@ -131,7 +133,7 @@ def check(setting: Setting, known: Known, trace: list[Trace], module: nn.Module)
 def _steps(
     arm: str, setting: Setting, known: Known, spent: int, state: Any
 ) -> Iterator[tuple[str, Step, Best | None]]:
-    """The steps of an arm from `state` on (None: all), each with the name of its attack."""
+    """The steps of an arm from `state` on (None: from the start), each with the name of its attack."""
     run, parts, attack = setting.run, setting.parts, setting.run.attack
     problem, options = _problem(setting, known), _options(arm, setting)
     stop, restarts = None, 1
@@ -172,7 +174,7 @@ def _options(arm: str, setting: Setting) -> Options:
 
 
 def _expected(setting: Setting, known: Known) -> int:
-    """Steps, if nothing ends early."""
+    """The number of steps, if no attack ends early."""
     attack = setting.run.attack
     if isinstance(attack, groups.SuiteConfig):
         return int(attack.steps) * len(_members(setting, known, attack))
@@ -187,5 +189,5 @@ def csv(trace: list[Trace]) -> str:
     def cell(value: object) -> str:
         return "" if value is None or value != value else f"{value:.6g}" if isinstance(value, float) else str(value)
 
-    lines = [",".join(Trace._fields), *(",".join(map(cell, line)) for line in trace)]
-    return "\n".join(lines) + "\n"
+    rows = [",".join(Trace._fields), *(",".join(map(cell, line)) for line in trace)]
+    return "\n".join(rows) + "\n"

@@ -1,4 +1,4 @@
-"""The files that are judged: pictures, or a patch's texture. What is scored is what was read back."""
+"""The image files of a run: pictures, and the texture of a patch. Scores are computed from the files as read back."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from transforms import Shown
 
 @dataclass(frozen=True, eq=False)
 class Exhibits:
-    """The files of a run in its directory `out`: `pictures/ARM/`, and of a patch `patches/ARM.png`. `images`
-    (N,3,H,W) are all pictures as they were before, `names` their files. The first process of `world` writes and
-    reads, the others are told."""
+    """The image files of a run directory `out`: `pictures/ARM/`, and for a patch `patches/ARM.png`. `images`
+    (N,3,H,W) are all clean pictures, `names` their file names. The first process of `world` writes and reads the
+    files and broadcasts their content."""
 
     out: Path
     names: tuple[str, ...]
@@ -32,7 +32,7 @@ class Exhibits:
     world: World
 
     def write(self, rows: Sequence[int], files: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-        """Write the pictures `rows`, a folder for each arm, and the textures of a patch, from deltas `saved`."""
+        """Write the pictures `rows`, one folder per arm, and the textures of a patch, from the deltas `saved`."""
         if not self.world.first:
             return
         for arm, pictures in files.items():
@@ -47,14 +47,14 @@ class Exhibits:
                     save_image(path, texture[0], None if alpha is None else alpha[0])
 
     def pictures(self, arm: str, rows: Sequence[int]) -> Tensor:
-        """The pictures (n,3,H,W) as read back from their files: what is judged is what a person can take away."""
-        found = torch.zeros(len(rows), *self.images.shape[1:])
+        """The pictures (n,3,H,W), read back from their files."""
+        images = torch.zeros(len(rows), *self.images.shape[1:])
         if self.world.first:
-            found = torch.stack([load_image(self._file(arm, row))[0] for row in rows])
-        return self.world.broadcast(found).to(self.device)
+            images = torch.stack([load_image(self._file(arm, row))[0] for row in rows])
+        return self.world.broadcast(images).to(self.device)
 
     def shown(self, arm: str, rows: Sequence[int]) -> Shown:
-        """What the views of an arm sample, as read back from its files."""
+        """What the views of an arm are sampled from, read back from its files."""
         size = self.perturbation.texture_size
         if arm == "clean" or size is None:
             return self.pictures(arm, rows)
@@ -81,8 +81,8 @@ class Exhibits:
 def placement(
     perturbation: Perturbation, names: list[str], images: Tensor, node: PatchConfig, target: str | None
 ) -> dict[str, Any]:
-    """The content of `placement.json`: where the patch lies in the pictures of `pictures/clean`, for printing it and
-    for reading photographs of it."""
+    """The content of `placement.json`: where the patch lies in the pictures of `pictures/clean`. Printing it and
+    scoring photographs of it need this."""
     corners = perturbation.corners()
     return {
         "schema": 1,
@@ -90,14 +90,14 @@ def placement(
         "size": list(images.shape[2:]),
         "texture": list(perturbation.texture_size or ()),
         "width_mm": node.width_mm,
-        "tags": tags(node),  # of the card, if the attack saw the patch with it
+        "tags": tags(node),  # None unless the attack saw the patch with its card
         "quads": corners * (len(names) if len(corners) == 1 else 1),
         "target": target,
     }
 
 
 def sheet(images: Tensor) -> Tensor:
-    """All pictures in one, row by row, without gaps; a single picture as it is."""
+    """All pictures in one mosaic, row by row, without gaps."""
     columns = next(k for k in range(round(len(images) ** 0.5), 0, -1) if len(images) % k == 0)
     rows = images.unflatten(0, (columns, -1))
     return torch.cat([torch.cat(list(row), dim=2) for row in rows], dim=1)

@@ -1,4 +1,4 @@
-"""One batch of an experiment: its pictures attacked, written to files, and judged from them."""
+"""One batch of an experiment: attack its pictures, write the files, and score the files."""
 
 from __future__ import annotations
 
@@ -33,44 +33,42 @@ from attacks.solvers.trace import Trace
 from attacks.solvers.worst import uphill
 from transforms import Shown, stream
 
-#: Of an experiment, in the order of its tables; `one_view` only where it is asked for.
+#: The arms of an experiment, in the order of its tables; `one_view` is optional.
 ARMS = ("clean", "noise", "no_eot", "one_view", "eot")
-#: The bank of views that the attack's own distribution gives; the first of all.
-SAME = "same"
-#: And of a wider one.
-WIDE = "wide"
-#: Views of each picture, the worst for the attacker, from which the search for a worse one starts.
+#: The banks of views: of the attack's own distribution, and of a wider one.
+SAME, WIDE = "same", "wide"
+#: Worst views of each picture from which the gradient search for a worse one starts.
 KEPT = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """What all batches of a run share: encoders made ready, the judge, the banks, and where files go."""
+    """What all batches of a run share: the prepared encoders, the judge, the banks of views, and the output files."""
 
     run: Run
     parts: Parts
     world: World
-    module: nn.Module  # the encoder as the objective wants it
-    encoder: Counted  # that, as the engine runs it; it gives the gradients
-    exact: Counted  # that, in full precision; it gives the anchors
-    counted: Counted  # the plain encoder in full precision; it scores
+    module: nn.Module  # the encoder, with the layers that the objective reads
+    encoder: Counted  # `module` as the engine runs it, for the gradients
+    exact: Counted  # `module` in full precision, for the anchors
+    counted: Counted  # the plain encoder in full precision, for the scores
     judge: Judge
     banks: dict[str, Bank]
     layers: dict[str, Pool]
     exhibits: Exhibits
     chunk: int
-    follow: Callable[[Trace], None] | None = None  # told of each step
+    follow: Callable[[Trace], None] | None = None  # called after each step
     checkpoint: Checkpoint = NOWHERE
 
     def meter(self) -> Meter:
-        """A meter of all three encoders, which may be one."""
+        """A meter of all three encoders; some may be the same object."""
         return Meter((self.encoder, self.counted, self.exact), self.world)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Pictures [start, stop) of a run, which are attacked together: a batch, or one picture of a batch that failed.
-    `number` is the batch's."""
+    """Pictures [start, stop) of a run that are attacked together: batch `number`, or one picture of it that is tried
+    again `alone`."""
 
     start: int
     stop: int
@@ -79,11 +77,11 @@ class Unit:
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """The stem of its checkpoint files."""
         return f"{self.start:06d}-{self.stop:06d}"
 
     def seed(self, seed: int) -> int:
-        """Noise, starts and views are each unit's own."""
+        """The unit's own seed of noise, starts and views."""
         if self.alone:
             return stream(seed, "alone", self.start)
         return stream(seed, "batch", self.number) if self.number else seed
@@ -91,11 +89,10 @@ class Unit:
 
 @stored("batch_result")
 @dataclass(frozen=True)
-class Found:
-    """What a batch gave: of the pictures `rows` the scores by bank and arm, each one's cosine in its worst view, the
-    norm of what was changed, the deltas as the files hold them, and the way there. `drift` of the layers that the
-    run asks for; `sanity` of the first batch. `fallen` are arms that the engine's precision was not enough for, which
-    went on in float32."""
+class BatchResult:
+    """The result of a batch: for the pictures `rows` the scores by bank and arm, the cosine in the worst view, the
+    norm of the change, the deltas as saved, and the trace. `sanity` exists for the first batch only. The arms
+    `fell_back` continued in float32 because the engine's precision did not suffice."""
 
     rows: tuple[int, ...]
     scores: dict[str, dict[str, Scores]]
@@ -106,7 +103,7 @@ class Found:
     costs: dict[str, Spent] = field(default_factory=dict)
     sanity: Sanity | None = None
     drift: Drift | None = None
-    fallen: tuple[str, ...] = ()
+    fell_back: tuple[str, ...] = ()
 
 
 def arms_of(run: Run) -> tuple[str, ...]:
@@ -115,7 +112,7 @@ def arms_of(run: Run) -> tuple[str, ...]:
 
 
 def part_of(parts: Parts, rows: Sequence[int]) -> Parts:
-    """The parts with some of the pictures only."""
+    """The parts with the pictures `rows` only."""
     chosen = torch.tensor(list(rows))
     queries = parts.queries
     some = replace(
@@ -126,19 +123,19 @@ def part_of(parts: Parts, rows: Sequence[int]) -> Parts:
     return replace(parts, queries=some, truth=parts.truth[chosen], goal=goal, perturbation=perturbation)
 
 
-def attacked(bench: Bench, unit: Unit) -> Found:
-    """Run the arms on the pictures of a unit; write their files, and judge these. What was found before the run was
-    stopped is taken up."""
+def attacked(bench: Bench, unit: Unit) -> BatchResult:
+    """Run the arms on the pictures of a unit, write the files, and score them. Results in the checkpoint are
+    reused."""
     run, rows, number = bench.run, range(unit.start, unit.stop), unit.number
     meter, seed = bench.meter(), unit.seed(run.seed)
     costs: dict[str, Spent] = {}
     checkpoint = bench.checkpoint.under(unit.name)
 
     def task(name: str, cost: str, make: Callable[[], Any]) -> Any:
-        found, spent = checkpoint.once(name, lambda: (make(), meter.read()))
+        result, spent = checkpoint.once(name, lambda: (make(), meter.read()))
         costs[cost] = costs.get(cost, Spent()) + spent
         meter.read()
-        return found
+        return result
 
     setting, known = setup(bench, part_of(bench.parts, rows), rows, seed)
     setting = replace(setting, batch=number, follow=bench.follow)
@@ -148,14 +145,14 @@ def attacked(bench: Bench, unit: Unit) -> Found:
     noise = torch.Generator().manual_seed(stream(seed, "noise"))
     deltas = {"noise": parts.perturbation.noise(images, noise)}
     trace: dict[str, list[Trace]] = {}
-    fallen: set[str] = set()
+    fell_back: set[str] = set()
     for arm in ("eot", *arms_of(run)[2:-1]):
-        looks = 0 if arm == "eot" else -(-trace["eot"][-1].evals // len(images))
-        run_it = partial(optimise, arm, setting, known, meter, checkpoint=checkpoint, spent=looks)
-        (best, trace[arm]), fell = task(arm, arm, partial(_engine_told, run_it, setting.encoder))
-        deltas[arm], fallen = best.delta, fallen | ({arm} if fell else set())
+        evals = 0 if arm == "eot" else -(-trace["eot"][-1].evals // len(images))
+        run_it = partial(optimise, arm, setting, known, meter, checkpoint=checkpoint, spent=evals)
+        (best, trace[arm]), fallback = task(arm, arm, partial(_with_fallback, run_it, setting.encoder))
+        deltas[arm], fell_back = best.delta, fell_back | ({arm} if fallback else set())
     sanity = None
-    if unit.start == 0 and run.sanity.pictures:  # a cost of its own
+    if unit.start == 0 and run.sanity.pictures:  # its cost is reported apart
         sanity = checkpoint.once("sanity", lambda: check(setting, known, trace["eot"], bench.module))
         meter.read()
 
@@ -169,8 +166,8 @@ def attacked(bench: Bench, unit: Unit) -> Found:
     for bank, views in bench.banks.items():
         scores[bank] = {}
         for arm in arms_of(run):
-            look = partial(bench.judge, shown[arm], chosen, views, _title(arm, bank, number))
-            scores[bank][arm] = task(f"{arm} {bank}", "judging", look)
+            score = partial(bench.judge, shown[arm], chosen, views, _title(arm, bank, number))
+            scores[bank][arm] = task(f"{arm} {bank}", "judging", score)
     worst = {
         arm: task(f"{arm} worst", "judging", partial(_worst, bench, shown[arm], own, scores[SAME][arm]))
         for arm in arms_of(run)
@@ -178,7 +175,7 @@ def attacked(bench: Bench, unit: Unit) -> Found:
     drift = checkpoint.once("drift", lambda: _drift(bench, parts, rows, shown)) if bench.layers else None
     budget = {arm: parts.perturbation.norm(bench.exhibits.pictures(arm, rows) - images).cpu() for arm in arms_of(run)}
     ordered = [line for arm in arms_of(run) for line in trace.get(arm, [])]
-    return Found(
+    return BatchResult(
         tuple(rows),
         scores,
         worst,
@@ -188,7 +185,7 @@ def attacked(bench: Bench, unit: Unit) -> Found:
         costs,
         sanity,
         drift,
-        tuple(sorted(fallen)),
+        tuple(sorted(fell_back)),
     )
 
 
@@ -199,21 +196,21 @@ def _drift(bench: Bench, parts: Parts, rows: Sequence[int], shown: dict[str, Sho
     return layer_drift(parts.encoder, clean, others, some, bench.layers, chunk=bench.chunk, world=bench.world)
 
 
-def _engine_told(attack: Callable[[], tuple[Best, list[Trace]]], encoder: Counted) -> tuple[Any, bool]:
-    """What an attack gives, and whether the engine had to fall back to float32."""
-    found = attack()
-    return found, bool(engine_state(encoder).get("fell_back", False))
+def _with_fallback(attack: Callable[[], tuple[Best, list[Trace]]], encoder: Counted) -> tuple[Any, bool]:
+    """The result of an attack, and whether the engine fell back to float32."""
+    result = attack()
+    return result, bool(engine_state(encoder).get("fell_back", False))
 
 
 def setup(bench: Bench, parts: Parts, rows: Sequence[int], seed: int) -> tuple[Setting, Known]:
-    """How the pictures `rows` are attacked with their `parts` (see `part_of`), and what is known of them."""
+    """The setting in which the pictures `rows` with their `parts` (see `part_of`) are attacked, and their data."""
     run, judge = bench.run, bench.judge
     images = parts.queries.images.to(parts.device)
     own = judge.own[torch.tensor(list(rows), device=judge.own.device)]
     known = Known(images, own, judge.gallery, parts.truth, parts.goal, parts.gallery.label_numbers)
-    exact = bench.exact if bench.world.first else bench.exact.encoder  # every process does it, for the same answer
-    found = aim(run.objective, known, exact, parts.transforms, run.seed)
-    return Setting(run, parts, bench.world, bench.encoder, found, bench.chunk, seed), known
+    exact = bench.exact if bench.world.first else bench.exact.encoder  # every process computes it; count it once
+    goal = aim(run.objective, known, exact, parts.transforms, run.seed)
+    return Setting(run, parts, bench.world, bench.encoder, goal, bench.chunk, seed), known
 
 
 def _title(arm: str, bank: str, number: int) -> str:
@@ -221,18 +218,17 @@ def _title(arm: str, bank: str, number: int) -> str:
 
 
 def refinable(run: Run, parts: Parts) -> int:
-    """The steps of gradient toward the worst view. None with a target: the worst view is then the one least like the
-    target, and a view without anything in it would win. None for an encoder compared by its bits: they have no
-    slope."""
+    """The number of gradient steps toward the worst view. 0 with a target: the worst view would be the one least like
+    the target, which an empty view wins. 0 for an encoder compared by its bits, which have no gradient."""
     plain = parts.goal is None and signature_of(parts.encoder) is None
     return run.evaluate.refine if plain else 0
 
 
 def _worst(bench: Bench, shown: Shown, own: Tensor, scores: Scores) -> Tensor:
-    """Of each picture the cosine (n,) to its clean embedding in the view that resists the attacker most."""
+    """For each picture the cosine (n,) to its clean embedding in the view that resists the attack most."""
     if bench.parts.goal is not None:
         return resisting(scores)
-    found = uphill(
+    worst_views = uphill(
         judged(shown, own, bench.counted, Away()),
         bench.banks[SAME],
         scores.cosine.to(own.device),
@@ -241,4 +237,4 @@ def _worst(bench: Bench, shown: Shown, own: Tensor, scores: Scores) -> Tensor:
         chunk=bench.chunk,
         world=bench.world,
     )
-    return found.losses[:, 0].cpu()
+    return worst_views.losses[:, 0].cpu()

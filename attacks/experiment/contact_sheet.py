@@ -1,4 +1,4 @@
-"""The contact sheet: one picture in every arm, as the camera sees it."""
+"""The contact sheet: views of one picture in every arm."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from attacks.runtime.files import atomic
 from transforms import scene_of
 from transforms.compose import view
 
-#: Views of the contact sheet, the first of the held-out bank.
+#: The contact sheet shows so many views, the first of the held-out bank.
 SHOWN = 6
 
 
 def typical(outcome: Outcome) -> int:
-    """The picture on which the attack's mean cosine is the median: neither the best case nor the worst."""
+    """The index of the picture with the median mean cosine under attack."""
     cosine = outcome.scores[SAME]["eot"].cosine
     return int(cosine.mean(1).argsort()[(len(cosine) - 1) // 2])
 
 
 def contact_sheet(path: str | Path, outcome: Outcome) -> None:
-    """Save the typical picture's views, a row per arm: the file itself, then held-out views with their cosine to the
-    clean embedding, the frame red where the encoder takes the view for another picture."""
+    """Save views of the typical picture, one row per arm: the file itself, then held-out views with their cosine to
+    the clean embedding. The frame is red where the encoder retrieves another picture."""
     picture, bench = typical(outcome), outcome.bench
     parts, bank, exhibits = bench.parts, bench.banks[SAME], bench.exhibits.alone
     u = bank.u[:SHOWN]
@@ -45,8 +45,8 @@ def contact_sheet(path: str | Path, outcome: Outcome) -> None:
         ):
             known = bool(parts.gallery.same(nearest, parts.truth[picture]))
             aimed = parts.goal is not None and bool(parts.gallery.same(nearest, parts.goal[picture]))
-            said = "" if known else "  the target" if aimed else "  not known"
-            _show(axis, seen, f"{cosine:.2f}{said}", "#2f855a" if known else "#c53030")
+            note = "" if known else "  the target" if aimed else "  not known"
+            _show(axis, seen, f"{cosine:.2f}{note}", "#2f855a" if known else "#c53030")
     figure.tight_layout(pad=0.4)
     with atomic(path) as temporary:
         figure.savefig(temporary, format="png", metadata={"Software": None})

@@ -1,4 +1,4 @@
-"""What a run costs: encoder passes, in views, and seconds."""
+"""The cost of a run: encoder passes, counted in views, and seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attacks.runtime.stored import stored
 
 
 class Counted:
-    """An encoder that counts the views it has seen, and those that a gradient is asked of."""
+    """An encoder that counts the views it encodes, and those that require a gradient."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder, self.forward, self.backward = encoder, 0, 0
@@ -30,7 +30,7 @@ class Counted:
 @stored("cost")
 @dataclass(frozen=True)
 class Spent:
-    """Encoder passes, in views, and seconds."""
+    """Encoder passes, counted in views, and seconds."""
 
     forward: int = 0
     backward: int = 0
@@ -41,7 +41,7 @@ class Spent:
 
 
 class Meter:
-    """Counts the passes of some encoders on all processes, and the seconds, from one reading to the next."""
+    """Counts the passes of some encoders on all processes, and the seconds, between readings."""
 
     def __init__(self, encoders: Iterable[Counted], world: World) -> None:
         self.encoders = list({id(each): each for each in encoders}.values())
@@ -49,20 +49,20 @@ class Meter:
         self.last, self.earlier = self._now(), Spent()
 
     def read(self) -> Spent:
-        """What was spent since the last reading; every process must call it."""
-        found = self.peek()
+        """The cost since the last reading. Every process must call this."""
+        cost = self.peek()
         self.last, self.earlier = self._now(), Spent()
-        return found
+        return cost
 
     def peek(self) -> Spent:
-        """The same, and the next reading still tells of it; every process must call it."""
+        """The same without resetting the meter. Every process must call this."""
         forward, backward, seconds = (b - a for a, b in zip(self.last, self._now(), strict=True))
         passes = torch.tensor([forward, backward], dtype=torch.long)
         self.world.sum(passes)
         return self.earlier + Spent(int(passes[0]), int(passes[1]), seconds)
 
     def begin(self, earlier: Spent) -> None:
-        """Read from here on, beside what was spent `earlier`, before the run was stopped."""
+        """Start from now, with the cost `earlier` of the run before it was interrupted."""
         self.last, self.earlier = self._now(), earlier
 
     def _now(self) -> tuple[int, int, float]:

@@ -1,4 +1,4 @@
-"""A run from the directory that it has written: its configuration, checked again, and what it was said to be."""
+"""Read a run directory: its manifest, and its configuration, validated again."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from attacks.runtime.folders import refuse_links
 from attacks.runtime.untrusted import text
 from attacks.schema.validate import Run, validate
 
-#: Encoders that are programs. A run directory may be a stranger's: what is in it names them, it does not start them.
+#: Encoders that run code. A run directory may come from a stranger, so it alone may not start one.
 PROGRAMS = ("torchscript", "plugin")
 
 
 @dataclass(frozen=True, eq=False)
 class Earlier:
-    """A run as its manifest.json tells it: `manifest` whole, and its configuration as a `run`."""
+    """A run on disk: the content of its manifest.json, and the configuration in it as a `Run`."""
 
     folder: Path
     run: Run
@@ -41,68 +41,68 @@ def read_json(path: Path) -> Any:
 def earlier(folder: Path) -> Earlier:
     """Read a run directory. Raises FileNotFoundError or ValueError in one line."""
     path = folder / "manifest.json"
-    said = read_json(path)
-    if not isinstance(said, dict) or not isinstance(said.get("config"), dict):
+    manifest = read_json(path)
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("config"), dict):
         raise ValueError(f"`{path}` has no `config`: was it written by another version?")
+    return Earlier(folder, _validated(manifest["config"], path), manifest)
+
+
+def _validated(config: dict[str, Any], path: Path) -> Run:
+    """The configuration of the manifest at `path`. Raises ValueError in one line."""
     try:
-        config: Any = OmegaConf.create(said["config"])
-        return Earlier(folder, validate(config), said)
+        node: Any = OmegaConf.create(config)
+        return validate(node)
     except (TypeError, ValueError, OmegaConfBaseException) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"`{path}` is not of this version: {reason}") from None
 
 
 def interrupted(folder: Path, program: str | None = None) -> Earlier:
-    """A run that has not come to its end, with the engine's decision as it was made: what is missing is then done as
-    it would have been.
+    """An unfinished run with the engine decision it was started with, so that resuming gives the same results.
 
     Args:
-        program: the file or plug-in that the encoder is; whoever starts this says so, where it is one.
+        program: the file or plug-in of an encoder that runs code, as the user gives it.
 
     Raises:
-        FileNotFoundError, ValueError: no run directory, one that is finished, or an encoder that is a program.
+        FileNotFoundError, ValueError: no run directory, a finished run, or a program that the user did not name.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"`resume` must be the directory of a run; there is none at {str(folder)!r}")
     refuse_links(folder)
-    if not (folder / "manifest.json").exists():  # the last that is written before the first picture
+    if not (folder / "manifest.json").exists():  # written last before the first picture
         raise FileNotFoundError(f"`resume`: nothing was begun in {str(folder)!r} (no manifest.json): start the run")
-    found = earlier(folder)
+    previous = earlier(folder)
+    manifest = previous.manifest
     if (folder / "metrics.json").exists():
         raise ValueError(f"`resume`: the run in {folder} is finished; its report is {folder / 'report.html'}")
-    refuse_program(found.run, program, f"encoder.model={getattr(found.run.encoder, 'model', None)}")
-    said = found.manifest
+    refuse_program(previous.run, program, f"encoder.model={getattr(previous.run.encoder, 'model', None)}")
     try:
-        decision = {**said["engine"]["decision"], "reuse": None, "threads": said["threads"]}
-        config: Any = OmegaConf.create(said["config"] | {"engine": said["config"]["engine"] | decision})
-        str(said["preset"]), [str(word) for word in said["overrides"]]
+        decision = {**manifest["engine"]["decision"], "reuse": None, "threads": manifest["threads"]}
+        config = manifest["config"] | {"engine": manifest["config"]["engine"] | decision}
+        str(manifest["preset"]), [str(word) for word in manifest["overrides"]]
     except (KeyError, TypeError, AttributeError):
         raise ValueError(
             f"`{folder / 'manifest.json'}` holds no engine decision: was it written by another version?"
         ) from None
-    try:
-        return replace(found, run=validate(config))
-    except (TypeError, ValueError, OmegaConfBaseException) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"`{folder / 'manifest.json'}` is not of this version: {reason}") from None
+    return replace(previous, run=_validated(config, folder / "manifest.json"))
 
 
-#: What whoever resumes a run may say beside it, because a directory may not choose it.
+#: The only overrides of a resumed run, because a run directory may not choose them.
 TYPED = ("encoder.model", "tracker.mode", "tracker.uri", "data.cache")
 
 
 def typed(words: Sequence[str]) -> list[str]:
-    """Of a command line what may be said to a run that is resumed."""
+    """The overrides of a command line that a resumed run accepts."""
     return [word for word in words if word.lstrip("+").partition("=")[0] in TYPED]
 
 
-def refuse_words(said: dict[str, Any], words: Sequence[str]) -> None:
-    """A run goes on as it was begun. Raises ValueError for a word that would change its configuration."""
+def refuse_words(manifest: dict[str, Any], words: Sequence[str]) -> None:
+    """Raise ValueError for an override that would change the configuration of a resumed run."""
     for word in words:
         key, _, _ = word.lstrip("+~").partition("=")
         if key in TYPED:
             continue
-        node: Any = said["config"]
+        node: Any = manifest["config"]
         for part in key.split("."):
             node = node.get(part) if isinstance(node, dict) else None
         began = f", which was begun with {key}={node}," if isinstance(node, str | int | float) else ""
@@ -113,7 +113,7 @@ def refuse_words(said: dict[str, Any], words: Sequence[str]) -> None:
 
 
 def refuse_program(run: Run, program: str | None, words: str) -> None:
-    """As a preset may not choose a TorchScript file, neither may a run directory; `words` let it."""
+    """Raise ValueError for an encoder that runs code unless the user names it as `program`, with `words`."""
     if run.encoder.name not in PROGRAMS or run.encoder.model == program:
         return
     raise ValueError(

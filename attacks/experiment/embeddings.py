@@ -1,9 +1,9 @@
-"""The embeddings of a gallery, a few pictures at a time, and where they are kept for the next run.
+"""The embeddings of a gallery, computed in blocks of pictures, and their cache on disk.
 
-A network's last bits depend on the pictures that share a pass, so what is kept is the answer to a whole pass: a file
-for each block of pictures, named after everything that makes it what it is. What is read back has the bits that the
-encoder would give again. The size of a pass is the engine's chunk, up to `BLOCK`: a smaller chunk than before reads
-nothing, so where the engine measures, repeat its decision (`engine.reuse`).
+The last bits of an embedding depend on the other pictures in the same pass. So the cache holds whole passes: one file
+per block of pictures, named by a digest of everything the result depends on. Cached embeddings have the bits that the
+encoder would return. The size of a pass is the engine's chunk, up to `BLOCK`: another chunk finds nothing in the
+cache, so where the engine measures, repeat its decision (`engine.reuse`).
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from attacks.evaluation.classes import Classes
 from attacks.runtime.files import write_bytes
 from attacks.schema.validate import Run
 
-#: The most pictures of a block: few enough for any encoder, and the same whatever chunk the engine has measured.
+#: The most pictures of a block: few enough for any encoder, whatever chunk the engine measured.
 BLOCK = Decision().chunk
-#: Of the files: another number where their content changes its meaning.
+#: Version of the cache files.
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Cache:
-    """A folder of embeddings; the sha256 of all but the pictures that they depend on, and how long they are."""
+    """A folder of embeddings, the sha256 of everything but the pictures that they depend on, and their length."""
 
     folder: Path
     recipe: str
@@ -47,8 +47,8 @@ class Cache:
 
 
 class Embedded(NamedTuple):
-    """The gallery's embeddings (G,D) in the order of its rows, how many pictures went through the encoder for them
-    and how many were read from the cache, and notes on files there that were of no use."""
+    """The gallery's embeddings (G,D) in the order of its rows, how many pictures were encoded and how many were read
+    from the cache, and notes on unusable cache files."""
 
     rows: Tensor
     passed: int
@@ -66,11 +66,11 @@ def embedded(
     *,
     keep: bool = True,
 ) -> Embedded:
-    """The embeddings of a gallery on `device`; at most `chunk` pictures are in memory at a time. Classes have
-    theirs already.
+    """The embeddings of a gallery on `device`; at most `chunk` pictures are in memory at a time. Classes already have
+    embeddings.
 
     Args:
-        keep: whether to write to the cache. Of several processes one does, so what it counts is its own.
+        keep: whether to write to the cache. Only one of several processes does, so that its counts are right.
     """
     if isinstance(gallery, Classes):
         return Embedded(gallery.rows.to(device), 0, 0, ())
@@ -79,15 +79,15 @@ def embedded(
     for shelf in gallery.shelves:
         for rows in _blocks(len(shelf), min(chunk, BLOCK)):
             block = _Block(cache, [shelf.digests[row] for row in rows])
-            found, trouble = block.read()
-            counts[found is None] += len(rows)
-            if found is None:
+            block_rows, trouble = block.read()
+            counts[block_rows is None] += len(rows)
+            if block_rows is None:
                 parts_of = [part for _, part in in_parts(encoder, shelf.read(rows).to(device), len(rows))]
-                found = torch.cat(parts_of)
-                # What had to be halved for lack of memory has not the bits of the whole pass.
-                trouble = (block.write(found) if keep and len(parts_of) == 1 else "") or trouble
+                block_rows = torch.cat(parts_of)
+                # A pass that was split for lack of memory has other bits than a whole one.
+                trouble = (block.write(block_rows) if keep and len(parts_of) == 1 else "") or trouble
             notes += [trouble] if trouble else []
-            parts.append(found.to(device))
+            parts.append(block_rows.to(device))
     return Embedded(torch.cat(parts)[gallery.order.to(device)], counts[True], counts[False], tuple(notes))
 
 
@@ -96,7 +96,7 @@ def _blocks(length: int, size: int) -> Iterator[range]:
 
 
 class _Block:
-    """The file of some pictures' embeddings."""
+    """The cache file of one block."""
 
     def __init__(self, cache: Cache | None, digests: list[str]) -> None:
         self.shape: tuple[int, int] | None = None
@@ -107,29 +107,29 @@ class _Block:
             self.path = cache.folder / f"{self.key}.safetensors"
 
     def read(self) -> tuple[Tensor | None, str]:
-        """The embeddings (n,D), or None and what is wrong with the file, if there is one."""
+        """The embeddings (n,D), or None and the reason why an existing file is unusable."""
         if self.path is None or not self.path.exists():
             return None, ""
         try:
             with safe_open(self.path, framework="pt") as file:
-                said, found = file.metadata() or {}, file.get_tensor("embeddings")
+                header, rows = file.metadata() or {}, file.get_tensor("embeddings")
         except (SafetensorError, OSError, ValueError) as error:
             return None, self._trouble(" ".join(str(error).split()))
-        if said.get("key") != self.key:
+        if header.get("key") != self.key:
             return None, self._trouble("it is of other pictures or another encoder")
-        if tuple(found.shape) != self.shape or not found.is_floating_point():
-            return None, self._trouble(f"it holds {found.dtype} of shape {tuple(found.shape)}, not {self.shape}")
-        if said.get("sha256") != _sha256(found) or found.itemsize < 2 or not bool(found.isfinite().all()):
+        if tuple(rows.shape) != self.shape or not rows.is_floating_point():
+            return None, self._trouble(f"it holds {rows.dtype} of shape {tuple(rows.shape)}, not {self.shape}")
+        if header.get("sha256") != _sha256(rows) or rows.itemsize < 2 or not bool(rows.isfinite().all()):
             return None, self._trouble("its numbers are not those that were written")
-        return found, ""
+        return rows, ""
 
-    def write(self, found: Tensor) -> str:
-        """Keep the embeddings; what is wrong with the folder, if they cannot be kept."""
+    def write(self, rows: Tensor) -> str:
+        """Write the embeddings; returns why they cannot be written, or nothing."""
         if self.path is None:
             return ""
-        plain = found.detach().cpu().contiguous()
+        data = rows.detach().cpu().contiguous()
         try:
-            write_bytes(self.path, save({"embeddings": plain}, {"key": self.key, "sha256": _sha256(plain)}))
+            write_bytes(self.path, save({"embeddings": data}, {"key": self.key, "sha256": _sha256(data)}))
         except (SafetensorError, OSError) as error:
             return f"cached embeddings cannot be kept in {self.path.parent}: {' '.join(str(error).split())}"
         return ""
@@ -145,12 +145,12 @@ def _sha256(tensor: Tensor) -> str:
 
 
 def cache_of(run: Run, encoder: nn.Module, decision: Decision, device: torch.device) -> Cache | None:
-    """The cache that a run asks for, of its encoder run in one way; None if it asks for none.
+    """The configured cache for an encoder and an engine decision; None without `data.cache`.
 
-    Embeddings are kept for everything that makes them what they are. What can be named is: the encoder's
-    configuration, its weights, its modules with their settings (preprocessing, read-out, defences), how it is run,
-    and on what. What cannot (the code of a plugin, a library's next release) shows in its answer to two pictures of
-    noise, of which the digest is one more ingredient; these two passes are not counted.
+    Its recipe digests everything the embeddings depend on: the encoder's configuration, weights and modules with
+    their settings (preprocessing, read-out, defences), the engine decision, and the device. What has no name (the
+    code of a plugin, another release of a library) shows in the embeddings of two pictures of noise, which are part
+    of the digest; these two passes are not counted.
     """
     folder, size = getattr(run.data, "cache", None), run.data.size
     if folder is None:
@@ -158,17 +158,17 @@ def cache_of(run: Run, encoder: nn.Module, decision: Decision, device: torch.dev
     noise = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         answer: Tensor = encoder(noise.to(device))
-    said = {
+    ingredients = {
         "node": asdict(run.encoder),
         "weights": fingerprint(encoder),
-        "modules": [f"{name} {_words(module)}" for name, module in encoder.named_modules()],
+        "modules": [f"{name} {_settings(module)}" for name, module in encoder.named_modules()],
         "run": {key: value for key, value in decision.to_dict().items() if key != "chunk"},
         "answer": [str(answer.dtype), list(answer.shape), _sha256(answer.cpu())],
         "size": size,
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
     }
-    recipe = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+    recipe = hashlib.sha256(json.dumps(ingredients, sort_keys=True, default=str).encode()).hexdigest()
     return Cache(Path(folder), recipe, answer.shape[1])
 
 
@@ -176,8 +176,8 @@ def _processor() -> str:
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()} threads"
 
 
-def _words(module: nn.Module) -> str:
-    """A module's class, and those of its settings that are plain values or records of them."""
+def _settings(module: nn.Module) -> str:
+    """A module's class and its settings that are plain values or dataclasses."""
     kind = type(module)
     plain = {
         name: repr(value)

@@ -1,8 +1,8 @@
-"""The main job: attack pictures, write them to files, and judge the files on views that no attack has seen.
+"""The main experiment: attack pictures, write them to files, and score the files on held-out views.
 
-The arms are judged alike: `clean`, `noise` (same budget, no optimisation), `no_eot` (the same optimiser and as many
-encoder passes, but only the picture itself is looked at), `one_view` (as many passes, one random view a step; only
-where it is asked for) and `eot`. Pictures are taken in units; what each unit gave is kept in a file.
+All arms are scored alike: `clean`, `noise` (same budget, no optimisation), `no_eot` (same optimiser and number of
+encoder passes, but without views), `one_view` (as many passes, one random view per step; optional) and `eot`.
+Pictures are attacked in units, and the result of each unit is stored in a checkpoint file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from attacks.evaluation.sanity.check import Sanity, skipped
 from attacks.evaluation.scores import Scores, embed, signature_of
 from attacks.experiment.arms import csv
 from attacks.experiment.artifacts import Exhibits, placement, sheet
-from attacks.experiment.batch import SAME, WIDE, Bench, Found, arms_of, part_of, refinable
+from attacks.experiment.batch import SAME, WIDE, BatchResult, Bench, arms_of, part_of, refinable
 from attacks.experiment.cost import Counted, Spent
 from attacks.experiment.embeddings import cache_of, embedded
 from attacks.experiment.parts import Parts
@@ -43,39 +43,39 @@ from transforms import Compose, widened
 
 #: The most pictures that `adversarial.png` shows.
 SHOWN = 64
-#: Of a run without sanity checks that was to have some.
+#: Why a run has no sanity checks although they were configured.
 UNCHECKED = "they are made with the first picture, and that has failed"
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What an experiment found: by bank and arm the scores of all pictures, of each the cosine in its worst view, the
-    largest norm of what was changed, the way there, the costs by arm, and of the first batch the sanity checks."""
+    """The result of an experiment: the scores by bank and arm, and by arm the cosine in the worst view, the norm of
+    the change, and the cost; the trace, and the sanity checks of the first batch."""
 
     bench: Bench
     scores: dict[str, dict[str, Scores]]
-    worst: dict[str, Tensor]  # of each picture the cosine (N,) of its worst view for the attacker
+    worst: dict[str, Tensor]  # for each picture the cosine (N,) in its worst view
     budget: dict[str, Tensor]
     trace: list[Trace]
     costs: dict[str, Spent]
-    cached: int  # pictures of the gallery that needed no pass
-    refined: int  # steps of gradient that lead to the worst views, from the worst of the bank
+    cached: int  # gallery pictures whose embeddings came from the cache
+    refined: int  # gradient steps from the worst views of the bank
     sanity: Sanity | None
-    drift: Drift | None  # of the layers that the run asks for
-    failed: tuple[Failure, ...] = ()  # pictures that are in no table
-    fallen: tuple[str, ...] = ()  # arms that went on in float32, the engine's precision being not enough
+    drift: Drift | None  # of the configured layers
+    failed: tuple[Failure, ...] = ()  # pictures left out of all tables
+    fell_back: tuple[str, ...] = ()  # arms that continued in float32
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """In the order of the tables."""
+        """The arms in the order of the tables."""
         return tuple(self.scores[SAME])
 
     @property
     def cost(self) -> Spent:
-        """Of the whole run, without what the sanity checks and the look into the layers cost.
+        """The cost of the whole run without sanity checks and layer drift.
 
-        Not counted is what looks at the encoder before the run: the engine's measurement (which may fill the cache),
-        and the one look at each picture that has a class to be told."""
+        Passes before the run do not count: the engine's measurement (which may fill the cache), and the pass that
+        guesses the class of each picture without a label."""
         return sum(self.costs.values(), Spent())
 
 
@@ -91,31 +91,31 @@ def experiment(
     follow: Callable[[Trace], None] | None = None,
 ) -> Outcome:
     """Run all arms; write `pictures/`, `adversarial.png`, `perturbation.safetensors` and `steps.csv` to `out` (the
-    first process of `world` does). What is in the checkpoint already is taken up.
+    first process of `world` does). Results in the checkpoint are reused.
 
     Args:
-        module: the encoder as the objective wants it (see `attacks.experiment.build.objective.watched`).
-        ledger: of the first process of `world`, which says which pictures are this world's.
-        follow: is told of each step.
+        module: the encoder, reading the objective's layers (see `attacks.experiment.build.objective.watched`).
+        ledger: of the first process of `world`; it assigns pictures to this world.
+        follow: called after each step.
 
     Raises:
         Elsewhere: the pictures are done, and another process makes the tables.
     """
     bench, spent, cached = _bench(run, parts, module, decision, world, out)
     bench = replace(bench, follow=follow, checkpoint=checkpoint)
-    spent, cached = checkpoint.once("gallery", lambda: (spent, cached))  # as the first process had it
-    founds, failed = work(bench, ledger)
-    bench = _narrowed(bench, [row for found in founds for row in found.rows])
-    outcome = replace(_gathered(bench, founds, spent, cached), failed=tuple(failed))
+    spent, cached = checkpoint.once("gallery", lambda: (spent, cached))  # as the first attempt measured it
+    results, failed = work(bench, ledger)
+    bench = _narrowed(bench, [row for result in results for row in result.rows])
+    outcome = replace(_gathered(bench, results, spent, cached), failed=tuple(failed))
     if world.first:
-        _write(out, outcome, founds)
+        _write(out, outcome, results)
     return outcome
 
 
 def _bench(
     run: Run, parts: Parts, module: nn.Module, decision: Decision, world: World, out: Path
 ) -> tuple[Bench, Spent, int]:
-    """What all batches share, what it cost, and how many pictures of the gallery needed no pass."""
+    """What all batches share, its cost, and how many gallery embeddings came from the cache."""
     began = time.perf_counter()
     full = replace(decision, precision="float32")
     encoder = Counted(prepare(module, decision))
@@ -134,9 +134,9 @@ def _bench(
             print(f"note: {note}", file=sys.stderr)
     own = gallery[parts.truth]
     if isinstance(parts.gallery, Classes):  # its rows are texts
-        found = embed(images, judge.encoder, parts.device, decision.chunk)
-        assert isinstance(found, Tensor)
-        own, passed = found, passed + len(images)
+        embeddings = embed(images, judge.encoder, parts.device, decision.chunk)
+        assert isinstance(embeddings, Tensor)
+        own, passed = embeddings, passed + len(images)
     signature = signature_of(parts.encoder)
     judges = Judge(
         judge,
@@ -158,7 +158,7 @@ def _bench(
 
 
 def _banks(run: Run, transforms: Compose, like: Tensor) -> dict[str, Bank]:
-    """Views of the attack's own distribution, and of a wider one, if that is asked for: of streams of their own."""
+    """Held-out views of the attack's own distribution, and of a wider one if configured."""
     views = run.evaluate.views
     banks = {SAME: bank(transforms, views, seed=run.seed, purpose="evaluate")}
     if run.evaluate.wide > 1 and transforms.dims:
@@ -168,7 +168,7 @@ def _banks(run: Run, transforms: Compose, like: Tensor) -> dict[str, Bank]:
 
 
 def _narrowed(bench: Bench, rows: list[int]) -> Bench:
-    """The bench of the pictures `rows`: those that have failed have no place in a table."""
+    """The bench of the pictures `rows`, without those that failed."""
     if len(rows) == len(bench.parts.queries):
         return bench
     parts, chosen = part_of(bench.parts, rows), torch.tensor(rows)
@@ -180,47 +180,50 @@ def _narrowed(bench: Bench, rows: list[int]) -> Bench:
     return replace(bench, parts=parts, judge=judge, exhibits=exhibits)
 
 
-def _gathered(bench: Bench, founds: list[Found], spent: Spent, cached: int) -> Outcome:
-    """All batches as one."""
-    first, arms = founds[0], arms_of(bench.run)
-    sanity = next((found.sanity for found in founds if found.sanity is not None), None)
+def _gathered(bench: Bench, results: list[BatchResult], spent: Spent, cached: int) -> Outcome:
+    """The results of all batches as one."""
+    first, arms = results[0], arms_of(bench.run)
+    sanity = next((result.sanity for result in results if result.sanity is not None), None)
     if sanity is None and bench.run.sanity.pictures:
         sanity = Sanity((skipped("all", UNCHECKED),), {"forward": 0, "backward": 0, "seconds": 0.0})
     costs = {"gallery": spent}
-    for found in founds:
-        for name, cost in found.costs.items():
+    for result in results:
+        for name, cost in result.costs.items():
             costs[name] = costs.get(name, Spent()) + cost
     drift = None
     if first.drift is not None:
-        each = [found.drift for found in founds if found.drift is not None]
+        each = [result.drift for result in results if result.drift is not None]
         cosine = {arm: torch.cat([d.cosine[arm] for d in each], dim=1) for arm in first.drift.cosine}
         drift = Drift(first.drift.layers, cosine, sum(d.forward for d in each), sum(d.seconds for d in each))
     return Outcome(
         bench,
-        {name: {arm: joined([found.scores[name][arm] for found in founds]) for arm in arms} for name in bench.banks},
-        {arm: torch.cat([found.worst[arm] for found in founds]) for arm in arms},
-        {arm: torch.cat([found.budget[arm] for found in founds]) for arm in arms},
-        [line for found in founds for line in found.trace],
+        {
+            name: {arm: joined([result.scores[name][arm] for result in results]) for arm in arms}
+            for name in bench.banks
+        },
+        {arm: torch.cat([result.worst[arm] for result in results]) for arm in arms},
+        {arm: torch.cat([result.budget[arm] for result in results]) for arm in arms},
+        [line for result in results for line in result.trace],
         costs,
         cached,
         refinable(bench.run, bench.parts),
         sanity,
         drift,
-        fallen=tuple(sorted({arm for found in founds for arm in found.fallen})),
+        fell_back=tuple(sorted({arm for result in results for arm in result.fell_back})),
     )
 
 
-def _write(out: Path, outcome: Outcome, founds: list[Found]) -> None:
+def _write(out: Path, outcome: Outcome, results: list[BatchResult]) -> None:
     bench, parts = outcome.bench, outcome.bench.parts
     rows = range(min(SHOWN, len(parts.queries)))
     save_image(out / "adversarial.png", sheet(bench.exhibits.alone.pictures("eot", rows).cpu()))
     shared = parts.perturbation.shared
     saved = {
-        arm: founds[0].saved[arm] if shared else torch.cat([found.saved[arm] for found in founds])
-        for arm in founds[0].saved
+        arm: results[0].saved[arm] if shared else torch.cat([result.saved[arm] for result in results])
+        for arm in results[0].saved
     }
     write_bytes(out / "perturbation.safetensors", save(saved))
-    if isinstance(bench.run.perturbation, PatchConfig):  # it has a width in millimetres
+    if isinstance(bench.run.perturbation, PatchConfig):
         goal = None if parts.goal is None else parts.gallery.names[int(parts.goal[0])]
         images, names = parts.queries.images, list(bench.exhibits.names)
         placed = placement(parts.perturbation, names, images, bench.run.perturbation, goal)

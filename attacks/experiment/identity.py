@@ -1,4 +1,4 @@
-"""All that a run's numbers depend on, by name, so that nobody goes on with another run by mistake."""
+"""Everything that the numbers of a run depend on, by name, so that a resumed run is the same run."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from attacks.runtime.distributed import World
 from attacks.runtime.files import sha256
 from attacks.schema.validate import Run
 
-#: Keys of a configuration, and all below them, that change no number; the engine's decision is said apart.
+#: Prefixes of configuration keys that change no number; the engine's decision is added apart.
 NO_MATTER = ("engine.", "show.", "tracker.", "checkpoint.", "data.cache.")
-#: The most differences that a message names.
+#: A message names at most so many differences.
 SHOWN = 5
 
 Identity = dict[str, str]
 
-#: Where our packages lie.
+#: The folder of the packages attacks and transforms.
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def identity(run: Run, parts: Parts, decision: Decision, world: World, versions: Mapping[str, str]) -> Identity:
     """What the numbers depend on: the configuration and the files that it names, the code, libraries, the encoder's
-    weights, the engine's decision, pictures and gallery, and how the work is shared. Words and digests by name."""
+    weights, the engine's decision, pictures and gallery, and the number of processes. Values and digests by name."""
     pixels = (parts.queries.images * 255).round().to(torch.uint8).contiguous()
     right = [
         None if rows is None else rows.tolist() for rows in (parts.truth, parts.goal, parts.gallery.label_numbers)
@@ -56,26 +56,28 @@ def identity(run: Run, parts: Parts, decision: Decision, world: World, versions:
     }
 
 
-def key_of(said: Identity) -> str:
-    """One digest of all of it."""
-    return _digest(said)
+def key_of(run_identity: Identity) -> str:
+    """One digest of a whole identity."""
+    return _digest(run_identity)
 
 
-def refuse_other(before: Mapping[str, Any], now: Identity, folder: Path) -> None:
-    """Raise ValueError, in one line with the differences, where a run in `folder` was begun as another."""
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+def refuse_other(previous: Mapping[str, Any], current: Identity, folder: Path) -> None:
+    """Raise ValueError, in one line with the differences, unless the run in `folder` is the same run."""
+    names = [name for name in {**previous, **current} if previous.get(name) != current.get(name)]
     if names:
-        said = [f"{name} was {_short(before.get(name))} and is {_short(now.get(name))}" for name in names[:SHOWN]]
+        differences = [
+            f"{name} was {_short(previous.get(name))} and is {_short(current.get(name))}" for name in names[:SHOWN]
+        ]
         more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         raise ValueError(
-            f"`resume`: the run in {folder} was another run: {'; '.join(said)}{more}. Its numbers would not fit "
-            "together: go on as it was begun, or start a new run"
+            f"`resume`: the run in {folder} was another run: {'; '.join(differences)}{more}. Its numbers would not "
+            "fit together: go on as it was begun, or start a new run"
         )
 
 
 @lru_cache
 def sources(root: Path = ROOT) -> str:
-    """The digest of our code, as it lies in `root`. A version number would not tell of an edit."""
+    """The digest of the source code below `root`. A version number would not show an edit."""
     files = sorted(path for folder in ("attacks", "transforms") for path in (root / folder).rglob("*.py"))
     return _digest([(str(path.relative_to(root)), sha256(path)) for path in files])
 
@@ -85,7 +87,7 @@ def _digest(value: Any) -> str:
 
 
 def _leaves(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a configuration by their names, as the command line has them."""
+    """The values of a configuration by their keys on the command line."""
     if isinstance(node, dict):
         for key, value in node.items():
             yield from _leaves(value, f"{name}.{key}" if name else str(key))
@@ -96,12 +98,12 @@ def _leaves(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def _is_file(value: Any) -> bool:
     try:
         return isinstance(value, str) and Path(value).is_file()
-    except (OSError, ValueError):  # no path at all
+    except (OSError, ValueError):  # not a path
         return False
 
 
 def _short(value: Any) -> str:
-    """Digests by their first letters, as far as these tell them apart."""
+    """A value for a message; digests by their first 12 digits."""
     text = "absent" if value is None else str(value)
     hexadecimal = len(text) == 64 and all(letter in "0123456789abcdef" for letter in text)
     return text[:12] if hexadecimal else text if len(text) <= 80 else f"{text[:77]}..."

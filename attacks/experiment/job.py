@@ -1,4 +1,4 @@
-"""One run from a checked configuration to its directory, without Hydra."""
+"""One run, from a validated configuration to its directory, without Hydra."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from attacks.runtime.tracking import Trackers, log_end, log_step, refuse_unasked
 from attacks.schema.encoder import EncoderConfig
 from attacks.schema.validate import Run
 
-#: In a run directory: what is done so far, and what the run is.
+#: In a run directory: the folder of partial results, and the identity of the run.
 CHECKPOINT, IDENTITY = "checkpoint", "identity.json"
 
 
@@ -53,14 +53,14 @@ def job(
     Of several processes (torchrun) every one calls this; the first one writes and prints.
 
     Args:
-        module: an encoder that takes the place of the configuration's: (N,3,H,W) in [0,1] -> (N,D).
-        resumed: whether `out` holds what this very run has done so far, which is then taken up.
+        module: replaces the configured encoder: (N,3,H,W) in [0,1] -> (N,D).
+        resumed: whether `out` holds partial results of this run to continue from.
 
     Returns the content of metrics.json, or nothing where another process makes the tables. Raises
-    ValueError, OSError or FloatingPointError for what a person can mend.
+    ValueError, OSError or FloatingPointError for what a user can fix.
     """
     if run.engine.threads is not None:
-        if not 1 <= run.engine.threads <= 1024:  # of more than a system allows, the library ends the process
+        if not 1 <= run.engine.threads <= 1024:  # above the system's limit the library ends the process
             raise ValueError(f"`engine.threads` must be at least 1, and at most 1024; got {run.engine.threads}")
         torch.set_num_threads(run.engine.threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -71,14 +71,16 @@ def job(
     check(run, parts)
     world = join()
     choice = decide(run, parts, world)
-    said = manifest(run, parts, preset, overrides, choice, world)
-    now = identity(run, parts, choice.decision, world, said["versions"])
+    record = manifest(run, parts, preset, overrides, choice, world)
+    run_identity = identity(run, parts, choice.decision, world, record["versions"])
     if world.first:
-        _begin(out, said, now, (*parts.queries.notes, *describe(choice)), resumed)
+        _begin(out, record, run_identity, (*parts.queries.notes, *describe(choice)), resumed)
         _prepare_to_draw()
-    folder = Path(world.agree(str(out.resolve()))) / CHECKPOINT  # of several processes one has a directory
-    checkpoint = Checkpoint(folder, key_of(now), run.checkpoint.seconds, run.checkpoint.steps, world, parts.device)
-    with ledger_of(parts, run.evaluate.batch, out, world) as ledger, _told(run, out, said, world) as told:
+    folder = Path(world.agree(str(out.resolve()))) / CHECKPOINT  # only the first process has a directory
+    checkpoint = Checkpoint(
+        folder, key_of(run_identity), run.checkpoint.seconds, run.checkpoint.steps, world, parts.device
+    )
+    with ledger_of(parts, run.evaluate.batch, out, world) as ledger, _trackers(run, out, record, world) as trackers:
         try:
             with watched(parts.encoder, run.objective) as encoder, memory_told():
                 outcome = experiment(
@@ -90,11 +92,11 @@ def job(
                     out,
                     ledger,
                     checkpoint,
-                    lambda line: log_step(told, line, line.batch),
+                    lambda line: log_step(trackers, line, line.batch),
                 )
-                looks = sections(outcome)
+                extras = sections(outcome)
         except (Elsewhere, OSError) as error:
-            ended = (folder.parent / "metrics.json").exists()  # the checkpoint has gone; what we made anew goes too
+            ended = (folder.parent / "metrics.json").exists()  # our new checkpoint folder goes too
             if isinstance(error, OSError) and not ended:
                 raise
             if world.first:
@@ -102,25 +104,24 @@ def job(
                     shutil.rmtree(folder, ignore_errors=True)
                 print(f"note: all pictures of {out} are done, and another process writes the tables", file=sys.stderr)
             return {}
-        except NotFinite as error:  # of no picture alone: of several processes, of a delta for all, of a section
+        except NotFinite as error:  # not of one picture: several processes, a shared delta, a section
             if world.first and error.path is None:
                 fault.write(out, error)
             raise
-        world.meet()  # what the others still read goes now
-        content, rows = metrics(run, outcome.bench.parts, outcome, looks, preset)
+        world.meet()  # the checkpoint is deleted next, and the others may still read it
+        content, rows = metrics(run, outcome.bench.parts, outcome, extras, preset)
         if world.first:
-            _write(out, content, rows, said, outcome, looks)
-            log_end(told, content, out)
+            _write(out, content, rows, record, outcome, extras)
+            log_end(trackers, content, out)
     if world.first:
         _print(out, content, outcome)
     return content
 
 
-def _begin(out: Path, said: dict[str, Any], now: Identity, notes: Iterable[str], resumed: bool) -> None:
-    """What a run directory holds before anything is attacked; of one that is there already, whether it is the same
-    run. Raises ValueError where it is another."""
+def _begin(out: Path, record: dict[str, Any], run_identity: Identity, notes: Iterable[str], resumed: bool) -> None:
+    """Prepare a run directory before anything is attacked. Raises ValueError if a resumed run is another run."""
     if resumed:
-        refuse_other(read_json(out / IDENTITY), now, out)
+        refuse_other(read_json(out / IDENTITY), run_identity, out)
         (out / CHECKPOINT).mkdir(exist_ok=True)
         for folder in (out, *(path for path in out.rglob("*") if path.is_dir())):
             clean(folder)
@@ -129,26 +130,26 @@ def _begin(out: Path, said: dict[str, Any], now: Identity, notes: Iterable[str],
         print(f"note: {note}", file=sys.stderr)
     refuse_links(out)
     out.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(out / CHECKPOINT, ignore_errors=True)  # of another run into the same directory
+    shutil.rmtree(out / CHECKPOINT, ignore_errors=True)  # of an earlier run in this directory
     old = ("metrics.json", "events.jsonl", LEDGER, f"{LEDGER}-journal", "manifest.json")
     for path in (*(out / name for name in old), *out.glob("fault*.safetensors")):
         path.unlink(missing_ok=True)
     (out / CHECKPOINT).mkdir()
-    write_json(out / IDENTITY, now)
-    write_json(out / "manifest.json", said)  # the last: where it is, the run can be taken up
+    write_json(out / IDENTITY, run_identity)
+    write_json(out / "manifest.json", record)  # written last: a directory with it can be resumed
 
 
 def _prepare_to_draw() -> None:
-    """Load what draws. Not before a run has begun: matplotlib writes a cache into the home, and what is refused
-    writes nothing. Not at its end either, when hours later the sources may be others."""
+    """Import the modules that draw. Not earlier: matplotlib writes a cache into the home, and a refused run writes
+    nothing. Not at the end of the run: hours later the sources may have changed."""
     import attacks.experiment.contact_sheet
     import attacks.report.explanations
     import attacks.report.page  # noqa: F401
 
 
 @contextmanager
-def _told(run: Run, out: Path, said: dict[str, Any], world: World) -> Iterator[Trackers]:
-    """The trackers of a run. Of several workers of one directory the first has them, until it ends."""
+def _trackers(run: Run, out: Path, record: dict[str, Any], world: World) -> Iterator[Trackers]:
+    """The trackers of a run; of several workers in one directory only the first has them."""
     if not world.first:
         yield Trackers()
         return
@@ -156,12 +157,12 @@ def _told(run: Run, out: Path, said: dict[str, Any], world: World) -> Iterator[T
         if not _locked(lock):
             yield Trackers()
             return
-        with tracker(run.tracker, out, out.name, said["config"]) as told:
-            yield told
+        with tracker(run.tracker, out, out.name, record["config"]) as trackers:
+            yield trackers
 
 
 def _locked(file: IO[str]) -> bool:
-    """Whether the file is now ours; where the system knows no locks, it is."""
+    """Lock the file; True also where the system has no locks."""
     try:
         import fcntl
     except ImportError:
@@ -175,64 +176,63 @@ def _locked(file: IO[str]) -> bool:
     return True
 
 
-def resume(folder: Path, words: Sequence[str] = ()) -> dict[str, Any]:
-    """Go on with an interrupted run, or help one that is at work: what is done is taken up, and the rest is done as
-    it would have been.
+def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Continue an interrupted run, or join one that is running. The result is that of an uninterrupted run.
 
     Args:
-        words: what whoever starts this says beside it, which a directory may not choose: `encoder.model=FILE` of a
-            program, where a tracker sends the run, or `data.cache=FOLDER`.
+        overrides: values that a directory may not choose: `encoder.model=FILE` of an encoder that runs code, where a
+            tracker sends the run, or `data.cache=FOLDER`.
     """
-    if (folder / "metrics.json").exists():  # a run that was killed as the last thing it did
+    if (folder / "metrics.json").exists():  # the run was killed while it removed its checkpoint
         shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
-    said_too = dict(word.split("=", 1) for word in words if "=" in word)
-    before = interrupted(folder, said_too.get("encoder.model"))
-    refuse_words(before.manifest, words)
-    refuse_unasked(before.run.tracker, words)
-    if getattr(before.run.data, "cache", None) is not None:  # a directory does not choose where something is written
-        before.run.data.cache = said_too.get("data.cache")
-    said = before.manifest
-    return job(before.run, folder, said["preset"], said["overrides"], resumed=True)
+    values = dict(word.split("=", 1) for word in overrides if "=" in word)
+    previous = interrupted(folder, values.get("encoder.model"))
+    refuse_words(previous.manifest, overrides)
+    refuse_unasked(previous.run.tracker, overrides)
+    if getattr(previous.run.data, "cache", None) is not None:  # a directory may not choose where to write
+        previous.run.data.cache = values.get("data.cache")
+    record = previous.manifest
+    return job(previous.run, folder, record["preset"], record["overrides"], resumed=True)
 
 
 def index(sweep: Path) -> None:
-    """Write `index.html` and `index.csv` of all runs of a sweep, as far as they have come."""
+    """Write `index.html` and `index.csv` of all runs of a sweep so far."""
     folders = [path.parent for path in sweep.glob("*/manifest.json")]
     folders.sort(key=lambda path: (len(path.name), path.name))  # 2 before 10
     if folders:
-        found = collect(folders)
-        write_index(sweep / "index.html", found.rows, found.skipped)
+        runs = collect(folders)
+        write_index(sweep / "index.html", runs.rows, runs.skipped)
         print(f"sweep: {sweep / 'index.html'}")
 
 
 def show(run: Run) -> None:
-    """Print the encoder and all its layers, as they answer to the first picture that the run would attack."""
+    """Print the encoder and all its layers for the first picture of the run."""
     where = device(run.engine.device)
     image = data(run.data)[0].images[:1].to(where)
-    said = layer_listing(subject(run.encoder, where, run.defence), image)
+    listing = layer_listing(subject(run.encoder, where, run.defence), image)
     if join().first:
-        print(said)
+        print(listing)
 
 
 def _write(
     out: Path,
     content: dict[str, Any],
     rows: list[dict[str, object]],
-    said: dict[str, Any],
+    record: dict[str, Any],
     outcome: Outcome,
-    looks: Sections,
+    extras: Sections,
 ) -> None:
     from attacks.experiment.contact_sheet import contact_sheet, typical
     from attacks.report.page import write_report
 
     write_rows(out / "per_image.csv", rows)
-    for name, lines in looks.rows().items():
-        write_rows(out / f"{name}.csv", lines)
+    for name, table_rows in extras.rows().items():
+        write_rows(out / f"{name}.csv", table_rows)
     contact_sheet(out / "views.png", outcome)
-    looks.draw(out)
+    extras.draw(out)
     first = [line for line in outcome.trace if line.batch == 0]
-    write_report(out, content, said, warnings(content), first, typical(outcome))
-    write_json(out / "metrics.json", content)  # the last file: where it is, the run has come to its end
+    write_report(out, content, record, warnings(content), first, typical(outcome))
+    write_json(out / "metrics.json", content)  # written last: a directory with it is finished
     shutil.rmtree(out / CHECKPOINT, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""What a patch run is about, for its readers: how large the patch is, where it lies, and what prints it."""
+"""The facts of a patch run for its report: the size of the patch, its placement, and its printer."""
 
 from __future__ import annotations
 
@@ -13,21 +13,17 @@ from attacks.schema.patch import PatchConfig, PrinterConfig
 from transforms import Compose, OnLayers, Placement
 from transforms.scene import Scene
 
-#: Where a place in every view anew is looked at: its smallest, middle and largest.
+#: Coordinates at which the size of a random placement is evaluated: smallest, middle and largest.
 SIZES = (0.0, 0.5, 1.0)
 
 
 def facts(
-    node: PatchConfig,
-    printer: PrinterConfig,
-    perturbation: Perturbation,
-    size: tuple[int, int],
-    target: str | None,
+    node: PatchConfig, printer: PrinterConfig, perturbation: Perturbation, size: tuple[int, int], target: str | None
 ) -> dict[str, Any]:
     """The block `threat.patch` of metrics.json, for pictures of `size` (height, width).
 
-    `area` is the share of a picture that the patch covers: its mean over the pictures (where it lies anywhere: at the
-    middle of its sizes), the least and the most. `sheet_area` is that of the card with it.
+    #: Coordinates at which the area of a random placement is evaluated: smallest, middle and largest.
+        most over the pictures. `sheet_area` includes the card.
     """
     place = anywhere(node)
     return {
@@ -54,7 +50,7 @@ def facts(
 
 
 def _area(footprint: Scene | None, place: Placement | None) -> dict[str, float] | None:
-    """The share of each picture that a white `footprint` hides; of a `place`, at its smallest, middle and largest."""
+    """The share of each picture under a white `footprint`; for a `place` at its smallest, middle and largest."""
     if footprint is None:
         return None
     views, u = Compose(), torch.zeros(len(footprint.layers[0].pixels), 0)
@@ -67,6 +63,6 @@ def _area(footprint: Scene | None, place: Placement | None) -> dict[str, float] 
 
 
 def _ranges(place: Placement) -> dict[str, list[float]]:
-    """Those that were left out too."""
+    """The ranges of all keys, also of those left at their defaults."""
     ends = place.values(torch.tensor([[0.0] * 4, [1.0] * 4], dtype=torch.float64))
     return dict(zip(PLACE, ends.T.tolist(), strict=True))

@@ -1,7 +1,7 @@
-"""A view of a run, seen again from the run's directory.
+"""Replay a view of a run from the run's directory.
 
-A view that was not finite is in a file (see `attacks.eot.faults`). Any other one is computed again: a view is a
-function of seed and step. The perturbation of that step is in no file, so it is shown with the final one.
+A view that was not finite is in a file (see `attacks.eot.faults`). Any other view is recomputed, because it is a
+function of seed and step. The perturbation of that step is not stored, so the final one is shown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from transforms import stream
 
 
 def rebuildable(folder: Path, program: str | None) -> Earlier:
-    """A run whose encoder its directory can name. Raises as `of_run`."""
+    """A run directory whose encoder can be rebuilt. Raises as `of_run`."""
     previous = earlier(folder)
     node = previous.run.encoder
     if node.name == MODULE:
@@ -45,17 +45,17 @@ def rebuildable(folder: Path, program: str | None) -> Earlier:
     return previous
 
 
-def as_run(module: nn.Module, before: Earlier) -> Encoder:
-    """The encoder as the engine ran it, but in float32 and not compiled."""
+def as_run(module: nn.Module, previous: Earlier) -> Encoder:
+    """The encoder as the engine ran it, but in float32 and without compilation."""
     try:
-        decision = Decision.from_dict(before.manifest["engine"]["decision"])
+        decision = Decision.from_dict(previous.manifest["engine"]["decision"])
     except (KeyError, TypeError, ValueError):
         decision = Decision()
     return prepare(module, replace(decision, precision="float32", compile=False))
 
 
 class Named(NamedTuple):
-    """A view of a run by numbers that count from 0: the step, the view in it, and the picture among the run's."""
+    """The numbers of a view, from 0: the step, the view within the step, and the picture of the run."""
 
     step: int
     view: int
@@ -63,7 +63,7 @@ class Named(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """A view that can be looked at again: what it is, its physical values, a line for each stage, and the view."""
+    """A replayed view: its title, physical values, a line for each stage, and the image."""
 
     title: str
     values: dict[str, float]
@@ -73,7 +73,7 @@ class Replay(NamedTuple):
 
 
 def of_fault(path: Path) -> Replay:
-    """The view that a run stopped at, as it was found. Raises FileNotFoundError or ValueError in one line."""
+    """The stored view that stopped a run. Raises FileNotFoundError or ValueError in one line."""
     fault = read(path)
     step = "" if fault.step is None else f", step {fault.step}"
     title = f"{fault.doing}{step}, view {fault.view} of image {fault.picture} of its batch"
@@ -81,11 +81,11 @@ def of_fault(path: Path) -> Replay:
 
 
 def of_run(folder: Path, named: Named, where: str = "auto", program: str | None = None) -> Replay:
-    """A view that the attack of a finished run has seen.
+    """Recompute a view of the attack of a finished run.
 
     Args:
         where: the device.
-        program: the encoder, where it is a program; whoever starts this names it.
+        program: the file or plug-in of an encoder that runs code, as the user gives it.
 
     Raises:
         FileNotFoundError, ValueError: in one line.
@@ -95,7 +95,7 @@ def of_run(folder: Path, named: Named, where: str = "auto", program: str | None 
     _refuse(run, named)
     run.engine.device = where
     if getattr(run.data, "cache", None) is not None:
-        run.data.cache = None  # a folder to write to
+        run.data.cache = None  # a replay writes nothing there
     parts = build(run)
     if not 0 <= named.picture < len(parts.queries):
         raise ValueError(f"`--picture` must be one of 0 to {len(parts.queries) - 1}; got {named.picture}")
@@ -153,7 +153,7 @@ def _points(folder: Path, run: Run, parts: Parts, named: Named) -> Tensor:
 
 
 def _blocks(folder: Path, run: Run, step: int, number: int) -> tuple[int, int]:
-    """How many blocks of views were drawn before a step, and how many in it."""
+    """The number of blocks of views drawn before a step, and within it."""
     if getattr(run.attack, "cosine", None) is None:
         return step, 1
     lines = [line.split(",") for line in (folder / "steps.csv").read_text(encoding="utf-8").splitlines()]
@@ -165,23 +165,23 @@ def _blocks(folder: Path, run: Run, step: int, number: int) -> tuple[int, int]:
 
 
 def _saved(folder: Path, parts: Parts, picture: int) -> Tensor:
-    """The perturbation (1,...) of a picture, as the run has written it."""
+    """The saved perturbation (1,...) of a picture."""
     path = folder / "perturbation.safetensors"
     try:
-        found = load_file(path)["eot"]
+        deltas = load_file(path)["eot"]
     except (SafetensorError, OSError, KeyError) as error:
         raise ValueError(f"`{path}` cannot be read ({error}): is the run finished?") from None
-    if len(found) == 1:
-        return found
-    if len(found) != len(parts.queries):
+    if len(deltas) == 1:
+        return deltas
+    if len(deltas) != len(parts.queries):
         raise ValueError(
-            f"`{path}` holds {len(found)} perturbations for {len(parts.queries)} pictures: some have failed"
+            f"`{path}` holds {len(deltas)} perturbations for {len(parts.queries)} pictures: some have failed"
         )
-    return found[picture, None]
+    return deltas[picture, None]
 
 
 def _known(run: Run, mine: Parts, images: Tensor) -> Known:
-    """What is known of one picture; the gallery is embedded where the objective asks for it."""
+    """The data of one picture; the gallery is embedded only if the objective needs it."""
     with torch.no_grad():
         own: Any = mine.encoder(images)
     if not wants_gallery(run.objective):

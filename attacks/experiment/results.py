@@ -1,4 +1,4 @@
-"""From scores to the files that a person reads and cites: metrics.json, manifest.json, and a table."""
+"""From scores to results: metrics.json, manifest.json, and the table in the terminal."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from attacks.schema.validate import Run
 
 SCHEMA = 2
 PACKAGES = ("viewproof", "torch", "torchvision", "kornia", "hydra-core", "numpy", "pillow", "safetensors")
-#: Libraries of encoders, and of the deployment's resizers, which may be there or not.
+#: Optional libraries of encoders and resizers.
 LIBRARIES = ("opencv-python-headless", "timm", "open_clip_torch", "transformers", "diffusers", "onnx", "onnx2torch")
 
 
 def metrics(
-    run: Run, parts: Parts, outcome: Outcome, looks: Sections, preset: str
+    run: Run, parts: Parts, outcome: Outcome, extras: Sections, preset: str
 ) -> tuple[dict[str, Any], list[dict[str, object]]]:
     """The content of metrics.json, and the rows of per_image.csv that its tables are computed from. Equal seeds give
-    equal content but for the seconds."""
+    equal content except for seconds."""
     judge, count = outcome.bench.judge, len(parts.queries)
     everyone = torch.arange(count)
     known = parts.gallery if isinstance(parts.gallery, Gallery) else None
@@ -65,7 +65,7 @@ def metrics(
         arm: row | {"budget_used": float(outcome.budget[arm].max() / parts.perturbation.eps)}
         for arm, row in tables[SAME].items()
     }
-    cost = asdict(outcome.cost + looks.cost)
+    cost = asdict(outcome.cost + extras.cost)
     content = {
         "schema": SCHEMA,
         "preset": preset,
@@ -92,7 +92,7 @@ def metrics(
         "gallery": len(parts.gallery),
         "classes": list(parts.gallery.names) if isinstance(parts.gallery, Classes) else None,
         "guessed": parts.gallery.guessed if isinstance(parts.gallery, Classes) else 0,
-        # None where every picture is its own; else a view is recognised by any picture of its identity.
+        # None if every picture is its own identity.
         "identities": None if parts.gallery.label_numbers is None else len(parts.gallery.label_numbers.unique()),
         "bank": _bank(outcome.bench.banks[SAME], outcome.refined),
         "intervals": "95 %, bootstrap over pictures; of rates Wilson's, pictures as clusters"
@@ -100,20 +100,20 @@ def metrics(
         else "95 %, over the views of one picture",
         "arms": arms,
         "wide": None,
-        # Cosines at which two pictures are taken for the same, set on pairs of untouched pictures that are not.
+        # Cosine thresholds of a match, set on clean pairs of different identities.
         "verification": None
         if pairs is None
         else {"thresholds": {far_name(far): value for far, value in limits.items()}, "impostors": len(pairs)},
         "neighbours": run.evaluate.neighbours,
         "comparisons": comparisons(rows) if count > 1 else [],
         "cost": cost | {"cached": outcome.cached},
-        "costs": {name: asdict(spent) for name, spent in (outcome.costs | looks.costs).items()},
+        "costs": {name: asdict(spent) for name, spent in (outcome.costs | extras.costs).items()},
         "failed": [failure._asdict() for failure in outcome.failed],
-        "failed_parts": looks.failed,
-        "fell_back": list(outcome.fallen),
+        "failed_parts": extras.failed,
+        "fell_back": list(outcome.fell_back),
         "sanity": None if outcome.sanity is None else outcome.sanity.to_dict(),
         "drift": None if outcome.drift is None else outcome.drift.to_dict(),
-        **looks.to_dict(),
+        **extras.to_dict(),
     }
     if WIDE in tables:
         bank = _bank(outcome.bench.banks[WIDE], 0)
@@ -122,7 +122,7 @@ def metrics(
 
 
 def _bank(bank: Bank, refined: int) -> dict[str, Any]:
-    """What is said of a bank; `refine` steps lead from its worst views to `worst_cosine`."""
+    """The description of a bank; `refine` gradient steps lead from its worst views to `worst_cosine`."""
     corners = bank.u.new_tensor([[0.0], [1 - 1e-6]]).expand(2, bank.transforms.dims)
     low, high = bank.transforms.values(corners).tolist()
     return {
@@ -135,17 +135,17 @@ def _bank(bank: Bank, refined: int) -> dict[str, Any]:
 
 
 def _worst(outcome: Outcome, name: str) -> dict[str, Tensor]:
-    """Of each picture the cosine in the view of a bank that resists the attacker most, as it is."""
-    return {arm: resisting(found) for arm, found in outcome.scores[name].items()}
+    """For each picture the cosine in the view of a bank that resists the attack most, without refinement."""
+    return {arm: resisting(scores) for arm, scores in outcome.scores[name].items()}
 
 
 def _sha256(image: Tensor) -> str:
-    """Of a picture's 8-bit values: other runs' pictures of the same name may be others."""
+    """The digest of a picture's 8-bit values: pictures of one name may differ between runs."""
     return hashlib.sha256((image * 255).round().byte().cpu().contiguous().numpy().tobytes()).hexdigest()
 
 
 def _identities(parts: Parts) -> list[str]:
-    """Whom or what each query shows, in words; nothing where that is not known."""
+    """The label of each query; empty if unknown."""
     if isinstance(parts.gallery, Classes):
         return [parts.gallery.names[row] for row in parts.truth.tolist()]
     labels = [parts.gallery.labels[row] for row in parts.truth.tolist()]
@@ -164,8 +164,8 @@ def _patch(run: Run, parts: Parts) -> dict[str, Any] | None:
 def manifest(
     run: Run, parts: Parts, preset: str, overrides: list[str], choice: Choice, world: World
 ) -> dict[str, Any]:
-    """What it takes to reproduce the run. `engine.settings` are words for the command line that repeat its decision
-    instead of measuring again."""
+    """The content of manifest.json, which reproduces the run. `engine.settings` are overrides that repeat the
+    engine's decision without measuring."""
     return {
         "schema": SCHEMA,
         "preset": preset,
@@ -185,13 +185,13 @@ def manifest(
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": {name: _version(name) for name in PACKAGES}
-        | {name: found for name in LIBRARIES if (found := _version(name)) is not None},
+        | {name: installed for name in LIBRARIES if (installed := _version(name)) is not None},
         "notes": list(parts.queries.notes),
     }
 
 
 def table(content: dict[str, Any]) -> str:
-    """The four arms, and what the worst view leaves of an attack, for the terminal."""
+    """The table of the arms and of the worst views, for the terminal."""
     width = 2 + max(map(len, content["arms"]))
     lines = [f"{'arm':<{width}}{'cosine to clean':<26}{'recall@1':<24}{'success':<8}"]
     for arm, row in content["arms"].items():
@@ -204,22 +204,22 @@ def table(content: dict[str, Any]) -> str:
 
 
 def encoder_line(content: dict[str, Any]) -> str:
-    """Which encoder the numbers are of, for the terminal; its preprocessing is in the report."""
+    """The encoder in one line, for the terminal; its preprocessing is in the report."""
     (_, name), *rows = described(content["encoder"])
-    shown = (f"{what} {words}" for what, words in rows if what not in ("resize", "crop", "normalise"))
+    shown = (f"{what} {value}" for what, value in rows if what not in ("resize", "crop", "normalise"))
     return "; ".join([f"encoder: {name}", *shown])
 
 
 def comparison_lines(content: dict[str, Any]) -> list[str]:
-    """How the attack with EOT compares with the others on its own distribution, for the terminal."""
+    """The comparisons of the arm `eot` with the others on the attack's own distribution, for the terminal."""
     lines = []
     for row in content["comparisons"]:
         if row["bank"] != SAME or row["measure"] != "success" or row["other"] == "clean":
             continue
-        found = row["difference"]
+        difference = row["difference"]
         lines.append(
-            f"success of {row['arm']} minus {row['other']}: {found['mean']:+.3f} "
-            f"[{found['low']:+.3f}, {found['high']:+.3f}], p {row['p_holm']:.3g} ({row['test']}, Holm)"
+            f"success of {row['arm']} minus {row['other']}: {difference['mean']:+.3f} "
+            f"[{difference['low']:+.3f}, {difference['high']:+.3f}], p {row['p_holm']:.3g} ({row['test']}, Holm)"
         )
     return lines
 

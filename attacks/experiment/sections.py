@@ -1,5 +1,5 @@
-"""What an evaluation adds to its tables, each part from the saved files and only where it is asked for: maps over the
-space of views, the attack without each stage, the way through file formats, and what the encoder looks at."""
+"""The optional parts of an evaluation, computed from the saved files: response maps over the space of views, the
+ablation of each stage, deployment through file formats, and explanations of the encoder."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from attacks.experiment.units import FAULTS, keep_fault
 from attacks.schema.validate import Run
 from transforms import Compose, Shown, stream, widened
 
-#: Views of a cell of a map, and cells along its sides; cells of a curve.
+#: Views per cell of a map, cells along its sides, and cells of a curve.
 VIEWS, CELLS, CURVE_CELLS = 4, 7, 9
-#: What maps and curves take for `auto`: the first of these that vary, then whatever else does.
+#: The coordinates of maps and curves for `auto`: the first of these that vary, then any other.
 TELLING = ("affine angle", "affine scale", "yaw", "distance", "angle", "scale", "shift right", "quality")
 
 
 class Section(Protocol):
-    """One of the parts."""
+    """One part."""
 
     def to_dict(self) -> dict[str, Any]:
         """For metrics.json."""
@@ -47,33 +47,33 @@ class Section(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Sections:
-    """The parts by their key in metrics.json, None where not asked for or failed, what each has cost, and why those
-    that failed did."""
+    """The parts by their key in metrics.json (None if not configured or failed), the cost of each, and the reasons of
+    those that failed."""
 
-    found: dict[str, Section | None]
+    parts: dict[str, Section | None]
     costs: dict[str, Spent] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
     @property
     def cost(self) -> Spent:
-        """Of all parts."""
+        """The cost of all parts."""
         return sum(self.costs.values(), Spent())
 
     def to_dict(self) -> dict[str, Any]:
         """For metrics.json."""
-        return {name: None if part is None else part.to_dict() for name, part in self.found.items()}
+        return {name: None if part is None else part.to_dict() for name, part in self.parts.items()}
 
     def rows(self) -> dict[str, list[dict[str, object]]]:
         """The rows by the name of their file."""
-        rows = {name: part.rows() for name, part in self.found.items() if part is not None}
-        part = self.found["explanations"]
+        rows = {name: part.rows() for name, part in self.parts.items() if part is not None}
+        part = self.parts["explanations"]
         if isinstance(part, Explanations):
             rows["spectrum"] = part.spectrum_rows()
         return rows
 
     def draw(self, out: Path) -> None:
         """Write explanations.png, if there are any."""
-        part = self.found["explanations"]
+        part = self.parts["explanations"]
         if isinstance(part, Explanations):
             from attacks.report.explanations import draw_explanations  # here: matplotlib takes a while to import
 
@@ -81,39 +81,39 @@ class Sections:
 
 
 def check(run: Run, parts: Parts) -> None:
-    """Refuse what a part cannot do, before anything is attacked. Raises ValueError in one line."""
-    asked = run.evaluate
-    axes_of(*wished(run, parts.transforms), parts.transforms, wide_of(parts.transforms, asked.wide))
-    if asked.left_out:
+    """Check the configuration of the parts before anything is attacked. Raises ValueError in one line."""
+    config = run.evaluate
+    axes_of(*wished(run, parts.transforms), parts.transforms, wide_of(parts.transforms, config.wide))
+    if config.left_out:
         varying(parts.transforms)
 
 
 def sections(outcome: Outcome) -> Sections:
-    """All parts that a run asks for; every process of its world takes part."""
-    bench, asked = outcome.bench, outcome.bench.run.evaluate
-    found: dict[str, Section | None] = {}
+    """Compute all configured parts; every process of the world takes part."""
+    bench, config = outcome.bench, outcome.bench.run.evaluate
+    parts: dict[str, Section | None] = {}
     costs: dict[str, Spent] = {}
     failed: dict[str, str] = {}
     meter = bench.meter()
     for name, wanted, make in (
         ("response", any(wished(bench.run, bench.parts.transforms)), _response),
-        ("left_out", asked.left_out, _left_out),
-        ("deployment", asked.deploy, _deployment),
-        ("explanations", asked.explain, _explanations),
+        ("left_out", config.left_out, _left_out),
+        ("deployment", config.deploy, _deployment),
+        ("explanations", config.explain, _explanations),
     ):
-        found[name] = None
+        parts[name] = None
         if not wanted:
             continue
         try:
             with memory_told():
-                found[name], costs[name] = bench.checkpoint.once(name, partial(_priced, make, outcome, meter))
-        except FAULTS as error:  # the tables of the arms stand without it
-            if bench.world.size > 1:  # each process may have met another
+                parts[name], costs[name] = bench.checkpoint.once(name, partial(_priced, make, outcome, meter))
+        except FAULTS as error:  # the tables of the arms do not need it
+            if bench.world.size > 1:  # each process may have another error
                 raise
             keep_fault(bench, error, name)
             failed[name] = str(error)
         meter.read()
-    return Sections(found, costs, failed)
+    return Sections(parts, costs, failed)
 
 
 def _priced(make: Callable[[Outcome, Meter], Section], outcome: Outcome, meter: Meter) -> tuple[Section, Spent]:
@@ -124,7 +124,7 @@ def _priced(make: Callable[[Outcome, Meter], Section], outcome: Outcome, meter: 
 
 
 def _some(bench: Bench, count: int) -> tuple[list[int], list[str]]:
-    """So many pictures spread evenly over the queries, or all, and their names."""
+    """The rows and names of `count` pictures spread evenly over the queries, or of all."""
     names = bench.parts.queries.names
     rows = spread(len(names), min(count, len(names)))
     return rows, [names[row] for row in rows]
@@ -135,44 +135,44 @@ def _shown(outcome: Outcome, rows: Sequence[int]) -> dict[str, Shown]:
 
 
 def wide_of(transforms: Compose, factor: float) -> Compose:
-    """The views that maps and curves span."""
+    """The range of views that maps and curves span."""
     return widened(transforms, factor) if factor > 1 else transforms
 
 
 def wished(run: Run, transforms: Compose) -> tuple[list[Any], list[Any]]:
-    """The maps and curves that a run asks for, each by the names of its coordinates. For `auto` two coordinates are
-    chosen, so that a preset suits any views: their map and their curves, as far as there are two."""
-    asked = run.evaluate
-    names = _telling(transforms, wide_of(transforms, asked.wide)) if "auto" in (*asked.maps, *asked.curves) else []
+    """The configured maps and curves, each by the names of its coordinates. `auto` stands for up to two coordinates
+    that vary, so that a preset suits any views."""
+    config = run.evaluate
+    names = _telling(transforms, wide_of(transforms, config.wide)) if "auto" in (*config.maps, *config.curves) else []
     grids, lines = [names] if len(names) > 1 else [], names
-    maps = [pair for each in asked.maps for pair in (grids if each == "auto" else [each])]
-    return maps, [name for each in asked.curves for name in (lines if each == "auto" else [each])]
+    maps = [pair for each in config.maps for pair in (grids if each == "auto" else [each])]
+    return maps, [name for each in config.curves for name in (lines if each == "auto" else [each])]
 
 
 def _telling(transforms: Compose, wide: Compose) -> list[str]:
-    """Up to two coordinates that vary. Those of a stage that is only taken sometimes come last."""
-    found: list[str] = []
-    for words in (*TELLING, *sorted(wide.names, key=lambda name: name.startswith(("oneof", "sometimes")))):
+    """Up to two coordinates that vary. Those of a random choice of stages come last."""
+    names: list[str] = []
+    for pattern in (*TELLING, *sorted(wide.names, key=lambda name: name.startswith(("oneof", "sometimes")))):
         try:
-            name = axis(words, transforms, wide, CELLS, "auto").name
+            name = axis(pattern, transforms, wide, CELLS, "auto").name
         except ValueError:  # none, several, a seed, or one that stands still
             continue
-        if name not in found:
-            found.append(name)
-    return found[:2]
+        if name not in names:
+            names.append(name)
+    return names[:2]
 
 
 def _response(outcome: Outcome, _: Meter) -> Section:
-    bench, asked = outcome.bench, outcome.bench.run.evaluate
+    bench, config = outcome.bench, outcome.bench.run.evaluate
     maps, curves = wished(bench.run, bench.parts.transforms)
-    rows, names = _some(bench, asked.map_pictures)
+    rows, names = _some(bench, config.map_pictures)
     return response(
         _shown(outcome, rows),
         torch.tensor(rows),
         bench.judge,
         names=names,
         transforms=bench.parts.transforms,
-        wide=wide_of(bench.parts.transforms, asked.wide),
+        wide=wide_of(bench.parts.transforms, config.wide),
         maps=maps,
         curves=curves,
         seed=bench.run.seed,
@@ -183,7 +183,7 @@ def _response(outcome: Outcome, _: Meter) -> Section:
 
 
 def _left_out(outcome: Outcome, meter: Meter) -> Section:
-    """The run's own attack in the place of what it saw sees all but one stage."""
+    """Repeat the run's own attack without each stage."""
     bench = outcome.bench
     rows, names = _some(bench, bench.run.evaluate.left_out)
     parts = part_of(bench.parts, rows)
@@ -193,10 +193,10 @@ def _left_out(outcome: Outcome, meter: Meter) -> Section:
     def attack(transforms: Compose) -> Shown:
         checkpoint = bench.checkpoint.under(f"left_out.{next(numbers)}")
         setting, known = setup(bench, replace(parts, transforms=transforms), rows, seed)
-        (best, _), before = checkpoint.once(
+        (best, _), spent = checkpoint.once(
             "eot", lambda: (optimise("eot", setting, known, meter, checkpoint), meter.peek())
         )
-        meter.begin(before)
+        meter.begin(spent)
         saved = parts.perturbation.quantise(best.delta, known.images)
         return parts.perturbation.evaluated(known.images, saved)
 
@@ -214,7 +214,7 @@ def _left_out(outcome: Outcome, meter: Meter) -> Section:
 
 
 def _deployment(outcome: Outcome, _: Meter) -> Section:
-    """A patch goes this way in the picture that it was pasted into."""
+    """A patch is deployed within the picture that contains it."""
     bench = outcome.bench
     rows, names = _some(bench, bench.run.evaluate.deploy)
     height, width = bench.parts.queries.images.shape[2:]
@@ -224,7 +224,7 @@ def _deployment(outcome: Outcome, _: Meter) -> Section:
 
 
 def _explanations(outcome: Outcome, _: Meter) -> Section:
-    """The encoder's own answer, with gradients, of the pictures as their files have them."""
+    """Explanations of the encoder on the saved pictures."""
     bench = outcome.bench
     rows, names = _some(bench, bench.run.evaluate.explain)
     judge = bench.judge

@@ -1,4 +1,4 @@
-"""The engine of a run: as given, as an earlier run decided, or as measured on this run's own first step."""
+"""The engine of a run: as configured, as an earlier run decided, or as measured on the first step of this run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from attacks.runtime.distributed import World
 from attacks.schema.validate import Run
 from transforms import stream
 
-#: About as many views are measured at once, on a CPU and on CUDA.
+#: The approximate number of views of a measurement, on a CPU and on CUDA.
 ROWS = (32, 256)
 
 
@@ -61,7 +61,7 @@ def earlier(path: str) -> Decision:
 
 
 def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:
-    """Measure on the first step of the attack itself: its first pictures, its views, its start."""
+    """Measure on the first step of the attack: its first pictures, views, and start."""
     views, count = run.attack.views, len(parts.queries)
     some = min(count, max(1, ROWS[parts.device.type == "cuda"] // views))
     images = parts.queries.images[:some].to(parts.device)
@@ -78,8 +78,8 @@ def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:
 
     def trial(encoder: Encoder, chunk: int) -> Trial:
         problem = Problem(images, anchor, encoder, objective, parts.perturbation)
-        found = replace(eot, chunk=chunk).estimate(problem, delta, u)
-        return Trial(found.grad, found.snr)
+        estimate = replace(eot, chunk=chunk).estimate(problem, delta, u)
+        return Trial(estimate.grad, estimate.snr)
 
     total = 2 * count * run.attack.steps * views  # both optimised arms
     with watched(parts.encoder, run.objective) as encoder:

@@ -1,4 +1,4 @@
-"""The units of a run, done one after the other by whoever is there: this process, or several that share a ledger."""
+"""Work through the units of a run, in one process or in several that share a ledger."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from pathlib import Path
 
 from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, write
-from attacks.experiment.batch import Bench, Found, Unit, attacked
+from attacks.experiment.batch import BatchResult, Bench, Unit, attacked
 from attacks.experiment.parts import Parts
 from attacks.runtime.distributed import World
 from attacks.runtime.ledger import Claim, Failure, Ledger
 from attacks.solvers.checks import DeadGradient
 
-#: Seconds between two looks at what the others are doing.
+#: Seconds between two reads of the ledger while other processes work.
 PAUSE = 0.5
 #: Pictures that a message names.
 SHOWN = 3
 #: The file of a run's ledger.
 LEDGER = "ledger.sqlite"
-#: What may be a picture's own fault: it is tried once more, by itself, and then reported.
+#: Errors that one picture may cause: it is tried again alone, and then reported.
 FAULTS = (FloatingPointError, DeadGradient, MemoryError)
-#: So many pictures that are given up, with none that is done, and it is no longer these pictures' fault.
+#: After so many failed pictures and no success the run ends with the error.
 HOPELESS = 3
 
 
-class Elsewhere(Exception):  # no error: the run goes on
-    """All units are done, and another process writes the tables: there is nothing left to do here."""
+class Elsewhere(Exception):  # not an error
+    """All units are done, and another process writes the tables."""
 
 
 @contextmanager
 def ledger_of(parts: Parts, batch: int | None, out: Path, world: World) -> Iterator[Ledger | None]:
-    """The ledger of a run in its directory, which only the first process of a `world` has."""
+    """The ledger of a run; None in all but the first process of a `world`."""
     if not world.first:
         yield None
         return
@@ -44,15 +44,14 @@ def ledger_of(parts: Parts, batch: int | None, out: Path, world: World) -> Itera
 
 
 def unit_size(parts: Parts, batch: int | None) -> int:
-    """How many pictures are attacked together: all of them where nothing else is asked for, or where they share one
-    perturbation."""
+    """The number of pictures attacked together: all without `evaluate.batch`, or if they share a perturbation."""
     count = len(parts.queries)
     return count if batch is None or parts.perturbation.shared else min(batch, count)
 
 
-def work(bench: Bench, ledger: Ledger | None) -> tuple[list[Found], list[Failure]]:
-    """Do the units that nobody has done, until none is left: what all have found, in order, and the pictures that
-    have failed twice. Of the processes of a world the first has the `ledger`, and the others do what it says.
+def work(bench: Bench, ledger: Ledger | None) -> tuple[list[BatchResult], list[Failure]]:
+    """Work until no unit is left; returns the results of all units in order, and the pictures that failed twice. In a
+    world of processes only the first has the `ledger`, and the others follow it.
 
     Raises:
         Elsewhere: another process has claimed the tables.
@@ -74,13 +73,12 @@ def work(bench: Bench, ledger: Ledger | None) -> tuple[list[Found], list[Failure
 
 
 def _over(bench: Bench) -> bool:
-    """Whether another process has made the tables meanwhile. After that the checkpoint goes."""
+    """Whether another process has finished the run; it then deletes the checkpoint."""
     return (bench.exhibits.out / "metrics.json").exists()
 
 
 def _reconciled(ledger: Ledger, bench: Bench, size: int) -> bool:
-    """The files tell what is done: the ledger may be behind them, or ahead of one that somebody has removed. False
-    where the run has come to its end meanwhile."""
+    """Bring the ledger in line with the files, which decide what is done. False if the run has finished meanwhile."""
     alone, count = bench.checkpoint.alone, len(bench.parts.queries)
     units = ledger.units()
     lost = [claim for claim in units if not alone.has(_unit(claim.start, claim.stop, bench, size).name)]
@@ -97,17 +95,17 @@ def _reconciled(ledger: Ledger, bench: Bench, size: int) -> bool:
 
 
 def _claims(ledger: Ledger | None, bench: Bench, size: int) -> Iterator[Unit]:
-    """Units as they come free, until all are done or given up."""
-    told = False
+    """Claim units until all are done or given up."""
+    noted = False
     while True:
-        found, others = None, 0
-        if ledger is not None and (found := ledger.claim()) is None:
+        claim, others = None, 0
+        if ledger is not None and (claim := ledger.claim()) is None:
             counts = ledger.counts()
             others = counts.free + counts.claimed
-            if others and not told:
-                told = True
+            if others and not noted:
+                noted = True
                 print(f"note: {others} picture(s) are in the hands of other processes; waiting", file=sys.stderr)
-        bounds, others = bench.world.agree([None if found is None else astuple(found), others])
+        bounds, others = bench.world.agree([None if claim is None else astuple(claim), others])
         if bounds is not None:
             yield _unit(bounds[0], bounds[1], bench, size)
         elif others:
@@ -117,7 +115,7 @@ def _claims(ledger: Ledger | None, bench: Bench, size: int) -> Iterator[Unit]:
 
 
 def _do(ledger: Ledger | None, bench: Bench, unit: Unit, size: int) -> None:
-    """One unit. A fault of a picture costs that picture; a run of which nothing but faults has come ends."""
+    """Work on one unit. An error of a picture costs only that picture, unless every picture fails."""
     claim = Claim(unit.start, unit.stop)
     try:
         with memory_told():
@@ -139,7 +137,7 @@ def _do(ledger: Ledger | None, bench: Bench, unit: Unit, size: int) -> None:
 
 
 def keep_fault(bench: Bench, error: Exception, name: str) -> None:
-    """Keep the view that is not finite, if it is one, for whoever wants to see it again."""
+    """Store a view that is not finite, for a replay."""
     if isinstance(error, NotFinite):
         write(bench.exhibits.out, error, f"fault.{name}.safetensors")
 
@@ -154,5 +152,5 @@ def _names(bench: Bench, unit: Unit) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
-def _missing() -> Found:
+def _missing() -> BatchResult:
     raise FileNotFoundError("`resume`: a file of the checkpoint is gone while the run goes on; start it again")

@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 
 import attacks.experiment.job
-from attacks.run import cli
 from attacks.runtime.distributed import ALONE, World, join
 from attacks.runtime.signals import Stopped
 from tests.experiment.test_replay import run_of as composed
 from tests.helpers.processes import facts
 from tests.helpers.sampled import mostly_nightly
+from tests.run.test_run import call
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -238,15 +238,6 @@ def test_an_error_is_told_by_the_process_that_meets_it(tmp_path):
     assert not list(tmp_path.glob("outputs/*/*/metrics.json"))
 
 
-def call(monkeypatch, *arguments):
-    """The command line in this process; returns the exit code."""
-    monkeypatch.setattr(sys, "argv", ["viewproof", *arguments])
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    with pytest.raises(SystemExit) as stop:
-        cli()
-    return stop.value.code
-
-
 @pytest.fixture
 def follower(monkeypatch):
     """This process as the second of two; what it is told to do is what torchrun's would be told."""
@@ -271,8 +262,7 @@ def test_another_process_writes_nothing_and_names_itself(monkeypatch, capsys, tm
 def test_another_process_takes_an_interrupted_run_up_as_the_first_does(monkeypatch, tmp_path, follower):
     seen = []
     monkeypatch.setattr("attacks.experiment.job.resume", lambda folder, words: (seen.append((folder, words)), {})[1])
-    monkeypatch.setattr(sys, "argv", ["viewproof", f"resume={tmp_path}"])
-    cli()
+    assert call(monkeypatch, f"resume={tmp_path}") == 0
     assert seen == [(tmp_path, [])]
 
 

@@ -11,7 +11,6 @@ import attacks.experiment.job
 import attacks.experiment.units
 from attacks.experiment.batch import ARMS, arms_of, part_of
 from attacks.experiment.build.parts import build
-from attacks.experiment.cost import Spent
 from attacks.run import compose
 from attacks.runtime.distributed import World
 from attacks.runtime.tables import read_rows, write_rows
@@ -99,10 +98,6 @@ def test_parts_of_some_pictures():
 def test_the_arms_that_a_run_asks_for():
     assert arms_of(compose("evaluate")) == ARMS
     assert arms_of(compose("quickstart")) == tuple(arm for arm in ARMS if arm != "one_view")
-
-
-def test_what_is_spent_adds_up():
-    assert Spent(1, 2, 0.5) + Spent(3, 4, 1.0) == Spent(4, 6, 1.5)
 
 
 def test_rows_read_back_bit_for_bit(tmp_path):

@@ -8,10 +8,9 @@ from torch import nn
 from attacks import EOT, Away
 from attacks.experiment.build.patch import patch
 from attacks.experiment.build.printer import anywhere, fixed
-from attacks.experiment.patch_record import facts
 from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.placement import Placements
-from attacks.schema.patch import PatchConfig, PrinterConfig
+from attacks.schema.patch import PatchConfig
 from tests.helpers.fellows import together
 from tests.helpers.solving import estimate
 from transforms import Affine, ChannelGain, Compose, Cylinder, OnLayers, Perspective, Placement
@@ -107,14 +106,6 @@ def test_a_size_that_is_none_is_named_where_the_patch_lies_anywhere(size):
     assert anywhere(node) is None
     with pytest.raises(ValueError, match=r"`perturbation\.size` must be"):
         patch(node, rand(1, 3, *SIZE))
-
-
-def test_a_single_number_of_degrees_is_a_range_in_the_facts():
-    quad = [[0.3, 0.3], [0.7, 0.3], [0.7, 0.7], [0.3, 0.7]]
-    place = {"scale": [0.3, 0.5], "degrees": 20}
-    node = PatchConfig(size=[4, 5], quad=quad, place=place, start_from="grey", shape="rectangle")
-    found = facts(node, PrinterConfig(), patch(node, rand(1, 3, *SIZE)), SIZE, None)
-    assert found["anywhere"]["degrees"] == [-20, 20]
 
 
 def disc(size, quad, points=32):

@@ -1,13 +1,12 @@
 """The engine's decision: as asked, as measured, as an earlier run wrote it down."""
 
 import json
-import sys
 
 import pytest
 
-from attacks import run as program
 from attacks.encoders.engine import Decision, tuner
 from attacks.experiment.tuning import earlier
+from tests.run.test_run import call
 
 SHORT = ["config=smoke", "attack.steps=2", "evaluate.views=4", "evaluate.refine=1", "data.count=2"]
 
@@ -18,12 +17,7 @@ def job(monkeypatch, tmp_path):
 
     def start(name, *arguments):
         folder = tmp_path / name
-        monkeypatch.setattr(sys, "argv", ["run", *SHORT, *arguments, f"hydra.run.dir={folder}"])
-        try:
-            program.cli()
-        except SystemExit as leaving:
-            return leaving.code, folder
-        return 0, folder
+        return call(monkeypatch, *SHORT, *arguments, f"hydra.run.dir={folder}"), folder
 
     return start
 
@@ -82,7 +76,6 @@ def test_what_is_measured_is_written_down_and_can_be_given_back(job, monkeypatch
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("chunk=0", "at least 1"),
         ("chunk=many", "at least 1"),
         ("precision=int8", "float32, mixed, bfloat16, float16"),
         ("layout=nhwc", "contiguous, channels_last"),
@@ -117,7 +110,6 @@ def test_refuses_a_manifest_without_a_decision(tmp_path, content):
         (["attack.cosine=0.9"], "`attack.cosine` needs `attack.budget`"),
         (["attack.cosine=0.9", "attack.budget=4"], "above 4"),
         (["risk=worst_of", "risk.k=3"], "`attack.views` must be a multiple of risk.k = 3"),
-        (["engine.threads=0"], "`engine.threads` must be at least 1"),
     ],
 )
 def test_refuses_what_would_do_nothing_or_mislead(job, capsys, settings, words):

@@ -10,10 +10,10 @@ import skimage.data
 import torch
 from PIL import Image
 
-import attacks.experiment.batch
 import attacks.experiment.job
 import attacks.experiment.units
 from attacks.eot.faults import NotFinite
+from attacks.experiment.batch import Unit
 from tests.helpers.processes import ended, facts, started
 from tests.helpers.sampled import mostly_nightly
 from tests.run.test_run import call
@@ -209,12 +209,7 @@ def test_a_ledger_that_is_gone_is_made_from_the_files(tmp_path, monkeypatch):
 
 
 def test_a_unit_s_seed_is_its_own():
-    units = [
-        attacks.experiment.batch.Unit(0, 4, 0),
-        attacks.experiment.batch.Unit(4, 8, 1),
-        attacks.experiment.batch.Unit(4, 5, 1, alone=True),
-    ]
-    seeds = [unit.seed(3) for unit in units]
+    seeds = [unit.seed(3) for unit in (Unit(0, 4, 0), Unit(4, 8, 1), Unit(4, 5, 1, alone=True))]
     assert seeds[0] == 3 and len(set(seeds)) == 3
     assert torch.Generator().manual_seed(seeds[2])
 

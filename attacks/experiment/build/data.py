@@ -138,5 +138,5 @@ def _another(pictures: Gallery, row: int, generator: torch.Generator) -> int:
 
 def _photograph(name: str) -> str:
     """Of a bundled tile its photograph; of a file the file itself, whose name has an ending."""
-    found = re.fullmatch(r"([^/.]+)-\d+-\d+", name)
-    return name if found is None else found[1]
+    tile = re.fullmatch(r"([^/.]+)-\d+-\d+", name)
+    return name if tile is None else tile[1]

@@ -14,10 +14,7 @@ from attacks.schema.encoder import DefenceConfig, EncoderConfig
 
 
 def subject(
-    node: EncoderConfig,
-    device: torch.device,
-    defence: DefenceConfig | None = None,
-    module: nn.Module | None = None,
+    node: EncoderConfig, device: torch.device, defence: DefenceConfig | None = None, module: nn.Module | None = None
 ) -> nn.Module:
     """The encoder, behind its defence; a `module` in the place of what the configuration names is put in evaluation
     mode and frozen. Raises ValueError or FileNotFoundError in one line."""

@@ -81,10 +81,7 @@ def weighted(layers: list[str], weights: list[float]) -> dict[str, tuple[Pool, f
 
 def mixed(known: Known, away: float, retrieval: float) -> Aim:
     """Away from the own picture and below the best impostor, with a weight for each."""
-    terms = (
-        Term(away, Away(), "own"),
-        Term(retrieval, Retrieval(known.gallery, identity=known.identity), "row"),
-    )
+    terms = (Term(away, Away(), "own"), Term(retrieval, Retrieval(known.gallery, identity=known.identity), "row"))
     return Aim(Sum(terms), {"own": known.own, "row": known.truth})
 
 

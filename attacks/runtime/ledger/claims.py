@@ -1,7 +1,6 @@
-"""Who does which pictures of a run: a file that several processes, and several machines, work on together.
+"""The ledger of a run: a file in which several processes, also on several machines, share the pictures.
 
-Every worker claims a unit of pictures, does it, and says so. A worker that dies leaves its unit claimed; the others
-notice and take it over.
+Every worker claims a unit of pictures and marks it as done. If a worker dies, the others take over its unit.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from typing import Any, NamedTuple, Self
 from attacks.runtime.ledger.file import CLAIMED, DONE, FAILED, FREE, line, opened, plain, transaction
 from attacks.runtime.ledger.workers import Pulse, Watch, beat, enter
 
-#: A picture alone is given up after so many failures; in a unit that failed it has one behind it.
+#: A single picture is given up after so many failures; the failure of its unit counts as one.
 TRIES = 2
-#: And a unit after so many of its workers have died.
+#: A unit is given up after the deaths of so many of its workers.
 DEATHS = 3
-#: Beats in the time after which a worker that does not beat is taken for dead.
+#: Beats within `patience`.
 BEATS = 6
 DIED = f"its process ended {DEATHS} times: memory, or a crash of a library"
 
@@ -81,7 +80,7 @@ class Ledger:
         self._open = True
 
     def claim(self) -> Claim | None:
-        """Take the next unit that is free, or whose worker is gone. None: nothing to take just now."""
+        """Claim the next unit that is free or whose worker is gone; None if there is none now."""
         with plain(self._path), transaction(self._db):
             self._take_over(self._watch.gone(self._db))
             query = "SELECT start, stop FROM unit WHERE state = ? ORDER BY start LIMIT 1"
@@ -95,13 +94,13 @@ class Ledger:
         return claim
 
     def done(self, claim: Claim) -> None:
-        """The unit's result is in its file. That holds even where another worker has taken the unit over since."""
+        """Mark a unit as done: its result is in a file, even if another worker has taken it over since."""
         with plain(self._path), transaction(self._db):
             self._finish_unit(claim)
         self._hold(claim, False)
 
     def failed(self, claim: Claim, reason: str) -> None:
-        """Several pictures are tried again one by one; one that fails for the second time is given up."""
+        """Mark a unit as failed: its pictures are tried again one by one; a second failure is final."""
         with plain(self._path), transaction(self._db):
             query = "SELECT tries FROM unit WHERE start = ? AND stop = ? AND state = ? AND owner = ?"
             row = self._db.execute(query, (claim.start, claim.stop, CLAIMED, self._me)).fetchone()
@@ -110,16 +109,16 @@ class Ledger:
         self._hold(claim, False)
 
     def release(self, claim: Claim) -> None:
-        """Give the unit back as it was taken."""
+        """Free a claimed unit."""
         query = "UPDATE unit SET state = ?, owner = NULL WHERE start = ? AND stop = ? AND state = ? AND owner = ?"
         with plain(self._path), transaction(self._db):
             self._db.execute(query, (FREE, claim.start, claim.stop, CLAIMED, self._me))
         self._hold(claim, False)
 
     def mark_done(self, start: int, stop: int) -> None:
-        """The result of this unit was found, though the ledger may not know: its worker died in between, or the
-        ledger is a new one. A picture alone splits its unit as the failure did that made it alone, unless somebody
-        is at work on the whole unit."""
+        """Mark a unit as done whose result file exists, though the ledger may not know it: its worker died before
+        `done`, or the ledger is new. A single picture splits its unit, as a failure does, unless the whole unit is
+        claimed or done."""
         count, one = len(self._names), stop == start + 1
         whole = start % self._size == 0 and stop == min(start + self._size, count)
         if not 0 <= start < stop <= count or not (whole or one):
@@ -139,18 +138,18 @@ class Ledger:
             self._finish_unit(Claim(start, stop))
 
     def reopen(self, claim: Claim) -> None:
-        """A unit that was done has lost its result: it is free again."""
+        """Free a unit that was done, because its result is lost."""
         query = "UPDATE unit SET state = ? WHERE start = ? AND stop = ? AND state = ?"
         with plain(self._path), transaction(self._db):
             self._db.execute(query, (FREE, claim.start, claim.stop, DONE))
 
     def counts(self) -> Counts:
-        """Pictures in each state, as the ledger stands."""
+        """The number of pictures in each state."""
         rows = dict(self._read("SELECT state, sum(stop - start) FROM unit GROUP BY state"))
         return Counts(*(rows.get(state, 0) for state in (FREE, CLAIMED, DONE, FAILED)))
 
     def units(self) -> list[Claim]:
-        """All units that are done, in order: what the tables are made of."""
+        """All units that are done, in order."""
         rows = self._read("SELECT start, stop FROM unit WHERE state = ? ORDER BY start", DONE)
         return [Claim(start, stop) for start, stop in rows]
 
@@ -160,8 +159,8 @@ class Ledger:
         return [Failure(start, self._names[start], tries, line(reason)) for start, tries, reason in rows]
 
     def finish(self) -> bool:
-        """Claim the finish, once no unit is free or claimed. True for one living worker; when that one has closed its
-        ledger, or is gone, for the next that asks, who looks first whether the finish is made."""
+        """Claim the finish, once no unit is free or claimed. True for one living worker; after it has closed its
+        ledger or died, for the next caller, who must check first whether the run is finished."""
         with plain(self._path), transaction(self._db):
             gone = self._watch.gone(self._db)
             self._take_over(gone)
@@ -176,14 +175,14 @@ class Ledger:
         return True
 
     def close(self) -> None:
-        """Give back whatever is still held. A second call does nothing."""
+        """Free everything that is still held. A second call does nothing."""
         if not self._open:
             return
         self._open = False
         self._pulse.stop()
         query = "UPDATE unit SET state = ?, owner = NULL WHERE state = ? AND owner = ?"
         try:
-            # Where this fails, the others will find that this process is gone.
+            # If this fails, the other workers notice that this process is gone.
             with suppress(OSError), plain(self._path), transaction(self._db):
                 self._db.execute(query, (FREE, CLAIMED, self._me))
                 self._db.execute("UPDATE run SET finisher = NULL WHERE finisher = ?", (self._me,))
@@ -218,7 +217,7 @@ class Ledger:
         self._db.executemany("INSERT INTO unit VALUES (?, ?, ?, NULL, ?, 0, ?)", rows)
 
     def _take_over(self, gone: set[int]) -> None:
-        """Free the units of the dead. A unit that has killed several workers is not given to many more."""
+        """Free the units of dead workers, or give up a unit after too many deaths."""
         held = "SELECT start, stop, tries, deaths FROM unit WHERE state = ? AND owner IS ?"
         free = "UPDATE unit SET state = ?, owner = NULL, deaths = ? WHERE start = ?"
         for worker in gone:

@@ -1,4 +1,4 @@
-"""The file of a ledger: made, opened and looked through. A stranger may have written it, so it is not believed."""
+"""The file of a ledger: create, open and check it. It is untrusted, for a stranger may have written it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 APPLICATION = 0x56504C47  # "VPLG"
 VERSION = 1
 FREE, CLAIMED, DONE, FAILED = range(4)
-#: What the file must hold, word for word: so no trigger, no view and no generated column can be in it.
+#: The exact schema of the file, so that it can hold no trigger, view or generated column.
 SCHEMA = (
     "CREATE TABLE run (names TEXT NOT NULL, pictures INTEGER NOT NULL, size INTEGER NOT NULL, finisher INTEGER)",
     "CREATE TABLE owner (id INTEGER PRIMARY KEY, machine TEXT NOT NULL, pid INTEGER NOT NULL, born TEXT NOT NULL, "
@@ -23,18 +23,18 @@ SCHEMA = (
 )
 #: Seconds that a worker waits for the others' short transactions.
 LOCKED = 30.0
-#: The most bytes of a value that is read.
+#: A value of more bytes is not read.
 LONGEST = 1 << 16
-#: The most letters of a line for people.
+#: The longest message, in characters.
 LINE = 2000
-#: The last bytes of a journal that names a second journal. Ours never do, and sqlite deletes the file that is named.
+#: The last bytes of a journal that names a second journal. Ours never do, and sqlite deletes the named file.
 SECOND = bytes.fromhex("d9d505f920a163d7")
 SAFE = "the results that are written are safe in files of their own"
 
 
 def connect(path: Path, mode: str = "rwc") -> sqlite3.Connection:
-    """A connection that runs nothing that the file says. Rollback journal, not WAL: that needs shared memory, which
-    network file systems have not. `mode` "rw" makes no file."""
+    """A connection that runs no code of the file. It uses a rollback journal, because WAL needs shared memory, which
+    network file systems lack. `mode` "rw" creates no file."""
     db = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=LOCKED, isolation_level=None)
     try:
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
@@ -57,7 +57,7 @@ def opened(path: Path, names: Sequence[str], size: int) -> sqlite3.Connection:
     if size < 1:
         raise ValueError(f"a unit of a ledger must hold at least one picture, got {size}")
     with plain(path, opening=True):
-        _look(path)
+        _check_files(path)
         db = connect(path)
         try:
             with transaction(db):
@@ -73,7 +73,7 @@ def opened(path: Path, names: Sequence[str], size: int) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(db: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
-    """All or nothing. IMMEDIATE: nobody else writes between what is read here and what is written."""
+    """A transaction. IMMEDIATE: nobody else writes between its reads and its writes."""
     try:
         db.execute(f"BEGIN {kind}")
         yield
@@ -85,19 +85,19 @@ def transaction(db: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[Non
 
 @contextmanager
 def plain(path: Path, opening: bool = False) -> Iterator[None]:
-    """sqlite's errors in one line that names the file and what is safe."""
+    """Convert sqlite's errors to one line that names the file."""
     try:
         yield
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", "") or ""
         if opening and not name.startswith(tuple(_UNWRITTEN)):
             raise ValueError(_foreign(path, str(error))) from None
-        known = (words for begin, words in _UNWRITTEN.items() if name.startswith(begin))
+        known = (reason for begin, reason in _UNWRITTEN.items() if name.startswith(begin))
         what = next(known, str(error))
         raise OSError(f"the ledger {path} cannot be used: {line(what)}; {SAFE}, and the run can be resumed") from None
 
 
-#: What sqlite calls it -> what it is.
+#: Error name of sqlite -> message.
 _UNWRITTEN = {
     "SQLITE_LOCKED": "this process has locked it",
     "SQLITE_BUSY": f"others have locked it for over {LOCKED:g} s (does this file system have locks?)",
@@ -114,15 +114,15 @@ def _foreign(path: Path, why: str) -> str:
 
 
 def line(text: object) -> str:
-    """Any text as one line that a terminal can be shown. A long one loses its middle: what happened stands at its
-    beginning, and the command that shows it at its end."""
-    words = " ".join("".join(letter if letter.isprintable() else " " for letter in str(text)).split())
+    """Any text as one printable line. A long one loses its middle: the error is at its beginning, and the command to
+    replay it at its end."""
+    flat = " ".join("".join(letter if letter.isprintable() else " " for letter in str(text)).split())
     half = (LINE - 5) // 2
-    return words if len(words) <= LINE else f"{words[:half]} ... {words[-half:]}"
+    return flat if len(flat) <= LINE else f"{flat[:half]} ... {flat[-half:]}"
 
 
 def digest(names: Sequence[str]) -> str:
-    """What tells one list of pictures from another."""
+    """The digest of a list of picture names."""
     return hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()
 
 
@@ -137,8 +137,8 @@ def _make(db: sqlite3.Connection, names: Sequence[str], size: int) -> None:
     db.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def _look(path: Path) -> None:
-    """What must be so before sqlite touches the file: it obeys the files that lie beside it."""
+def _check_files(path: Path) -> None:
+    """Check the file and those beside it before sqlite opens them. Raises ValueError."""
     journal, log = (path.with_name(path.name + end) for end in ("-journal", "-wal"))
     if any(file.is_symlink() or (file.exists() and not file.is_file()) for file in (path, journal)):
         raise ValueError(_foreign(path, "it is a link or no file"))
@@ -152,12 +152,12 @@ def _look(path: Path) -> None:
 
 def _check(db: sqlite3.Connection, path: Path, names: Sequence[str], size: int) -> None:
     """Raise ValueError unless the file is whole, ours, and of this run: every picture in one unit."""
-    said = _one(db, "PRAGMA application_id"), _one(db, "PRAGMA user_version")
+    header = _one(db, "PRAGMA application_id"), _one(db, "PRAGMA user_version")
     schema = tuple(sql for (sql,) in db.execute("SELECT sql FROM sqlite_master ORDER BY rowid LIMIT 9"))
-    if said != (APPLICATION, VERSION) or schema != SCHEMA:
+    if header != (APPLICATION, VERSION) or schema != SCHEMA:
         raise ValueError(_foreign(path, "it is another program's, or another version's"))
-    if (found := _one(db, "PRAGMA quick_check(1)")) != "ok":
-        raise ValueError(_foreign(path, f"it is damaged ({str(found)[:200]})"))
+    if (damage := _one(db, "PRAGMA quick_check(1)")) != "ok":
+        raise ValueError(_foreign(path, f"it is damaged ({str(damage)[:200]})"))
     runs = db.execute("SELECT names, pictures, size FROM run LIMIT 2").fetchall()
     if len(runs) != 1:
         raise ValueError(_foreign(path, "it is damaged (it speaks of no run, or of several)"))

@@ -1,7 +1,7 @@
-"""The workers of a ledger: which of them are gone, and the beat that shows the others that this one is not.
+"""The workers of a ledger: which of them are gone, and the heartbeat of this one.
 
-On the machine of the observer a process is looked up. Of another machine only the beat is seen, a number that its
-worker raises every few seconds while it holds something; clocks of machines are never compared.
+On the same machine a process is looked up by its id. From another machine only its heartbeat is visible, a number
+that the worker raises every few seconds while it holds a unit; clocks of machines are never compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOLDERS = """SELECT held.id, machine, pid, born, beat
 
 
 def enter(db: sqlite3.Connection) -> int:
-    """Sign in; the number under which this worker holds units."""
+    """Register this worker; returns its id."""
     pid = os.getpid()
     cursor = db.execute("INSERT INTO owner VALUES (NULL, ?, ?, ?, 0)", (machine(), pid, born(pid)))
     assert cursor.lastrowid is not None
@@ -30,23 +30,23 @@ def enter(db: sqlite3.Connection) -> int:
 
 
 def beat(db: sqlite3.Connection, worker: int) -> None:
-    """Raise the worker's number: whoever looks sees that it has changed."""
+    """Raise the heartbeat of a worker."""
     db.execute("UPDATE owner SET beat = beat + 1 WHERE id = ?", (worker,))
 
 
 class Watch:
-    """Who of those that hold something is gone, as `me` sees it from now on."""
+    """Which of the workers that hold something are gone, as the worker `me` sees it from now on."""
 
     def __init__(self, db: sqlite3.Connection, me: int, patience: float) -> None:
         self._me, self._patience = me, patience
-        self._seen: dict[int, tuple[object, float]] = {}  # of workers elsewhere: their beat, and since when
-        #: Those that were gone when we came, or have not moved since. They belong to a run that was interrupted, and
-        #: that says nothing about what they held.
+        self._seen: dict[int, tuple[object, float]] = {}  # workers on other machines: their beat, and since when
+        #: Workers that were gone at the start, or have not beaten since. They belong to an interrupted run, so their
+        #: deaths do not count against the units they held.
         self.earlier: set[int] = set()
         self.earlier = self.gone(db) | set(self._seen)
 
     def gone(self, db: sqlite3.Connection) -> set[int]:
-        """To be asked often: how long a beat has not changed is counted from the first look at it."""
+        """The workers that are gone. Call this often: the age of a beat counts from its first reading here."""
         now, gone = time.monotonic(), set()
         for worker, where, pid, since, count in db.execute(HOLDERS, (CLAIMED,)).fetchall():
             seen = self._seen.get(worker)
@@ -82,7 +82,7 @@ class Pulse:
     def _run(self) -> None:
         while not self._stop.wait(self._seconds):
             if self.busy:
-                with suppress(sqlite3.Error, ValueError):  # the next beat will do: patience is several
+                with suppress(sqlite3.Error, ValueError):  # patience is several beats
                     db = connect(self._path, "rw")
                     try:
                         beat(db, self._worker)

@@ -101,10 +101,7 @@ def test_mlflow(alone):
     for arm in ("no_eot", "eot"):
         history = client.get_metric_history(first.info.run_id, f"{arm}/objective")
         assert {metric.step: metric.value for metric in history} == STEPS
-    assert {file.path for file in client.list_artifacts(first.info.run_id)} == {
-        "report.html",
-        "views.png",
-    }
+    assert {file.path for file in client.list_artifacts(first.info.run_id)} == {"report.html", "views.png"}
     assert not (alone / "mlruns").exists()
     no_secret(alone)
 
