@@ -44,6 +44,10 @@ def test_values_are_rounded_not_truncated(offset):
     assert np.array_equal(to_bytes((whole + offset) / 255), whole.permute(1, 2, 0).numpy())
 
 
+def test_values_out_of_range_are_clamped():
+    assert to_bytes(torch.tensor([-0.5, 1.5, 1.0])[:, None, None]).ravel().tolist() == [0, 255, 255]
+
+
 def test_a_plain_picture_is_read_as_it_is(tmp_path):
     for name in ("a.png", "a.bmp", "a.tif"):
         Image.fromarray(RGB).save(tmp_path / name)
