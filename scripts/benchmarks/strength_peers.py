@@ -96,12 +96,7 @@ def art_pgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
     )
     eps, step = question.eps, setting.step * question.eps
     pgd = evasion.ProjectedGradientDescentPyTorch(
-        classifier,
-        eps=eps,
-        eps_step=step,
-        max_iter=steps(question, setting),
-        decay=setting.momentum,
-        verbose=False,
+        classifier, eps=eps, eps_step=step, max_iter=steps(question, setting), decay=setting.momentum, verbose=False
     )
     labels = torch.tensor([[1.0, 0.0]], device=question.device).expand(len(question.image), -1)
     # `generate` is this, batch by batch, and then a check of success that EoT with several pictures breaks.

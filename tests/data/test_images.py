@@ -96,8 +96,7 @@ def test_a_picture_of_floats_is_refused_or_right(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("orientation", "upright"),
-    [(3, np.rot90(RGB, 2)), (6, np.rot90(RGB, -1)), (8, np.rot90(RGB)), (2, RGB[:, ::-1])],
+    ("orientation", "upright"), [(3, np.rot90(RGB, 2)), (6, np.rot90(RGB, -1)), (8, np.rot90(RGB)), (2, RGB[:, ::-1])]
 )
 def test_a_turned_picture_is_set_upright_and_said(tmp_path, orientation, upright):
     exif = Image.Exif()
