@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks import EOT, Away, Linf, Wiener, attack
-from attacks.eot.protocols import Optimiser
+from attacks.eot.protocols import Optimiser, Perturbation
 from attacks.optimisers.apgd import APGD
 from transforms import Uniform
 
@@ -100,8 +100,8 @@ def art_pgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
     )
     labels = torch.tensor([[1.0, 0.0]], device=question.device).expand(len(question.image), -1)
     # `generate` is this, batch by batch, and then a check of success that EoT with several pictures breaks.
-    attacked = pgd._generate_batch(question.image, labels, None, eps, step)
-    return trace.end(torch.as_tensor(attacked, device=question.device))
+    pictures = pgd._generate_batch(question.image, labels, None, eps, step)
+    return trace.end(torch.as_tensor(pictures, device=question.device))
 
 
 def steps(question: Group, setting: Setting) -> int:
@@ -109,22 +109,28 @@ def steps(question: Group, setting: Setting) -> int:
     return max(1, question.evals // setting.views)
 
 
+def attacked(question: Group, setting: Setting, perturbation: Perturbation, optimiser: Optimiser) -> Tensor:
+    """The last delta of this project's loop."""
+    *_, last = attack(
+        question.image,
+        question.anchor,
+        encoder=question.counted,
+        objective=Away(),
+        perturbation=perturbation,
+        optimiser=optimiser,
+        eot=EOT(PIPELINE, views=setting.views),
+        steps=steps(question, setting),
+        seed=question.seed,
+    )
+    return last.delta
+
+
 def ours(optimiser: Callable[[Setting], Optimiser]) -> Callable[[Group, Setting], Mapping[int, Tensor]]:
     """This project's loop with an optimiser; its end alone, because a schedule depends on the number of steps."""
 
     def run(question: Group, setting: Setting) -> Mapping[int, Tensor]:
-        *_, last = attack(
-            question.image,
-            question.anchor,
-            encoder=question.counted,
-            objective=Away(),
-            perturbation=Linf(question.eps),
-            optimiser=optimiser(setting),
-            eot=EOT(PIPELINE, views=setting.views),
-            steps=steps(question, setting),
-            seed=question.seed,
-        )
-        return {question.evals: question.image + last.delta}
+        delta = attacked(question, setting, Linf(question.eps), optimiser(setting))
+        return {question.evals: question.image + delta}
 
     return run
 

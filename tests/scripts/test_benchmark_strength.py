@@ -37,7 +37,6 @@ class Shown:
 def watched(monkeypatch):
     shown = Shown(strength_case.PIPELINE)
     monkeypatch.setattr(strength_peers, "PIPELINE", shown)
-    monkeypatch.setattr(strength_patch, "PIPELINE", shown)
     return shown
 
 
