@@ -34,14 +34,14 @@ class NewView(nn.Module):
         self.drawn = self.done = 0
 
     def forward(self, images: Tensor) -> Tensor:
-        if images.requires_grad:  # else it is a question beside the attack
+        if images.requires_grad:  # else the call is not part of a gradient
             views = len(images) // self.count
             self.trace.look(images[::views], self.done, views)
             self.done += views
         return self.draw(images)
 
     def draw(self, images: Tensor) -> Tensor:
-        """The same, without the note."""
+        """The same, without recording."""
         views = max(1, len(images) // self.count)
         u = Uniform()(views, PIPELINE.dims, seed=self.seed, step=self.drawn).to(images)
         self.drawn += views

@@ -253,7 +253,6 @@ BROKEN = {
     "print": (lambda run: edit(run / SHEET, "id", "vp-00000000"), [], "print it again"),
     "unprinted": (lambda run: (run / SHEET).unlink(), [], "print it first"),
     "clean": (blacken, [], "no longer what it was"),
-    "view": (lambda run: None, ["--view", "best"], "--view"),
     "quad": (lambda run: None, ["--quad", "1,2,3"], "--quad"),
     "device": (lambda run: None, ["--device", "nothing"], "engine.device"),
 }

@@ -154,7 +154,6 @@ def test_a_width_other_than_the_runs_is_said(tmp_path, capsys):
         (["run", "--width-mm", "5000"], "megapixels"),
         (["run", "--paper", "a3"], "--paper"),
         (["run", "--dpi", "299"], "--dpi"),
-        (["run", "--out", "run/patch.png"], "patch.png"),
         (["run", "--bogus"], "--bogus"),
         (["run/patch.png"], "no folder"),
         (["."], "perturbation=patch"),
