@@ -36,7 +36,7 @@ class NewView(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if images.requires_grad:  # else the call is not part of a gradient
             views = len(images) // self.count
-            self.trace.look(images[::views], self.done, views)
+            self.trace.record(images[::views], self.done, views)
             self.done += views
         return self.draw(images)
 
@@ -83,7 +83,7 @@ def art_pgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
 
     class Views(base):  # type: ignore[misc]
         def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
-            trace.look(x, show.drawn // len(x), setting.views)
+            trace.record(x, show.drawn // len(x), setting.views)
             return super().forward(x, y)
 
         def _transform(self, x: Tensor, y: Tensor | None, **_: Any) -> tuple[Tensor, Tensor | None]:
