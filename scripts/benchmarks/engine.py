@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -86,9 +87,11 @@ def contestants(question: Case, decision: Decision) -> dict[str, Callable[[], Co
         AUTO: lambda: ours(question, decision),
         **{name: (lambda make=make: make(question)) for name, make in peers.items()},  # type: ignore[misc]
     }
-    return {
-        name: (lambda name=name, make=make: allocating(make(), name not in PEERS)) for name, make in makers.items()
-    }  # type: ignore[misc]
+
+    def prepared(name: str) -> Contestant:
+        return allocating(makers[name](), name not in PEERS)
+
+    return {name: partial(prepared, name) for name in makers}
 
 
 def bare(question: Case, decision: Decision) -> Contestant:
