@@ -1,4 +1,4 @@
-"""Audit a pipeline: where does the gradient die, and which pixels never get any?
+"""Audit a pipeline: which stages lose the gradient, and which pixels never get any.
 
     python scripts/audit.py --transforms camera
     python scripts/audit.py --callable kornia.enhance:equalize --image mine.png --out found

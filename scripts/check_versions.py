@@ -1,12 +1,12 @@
-"""Do the tests pass with the oldest versions that we say we support, and with the newest that there are?
+"""Run the tests with the oldest supported versions of all dependencies, or with the newest.
 
     python scripts/check_versions.py lowest                    # every dependency as old as pyproject.toml allows
     python scripts/check_versions.py newest                    # as new as it allows
     python scripts/check_versions.py candidate                 # and the release candidate of hydra-core
     python scripts/check_versions.py lowest -n 2 tests/run/test_run.py # what follows is pytest's
 
-Each makes an environment of its own in a temporary folder (some 6 GB), runs the tests in it, and removes it. It needs
-uv, which can look for the lowest versions, where pip cannot.
+Each creates a temporary environment (about 6 GB), runs the tests in it, and removes it. Needs uv: pip cannot resolve
+to the lowest versions.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = ROOT / "pyproject.toml"
 #: The options of uv. Only what pyproject.toml names itself is taken at its lowest: of other packages' packages the
 #: lowest are often broken.
-KINDS = {
-    "lowest": ["--resolution", "lowest-direct"],
-    "newest": [],
-    "candidate": [],
-}
+KINDS = {"lowest": ["--resolution", "lowest-direct"], "newest": [], "candidate": []}
 #: What else a kind asks for; a pre-release that is named here is allowed for this package alone.
 ALSO = {"candidate": "hydra-core>=1.4.0rc1,<1.5"}
 #: Warnings of what hydra 1.5 will do otherwise: the tests speak to 1.3 and 1.4 alike, and must not end at them.

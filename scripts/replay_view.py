@@ -1,11 +1,11 @@
-"""See one view of a run again, stage by stage: where does a value or a gradient cease to be finite?
+"""Replay one view of a run, stage by stage, to find where a value or a gradient stops being finite.
 
     python scripts/replay_view.py outputs/my_run                                # the view that the run stopped at
     python scripts/replay_view.py outputs/my_run/fault.safetensors --out view.png
     python scripts/replay_view.py outputs/my_run --step 12 --view 3 --picture 0 # any view of a finished run
 
-A line for each stage: the least and the greatest value after it, how many numbers are not finite, and the norm of the
-loss's gradient there. Steps, views and pictures count from 0.
+Prints a line for each stage: the least and greatest value after it, the number of non-finite values, and the norm of
+the loss's gradient there. Steps, views and pictures count from 0.
 """
 
 from __future__ import annotations

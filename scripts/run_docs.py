@@ -1,12 +1,12 @@
-"""Run every command of the documentation, so that none is a promise.
+"""Run every command of the documentation.
 
     python scripts/run_docs.py README.md docs/*.md
 
-Each line of a fenced `bash` block is run in a temporary folder that holds what the documentation speaks of:
+Each line of a fenced `bash` block is run in a temporary folder with the files that the documentation assumes:
 `my/pictures` with photographs, and `mine.yaml` from the fenced `yaml` block that names it. Each `python` block is run
 as a script.
-Lines that `.ci/run` or `.ci/nightly` run themselves, or a test runs shortened, are passed over. Pages run side by
-side, one a core.
+Lines that `.ci/run` or `.ci/nightly` run themselves, or that a test runs in a shorter form, are skipped. Pages run in
+parallel, one per core.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
     python scripts/print_patch.py outputs/my_patch          # print, cut out, lay into the scene, photograph
     python scripts/score_photos.py outputs/my_patch photos
 
-A photograph belongs to the picture of the run that its name begins with, as in street--03.jpg, or that the subfolder
-is named after, or to the only one there is. The patch is located by its fiducials, or by --quad where there are none.
+A photograph is assigned to a picture of the run by the beginning of its name, as in street--03.jpg, or by its
+subfolder; if there is only one picture, to that. The patch is located by its fiducials, or by --quad where there are
+none.
 
 Writes photos.json, photos.csv, overview.png, rectified/, and, where the colour chart could be read, colour.json: how
 printer, light and camera changed the colours. `python -m attacks.run config=RUN/photos/preset.yaml` makes a second

@@ -1,11 +1,11 @@
-"""Train the pocket encoder: which picture is this a view of?
+"""Train the pocket encoder.
 
     python scripts/train_pocket.py OUT.safetensors
     python scripts/train_pocket.py --judge attacks/data/pocket.safetensors
 
-Contrastive (InfoNCE) between a picture and a camera view of it, the toolkit's own transforms as augmentation. The
-pictures are crops of the bundled photographs that are not held out, recoloured, and random drawings. The same
-command gives the same file on the same machine.
+Contrastive (InfoNCE) between a picture and a camera view of it, with the project's transforms as augmentation. The
+pictures are recoloured crops of the bundled photographs that are not held out, and random drawings. The same command
+gives the same file on the same machine.
 """
 
 from __future__ import annotations

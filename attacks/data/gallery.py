@@ -1,4 +1,4 @@
-"""Sets of pictures, tiles of the bundled photographs or files of the user, and galleries made of them."""
+"""Pictures (tiles of the bundled photographs, or files) and galleries of them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from attacks.data.pictures import Shelf, read_files, shelved, square
 from attacks.perturbations.patch.placement import Placements
 
 PHOTOS = Path(__file__).parent / "photos"
-#: Photographs that the pocket encoder never saw; queries are cut from these.
+#: Photographs that the pocket encoder was not trained on; queries are cut from these.
 HELD_OUT = ("astronaut", "chelsea", "coffee")
-#: A tile whose values vary less than this (standard deviation) is a piece of sky, not a picture.
+#: Tiles with a smaller standard deviation, such as sky, are left out.
 FLAT = 0.04
 
 
@@ -43,7 +43,7 @@ class Pictures:
         return Pictures(tuple(self.names[i] for i in rows), self.images[rows], self.notes)
 
     def shelf(self, size: int | None = None) -> Shelf:
-        """The same as a shelf; with a `size`, each is cut to it when it is read (see `square`)."""
+        """The pictures as a shelf; with `size`, each is resized and cropped on reading (see `square`)."""
         images = self.images
         return shelved(self.names, lambda i: images[i] if size is None else square(images[i], size))
 
@@ -64,10 +64,10 @@ def photographs() -> dict[str, Tensor]:
 
 
 def tiles(size: int, photos: Sequence[str] | None = None) -> Pictures:
-    """Cut bundled photographs into `size` x `size` tiles that do not overlap; flat ones are left out.
+    """Cut bundled photographs into `size` x `size` tiles without overlap; uniform ones are left out.
 
-    Names are photograph-row-column. `photos` limits the choice. Raises ValueError on an unknown name or a size
-    that no photograph holds.
+    Names are photograph-row-column. `photos`: the photographs to use; None: all. Raises ValueError on an unknown name
+    or a size that no photograph holds.
     """
     if size < 1:
         raise ValueError(f"`size` must be at least 1 pixel; got {size}")
@@ -120,8 +120,8 @@ class Gallery:
         first: dict[str, int] = {}
         for row, (pixels, label) in enumerate(zip(self.digests, self.labels, strict=True)):
             if label is not None:
-                before = first.setdefault(pixels, row)
-                _agreed(self.labels[before], label, self.names[before], self.names[row])
+                original = first.setdefault(pixels, row)
+                _agreed(self.labels[original], label, self.names[original], self.names[row])
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -189,8 +189,8 @@ def on_shelf(shelf: Shelf) -> Gallery:
 
 
 def gathered(queries: Shelf, others: Shelf) -> Gallery:
-    """The queries followed by those of `others` that are not among them. A picture on both is read from `others`: its
-    cached embeddings then do not depend on the queries."""
+    """The queries followed by the other pictures of `others`. A picture in both is read from `others`, so that cached
+    embeddings do not depend on the queries."""
     known = {d: i for i, d in reversed(list(enumerate(others.digests)))}
     fresh = [i for i, d in enumerate(queries.digests) if d not in known]
     both, _ = on_shelf(queries).joined(others)

@@ -48,7 +48,7 @@ def listed(path: str | Path) -> tuple[list[Entry], list[str]]:
     path = Path(path)
     try:
         exists = path.exists()
-    except OSError:  # longer than any name may be
+    except OSError:  # the name is too long
         exists = False
     if not exists:
         raise FileNotFoundError(f"`{short(str(path))}` does not exist (paths are relative to {Path.cwd()})")
@@ -125,7 +125,7 @@ def table_rows(path: Path, check_header: Callable[[str, list[str]], None]) -> It
     """The line number of each row of a CSV file, and its cells that are not empty, by column.
 
     Args:
-        check_header: gets the place of the header in words and its cells; raises ValueError.
+        check_header: called with the location of the header, for messages, and its cells; raises ValueError.
 
     Raises:
         ValueError: with the line: a malformed file, or a row without `path`.

@@ -1,4 +1,4 @@
-"""Pictures that are read when they are wanted: ten thousand files need the memory of a few."""
+"""Pictures that are read on demand, so that memory does not grow with their number."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from attacks.data.listing import Entry, listed
 from transforms import resize
 from transforms.resizing.resize import target_size
 
-#: How often a picture may be as long as it is wide; resized, a thread of pixels would fill the memory.
+#: Largest ratio of a picture's sides: a thinner one, resized, would fill the memory.
 SLENDER = 50
-#: So many of the files that cannot be read are named.
+#: Unreadable files that a message names.
 FIRST = 3
 
 
@@ -25,9 +25,8 @@ FIRST = 3
 class Shelf:
     """Named pictures of one size, none of them in memory: `load` reads one (3,H,W), as `Pictures` holds it.
 
-    `digests` are the sha256 of their pixels; `labels` say whom or what they show, None where nobody has said.
-    `changes` says of each what was converted, `missing` which files were left out, `notes` that and what was passed
-    over.
+    `digests` are the sha256 of their pixels; `labels` the person or thing on each, None if unknown. `changes` are the
+    conversions of each, `missing` the files left out, `notes` these and what was ignored.
     """
 
     names: tuple[str, ...]
@@ -42,7 +41,7 @@ class Shelf:
         return len(self.names)
 
     def read(self, rows: Sequence[int]) -> Tensor:
-        """Some of them, (n,3,H,W). Raises ValueError for a file that is not the one that it was."""
+        """The pictures `rows`, (n,3,H,W). Raises ValueError if a file has changed."""
         images = [self.load(row) for row in rows]
         for row, image in zip(rows, images, strict=True):
             if digest(image) != self.digests[row]:
@@ -50,11 +49,11 @@ class Shelf:
         return torch.stack(images)
 
     def remarks(self) -> tuple[str, ...]:
-        """All that was said of the pictures that are here, and of those that are not."""
+        """All notes and conversions."""
         return (*self.notes, *(note for notes in self.changes for note in notes))
 
     def only(self, rows: Sequence[int]) -> Shelf:
-        """Some of them as a shelf of their own."""
+        """A shelf of the pictures `rows`."""
         load, chosen = self.load, list(rows)
         return replace(
             self,
@@ -67,27 +66,26 @@ class Shelf:
 
 
 def shelved(names: Sequence[str], load: Callable[[int], Tensor]) -> Shelf:
-    """A shelf of pictures of which nothing but the name is known; each is read once."""
+    """A shelf of pictures without labels; each is read once."""
     digests = tuple(digest(load(i)) for i in range(len(names)))
     return Shelf(tuple(names), digests, (None,) * len(names), load)
 
 
 def read_files(path: str | Path, size: int, unreadable: str = "refuse") -> Shelf:
-    """The pictures that a path stands for (see `listed`), each `square`. Every file is read once, to see whether it
-    is whole, and let go.
+    """The pictures of a path (see `listed`), each `square`. Every file is read once, to check it, and not held in
+    memory.
 
     Args:
-        unreadable: "refuse" or "skip" the files that are not there, or that Pillow cannot read whole.
+        unreadable: "refuse" or "skip" files that are missing or that Pillow cannot read.
 
     Raises:
-        FileNotFoundError, ValueError: in one line: a path or a file of paths that is none (see `listed`), files that
-            cannot be read, or none that can.
+        FileNotFoundError, ValueError: see `listed`; unreadable files, or no readable one.
     """
     return read_entries(*listed(path), size, unreadable)
 
 
 def read_entries(entries: list[Entry], notes: list[str], size: int, unreadable: str = "refuse") -> Shelf:
-    """The same of pictures that were listed, with what was said of the list."""
+    """As `read_files`, for a listing and its notes."""
     whole: list[Entry] = []
     digests: list[str] = []
     changes: list[tuple[str, ...]] = []
@@ -96,7 +94,7 @@ def read_entries(entries: list[Entry], notes: list[str], size: int, unreadable: 
         try:
             image, file_notes = load_image(entry.path)
             cut = square(image, size)
-        except Exception as error:  # what a broken file makes Pillow raise has no common ancestor
+        except Exception as error:  # Pillow's errors for broken files have no common base class
             failed.append((entry, error))
             continue
         whole.append(entry)

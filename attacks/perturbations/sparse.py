@@ -1,4 +1,4 @@
-"""The norm balls that let a few values change by much, L1 and L0: there the box of pictures binds everywhere."""
+"""The L1 and L0 balls: few values change, by much, so the box [0,1] is active nearly everywhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from attacks.perturbations.ball import Ball, each, into_box, to_levels
 from transforms.sampling.homography import wide_dtype
 
-#: Steps of a search that ends when nothing moves: halvings alone would need as many.
+#: Most steps of the root search: as many as bisection alone would need.
 MOST = 60
 
 
@@ -34,7 +34,7 @@ def onto_l1(values: Tensor, radius: float, low: Tensor, high: Tensor) -> Tensor:
     for _ in range(MOST):
         near = (size - t).clamp(min=0).minimum(room)
         over = (near.sum(1, keepdim=True) - radius) * far[:, None]
-        # The norm falls in straight pieces, each as steep as there are values that t still moves.
+        # The norm is piecewise linear in t; its slope is minus the number of free values.
         free = (near > 0) & (near < room)
         count = free.sum(1, keepdim=True)
         newton = torch.where(count > 0, t + over / count.clamp(min=1), torch.where(over == 0, t, torch.inf))
@@ -43,7 +43,7 @@ def onto_l1(values: Tensor, radius: float, low: Tensor, high: Tensor) -> Tensor:
         left, right = torch.where(over > 0, t, left), torch.where(over < 0, t, right)
         outside = (newton <= left) | (newton >= right)
         t = torch.where(outside & (newton != t), (left + right) / 2, newton)
-    # Where |v| is large, so is the rounding of t; here all is small.
+    # Large |v| means a large rounding error of t; this correction removes it.
     near = (near - over / count.clamp(min=1) * free).clamp(min=0).minimum(room)
     return (values.sign() * near).to(values.dtype)
 
@@ -51,8 +51,8 @@ def onto_l1(values: Tensor, radius: float, low: Tensor, high: Tensor) -> Tensor:
 def onto_l0(values: Tensor, count: int, low: Tensor, high: Tensor) -> Tensor:
     """The nearest point with at most `count` pixels other than zero and low <= y <= high: (N,C,H,W) -> (N,C,H,W).
 
-    `low` <= 0 <= `high`. A kept pixel is clamped, another is zero; so those are kept for which clamping instead of
-    dropping saves most of the squared distance.
+    `low` <= 0 <= `high`. Selected pixels are clamped, others are zero; those are selected that reduce the
+    squared distance most.
     """
     near = values.clamp(low, high)
     wide = wide_dtype(values)
@@ -62,7 +62,7 @@ def onto_l0(values: Tensor, count: int, low: Tensor, high: Tensor) -> Tensor:
 
 
 def best_pixels(worth: Tensor, count: int) -> Tensor:
-    """The `count` pixels of the highest worth (N,H,W), of those above 0, as a mask (N,1,H,W)."""
+    """A mask (N,1,H,W) of the `count` pixels with the largest positive worth (N,H,W)."""
     flat = worth.flatten(1)
     best = flat.topk(min(count, flat.shape[1]), 1).indices
     mask = torch.zeros_like(flat, dtype=torch.bool).scatter(1, best, True) & (flat > 0)
@@ -70,8 +70,8 @@ def best_pixels(worth: Tensor, count: int) -> Tensor:
 
 
 def knapsack(worth: Tensor, room: Tensor, budget: Tensor) -> Tensor:
-    """How much of each item to take, at most its room, so that the sum of amount * worth is largest and that of the
-    amounts at most `budget`: (N,D) >= 0, (N,D) >= 0, (N,) -> (N,D). The fractional knapsack: dearest first."""
+    """The fractional knapsack: amounts (N,D), each at most its room, with a sum of at most `budget` and the largest
+    sum of amount * worth: (N,D) >= 0, (N,D) >= 0, (N,) -> (N,D). Greedy by worth."""
     wide = wide_dtype(worth)
     order = worth.argsort(dim=1, descending=True, stable=True)
     sorted_room = room.gather(1, order).to(wide)
@@ -80,20 +80,21 @@ def knapsack(worth: Tensor, room: Tensor, budget: Tensor) -> Tensor:
     return torch.zeros_like(room).scatter(1, order, taken.to(room))
 
 
-#: How far an L0 step moves a value of average gradient, in steps. Measured on photographs (10, 40 and 160 pixels of
-#: 96 x 96, with and without camera views): stronger than 1, 3 and 10 everywhere; the published step is about 1.
+#: The move of a value of average gradient in an L0 step, in units of `length`. Measured on photographs (10, 40 and
+#: 160 pixels of 96 x 96, with and without camera views): stronger than 1, 3 and 10 everywhere; the published step is
+#: about 1.
 STRIDE = 100
 
 
 class _Sparse(Ball):
-    """What the sets have in common that let a few values change by much: there the box binds everywhere."""
+    """Common to L1 and L0: one projection onto ball and box."""
 
     def project(self, delta: Tensor, images: Tensor) -> Tensor:
         """The nearest delta in the ball and the box."""
         return into_box(self._nearest(delta, images), images)
 
     def ball(self, delta: Tensor) -> Tensor:
-        """The nearest delta in the ball that changes no value by more than 1, whatever the picture."""
+        """The nearest delta in the ball with no value beyond 1, whatever the picture."""
         return self._nearest(delta, None)
 
     def _nearest(self, delta: Tensor, images: Tensor | None) -> Tensor:
@@ -118,7 +119,8 @@ class L1(_Sparse):
         return torch.zeros_like(flat).scatter(1, best, flat.gather(1, best).sign()).view_as(grad)
 
     def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        """The values where `direction` gains the most, each as far as it goes, until `eps` is spent."""
+        """The values with the largest gain along `direction`, each to the end of its range, until `eps` is used
+        up."""
         edge = self.descend(-direction, self.eps, torch.zeros_like(direction), images)
         return edge if images is None else into_box(edge, images)
 
@@ -153,7 +155,7 @@ class L0(_Sparse):
         object.__setattr__(self, "eps", int(self.eps))
 
     def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        """The pixels where `direction` gains the most, as far as they go."""
+        """The pixels with the largest gain along `direction`, to the end of their range."""
         down, up = room(torch.zeros_like(direction), images)
         ends = torch.where(direction > 0, up, down) * direction.sign()
         edge = ends * best_pixels((direction * ends).sum(1), int(self.eps))
@@ -164,12 +166,12 @@ class L0(_Sparse):
         return grad.sign() * best_pixels(grad.abs().sum(1), 1)
 
     def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor | None) -> Tensor:  # noqa: ARG002
-        """A move of all pixels along the gradient, of which the projection then keeps the best, as PGD0 does (Croce &
-        Hein 2019, Sparse and Imperceivable Adversarial Attacks, section 4): no pixel could come in otherwise. A value
-        of average gradient moves by `STRIDE` times `length`.
+        """A move of all pixels along the gradient, of which the projection then selects the best, as in PGD0 (Croce &
+        Hein 2019, Sparse and Imperceivable Adversarial Attacks, section 4); else no new pixel could enter. A value of
+        average gradient moves by `STRIDE` times `length`.
 
-        Within the set it is a step of maximising -<grad, v> - |v - delta|^2 / 2t, t being proportional to `length`:
-        the shorter, the more a new pixel must promise to replace one that has already moved.
+        With the projection it maximises -<grad, v> - |v - delta|^2 / 2t, t proportional to `length`: the smaller it
+        is, the larger the gain that a new pixel needs to replace one that has already moved.
         """
         mean = grad.abs().flatten(1).mean(1).clamp(min=torch.finfo(grad.dtype).tiny)
         return -STRIDE * (each(length) if isinstance(length, Tensor) else length) * (grad / each(mean))
@@ -188,7 +190,7 @@ class L0(_Sparse):
 
 
 def room(delta: Tensor, images: Tensor | None) -> tuple[Tensor, Tensor]:
-    """How far each value may still go down, and up, both at least 0."""
+    """How far each value may decrease, and increase; both at least 0."""
     if images is None:
         return (1 + delta).clamp(min=0), (1 - delta).clamp(min=0)
     return (images + delta).clamp(min=0), (1 - (images + delta)).clamp(min=0)

@@ -1,4 +1,4 @@
-"""Perturbations by frequency: held to the lowest ones, or driven by a smoothed gradient."""
+"""Perturbations by frequency: restricted to low frequencies, or with a smoothed gradient."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class LowFrequency(Wrapped):
     """Every move lies in the span of the lowest `keep` x `keep` coefficients of each channel's 2-D cosine transform
     (orthonormal DCT-II; Guo et al. 2019, Low Frequency Adversarial Perturbation).
 
-    The delta stays in the ball and the box of `inner` exactly. Where these clip it, what is clipped is sharp: there
-    the delta leaves the band. To be feasible is worth more than to be smooth.
+    The delta stays in the ball and the box of `inner` exactly. Clipping to these can take it out of the band:
+    feasibility comes first.
 
     Args:
         inner: `Linf`, `L2`, or one of them wrapped. A low-frequency delta is never sparse.
@@ -47,17 +47,17 @@ class LowFrequency(Wrapped):
         return rows @ delta @ columns
 
     def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        """The point of the set where `direction` leads: in the band, but for the box."""
+        """The farthest point along `direction`: in the band, except for clipping to the box."""
         edge = self.eps * self.steepest(direction)
         return self.ball(edge) if images is None else self.project(edge, images)
 
     def inside(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        """Half the way to `farthest`."""
+        """Half of `farthest`."""
         return self.farthest(direction, images) / 2
 
     def steepest(self, grad: Tensor) -> Tensor:
-        """A step of norm 1 in the band: for L2 that with the largest inner product with `grad`; for L-inf the low
-        frequencies of the best one."""
+        """A step of norm 1 in the band: for L2 the best one; for L-inf the low frequencies of the best unrestricted
+        one."""
         step = self.only(self.inner.steepest(self.only(grad)))
         norm = self.inner.norm(step)
         return step / torch.where(norm > 0, norm, 1.0)[:, None, None, None]
@@ -69,7 +69,7 @@ class LowFrequency(Wrapped):
         return -length * self.steepest(grad)
 
     def project(self, delta: Tensor, images: Tensor) -> Tensor:
-        """That of `inner`: the band holds the moves, not the clipped point."""
+        """That of `inner`: only moves are restricted to the band."""
         return self.inner.project(delta, images)
 
     def ball(self, delta: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class Smoothed(Wrapped):
     """The gradient is convolved with a Gaussian before any optimiser sees it: TI (Dong et al. 2019, Evading Defenses
     by Translation-Invariant Attacks, eq. 7). The set is that of `inner`.
 
-    It stands for the mean gradient over shifted copies of the picture. The published code's kernel, 15 x 15 values
+    It approximates the mean gradient over shifted copies of the picture. The published code's kernel, 15 x 15 values
     of a normal density from -3 to 3, is `smooth` = 7 / 3.
 
     Args:
@@ -103,14 +103,14 @@ class Smoothed(Wrapped):
             raise ValueError(f"`smooth` must be a positive number of pixels; got {self.smooth}")
 
     def shown(self, delta: Tensor) -> Tensor:
-        """The delta itself, whose gradient comes back smoothed."""
+        """The delta itself, but its gradient is smoothed."""
         return filtered(self.inner.shown(delta), self.convolved)
 
     def convolved(self, grad: Tensor) -> Tensor:
-        """The convolution."""
+        """`grad` convolved with the Gaussian."""
         rows, columns = (gaussian_band(side, self.smooth, grad.dtype, grad.device) for side in grad.shape[2:])
-        found: Tensor = rows @ grad @ columns
-        return found
+        smooth: Tensor = rows @ grad @ columns
+        return smooth
 
 
 def dct_matrix(side: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Perturbations that are held to a subspace: some pixels, or no colour. Each wraps another set, and they nest."""
+"""Perturbation sets restricted to a linear subspace: some pixels, or grey. Each wraps another set; they nest."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Map = Callable[[Tensor], Tensor]
 
 
 class Wrapped(Ball):
-    """A set that is another one, `inner`, held to a subspace by `only`: all else is that of `inner`.
+    """The set `inner`, restricted to a subspace by the projection `only`. All else is that of `inner`.
 
-    Directions and gradients pass through `only` before `inner` sees them; moves pass through it as well.
+    Directions and gradients pass through `only` before `inner`; moves pass through it as well.
     """
 
     inner: Ball
@@ -37,15 +37,15 @@ class Wrapped(Ball):
 
     @property
     def random_start(self) -> bool:  # type: ignore[override]
-        """Whether `start` draws at random, or is zero."""
+        """Whether `start` is random; else it is zero."""
         return self.inner.random_start
 
     def only(self, delta: Tensor) -> Tensor:
-        """The nearest delta of this subspace: an orthogonal projection."""
+        """The orthogonal projection onto the subspace."""
         return delta
 
     def take(self, rows: Tensor) -> Self:
-        """The set of some of the pictures."""
+        """The set for a subset of the pictures."""
         return replace(self, inner=self.inner.take(rows))  # type: ignore[type-var]
 
     def restrict(self, delta: Tensor) -> Tensor:
@@ -57,16 +57,16 @@ class Wrapped(Ball):
         return self.only(self.inner.draw(like, generator))
 
     def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        """The point of the set where `direction` leads."""
+        """The farthest point of the set along `direction`."""
         return self.inner.farthest(self.only(direction), images)
 
     def inside(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        """A point inside the set where `direction` leads."""
+        """A point inside the set along `direction`."""
         return self.inner.inside(self.only(direction), images)
 
     def shown(self, delta: Tensor) -> Tensor:
-        """The delta itself, whose gradient comes back restricted: the estimate, its noise, and the momentum of any
-        optimiser are then those of the subspace."""
+        """The delta itself, but its gradient is restricted: so are the estimate, its noise, and an optimiser's
+        momentum."""
         return filtered(self.inner.shown(delta), self.only)
 
     def scene(self, images: Tensor, delta: Tensor) -> Scene:
@@ -108,9 +108,9 @@ class Masked(Wrapped):
 
     Args:
         inner: any set; the norm, its dual and the random points are those of `inner` on the masked pixels.
-        mask: (1,1,H,W) for all pictures, or (N,1,H,W), one for each, of zeros and ones. One for all is applied to
-            the gradient before it is judged, so that signal and noise are those of the region. Of several it is not
-            known in a view whose it is: there, moves are restricted, and the estimate is that of the whole picture.
+        mask: zeros and ones, (1,1,H,W) for all pictures or (N,1,H,W), one for each. A mask for all restricts the
+            estimate of the gradient; with one for each picture only the moves are restricted, and the estimate is
+            that of the whole picture.
     """
 
     inner: Ball
@@ -137,24 +137,24 @@ class Masked(Wrapped):
         return delta * self.mask.to(delta)
 
     def restrict(self, delta: Tensor) -> Tensor:
-        """The delta within the mask. `inner` has restricted the moves before: a band of frequencies that a mask has
-        cut out is none any more, and would be smoothed at the mask's edge again and again."""
+        """The delta within the mask. `inner` is not applied again: a masked band of frequencies is not in the band,
+        and would be smoothed at the mask's edge at every move."""
         return self.only(delta)
 
     def take(self, rows: Tensor) -> Self:
-        """The set of some of the pictures: with their masks."""
+        """The set for a subset of the pictures, with their masks."""
         mask = self.mask if len(self.mask) == 1 else self.mask[rows.to(self.mask.device)]
         return replace(self, inner=self.inner.take(rows), mask=mask)
 
     def shown(self, delta: Tensor) -> Tensor:
-        """The delta itself, whose gradient comes back masked, where one mask serves all."""
+        """The delta itself; its gradient is masked if there is one mask for all."""
         return super().shown(delta) if len(self.mask) == 1 else self.inner.shown(delta)
 
 
 @dataclass(frozen=True)
 class Grey(Wrapped):
-    """The same delta in all channels: the picture gets lighter or darker, and keeps its chroma. Not for L1, whose
-    steps fill each channel by its own room: what is common to all would leave much of `eps` unused."""
+    """The same delta in all channels: changes lightness and not chroma. Not for L1, whose steps fill each channel
+    separately: their common part would leave much of `eps` unused."""
 
     inner: Ball
 
@@ -170,11 +170,11 @@ class Grey(Wrapped):
         return delta.mean(1, keepdim=True).expand_as(delta)
 
     def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        """The point of the set where `direction` leads."""
+        """The farthest point of the set along `direction`."""
         return self._least(super().farthest(direction, images))
 
     def inside(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        """A point inside the set where `direction` leads."""
+        """A point inside the set along `direction`."""
         return self._least(super().inside(direction, images))
 
     def project(self, delta: Tensor, images: Tensor) -> Tensor:
@@ -190,12 +190,12 @@ class Grey(Wrapped):
         return self._least(super().quantise(delta, images))
 
     def _least(self, delta: Tensor) -> Tensor:
-        """In all channels that which has moved least: a box, or a ball, is left by growing only."""
+        """The channel of least magnitude, in all channels: shrinking a value never leaves a ball or the box."""
         return delta.gather(1, delta.abs().argmin(1, keepdim=True)).expand_as(delta)
 
 
 def filtered(delta: Tensor, by: Map) -> Tensor:
-    """`delta`; its gradient passes through `by`, which must be linear and its own adjoint."""
+    """Returns `delta`; its gradient passes through `by`, which must be linear and self-adjoint."""
     result: Tensor = _Filtered.apply(delta, by)
     return result
 

@@ -1,9 +1,9 @@
-"""What printer, paper and light did to known colours, beside the scene round them: a polynomial in linear light.
+"""Fits the colour map of printer, paper and light: a polynomial in linear light.
 
-Fitted to the swatches of the card, it is the `printer.colour` of a next run: a texture that is optimised through it
-is optimised for this printer, in this light. There it changes the patch and not the scene, so it must not hold what
-the camera did to both: exposure and white balance are measured on the scene, and taken out. Monomials are in the
-order of `transforms.colour.lut.powers`: 1, r, g, b, r^2, rg, rb, g^2, gb, b^2.
+Fitted to the swatches of the card, it is the `printer.colour` of the next run, which then optimises the texture for
+this printer and this light. There the map applies to the patch but not to the scene, so it must not contain the
+camera's exposure and white balance: these are measured on the scene and removed. Monomials are in the order of
+`transforms.colour.lut.powers`: 1, r, g, b, r^2, rg, rb, g^2, gb, b^2.
 """
 
 from __future__ import annotations
@@ -22,35 +22,34 @@ from attacks.runtime.extras import extra
 from transforms.colour.lut import powers
 
 Floats = NDArray[np.float64]
-#: The part of a swatch that is measured, along each axis: its edges mix with what is beside it.
+#: The central part of a swatch that is measured, along each axis: edges mix with their surroundings.
 MIDDLE = 0.6
-#: Pixels along each axis to which a swatch's middle is brought.
+#: Pixels along each axis of a rectified swatch.
 PIXELS = 24
-#: From this level on, in more than this share of a swatch's pixels, a channel counts as saturated: the sensor's noise
-#: has been cut off, and the median no longer says how bright it was.
+#: A channel is saturated if more than SHARE of a swatch's pixels are at least FULL: noise is clipped there, and the
+#: median is biased.
 FULL, SHARE = 253, 0.1
-#: Cells along the longer side of the run's picture, by which a photograph is compared with it; so many are enough.
+#: Cells along the longer side of the run's picture for its comparison with a photograph, and the fewest usable cells.
 CELLS, ENOUGH = 64, 150
 #: Below this level a ratio of light is noise.
 DARK = 40
-#: So far round the card, as a share of its shorter side, is left out too: blur, its shadow, paper left on.
+#: Margin around the card, as a share of its shorter side, that is excluded too: blur, shadow, uncut paper.
 BESIDE = 0.1
-#: Where scene and picture are the same, the middle half of the ratios spans at most so many stops, and the logarithms
-#: of both correlate at least so much. Of 42 simulated photographs (light that falls off by up to 0.3 stops, tone
-#: curves of 0.8 to 1.2) the worst had 0.73 and 0.75; of 252 pairs with another scene's picture none had more than
-#: 0.22, though some flat ones spanned 0.55 stops.
+#: A photograph shows the picture's scene if the middle half of the ratios spans at most ALIKE stops and the
+#: logarithms of both correlate by at least SAME. Of 42 simulated photographs (light that falls off by up to 0.3
+#: stops, tone curves of 0.8 to 1.2) the worst had 0.73 and 0.75; of 252 pairs with another scene's picture none had
+#: more than 0.22, though some flat ones spanned 0.55 stops.
 ALIKE, SAME = 1.0, 0.5
-#: Swatches that a fit of each degree needs; it has 4 or 10 unknowns a channel.
+#: Fewest swatches for a fit of each degree, which has 4 or 10 unknowns per channel.
 LEAST = {1: 8, 2: 16}
-#: The weight of staying near the colours as they are; it decides only what the swatches leave open.
+#: Weight of the regularisation towards the identity, for directions that the swatches do not determine.
 RIDGE = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
 class Swatches:
-    """Swatches as photographed: `light` (S,3) linear, in order of the card's chart, and where it can be trusted,
-    (S,3): a swatch that the photograph does not show whole is trusted nowhere, one that is saturated not in that
-    channel."""
+    """Measured swatches: `light` (S,3), linear, in the order of the card's chart, and `trusted` (S,3): False for a
+    swatch that is partly outside the photograph, and for a saturated channel."""
 
     light: Floats
     trusted: NDArray[np.bool_]
@@ -58,8 +57,8 @@ class Swatches:
 
 @dataclass(frozen=True, eq=False)
 class ColourFit:
-    """A map of colours in linear light: `coefficients` (3,K). `before` and `after` are mean differences of colour
-    (CIEDE2000) between the swatches as photographed and as asked for, and as predicted from the other swatches."""
+    """A map of colours in linear light: `coefficients` (3,K). `before` and `after` are the mean CIEDE2000
+    differences of the measured swatches from their nominal colours, and from leave-one-out predictions."""
 
     degree: int
     coefficients: Floats
@@ -86,7 +85,7 @@ def measure_swatches(photo: NDArray[np.uint8], homography: Floats, card: Card) -
         x, y = project(homography, np.array(swatch.box.corners)).T
         if x.min() < 0 or y.min() < 0 or x.max() > width - 1 or y.max() > height - 1:
             continue
-        # About this part's own neighbourhood, so that a large photograph is not looked through for each swatch.
+        # Crop first: warping the whole photograph for each swatch would be slow.
         left, top = int(x.min()), int(y.min())
         part = photo[top : int(y.max()) + 2, left : int(x.max()) + 2]
         shift = np.array([[1.0, 0, -left], [0, 1, -top], [0, 0, 1]])
@@ -99,16 +98,15 @@ def measure_swatches(photo: NDArray[np.uint8], homography: Floats, card: Card) -
 def gains(
     photo: NDArray[np.uint8], picture: NDArray[np.uint8], scene: Floats, card: Card, homography: Floats
 ) -> Floats | None:
-    """How much more light a photograph has of the scene round the card than the run's picture of it, in each channel
-    (3,): what exposure and white balance did to the card as well. None where too little of the scene can be compared,
-    or it is not the picture's.
+    """The gain of each channel (3,) of a photograph relative to the run's picture, measured on the scene around the
+    card: exposure and white balance. None if too few cells can be compared, or the scene is not that of the picture.
 
-    The median of ratios in linear light, on a coarse grid of the picture. A cell's mean is that of the files' values:
-    they follow a power of light, so a gain of light is one of the mean.
+    The median of ratios in linear light, on a coarse grid of the picture. Cells average encoded values: these follow
+    a power of light, so a gain of light is a gain of the mean.
 
     Args:
-        picture: the run's, without the card.
-        scene: from the picture's pixels, 0 its edge, to the photograph's, a centre a whole number.
+        picture: the run's picture, without the card.
+        scene: homography from the picture's pixels (0 is its edge) to the photograph's (centres are whole numbers).
         homography: from mm of the card to the photograph's pixels.
     """
     height, width = picture.shape[:2]
@@ -135,7 +133,7 @@ def gains(
         before, after = np.log2(LIGHT[levels[:, use]].astype(np.float64))
         low, middle, high = np.quantile(after - before, [0.25, 0.5, 0.75])
         common = np.mean((before - before.mean()) * (after - after.mean()))
-        alike = common / (before.std() * after.std() + 1e-4)  # of one colour alone nothing follows
+        alike = common / (before.std() * after.std() + 1e-4)  # a uniform scene proves nothing
         if not (high - low <= ALIKE and alike >= SAME):
             return None
         result[channel] = 2**middle
@@ -143,7 +141,7 @@ def gains(
 
 
 def _cells(corners: Any) -> NDArray[np.bool_]:
-    """(R+1,C+1) -> (R,C): the cells of which it is true at all corners."""
+    """(R+1,C+1) -> (R,C): the cells for which all four corners are true."""
     true = np.asarray(corners, bool)
     return np.asarray(true[:-1, :-1] & true[1:, :-1] & true[:-1, 1:] & true[1:, 1:])
 
@@ -154,12 +152,12 @@ def _middle(box: Box) -> Box:
 
 
 def pooled(measured: Sequence[Swatches], known: Sequence[Floats | None]) -> tuple[Swatches, Floats]:
-    """Several photographs of one card as one, and the gain of each (P,3): swatch by swatch the median over
-    photographs, each first divided by its gain.
+    """The median of each swatch over several photographs of one card, each divided by its gain; and the gains (P,3).
 
     Args:
-        known: of each photograph what `gains` says. Where that is None, its chart is brought to those of the others;
-            where all are, to the median photograph's, so that what all have in common stays in the colours.
+        known: the result of `gains` for each photograph. If it is None, the gain is estimated from the chart,
+            relative to the other photographs; if all are None, relative to the median photograph, so that a common
+            exposure remains in the colours.
     """
     light, trusted = (np.stack([getattr(each, name) for each in measured]) for name in ("light", "trusted"))
     bright = trusted & (light > LIGHT[40])  # in the dark a ratio is noise
@@ -180,15 +178,15 @@ def pooled(measured: Sequence[Swatches], known: Sequence[Floats | None]) -> tupl
 
 
 def _median(values: Floats, axis: int) -> Floats:
-    """The median of what is not NaN; NaN where nothing is."""
+    """The median without NaN; NaN where all are NaN."""
     empty = np.asarray(np.isnan(values).all(axis, keepdims=True))
     median = np.asarray(np.nanmedian(np.where(empty, 0.0, values), axis, keepdims=True))
     return np.asarray(np.where(empty, np.nan, median).squeeze(axis))
 
 
 def fit(source: Floats, measured: Swatches) -> ColourFit:
-    """Fit the map from `source` (S,3), linear, to what was measured. Degree 1 or 2, whichever predicts swatches that
-    it has not seen with the smaller difference of colour; `after` is that difference.
+    """Fit the map from `source` (S,3), linear, to the measured colours. The degree, 1 or 2, is that with the smaller
+    leave-one-out difference of colour, which is `after`.
 
     Raises:
         ValueError: too few swatches.
@@ -200,7 +198,7 @@ def fit(source: Floats, measured: Swatches) -> ColourFit:
             f"`swatches` must be at least {LEAST[1]} that the photograph shows whole and not saturated, in every "
             f"channel; found {count} (less light, or the whole card in the picture)"
         )
-    # Only in all three channels is there a colour to compare.
+    # A colour difference needs all three channels.
     whole = measured.trusted.all(1)
     rows = np.flatnonzero(whole) if whole.any() else np.arange(len(source))
     held_out = {degree: _held_out(source, measured, degree, rows) for degree in degrees}
@@ -216,7 +214,7 @@ def fit(source: Floats, measured: Swatches) -> ColourFit:
 
 
 def _held_out(source: Floats, measured: Swatches, degree: int, rows: NDArray[np.intp]) -> Floats:
-    """Each of these swatches as predicted from all others."""
+    """Leave-one-out predictions of the swatches `rows`."""
     predictions = []
     for row in rows:
         trusted = measured.trusted.copy()
@@ -227,11 +225,11 @@ def _held_out(source: Floats, measured: Swatches, degree: int, rows: NDArray[np.
 
 
 def solved(source: Floats, measured: Swatches, degree: int) -> Floats:
-    """The coefficients (3,K): least squares, each channel from the swatches that can be trusted in it. An error in
-    the dark weighs more, as the eye has it: lightness goes with the cube root of light."""
+    """The coefficients (3,K): weighted least squares over the swatches trusted in each channel. Errors in dark
+    colours weigh more, as in perception: lightness follows the cube root of light."""
     rows = terms(source, degree)
     same = np.zeros((3, rows.shape[1]))
-    same[[0, 1, 2], [1, 2, 3]] = 1.0  # the colours as they are
+    same[[0, 1, 2], [1, 2, 3]] = 1.0  # the identity
     coefficients = same.copy()
     for channel in range(3):
         use = measured.trusted[:, channel]
@@ -249,7 +247,8 @@ def terms(light: Floats, degree: int) -> Floats:
 
 
 def difference(light: Floats, other: Floats) -> Floats:
-    """CIEDE2000 between linear colours (S,3), clipped to [0,1] -> (S,). 1 is about the least that an eye sees."""
+    """CIEDE2000 between linear colours (S,3), clipped to [0,1] -> (S,). 1 is about the smallest visible
+    difference."""
     colour = extra("skimage.color")
     lab = [colour.rgb2lab(_encoded(np.clip(each, 0, 1))[None])[0] for each in (light, other)]
     return np.asarray(colour.deltaE_ciede2000(*lab), np.float64)

@@ -1,11 +1,11 @@
-"""Where the tags of a card lie in a photograph.
+"""Detects the tags of a card in a photograph.
 
-A lens mixes light, and a file holds its root: in the file a blurred edge is not where it is half as bright. So tags
-are looked for, and their edges measured, in linear light. Of 36 rendered photographs (patch 300 px wide, blur 0.5 to
-1.5 px) that found all four tags in 36 instead of 21. The root mean square error of a corner was 1.0 px with OpenCV's
-`cornerSubPix` in the file's values, 0.69 with its AprilTag refinement in linear light, 0.29 with `cornerSubPix` in
-linear light, its window tied to a module, and 0.08 with what is done here: a line is fitted to each edge, twice, and
-corners are where lines meet. Blur rounds a corner off, it leaves an edge straight.
+Blur acts on linear light, but a file holds gamma-encoded values: there, a blurred edge is displaced. So detection and
+edge fitting use linear light. In 36 rendered photographs (patch 300 px wide, blur 0.5 to 1.5 px) this detects all
+four tags in 36 instead of 21. RMS error of a corner: 1.0 px with OpenCV's `cornerSubPix` on encoded values, 0.69 with
+its AprilTag refinement in linear light, 0.29 with `cornerSubPix` in linear light and a window of one module, and 0.08
+with the method used here: a line is fitted to each edge, twice, and corners are intersections of lines. Blur rounds
+corners, but edges stay straight.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ Bytes = NDArray[np.uint8]
 LIGHT = np.where(
     np.arange(256) / 255 > 0.04045, ((np.arange(256) / 255 + 0.055) / 1.055) ** 2.4, np.arange(256) / 255 / 12.92
 ).astype(np.float32)
-#: A module of a tag needs about so many pixels to be read; the corner's error is far below one.
+#: Pixels that a module of a tag needs to be decoded.
 LEAST_MODULE = 2
-#: How far to both sides of where an edge is thought to be it is looked for, in modules. One more would see the code.
+#: Search range on both sides of an edge, in modules. A larger one would include the tag's code.
 REACH = 0.9
 
 
 @dataclass(frozen=True)
 class Detection:
-    """What tags a photograph shows. `own`: the card's, number -> (4,2) corners in pixels (a pixel's centre is a whole
-    number), from the tag's upper left one, clockwise. `others`: the numbers of other cards' tags; `twice`: the card's
-    own that are there more than once, so that none of them can be taken."""
+    """The tags in a photograph. `own`: the card's, number -> (4,2) corners in pixels (centres are whole numbers),
+    from the upper left one, clockwise. `others`: numbers of other cards' tags. `twice`: the card's tags that were
+    detected more than once, and are therefore not used."""
 
     own: dict[int, Floats]
     others: tuple[int, ...]
@@ -45,8 +45,8 @@ class Detection:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A way to look at a photograph: reduced until its longer side has `side` pixels, or enlarged, `most` times at
-    most; in linear light or as the file has it; sharpened or not; and which share of the code's errors is mended."""
+    """Settings of one detection: the longer side is resized to `side` pixels, enlarged at most `most` times; `linear`
+    light or encoded values; `sharpen`: amount of unsharp mask; `mend`: OpenCV's `errorCorrectionRate`."""
 
     side: int
     most: float = 1.0
@@ -55,8 +55,8 @@ class Attempt:
     mend: float = 0.6
 
 
-#: One after the other, until all four are found. A mended tag can still not be another one: their codes differ in 11
-#: bits, and 5 are mended.
+#: Tried in order until all four tags are detected. Error correction cannot confuse two tags: codes differ in 11 bits,
+#: and at most 5 are corrected.
 ATTEMPTS = (
     Attempt(1600),
     Attempt(1600, sharpen=1.5, mend=1.0),
@@ -67,24 +67,24 @@ ATTEMPTS = (
 
 
 def detect(photo: Bytes, card: Card) -> Detection:
-    """PhotoMeasurement for the card's tags in a photograph (H,W,3), 8-bit RGB."""
+    """Detect the card's tags in a photograph (H,W,3), 8-bit RGB."""
     cv2, grey = extra("cv2"), grey_of(photo)
-    wanted = {tag.number for tag in card.tags}
+    numbers_of_card = {tag.number for tag in card.tags}
     own: dict[int, Floats] = {}
     others: set[int] = set()
     twice: set[int] = set()
     for attempt in ATTEMPTS:
         if attempt is ATTEMPTS[-1] and max(grey.shape) <= ATTEMPTS[-2].side:
-            break  # there is no more to see
+            break  # the largest size adds no detail
         scale = min(attempt.most, attempt.side / max(grey.shape))
         numbers: list[int] = []
         for number, corners in _markers(cv2, grey, attempt, scale):
             numbers.append(number)
-            if number in wanted:
+            if number in numbers_of_card:
                 own.setdefault(number, corners)
-        others |= set(numbers) - wanted
-        twice |= {number for number in numbers if number in wanted and numbers.count(number) > 1}
-        if wanted <= set(own):
+        others |= set(numbers) - numbers_of_card
+        twice |= {number for number in numbers if number in numbers_of_card and numbers.count(number) > 1}
+        if numbers_of_card <= set(own):
             break
     corners_by_number = {
         number: refined(grey, corners) for number, corners in sorted(own.items()) if number not in twice
@@ -103,18 +103,18 @@ def _markers(cv2: Any, grey: Bytes, attempt: Attempt, scale: float) -> list[tupl
     how = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
     seen = grey if scale == 1 else cv2.resize(grey, size, interpolation=how)
     if attempt.linear:
-        # White paper is not the brightest thing in every photograph; a lamp is one in a thousand pixels.
+        # The percentile ignores lamps and highlights, which may be brighter than the paper.
         white = max(1e-3, float(LIGHT[int(np.percentile(seen[::4, ::4], 99.5))]))
         seen = cv2.LUT(seen, np.clip(np.rint(LIGHT / white * 255), 0, 255).astype(np.uint8))
     if attempt.sharpen:
         wide = cv2.GaussianBlur(seen, (0, 0), 1.5 * max(1.0, scale))
         seen = cv2.addWeighted(seen, 1 + attempt.sharpen, wide, -attempt.sharpen, 0)
-    given = cv2.aruco.DetectorParameters()
-    given.errorCorrectionRate = attempt.mend
-    # Of the photograph's longer side: a tag is a small part of it.
-    given.minMarkerPerimeterRate = max(0.005, 4 * LEAST_MODULE * MODULES / max(seen.shape))
+    parameters = cv2.aruco.DetectorParameters()
+    parameters.errorCorrectionRate = attempt.mend
+    # Relative to the longer side of the photograph.
+    parameters.minMarkerPerimeterRate = max(0.005, 4 * LEAST_MODULE * MODULES / max(seen.shape))
     family = cv2.aruco.getPredefinedDictionary(cv2.aruco.DICT_APRILTAG_36h11)
-    corners, numbers, _ = cv2.aruco.ArucoDetector(family, given).detectMarkers(seen)
+    corners, numbers, _ = cv2.aruco.ArucoDetector(family, parameters).detectMarkers(seen)
     ratio = np.array([grey.shape[1] / size[0], grey.shape[0] / size[1]])
     return [
         (int(number), (np.asarray(quad[0], np.float64) + 0.5) * ratio - 0.5)
@@ -123,8 +123,8 @@ def _markers(cv2: Any, grey: Bytes, attempt: Attempt, scale: float) -> list[tupl
 
 
 def refined(grey: Bytes, corners: Floats) -> Floats:
-    """Corners (4,2) of a dark square on white, to a tenth of a pixel: where the lines through its edges meet. They
-    are given back as they came where that leads away from them, as at a tag that is half hidden."""
+    """Corners (4,2) of a dark square on white, refined as intersections of lines through its edges. If these lie far
+    from the input, as for a partly hidden tag, returns the input."""
     module = float(np.linalg.norm(corners - np.roll(corners, -1, 0), axis=1).mean()) / MODULES
     margin = int(2 * module) + 4
     left, top = np.floor(corners.min(0)).astype(int) - margin
@@ -149,7 +149,7 @@ def refined(grey: Bytes, corners: Floats) -> Floats:
 
 
 def edge_line(light: NDArray[np.float32], start: Floats, end: Floats, reach: float) -> Floats:
-    """The line (a, b, c), a x + b y + c = 0, of the edge from `start` to `end`, dark to the right of the way."""
+    """The line (a, b, c), a x + b y + c = 0, of the edge from `start` to `end`, dark on its right-hand side."""
     length = float(np.linalg.norm(end - start)) + 1e-9
     along = (end - start) / length
     outward = np.array([along[1], -along[0]])
@@ -162,7 +162,7 @@ def edge_line(light: NDArray[np.float32], start: Floats, end: Floats, reach: flo
     weight = rise.sum(1) + 1e-12
     middle = places + ((rise * steps).sum(1) / weight)[:, None] * outward
     trust = weight.copy()
-    for _ in range(4):  # least squares that lets go of what lies off, a finger over the edge
+    for _ in range(4):  # robust least squares: outliers such as a finger over the edge get little weight
         centre = (middle * trust[:, None]).sum(0) / trust.sum()
         off = middle - centre
         normal = np.linalg.eigh((off * trust[:, None]).T @ off)[1][:, 0]

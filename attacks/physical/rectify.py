@@ -1,8 +1,8 @@
-"""From the tags of a photograph to where every millimetre of the card lies in it.
+"""The homography from the card (mm) to a photograph (pixels), and rectified pictures.
 
-How far off the patch's corners are at most, in pixels of a patch 300 wide (median and 95th percentile over 36
-rendered photographs): four tags 0.04 and 0.2, three 0.35 and 1, two 0.5 to 1 and 2 to 6, one 28 and 470. So two tags
-are enough to begin with (`attacks.physical.align` does the rest), and one is not.
+Largest error of the patch's corners in pixels (patch 300 px wide; median and 95th percentile over 36 rendered
+photographs): four tags 0.04 and 0.2, three 0.35 and 1, two 0.5 to 1 and 2 to 6, one 28 and 470. So at least two tags
+are required; `attacks.physical.align` refines the result.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from attacks.runtime.extras import extra
 Floats = NDArray[np.float64]
 #: Tags that a photograph must show.
 LEAST = 2
-#: A tag whose corners lie off by more than this share of its side is none of the card, or not flat.
+#: A tag with a larger error, as a share of its side, does not belong to the card, or is not flat.
 OFF = 0.2
 #: The longer side of a rectified picture in pixels, at most.
 LARGEST = 1024
-#: So many samples of a photograph along each axis of a rectified picture, at most: a corner may lie near the horizon.
+#: Most samples of a photograph along each axis of a rectified picture: a corner may lie near the horizon.
 FINEST = 8 * LARGEST
-#: No pixel of a photograph lies further from its first one.
+#: The largest coordinate of a corner, in pixels.
 FARTHEST = 1e5
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """`homography` (3,3) from mm of the card to pixels of the photograph (a centre is a whole number), the tags that
-    it rests on, and by how much their corners are off it, in pixels: root mean square and largest."""
+    """`homography` (3,3) from mm of the card to pixels of the photograph (centres are whole numbers), the tags that
+    it was fitted to, and the error of their corners in pixels: root mean square and largest."""
 
     homography: Floats
     tags: tuple[int, ...]
@@ -44,9 +44,9 @@ class Fit:
 
 @dataclass(frozen=True)
 class Pose:
-    """How a rectangle lies in a photograph: pixels for each unit of its own, the angle clockwise as displayed, the
-    mean of its corners in pixels, and what perspective is left: by how much each corner moves right and down before
-    it is turned and magnified, as a share of half the rectangle's shorter side, as of `transforms.Perspective`."""
+    """The pose of a rectangle in a photograph: `scale` in pixels per unit of the rectangle, the angle clockwise as
+    displayed, the mean of its corners in pixels, and the remaining perspective: the shift (right, down) of each
+    corner before rotation and scaling, as a share of half the shorter side, as in `transforms.Perspective`."""
 
     scale: float
     degrees: float
@@ -60,9 +60,8 @@ class Pose:
 
 
 def fit(card: Card, tags: Mapping[int, Floats]) -> Fit:
-    """Lay the card over the corners of its tags, least squares in the photograph's pixels.
-
-    A tag that does not fit the others is left out.
+    """Fit the homography to the corners of the tags: least squares in pixels. One tag that does not fit the others is
+    left out.
 
     Raises:
         ValueError: fewer than two tags, or tags that do not fit each other.
@@ -158,8 +157,8 @@ def rectified(photo: NDArray[np.uint8], homography: Floats, box: Box, size: tupl
     """A rectangle of the card, seen from its front: (height, width, 3) of `size`, antialiased where it shrinks."""
     cv2 = extra("cv2")
     height, width = size
-    wanted = math.ceil(pose(homography, box).scale * min(box.width, box.height) / min(size))
-    fine = max(1, min(wanted, FINEST // max(size)))
+    ratio = math.ceil(pose(homography, box).scale * min(box.width, box.height) / min(size))
+    fine = max(1, min(ratio, FINEST // max(size)))
     step = np.diag([box.width / (width * fine), box.height / (height * fine), 1.0])
     # A pixel's centre is a whole number in both pictures; the box begins at the edge of its first pixel.
     step[:2, 2] = [box.x + step[0, 0] / 2, box.y + step[1, 1] / 2]
@@ -176,7 +175,7 @@ def natural_size(homography: Floats, box: Box) -> tuple[int, int]:
 
 
 def quad_of(values: Sequence[Any], name: str) -> Floats:
-    """Four corners from [[x, y], ...] or eight numbers. Raises ValueError, naming where they came from."""
+    """Four corners from [[x, y], ...] or eight numbers. Raises ValueError with `name`, their source."""
     try:
         corners = np.array(values, np.float64).reshape(4, 2)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Each way to shrink: its error against the mean over each pixel's area, and its time at a reduction by four."""
+"""Methods of reduction: error against the mean over each pixel's area, and time at a reduction by four."""
 
 from __future__ import annotations
 

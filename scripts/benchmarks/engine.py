@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from .case import PIPELINE, Case, case
 from .memory import MIB, in_fresh_process, peak
 from .peers import PEERS, Contestant, installed
 from .table import Row, Table
-from .timing import compare
+from .timing import allocating, compare
 
 BARE, FLOAT32, AUTO = "bare encoder, as auto", "ours, float32", "ours, auto"
 #: What float32 is measured against: the same layout, folding and chunk.
@@ -86,17 +87,11 @@ def contestants(question: Case, decision: Decision) -> dict[str, Callable[[], Co
         AUTO: lambda: ours(question, decision),
         **{name: (lambda make=make: make(question)) for name, make in peers.items()},  # type: ignore[misc]
     }
-    return {name: (lambda name=name, make=make: _allocating(name, make())) for name, make in makers.items()}  # type: ignore[misc]
 
+    def prepared(name: str) -> Contestant:
+        return allocating(makers[name](), name not in PEERS)
 
-def _allocating(name: str, step: Contestant) -> Contestant:
-    """A run of ours keeps freed memory; a peer has what glibc adapts itself to."""
-
-    def run() -> Tensor:
-        keep_freed_memory(name not in PEERS)
-        return step()
-
-    return run
+    return {name: partial(prepared, name) for name in makers}
 
 
 def bare(question: Case, decision: Decision) -> Contestant:
@@ -129,8 +124,8 @@ def decide(question: Case) -> Choice:
         return Trial(estimate.grad, estimate.snr)
 
     device = question.image.device
-    wanted: dict[str, object] = {"compile": "auto" if device.type == "cuda" else False}
-    return choose(question.frozen, trial, wanted, rows=n, total_views=STEPS * n, device=device)
+    options: dict[str, object] = {"compile": "auto" if device.type == "cuda" else False}
+    return choose(question.frozen, trial, options, rows=n, total_views=STEPS * n, device=device)
 
 
 def _rows(values: dict[str, float]) -> dict[str, Row]:

@@ -1,4 +1,4 @@
-"""How near a few views' gradient comes to the expected one, by the way in which the views are drawn."""
+"""The error of the estimated gradient by number of views and by sampler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .table import Table
 SAMPLERS: dict[str, Draws] = {"Uniform": Uniform(), "Antithetic": Antithetic(), "Latin": Latin(), "Sobol": Sobol()}
 VIEWS = (8, 32, 128)
 REFERENCE = 8192
-#: Two references must agree so well, or neither is the truth that small differences are measured against.
+#: The least cosine of two references; below it, neither is exact enough.
 AGREEMENT = 0.998
 CHUNK = 64
 
@@ -69,7 +69,7 @@ def run(
 
 
 def verdict(agreement: float, reference: int) -> tuple[str, ...]:
-    """What the two references' agreement lets one conclude."""
+    """A note on the agreement of the two references."""
     text = f"two references of {reference} views agree to a cosine of {agreement:.5f}"
     if agreement >= AGREEMENT:
         return (text,)

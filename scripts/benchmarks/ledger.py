@@ -1,5 +1,5 @@
-"""What a second process on the same run is worth: the same pictures by one, by two that share its ledger, and by two
-that have a run each, which is as well as the machine itself can do."""
+"""The speed-up of a second process on a run: one process, two that share a ledger, and two with a run each, which is
+the upper bound of the machine."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ PARTS = (
     "evaluate.curves=[]",
     *(f"evaluate.{name}=0" for name in ("left_out", "deploy", "explain")),
 )
-LOOK = 0.05  # seconds between two looks at the ledger
+POLL = 0.05  # seconds between two reads of the ledger
 STATES = "SELECT min(state), max(state), sum(state > 0) FROM unit"
 DONE = 2
 
 
 class Worker(NamedTuple):
-    """A process, and the file of what it says."""
+    """A process and its log."""
 
     process: subprocess.Popen[bytes]
     log: IO[bytes]
 
     def expect(self, code: int) -> None:
-        """Wait for its end. Raises RuntimeError where it ends otherwise."""
+        """Wait for its end. Raises RuntimeError for another exit code."""
         if self.process.wait() != code:
             self.log.seek(0)
             raise RuntimeError(f"a run ended with {self.process.returncode}:\n{self.log.read().decode()}")
@@ -98,7 +98,7 @@ def table(times: dict[str, list[Time]], what: str) -> Table:
 
 def begin(folder: Path, pictures: int, unit: int, core: int) -> Path:
     """A run directory with nothing done: the run was stopped as soon as it had a ledger."""
-    words = [
+    overrides = [
         f"data.count={pictures}",
         f"evaluate.batch={unit}",
         f"hydra.run.dir={folder}",
@@ -106,9 +106,9 @@ def begin(folder: Path, pictures: int, unit: int, core: int) -> Path:
         *JUDGED,
         *PARTS,
     ]
-    worker = start(words, core)
+    worker = start(overrides, core)
     while worker.process.poll() is None and not states(folder)[2]:
-        time.sleep(LOOK)
+        time.sleep(POLL)
     worker.process.send_signal(signal.SIGTERM)
     worker.expect(128 + signal.SIGTERM)
     return folder
@@ -128,7 +128,7 @@ def timed(begun: Path, scratch: Path, runs: Sequence[tuple[int, ...]]) -> Time:
             now = time.perf_counter()
             claimed[i] = claimed[i] or (now if taken else 0.0)
             done[i] = done[i] or (now if lowest >= DONE and highest else 0.0)
-        time.sleep(LOOK)
+        time.sleep(POLL)
     ended = time.perf_counter()
     for worker in workers:
         worker.expect(0)
@@ -156,12 +156,12 @@ def states(folder: Path) -> tuple[int, int, int]:
     return lowest, highest, taken
 
 
-def start(words: Sequence[str], core: int) -> Worker:
+def start(overrides: Sequence[str], core: int) -> Worker:
     """A run on one core."""
     log = tempfile.TemporaryFile()  # noqa: SIM115
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     process = subprocess.Popen(
-        [sys.executable, "-m", "attacks.run", *words],
+        [sys.executable, "-m", "attacks.run", *overrides],
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         stdout=subprocess.DEVNULL,
         stderr=log,

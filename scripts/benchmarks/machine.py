@@ -1,4 +1,4 @@
-"""What ran a benchmark: figures without it are worth little."""
+"""Describes the machine that ran a benchmark."""
 
 from __future__ import annotations
 

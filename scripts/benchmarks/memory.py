@@ -1,4 +1,4 @@
-"""Memory and time against the number of views: the first should not grow, the second in proportion."""
+"""Memory and time against the number of views: memory should be constant, time proportional."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose patch is stronger for the same number of gradients? Ours by one rule, ART's as documented and tuned."""
+"""The strength of patches for equal numbers of gradients: ours by one rule, ART's as documented and tuned."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How far does a patch carry: success against its share of the picture, and against distance.
+"""Success of a patch against its share of the picture, and against distance.
 
-What a patch reaches depends on the picture and far more on the target, so every figure is a mean over pairs of them,
-drawn with a fixed seed: pictures that the encoder never saw, targets of other photographs.
+Success depends on the picture and even more on the target, so every figure is a mean over pairs of them, drawn with a
+fixed seed: pictures that the encoder was not trained on, targets from other photographs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Job(NamedTuple):
     views: int
 
 
-#: What is drawn, arm by arm: for each column whether each held-out view is taken for the target (V,).
+#: By arm: for each column whether each held-out view is recognised as the target (V,).
 Hits = dict[str, list[Tensor]]
 
 
@@ -59,8 +59,8 @@ def known() -> tuple[nn.Module, Pictures, Tensor]:
 
 
 def pairs(names: Sequence[str], pictures: int, targets: int) -> list[tuple[int, int]]:
-    """Rows of (picture, target): pictures in turn from each photograph that the encoder never saw, and for each so
-    many targets of other photographs. Raises ValueError if there are fewer."""
+    """Rows of (picture, target): pictures from each held-out photograph in turn, and for each `targets` pictures of
+    other photographs. Raises ValueError if there are fewer."""
     draw, chosen = random.Random(stream(0, "curves")), []
     photo = [name.rsplit("-", 2)[0] for name in names]
     order = draw.sample(HELD_OUT, len(HELD_OUT))
@@ -116,8 +116,7 @@ def textures(job: Job, patch: Patch) -> dict[str, Tensor]:
 
 
 def work(job: Job) -> tuple[Hits, Hits]:
-    """The hits at the camera's own ranges, and, for the patches that are judged there,
-    at each magnification."""
+    """The hits at the camera's own ranges, and, for patches of the area `WHOLE`, at each magnification."""
     image = known()[1].images[job.picture, None]
     patch = Patch((TEXTURE, TEXTURE), centred(job.area))
     arms = textures(job, patch)

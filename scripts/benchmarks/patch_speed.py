@@ -1,4 +1,4 @@
-"""What does a view of a patch cost: ours, ART's, and the encoder alone, which no placement can do without?"""
+"""The time of a view of a patch: ours, ART's, and the encoder alone, which is the lower bound."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .patch_peers import art_patch, started
 from .peers import installed
 from .strength_case import seeded
 from .table import Row, Table
-from .timing import compare
+from .timing import allocating, compare
 
 #: The side of the scenes, that of the texture, and the views of a step over all scenes.
 TIMED = ((96, 48, 8), (96, 48, 32), (96, 200, 32), (224, 48, 8), (224, 48, 32), (224, 200, 32))
 ART, ALONE = "ART", "encoder"
-#: More steps than anybody will take: each call takes the next.
+#: More steps than any benchmark takes: each call takes the next.
 ENDLESS = 10**6
 
 
@@ -51,7 +51,9 @@ def times(size: int, texture: int, batch: int, rounds: int, device: str) -> Row:
     makers = {ALONE: alone(task, batch), OURS: ours(task, batch, texture)}
     if installed("art"):
         makers[ART] = art(task, batch, texture)
-    seconds = compare({name: _kept(name, step) for name, step in makers.items()}, rounds, device, warm=True)
+    seconds = compare(
+        {name: allocating(step, name != ART) for name, step in makers.items()}, rounds, device, warm=True
+    )
     keep_freed_memory(False)
     mine, bare = (1e3 * seconds[name] / batch for name in (OURS, ALONE))
     if ART not in seconds:
@@ -84,13 +86,3 @@ def art(task: Question, batch: int, texture: int) -> Callable[[], object]:
     with seeded(0):
         attacker.generate(pictures[:1].cpu().numpy(), labels[:1].cpu().numpy())  # determines the kind of its loss
     return lambda: attacker._train_step(images=pictures, target=labels)
-
-
-def _kept(name: str, step: Callable[[], object]) -> Callable[[], object]:
-    """As in a run: ours keeps freed memory, ART has what glibc adapts itself to."""
-
-    def run() -> object:
-        keep_freed_memory(name != ART)
-        return step()
-
-    return run

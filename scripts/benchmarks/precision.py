@@ -1,4 +1,4 @@
-"""Does a lower precision weaken the attack? The same attack in each, judged alike, picture by picture."""
+"""The strength of the same attack in each precision, always scored in float32, paired by picture."""
 
 from __future__ import annotations
 

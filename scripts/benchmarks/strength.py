@@ -1,4 +1,4 @@
-"""Whose attack is stronger for the same number of gradients? Ours by one rule, theirs as documented and tuned."""
+"""The strength of attacks for equal numbers of gradients: ours by one rule, peers as documented and tuned."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class Trace:
     marks: tuple[int, ...]
     pictures: dict[int, Tensor] = field(default_factory=dict)
 
-    def look(self, images: Tensor, done: int, more: int) -> None:
+    def record(self, images: Tensor, done: int, more: int) -> None:
         """Record the pictures after `done` evaluations, which serve the next `more`."""
         self.pictures |= {mark: images.detach().clone() for mark in self.marks if done <= mark < done + more}
 

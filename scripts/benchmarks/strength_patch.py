@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from attacks import EOT, Away, attack
 from attacks.perturbations.patch.patch import Patch
 
 from .contest import OURS, Contestant, Setting
 from .peers import LogProbabilities, art_classifier
-from .strength_case import PIPELINE, SIZE, Group, Trace, seeded
-from .strength_peers import NewView, rule, steps, wiener
+from .strength_case import SIZE, Group, Trace, seeded
+from .strength_peers import NewView, attacked, rule, steps, wiener
 
 #: Where the texture lies: from a third of the picture to two thirds.
 SIDE = SIZE // 3
@@ -37,18 +36,8 @@ def pasted(images: Tensor, texture: Tensor) -> Tensor:
 
 def ours(question: Group, setting: Setting) -> Mapping[int, Tensor]:
     """This project's loop, the patch a layer of the scene."""
-    *_, last = attack(
-        question.image,
-        question.anchor,
-        encoder=question.counted,
-        objective=Away(),
-        perturbation=Patch((SIDE, SIDE), QUAD),
-        optimiser=wiener(setting),
-        eot=EOT(PIPELINE, views=setting.views),
-        steps=steps(question, setting),
-        seed=question.seed,
-    )
-    return {question.evals: pasted(question.image, last.delta)}
+    delta = attacked(question, setting, Patch((SIDE, SIDE), QUAD), wiener(setting))
+    return {question.evals: pasted(question.image, delta)}
 
 
 def art(optimiser: str) -> Callable[[Group, Setting], Mapping[int, Tensor]]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks import EOT, Away, Linf, Wiener, attack
-from attacks.eot.protocols import Optimiser
+from attacks.eot.protocols import Optimiser, Perturbation
 from attacks.optimisers.apgd import APGD
 from transforms import Uniform
 
@@ -34,14 +34,14 @@ class NewView(nn.Module):
         self.drawn = self.done = 0
 
     def forward(self, images: Tensor) -> Tensor:
-        if images.requires_grad:  # else it is a question beside the attack
+        if images.requires_grad:  # else the call is not part of a gradient
             views = len(images) // self.count
-            self.trace.look(images[::views], self.done, views)
+            self.trace.record(images[::views], self.done, views)
             self.done += views
         return self.draw(images)
 
     def draw(self, images: Tensor) -> Tensor:
-        """The same, without the note."""
+        """The same, without recording."""
         views = max(1, len(images) // self.count)
         u = Uniform()(views, PIPELINE.dims, seed=self.seed, step=self.drawn).to(images)
         self.drawn += views
@@ -83,7 +83,7 @@ def art_pgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
 
     class Views(base):  # type: ignore[misc]
         def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
-            trace.look(x, show.drawn // len(x), setting.views)
+            trace.record(x, show.drawn // len(x), setting.views)
             return super().forward(x, y)
 
         def _transform(self, x: Tensor, y: Tensor | None, **_: Any) -> tuple[Tensor, Tensor | None]:
@@ -96,17 +96,12 @@ def art_pgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
     )
     eps, step = question.eps, setting.step * question.eps
     pgd = evasion.ProjectedGradientDescentPyTorch(
-        classifier,
-        eps=eps,
-        eps_step=step,
-        max_iter=steps(question, setting),
-        decay=setting.momentum,
-        verbose=False,
+        classifier, eps=eps, eps_step=step, max_iter=steps(question, setting), decay=setting.momentum, verbose=False
     )
     labels = torch.tensor([[1.0, 0.0]], device=question.device).expand(len(question.image), -1)
     # `generate` is this, batch by batch, and then a check of success that EoT with several pictures breaks.
-    attacked = pgd._generate_batch(question.image, labels, None, eps, step)
-    return trace.end(torch.as_tensor(attacked, device=question.device))
+    pictures = pgd._generate_batch(question.image, labels, None, eps, step)
+    return trace.end(torch.as_tensor(pictures, device=question.device))
 
 
 def steps(question: Group, setting: Setting) -> int:
@@ -114,22 +109,28 @@ def steps(question: Group, setting: Setting) -> int:
     return max(1, question.evals // setting.views)
 
 
+def attacked(question: Group, setting: Setting, perturbation: Perturbation, optimiser: Optimiser) -> Tensor:
+    """The last delta of this project's loop."""
+    *_, last = attack(
+        question.image,
+        question.anchor,
+        encoder=question.counted,
+        objective=Away(),
+        perturbation=perturbation,
+        optimiser=optimiser,
+        eot=EOT(PIPELINE, views=setting.views),
+        steps=steps(question, setting),
+        seed=question.seed,
+    )
+    return last.delta
+
+
 def ours(optimiser: Callable[[Setting], Optimiser]) -> Callable[[Group, Setting], Mapping[int, Tensor]]:
     """This project's loop with an optimiser; its end alone, because a schedule depends on the number of steps."""
 
     def run(question: Group, setting: Setting) -> Mapping[int, Tensor]:
-        *_, last = attack(
-            question.image,
-            question.anchor,
-            encoder=question.counted,
-            objective=Away(),
-            perturbation=Linf(question.eps),
-            optimiser=optimiser(setting),
-            eot=EOT(PIPELINE, views=setting.views),
-            steps=steps(question, setting),
-            seed=question.seed,
-        )
-        return {question.evals: question.image + last.delta}
+        delta = attacked(question, setting, Linf(question.eps), optimiser(setting))
+        return {question.evals: question.image + delta}
 
     return run
 

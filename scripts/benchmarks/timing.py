@@ -6,12 +6,16 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import skimage.data
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attacks.encoders.engine import keep_freed_memory
+
+Result = TypeVar("Result")
 Contestants = Mapping[str, Callable[[], object]]
 
 
@@ -37,6 +41,16 @@ def wait(device: str) -> None:
     """Wait until the device has finished: a GPU works on while Python goes on."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def allocating(step: Callable[[], Result], keep: bool) -> Callable[[], Result]:
+    """The step as in a run: ours keeps freed memory, that of a peer is left to glibc."""
+
+    def run() -> Result:
+        keep_freed_memory(keep)
+        return step()
+
+    return run
 
 
 def photograph(size: int) -> Tensor:

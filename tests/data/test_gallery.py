@@ -41,16 +41,6 @@ def all_of(gallery):
     return torch.cat(list(gallery.chunks(3)))
 
 
-def test_held_out_photographs_exist(photos):
-    assert set(HELD_OUT) < set(photos)
-
-
-def test_photographs_are_8_bit_colour(photos):
-    for photo in photos.values():
-        assert photo.shape[0] == 3
-        assert torch.equal(photo, (photo * 255).round() / 255)
-
-
 def test_each_tile_is_its_part_of_the_photograph(photos, everything):
     for name, image in zip(everything.names, everything.images, strict=True):
         photo, row, column = place(name)
@@ -105,10 +95,6 @@ def test_spread_is_even_and_without_repeats(count):
     assert max(gaps) - min(gaps) <= 1
     assert torch.equal(found.images, six.images[rows])
     assert found.notes == six.notes
-
-
-def test_spread_over_all():
-    assert pictures(1, 2).spread(None).names == ("a", "b")
 
 
 @pytest.mark.parametrize("count", [0, -1, 3])
@@ -182,10 +168,6 @@ def test_folder_says_what_was_changed(own):
     notes = folder(own, 20).notes
     assert [re.match(r"\S+:", note)[0] for note in notes] == ["large.png:", "wide.png:"]
     assert "40x60" in notes[0]
-
-
-def test_folder_takes_one_file(own):
-    assert folder(own / "b.png", 20).names == ("b.png",)
 
 
 @pytest.mark.parametrize(

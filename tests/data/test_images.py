@@ -44,6 +44,10 @@ def test_values_are_rounded_not_truncated(offset):
     assert np.array_equal(to_bytes((whole + offset) / 255), whole.permute(1, 2, 0).numpy())
 
 
+def test_values_out_of_range_are_clamped():
+    assert to_bytes(torch.tensor([-0.5, 1.5, 1.0])[:, None, None]).ravel().tolist() == [0, 255, 255]
+
+
 def test_a_plain_picture_is_read_as_it_is(tmp_path):
     for name in ("a.png", "a.bmp", "a.tif"):
         Image.fromarray(RGB).save(tmp_path / name)
@@ -92,8 +96,7 @@ def test_a_picture_of_floats_is_refused_or_right(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("orientation", "upright"),
-    [(3, np.rot90(RGB, 2)), (6, np.rot90(RGB, -1)), (8, np.rot90(RGB)), (2, RGB[:, ::-1])],
+    ("orientation", "upright"), [(3, np.rot90(RGB, 2)), (6, np.rot90(RGB, -1)), (8, np.rot90(RGB)), (2, RGB[:, ::-1])]
 )
 def test_a_turned_picture_is_set_upright_and_said(tmp_path, orientation, upright):
     exif = Image.Exif()

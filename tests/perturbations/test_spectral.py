@@ -38,6 +38,12 @@ def low(values, keep):
     return torch.from_numpy(scipy.fft.idctn(spectrum, axes=(2, 3), norm="ortho"))
 
 
+@pytest.mark.parametrize("side", [1, 2, 7, 32])
+def test_the_matrix_is_the_orthonormal_dct(side):
+    expected = scipy.fft.dct(np.eye(side), axis=0, norm="ortho")
+    np.testing.assert_allclose(dct_matrix(side), expected, atol=1e-13)
+
+
 @pytest.mark.parametrize("keep", [1, 4, 9, 50])
 def test_restricting_is_scipys_low_pass(keep):
     delta = random(2, 3, 9, 12)

@@ -84,12 +84,6 @@ def test_each_picture_has_its_own_mask(net):
     assert torch.equal(one, three)
 
 
-def test_the_estimate_is_that_of_the_region(net):
-    step = run(net, Masked(Linf(0.1), mask()), steps=1)[0]
-    assert not (step.estimate.grad * (1 - mask())).any()
-    assert (step.estimate.grad * mask()).any()
-
-
 def test_a_region_that_no_view_shows_is_reported(net):
     corner = torch.zeros(1, 1, *SIZE)
     corner[..., -1, -1] = 1  # the convolution's stride never reaches it
@@ -111,12 +105,6 @@ def test_a_universal_delta_may_be_wrapped_inside(net, inner, wrap):
     assert steps[-1].estimate.mean.mean() < steps[0].estimate.mean.mean() - 1e-3
     saved = universal.quantise(steps[-1].delta, pictures())
     assert (universal.norm(saved) <= inner.eps * (1 + 2e-5)).all()
-
-
-@pytest.mark.parametrize("inner", [b for b in BALLS.values() if not isinstance(b, L1)], ids=repr)
-def test_grey_is_the_same_in_all_channels(net, inner):
-    for step in run(net, Grey(inner)):
-        assert torch.equal(step.delta[:, :1].expand_as(step.delta), step.delta)
 
 
 def test_grey_is_the_nearest_grey_point_of_the_box():

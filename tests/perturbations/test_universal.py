@@ -6,36 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attacks import EOT
-from attacks.perturbations.universal import L0, L1, L2, Linf, Universal
+from attacks.perturbations.universal import Linf, Universal
+from tests.perturbations.test_perturbations import BALLS, pictures, random_like, seed, seeds
+from tests.perturbations.test_perturbations import make as wrapped
 from transforms import Affine, Compose
 
-SETS = {"linf": Linf, "l2": L2, "l1": L1, "l0": L0}
-EPS = {"linf": 8 / 255, "l2": 0.7, "l1": 3.0, "l0": 5}
+EPS = {name: eps for name, (_, eps) in BALLS.items()}
 
-every_set = pytest.mark.parametrize("name", SETS)
+every_set = pytest.mark.parametrize("name", BALLS)
 double = torch.float64
 few = settings(max_examples=40, deadline=None, derandomize=True)
-seeds = st.integers(0, 2**31)
 
 
 def make(name, factor=1.0, **arguments):
-    eps = EPS[name] * factor
-    return SETS[name](max(1, round(eps)) if name == "l0" else eps, **arguments)
-
-
-def seed(value=0):
-    return torch.Generator().manual_seed(value)
-
-
-def pictures(value=0, count=4, dtype=torch.float32):
-    """8-bit pictures: the first black, the last white, the others random."""
-    images = torch.randint(0, 256, (count, 3, 9, 12), generator=seed(value)).to(dtype) / 255
-    images[0], images[-1] = 0, 1
-    return images
-
-
-def random_like(images, value, scale):
-    return scale * torch.randn(images.shape, generator=seed(value), dtype=images.dtype)
+    return wrapped(("plain", name), factor, **arguments)
 
 
 def backward(f, delta):

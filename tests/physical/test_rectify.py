@@ -135,14 +135,8 @@ def test_shrinking_a_patch_averages_it():
 def test_four_corners_are_checked():
     corners = [[0, 0], [10, 0], [10, 10], [0, 10]]
     assert quad_of([0, 0, 10, 0, 10, 10, 0, 10], "--quad").tolist() == corners
-    for wrong in (
-        [1, 2, 3],
-        corners[::-1],
-        [[0, 0], [10, 0], [20, 0], [0, 10]],
-        [["a", 1]] * 4,
-        [[0, np.nan]] * 4,
-        None,
-    ):
+    line = [[0, 0], [10, 0], [20, 0], [0, 10]]
+    for wrong in ([1, 2, 3], corners[::-1], line, [["a", 1]] * 4, [[0, np.nan]] * 4, None):
         with pytest.raises(ValueError, match="--quad"):
             quad_of(wrong, "--quad")
     with pytest.raises(ValueError, match="in a line"):

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -24,9 +23,9 @@ from attacks.run import CONFIGS, register
 from attacks.runtime.files import sha256, write_json
 from attacks.schema.presets import read as read_preset
 from attacks.schema.validate import validate
+from scripts import score_photos as script
 from tests.helpers.photographed import drawn, photographed, posed, through
 
-ROOT = Path(__file__).resolve().parents[2]
 ASKED = ["config=patch", "data.photos=[astronaut]", "data.count=2", "data.size=64", "perturbation.size=[16,16]"]
 QUAD = [[0.25, 0.25], [0.75, 0.25], [0.75, 0.75], [0.25, 0.75]]
 
@@ -35,14 +34,6 @@ def composed(*overrides):
     register()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS)):
         return validate(compose("run", overrides=list(overrides)))
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("score_photos_script", ROOT / "scripts" / "score_photos.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +106,7 @@ def photos(run, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def scored(script, run, photos, tmp_path_factory):
+def scored(run, photos, tmp_path_factory):
     out = tmp_path_factory.mktemp("out") / "photos"
     assert script.main([str(run), str(photos), "--out", str(out), "--device", "cpu"]) == 0
     return out
@@ -143,7 +134,7 @@ def test_every_photograph_is_scored_or_named(run, scored):
 
 
 @pytest.mark.slow
-def test_the_encoder_that_is_named_is_the_one_that_ran(script, run, photos, tmp_path):
+def test_the_encoder_that_is_named_is_the_one_that_ran(run, photos, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     said = json.loads((copy / MANIFEST).read_text())["encoder"]
@@ -200,7 +191,7 @@ def test_the_view_is_judged_as_the_run_judges_its_own(run):
 
 
 @pytest.mark.slow
-def test_without_fiducials_a_person_says_where_the_patch_is(script, run, tmp_path, capsys):
+def test_without_fiducials_a_person_says_where_the_patch_is(run, tmp_path, capsys):
     laid, (first, _) = own_card(run), names_of(run)
     pixels, pose = shot(run, degrees=15, jitter=0.1)
     Image.fromarray(pixels).save(tmp_path / f"{first}--seen.png")
@@ -262,7 +253,6 @@ BROKEN = {
     "print": (lambda run: edit(run / SHEET, "id", "vp-00000000"), [], "print it again"),
     "unprinted": (lambda run: (run / SHEET).unlink(), [], "print it first"),
     "clean": (blacken, [], "no longer what it was"),
-    "view": (lambda run: None, ["--view", "best"], "--view"),
     "quad": (lambda run: None, ["--quad", "1,2,3"], "--quad"),
     "device": (lambda run: None, ["--device", "nothing"], "engine.device"),
 }
@@ -273,7 +263,7 @@ def edit(path, key, value):
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_errors_are_one_line_and_exit_with_2(script, run, photos, tmp_path, capsys, what):
+def test_errors_are_one_line_and_exit_with_2(run, photos, tmp_path, capsys, what):
     copy = tmp_path / "run"
     if what != "missing":
         shutil.copytree(run, copy)
@@ -285,7 +275,7 @@ def test_errors_are_one_line_and_exit_with_2(script, run, photos, tmp_path, caps
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_without_a_single_good_photograph(script, run, tmp_path, capsys):
+def test_a_folder_without_a_single_good_photograph(run, tmp_path, capsys):
     (tmp_path / "in").mkdir()
     other = card(80, 80, own_card(run).tags[0].number // 4 - 1)
     pixels = photographed(

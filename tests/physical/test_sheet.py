@@ -2,12 +2,10 @@
 
 import dataclasses
 import hashlib
-import importlib.util
 import itertools
 import json
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,21 +17,12 @@ from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, L
 from attacks.physical.pdf import font_file
 from attacks.physical.sheet import subject, write
 from attacks.runtime.extras import extra
+from scripts import print_patch as script
 from tests.helpers.prints import MM, fake_run, framed
 from transforms import resize
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("print_patch_script", ROOT / "scripts" / "print_patch.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_script_writes_everything_with_its_resolution(script, tmp_path, capsys):
+def test_the_script_writes_everything_with_its_resolution(tmp_path, capsys):
     run = fake_run(tmp_path / "run", width=42.0)
     assert script.main([str(run), "--dpi", "150"]) == 0
     assert "1 sheet, a4 210 x 297 mm; patch 42.0 x 42.0 mm" in capsys.readouterr().out
@@ -60,7 +49,7 @@ def test_a_card_that_the_attack_has_not_seen_is_said_and_one_that_it_has_keeps_i
     assert tags is None or [tag.number for tag in printed.card.tags] == [28, 29, 30, 31]
 
 
-def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(script, tmp_path):
+def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(tmp_path):
     run = fake_run(tmp_path / "run")
     arguments = [str(run), "--paper", "letter", "--dpi", "150", "--out", str(tmp_path / "out")]
     assert script.main([*arguments, "--width-mm", "260"]) == 0
@@ -148,7 +137,7 @@ def sheet_tensor(values):
     return torch.from_numpy(values)
 
 
-def test_a_width_other_than_the_runs_is_said(script, tmp_path, capsys):
+def test_a_width_other_than_the_runs_is_said(tmp_path, capsys):
     run = fake_run(tmp_path, framed((8, 8)), width=50)
     assert script.main([str(run), "--width-mm", "30", "--dpi", "150"]) == 0
     assert "note: the run placed a patch 50 mm wide; one of 30 mm" in capsys.readouterr().err
@@ -165,7 +154,6 @@ def test_a_width_other_than_the_runs_is_said(script, tmp_path, capsys):
         (["run", "--width-mm", "5000"], "megapixels"),
         (["run", "--paper", "a3"], "--paper"),
         (["run", "--dpi", "299"], "--dpi"),
-        (["run", "--out", "run/patch.png"], "patch.png"),
         (["run", "--bogus"], "--bogus"),
         (["run/patch.png"], "no folder"),
         (["."], "perturbation=patch"),
@@ -173,7 +161,7 @@ def test_a_width_other_than_the_runs_is_said(script, tmp_path, capsys):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_errors_are_one_line(script, arguments, about, tmp_path, monkeypatch, capsys):
+def test_errors_are_one_line(arguments, about, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     fake_run(tmp_path / "run")
     before = sorted(tmp_path.rglob("*"))
@@ -197,7 +185,7 @@ def test_errors_are_one_line(script, arguments, about, tmp_path, monkeypatch, ca
         ("placement.json", b"[" * 100_000),
     ],
 )
-def test_a_broken_run_is_named(script, name, content, tmp_path, capsys):
+def test_a_broken_run_is_named(name, content, tmp_path, capsys):
     run = fake_run(tmp_path)
     (run / name).write_bytes(content)
     assert script.main([str(run)]) == 2
@@ -206,14 +194,14 @@ def test_a_broken_run_is_named(script, name, content, tmp_path, capsys):
     assert not (run / "print").exists()
 
 
-def test_other_modes_are_refused(script, tmp_path, capsys):
+def test_other_modes_are_refused(tmp_path, capsys):
     run = fake_run(tmp_path)
     Image.fromarray(np.zeros((24, 24), np.uint16)).save(run / "patch.png")
     assert script.main([str(run)]) == 2
     assert "8 bits" in capsys.readouterr().err
 
 
-def test_a_missing_library_is_named_with_its_extra(script, tmp_path, monkeypatch, capsys):
+def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, capsys):
     run = fake_run(tmp_path)
     for name in ("cv2", "reportlab", "reportlab.pdfbase.pdfmetrics"):
         with monkeypatch.context() as without:

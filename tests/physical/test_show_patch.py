@@ -1,9 +1,7 @@
 """The pictures and the figures of docs/physical.md."""
 
-import importlib.util
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,17 +9,9 @@ from PIL import Image
 
 from attacks.perturbations.patch.card import Box
 from attacks.physical.rectify import from_corners, pose, project
+from scripts import show_patch as script
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "show_patch.py"
 PATCH = Box(15, 15, 90, 60)
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("show_patch", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def laid(seed):
@@ -32,7 +22,7 @@ def laid(seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_corners_are_those_that_the_pose_was_taken_of(script, seed):
+def test_corners_are_those_that_the_pose_was_taken_of(seed):
     found = script.corners(asdict(pose(laid(seed), PATCH)), PATCH.width, PATCH.height)
     assert np.abs(found - project(laid(seed), PATCH.corners)).max() < 1e-9
 
@@ -58,7 +48,7 @@ def scored(tmp_path):
     return run, photos
 
 
-def test_an_error_is_the_distance_to_the_truth_on_a_patch_of_a_fixed_width(script, scored):
+def test_an_error_is_the_distance_to_the_truth_on_a_patch_of_a_fixed_width(scored):
     found, count = script.errors(*scored)
     true = project(laid(1), PATCH.corners)
     side = np.linalg.norm(true - np.roll(true, -1, 0), axis=1).mean()
@@ -66,7 +56,7 @@ def test_an_error_is_the_distance_to_the_truth_on_a_patch_of_a_fixed_width(scrip
     assert found["2 or 3"] == pytest.approx([3 * script.WIDTH / side])
 
 
-def test_it_writes_the_pictures_and_says_what_is_missing(script, scored, tmp_path, capsys):
+def test_it_writes_the_pictures_and_says_what_is_missing(scored, tmp_path, capsys):
     assert script.main([*map(str, scored), str(tmp_path / "out")]) == 0
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {
         *("views", "sheet", "photographs", "overview", "README")

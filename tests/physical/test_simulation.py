@@ -182,7 +182,7 @@ def test_a_draw_stays_in_its_ranges_and_says_every_value_with_its_unit():
         assert np.ptp(values) >= 0.9 * (high - low)
     moved = np.abs([shot.corners for shot in shots])
     assert 0.14 < moved.max() <= 0.15 and 0.09 < max(abs(shot.down) for shot in shots) <= 0.1
-    assert len(shots[0].said()) == len(dataclasses.fields(Shot)) and "degrees (deg)" in shots[0].said()
+    assert len(shots[0].to_dict()) == len(dataclasses.fields(Shot)) and "degrees (deg)" in shots[0].to_dict()
 
 
 def test_a_photograph_depends_on_its_seed_and_number_alone(run, tmp_path):

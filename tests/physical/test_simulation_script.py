@@ -1,25 +1,14 @@
 """The command line of the simulated photographs."""
 
-import importlib.util
 import json
 import shutil
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from scripts import simulate_photos as script
 from tests.helpers.simulated import drawn, printed_run
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("simulate_script", ROOT / "scripts" / "simulate_photos.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -27,7 +16,7 @@ def run(tmp_path):
     return printed_run(tmp_path / "run", drawn(np.full((4, 4, 3), 99, np.uint8)))
 
 
-def test_the_script_writes_what_was_asked_for(script, run, tmp_path, capsys):
+def test_the_script_writes_what_was_asked_for(run, tmp_path, capsys):
     out = tmp_path / "deep" / "photos"
     asked = [
         "--count",
@@ -44,7 +33,7 @@ def test_the_script_writes_what_was_asked_for(script, run, tmp_path, capsys):
         "--ink",
         "0",
     ]
-    assert script.main([str(run), str(out), *asked, "--yaw", "30"]) == 0
+    assert script.main([str(run), str(out), *asked, "--ink", "0", "--yaw", "30"]) == 0
     assert "2 photographs" in capsys.readouterr().out
     truth = json.loads((out / "truth.json").read_text())
     ranges = truth["ranges"]
@@ -71,7 +60,7 @@ def test_the_script_writes_what_was_asked_for(script, run, tmp_path, capsys):
         (["--pitch", "75", "--distance", "0.2", "--count", "30"], "behind the camera"),
     ],
 )
-def test_an_option_out_of_range_is_refused_in_one_line(script, run, tmp_path, capsys, asked, said):
+def test_an_option_out_of_range_is_refused_in_one_line(run, tmp_path, capsys, asked, said):
     small = [] if "--size" in asked else ["--size", "64x64"]
     assert script.main([str(run), str(tmp_path / "photos"), *asked, *small]) == 2
     line = capsys.readouterr().err
@@ -95,7 +84,7 @@ def test_an_option_out_of_range_is_refused_in_one_line(script, run, tmp_path, ca
         (lambda run: (run / "pictures" / "clean" / "bench.png").unlink(), "bench.png` is missing"),
     ],
 )
-def test_a_run_that_cannot_be_photographed_is_refused_in_one_line(script, run, tmp_path, capsys, broken, said):
+def test_a_run_that_cannot_be_photographed_is_refused_in_one_line(run, tmp_path, capsys, broken, said):
     broken(run)
     assert script.main([str(run), str(tmp_path / "photos"), "--size", "64x64", "--count", "1"]) == 2
     line = capsys.readouterr().err
@@ -106,13 +95,13 @@ def changed(path, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def test_old_photographs_are_never_among_the_new_ones(script, run, tmp_path, capsys):
+def test_old_photographs_are_never_among_the_new_ones(run, tmp_path, capsys):
     (tmp_path / "old.jpg").touch()
     assert script.main([str(run), str(tmp_path)]) == 2
     assert "empty folder" in capsys.readouterr().err
 
 
-def test_without_opencv_the_extra_is_named(script, run, tmp_path, capsys, monkeypatch):
+def test_without_opencv_the_extra_is_named(run, tmp_path, capsys, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("attacks.physical.simulation")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cv2", None)

@@ -37,7 +37,6 @@ class Shown:
 def watched(monkeypatch):
     shown = Shown(strength_case.PIPELINE)
     monkeypatch.setattr(strength_peers, "PIPELINE", shown)
-    monkeypatch.setattr(strength_patch, "PIPELINE", shown)
     return shown
 
 
@@ -214,7 +213,7 @@ def test_an_encoder_without_training_can_be_moved_when_centred():
 def test_a_trace_keeps_the_pictures_in_use_after_so_many_evaluations():
     trace = Trace((1, 4, 6))
     for step in range(3):  # two views each
-        trace.look(torch.tensor([step]), 2 * step, 2)
+        trace.record(torch.tensor([step]), 2 * step, 2)
     assert {mark: int(value) for mark, value in trace.end(torch.tensor([3])).items()} == {1: 0, 4: 2, 6: 3}
 
 

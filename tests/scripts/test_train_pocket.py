@@ -1,5 +1,6 @@
 """The script that made the shipped weights: deterministic, and it learns (its full run: docs/pocket-encoder.md)."""
 
+import os
 import re
 import subprocess
 import sys
@@ -17,16 +18,16 @@ from attacks.schema.validate import validate
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def output(*arguments):
+    """What the script prints."""
+    command = [sys.executable, "scripts/train_pocket.py", *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment).stdout
+
+
 def train(out, steps):
-    command = [sys.executable, "scripts/train_pocket.py", str(out), "--steps", str(steps), "--batch", "16"]
-    said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment()).stdout
-    return re.sub(r", \d+ s$", "", said, flags=re.MULTILINE)  # the seconds may differ
-
-
-def environment():
-    import os
-
-    return os.environ | {"PYTHONPATH": str(ROOT)}
+    lines = output(out, "--steps", steps, "--batch", 16)
+    return re.sub(r", \d+ s$", "", lines, flags=re.MULTILINE)  # the seconds may differ
 
 
 @pytest.mark.slow
@@ -40,8 +41,7 @@ def test_the_same_command_gives_the_same_file_and_the_loss_falls(tmp_path):
 
 @pytest.mark.slow
 def test_the_page_quotes_the_figures_of_the_shipped_file():
-    command = [sys.executable, "scripts/train_pocket.py", "--judge", "attacks/data/pocket.safetensors"]
-    said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment()).stdout
+    said = output("--judge", "attacks/data/pocket.safetensors")
     page = (ROOT / "docs/pocket-encoder.md").read_text()
     quoted = page[page.index(said.splitlines()[0]) :].split("```")[0]
     ours, theirs = (torch.tensor([float(n) for n in re.findall(r"\d+\.\d+", text)]) for text in (said, quoted))

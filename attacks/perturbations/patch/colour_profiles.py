@@ -1,6 +1,6 @@
-"""Maps of colours from files: what is known of a printer, as a table (see `transforms.colour.lut`).
+"""Reads the colour map of a printer from a file, as a table (see `transforms.colour.lut`).
 
-Files may come from anywhere. Their size is limited, and what is wrong with one is said in one line.
+Files are not trusted: their size is limited and their content checked.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from attacks.perturbations.patch.inks import generic
 from transforms.colour.lut import NODES, nodes, powers, sampled, terms
 from transforms.colour.spaces import to_linear, to_srgb
 
-#: The most bytes of a file; profiles of printers have 0.1 to 4 million.
+#: Most bytes of a file; printer profiles have 0.1 to 4 million.
 MOST = {".icc": 2**24, ".icm": 2**24, ".cube": 2**24, ".json": 2**16}
 #: The most nodes along an axis of a .cube; programs write 17 to 65.
 MOST_NODES = 65
-#: Intent -> what brings the picture to the printer's colours, and those back to the screen.
+#: Intent -> rendering intents to the printer's colours, and back to the screen.
 INTENTS = {
     "relative": (ImageCms.Intent.RELATIVE_COLORIMETRIC, ImageCms.Intent.RELATIVE_COLORIMETRIC),
     "perceptual": (ImageCms.Intent.PERCEPTUAL, ImageCms.Intent.RELATIVE_COLORIMETRIC),
@@ -34,18 +34,17 @@ INTENTS = {
 
 
 def read_colour_map(name: str, intent: str = "relative", key: str = "printer.colour") -> Tensor | None:
-    """The table (3,n,n,n) of sRGB for sRGB that a name stands for.
+    """The table (3,n,n,n) from requested to printed sRGB; None for an ideal printer.
 
     Args:
-        name: ideal (colours come out as asked: None), generic (see `attacks.perturbations.patch.inks`), or the path
-        of an ICC profile
-            (.icc, .icm), a LUT of display colours (.cube), or a fitted polynomial (.json, see `polynomial_json`).
-        intent: of a profile; relative (the paper counts as white), perceptual, or absolute (the paper's own colour
-            shows). Others have none.
+        name: ideal, generic (see `attacks.perturbations.patch.inks`), or the path of an ICC profile (.icc, .icm), a
+            LUT of display colours (.cube), or a fitted polynomial (.json, see `polynomial_json`).
+        intent: of an ICC profile only: relative (the paper is white), perceptual, or absolute (the paper's own
+            colour).
         key: of the configuration, for messages.
 
     Raises:
-        ValueError, FileNotFoundError: in one line.
+        ValueError, FileNotFoundError: an unknown name or intent, or a file that is missing or invalid.
     """
     if intent not in INTENTS:
         raise ValueError(f"`printer.intent` must be one of {', '.join(INTENTS)}; got {intent!r}")
@@ -73,8 +72,8 @@ def read_colour_map(name: str, intent: str = "relative", key: str = "printer.col
 
 
 def polynomial_json(coefficients: Sequence[Sequence[float]], degree: int, light: str) -> dict[str, Any]:
-    """The content of a .json file: of each channel, the weights of the monomials in the order of
-    `transforms.colour.lut.powers`; `light` says of what, linear light or sRGB values. Raises ValueError."""
+    """The content of a .json file: the weights of the monomials of each channel, in the order of
+    `transforms.colour.lut.powers`; `light` is linear (light) or srgb (values). Raises ValueError."""
     rows = [[float(value) for value in row] for row in coefficients]
     if len(rows) != 3 or any(len(row) != len(powers(degree)) for row in rows):
         raise ValueError(f"`coefficients` must be 3 rows of {len(powers(degree))} numbers, for degree {degree}")
@@ -86,7 +85,7 @@ def polynomial_json(coefficients: Sequence[Sequence[float]], degree: int, light:
 
 
 def polynomial(coefficients: Sequence[Sequence[float]], degree: int, light: str) -> Tensor:
-    """The table of a polynomial in red, green and blue. What leaves [0,1] is left to the stage to clamp."""
+    """The table of a polynomial in red, green and blue. Values beyond [0,1] are clamped by the stage."""
     weights = torch.tensor(coefficients, dtype=torch.float64)
     if light == "srgb":
         return sampled(lambda colours: terms(colours, degree) @ weights.T)
@@ -94,28 +93,28 @@ def polynomial(coefficients: Sequence[Sequence[float]], degree: int, light: str)
 
 
 def _polynomial(content: bytes) -> Tensor:
-    found = json.loads(content)
-    if not isinstance(found, dict) or found.get("schema") != 1 or found.get("kind") != "polynomial":
+    data = json.loads(content)
+    if not isinstance(data, dict) or data.get("schema") != 1 or data.get("kind") != "polynomial":
         raise ValueError('it must hold {"schema": 1, "kind": "polynomial", ...}')
-    degree, rows = found.get("degree"), found.get("coefficients")
+    degree, rows = data.get("degree"), data.get("coefficients")
     if type(degree) is not int or not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         raise ValueError("it needs a `degree` and three lists of `coefficients`")
     if any(type(value) not in (int, float) for row in rows for value in row):
         raise ValueError("`coefficients` must be numbers")
-    checked = polynomial_json(rows, degree, str(found.get("light")))
+    checked = polynomial_json(rows, degree, str(data.get("light")))
     return polynomial(checked["coefficients"], degree, checked["light"])
 
 
 def _profile(content: bytes, intent: str) -> Tensor:
-    """A soft proof: sRGB to the printer's colours and back. Black is scaled to the ink's black on the way there, as
-    layout programs do, and seen as the ink shows it on the way back."""
+    """A soft proof: sRGB to the printer's colours and back, with black point compensation on the way there only, as
+    in layout programs."""
     there, back = INTENTS[intent]
     profile, screen = ImageCms.ImageCmsProfile(io.BytesIO(content)), ImageCms.createProfile("sRGB")
     kind, space = profile.profile.device_class.strip(), profile.profile.xcolor_space.strip()
     if kind not in ("prtr", "mntr") or space not in ("RGB", "CMYK", "GRAY"):
         raise ValueError(f"it must be of a printer or a screen, in RGB, CMYK or grey; it is a {kind} in {space}")
     exact, black = ImageCms.Flags.NOOPTIMIZE, ImageCms.Flags.BLACKPOINTCOMPENSATION
-    if profile.profile.is_matrix_shaper:  # LittleCMS would carry colours through it that the device does not have
+    if profile.profile.is_matrix_shaper:  # a proof transform of LittleCMS would pass colours that the device lacks
         steps = [
             ImageCms.buildTransform(screen, profile, "RGB", "RGB", there, exact | black),
             ImageCms.buildTransform(profile, screen, "RGB", "RGB", back, exact),
@@ -144,9 +143,9 @@ def _cube(content: bytes) -> Tensor:
                 raise ValueError(f"`LUT_3D_SIZE` must be given once, before the colours, as 2 to {MOST_NODES}")
             size = int(others[0])
         elif word in ("DOMAIN_MIN", "DOMAIN_MAX", "LUT_3D_INPUT_RANGE"):
-            wanted = {"DOMAIN_MIN": [0.0] * 3, "DOMAIN_MAX": [1.0] * 3, "LUT_3D_INPUT_RANGE": [0.0, 1.0]}[word]
-            if [float(value) for value in others] != wanted:
-                raise ValueError(f"`{word}` must be {' '.join(f'{value:g}' for value in wanted)}: display colours")
+            values = {"DOMAIN_MIN": [0.0] * 3, "DOMAIN_MAX": [1.0] * 3, "LUT_3D_INPUT_RANGE": [0.0, 1.0]}[word]
+            if [float(value) for value in others] != values:
+                raise ValueError(f"`{word}` must be {' '.join(f'{value:g}' for value in values)}: display colours")
         elif word[0].isalpha():
             raise ValueError(f"`{word[:40]}` is not read here: a table of three axes, LUT_3D_SIZE, is wanted")
         else:

@@ -1,4 +1,4 @@
-"""Which colours a texture may have: those that can be printed."""
+"""Gamuts: the colours that a texture may have."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 from attacks.perturbations.patch.colour_profiles import read_colour_map
 from transforms.colour.lut import apply_lut, check_lut
 
-#: Directions from the middle of a set of colours in which its reach is kept: nodes along an edge of a cube.
+#: Nodes along an edge of the cube of directions in which a gamut's reach is stored.
 DIRECTIONS = 97
-#: Requests along each axis of a face of the cube of colours, by which a printer's boundary is measured.
+#: Samples along each axis of a face of the RGB cube, to measure a printer's boundary.
 REQUESTS = 401
 
 
 class Gamut(Protocol):
-    """A set of colours. Projecting twice is projecting once; what is in the set stays as it is."""
+    """A set of colours. `project` is idempotent, and leaves colours of the set unchanged."""
 
     def project(self, texture: Tensor) -> Tensor:
         """(N,3,h,w) -> (N,3,h,w) in [0,1], every colour in the set."""
@@ -27,7 +27,7 @@ class Gamut(Protocol):
 
 @dataclass(frozen=True)
 class Box:
-    """Every channel between `low` and `high`: a printable black and white."""
+    """Every channel between `low` and `high`."""
 
     low: float
     high: float
@@ -42,12 +42,12 @@ class Box:
 
 @dataclass(frozen=True, eq=False)
 class Printable:
-    """The colours that a printer can show: those that come out of its map of colours.
+    """The colours that a printer can show: the image of its colour map.
 
-    A colour outside moves straight towards the middle of these, in sRGB, up to their boundary. That is not the
-    nearest one, but it is exact and quick: a search for the nearest ends beside it where a profile has kinks, and a
-    projection that is not one (applied again, it moves on) would carry a texture along at every step. The boundary is
-    seen from the middle, so that a hollow in it counts as full, and lies up to two levels of 8 bits too far out.
+    A colour outside moves straight towards the centre of the gamut, in sRGB, up to the boundary. That is not the
+    nearest colour, but it is idempotent and fast: a search for the nearest is inexact where a profile has kinks, and
+    a projection that is not idempotent would drift at every step. The boundary is measured from the centre, so
+    concave parts are filled, and it lies up to two 8-bit levels too far out.
 
     Args:
         lut: the printer's map (see `transforms.colour.lut`).
@@ -72,16 +72,16 @@ class Printable:
         reach = F.grid_sample(
             self.reach.to(texture)[None, None], direction, padding_mode="border", align_corners=True
         )
-        # Not `inside` by the formula where nothing moves: a printable colour keeps its bits.
+        # `where`, not the formula alone: a printable colour must not change by a bit.
         share = (reach[0].transpose(0, 1) / far.clamp(min=1e-6)).clamp(max=1)
         return torch.where(share < 1, inside - (1 - share) * away, inside)
 
 
 def gamut(wish: Any) -> Gamut | None:
-    """What a configuration's `perturbation.gamut` stands for: null, [low, high], or a map of colours by name or path.
+    """The gamut of a configuration's `perturbation.gamut`: null, [low, high], or a colour map by name or path.
 
     Raises:
-        ValueError, FileNotFoundError: in one line.
+        ValueError, FileNotFoundError: not one of these.
     """
     if wish is None:
         return None
@@ -97,10 +97,10 @@ def gamut(wish: Any) -> Gamut | None:
 
 
 def _boundary(lut: Tensor) -> tuple[Tensor, Tensor]:
-    """The middle (3,) of a map's colours, and how far they reach in all directions: (n,n,n), of which the outermost
-    nodes count. Lengths are by the largest channel.
+    """The centre (3,) of a map's colours, and their reach in all directions: (n,n,n), of which the outermost nodes
+    count. Lengths are maximum norms.
 
-    The boundary of what comes out lies among the colours that are asked for on the faces of the cube.
+    The boundary of the gamut is the image of the faces of the RGB cube.
     """
     middle = apply_lut(lut.new_tensor([[0.0] * 3, [1.0] * 3])[:, :, None, None], lut)
     middle = middle.mean((0, 2, 3))
@@ -115,10 +115,10 @@ def _boundary(lut: Tensor) -> tuple[Tensor, Tensor]:
             far = torch.where(far > 1e-6, far, 0.0)
             node = ((away / far.clamp(min=1e-6)[:, None] + 1) * ((DIRECTIONS - 1) / 2)).round().long()
             index = (node[:, 0] * DIRECTIONS + node[:, 1]) * DIRECTIONS + node[:, 2]
-            total.scatter_reduce_(0, index, far, "amax")  # the furthest of its neighbourhood: rather a level too far
+            total.scatter_reduce_(0, index, far, "amax")  # the farthest in each cell: an error outwards is preferred
     faces = F.pad(torch.zeros((1, *(DIRECTIONS - 2,) * 3), dtype=lut.dtype), (1,) * 6, value=1.0)
     reach = faces * total.reshape((1, *(DIRECTIONS,) * 3))
-    # A direction that no request met is as its neighbours are; of a single colour there are none.
+    # Fill directions without samples from their neighbours; a map to a single colour has none.
     while bool(reach.any()) and bool(((reach == 0) & (faces == 1)).any()):
         reach = torch.where(reach == 0, faces * F.max_pool3d(reach, 3, stride=1, padding=1), reach)
     return middle, reach[0]

@@ -1,4 +1,4 @@
-"""A printer of which nothing is known: the colours of a four-colour halftone on white paper."""
+"""A generic printer: the colours of a four-colour halftone on white paper."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from torch import Tensor
 from transforms.colour.lut import sampled
 from transforms.colour.spaces import to_linear, to_srgb
 
-#: What an ink, or two over each other, look like on coated paper, as 8-bit sRGB with the paper as white: the SWOP
-#: colours that every layout program shows. By what the file asks for, a bit each for red, green and blue: nothing is
-#: black ink, blue is cyan over magenta, ..., all three is bare paper.
+#: Colours of inks and overprints on coated paper (SWOP), as 8-bit sRGB with the paper as white. The index is the
+#: requested colour, a bit each for red, green and blue: 0 is black ink, blue is cyan over magenta, 7 is bare paper.
 INKS = (
     (35, 31, 32),
     (46, 49, 146),
@@ -28,13 +27,13 @@ SPREAD = 2.0
 
 
 def neugebauer(colours: Tensor, inks: Tensor, n: float = SPREAD) -> Tensor:
-    """What a halftone shows for the sRGB colours that it is asked for, (K,3) -> (K,3).
+    """The colours that a halftone shows for requested sRGB colours, (K,3) -> (K,3).
 
-    Dots of three inks fall on each other by chance, so that the eight colours of paper and overprints share the area
-    by products (Demichel); the eye averages their light over it (Neugebauer 1937), to the power 1/n (Yule & Nielsen
-    1951). How much of the area an ink takes is set, as printers are calibrated, so that with ideal inks (`inks` the
-    corners of the cube) every colour comes out as asked: cyan takes 1 - red^(1/n), of linear light. With n = 2 a half
-    tint of cyan is that of SWOP to one level, of yellow to two; n = 1 would be 18 off.
+    Dots of three inks overlap at random, so the areas of the eight overprints are products (Demichel); the eye
+    averages their light (Neugebauer 1937), to the power 1/n (Yule & Nielsen 1951). The coverage of an ink is
+    calibrated so that ideal inks (`inks` the corners of the cube) reproduce every colour: cyan covers 1 - red^(1/n),
+    in linear light. With n = 2 a half tint of cyan matches SWOP to one level, of yellow to two; with n = 1 the error
+    is 18 levels.
 
     Args:
         inks: (8,3) sRGB, in the order of `INKS`.

@@ -1,7 +1,7 @@
-"""Which part of its texture a patch shows: a rectangle, an ellipse, a circle, a polygon, or any picture.
+"""The shape of a patch: a rectangle, an ellipse, a circle, a polygon, or any picture.
 
-The mask has a value for every texel: the share of its area that is covered, exactly, so that an edge lies where it
-lies and not on the nearest texel (a polygon's area is added up along its outline, as a font's is rasterised).
+The mask holds the exact share of each texel's area that is covered, so edges are not rounded to texels (the area of a
+polygon is summed along its outline, as in font rasterisers).
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ Word = Literal["rectangle", "ellipse", "circle"]
 #: A word, corners (x, y) in shares of the texture's width and height, or the path of a picture.
 Shape = Word | Sequence[Sequence[float]] | str | Path
 
-#: As `attacks.data.images.FORMATS`: left to itself, Pillow hands PostScript to Ghostscript.
+#: As `attacks.data.images.FORMATS`: without it, Pillow would pass PostScript to Ghostscript.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
-#: A picture may have another aspect than the texture by so much: whole pixels round it.
+#: Largest relative difference of aspect between a picture and the texture: sizes in whole pixels are rounded.
 ASPECT = 0.02
-#: An outline with less area than this share of the texture is flat.
+#: An outline that encloses less than this share of the texture is degenerate.
 FLAT = 1e-6
-#: A curve and its polygon are nowhere farther apart than this, in texels.
+#: Largest distance between a curve and its polygon, in texels.
 SAGITTA = 1e-3
 
 
 def alpha_of(shape: Shape, size: tuple[int, int]) -> Tensor | None:
-    """How much of each texel the shape covers, (1,1,h,w) float32 in [0,1], of a texture of `size` (h, w); None for a
-    rectangle, which covers all.
+    """The share of each texel that the shape covers, (1,1,h,w) float32 in [0,1], for a texture of `size` (h, w); None
+    for a rectangle, which covers all.
 
-    An ellipse touches all four edges; a circle is the largest that fits, in the texture's pixels; a polygon has its
-    corners in shares of width and height, in any order of turning; of a picture it is the alpha channel, or the
-    lightness if there is none.
+    An ellipse touches all four edges; a circle is the largest that fits; a polygon has corners in shares of width and
+    height, in either direction; of a picture it is the alpha channel, or the lightness if there is none.
 
     Raises:
-        ValueError: no such word or file, an outline that is none, a picture of another aspect, or an empty one.
+        ValueError: an unknown word or file, an invalid outline, a picture of another aspect, or an empty one.
     """
     height, width = size
     if isinstance(shape, str) and shape in get_args(Word):
@@ -74,14 +73,14 @@ def _mask(outline: np.ndarray, size: tuple[int, int]) -> Tensor:
 
 def covered(outline: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """The area of each texel of `size` (h, w) within a simple polygon (n,2) in texels, whose corners lie in the
-    texture, by Green's theorem: a piece of the outline adds its height to every texel on its right, and a part of it
-    to its own."""
+    texture, by Green's theorem: a piece of the outline adds its height to every texel on its right, and a share of it
+    to its own texel."""
     height, width = size
     start = outline
     step = np.roll(outline, -1, axis=0) - start
     every = np.arange(len(start))
     pieces = [(every, np.zeros(len(start))), (every, np.ones(len(start)))]
-    for axis in (0, 1):  # cut where the outline passes from texel to texel
+    for axis in (0, 1):  # split where the outline crosses texel borders
         low, high = np.sort([start[:, axis], start[:, axis] + step[:, axis]], axis=0)
         first = np.ceil(low)
         count = np.maximum(np.floor(high) - first + 1, 0).astype(int) * (step[:, axis] != 0)
@@ -100,11 +99,11 @@ def covered(outline: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     np.add.at(grid, (row, column), rise * (column + 1 - x))
     np.add.at(grid, (row, column + 1), rise * (x - column))
     areas: np.ndarray = np.abs(np.cumsum(grid, axis=1)[:, :width])
-    return areas.round(9)  # what is not covered at all is 0, not the rounding error of a sum
+    return areas.round(9)  # remove the rounding error of the sum: uncovered texels are exactly 0
 
 
 def _rounded(sides: tuple[int, int]) -> np.ndarray:
-    """An ellipse round (0, 0) as a polygon: half of its corners outside, half of its edges inside, of equal area."""
+    """An ellipse around (0, 0) as a polygon of equal area."""
     quarter = math.ceil(math.pi / 4 * math.sqrt(max(sides) / 2 / SAGITTA))
     turn = np.arange(4 * quarter) * (math.pi / 2 / quarter) + math.pi / 4 / quarter
     beyond = math.sqrt(math.pi / 2 / quarter / math.sin(math.pi / 2 / quarter))
@@ -113,7 +112,7 @@ def _rounded(sides: tuple[int, int]) -> np.ndarray:
 
 
 def _corners(shape: Sequence[Sequence[float]]) -> np.ndarray:
-    """The corners of a polygon (n,2), or ValueError unless they are those of a simple one."""
+    """The corners of a polygon (n,2), checked. Raises ValueError unless it is simple."""
     try:
         corners = np.array([[float(value) for value in corner] for corner in shape])
         fits = corners.ndim == 2 and corners.shape[1] == 2 and len(corners) >= 3
@@ -144,13 +143,13 @@ def _corners(shape: Sequence[Sequence[float]]) -> np.ndarray:
 
 
 def _crossing(corners: np.ndarray) -> tuple[int, int] | None:
-    """Two edges that share a point they should not, by the number of their first corner."""
+    """Two edges that cross or touch, by the index of their first corner; None if the polygon is simple."""
     n = len(corners)
     ends = np.roll(corners, -1, axis=0)
     for i in range(n):
         for j in range(i + 1, n):
             a, b, c, d = corners[i], ends[i], corners[j], ends[j]
-            if j == i + 1 or (i == 0 and j == n - 1):  # neighbours share a corner, and may not fold back
+            if j == i + 1 or (i == 0 and j == n - 1):  # adjacent edges share a corner; they must not fold back
                 pivot, one, other = (b, a, d) if j == i + 1 else (a, b, c)
                 folds = _side(pivot, one, other) == 0 and (one - pivot) @ (other - pivot) >= 0
             else:
@@ -171,7 +170,7 @@ def _side(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
 
 
 def _pictured(path: Path, size: tuple[int, int]) -> Tensor:
-    """The mask that a picture shows: its alpha channel, or its lightness."""
+    """The mask from a picture: its alpha channel, or its lightness."""
     if not path.is_file():
         raise ValueError(
             f"`perturbation.shape` must be one of {', '.join(get_args(Word))}, a list of corners [[x, y], ...], or "

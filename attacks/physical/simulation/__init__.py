@@ -1,6 +1,7 @@
-"""Photographs of a printed card in its scene, without a printer: for tests, and to try a run's way to the end.
+"""Simulated photographs of a printed card in its scene: for tests, and to try the physical workflow without a
+printer.
 
-They are made with numpy and OpenCV alone, and share nothing with `transforms` but the definitions in its docstrings.
+Uses numpy and OpenCV only; shares nothing with `transforms` but the definitions in its docstrings.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from attacks.runtime.files import atomic, write_json
 
 __all__ = ["Ranges", "simulate"]
 
-#: No print has more.
+#: Limits of a print's resolution and of a picture's size.
 MOST_DPI, MOST_PIXELS = 10_000, 89_000_000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-    """What a run has to photograph: its card, printed, and its scenes with the quads that the patch may lie on."""
+    """The printed card of a run, and its pictures: name, file and quads of each."""
 
     name: str
     card: Card
@@ -49,17 +50,16 @@ def simulate(
 ) -> list[Path]:
     """Write `count` photographs of a run's printed card, `<picture>--0001.jpg` and so on, and `truth.json`.
 
-    Photograph i depends on (seed, i) alone. The run's pictures take turns; where the patch has several places in a
-    picture, so do these: there is one card.
+    Photograph i depends on (seed, i) alone. They cycle through the run's pictures, and through the quads of each.
 
     Args:
         run: a run of a patch, with what `scripts/print_patch.py` made of it.
         out: a folder that is new or empty.
         size: (height, width).
-        ink: how far the printer is from ideal: 0 prints every colour as it is, 1 is a generic printer.
+        ink: 0 is an ideal printer, 1 a generic one; linear in between.
 
     Raises:
-        ValueError, FileNotFoundError: what is missing or out of range, in one line.
+        ValueError, FileNotFoundError: a file is missing, or an argument out of range.
     """
     ranges = ranges or Ranges()
     for name, value, least, most in (
@@ -95,7 +95,7 @@ def simulate(
                 "card_px": taken.card,
                 "tags_px": taken.tags,
                 "scene_px": taken.scene,
-                "values": shot.said(),
+                "values": shot.to_dict(),
             }
         )
     truth = {
@@ -142,7 +142,7 @@ def _subject(run: Path, strength: float) -> Subject:
 
 
 def _read(path: Path) -> NDArray[np.uint8]:
-    """A picture that a run or a print wrote: only PNG is decoded, and only what fits into memory."""
+    """Read a picture of a run or a print: PNG of limited size only."""
     if not path.is_file():
         raise FileNotFoundError(f"picture `{path}` is missing")
     content = path.read_bytes()

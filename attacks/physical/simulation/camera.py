@@ -1,6 +1,6 @@
-"""The pixels of a simulated photograph: ink on paper, light, lens, sensor, file. numpy and OpenCV only.
+"""Renders a simulated photograph: ink on paper, light, lens, sensor, file. numpy and OpenCV only.
 
-Everything between ink and tone curve is light, linear in energy: that is what a lens blurs and a pixel adds up.
+All steps between ink and tone curve are in linear light.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from attacks.physical.simulation.shots import Matrix, Shot
 
 Pixels = NDArray[Any]  # (h,w,channels) of light in float32; 1 saturates
 
-#: So many samples along each axis add up to a pixel.
+#: Samples along each axis of a pixel.
 SAMPLES = 3
-#: Rows of the photograph that are sampled at once, which bounds the memory.
+#: Rows of the photograph that are rendered at once, to bound memory.
 BAND = 128
 GREY = 0.5
-#: A dot of half coverage covers so much more once it is dry.
+#: Dot gain at half coverage.
 DOT_GAIN = 0.08
-#: No more ink than this density stays on the paper: black is 10^-1.8 = 1.6 % of the paper's white.
+#: The largest density: black is 10^-1.8 = 1.6 % of the paper's white.
 DENSEST = 1.8
 PAPER = (0.90, 0.90, 0.87)
-#: What cyan, magenta and yellow ink take of red, green and blue: none is pure. Rows add up to 1: greys stay grey.
+#: Absorption of red, green and blue (rows) by cyan, magenta and yellow ink. Rows add up to 1: greys stay grey.
 INKS = ((0.93, 0.05, 0.02), (0.12, 0.83, 0.05), (0.06, 0.18, 0.76))
 
 
 def to_light(values: NDArray[Any]) -> Pixels:
-    """Display values in [0,1] to light, as sRGB (IEC 61966-2-1) has it."""
+    """Display values in [0,1] to linear light, by sRGB (IEC 61966-2-1)."""
     values = np.asarray(values, np.float32)
     bent = ((values + 0.055) / 1.055) ** 2.4
     return np.asarray(np.where(values <= 0.04045, values / 12.92, bent), np.float32)
@@ -45,10 +45,10 @@ def to_display(light: Pixels) -> Pixels:
 
 
 def printed(raster: NDArray[np.uint8], strength: float) -> Pixels:
-    """What paper reflects where an 8-bit sRGB raster was printed.
+    """The light that paper reflects where an 8-bit sRGB raster was printed.
 
-    A generic printer that nobody has calibrated: each ink's dots grow (Murray-Davies), inks take a part of each
-    other's colours, black is no darker than `DENSEST`, and paper is not white. `strength` 0 is the raster itself.
+    A generic uncalibrated printer: dot gain (Murray-Davies), impure inks, black no darker than `DENSEST`, and paper
+    that is not white. `strength` 0 is the raster itself.
     """
     ideal = to_light(raster / np.float32(255))
     cover = 1 - ideal
@@ -59,8 +59,7 @@ def printed(raster: NDArray[np.uint8], strength: float) -> Pixels:
 
 
 def enlarged(picture: NDArray[np.uint8], side: int) -> Pixels:
-    """The light of an 8-bit picture whose shorter side becomes `side` pixels. A run's pictures are small: what is
-    round the card is then as soft as they are."""
+    """The light of an 8-bit picture, resized so that its shorter side has `side` pixels."""
     factor = side / min(picture.shape[:2])
     size = (round(picture.shape[1] * factor), round(picture.shape[0] * factor))
     kernel = cv2.INTER_CUBIC if factor > 1 else cv2.INTER_AREA
@@ -68,10 +67,10 @@ def enlarged(picture: NDArray[np.uint8], side: int) -> Pixels:
 
 
 def photographed(scene: Pixels, scene_at: Matrix, card: Pixels, card_at: Matrix, size: tuple[int, int]) -> Pixels:
-    """The light that falls on the pixels of a photograph of `size` (height, width), through an ideal lens.
+    """The light on the pixels of a photograph of `size` (height, width), through an ideal lens.
 
-    Each layer is sampled once, through one homography from its pixels to the photograph's, `SAMPLES`^2 times in each
-    pixel. Where nothing of the scene is, there is mid-grey.
+    Each layer is sampled `SAMPLES`^2 times per pixel through one homography from its pixels to the photograph's.
+    Beyond the scene it is mid-grey.
     """
     grey = float(to_light(np.array(GREY)))
     card, card_at = _reduced(card, card_at)
@@ -90,7 +89,7 @@ def photographed(scene: Pixels, scene_at: Matrix, card: Pixels, card_at: Matrix,
 
 
 def _reduced(card: Pixels, at: Matrix) -> tuple[Pixels, Matrix]:
-    """A raster of 300 dpi has many dots in a sample: their mean first, as far as no sample gets less than a dot."""
+    """Average the dots of a fine raster first, down to no less than one dot per sample."""
     height, width = card.shape[:2]
     reach = max(_magnification(at, x, y) for x in (0, width - 1) for y in (0, height - 1))
     factor = reach * SAMPLES
@@ -103,22 +102,22 @@ def _reduced(card: Pixels, at: Matrix) -> tuple[Pixels, Matrix]:
 
 
 def _magnification(matrix: Matrix, x: float, y: float) -> float:
-    """How much a homography stretches at a point, along the direction that it stretches most."""
+    """The largest singular value of a homography's Jacobian at a point."""
     u, v, w = matrix @ (x, y, 1)
     slopes = (matrix[:2, :2] * w - np.outer((u, v), matrix[2, :2])) / w**2
     return float(np.linalg.norm(slopes, 2))
 
 
 def _warped(pixels: Pixels, matrix: Matrix, size: tuple[int, int], outside: float) -> Pixels:
-    """Beyond its horizon a homography shows a plane once more, mirrored. But a picture whose corners all lie before
-    the camera (`shots.through` sees to it) has nothing there to show."""
+    """Warp pixels. Beyond its horizon a homography mirrors the plane; but all corners lie in front of the camera
+    (`shots.through` checks it), so nothing of the picture is visible there."""
     height, width = size
     mode, border = cv2.BORDER_CONSTANT, (outside,) * 4
     return cv2.warpPerspective(pixels, matrix, (width, height), borderMode=mode, borderValue=border)
 
 
 def lit(light: Pixels, shot: Shot) -> Pixels:
-    """Exposure, white balance and a light that is stronger on one side."""
+    """Exposure, white balance and a gradient of the light."""
     height, width = light.shape[:2]
     half, angle = min(height, width) / 2, math.radians(shot.brighter)
     x = (np.arange(width) - (width - 1) / 2) / half * math.cos(angle)
@@ -129,7 +128,7 @@ def lit(light: Pixels, shot: Shot) -> Pixels:
 
 
 def blurred(light: Pixels, shot: Shot) -> Pixels:
-    """Through a lens in motion."""
+    """Blur of lens and motion."""
     if shot.blur > 0:
         light = cv2.GaussianBlur(light, (0, 0), shot.blur, borderType=cv2.BORDER_REPLICATE)
     if shot.motion > 0:
@@ -138,7 +137,7 @@ def blurred(light: Pixels, shot: Shot) -> Pixels:
 
 
 def _way(length: float, degrees: float) -> NDArray[np.float32]:
-    """A line of `length` pixels through the middle of a kernel that adds up to 1."""
+    """The kernel of a straight motion of `length` pixels; it adds up to 1."""
     reach = math.ceil(length / 2) + 1
     steps = length * ((np.arange(16 * reach) + 0.5) / (16 * reach) - 0.5)
     x, y = reach + steps * math.cos(math.radians(degrees)), reach + steps * math.sin(math.radians(degrees))
@@ -148,8 +147,8 @@ def _way(length: float, degrees: float) -> NDArray[np.float32]:
 
 
 def sensed(light: Pixels, shot: Shot, rng: np.random.Generator) -> Pixels:
-    """What the sensor's pixels count: photons by Poisson's law, then the amplifier's noise. (No Bayer pattern: the
-    noise of neighbours is independent.)"""
+    """Sensor noise: Poisson for photons, then Gaussian for the amplifier. No Bayer pattern: pixels are
+    independent."""
     if shot.shot > 0:
         light = rng.poisson(np.maximum(light, 0) / shot.shot) * np.float32(shot.shot)
     if shot.read > 0:
@@ -158,7 +157,7 @@ def sensed(light: Pixels, shot: Shot, rng: np.random.Generator) -> Pixels:
 
 
 def developed(light: Pixels, shot: Shot) -> NDArray[np.uint8]:
-    """The tone curve, a power that leaves mid-grey where it is, and 8-bit sRGB."""
+    """The tone curve, a power with mid-grey fixed, and 8-bit sRGB."""
     middle = float(to_light(np.array(GREY)))
     if shot.contrast != 1:
         light = np.float32(middle) * (light / np.float32(middle)) ** np.float32(shot.contrast)
@@ -166,7 +165,7 @@ def developed(light: Pixels, shot: Shot) -> NDArray[np.uint8]:
 
 
 def filed(picture: NDArray[np.uint8], quality: int) -> bytes:
-    """A JPEG file, the colours at half the resolution as cameras have it."""
+    """Encode as JPEG with 4:2:0 chroma subsampling, as cameras do."""
     halved = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420]
     asked = [cv2.IMWRITE_JPEG_QUALITY, quality, *halved]
     return cv2.imencode(".jpg", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), asked)[1].tobytes()

@@ -1,4 +1,4 @@
-"""One photograph: a scene, a card that lies in it, and a camera before them."""
+"""One photograph: a scene, the card in it, and the camera."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARES = ((0, 0), (1, 0), (1, 1), (0, 1))
 
 @dataclass(frozen=True, eq=False)
 class Photograph:
-    """A photograph (h,w,3) in 8-bit sRGB, and where things are in it, in pixels whose centres are whole numbers."""
+    """A photograph (h,w,3) in 8-bit sRGB, and the corners of its objects in pixels (centres are whole numbers)."""
 
     pixels: NDArray[np.uint8]
     patch: list[list[float]]
@@ -37,18 +37,18 @@ def photograph(
     size: tuple[int, int],
     rng: np.random.Generator,
 ) -> Photograph:
-    """Lay the card into the scene, its patch exactly on `quad`, and photograph it.
+    """Place the card in the scene, its patch exactly on `quad`, and photograph it.
 
     Args:
         scene: 8-bit sRGB (h,w,3).
         quad: the patch's upper left, upper right, lower right and lower left corner, in shares of width and height.
         ink: the light that the card reflects (see `simulation.camera.printed`), from its upper left corner on.
-        dpi: dots an inch of `ink`, exactly.
+        dpi: dots per inch of `ink`.
         size: (height, width) of the photograph.
-        rng: of the sensor's noise.
+        rng: for the sensor's noise.
 
     Raises:
-        ValueError: a quad that is not convex, or a pose that has a corner of the card behind the camera.
+        ValueError: the quad is not convex, or a corner of the card lies behind the camera.
     """
     plane = from_shares((scene.shape[0], scene.shape[1]))
     seen = frame(size) @ pose(shot)  # from the scene's plane to the photograph

@@ -1,9 +1,8 @@
-"""What changes from one simulated photograph to the next, and where its points go.
+"""The random parameters of simulated photographs, and their geometry.
 
-Nothing of `transforms` is used here or beside it: the simulation is what that layer is checked against. Lengths are
-in the stage frame: origin at the picture's centre, unit = half its shorter side, y down. The photograph's frame is
-that of a view, so its central square shows what a view of a square scene shows, and what it has beyond that square
-continues the scene's plane.
+Independent of `transforms`: the simulation is the oracle of that layer. Lengths are in the stage frame: origin at the
+picture's centre, unit = half its shorter side, y down. The photograph's frame is that of a view: its central square
+shows what a view of a square scene shows, and the rest continues the scene's plane.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ Range = tuple[float, float]
 Matrix = NDArray[np.float64]  # (3,3), on columns (x, y, 1)
 Points = NDArray[np.float64]  # (n,2)
 
-#: The field of view over the frame's shorter side in degrees, which says how strong the perspective of a tilt is.
+#: The field of view across the frame's shorter side in degrees.
 FIELD_OF_VIEW = 40.0
 SQUARE = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """Bounds of what is drawn, each evenly: geometry as in `configs/transforms/camera.yaml`; the light as strong as
-    its brightness and contrast; lens, sensor and file of a telephone.
+    """Bounds of the uniformly drawn parameters. Defaults: geometry, brightness and contrast as in
+    `configs/transforms/camera.yaml`; lens, sensor and file of a smartphone.
 
     Args:
         degrees: rotation, clockwise as displayed.
         scale: magnification; 2 shows the scene twice as large.
-        shift: right and down, as shares of the shorter side.
-        jitter: most that a corner of the square [-1,1]^2 moves along each axis, as a share of half the side.
+        shift: right and down, as a share of the shorter side.
+        jitter: largest shift of a corner of the square [-1,1]^2 along each axis, as a share of half the side.
         yaw, pitch: degrees by which the scene's right or top edge turns away from a pinhole camera.
         distance: of that camera; 1 shows the unturned scene as large as it is, 2 half as large.
         stops: exposure. The default moves mid-grey by 0.1 of full scale in either direction.
@@ -42,7 +41,7 @@ class Ranges:
         red, blue: gains against green in stops.
         gradient: of the light over half the shorter side, in stops, in any direction.
         blur: sigma of lens and focus in pixels of the photograph.
-        motion: length of the way that the picture moves during the exposure, in pixels, in any direction.
+        motion: length of the motion blur in pixels, in any direction.
         shot, read: the noise has the variance `shot` x light + `read`^2; 1 is the light that saturates.
         quality: of the JPEG file, whole numbers.
     """
@@ -97,7 +96,7 @@ LIMITS: dict[str, Range] = {
 
 @dataclass(frozen=True)
 class Shot:
-    """One photograph: the values drawn for it. Directions are in degrees, clockwise from the right; `corners` are the
+    """The parameters of one photograph. Directions are in degrees, clockwise from the right; `corners` are the
     shifts (right, down) of the upper left, upper right, lower right and lower left corner, in half sides."""
 
     degrees: float = 0.0
@@ -121,8 +120,8 @@ class Shot:
     read: float = 0.0
     quality: int = 95
 
-    def said(self) -> dict[str, object]:
-        """Every value under its name with the unit."""
+    def to_dict(self) -> dict[str, object]:
+        """All values, keyed by name and unit."""
         return {f"{name} ({UNITS[name]})": value for name, value in dataclasses.asdict(self).items()}
 
 
@@ -141,7 +140,7 @@ UNITS = {
 
 
 def draw(ranges: Ranges, rng: np.random.Generator) -> Shot:
-    """A photograph's values. How many numbers are taken of `rng` depends on nothing."""
+    """Draw the parameters of a photograph. Always takes the same number of values from `rng`."""
 
     def one(name: str) -> float:
         return float(rng.uniform(*getattr(ranges, name)))
