@@ -125,36 +125,46 @@ class Response:
         return [*chain(*maps, *curves)]
 
 
+@dataclass(frozen=True)
+class SlicePlan:
+    """Which slices of the view space are looked at.
+
+    Args:
+        maps: pairs of names of coordinates (x, y); `curves`, names of coordinates (see
+            `attacks.evaluation.slices.coordinate`).
+        transforms: the views of the attack; `wide` (see `transforms.widened`), the range of the cells.
+        cells: along each side of a map; `curve_cells` along a curve.
+    """
+
+    maps: Sequence[Sequence[str]]
+    curves: Sequence[str]
+    transforms: Compose
+    wide: Compose
+    cells: int = 7
+    curve_cells: int = 9
+
+
 def response(
     shown: Mapping[str, Shown],
     rows: Tensor,
     judge: Scoring,
+    plan: SlicePlan,
     *,
     names: Sequence[str],
-    transforms: Compose,
-    wide: Compose,
-    maps: Sequence[Sequence[str]],
-    curves: Sequence[str],
     seed: int,
     views: int = 4,
-    cells: int = 7,
-    curve_cells: int = 9,
 ) -> Response:
     """Scores over slices of the view space.
 
     Args:
         shown: arm -> what is shown of the N pictures, as read back from their files.
         rows: (N,) the pictures' numbers among the queries, for `judge`; `names` of them.
-        transforms: the views of the attack; `wide` (see `transforms.widened`), the range of the cells.
-        maps: pairs of names of coordinates (x, y); `curves`, names of coordinates (see
-            `attacks.evaluation.slices.coordinate`).
         views: in each cell; the same in all cells but for the coordinates of the slice.
-        cells: along each side of a map; `curve_cells` along a curve.
 
     Raises:
         ValueError: in one line, see `axes_of`.
     """
-    planned = axes_of(maps, curves, transforms, wide, cells, curve_cells)
+    planned, wide, maps = axes_of(plan), plan.wide, len(plan.maps)
     points = bank(wide, views, seed=seed, purpose="response").u.to(base_of(next(iter(shown.values()))).device)
     slices = []
     for axes in planned:
@@ -162,32 +172,26 @@ def response(
         answers = {arm: judged(judge, pictures, rows, cut) for arm, pictures in shown.items()}
         scores = {arm: one for arm, (one, _) in answers.items()}
         slices.append(Slice(axes, scores, views, any(targeted for _, targeted in answers.values())))
-    return Response(tuple(slices[: len(maps)]), tuple(slices[len(maps) :]), tuple(names), views)
+    return Response(tuple(slices[:maps]), tuple(slices[maps:]), tuple(names), views)
 
 
-def axes_of(
-    maps: Sequence[Sequence[str]],
-    curves: Sequence[str],
-    transforms: Compose,
-    wide: Compose,
-    cells: int = 7,
-    curve_cells: int = 9,
-) -> list[tuple[Axis, ...]]:
-    """The axes of all maps and then of all curves. A run calls this before it attacks, so that a wrong name fails
+def axes_of(plan: SlicePlan) -> list[tuple[Axis, ...]]:
+    """The axes of all maps and then of all curves. A run asks for them before it attacks, so that a wrong name shows
     at once.
 
     Raises:
         ValueError: in one line, naming `evaluate.maps` or `evaluate.curves`: no pair, a coordinate with itself, and
             what `attacks.evaluation.slices.axis` refuses.
     """
+    transforms, wide = plan.transforms, plan.wide
     pairs = []
-    for pair in maps:
+    for pair in plan.maps:
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise ValueError(
                 f"`evaluate.maps` must be a list of pairs of coordinates, [[angle, scale]]; got {pair!r}"
             )
-        x, y = (axis(name, transforms, wide, cells, "evaluate.maps") for name in pair)
+        x, y = (axis(name, transforms, wide, plan.cells, "evaluate.maps") for name in pair)
         if x.index == y.index:
             raise ValueError(f"`evaluate.maps` must pair two coordinates; got {x.name!r} twice")
         pairs.append((x, y))
-    return [*pairs, *((axis(name, transforms, wide, curve_cells, "evaluate.curves"),) for name in curves)]
+    return [*pairs, *((axis(name, transforms, wide, plan.curve_cells, "evaluate.curves"),) for name in plan.curves)]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks.data.images import to_bytes
 from attacks.experiment.batch import SAME
-from attacks.experiment.experiment import Outcome
+from attacks.experiment.outcome import Outcome
 from attacks.report.words import ARMS as NAMES
 from attacks.runtime.files import atomic
 from transforms import scene_of

@@ -10,8 +10,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors.torch import save
@@ -24,18 +25,19 @@ from attacks.evaluation.classes import Classes
 from attacks.evaluation.drift import Drift, ordered
 from attacks.evaluation.judge import Judge, joined
 from attacks.evaluation.sanity.check import Sanity, skipped
-from attacks.evaluation.scores import Scores, embed, signature_of
+from attacks.evaluation.scores import embed, signature_of
 from attacks.experiment.arms import csv
 from attacks.experiment.artifacts import Exhibits, placement, sheet
 from attacks.experiment.batch import SAME, WIDE, BatchResult, Bench, arms_of, part_of, refinable
 from attacks.experiment.cost import Counted, Spent
 from attacks.experiment.embeddings import cache_of, embedded
+from attacks.experiment.outcome import Outcome
 from attacks.experiment.parts import Parts
 from attacks.experiment.units import work
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.files import write_bytes, write_json, write_text
-from attacks.runtime.ledger import Failure, Ledger
+from attacks.runtime.ledger import Ledger
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
 from attacks.solvers.trace import Trace
@@ -47,36 +49,15 @@ SHOWN = 64
 UNCHECKED = "they are made with the first picture, and that has failed"
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """The result of an experiment: the scores by bank and arm, and by arm the cosine in the worst view, the norm of
-    the change, and the cost; the trace, and the sanity checks of the first batch."""
+class Session(NamedTuple):
+    """Where an experiment runs: the processes that share it, its directory, the ledger that assigns pictures to this
+    world (of its first process), the checkpoint, and a function to call after each step."""
 
-    bench: Bench
-    scores: dict[str, dict[str, Scores]]
-    worst: dict[str, Tensor]  # for each picture the cosine (N,) in its worst view
-    budget: dict[str, Tensor]
-    trace: list[Trace]
-    costs: dict[str, Spent]
-    cached: int  # gallery pictures whose embeddings came from the cache
-    refined: int  # gradient steps from the worst views of the bank
-    sanity: Sanity | None
-    drift: Drift | None  # of the configured layers
-    failed: tuple[Failure, ...] = ()  # pictures left out of all tables
-    fell_back: tuple[str, ...] = ()  # arms that continued in float32
-
-    @property
-    def arms(self) -> tuple[str, ...]:
-        """The arms in the order of the tables."""
-        return tuple(self.scores[SAME])
-
-    @property
-    def cost(self) -> Spent:
-        """The cost of the whole run without sanity checks and layer drift.
-
-        Passes before the run do not count: the engine's measurement (which may fill the cache), and the pass that
-        guesses the class of each picture without a label."""
-        return sum(self.costs.values(), Spent())
+    world: World
+    out: Path
+    ledger: Ledger | None
+    checkpoint: Checkpoint
+    follow: Callable[[Trace], None] | None = None
 
 
 def experiment(
@@ -84,27 +65,22 @@ def experiment(
     parts: Parts,
     module: nn.Module,
     decision: Decision,
-    world: World,
-    out: Path,
-    ledger: Ledger | None,
-    checkpoint: Checkpoint,
-    follow: Callable[[Trace], None] | None = None,
+    session: Session,
 ) -> Outcome:
-    """Run all arms; write `pictures/`, `adversarial.png`, `perturbation.safetensors` and `steps.csv` to `out` (the
-    first process of `world` does). Results in the checkpoint are reused.
+    """Run all arms; write `pictures/`, `adversarial.png`, `perturbation.safetensors` and `steps.csv` (the first
+    process of the world does). Results in the checkpoint are reused.
 
     Args:
         module: the encoder, reading the objective's layers (see `attacks.experiment.build.objective.watched`).
-        ledger: of the first process of `world`; it assigns pictures to this world.
-        follow: called after each step.
 
     Raises:
         Elsewhere: the pictures are done, and another process makes the tables.
     """
+    checkpoint, world, out = session.checkpoint, session.world, session.out
     bench, spent, cached = _bench(run, parts, module, decision, world, out)
-    bench = replace(bench, follow=follow, checkpoint=checkpoint)
+    bench = replace(bench, follow=session.follow, checkpoint=checkpoint)
     spent, cached = checkpoint.once("gallery", lambda: (spent, cached))  # as the first attempt measured it
-    results, failed = work(bench, ledger)
+    results, failed = work(bench, session.ledger)
     bench = _narrowed(bench, [row for result in results for row in result.rows])
     outcome = replace(_gathered(bench, results, spent, cached), failed=tuple(failed))
     if world.first:

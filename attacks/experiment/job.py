@@ -24,8 +24,9 @@ from attacks.experiment.build.encoder import subject
 from attacks.experiment.build.objective import watched
 from attacks.experiment.build.parts import build, device
 from attacks.experiment.directory import interrupted, read_json, refuse_words
-from attacks.experiment.experiment import Outcome, experiment
+from attacks.experiment.experiment import Session, experiment
 from attacks.experiment.identity import Identity, identity, key_of, refuse_other
+from attacks.experiment.outcome import Outcome
 from attacks.experiment.results import comparison_lines, encoder_line, manifest, metrics, table
 from attacks.experiment.sections import Sections, check, sections
 from attacks.experiment.tuning import decide
@@ -83,17 +84,8 @@ def job(
     with ledger_of(parts, run.evaluate.batch, out, world) as ledger, _trackers(run, out, record, world) as trackers:
         try:
             with watched(parts.encoder, run.objective) as encoder, memory_told():
-                outcome = experiment(
-                    run,
-                    parts,
-                    encoder,
-                    choice.decision,
-                    world,
-                    out,
-                    ledger,
-                    checkpoint,
-                    lambda line: log_step(trackers, line, line.batch),
-                )
+                session = Session(world, out, ledger, checkpoint, lambda line: log_step(trackers, line, line.batch))
+                outcome = experiment(run, parts, encoder, choice.decision, session)
                 extras = sections(outcome)
         except (Elsewhere, OSError) as error:
             ended = (folder.parent / "metrics.json").exists()  # our new checkpoint folder goes too

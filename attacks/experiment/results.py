@@ -23,7 +23,7 @@ from attacks.evaluation.judge import resisting
 from attacks.evaluation.per_image import arms_table, comparisons, per_image_rows
 from attacks.evaluation.retrieval_metrics import far_name, impostors, thresholds
 from attacks.experiment.batch import SAME, WIDE
-from attacks.experiment.experiment import Outcome
+from attacks.experiment.outcome import Outcome
 from attacks.experiment.parts import Parts
 from attacks.experiment.patch_record import facts
 from attacks.experiment.sections import Sections

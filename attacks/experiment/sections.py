@@ -18,12 +18,12 @@ from attacks.eot.batching import memory_told
 from attacks.evaluation.ablation import left_out, varying
 from attacks.evaluation.deployment import deployed_size, deployment
 from attacks.evaluation.explain.explanation import Explanations, explain
-from attacks.evaluation.response import axes_of, response
+from attacks.evaluation.response import SlicePlan, axes_of, response
 from attacks.evaluation.slices import axis
 from attacks.experiment.arms import optimise
 from attacks.experiment.batch import SAME, Bench, part_of, setup
 from attacks.experiment.cost import Meter, Spent
-from attacks.experiment.experiment import Outcome
+from attacks.experiment.outcome import Outcome
 from attacks.experiment.parts import Parts
 from attacks.experiment.units import FAULTS, keep_fault
 from attacks.schema.validate import Run
@@ -83,7 +83,7 @@ class Sections:
 def check(run: Run, parts: Parts) -> None:
     """Check the configuration of the parts before anything is attacked. Raises ValueError in one line."""
     config = run.evaluate
-    axes_of(*wished(run, parts.transforms), parts.transforms, wide_of(parts.transforms, config.wide))
+    axes_of(SlicePlan(*wished(run, parts.transforms), parts.transforms, wide_of(parts.transforms, config.wide)))
     if config.left_out:
         varying(parts.transforms)
 
@@ -166,20 +166,10 @@ def _response(outcome: Outcome, _: Meter) -> Section:
     bench, config = outcome.bench, outcome.bench.run.evaluate
     maps, curves = wished(bench.run, bench.parts.transforms)
     rows, names = _some(bench, config.map_pictures)
-    return response(
-        _shown(outcome, rows),
-        torch.tensor(rows),
-        bench.judge,
-        names=names,
-        transforms=bench.parts.transforms,
-        wide=wide_of(bench.parts.transforms, config.wide),
-        maps=maps,
-        curves=curves,
-        seed=bench.run.seed,
-        views=VIEWS,
-        cells=CELLS,
-        curve_cells=CURVE_CELLS,
-    )
+    transforms = bench.parts.transforms
+    plan = SlicePlan(maps, curves, transforms, wide_of(transforms, config.wide), CELLS, CURVE_CELLS)
+    numbers = torch.tensor(rows)
+    return response(_shown(outcome, rows), numbers, bench.judge, plan, names=names, seed=bench.run.seed, views=VIEWS)
 
 
 def _left_out(outcome: Outcome, meter: Meter) -> Section:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from attacks import bank, evaluate, interval
 from attacks.evaluation.intervals import rate
-from attacks.evaluation.response import axes_of, response
+from attacks.evaluation.response import SlicePlan, axes_of, response
 from attacks.evaluation.scores import Scores
 from attacks.evaluation.significance import holm, least_p, sign_flip
 from attacks.evaluation.slices import coordinate
@@ -89,9 +89,9 @@ def shown(pictures):
 
 
 def look(shown, judge, **changed):
-    asked = {"maps": [("angle", "scale")], "curves": ["brightness"], "seed": 3, "views": 2, "cells": 3}
-    asked |= {"names": NAMES, "transforms": VIEWS, "wide": WIDE, "curve_cells": 4}
-    return response(shown, ROWS, judge, **asked | changed)
+    plan = {"maps": [("angle", "scale")], "curves": ["brightness"], "transforms": VIEWS, "wide": WIDE, "cells": 3}
+    plan |= {"curve_cells": 4} | {key: changed.pop(key) for key in [*changed] if key in {*plan, "curve_cells"}}
+    return response(shown, ROWS, judge, SlicePlan(**plan), **{"names": NAMES, "seed": 3, "views": 2} | changed)
 
 
 def test_a_map_is_a_loop_over_cells_and_views(shown, pictures):
@@ -230,7 +230,7 @@ def test_pictures_with_a_patch_are_scenes(pictures):
 
 def test_what_chooses_has_a_cell_for_each_choice():
     pipeline = Compose([OneOf([Brightness(0.1), Jpeg((30, 90)), Jpeg((5, 9))], weights=(1, 2, 0)), Flip(0.2)])
-    which, mirrored, quality = axes_of([], ["stage", "mirrored", "jpeg1"], pipeline, widened(pipeline, 2), 7, 9)
+    which, mirrored, quality = axes_of(SlicePlan([], ["stage", "mirrored", "jpeg1"], pipeline, widened(pipeline, 2)))
     assert which[0].values == (0, 1) and which[0].at == pytest.approx((1 / 6, 4 / 6), abs=1e-3)
     assert mirrored[0].values == (1, 0) and mirrored[0].trained == (0, 1)
     assert len(quality[0].values) == 9 and all(value == round(value) for value in quality[0].values)
@@ -287,10 +287,10 @@ def test_a_coordinate_is_named_by_any_part_that_is_its_own(words, name):
 def test_what_makes_no_sense_is_refused_in_one_line(maps, curves, message):
     pipeline = Compose([*VIEWS.stages, SensorNoise((0, 0.1))])
     with pytest.raises(ValueError, match=message) as caught:
-        axes_of(maps, curves, pipeline, pipeline)
+        axes_of(SlicePlan(maps, curves, pipeline, pipeline))
     assert "\n" not in str(caught.value)
 
 
 def test_without_views_there_is_no_coordinate():
     with pytest.raises(ValueError, match="known are none, for nothing varies"):
-        axes_of([], ["angle"], Compose(), Compose())
+        axes_of(SlicePlan([], ["angle"], Compose(), Compose()))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attacks.evaluation.response import axes_of
+from attacks.evaluation.response import SlicePlan, axes_of
 from attacks.experiment.build.pipeline import pipeline
 from attacks.experiment.sections import wide_of, wished
 from attacks.run import compose
@@ -30,7 +30,7 @@ def test_an_evaluation_draws_maps_of_any_views(transforms, names):
     maps, curves = wished(run, views)
     assert [name.partition(" (")[0] for name in curves] == names
     assert maps == ([curves] if len(curves) > 1 else [])
-    axes = axes_of(maps, curves, views, wide_of(views, run.evaluate.wide))
+    axes = axes_of(SlicePlan(maps, curves, views, wide_of(views, run.evaluate.wide)))
     assert [len(each) for each in axes] == [2] * len(maps) + [1] * len(curves)
 
 

@@ -13,7 +13,7 @@ from attacks.encoders.engine import Decision
 from attacks.experiment.build.data import targeted
 from attacks.experiment.build.objective import aim
 from attacks.experiment.build.parts import build
-from attacks.experiment.experiment import experiment
+from attacks.experiment.experiment import Session, experiment
 from attacks.experiment.results import metrics
 from attacks.experiment.sections import sections
 from attacks.experiment.units import ledger_of
@@ -221,7 +221,8 @@ def done(out, *words):
     parts = build(run := schema.validate(composed(*SHORT, *words)))
     (out / "kept").mkdir(parents=True)
     with ledger_of(parts, None, out, ALONE) as ledger:
-        outcome = experiment(run, parts, parts.encoder, Decision(), ALONE, out, ledger, Checkpoint(out / "kept"))
+        session = Session(ALONE, out, ledger, Checkpoint(out / "kept"))
+        outcome = experiment(run, parts, parts.encoder, Decision(), session)
     content = json.loads(json.dumps(metrics(run, parts, outcome, sections(outcome), "smoke")[0]))
     content.pop("costs")
     return run, parts, outcome, content, content.pop("cost")

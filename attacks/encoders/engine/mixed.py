@@ -43,8 +43,8 @@ class _MixedConv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         before, extra = _padding(self)
         return _Convolution.apply(  # type: ignore[no-any-return]
-            *(x, self.weight, self.bias, self.low, self.stride, self.padding, self.dilation, self.groups),
-            *(before, extra),
+            *(x, self.weight, self.bias, self.low, (self.stride, self.padding, self.dilation, self.groups)),
+            (before, extra),
         )
 
 
@@ -76,13 +76,10 @@ class _Convolution(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         low: Tensor,
-        stride: Sizes,
-        padding: Sizes | str,
-        dilation: Sizes,
-        groups: int,
-        before: Sizes,
-        extra: Sizes,
+        settings: tuple[Sizes, Sizes | str, Sizes, int],
+        padded: tuple[Sizes, Sizes],
     ) -> Tensor:
+        (stride, padding, dilation, groups), (before, extra) = settings, padded
         channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
         ctx.format = torch.channels_last if channels_last else torch.contiguous_format
         ctx.low, ctx.shape, ctx.before, ctx.extra = low, tuple(x.shape), before, extra
@@ -101,7 +98,7 @@ class _Convolution(torch.autograd.Function):
             *(low, source, ctx.low, None, ctx.stride, ctx.before, ctx.dilation),
             *(False, [0, 0], ctx.groups, (True, False, False)),
         )
-        return pulled[:, :, :height, :width].to(grads[0].dtype), *[None] * 9
+        return pulled[:, :, :height, :width].to(grads[0].dtype), *[None] * 5
 
 
 def _padding(layer: nn.Conv2d) -> tuple[Sizes, Sizes]:
