@@ -172,7 +172,7 @@ WRONG = [
     (["config=smoke", "perturbation.eps=eight"], "perturbation.eps", "8/255"),
     (["config=smoke", "attack.steps=abc"], "attack.steps", "abc"),
     (["config=smoke", "evaluate.refine=half"], "evaluate.refine", "half"),
-    (["config=smoke", "attack.stepz=1"], "stepz", "steps, views"),
+    (["config=smoke", "attack.stepz=1"], "stepz", "did you mean attack.steps=1?"),
     (["config=smoke", "+attack.stepz=1"], "attack.stepz", "steps, views"),
     (["config=smoke", "+nonsense=1"], "nonsense", "known here"),
     (["config=smoke", "optimiser=pgd", "++optimiser.momentun=1"], "optimiser.momentun", "momentum"),
