@@ -41,7 +41,7 @@ def load_image(path: str | Path) -> tuple[Tensor, list[str]]:
     path = Path(path)
     name = shown(str(path))
     if not path.is_file():  # a pipe would be waited for, a device has no end
-        there = "is no plain file" if path.exists() else f"does not exist (paths are relative to {Path.cwd()})"
+        there = "is not a plain file" if path.exists() else f"does not exist (paths are relative to {Path.cwd()})"
         raise FileNotFoundError(f"image `{name}` {'is a folder' if path.is_dir() else there}")
     notes: list[str] = []
     try:

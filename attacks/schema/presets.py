@@ -39,7 +39,7 @@ def read(path: str | Path) -> DictConfig:
     path = Path(path)
     where = f"preset `{printable(path)}`"
     if not path.is_file():
-        there = "is no plain file" if path.exists() else f"does not exist (paths are relative to {Path.cwd()})"
+        there = "is not a plain file" if path.exists() else f"does not exist (paths are relative to {Path.cwd()})"
         raise FileNotFoundError(f"{where} {there}")
     with path.open("rb") as file:
         held = file.read(MOST_BYTES + 1)

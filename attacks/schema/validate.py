@@ -61,6 +61,9 @@ def _typed(schema: type, node: dict[Any, Any], prefix: str) -> Any:
 
 def _known(schema: type, node: dict[Any, Any], prefix: str) -> None:
     places: dict[str, Any] = {f.name: f.default_factory for f in fields(schema)}
+    removed = [name for name in places if schema is Run and name not in node and name not in GROUPS]
+    if removed:  # by ~key: its defaults would be used without a word
+        raise ValueError(f"`{prefix}{removed[0]}` was removed from the configuration: give it a value instead")
     for key, value in node.items():
         if key not in places:
             guess = did_you_mean(f"{prefix}{key}")

@@ -125,12 +125,12 @@ PLACES = {
     "a link to nothing": (lambda p: link(p, "nothing"), "x.png", "does not exist"),
     "a link to itself": (lambda p: link(p, p.name), "x.png", "does not exist"),
     "a folder with a link to nothing": (lambda p: (p.mkdir(), link(p / "x.png", "no")), "f", "does not exist"),
-    "a pipe": (os.mkfifo, "x.png", "no plain file"),
-    "a pipe of paths": (os.mkfifo, "x.txt", "no plain file"),
-    "a table that is a pipe": (os.mkfifo, "x.csv", "no plain file"),
-    "a folder with a pipe": (lambda p: (p.mkdir(), os.mkfifo(p / "x.png")), "f", "no plain file"),
-    "a device without an end": (lambda p: link(p, "/dev/zero"), "x.png", "no plain file"),
-    "paths without an end": (lambda p: link(p, "/dev/zero"), "x.txt", "no plain file"),
+    "a pipe": (os.mkfifo, "x.png", "not a plain file"),
+    "a pipe of paths": (os.mkfifo, "x.txt", "not a plain file"),
+    "a table that is a pipe": (os.mkfifo, "x.csv", "not a plain file"),
+    "a folder with a pipe": (lambda p: (p.mkdir(), os.mkfifo(p / "x.png")), "f", "not a plain file"),
+    "a device without an end": (lambda p: link(p, "/dev/zero"), "x.png", "not a plain file"),
+    "paths without an end": (lambda p: link(p, "/dev/zero"), "x.txt", "not a plain file"),
     "a name that is too long": (lambda p: None, f"{'a' * 300}.png", "does not exist"),
 }
 

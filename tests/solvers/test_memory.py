@@ -7,7 +7,7 @@ from attacks import Adversary, Away, Paired, bank, evaluate, layer_drift, mean_e
 from attacks.data.gallery import on_shelf, tiles
 from attacks.evaluation.explain.deletion import curves, ranks
 from attacks.evaluation.explain.gradients import reach
-from attacks.evaluation.explain.saliency import Asked
+from attacks.evaluation.explain.saliency import CountedEncoder
 from attacks.evaluation.scores import embed
 from attacks.experiment.embeddings import Cache, embedded
 from tests.helpers.faulty import net, pictures, run_all
@@ -38,7 +38,9 @@ BANK = bank(Compose([Affine(degrees=20)]), 7, seed=0, purpose="evaluate")
 
 def curve(encoder):
     places = {"any": ranks(torch.rand(10, 12, generator=torch.Generator().manual_seed(0)), 0)}
-    return torch.cat(list(curves(Asked(encoder), pictures()[0], net()(pictures()[:1])[0], places, 5).values()))
+    return torch.cat(
+        list(curves(CountedEncoder(encoder), pictures()[0], net()(pictures()[:1])[0], places, 5).values())
+    )
 
 
 USERS = {
@@ -66,7 +68,7 @@ USERS = {
         e, pictures(), {"eot": pictures().flip(0)}, BANK, {"net.1": "flat", "output": "flat"}, chunk=5
     ).cosine["eot"],
     "deletion": curve,
-    "reach": lambda e: reach(Asked(e), pictures(), net()(pictures()), BANK, 5).saliency,
+    "reach": lambda e: reach(CountedEncoder(e), pictures(), net()(pictures()), BANK, 5).saliency,
 }
 
 
