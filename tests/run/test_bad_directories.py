@@ -88,7 +88,7 @@ WEIGHT_FILES = {
     "network.pt": (lambda p: torches(p, torch.nn.Linear(2, 2)), "refused"),
     "numbers.pt": (lambda p: torches(p, {"a": 1}), "not a state_dict"),
     "folder.safetensors": (lambda p: p.mkdir(), "are a folder"),
-    "pipe.safetensors": (os.mkfifo, "no plain file|do not exist"),
+    "pipe.safetensors": (os.mkfifo, "plain file|do not exist"),
     "nowhere.safetensors": (lambda p: None, "do not exist"),
 }
 
@@ -160,7 +160,7 @@ MANIFESTS = {
     "pictures elsewhere": ({"manifest.json": begun, "pictures": "link"}, "pictures` is a link"),
     "events elsewhere": ({"manifest.json": begun, "events.jsonl": "link"}, "events.jsonl` is a link"),
     "a checkpoint elsewhere": ({"manifest.json": begun, "checkpoint": "link"}, "checkpoint` is a link"),
-    "a manifest that is a pipe": ({"manifest.json": "pipe"}, "does not exist|no plain file|there is no"),
+    "a manifest that is a pipe": ({"manifest.json": "pipe"}, "does not exist|plain file|there is no"),
 }
 
 

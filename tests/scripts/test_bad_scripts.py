@@ -86,7 +86,7 @@ CASES = [
     ("audit", ["--callable", "run:thing"], empty, "run"),
     ("audit", ["--transforms", "camera", "--image", "run"], empty, "run"),
     ("audit", ["--transforms", "camera", "--image", "run/patch.png"], strange, "patch.png"),
-    ("audit", ["--transforms", "camera", "--image", "run/patch.png"], piped, "no plain file"),
+    ("audit", ["--transforms", "camera", "--image", "run/patch.png"], piped, "plain file"),
     ("audit", ["--transforms", "camera", "--encoder", "run"], empty, "--encoder"),
     ("audit", ["--transforms", "evil.yaml"], program_preset, "refused"),
     *(
