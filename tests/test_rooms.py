@@ -1,4 +1,4 @@
-"""Imports run downwards: which room may import which. A new module needs no line here; a new arrow does."""
+"""Imports run downwards: a row a room, with the rooms it may import, all of them above it (and `transforms`)."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Package -> a row a room, with the rooms it may import, all of them above it. `attacks` may import `transforms`.
 ROOMS = {
     "attacks": """
         schema      <-
