@@ -5,12 +5,13 @@
 Each line of a fenced `bash` block is run in a temporary folder with the files that the documentation assumes:
 `my/pictures` with photographs, and `mine.yaml` from the fenced `yaml` block that names it. Each `python` block is run
 as a script.
-Lines that `.ci/run` or `.ci/nightly` run themselves, or that a test runs in a shorter form, are skipped. Pages run in
-parallel, one per core.
+Lines that `.ci/run` or `.ci/nightly` run themselves, or that a test runs in a shorter form, are skipped. A line of
+`LONG` runs with fewer steps, unless `--whole` is given. Pages run in parallel, one per core.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,6 +34,10 @@ ELSEWHERE = {
     "python scripts/run_docs.py": "itself",
     "ruff ": ".ci/run",
     "mypy": ".ci/run",
+}
+#: A command that takes minutes -> the overrides that shorten it.
+LONG = {
+    "python -m attacks.run config=quickstart perturbation.eps=8/255 data.count=null": "attack.steps=2 sanity=none",
 }
 
 
@@ -58,13 +64,15 @@ def prepare(folder: Path, page: Path) -> None:
         (folder / name).symlink_to(ROOT / name)
 
 
-def run(page: Path) -> None:
+def run(page: Path, whole: bool) -> None:
     """Every command of a page, in order: one may need what another wrote."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as temporary:
         prepare(Path(temporary), page)
         scripts = [[sys.executable, "-W", "error", "-c", block] for block in blocks(page, "python")]
         shells = [line for line in commands(page) if not line.startswith(tuple(ELSEWHERE))]
+        if not whole:
+            shells = [f"{line} {LONG.get(line, '')}".strip() for line in shells]
         for command in [*scripts, *(["bash", "-euc", line] for line in shells)]:
             began = time.perf_counter()
             print(f"{page.name}: {command[-1].splitlines()[0]}", flush=True)
@@ -73,8 +81,12 @@ def run(page: Path) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("pages", nargs="+", type=Path)
+    parser.add_argument("--whole", action="store_true", help="shorten no command")
+    arguments = parser.parse_args()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(run, map(Path, sys.argv[1:])):
+        for _ in pool.map(partial(run, whole=arguments.whole), arguments.pages):
             pass
 
 

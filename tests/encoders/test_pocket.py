@@ -10,7 +10,6 @@ from attacks.encoders.loading import POCKET_WEIGHTS
 from attacks.experiment.build.pipeline import pipeline
 from attacks.run import CONFIGS, register
 from attacks.schema.validate import validate
-from tests.helpers.sampled import mostly_nightly
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +43,8 @@ def test_it_knows_clean_and_noisy_views(setting):
     assert recall(evaluate(noisy, gallery[rows], gallery, encoder=encoder, bank=unseen), rows) >= 0.93
 
 
-@pytest.mark.parametrize("eps", mostly_nightly([16, 8], 2))
+@pytest.mark.nightly
+@pytest.mark.parametrize("eps", [16, 8])
 def test_eot_survives_the_camera_and_the_plain_attack_does_not(setting, eps):
     camera, encoder, images, rows, gallery = setting
     if eps == 16:  # a plain effect: a third of the pictures shows it
