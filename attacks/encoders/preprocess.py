@@ -150,7 +150,14 @@ class Preprocess:
 
     def replaced(self, given: Mapping[str, Any]) -> Preprocess:
         """This specification with some fields of a configuration's. Raises ValueError with the key."""
-        return _checked(self, given)
+        known = [field.name for field in dataclasses.fields(Preprocess)]
+        for key in given:
+            if key not in known:
+                raise ValueError(f"unknown key `encoder.preprocess.{key}`: known here are {', '.join(known)}")
+        try:
+            return dataclasses.replace(self, **given)
+        except ValueError as error:  # each begins with the field in backticks
+            raise ValueError(f"`encoder.preprocess.{str(error)[1:]}") from None
 
     def lines(self) -> list[tuple[str, str]]:
         """What happens, step by step, as (name, words)."""
@@ -190,19 +197,7 @@ def specified(given: Mapping[str, Any], what: str) -> Preprocess:
             f"{what} says nothing of its preprocessing: give `encoder.preprocess.{missing[0]}` (it needs size, mean "
             "and std; and kernel, fit, crop, bgr where they are not pil_bilinear, squash, none, false)"
         )
-    blank = Preprocess(None, "pil_bilinear", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-    return _checked(blank, given)
-
-
-def _checked(base: Preprocess, given: Mapping[str, Any]) -> Preprocess:
-    known = [field.name for field in dataclasses.fields(Preprocess)]
-    for key in given:
-        if key not in known:
-            raise ValueError(f"unknown key `encoder.preprocess.{key}`: known here are {', '.join(known)}")
-    try:
-        return dataclasses.replace(base, **given)
-    except ValueError as error:  # each begins with the field in backticks
-        raise ValueError(f"`encoder.preprocess.{str(error)[1:]}") from None
+    return Preprocess(None, "pil_bilinear", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)).replaced(given)
 
 
 def _numbers(values: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from attacks.encoders.image_encoder import Origin
-from attacks.encoders.weights import TORCH_FILES, load_weights
+from attacks.encoders.weights import TORCH_FILES
 
 #: Random weights, to test whether everything runs.
 RANDOM = "random"
@@ -72,15 +72,6 @@ def unseen(build: Callable[[], Made]) -> Made:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # `torch.manual_seed` would seed those of GPUs too
         return build()
-
-
-def fill_from(network: nn.Module, request: Request, *, without: Collection[str] = ()) -> bool:
-    """Fill the network from the request's file, or keep its weights for "random". False for other weights, which the
-    family gets from its library."""
-    if request.file is not None:
-        load_weights(network, request.file, without=without)
-        return True
-    return request.weights == RANDOM
 
 
 @contextmanager

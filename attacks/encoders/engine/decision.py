@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from torch import Tensor
 
 Layout = Literal["contiguous", "channels_last"]
 Precision = Literal["float32", "mixed", "bfloat16", "float16"]
-LAYOUTS = ("contiguous", "channels_last")
-PRECISIONS = ("float32", "mixed", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Decision:
     chunk: int = 48
 
     def __post_init__(self) -> None:
-        for name, known in (("layout", LAYOUTS), ("precision", PRECISIONS)):
+        for name, known in (("layout", get_args(Layout)), ("precision", get_args(Precision))):
             if getattr(self, name) not in known:
                 raise ValueError(f"`{name}` must be one of {', '.join(known)}; got {getattr(self, name)!r}")
         for name in ("fold", "compile"):

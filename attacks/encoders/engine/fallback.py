@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from attacks.encoders.engine.decision import Decision
 from attacks.encoders.engine.precision import SCALE, LossScale
-from attacks.encoders.tree import Tree, mapped, optional
+from attacks.encoders.tree import Encoder, Tree, mapped, optional
 from attacks.runtime.distributed import World
 
-Encoder = Callable[..., Tree]  # (N,3,H,W) in [0,1] -> (N,D), or several of them
 Result = TypeVar("Result")
 State = dict[str, float | int | bool]
 

@@ -53,11 +53,9 @@ def free_memory(device: torch.device, root: Path = Path("/")) -> int | None:
 
 def _available(root: Path) -> int | None:
     try:
-        lines = (root / "proc/meminfo").read_text().splitlines()
-    except OSError:
+        return _numbers(root / "proc/meminfo")["MemAvailable:"] * 1024
+    except (OSError, KeyError):
         return None
-    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0][1]) * 1024 if found else None
 
 
 def _groups(root: Path) -> Iterator[int | None]:
@@ -83,12 +81,15 @@ def _groups(root: Path) -> Iterator[int | None]:
 
 def _left(limit: Path, used: Path, stat: Path, cache: str) -> int | None:
     try:
-        most, now = limit.read_text().strip(), int(used.read_text())
-        lines = [line.split() for line in stat.read_text().splitlines()]
+        # A group without a limit has the word "max".
+        return max(0, int(limit.read_text()) - int(used.read_text()) + _numbers(stat).get(cache, 0))
     except (OSError, ValueError):
         return None
-    reclaimable = sum(int(line[1]) for line in lines if line[0] == cache)
-    return None if most == "max" else max(0, int(most) - now + reclaimable)
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Name -> the number after it, of each line of a file of the kernel's."""
+    return {line.split()[0]: int(line.split()[1]) for line in path.read_text().splitlines()}
 
 
 class Held:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.modules.conv import _ConvNd
 
 SCALE = 2.0**14
@@ -46,38 +46,22 @@ class LossScale:
     def enter(self, images: Tensor) -> Tensor:
         """The images, bit for bit. The backward pass halves the scale and raises `Overflow` where the gradient is not
         finite, unless the scale is 1: then scaling is not the cause."""
-        return _Enter.apply(images, self)  # type: ignore[no-any-return]
+        return _hooked(images, self._divide)
 
     def leave(self, features: Tensor) -> Tensor:
         """The features, bit for bit."""
-        return _Leave.apply(features, self)  # type: ignore[no-any-return]
+        return _hooked(features, lambda gradient: gradient * self.value)
+
+    def _divide(self, gradient: Tensor) -> Tensor:
+        if self.value > 1 and not bool(gradient.isfinite().all()):
+            self.value /= 2
+            raise Overflow(f"a float16 gradient is not finite; the loss scale is now {self.value:g}: repeat the pass")
+        return gradient / self.value
 
 
-class _Enter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, images: Tensor, scale: LossScale) -> Tensor:
-        ctx.scale = scale
-        return images.view_as(images)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        scale = ctx.scale
-        if scale.value > 1 and not bool(grads[0].isfinite().all()):
-            scale.value /= 2
-            raise Overflow(
-                f"a float16 gradient is not finite; the loss scale is now {scale.value:g}: repeat the pass"
-            )
-        return grads[0] / scale.value, None
-
-
-class _Leave(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, scale: LossScale) -> Tensor:
-        ctx.scale = scale
-        return features.view_as(features)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return grads[0] * ctx.scale.value, None
+def _hooked(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """The same tensor, with `change` applied to its gradient."""
+    view = tensor.view_as(tensor)
+    if view.requires_grad:
+        view.register_hook(change)
+    return view

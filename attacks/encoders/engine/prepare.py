@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from attacks.encoders.engine.decision import Decision
-from attacks.encoders.engine.fallback import HALVES, Encoder, Prepared
+from attacks.encoders.engine.fallback import HALVES, Prepared
 from attacks.encoders.engine.fold import fold
 from attacks.encoders.engine.mixed import make_mixed
 from attacks.encoders.engine.precision import make_low
 from attacks.encoders.randomness import randomness_of
+from attacks.encoders.tree import Encoder
 
 
 def prepare(encoder: Encoder, decision: Decision) -> Encoder:
@@ -33,26 +34,21 @@ def prepare(encoder: Encoder, decision: Decision) -> Encoder:
             "`engine.compile=true` is not possible for an encoder with random draws (dropout kept on, a defence with "
             "ranges): compiled operators draw for themselves; use engine.compile=false"
         )
-    if isinstance(encoder, nn.Module):
-        if encoder.training:
-            raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
-        module: Encoder = _module(encoder, decision)
-    else:
-        module = encoder
-        for name, needed in (
-            ("precision=mixed", decision.precision == "mixed"),
-            ("fold=true", decision.fold),
-            ("compile=true", decision.compile),
-        ):
+    run = _module(encoder, decision) if isinstance(encoder, nn.Module) else encoder
+    if run is encoder:
+        needs = {"precision=mixed": decision.precision == "mixed", "fold=true": decision.fold}
+        for name, needed in (needs | {"compile=true": decision.compile}).items():
             if needed:
                 kind = type(encoder).__name__
                 raise ValueError(f"`engine.{name}` needs an encoder that is an nn.Module; got a {kind}")
     # Not compiled: the fall back may be needed once.
     exact = replace(decision, precision="float32", compile=False)
-    return Prepared(module, decision, lambda: prepare(encoder, exact))
+    return Prepared(run, decision, lambda: prepare(encoder, exact))
 
 
 def _module(encoder: nn.Module, decision: Decision) -> nn.Module:
+    if encoder.training:
+        raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
     module = copy.deepcopy(encoder).requires_grad_(False)
     if decision.fold:
         fold(module)

@@ -10,20 +10,20 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from dataclasses import replace
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attacks.encoders.engine.decision import SETTINGS, Choice, Decision, Measurement, Trial
-from attacks.encoders.engine.fallback import Encoder
 from attacks.encoders.engine.fold import foldable
 from attacks.encoders.engine.memory import Held, most_rows, watch
 from attacks.encoders.engine.precision import SCALE, Overflow
 from attacks.encoders.engine.prepare import prepare
-from attacks.encoders.tree import Tree, leaves
+from attacks.encoders.request import first_line
+from attacks.encoders.tree import Encoder, Tree, leaves
 
 #: Share of the run that measuring may take.
 BUDGET = 0.05
@@ -81,21 +81,17 @@ def choose(
     Raises:
         ValueError: an unknown setting, or a value that it or this encoder does not support.
     """
-    for name in wanted:
-        if name not in SETTINGS:
-            raise ValueError(f"`engine.{name}` is no setting of an engine; known are {', '.join(SETTINGS)}")
     given = {name: value for name, value in wanted.items() if value != "auto"}
-    start = Decision(**{"chunk": min(rows, START.get(device.type, START["cpu"])), **given})
+    start = Decision.from_dict({"chunk": min(rows, START.get(device.type, START["cpu"])), **given})
     prepare(encoder, start)  # raises for a given setting that this encoder does not support
     if len(given) == len(SETTINGS):
         return Choice(start, ())
-    if rows > BUDGET * total_views:
-        why = f"not measured: a trial of {rows} views is over {BUDGET:.0%} of the run's {total_views}"
-        return Choice(start, (Measurement("start", start.to_dict(), why=why),))
     try:
+        if rows > BUDGET * total_views:
+            raise ValueError(f"a trial of {rows} views is over {BUDGET:.0%} of the run's {total_views}")
         tuner = Tuner(encoder, trial, total_views, device, clock, given)
         long = tuner.begin(start)
-    except Exception as error:  # the run itself will report it
+    except Exception as error:  # the run itself will report an error of the encoder
         return Choice(start, (Measurement("start", start.to_dict(), why=f"not measured: {first_line(error)}"),))
     if long:
         for changes in CANDIDATES:
@@ -139,8 +135,10 @@ def compare(grad: Tensor, reference: Trial) -> Rounding:
 
 
 class Candidate:
-    """A decision and its prepared encoder. In its first trial, the warm-up, it is called itself: it counts the
-    `views` and those of the `largest` pass, and keeps a few images."""
+    """A decision and its prepared encoder. In its first trial, the warm-up, it takes the encoder's place: it counts
+    the `views` and those of the `largest` pass, and keeps a few images, `probe`."""
+
+    rounding: Rounding
 
     def __init__(self, encoder: Encoder, decision: Decision) -> None:
         self.encoder, self.decision = prepare(encoder, decision), decision
@@ -148,7 +146,6 @@ class Candidate:
         self.probe = torch.empty(0)
         self.held = Held()  # the memory of a pass
         self.warmup = self.seconds = math.inf  # of the warm-up with preparation, and of a later trial
-        self.rounding = Rounding(math.nan, math.nan, None)
 
     def __call__(self, images: Tensor, **draws: Any) -> Tree:
         self.held.begin()
@@ -162,29 +159,38 @@ class Candidate:
         """Seconds."""
         return self.seconds / self.views
 
+    def most_rows(self, device: torch.device) -> int | None:
+        """Most views of a pass that fit into free memory; None where that is unknown."""
+        return most_rows(device, self.held.most / self.largest)
 
+    def measurement(self, name: str, why: str, taken: bool) -> Measurement:
+        """The record."""
+        _, error, noise = self.rounding
+        figures = (error, noise, self.rounding.ratio) if error < math.inf else (None, noise, None)
+        return Measurement(name, self.decision.to_dict(), 1e3 * self.per_view, *figures, taken, why)
+
+
+@dataclass
 class Tuner:
     """The search: `best` is the best candidate so far, `measurements` the record. Arguments as of `choose`."""
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        trial: Callable[[Encoder, int], Trial],
-        total_views: int,
-        device: torch.device,
-        clock: Callable[[], float],
-        given: Mapping[str, Any],
-    ) -> None:
-        self.encoder, self.trial, self.total_views = encoder, trial, total_views
-        self.device, self.clock, self.given = device, clock, given
-        self.measurements: list[Measurement] = []
-        self.stopped, self.began = False, self._time()
-        self.exact: Trial | None = None
+    encoder: Encoder
+    trial: Callable[[Encoder, int], Trial]
+    total_views: int
+    device: torch.device
+    clock: Callable[[], float]
+    given: Mapping[str, Any]
+    measurements: list[Measurement] = field(default_factory=list)
+    exact: Trial | None = None  # the step in float32
+    stopped: bool = False
+
+    def __post_init__(self) -> None:
+        self.began = self._time()
 
     def begin(self, start: Decision) -> bool:
         """Measure plain float32, the reference of all gradients, and `start`. Whether the run is worth tuning."""
         self.reference = self._warm_up(Decision(chunk=start.chunk))
-        most = most_rows(self.device, self.reference.held.most / self.reference.largest)
+        most = self.reference.most_rows(self.device)
         if "chunk" not in self.given and most is not None and most < start.chunk:
             start = replace(start, chunk=most)
             self.reference = self._warm_up(Decision(chunk=most))
@@ -193,7 +199,7 @@ class Tuner:
         self.best.seconds = self._timed(self.best)
         long = min(warm, self._run) >= SHORT
         why = "where the search begins" if long else f"a run of {self._run:.1f} s is too short to be tuned"
-        self._note("start", why, self.best, taken=True)
+        self.measurements.append(self.best.measurement("start", why, taken=True))
         return long
 
     def attempt(self, **changes: Any) -> bool:
@@ -202,32 +208,31 @@ class Tuner:
             return False
         ((setting, value),) = changes.items()
         name = value if isinstance(value, str) else setting if isinstance(value, bool) else f"{setting} {value}"
+        decision = replace(self.best.decision, **changes)
         why = self._obstacle(changes)
         if why is None:
             try:
-                candidate = self._warm_up(replace(self.best.decision, **changes))
-                why = self._differs(candidate) or self._noisy(candidate)
+                candidate = self._warm_up(decision)
+                why = self._differs(candidate)
                 self._race(candidate, 1 if why else ROUNDS)
                 why = why or self._slower(candidate)
             except Exception as error:  # a missing operator, no compiler, no memory: any reason will do
                 why = f"refused: {first_line(error)}"
             else:
-                self._note(name, why or f"taken: {self._share(candidate):.3f} of the time", candidate, why is None)
+                verdict = why or f"taken: {self._share(candidate):.3f} of the time"
+                self.measurements.append(candidate.measurement(name, verdict, taken=why is None))
                 self.best = self.best if why else candidate
                 return why is None
-        settings = replace(self.best.decision, **changes).to_dict()
-        self.measurements.append(Measurement(name, settings, why=why))
+        self.measurements.append(Measurement(name, decision.to_dict(), why=why))
         return False
 
     def attempt_chunks(self, rows: int) -> None:
         """Double the chunk as long as that is better, up to `rows`; if it never is, halve it."""
         start = self.best.decision.chunk
-        while (chunk := min(2 * self.best.decision.chunk, rows)) > self.best.decision.chunk:
-            if not self.attempt(chunk=chunk):
-                break
-        if self.best.decision.chunk == start:
-            while (chunk := self.best.decision.chunk // 2) and self.attempt(chunk=chunk):
-                pass
+        while (chunk := self.best.decision.chunk) < rows and self.attempt(chunk=min(2 * chunk, rows)):
+            pass
+        while 1 < (chunk := self.best.decision.chunk) <= start and self.attempt(chunk=chunk // 2):
+            pass
 
     @property
     def _run(self) -> float:
@@ -245,10 +250,8 @@ class Tuner:
 
     def _step(self, encoder: Encoder, chunk: int) -> Trial:
         for _ in range(int(SCALE).bit_length()):  # float16 halves its loss scale until the gradient fits
-            try:
+            with suppress(Overflow):
                 return self.trial(encoder, chunk)
-            except Overflow:
-                continue
         return self.trial(encoder, chunk)
 
     def _warm_up(self, decision: Decision) -> Candidate:
@@ -285,7 +288,7 @@ class Tuner:
         if "precision" in changes and self.reference.rounding.noise is None:
             return "refused: with one view the sampling noise is unknown"
         if changes.get("chunk", 0) > self.best.decision.chunk:
-            most = most_rows(self.device, self.best.held.most / self.best.largest)
+            most = self.best.most_rows(self.device)
             if most is None or changes["chunk"] > most:
                 return f"refused: {'free memory is unknown' if most is None else f'memory holds {most} views'}"
         if "compile" in changes and self._run < COMPILE:
@@ -296,7 +299,7 @@ class Tuner:
         return None
 
     def _differs(self, candidate: Candidate) -> str | None:
-        """Why it does not compute the same, apart from the rounding of a lower precision."""
+        """Why it does not compute the same. A precision that was given is not judged by the sampling noise."""
         rounding, decision = candidate.rounding, candidate.decision
         if rounding.error == math.inf:
             return "refused: its gradient is not finite"
@@ -310,14 +313,11 @@ class Tuner:
         most = 1.5 * self.best.rounding.error + SAME_GRADIENT * rounding.size
         if decision.precision == self.best.decision.precision and rounding.error > most:
             return f"refused: its gradient differs from float32 by {rounding.error / rounding.size:.1e}"
+        judged = decision.precision != "float32" and "precision" not in self.given
+        if judged and rounding.ratio is not None and rounding.ratio >= LIMIT:
+            share = f"{rounding.ratio:.0%} of the sampling noise's power"
+            return f"refused: its rounding has {share}, the limit is {LIMIT:.0%}"
         return None
-
-    def _noisy(self, candidate: Candidate) -> str | None:
-        """Why its rounding is too large for this step's sampling noise. A precision that was given is not judged."""
-        ratio = candidate.rounding.ratio
-        if candidate.decision.precision == "float32" or "precision" in self.given or ratio is None or ratio < LIMIT:
-            return None
-        return f"refused: its rounding has {ratio:.0%} of the sampling noise's power, the limit is {LIMIT:.0%}"
 
     def _slower(self, candidate: Candidate) -> str | None:
         """Why it does not save time."""
@@ -328,18 +328,6 @@ class Tuner:
         if candidate.decision.compile > self.best.decision.compile and saved <= compiling:
             return f"refused: it saves {saved:.0f} s and takes {compiling:.0f} s to compile"
         return None
-
-    def _note(self, name: str, why: str, candidate: Candidate, taken: bool) -> None:
-        """Record what was measured."""
-        r, ms = candidate.rounding, 1e3 * candidate.per_view
-        error, ratio = (r.error, r.ratio) if r.error < math.inf else (None, None)
-        settings = candidate.decision.to_dict()
-        self.measurements.append(Measurement(name, settings, ms, error, r.noise, ratio, taken, why))
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error, or its type."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _rows(features: Tree) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attacks.encoders.families.hub import config_of, folder_of, weights_of
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess
-from attacks.encoders.request import PRETRAINED, RANDOM, Request, unseen
+from attacks.encoders.request import RANDOM, Request, unseen
 from attacks.encoders.weights import fill
 from attacks.runtime.extras import extra
 
@@ -38,8 +38,6 @@ def load(request: Request) -> ImageEncoder:
     diffusers = extra("diffusers")
     if request.pool is not None:
         raise ValueError(f"`encoder.pool` is for transformers; a VAE has none, got {request.pool!r}")
-    if request.file is None and request.weights not in (PRETRAINED, RANDOM):
-        raise ValueError(f"`encoder.weights` must be pretrained, random or a file; got {request.weights!r}")
     weights = (f"{_STEM}.safetensors", f"vae/{_STEM}.safetensors")
     folder = folder_of(request, ("config.json", "vae/config.json"), weights)
     folder = folder / "vae" if (folder / "vae").is_dir() else folder

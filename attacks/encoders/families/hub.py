@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from attacks.encoders.request import RANDOM, Request, fetching
+from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching
 from attacks.encoders.weights import TORCH_FILES, read_state
 from attacks.runtime.extras import extra
 
@@ -27,8 +27,10 @@ def folder_of(request: Request, words: Sequence[str], weights: Sequence[str]) ->
 
     Raises:
         FileNotFoundError: neither a folder nor a name.
-        ValueError: a name that is neither in the cache nor on the hub.
+        ValueError: a name that is neither in the cache nor on the hub; weights that are a tag.
     """
+    if request.file is None and request.weights not in (PRETRAINED, RANDOM):
+        raise ValueError(f"`encoder.weights` must be pretrained, random or a file; got {request.weights!r}")
     folder = Path(request.model).expanduser()
     if folder.is_dir():
         return folder

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import importlib
 import json
 import logging
@@ -16,17 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from attacks.encoders.families.named import FOLDER, check_name, saved_folder, set_size
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Fit, Preprocess
 from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, first_line, unseen
 from attacks.encoders.weights import fill, read_state
 from attacks.runtime.extras import extra
 
-#: Before a folder with open_clip_config.json and weights, as open_clip's `push_to_hf_hub` writes it.
-FOLDER = "local-dir:"
-#: The names of the weights in such a folder.
+#: The names of the weights in a folder that open_clip's `push_to_hf_hub` has written.
 _FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors", "open_clip_pytorch_model.bin")
 _FITS: dict[str, Fit] = {"squash": "squash", "longest": "contain"}
 #: Parameters of the training loss; no embedding depends on them.
@@ -58,7 +55,9 @@ def load(request: Request) -> ImageEncoder:
     two_towers = request.file is None or _filled(model, request.file)
     model.eval().requires_grad_(False)
     preprocess = preprocessing(model.visual.preprocess_cfg).replaced(request.preprocess)
-    _take(model.visual, preprocess, request.model)
+    # A tower of timm can change its size; open_clip's own towers cannot.
+    own = model.visual.image_size
+    set_size(model.visual, (own, own) if isinstance(own, int) else tuple(own), preprocess, request.model)
     texts = TextTower(request.model, model) if two_towers else None
     tag = next(iter(clip.list_pretrained_tags_by_model(request.model)), None)
     return ImageEncoder(model.visual, preprocess, request.resolved(tag), read=_embedding, texts=texts)
@@ -119,13 +118,7 @@ def _embedding(answer: Any) -> Tensor:
 
 
 def _of_name(clip: Any, request: Request) -> Any:
-    known = clip.list_models()
-    if request.model not in known:
-        near = difflib.get_close_matches(request.model, known, 3, 0.5)
-        raise ValueError(
-            f"`encoder.model` must be one of open_clip's {len(known)}, or {FOLDER}FOLDER; got {request.model!r}"
-            + (f" (near it: {', '.join(near)})" if near else "")
-        )
+    check_name(request.model, clip.list_models(), "open_clip", request.model)
     tags = clip.list_pretrained_tags_by_model(request.model)
     if request.weights == RANDOM or request.file is not None:
         config = clip.get_pretrained_cfg(request.model, tags[0]) if tags else {}
@@ -152,20 +145,10 @@ def _of_name(clip: Any, request: Request) -> Any:
 
 def _of_folder(clip: Any, request: Request) -> tuple[Any, Request]:
     """The model without weights, and the request with the file of its weights."""
-    folder = Path(request.model.removeprefix(FOLDER))
-    config = folder / "open_clip_config.json"
-    if not config.is_file():
-        raise FileNotFoundError(f"`encoder.model`: there is no `{config}` (paths are relative to {Path.cwd()})")
-    if request.weights == PRETRAINED:
-        file = next((folder / name for name in _FILES if (folder / name).is_file()), None)
-        if file is None:
-            raise FileNotFoundError(f"`{folder}` has no {' or '.join(_FILES)}; name a file with encoder.weights=FILE")
-        request = dataclasses.replace(request, weights=str(file))
-    elif request.weights != RANDOM and request.file is None:
-        raise ValueError(f"`encoder.weights` of a folder are pretrained, random or a file; got {request.weights!r}")
+    config, request = saved_folder(request, "open_clip_config.json", _FILES)
     try:
         json.loads(config.read_text(encoding="utf-8"))["model_cfg"]["text_cfg"]
-        return _built(clip, f"{FOLDER}{folder}"), request
+        return _built(clip, f"{FOLDER}{config.parent}"), request
     except Exception as error:  # its values may raise anything
         raise ValueError(f"`{config}` makes no model of open_clip's ({first_line(error)})") from None
 
@@ -230,19 +213,3 @@ def _filled(model: Any, path: Path) -> bool:
         return True
     fill(model.visual, image or state, what)
     return False
-
-
-def _take(visual: nn.Module, preprocess: Preprocess, model: str) -> None:
-    """Change a tower of timm to the size of the preprocessing; open_clip's own towers have a fixed size."""
-    own: Any = visual.image_size
-    own = (own, own) if isinstance(own, int) else tuple(own)
-    shape = preprocess.frame
-    if shape == own:
-        return
-    resized: Any = getattr(visual, "set_input_size", None)
-    if shape is None or resized is None:
-        raise ValueError(
-            f"`encoder.preprocess`: {model} takes {own[0]}x{own[1]} pixels and no others; leave `crop` and `size` "
-            "as they are"
-        )
-    resized(shape)

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from attacks.encoders.families.named import FOLDER, check_name, saved_folder, set_size
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Fit, Preprocess
-from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, fill_from, first_line, unseen
+from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, first_line, unseen
 from attacks.encoders.weights import load_weights
 from attacks.runtime.extras import extra
 
-#: Before a folder that timm has saved (`save_for_hf`, or a copy of a repository of the hub).
-FOLDER = "local-dir:"
-#: The names of the weights in such a folder.
+#: The names of the weights in a folder that timm has saved (`save_for_hf`, or a copy of a repository of the hub).
 _FILES = ("model.safetensors", "pytorch_model.bin")
 _FITS: dict[str, Fit] = {"squash": "squash", "border": "contain"}
 
@@ -43,8 +39,9 @@ def load(request: Request) -> ImageEncoder:
     else:
         network = _of_name(timm, request)
     preprocess = preprocessing(timm.data.resolve_model_data_config(network)).replaced(request.preprocess)
-    _take(network, preprocess, request.model)
     config: Any = network.pretrained_cfg
+    if config.get("fixed_input_size"):
+        set_size(network, tuple(config["input_size"][1:]), preprocess, request.model)
     return ImageEncoder(network, preprocess, request.resolved(config.get("tag")))
 
 
@@ -70,9 +67,7 @@ def preprocessing(config: Mapping[str, Any]) -> Preprocess:
 def _of_name(timm: Any, request: Request) -> nn.Module:
     name = _tagged(timm, request)
     if request.file is not None or request.weights == RANDOM:
-        network: nn.Module = unseen(lambda: timm.create_model(name, num_classes=0))
-        fill_from(network, request, without=tuple(_heads(network)))
-        return network
+        return _filled(unseen(lambda: timm.create_model(name, num_classes=0)), request)
     if not timm.is_model_pretrained(name):
         raise ValueError(
             f"timm has no weights for {name}: give a tag ({_offered(timm, name)}), a file, or encoder.weights=random"
@@ -82,7 +77,7 @@ def _of_name(timm: Any, request: Request) -> nn.Module:
         with fetching(what):
             # timm takes the safetensors file where there is one; a pickle it reads with weights_only=True, and it has
             # no fallback from that (timm/models/_hub.py, _helpers.py); of a .npz it reads arrays only.
-            network = unseen(lambda: timm.create_model(name, pretrained=True, num_classes=0))
+            network: nn.Module = unseen(lambda: timm.create_model(name, pretrained=True, num_classes=0))
     except RuntimeError as error:
         raise ValueError(f"{what} cannot be used ({first_line(error)})") from None
     return network
@@ -90,14 +85,8 @@ def _of_name(timm: Any, request: Request) -> nn.Module:
 
 def _tagged(timm: Any, request: Request) -> str:
     """The model's name, with the tag where the configuration has it as weights."""
-    known = timm.list_models()
     name, _, tag = request.model.partition(".")
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 3, 0.5)
-        raise ValueError(
-            f"`encoder.model` must be one of timm's {len(known)}, or {FOLDER}FOLDER; got {request.model!r}"
-            + (f" (near it: {', '.join(near)})" if near else "")
-        )
+    check_name(name, timm.list_models(), "timm", request.model)
     own = request.weights in (PRETRAINED, RANDOM) or request.file is not None
     if not own and tag not in ("", request.weights):
         raise ValueError(f"`encoder.weights` {request.weights!r} is not the tag of `encoder.model` {request.model!r}")
@@ -118,27 +107,20 @@ def _offered(timm: Any, name: str) -> str:
 
 def _of_folder(timm: Any, request: Request) -> tuple[nn.Module, Request]:
     """The network, and the request with the file that its weights are from."""
-    folder = Path(request.model.removeprefix(FOLDER))
-    if not (folder / "config.json").is_file():
-        raise FileNotFoundError(
-            f"`encoder.model`: there is no `{folder / 'config.json'}` (paths are relative to {Path.cwd()})"
-        )
-    if request.weights == PRETRAINED:
-        file = next((folder / name for name in _FILES if (folder / name).is_file()), None)
-        if file is None:
-            raise FileNotFoundError(f"`{folder}` has no {' or '.join(_FILES)}; name a file with encoder.weights=FILE")
-    elif request.weights == RANDOM or request.file is not None:
-        file = request.file
-    else:
-        raise ValueError(f"`encoder.weights` of a folder are pretrained, random or a file; got {request.weights!r}")
+    config, request = saved_folder(request, "config.json", _FILES)
     try:
         # Reads config.json alone, which names one of timm's own models and its arguments.
-        network: nn.Module = unseen(lambda: timm.create_model(f"{FOLDER}{folder}", num_classes=0))
+        network: nn.Module = unseen(lambda: timm.create_model(f"{FOLDER}{config.parent}", num_classes=0))
     except Exception as error:  # its arguments may raise anything
-        raise ValueError(f"`{folder / 'config.json'}` makes no model of timm's ({first_line(error)})") from None
-    if file is not None:
-        load_weights(network, file, without=tuple(_heads(network)))
-    return network, request if file is None else dataclasses.replace(request, weights=str(file))
+        raise ValueError(f"`{config}` makes no model of timm's ({first_line(error)})") from None
+    return _filled(network, request), request
+
+
+def _filled(network: nn.Module, request: Request) -> nn.Module:
+    """The network with the weights of the request's file, if there is one."""
+    if request.file is not None:
+        load_weights(network, request.file, without=tuple(_heads(network)))
+    return network
 
 
 def _heads(network: nn.Module) -> Iterator[str]:
@@ -156,17 +138,3 @@ def _heads(network: nn.Module) -> Iterator[str]:
             if gone:  # a head of several layers goes as a whole
                 yield f"{part}."
                 break
-
-
-def _take(network: Any, preprocess: Preprocess, model: str) -> None:
-    """Change a model of fixed size to the size of the preprocessing."""
-    _, *own = network.pretrained_cfg["input_size"]
-    shape = preprocess.frame
-    if shape == tuple(own) or not network.pretrained_cfg.get("fixed_input_size"):
-        return
-    if shape is None or not hasattr(network, "set_input_size"):
-        raise ValueError(
-            f"`encoder.preprocess`: {model} takes {own[0]}x{own[1]} pixels and no others; leave `crop` and `size` "
-            "as they are"
-        )
-    network.set_input_size(img_size=shape)

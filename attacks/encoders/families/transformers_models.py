@@ -16,7 +16,7 @@ from attacks.encoders.families.hub import config_of, folder_of, weights_of
 from attacks.encoders.families.processor import FILES, preprocessing
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess, specified
-from attacks.encoders.request import PRETRAINED, RANDOM, Request, unseen
+from attacks.encoders.request import RANDOM, Request, unseen
 from attacks.runtime.extras import extra
 
 _TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
@@ -48,8 +48,6 @@ def load(request: Request) -> ImageEncoder:
     hf = extra("transformers")
     if request.pool not in (None, *_POOLS):
         raise ValueError(f"`encoder.pool` must be one of {', '.join(_POOLS)}, or null; got {request.pool!r}")
-    if request.file is None and request.weights not in (PRETRAINED, RANDOM):
-        raise ValueError(f"`encoder.weights` must be pretrained, random or a file; got {request.weights!r}")
     folder = folder_of(request, ("*.json", *_TOKENIZERS, "merges.txt"), _WEIGHTS)
     with _quietly(hf):
         config = _config(hf, folder)
