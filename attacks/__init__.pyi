@@ -1,15 +1,12 @@
 """The public names, each with its home: the one table that the package, type checkers and editors read."""
 
 from .data.gallery import tiles as tiles
+from .encoders.defended import Bpda as Bpda, Defended as Defended
 from .encoders.features import Features as Features
 from .encoders.layers import Layers as Layers, layer_shapes as layer_shapes, named_layers as named_layers
-from .encoders.loading import (
-    Bpda as Bpda,
-    Defended as Defended,
-    Stochastic as Stochastic,
-    load_encoder as load_encoder,
-)
+from .encoders.loading import load_encoder as load_encoder
 from .encoders.randomness import randomised as randomised
+from .encoders.stochastic import Stochastic as Stochastic
 from .eot.adaptive import Adaptive as Adaptive
 from .eot.bank import bank as bank
 from .eot.estimate import Estimate as Estimate

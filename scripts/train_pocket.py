@@ -21,7 +21,7 @@ from torch import Tensor
 
 from attacks import Linf, bank, evaluate, interval, load_encoder
 from attacks.data.gallery import FLAT, HELD_OUT, photographs, tiles
-from attacks.encoders.loading import untrained
+from attacks.encoders import untrained
 from attacks.encoders.tree import Encoder
 from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective, Uniform, resize
 

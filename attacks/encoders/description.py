@@ -8,17 +8,15 @@ from typing import Any
 
 from torch import nn
 
+from attacks.encoders.defended import Defended
 from attacks.encoders.families.plugins import package_of
+from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.layers import unwrapped
-from attacks.encoders.loading import (
-    POCKET_WEIGHTS,
-    Defended,
-    ImageEncoder,
-    Pocket,
-    Preprocess,
-    Stochastic,
-)
+from attacks.encoders.loading import POCKET_WEIGHTS
+from attacks.encoders.pocket import Pocket
+from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.randomness import randomness_of
+from attacks.encoders.stochastic import Stochastic
 from attacks.encoders.weights import fingerprint
 from attacks.runtime.files import sha256
 from attacks.schema.encoder import EncoderConfig

@@ -38,7 +38,7 @@ class Features(nn.Module):
                 f"`layers`: a {type(encoder).__name__} defines how its features are compared, so it has no others"
             )
         self.layers = Layers(encoder, layers)
-        self.pools: dict[str, Pool] = dict(layers) if isinstance(layers, Mapping) else dict.fromkeys(layers, "flat")
+        self.pools = self.layers.pools
         for name, pool in self.pools.items():
             if pool == "tokens":
                 self.layers.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -47,15 +46,13 @@ def _ours(module: nn.Module) -> bool:
 
 
 def asked(texts: Sequence[str], key: str) -> dict[str, Pool]:
-    """The pool of each layer, from the values of the configuration key `key`: `layer3`, or `layer3:mean`."""
+    """The pool of each layer, from the values of the configuration key `key`: `layer3`, or `layer3:mean`. `Layers`
+    checks the pools."""
     pools: dict[str, Pool] = {}
     for text in texts:
         name, _, pool = text.partition(":")
         if name in pools:
             raise ValueError(f"`{key}` may name a layer once; got {name} twice")
-        if (pool or "flat") not in get_args(Pool):
-            known = ", ".join(get_args(Pool))
-            raise ValueError(f"`{key}`: the pool of {name} must be one of {known}; got {pool!r}")
         pools[name] = pool or "flat"  # type: ignore[assignment]
     return pools
 
@@ -96,6 +93,7 @@ class Layers(nn.Module):
         if encoder.training:
             raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
         pools: dict[str, Pool] = dict(layers) if isinstance(layers, Mapping) else dict.fromkeys(layers, "flat")
+        self.pools = pools
         known = named_layers(encoder)
         _check(pools, known)
         self.encoder = encoder
@@ -135,9 +133,7 @@ class Layers(nn.Module):
     def __enter__(self) -> Layers:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

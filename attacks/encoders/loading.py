@@ -9,15 +9,11 @@ from typing import Any
 
 from torch import nn
 
-from attacks.encoders.defended import Bpda, Defended
-from attacks.encoders.image_encoder import ImageEncoder, probed
-from attacks.encoders.phash import Phash, bits
-from attacks.encoders.pocket import Pocket, untrained
-from attacks.encoders.preprocess import Preprocess
+from attacks.encoders.image_encoder import probed
+from attacks.encoders.phash import Phash
+from attacks.encoders.pocket import untrained
 from attacks.encoders.request import PRETRAINED, Family, Request
-from attacks.encoders.stochastic import Stochastic
 from attacks.encoders.weights import load_weights
-from attacks.encoders.wrap import with_preprocess
 
 POCKET_WEIGHTS = Path(__file__).parents[1] / "data" / "pocket.safetensors"
 
@@ -32,22 +28,6 @@ FAMILIES = {
     "torchscript": "torchscript_models",
     "plugin": "plugins",
 }
-
-__all__ = [
-    "FAMILIES",
-    "POCKET_WEIGHTS",
-    "Bpda",
-    "Defended",
-    "ImageEncoder",
-    "Phash",
-    "Pocket",
-    "Preprocess",
-    "Stochastic",
-    "bits",
-    "load_encoder",
-    "untrained",
-    "with_preprocess",
-]
 
 
 def load_encoder(

@@ -110,28 +110,24 @@ def fill(module: nn.Module, state: dict[str, Tensor], what: str, *, without: Col
         for some in (module.state_dict(), _unwrapped(state))
     )
     given = {name: t for name, t in given.items() if name in wanted or not name.startswith(tuple(without))}
+    unfit = f"{what} do not fit {type(module).__name__}: "
     missing, surplus = sorted(wanted.keys() - given.keys()), sorted(given.keys() - wanted.keys())
     if missing or surplus:
         raise ValueError(
-            f"{what} do not fit {type(module).__name__}: {len(missing)} keys missing (first: {missing[:1]}), "
-            f"{len(surplus)} unknown (first: {surplus[:1]}); are they of another encoder?"
+            f"{unfit}{len(missing)} keys missing (first: {missing[:1]}), {len(surplus)} unknown (first: "
+            f"{surplus[:1]}); are they of another encoder?"
         )
     for name, tensor in wanted.items():
         if given[name].shape != tensor.shape:
-            raise ValueError(
-                f"{what} do not fit {type(module).__name__}: `{name}` must have shape {tuple(tensor.shape)}, got "
-                f"{tuple(given[name].shape)}"
-            )
+            shapes = f"{tuple(tensor.shape)}, got {tuple(given[name].shape)}"
+            raise ValueError(f"{unfit}`{name}` must have shape {shapes}")
         if _kind(given[name]) != _kind(tensor):  # integers in place of floats are levels of a quantised network
-            raise ValueError(
-                f"{what} do not fit {type(module).__name__}: `{name}` must hold numbers such as {tensor.dtype}, got "
-                f"{given[name].dtype}"
-            )
-    learnt = {name for name, _ in module.named_parameters()}  # a buffer may be a mask of minus infinity
+            raise ValueError(f"{unfit}`{name}` must hold numbers such as {tensor.dtype}, got {given[name].dtype}")
+    learned = {name for name, _ in module.named_parameters()}  # a buffer may be a mask of minus infinity
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(given[name])
-            if bool(tensor.isnan().any()) or (name in learnt and not bool(tensor.isfinite().all())):
+            if bool(tensor.isnan().any()) or (name in learned and not bool(tensor.isfinite().all())):
                 kind = "NaN" if bool(tensor.isnan().any()) else "infinity"
                 raise ValueError(f"{what}: `{name}` holds {kind}, so no number of the encoder would mean anything")
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from attacks import EOT, L2, PGD, Away, attack
+from attacks.encoders import Preprocess, with_preprocess
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.engine.fold import foldable
-from attacks.encoders.loading import Preprocess, with_preprocess
 from transforms import Compose
 
 

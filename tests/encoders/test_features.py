@@ -11,12 +11,12 @@ from torchvision.models import VisionTransformer, resnet18
 from torchvision.models.feature_extraction import create_feature_extractor
 
 from attacks import Features, Layers, layer_shapes, load_encoder, named_layers
+from attacks.encoders import ImageEncoder, Preprocess
 from attacks.encoders.description import identity
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.features import featured
 from attacks.encoders.image_encoder import Origin
 from attacks.encoders.layers import layer_listing, visits
-from attacks.encoders.loading import ImageEncoder, Preprocess
 from attacks.encoders.phash import Phash
 from attacks.schema.encoder import PocketConfig
 from tests.encoders.test_layers import hooks

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from attacks.encoders.loading import load_encoder, untrained
+from attacks.encoders import load_encoder, untrained
 
 double = torch.float64
 

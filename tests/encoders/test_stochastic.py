@@ -9,9 +9,9 @@ from torch import nn
 from torch.autograd import gradcheck
 from torchvision.ops import StochasticDepth
 
+from attacks.encoders import Stochastic
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.features import Features
-from attacks.encoders.loading import Stochastic
 from attacks.encoders.stochastic import draws_by_view
 from tests.helpers.dropping import KINDS, Tokens, pictures, plain
 from transforms import Sobol

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from attacks import EOT, PGD, Adversary, Away, Ensemble, Layers, Linf, Members, Paired, attack, bank
-from attacks.encoders.loading import Stochastic
+from attacks.encoders import Stochastic
 from attacks.encoders.randomness import drawn, randomised, randomness_of
 from attacks.evaluation.scores import mean_embedding
 from tests.helpers.dropping import double, pictures, plain

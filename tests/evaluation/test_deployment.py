@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from PIL import Image, features
 
 from attacks.data.gallery import tiles
-from attacks.encoders.loading import Defended, Phash, Preprocess, untrained, with_preprocess
+from attacks.encoders import Defended, Phash, Preprocess, untrained, with_preprocess
 from attacks.eot.bank import Bank
 from attacks.evaluation.deployment import deployed_size, deployment
 from attacks.evaluation.intervals import interval, rate

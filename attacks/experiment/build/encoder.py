@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from attacks.encoders.features import featured
-from attacks.encoders.loading import Defended, Stochastic, load_encoder
+from attacks.encoders import Defended, Stochastic, load_encoder
 from attacks.encoders.stochastic import draws_by_view
 from attacks.experiment.build.make import make
 from attacks.experiment.build.pipeline import stages

@@ -7,7 +7,7 @@ from typing import Any
 
 from attacks.encoders.engine.decision import Decision
 from attacks.encoders.features import featured
-from attacks.encoders.loading import FAMILIES, Defended, Stochastic, load_encoder
+from attacks.encoders import FAMILIES, Defended, Stochastic, load_encoder
 from attacks.encoders.request import Request
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.encoders.loading import ImageEncoder, Preprocess, load_encoder, with_preprocess
+from attacks.encoders import ImageEncoder, Preprocess, load_encoder, with_preprocess
 from tests.helpers.encoder_laws import assert_gradient_is_exact
 
 SOURCE = """

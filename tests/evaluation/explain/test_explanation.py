@@ -10,7 +10,7 @@ from torch import nn
 
 from attacks import bank, interval
 from attacks.data.gallery import tiles
-from attacks.encoders.loading import Defended, Phash, Stochastic, untrained
+from attacks.encoders import Defended, Phash, Stochastic, untrained
 from attacks.encoders.randomness import randomised
 from attacks.evaluation.explain import explain
 from attacks.evaluation.explain.deletion import STEPS

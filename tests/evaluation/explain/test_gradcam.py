@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import load_encoder
-from attacks.encoders.loading import Defended, Phash, Preprocess, with_preprocess
+from attacks.encoders import Defended, Phash, Preprocess, with_preprocess
 from attacks.evaluation.explain.gradcam import attribution, on_picture, places, spatial_layer
 from attacks.evaluation.explain.saliency import CountedEncoder
 from tests.helpers.small import small, smooth

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import bank
-from attacks.encoders.loading import Defended, Phash, Stochastic, untrained
+from attacks.encoders import Defended, Phash, Stochastic, untrained
 from attacks.encoders.randomness import drawn, randomised
 from attacks.eot.bank import Bank
 from attacks.evaluation.explain.gradients import VIEWS, reach

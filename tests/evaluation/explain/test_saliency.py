@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from attacks.encoders.loading import Phash, bits
+from attacks.encoders import Phash, bits
 from attacks.evaluation.explain.saliency import CountedEncoder, saliency
 from tests.helpers.small import small, smooth
 
