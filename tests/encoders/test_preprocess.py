@@ -12,14 +12,7 @@ from torchvision.transforms import v2
 
 from attacks.encoders.families.torchvision_models import preprocessing
 from attacks.encoders.preprocess import Preprocess, specified
-from tests.helpers.encoder_laws import (
-    PIL,
-    as_pil,
-    assert_as_tensor,
-    assert_every_pixel_counts,
-    difference,
-    three_pictures,
-)
+from tests.helpers import encoder_laws as laws
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 MODES = {"pil_bilinear": v2.InterpolationMode.BILINEAR, "pil_bicubic": v2.InterpolationMode.BICUBIC}
@@ -77,10 +70,10 @@ FEW = ("256-224-bilinear-0.225", "342-299-bilinear-0.225", "232-224-bicubic-0.22
 def test_every_preset_of_torchvision_is_followed(name):
     preset = PRESETS[name]
     ours = preprocessing(preset)
-    assert_as_tensor(ours, Exact(preset), limit=1e-12)
-    most = PIL[ours.kernel][0]
-    for title, picture in three_pictures().items():
-        gap = 255 * difference(ours(picture), preset(as_pil(picture))[None], ours)
+    laws.assert_as_tensor(ours, Exact(preset), limit=1e-12)
+    most = laws.PIL[ours.kernel][0]
+    for title, picture in laws.three_pictures().items():
+        gap = 255 * laws.difference(ours(picture), preset(laws.as_pil(picture))[None], ours)
         # Between its passes Pillow clips what bicubic overshoots: a few values in a photograph are levels away.
         assert float((gap > most + 0.01).double().mean()) <= 2e-4, title
         assert float(gap.mean()) <= 1 / 3, title  # of two roundings, each of half a level at most
@@ -90,17 +83,17 @@ def test_every_preset_of_torchvision_is_followed(name):
 def test_torchvisions_own_call_differs_by_its_float32_alone(name):
     # The preset ends in float32 whatever it was given; resized in float32 it is off by up to 3e-5, and ours by 3e-7.
     ours = preprocessing(PRESETS[name])
-    assert_as_tensor(ours, lambda picture: PRESETS[name](picture), limit=5e-7)
-    assert_as_tensor(ours, lambda picture: PRESETS[name](picture.float()), limit=1e-4)
-    for title, picture in three_pictures().items():
-        assert float(difference(ours(picture.float()), ours(picture), ours).max()) <= 1e-6, title
+    laws.assert_as_tensor(ours, lambda picture: PRESETS[name](picture), limit=5e-7)
+    laws.assert_as_tensor(ours, lambda picture: PRESETS[name](picture.float()), limit=1e-4)
+    for title, picture in laws.three_pictures().items():
+        assert float(laws.difference(ours(picture.float()), ours(picture), ours).max()) <= 1e-6, title
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FEW else pytest.mark.slow) for n in PRESETS])
 def test_with_eight_bits_it_is_pillows_path_bit_for_bit(name):
     ours = dataclasses.replace(preprocessing(PRESETS[name]), eight_bit=True)
-    for title, picture in three_pictures().items():
-        assert torch.equal(ours(picture.float())[0], PRESETS[name](as_pil(picture))), title
+    for title, picture in laws.three_pictures().items():
+        assert torch.equal(ours(picture.float())[0], PRESETS[name](laws.as_pil(picture))), title
 
 
 SHAPES = [(1, 1), (7, 5), (20, 2000), (2000, 20), (31, 97), (64, 64), (65, 64), (200, 301), (3, 400)]
@@ -186,7 +179,7 @@ def test_the_border_has_the_colour_that_was_asked_for(fill, bgr):
     ids=["cover", "squash", "contain"],
 )
 def test_a_gradient_reaches_every_pixel_that_is_kept(fields, eight_bit):
-    kept = assert_every_pixel_counts(Preprocess(224, "pil_bicubic", MEAN, STD, eight_bit=eight_bit, **fields))
+    kept = laws.assert_every_pixel_counts(Preprocess(224, "pil_bicubic", MEAN, STD, eight_bit=eight_bit, **fields))
     assert kept == pytest.approx(0.75 if fields["fit"] == "cover" else 1, abs=0.01)
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
+from attacks import load_encoder
 from attacks.data.gallery import photographs
 
 #: How far Pillow's 8-bit resize lies from the same kernel in floating point, in levels: (at most, on average).
@@ -16,6 +17,30 @@ class Bomb:
 
     def __reduce__(self):
         return (pytest.fail, ("a pickle was read",))
+
+
+def refusal(message, model=None, kind=ValueError, *, family, **options):
+    """`load_encoder` refuses it in one short line, without a chain of causes. Returns the line."""
+    with pytest.raises(kind, match=message) as caught:
+        load_encoder(family, model if model is None else str(model), **options)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+    return str(caught.value)
+
+
+def assert_same_weights(network, state):
+    """Every tensor of a network is that of a state, which may have more."""
+    assert all(torch.equal(state[name], tensor) for name, tensor in network.state_dict().items())
+
+
+def assert_random_weights_repeat(family, model):
+    """Random weights are the same every time, frozen, and torch's generator is left alone."""
+    state = torch.random.get_rng_state()
+    first, again = (load_encoder(family, str(model), weights="random") for _ in range(2))
+    assert first.fingerprint() == again.fingerprint() and first.origin.file is None
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert not first.training and not any(p.requires_grad for p in first.parameters())
+    return first
 
 
 def three_pictures():
@@ -64,6 +89,15 @@ def assert_as_pil(preprocess, transform):
         gap = 255 * difference(preprocess(picture), expected, preprocess)
         assert float(gap.mean()) <= average + 0.01, name
         assert preprocess.kernel == "pil_bicubic" or float(gap.max()) <= most + 0.01, name
+
+
+@torch.no_grad()
+def assert_embeddings(encoder, network, transform):
+    """Those of `network` for pictures that the library's own `transform` has prepared."""
+    for picture in three_pictures().values():
+        expected = network(within(transform(picture.float()), encoder.preprocess))
+        # Untrained networks answer with small numbers; what counts is the share.
+        assert float((encoder(picture.float()) - expected).abs().max()) <= 1e-4 * min(1, float(expected.std()))
 
 
 def assert_every_pixel_counts(preprocess, height=480, width=640):

@@ -166,8 +166,9 @@ class Candidate:
     def measurement(self, name: str, why: str, taken: bool) -> Measurement:
         """The record."""
         _, error, noise = self.rounding
-        figures = (error, noise, self.rounding.ratio) if error < math.inf else (None, noise, None)
-        return Measurement(name, self.decision.to_dict(), 1e3 * self.per_view, *figures, taken, why)
+        rounding, ratio = (error, self.rounding.ratio) if error < math.inf else (None, None)
+        settings, ms = self.decision.to_dict(), 1e3 * self.per_view
+        return Measurement(name, settings, ms, rounding, noise, ratio, taken, why)
 
 
 @dataclass

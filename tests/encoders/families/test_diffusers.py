@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from functools import partial
 
 import pytest
 import torch
@@ -10,16 +11,10 @@ from safetensors.torch import load_file, save_file
 
 from attacks.encoders.families.diffusers_models import preprocessing
 from attacks.encoders.loading import load_encoder
-from tests.helpers.encoder_laws import (
-    as_pil,
-    assert_as_tensor,
-    assert_every_pixel_counts,
-    assert_gradient_is_exact,
-    difference,
-    three_pictures,
-)
+from tests.helpers import encoder_laws as laws
 
 pytestmark = pytest.mark.families
+refused = partial(laws.refusal, family="diffusers")
 diffusers = pytest.importorskip("diffusers")
 
 FILE = "diffusion_pytorch_model.safetensors"
@@ -82,12 +77,12 @@ def test_preprocessing_is_the_processors(processor):
     kernel, with torch's nearest."""
     plain = preprocessing({"block_out_channels": (4, 4, 4, 4), "sample_size": 64})
     plain = plain.replaced({"size": None, "multiple": 8})
-    assert_as_tensor(plain.replaced({"kernel": "torch_nearest"}), processor.preprocess)
-    for picture in three_pictures().values():
-        expected = processor.preprocess(as_pil(picture))
-        exact = 255 * difference(plain.replaced({"eight_bit": True})(picture), expected, plain)
+    laws.assert_as_tensor(plain.replaced({"kernel": "torch_nearest"}), processor.preprocess)
+    for picture in laws.three_pictures().values():
+        expected = processor.preprocess(laws.as_pil(picture))
+        exact = 255 * laws.difference(plain.replaced({"eight_bit": True})(picture), expected, plain)
         assert float(exact.max()) <= 1e-3
-        assert float(255 * difference(plain(picture), expected, plain).mean()) <= 0.31
+        assert float(255 * laws.difference(plain(picture), expected, plain).mean()) <= 0.31
 
 
 @pytest.mark.parametrize(("given", "sides"), [({"size": [64, 96]}, (64, 96)), ({}, (32, 32))])
@@ -97,21 +92,23 @@ def test_views_of_any_size_have_as_many_features(saved, processor, given, sides)
     count = 3 * sides[0] // 4 * sides[1] // 4
     assert encoder(torch.rand(1, 3, 70, 50)).shape == encoder(torch.rand(1, 3, 33, 90)).shape == (1, count)
     sized = encoder.preprocess.replaced({"eight_bit": True})
-    for picture in three_pictures().values():
-        expected = processor.preprocess(as_pil(picture), height=sides[0], width=sides[1])
-        assert float(255 * difference(sized(picture), expected, sized).max()) <= 1e-3
+    for picture in laws.three_pictures().values():
+        expected = processor.preprocess(laws.as_pil(picture), height=sides[0], width=sides[1])
+        assert float(255 * laws.difference(sized(picture), expected, sized).max()) <= 1e-3
 
 
 def test_every_pixel_counts(saved):
     free = loaded(saved["plain"], preprocess={"size": None}).preprocess
     assert free.multiple == 4  # two halvings
     for preprocess in (free, loaded(saved["plain"]).preprocess):
-        assert assert_every_pixel_counts(preprocess) == assert_every_pixel_counts(preprocess, 481, 639) == 1.0
+        assert (
+            laws.assert_every_pixel_counts(preprocess) == laws.assert_every_pixel_counts(preprocess, 481, 639) == 1.0
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_gradient_is_exact(saved, kind):
-    assert_gradient_is_exact(loaded(saved[kind]))
+    laws.assert_gradient_is_exact(loaded(saved[kind]))
 
 
 def test_the_decoder_is_left_out(saved):
@@ -143,22 +140,13 @@ def test_weights_from_a_file_of_half_precision_and_of_older_names(saved, tmp_pat
     save_file(state, folder / FILE)
     library = diffusers.AutoencoderKL.from_pretrained(folder).encoder.state_dict()
     old = loaded(folder)
-    assert all(torch.equal(old.network.encoder.state_dict()[name], library[name]) for name in library)
+    laws.assert_same_weights(old.network.encoder, library)
     assert old.fingerprint() == loaded(saved["plain"]).fingerprint()
 
 
 def test_random_weights_are_the_same_every_time(saved):
-    state = torch.random.get_rng_state()
-    first, again = (loaded(saved["plain"], weights="random") for _ in range(2))
-    assert first.fingerprint() == again.fingerprint() != loaded(saved["plain"]).fingerprint()
-    assert torch.equal(torch.random.get_rng_state(), state)
-
-
-def refused(message, folder, kind=ValueError, **options):
-    with pytest.raises(kind, match=message) as caught:
-        loaded(folder, **options)
-    assert "\n" not in str(caught.value)
-    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+    random = laws.assert_random_weights_repeat("diffusers", saved["plain"])
+    assert random.fingerprint() != loaded(saved["plain"]).fingerprint()
 
 
 def test_errors_are_one_line_each(saved, tmp_path):
@@ -183,9 +171,6 @@ def test_errors_are_one_line_each(saved, tmp_path):
     refused("makes no AutoencoderKL", folder)
 
 
-def test_a_name_without_a_network(monkeypatch, tmp_path):
-    import huggingface_hub.constants as constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+@pytest.mark.usefixtures("offline")
+def test_a_name_without_a_network():
     refused("nobody/nothing of the hub could not be fetched", "nobody/nothing")

@@ -18,57 +18,39 @@ from tests.run.test_run import call
 pytestmark = pytest.mark.families
 timm = pytest.importorskip("timm")
 open_clip = pytest.importorskip("open_clip")
-hf = pytest.importorskip("transformers")
-diffusers = pytest.importorskip("diffusers")
-pytest.importorskip("onnx")
+for library in ("transformers", "diffusers", "onnx"):
+    pytest.importorskip(library)
+from tests.encoders.families.test_diffusers import saved as vae  # noqa: E402
+from tests.encoders.families.test_open_clip import registered  # noqa: E402
+from tests.encoders.families.test_transformers import saved as hub  # noqa: E402
 from tests.helpers.onnx_files import exported  # noqa: E402
+
+__all__ = ["hub", "registered", "vae"]  # fixtures
 
 PAGE = (Path(__file__).parents[3] / "docs" / "encoders.md").read_text()
 COMMANDS = re.findall(r"^\|.*?\| `(python -m attacks\.run .*?)` \|$", PAGE, re.MULTILINE)
 
-PLATES = {"image_size": 32, "layers": 1, "width": 32, "head_width": 16, "patch_size": 8}
-WORDS = {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}
-SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
+def tiny(tmp_path_factory, hub, vae):
     """model of the page -> what stands in for it: a small model of the same family, with its library's own files."""
     folder = tmp_path_factory.mktemp("tiny")
-    (folder / "configs").mkdir()
-    (folder / "configs" / "tiny-clip.json").write_text(
-        json.dumps({"embed_dim": 12, "vision_cfg": PLATES, "text_cfg": WORDS})
-    )
-    open_clip.add_model_config(folder / "configs")
-    text = SIZES | {"vocab_size": 64, "eos_token_id": 1}
-    clip = hf.CLIPConfig(
-        text_config=text, vision_config=SIZES | {"image_size": 32, "patch_size": 8}, projection_dim=8
-    )
-    hf.CLIPModel(clip).save_pretrained(folder / "clip")
-    hf.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=32).save_pretrained(folder / "clip")
-    dino = hf.Dinov2Config(**SIZES, image_size=28, patch_size=14)
-    hf.Dinov2Model(dino).save_pretrained(folder / "dino")
-    hf.BitImageProcessor(size={"shortest_edge": 32}, crop_size=28).save_pretrained(folder / "dino")
-    blocks = {"down_block_types": ["DownEncoderBlock2D"] * 2, "up_block_types": ["UpDecoderBlock2D"] * 2}
-    diffusers.AutoencoderKL(**blocks, block_out_channels=[8, 8], norm_num_groups=4).save_pretrained(folder / "vae")
     network = nn.Sequential(nn.Conv2d(3, 4, 5, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6))
     exported(network, folder / "arcface.onnx", dynamo=False, side=112)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.jit.save(torch.jit.script(network.eval()), folder / "network.pt")
-    yield {
+    return {
         "resnet50": "resnet18",
         "vit_small_patch14_dinov2.lvd142m": "test_vit",
-        "ViT-B-32": "tiny-clip",
-        "openai/clip-vit-base-patch32": folder / "clip",
-        "facebook/dinov2-base": folder / "dino",
-        "stabilityai/sd-vae-ft-mse": folder / "vae",
+        "ViT-B-32": "tiny",
+        "openai/clip-vit-base-patch32": hub("clip"),
+        "facebook/dinov2-base": hub("dinov2"),
+        "stabilityai/sd-vae-ft-mse": vae["plain"],
         "arcface.onnx": folder / "arcface.onnx",
         "network.pt": folder / "network.pt",
         "my_encoder": "means",
     }
-    open_clip.factory._MODEL_CONFIG_PATHS.remove(folder / "configs")
-    del open_clip.factory._MODEL_CONFIGS["tiny-clip"]
 
 
 @pytest.fixture
@@ -97,9 +79,7 @@ def test_the_command_runs(command, tiny, place, monkeypatch, capsys):
     words = shlex.split(command)
     assert words[:3] == ["python", "-m", "attacks.run"]
     given = [shortened(word, tiny) for word in words[3:]]
-    if "encoder=timm" in given:  # its weights would be fetched; the rest come with their folder or file
-        given.append("encoder.weights=random")
-    if "encoder=torchvision" in given:
+    if not {"encoder=timm", "encoder=torchvision"}.isdisjoint(given):  # the rest have theirs in a folder or file
         given.append("encoder.weights=random")
     assert call(monkeypatch, *given, f"hydra.run.dir={place / 'run'}") == 0, capsys.readouterr().err
     metrics = json.loads((place / "run" / "metrics.json").read_text())
@@ -124,5 +104,5 @@ def test_what_print_shows_is_what_the_page_shows(capsys):
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (shown,) = re.findall(r"```text\n(torchvision:.*?)```", PAGE, re.DOTALL)
     exec(compile(example, "docs/encoders.md", "exec"), {})
-    said = re.sub(r"(tensors) [0-9a-f]{12}", r"\1 ...", capsys.readouterr().out)  # torch's generator may change
-    assert re.sub(r"(tensors) [0-9a-f]{12}", r"\1 ...", shown) in said
+    printed = re.sub(r"(tensors) [0-9a-f]{12}", r"\1 ...", capsys.readouterr().out)  # torch's generator may change
+    assert re.sub(r"(tensors) [0-9a-f]{12}", r"\1 ...", shown) in printed

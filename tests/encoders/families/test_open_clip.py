@@ -3,6 +3,8 @@
 import copy
 import json
 import logging
+import sys
+from functools import partial
 
 import pytest
 import torch
@@ -11,16 +13,10 @@ from safetensors.torch import save_file
 from attacks.encoders.families.open_clip_models import preprocessing
 from attacks.encoders.loading import load_encoder
 from attacks.encoders.request import unseen
-from tests.helpers.encoder_laws import (
-    assert_as_pil,
-    assert_as_tensor,
-    assert_every_pixel_counts,
-    assert_gradient_is_exact,
-    three_pictures,
-    within,
-)
+from tests.helpers import encoder_laws as laws
 
 pytestmark = pytest.mark.families
+refused = partial(laws.refusal, family="open_clip")
 open_clip = pytest.importorskip("open_clip")
 
 WORDS = {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}
@@ -38,7 +34,7 @@ KINDS = {
         "custom_text": True,
     },
 }
-SAID = ["a photo of a cat", "A photo of a very, very long dog. " * 20]
+TEXTS = ["a photo of a cat", "A photo of a very, very long dog. " * 20]
 
 HALVES = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.25, 0.3)}
 CONFIGS = {
@@ -83,54 +79,51 @@ def transform(config):
 
 @pytest.mark.parametrize("name", [n for n in CONFIGS if n.split()[0] != "longest" and n != "shortest oblong"])
 def test_pictures_are_prepared_as_the_library_prepares_tensors(name):
-    assert_as_tensor(preprocessing(CONFIGS[name]), transform(CONFIGS[name]))
+    laws.assert_as_tensor(preprocessing(CONFIGS[name]), transform(CONFIGS[name]))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_pictures_are_prepared_as_the_library_prepares_files(name):
     # `longest` and an oblong's `shortest` have this test alone: the library asks a tensor for its Pillow size.
-    assert_as_pil(preprocessing(CONFIGS[name]), transform(CONFIGS[name]))
+    laws.assert_as_pil(preprocessing(CONFIGS[name]), transform(CONFIGS[name]))
 
 
 @pytest.mark.parametrize("mode", ["shortest", "squash", "longest"])
 def test_every_pixel_counts(mode):
-    kept = assert_every_pixel_counts(preprocessing(CONFIGS[f"{mode} bicubic"]))
+    kept = laws.assert_every_pixel_counts(preprocessing(CONFIGS[f"{mode} bicubic"]))
     assert kept == pytest.approx({"shortest": 0.75, "squash": 1, "longest": 1}[mode], abs=0.01)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_embeddings_are_those_of_encode_image(name):
     encoder, model = load_encoder("open_clip", name, weights="random"), made(name)
-    own = transform(model.visual.preprocess_cfg)
-    for picture in three_pictures().values():
-        picture = picture.float()
-        with torch.no_grad():
-            expected = model.encode_image(within(own(picture), encoder.preprocess), normalize=False)
-            assert float((encoder(picture) - expected).abs().max()) <= 1e-4 * min(1, float(expected.std()))
+    laws.assert_embeddings(
+        encoder, partial(model.encode_image, normalize=False), transform(model.visual.preprocess_cfg)
+    )
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_texts_are_those_of_encode_text(name):
     encoder, model = load_encoder("open_clip", name, weights="random"), made(name)
     with torch.no_grad():
-        expected = model.encode_text(open_clip.get_tokenizer(name)(SAID), normalize=False)
-    embeddings = encoder.texts(SAID)
+        expected = model.encode_text(open_clip.get_tokenizer(name)(TEXTS), normalize=False)
+    embeddings = encoder.texts(TEXTS)
     assert_same(embeddings, expected)
     assert not embeddings.requires_grad
     assert embeddings.shape[1] == encoder(torch.rand(1, 3, 40, 40)).shape[1]
 
 
 def test_gradients_are_exact():
-    assert_gradient_is_exact(load_encoder("open_clip", "tiny", weights="random"))
+    laws.assert_gradient_is_exact(load_encoder("open_clip", "tiny", weights="random"))
 
 
 def test_the_text_tower_is_beside_the_encoder():
-    encoder = load_encoder("open_clip", "tiny", weights="random")
+    encoder = laws.assert_random_weights_repeat("open_clip", "tiny")
     image = made("tiny").visual.state_dict()
     assert {f"network.{name}" for name in image} == set(encoder.state_dict())
-    expected = encoder.texts(SAID)
-    assert torch.equal(copy.deepcopy(encoder).texts(SAID), expected)
-    assert_same(encoder.double().texts(SAID), expected.double())
+    expected = encoder.texts(TEXTS)
+    assert torch.equal(copy.deepcopy(encoder).texts(TEXTS), expected)
+    assert_same(encoder.double().texts(TEXTS), expected.double())
 
 
 @pytest.fixture
@@ -164,9 +157,9 @@ def test_pretrained_is_the_first_tag_with_the_gelu_it_was_trained_with(tags):
 def test_a_tag_has_weights_and_preprocessing_of_its_own(tags):
     encoder = load_encoder("open_clip", "tiny", weights="other")
     model = made("tiny", pretrained="other")
-    assert all(torch.equal(t, encoder.network.state_dict()[n]) for n, t in model.visual.state_dict().items())
+    laws.assert_same_weights(encoder.network, model.visual.state_dict())
     assert (encoder.preprocess.fit, encoder.preprocess.kernel) == ("squash", "pil_bilinear")
-    assert torch.equal(encoder.texts(SAID), load_encoder("open_clip", "tiny", weights=tags["other"]).texts(SAID))
+    assert torch.equal(encoder.texts(TEXTS), load_encoder("open_clip", "tiny", weights=tags["other"]).texts(TEXTS))
 
 
 def test_a_file_and_random_weights_have_the_preprocessing_of_the_first_tag(tags):
@@ -187,17 +180,17 @@ def test_a_file_of_both_towers(name, tmp_path):
     images = torch.rand(2, 3, 40, 60)
     with torch.no_grad():
         assert_same(encoder(images), model.encode_image(encoder.preprocess(images), normalize=False))
-        expected = model.encode_text(open_clip.get_tokenizer(name)(SAID), normalize=False)
-    assert_same(encoder.texts(SAID), expected)
+        expected = model.encode_text(open_clip.get_tokenizer(name)(TEXTS), normalize=False)
+    assert_same(encoder.texts(TEXTS), expected)
     assert encoder.origin.digest() is not None
 
 
 @pytest.mark.parametrize("prefix", ["visual.", ""])
 def test_a_file_of_the_image_tower_has_no_texts(prefix, tmp_path):
-    image = {f"{prefix}{key}": t for key, t in made("tiny", 6).visual.state_dict().items()}
-    save_file(image, tmp_path / "image.safetensors")
+    image = made("tiny", 6).visual.state_dict()
+    save_file({f"{prefix}{key}": t for key, t in image.items()}, tmp_path / "image.safetensors")
     encoder = load_encoder("open_clip", "tiny", weights=tmp_path / "image.safetensors")
-    assert all(torch.equal(image[f"{prefix}{key}"], t) for key, t in encoder.network.state_dict().items())
+    laws.assert_same_weights(encoder.network, image)
     assert encoder.texts is None
 
 
@@ -211,8 +204,8 @@ def test_nothing_is_said_of_random_weights(tags, tmp_path, caplog):
 
 def folder_of(tmp_path, **changes):
     config = {"embed_dim": 12, "text_cfg": WORDS, "vision_cfg": PLATES} | changes
-    said = {"model_cfg": config, "preprocess_cfg": {"interpolation": "bilinear", "resize_mode": "squash"}}
-    (tmp_path / "open_clip_config.json").write_text(json.dumps(said))
+    content = {"model_cfg": config, "preprocess_cfg": {"interpolation": "bilinear", "resize_mode": "squash"}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(content))
     return f"local-dir:{tmp_path}"
 
 
@@ -220,11 +213,11 @@ def test_a_folder(tmp_path):
     model = made("tiny", 7)
     save_file(model.state_dict(), tmp_path / "open_clip_model.safetensors")
     encoder = load_encoder("open_clip", folder_of(tmp_path))
-    assert all(torch.equal(t, encoder.network.state_dict()[n]) for n, t in model.visual.state_dict().items())
+    laws.assert_same_weights(encoder.network, model.visual.state_dict())
     assert (encoder.preprocess.fit, encoder.preprocess.kernel) == ("squash", "pil_bilinear")
     assert encoder.origin.file == tmp_path / "open_clip_model.safetensors"
     with torch.no_grad():
-        assert_same(encoder.texts(SAID), model.encode_text(open_clip.get_tokenizer("tiny")(SAID)))
+        assert_same(encoder.texts(TEXTS), model.encode_text(open_clip.get_tokenizer("tiny")(TEXTS)))
 
 
 def test_another_size_is_for_towers_of_timm():
@@ -236,10 +229,80 @@ def test_another_size_is_for_towers_of_timm():
     images = torch.rand(2, 3, 48, 80)
     with torch.no_grad():
         assert_same(encoder(images), model.encode_image(encoder.preprocess(images)))
-    refusal("tiny takes 32x32 pixels and no others", model="tiny", weights="random", preprocess={"crop": [48, 48]})
+    given = {"weights": "random", "preprocess": {"crop": [48, 48]}}
+    refused("tiny takes 32x32 pixels and no others", "tiny", **given)
 
 
-def refusal(message, kind=ValueError, **given):
-    with pytest.raises(kind, match=message) as caught:
-        load_encoder("open_clip", **given)
+REFUSED = {
+    "unknown model": ({"model": "ViT-B-33"}, "one of open_clip's .*'ViT-B-33'.*near it: ViT-B-32"),
+    "unknown tag": (
+        {"model": "tiny", "weights": "best"},
+        "of tiny must be first, other, pretrained, random or a file",
+    ),
+    "none offered": ({"model": "tiny-coca"}, "open_clip has no weights for tiny-coca"),
+    "no file": ({"model": "tiny", "weights": "gone.safetensors"}, "gone.safetensors. do not exist"),
+    "no folder": ({"model": "local-dir:nowhere"}, "there is no `nowhere/open_clip_config.json`"),
+}
+
+
+@pytest.mark.parametrize(("given", "message"), REFUSED.values(), ids=REFUSED)
+def test_errors_are_one_line(given, message, tags):
+    refused(message, kind=(ValueError, FileNotFoundError), **given)
+
+
+def test_a_file_of_another_model_is_refused(tmp_path):
+    save_file(made("tiny-resnet", 1).state_dict(), tmp_path / "other.safetensors")
+    refused(r"other\.safetensors. do not fit", "tiny", weights=tmp_path / "other.safetensors")
+
+
+def test_a_bad_folder_is_refused(tmp_path):
+    model = folder_of(tmp_path, vision_cfg=PLATES | {"wings": 2})
+    refused("has no open_clip_model.safetensors or", model, FileNotFoundError)
+    refused("of a folder are pretrained, random or a file", model, weights="tag")
+    refused("open_clip_config.json` makes no model of open_clip's .*wings", model, weights="random")
+    (tmp_path / "open_clip_config.json").write_text("[]")
+    refused("makes no model of open_clip's", model, weights="random")
+
+
+def assert_nothing_ran():
+    assert not hasattr(sys.modules["builtins"], "ran_by_test_family_open_clip")
+
+
+def test_pickles_are_refused(tmp_path, monkeypatch):
+    file = tmp_path / "open_clip_pytorch_model.bin"
+    torch.save({"logit_scale": laws.Bomb()}, file)
+    refused("hold more than tensors", "tiny", weights=file)
+    refused("hold more than tensors", folder_of(tmp_path))
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny", {"bad": {"file": str(file)}})
+    refused("open_clip's weights bad of tiny cannot be used .*Weights only load failed", "tiny")
+
+
+def test_the_code_of_a_tokenizer_is_not_run(tmp_path):
+    (tmp_path / "evil.py").write_text("import builtins; builtins.ran_by_test_family_open_clip = True")
+    auto = {"AutoTokenizer": ["evil.Tokenizer", None]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"auto_map": auto, "tokenizer_class": "Tokenizer"}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": auto}))
+    words = WORDS | {"hf_tokenizer_name": "evil", "tokenizer_kwargs": {"trust_remote_code": True}}
+    encoder = load_encoder("open_clip", folder_of(tmp_path, text_cfg=words), weights="random")
+    with pytest.raises(ValueError, match=r"tokenizer of .* cannot be used .*custom code") as caught:
+        encoder.texts(TEXTS)
     assert "\n" not in str(caught.value)
+    assert_nothing_ran()
+
+
+def test_nobody_is_asked_to_run_the_code_of_a_text_tower(tmp_path, monkeypatch):
+    (tmp_path / "evil.py").write_text("import builtins; builtins.ran_by_test_family_open_clip = True")
+    auto = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": auto}))
+    monkeypatch.setattr("builtins.input", lambda _: "y")  # as `yes |` would say
+    folder = folder_of(tmp_path, text_cfg={"hf_model_name": str(tmp_path), "hf_tokenizer_name": str(tmp_path)})
+    refused("makes no model of open_clip's", folder, weights="random")
+    assert_nothing_ran()
+
+
+@pytest.mark.usefixtures("offline")
+def test_without_a_network_there_is_one_line(monkeypatch, caplog):
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny", {"far": {"hf_hub": "nobody/nothing/"}})
+    with caplog.at_level(logging.WARNING):
+        refused("open_clip's weights far of tiny could not be fetched.*encoder.weights=random", "tiny")
+    assert not caplog.records

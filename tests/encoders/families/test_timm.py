@@ -1,8 +1,6 @@
 """timm's models against timm: its transforms, its networks, its files."""
 
-import io
-import pickle
-import sys
+from functools import partial
 
 import pytest
 import torch
@@ -11,16 +9,10 @@ from safetensors.torch import save_file
 from attacks.encoders.families.timm_models import preprocessing
 from attacks.encoders.loading import load_encoder
 from attacks.encoders.request import unseen
-from tests.helpers.encoder_laws import (
-    assert_as_pil,
-    assert_as_tensor,
-    assert_every_pixel_counts,
-    assert_gradient_is_exact,
-    three_pictures,
-    within,
-)
+from tests.helpers import encoder_laws as laws
 
 pytestmark = pytest.mark.families
+refused = partial(laws.refusal, family="timm")
 timm = pytest.importorskip("timm")
 
 GREY = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.25, 0.3)}
@@ -47,36 +39,30 @@ def transform(config):
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if "border" not in name])
 def test_pictures_are_prepared_as_timm_prepares_tensors(name):
-    assert_as_tensor(preprocessing(CONFIGS[name]), transform(CONFIGS[name]))
+    laws.assert_as_tensor(preprocessing(CONFIGS[name]), transform(CONFIGS[name]))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_pictures_are_prepared_as_timm_prepares_files(name):
     # `border` has this test alone: timm's own fill is in levels of 0..255, and says so to tensors in [0,1] as well.
-    assert_as_pil(preprocessing(CONFIGS[name]), transform(CONFIGS[name]))
+    laws.assert_as_pil(preprocessing(CONFIGS[name]), transform(CONFIGS[name]))
 
 
 @pytest.mark.parametrize("mode", ["center", "squash", "border"])
 def test_every_pixel_counts(mode):
-    kept = assert_every_pixel_counts(preprocessing(CONFIGS[f"{mode} bicubic 0.875"]))
+    kept = laws.assert_every_pixel_counts(preprocessing(CONFIGS[f"{mode} bicubic 0.875"]))
     assert kept == pytest.approx({"center": 0.875**2 * 0.75, "squash": 0.875**2, "border": 0.875}[mode], abs=0.03)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_embeddings_are_those_of_timm(model):
-    encoder = load_encoder("timm", model, weights="random")
+    encoder = laws.assert_random_weights_repeat("timm", model)
     network = unseen(lambda: timm.create_model(model, num_classes=0)).eval()
-    own = transform(timm.data.resolve_model_data_config(network))
-    for picture in three_pictures().values():
-        picture = picture.float()
-        with torch.no_grad():
-            expected = network(within(own(picture), encoder.preprocess))
-            # Untrained networks answer with small numbers; what counts is the share.
-            assert float((encoder(picture) - expected).abs().max()) <= 1e-4 * min(1, float(expected.std()))
+    laws.assert_embeddings(encoder, network, transform(timm.data.resolve_model_data_config(network)))
 
 
 def test_gradients_are_exact():
-    assert_gradient_is_exact(load_encoder("timm", "test_vit", weights="random"))
+    laws.assert_gradient_is_exact(load_encoder("timm", "test_vit", weights="random"))
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -95,8 +81,7 @@ def test_a_file_with_the_head_fits_and_the_head_reads_the_features(model, tmp_pa
 
 def test_a_file_of_another_model_is_refused(tmp_path):
     save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "other.safetensors")
-    with pytest.raises(ValueError, match=r"other\.safetensors. do not fit"):
-        load_encoder("timm", "test_vit", weights=tmp_path / "other.safetensors")
+    refused(r"other\.safetensors. do not fit", "test_vit", weights=tmp_path / "other.safetensors")
 
 
 @pytest.mark.parametrize("safe", [True, False])
@@ -106,10 +91,8 @@ def test_a_folder_that_timm_saved(safe, tmp_path):
     said = {"crop_mode": "squash", "mean": (0.5, 0.5, 0.5), "crop_pct": 1.0}
     timm.models.save_for_hf(network, tmp_path, safe_serialization=safe, data_config=said)
     encoder = load_encoder("timm", f"local-dir:{tmp_path}")
-    state = network.state_dict()
-    tensors = encoder.network.state_dict()
-    assert tensors.keys() == {name for name in state if not name.startswith("head.")}
-    assert all(torch.equal(state[name], tensor) for name, tensor in tensors.items())
+    laws.assert_same_weights(encoder.network, state := network.state_dict())
+    assert encoder.network.state_dict().keys() == {name for name in state if not name.startswith("head.")}
     assert encoder.preprocess.fit == "squash"
     assert encoder.preprocess.mean == (0.5, 0.5, 0.5)
     assert encoder.origin.digest() is not None
@@ -127,8 +110,8 @@ def test_another_size_is_given_to_a_network_of_fixed_size():
         assert torch.equal(encoder(images), network(encoder.preprocess(images)))
     flexible = load_encoder("timm", "test_resnet", weights="random", preprocess={"crop": [96, 64]})
     assert flexible.preprocess(images).shape[2:] == (96, 64)
-    with pytest.raises(ValueError, match="convit_tiny takes 224x224 pixels and no others"):
-        load_encoder("timm", "convit_tiny", weights="random", preprocess={"crop": [96, 96]})
+    given = {"weights": "random", "preprocess": {"crop": [96, 96]}}
+    refused("convit_tiny takes 224x224 pixels and no others", "convit_tiny", **given)
 
 
 REFUSED = {
@@ -142,16 +125,9 @@ REFUSED = {
 }
 
 
-def refusal(message, kind=ValueError, **given):
-    with pytest.raises(kind, match=message) as caught:
-        load_encoder("timm", **given)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_errors_are_one_line(case):
-    given, message = REFUSED[case]
-    refusal(message, (ValueError, FileNotFoundError), **given)
+@pytest.mark.parametrize(("given", "message"), REFUSED.values(), ids=REFUSED)
+def test_errors_are_one_line(given, message):
+    refused(message, kind=(ValueError, FileNotFoundError), **given)
 
 
 @pytest.mark.parametrize(
@@ -164,55 +140,35 @@ def test_errors_are_one_line(case):
 )
 def test_a_folder_with_a_bad_configuration_is_refused(config, message, tmp_path):
     (tmp_path / "config.json").write_text(config)
-    refusal("has no model.safetensors or pytorch_model.bin", FileNotFoundError, model=f"local-dir:{tmp_path}")
-    refusal("of a folder are pretrained, random or a file", model=f"local-dir:{tmp_path}", weights="tag")
-    refusal(message, model=f"local-dir:{tmp_path}", weights="random")
+    model = f"local-dir:{tmp_path}"
+    refused("has no model.safetensors or pytorch_model.bin", model, FileNotFoundError)
+    refused("of a folder are pretrained, random or a file", model, weights="tag")
+    refused(message, model, weights="random")
 
 
-class Evil:
-    def __reduce__(self):
-        return exec, ("import builtins; builtins.ran_by_test_family_timm = True",)
+def test_a_pickle_is_refused(tmp_path, monkeypatch):
+    """In a folder, and from the hub."""
+    from huggingface_hub.utils import EntryNotFoundError
 
-
-def pickled(path):
-    file = io.BytesIO()
-    torch.save({"head.weight": Evil()}, file)
-    path.write_bytes(file.getvalue())
-    return path
-
-
-def assert_nothing_ran():
-    assert not hasattr(sys.modules["builtins"], "ran_by_test_family_timm")
-
-
-def test_a_pickle_in_a_folder_is_refused(tmp_path):
     timm.models.save_for_hf(timm.create_model("test_vit"), tmp_path, safe_serialization=True)
     (tmp_path / "model.safetensors").unlink()
-    pickled(tmp_path / "pytorch_model.bin")
-    refusal("hold more than tensors", model=f"local-dir:{tmp_path}")
-    assert_nothing_ran()
-
-
-def test_a_pickle_from_the_hub_is_refused(tmp_path, monkeypatch):
-    from huggingface_hub.utils import EntryNotFoundError
+    torch.save({"head.weight": laws.Bomb()}, tmp_path / "pytorch_model.bin")
+    refused("hold more than tensors", f"local-dir:{tmp_path}")
 
     def download(repo_id, filename, **_):
         if filename.endswith(".safetensors"):
             raise EntryNotFoundError("no such file")
-        return str(pickled(tmp_path / "pytorch_model.bin"))
+        return str(tmp_path / "pytorch_model.bin")
 
     monkeypatch.setattr("timm.models._hub.hf_hub_download", download)
-    refusal("timm's weights of test_vit .*weights_only=True blocked", model="test_vit")
-    assert_nothing_ran()
-    with pytest.raises(pickle.UnpicklingError):  # the file is as bad as it seems
-        torch.load(tmp_path / "pytorch_model.bin", weights_only=True)
+    refused("timm's weights of test_vit .*weights_only=True blocked", "test_vit")
 
 
-@pytest.mark.parametrize("given", [{"model": "test_vit"}, {"model": "test_vit", "weights": "r160_in1k"}])
-def test_without_a_network_there_is_one_line(given, tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    refusal("timm's weights of test_vit.* could not be fetched.*encoder.weights=random", **given)
+@pytest.mark.parametrize("weights", [None, "r160_in1k"])
+@pytest.mark.usefixtures("offline")
+def test_without_a_network_there_is_one_line(weights):
+    message = "timm's weights of test_vit.* could not be fetched.*encoder.weights=random"
+    refused(message, "test_vit", weights=weights)
 
 
 def test_downloaded_weights_are_the_tags(tmp_path, monkeypatch):
@@ -228,6 +184,5 @@ def test_downloaded_weights_are_the_tags(tmp_path, monkeypatch):
     monkeypatch.setattr("timm.models._hub.hf_hub_download", download)
     encoder = load_encoder("timm", "test_vit", weights="r160_in1k")
     assert repositories == ["timm/test_vit.r160_in1k"]
-    state = whole.state_dict()
-    assert all(torch.equal(state[name], tensor) for name, tensor in encoder.network.state_dict().items())
+    laws.assert_same_weights(encoder.network, whole.state_dict())
     assert encoder.origin.file is None

@@ -4,6 +4,7 @@ import hashlib
 import io
 import re
 import urllib.error
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -14,18 +15,19 @@ from torch import nn
 from torchvision.models.densenet import _load_state_dict
 from torchvision.models.resnet import BasicBlock, ResNet
 
-from attacks.encoders.families.torchvision_models import load, preprocessing
+from attacks.encoders.families.torchvision_models import _ARGUMENTS, _behead, _side, load, preprocessing
 from attacks.encoders.image_encoder import ImageEncoder, Origin
 from attacks.encoders.loading import load_encoder
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.request import Request
-from tests.helpers.encoder_laws import assert_every_pixel_counts, assert_gradient_is_exact, three_pictures, within
+from tests.helpers import encoder_laws as laws
 
 MODELS = torchvision.models.list_models(module=torchvision.models)
 #: One of each kind of head.
 SMALL = ("resnet18", "squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5", "mnasnet0_5", "regnet_x_400mf")
-#: With more weights than these a model runs in test_torchvision_all.py only, without numbers.
+#: With more weights than these a model runs without numbers only.
 LARGE = 3e7
+refused = partial(laws.refusal, family="torchvision")
 
 
 def every(quick):
@@ -70,10 +72,10 @@ def test_features_are_what_torchvision_gives_to_the_head(tmp_path, model):
     network = theirs(model)
     ours = load_encoder("torchvision", model, weights=saved(tmp_path / "w.pt", network))
     preset = torchvision.models.get_model_weights(model).DEFAULT.transforms()
-    pictures = three_pictures()
+    pictures = laws.three_pictures()
     for name in ("portrait",) if model in SMALL else pictures:
         # In float64, for torchvision's resize in float32 is off by up to 3e-5; it ends in float32 all the same.
-        expected = before_the_head(network, within(preset(pictures[name]), ours.preprocess))
+        expected = before_the_head(network, laws.within(preset(pictures[name]), ours.preprocess))
         with torch.no_grad():
             features = ours(pictures[name].float())
         assert features.shape == expected.shape
@@ -81,12 +83,28 @@ def test_features_are_what_torchvision_gives_to_the_head(tmp_path, model):
     assert float(features.std()) > 0
 
 
+#: A RegNet computes with numbers while it is built; all are one class, and the small ones run above.
+WITHOUT_NUMBERS = [model for model in MODELS if not model.startswith("regnet")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", WITHOUT_NUMBERS)
+def test_every_model_answers_with_a_row_for_each_picture(model):
+    """The largest too, on torch's device without numbers: the head is gone, the features are those that it read."""
+    preset = torchvision.models.get_model_weights(model).DEFAULT.transforms()
+    arguments = _ARGUMENTS.get(model, {}) | _side(model, preprocessing(preset))
+    with torch.device("meta"):
+        network = torchvision.models.get_model(model, weights=None, **arguments).eval()
+        (head,) = [p for p in network.parameters() if p.dim() > 1 and len(p) == 1000]
+        _behead(network)
+        features = network(torch.empty(2, 3, *preset.crop_size * 2))
+    assert not any(len(p) == 1000 for p in network.parameters() if p.dim())
+    assert features.shape == (2, head.shape[1])
+
+
 @pytest.mark.parametrize("model", every(SMALL))
 def test_every_model_has_random_weights_the_same_ones_each_time(model):
-    ours = load(Request("torchvision", model, "random"))
-    again = load(Request("torchvision", model, "random"))
-    assert ours.fingerprint() == again.fingerprint()
-    assert not ours.training and not any(p.requires_grad for p in ours.parameters())
+    ours = laws.assert_random_weights_repeat("torchvision", model)
     assert ours.title == f"torchvision:{model}"
     assert f"{sum(p.numel() for p in ours.network.parameters()):,} weights" in str(ours)
     assert ours.fingerprint()[:12] in str(ours)
@@ -101,9 +119,7 @@ def test_every_model_has_random_weights_the_same_ones_each_time(model):
 def test_a_file_may_have_any_head_or_none(tmp_path, model, suffix, classes, drop):
     network = theirs(model, num_classes=classes)
     ours = load_encoder("torchvision", model, weights=saved(tmp_path / f"w{suffix}", network, drop))
-    state = network.state_dict()
-    for name, tensor in ours.network.state_dict().items():
-        assert torch.equal(tensor, state[name]), name
+    laws.assert_same_weights(ours.network, network.state_dict())
     assert ours.origin.digest() == hashlib.sha256((tmp_path / f"w{suffix}").read_bytes()).hexdigest()
 
 
@@ -111,8 +127,7 @@ def test_a_file_may_have_any_head_or_none(tmp_path, model, suffix, classes, drop
 def test_heads_that_only_training_uses_may_be_missing(tmp_path, aux):
     network = theirs("googlenet")
     path = saved(tmp_path / "w.pt", network, () if aux else ("aux1.", "aux2."))
-    tensors = load_encoder("torchvision", "googlenet", weights=path).network.state_dict()
-    assert all(torch.equal(tensor, network.state_dict()[name]) for name, tensor in tensors.items())
+    laws.assert_same_weights(load_encoder("torchvision", "googlenet", weights=path).network, network.state_dict())
 
 
 def tiny_densenet(*_, **__):
@@ -148,17 +163,9 @@ def test_the_old_names_of_a_file_are_read_as_torchvision_reads_them(tmp_path, mo
     read(oracle := tiny(), dict(state))
     torch.save(state, tmp_path / "w.pth")
     monkeypatch.setattr(torchvision.models, "get_model", tiny)
-    tensors = load(Request("torchvision", model, str(tmp_path / "w.pth"))).network.state_dict()
-    assert all(torch.equal(tensor, oracle.state_dict()[name]) for name, tensor in tensors.items())
-
-
-def test_a_size_that_a_vit_cannot_have_is_one_line():
-    refused(
-        r"`encoder\.preprocess` gives vit_b_32 a size .*indivisible", "vit_b_32", weights="random", preprocess=ODD
+    laws.assert_same_weights(
+        load(Request("torchvision", model, str(tmp_path / "w.pth"))).network, oracle.state_dict()
     )
-
-
-ODD = {"size": 97, "crop": [97, 97]}
 
 
 @pytest.mark.parametrize("model", [m for m in MODELS if m.startswith("vit_")])
@@ -190,13 +197,6 @@ def test_the_preprocessing_is_that_of_the_weights_that_were_named(monkeypatch):
     assert (changed.kernel, changed.size) == ("cv2_area", 256)
 
 
-def refused(message, model="resnet18", kind=ValueError, **given):
-    with pytest.raises(kind, match=message) as caught:
-        load_encoder("torchvision", model, **given)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
-    return str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("model", "near"), [("resnet19", "resnet18"), ("ResNet50", "resnet50"), ("vit", "vit_"), ("?", "resnet50")]
 )
@@ -205,26 +205,27 @@ def test_an_unknown_model_is_answered_with_the_nearest(model, near):
     assert near in message and message.count(",") <= 3
 
 
-def test_unknown_weights_are_answered_with_those_that_there_are():
+def test_errors_are_one_line():
     refused(r"`encoder\.weights` of resnet50 .*IMAGENET1K_V1, IMAGENET1K_V2.*got 'V3'", "resnet50", weights="V3")
-
-
-def test_no_model_a_wrong_key_and_a_missing_file_are_one_line_each():
     refused(r"`encoder\.model` says which", None)
-    refused(r"`encoder\.preprocess\.std` must be positive", weights="random", preprocess={"std": [0, 1, 1]})
-    refused("do not exist", kind=FileNotFoundError, weights="gone.pth")
+    refused("do not exist", "resnet18", FileNotFoundError, weights="gone.pth")
+
+
+NO_ROW = r"torchvision:.*does not go through.*`encoder\.preprocess`"
 
 
 @pytest.mark.parametrize(
-    ("model", "given"),
+    ("message", "model", "given"),
     [
-        ("vit_b_32", {"crop": [64, 32]}),
-        ("maxvit_t", {"size": 64, "crop": [64, 64]}),
-        ("alexnet", {"size": [1, 1], "crop": None, "fit": "squash"}),
+        (r"`encoder\.preprocess\.std` must be positive", "resnet18", {"std": [0, 1, 1]}),
+        (r"`encoder\.preprocess` gives vit_b_32 a size .*indivisible", "vit_b_32", {"size": 97, "crop": [97, 97]}),
+        (NO_ROW, "vit_b_32", {"crop": [64, 32]}),
+        (NO_ROW, "maxvit_t", {"size": 64, "crop": [64, 64]}),
+        (NO_ROW, "alexnet", {"size": [1, 1], "crop": None, "fit": "squash"}),
     ],
 )
-def test_pictures_that_the_network_cannot_take_are_one_line(model, given):
-    refused(r"torchvision:.*does not go through.*`encoder\.preprocess`", model, weights="random", preprocess=given)
+def test_preprocessing_that_the_network_cannot_take_is_one_line(message, model, given):
+    refused(message, model, weights="random", preprocess=given)
 
 
 @pytest.fixture
@@ -246,14 +247,16 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("weights", [None, "pretrained", "IMAGENET1K_V1", "DEFAULT"])
 def test_without_a_network_it_says_so_in_one_line(cache, weights, capfd, tmp_path):
-    refused(r"weights ResNet18_Weights\.IMAGENET1K_V1.*could not be fetched.*Name or service", weights=weights)
+    refused(
+        r"weights ResNet18_Weights\.IMAGENET1K_V1.*could not be fetched.*Name or service", "resnet18", weights=weights
+    )
     assert capfd.readouterr() == ("", "")
     assert not list((tmp_path / "hub" / "checkpoints").iterdir())
 
 
 def test_a_download_with_another_hash_is_refused_and_not_kept(cache, tmp_path):
     cache["content"] = b"something else"
-    refused(r"ResNet18_Weights.* is not that file \(invalid hash value .*\); try again")
+    refused(r"ResNet18_Weights.* is not that file \(invalid hash value .*\); try again", "resnet18")
     assert not list((tmp_path / "hub" / "checkpoints").iterdir())
 
 
@@ -265,7 +268,7 @@ def test_a_download_is_read_without_running_it_and_said_by_its_hash(cache, tmp_p
     offered = torchvision.models.SqueezeNet1_1_Weights.DEFAULT.value
     monkeypatch.setattr(offered, "url", f"https://a.b/models/squeezenet1_1-{digest[:8]}.pth")
     ours = load_encoder("torchvision", "squeezenet1_1")
-    assert all(torch.equal(t, network.state_dict()[n]) for n, t in ours.network.state_dict().items())
+    laws.assert_same_weights(ours.network, network.state_dict())
     assert ours.origin.digest() == digest and ours.origin.weights == "IMAGENET1K_V1"
     assert capfd.readouterr() == ("", "")
     cache["content"] = None  # the second time it is there
@@ -276,7 +279,7 @@ def test_a_broken_file_in_the_cache_is_named(cache, tmp_path):
     file = tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"PK\x03\x04 half of it")
-    assert str(file) in refused("cannot be read|refused")
+    assert str(file) in refused("cannot be read|refused", "resnet18")
 
 
 def test_every_url_of_torchvision_ends_in_a_hash():
@@ -289,8 +292,8 @@ def test_its_gradient_is_exact_and_reaches_every_pixel_of_the_crop():
     network = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5)
     network.fc = nn.Identity()
     preprocess = Preprocess(16, "pil_bilinear", (0.5,) * 3, (0.25,) * 3, fit="cover", crop=(14, 14))
-    assert_gradient_is_exact(ImageEncoder(network, preprocess, Origin("torchvision", "tiny", "random")))
-    assert assert_every_pixel_counts(preprocess) == pytest.approx(0.75 * (14 / 16) ** 2, abs=0.01)
+    laws.assert_gradient_is_exact(ImageEncoder(network, preprocess, Origin("torchvision", "tiny", "random")))
+    assert laws.assert_every_pixel_counts(preprocess) == pytest.approx(0.75 * (14 / 16) ** 2, abs=0.01)
 
 
 @pytest.mark.parametrize("model", ["resnet18", pytest.param("swin_t", marks=pytest.mark.slow)])
