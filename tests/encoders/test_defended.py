@@ -1,15 +1,15 @@
 """Defences before an encoder: what they do, what gradient they pass, and that an attack which knows them wins."""
 
-import io
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from omegaconf import OmegaConf
-from PIL import Image
+from PIL import ImageFilter
 from torch import nn
 from torch.autograd import gradcheck
+from torchvision.transforms.functional import pil_to_tensor, to_pil_image
 
 from attacks import EOT, PGD, Away, Bpda, Defended, Linf, Stochastic, attack, bank, load_encoder, randomised, solve
 from attacks.data.gallery import tiles
@@ -53,10 +53,6 @@ class Seen(nn.Module):
         return images.flatten(1)
 
 
-def test_every_defence_has_its_schema():
-    assert sorted(CHOICES["defence"]) == EVERY
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_a_defence_is_a_word_of_a_configuration(name):
@@ -81,14 +77,12 @@ def test_stochastic_draws_the_ranges_of_a_defence_and_says_so():
     assert facts["fingerprint"] == identity(run.encoder, load_encoder())["fingerprint"]
 
 
-@pytest.mark.parametrize("extra", [[], ["defence=jpeg"]], ids=str)
-def test_nothing_to_draw_is_an_error_in_one_line(extra):
-    run = validate(composed("config=smoke", "encoder.stochastic=true", *extra))
-    with pytest.raises(ValueError, match=r"`encoder\.stochastic=true`"):
-        subject(run.encoder, CPU, run.defence)
-
-
-def test_an_unknown_stage_is_named_with_its_place():
+def test_nothing_to_draw_and_an_unknown_stage_are_errors():
+    assert sorted(CHOICES["defence"]) == EVERY
+    run = validate(composed("config=smoke", "encoder.stochastic=true", "defence=jpeg"))
+    for defence in (None, run.defence):
+        with pytest.raises(ValueError, match=r"`encoder\.stochastic=true`"):
+            subject(run.encoder, CPU, defence)
     with pytest.raises(ValueError, match=r"`defence\.stages\.jpg` is unknown"):
         subject(PocketConfig(), CPU, DefenceConfig("jpeg", {"jpg": {}}))
 
@@ -140,18 +134,20 @@ def test_fewer_bits_pass_the_gradient_straight_through():
 
 def through_pillow(images):
     """A median filter: real pixels of 8 bits, and no derivative at all."""
-    from PIL import ImageFilter
+    filtered = [
+        pil_to_tensor(to_pil_image(picture).filter(ImageFilter.MedianFilter(3)))
+        for picture in (images * 255).round().to(torch.uint8).cpu()
+    ]
+    return torch.stack(filtered) / 255
 
-    filtered = []
-    for picture in (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy():
-        file = io.BytesIO()
-        Image.fromarray(picture).filter(ImageFilter.MedianFilter(3)).save(file, "PNG")
-        filtered.append(torch.frombuffer(bytearray(Image.open(file).tobytes()), dtype=torch.uint8))
-    return torch.stack(filtered).view(len(images), *images.shape[2:], 3).permute(0, 3, 1, 2) / 255
+
+def attacked(ball, eot, steps):
+    """The arguments of an attack."""
+    return {"objective": Away(), "perturbation": ball, "optimiser": PGD(), "eot": eot, "steps": steps}
 
 
 class Bare:
-    """The same as a stage that knows nothing of gradients."""
+    """The same as a stage without a gradient."""
 
     dims, names = 0, ()
 
@@ -164,13 +160,7 @@ class Bare:
 
 def test_bpda_attacks_what_has_no_derivative():
     images, net, ball = smooth(), small(), Linf(0.05)
-    parts = {
-        "objective": Away(),
-        "perturbation": ball,
-        "optimiser": PGD(),
-        "eot": EOT(Compose(), views=1),
-        "steps": 20,
-    }
+    parts = attacked(ball, EOT(Compose(), views=1), 20)
     cut = Defended(net, [Bare()])
     with pytest.raises(ValueError, match="gradient is exactly zero"):
         next(attack(images, cut(images), encoder=cut, **parts))
@@ -228,10 +218,9 @@ def test_an_attack_through_the_codec_beats_one_that_ignores_it(pocket):
     safe, ball = Defended(encoder, [Jpeg(30)]), Linf(3 / 255)
     cosines = {}
     for name, target in {"aware": safe, "blind": encoder}.items():
-        parts = {"objective": Away(), "perturbation": ball, "optimiser": PGD(), "eot": EOT(views=1), "steps": 20}
         with torch.no_grad():
             own = target(images)
-        delta = solve(images, own, encoder=target, **parts).delta
+        delta = solve(images, own, encoder=target, **attacked(ball, EOT(views=1), 20)).delta
         cosines[name] = judged(images, delta, safe, gallery, Compose(), ball)
     assert cosines["aware"] < cosines["blind"] - 0.1, cosines
 
@@ -246,14 +235,7 @@ def test_an_attack_that_averages_over_a_random_defence_beats_one_that_does_not(p
         own = safe(images)
     cosines = {}
     for name, (views, n, steps) in {"aware": (random, 4, 12), "blind": (Compose(), 1, 48)}.items():
-        parts = {
-            "objective": Away(),
-            "perturbation": ball,
-            "optimiser": PGD(),
-            "eot": EOT(views, views=n),
-            "steps": steps,
-        }
-        delta = solve(images, own, encoder=safe, **parts).delta
+        delta = solve(images, own, encoder=safe, **attacked(ball, EOT(views, views=n), steps)).delta
         cosines[name] = judged(images, delta, safe, gallery, random, ball)
     assert cosines["aware"] < cosines["blind"] - 0.05, cosines
 

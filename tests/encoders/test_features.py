@@ -20,6 +20,7 @@ from attacks.encoders.layers import layer_listing, visits
 from attacks.encoders.phash import Phash
 from attacks.schema.encoder import PocketConfig
 from tests.encoders.test_layers import hooks
+from tests.helpers.dressed import pulled
 from tests.run.test_run import call
 
 PAIR = {"layer2": "mean", "layer4.1.conv2": "flat"}
@@ -65,6 +66,7 @@ def test_the_cosine_of_several_layers_is_the_mean_of_theirs(encoder, images):
     wanted = sum(F.cosine_similarity(rows[:2], rows[2:]) for rows in each) / 2
     torch.testing.assert_close(F.cosine_similarity(both[:2], both[2:]), wanted, rtol=0, atol=1e-6)
     assert both.shape == (4, 128 + 512)
+    assert not any(weight.requires_grad for weight in Features(encoder, PAIR).parameters())
     torch.testing.assert_close(both.square().sum(1), torch.full((4,), 2.0).double())
 
 
@@ -89,16 +91,10 @@ def test_a_dead_layer_has_no_say_and_no_gradient():
 )
 def test_an_engine_runs_them_as_it_runs_an_encoder(encoder, images, decision, near, slope):
     features = Features(encoder, PAIR)
-    prepared, weights = prepare(features, decision), torch.randn(4, 640)
+    prepared = prepare(features, decision)
 
-    def both(run):
-        leaf = images.clone().requires_grad_()
-        answer = run(leaf)
-        return answer.detach(), torch.autograd.grad((answer * weights).sum(), leaf)[0]
-
-    (wanted, steep), (rows, steps) = both(features), both(prepared)
-    assert (rows - wanted).norm() < near * wanted.norm()
-    assert (steps - steep).norm() < slope * steep.norm()
+    for ours, expected, limit in zip(pulled(prepared, images), pulled(features, images), (near, slope), strict=True):
+        assert (ours - expected).norm() < limit * expected.norm()
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
@@ -122,10 +118,6 @@ def test_a_layer_that_grows_with_the_picture_is_named(images):
     assert mean(images).shape == mean(images[..., :23, :16]).shape
 
 
-def test_weights_are_frozen(encoder):
-    assert not any(weight.requires_grad for weight in Features(encoder, ["layer1"]).parameters())
-
-
 REFUSED = {
     "unknown": (["layre3"], "the encoder has no 'layre3'; did you mean layer3, "),
     "by its inner name": (["network.layer3"], "has no 'network.layer3'"),
@@ -142,9 +134,6 @@ def test_what_cannot_work_is_named_by_its_key(encoder, layers, message):
         featured(encoder, layers)
     assert "\n" not in str(error.value)
     assert hooks(encoder) == registered
-
-
-def test_an_encoder_that_is_compared_in_its_own_way_has_no_others():
     with pytest.raises(ValueError, match="a Phash defines how its features are compared"):
         Features(Phash(), ["output"])
 
@@ -210,6 +199,8 @@ def test_an_answer_changed_in_place_is_another(resnet):
 
 
 def test_showing_an_encoder_runs_nothing_and_leaves_nothing(monkeypatch, capsys, tmp_path):
+    assert call(monkeypatch, "config=smoke", "show=layers", f"hydra.run.dir={tmp_path}") == 1
+    assert capsys.readouterr().err == "error: `show` must be encoder, or null for a run; got 'layers'\n"
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, "config=smoke", "show=encoder", "encoder.features=[stages.5:mean,head]") == 0
     output = capsys.readouterr().out.splitlines()
@@ -217,11 +208,6 @@ def test_showing_an_encoder_runs_nothing_and_leaves_nothing(monkeypatch, capsys,
     assert any(line.split() == ["stages.8", "_Residual", "(1,112,4,4)"] for line in output)
     assert output[-1].split() == ["output", "Features", f"(1,{80 + 128})"]
     assert not list(tmp_path.iterdir())
-
-
-def test_nothing_else_can_be_shown(monkeypatch, capsys, tmp_path):
-    assert call(monkeypatch, "config=smoke", "show=layers", f"hydra.run.dir={tmp_path}") == 1
-    assert capsys.readouterr().err == "error: `show` must be encoder, or null for a run; got 'layers'\n"
 
 
 @pytest.mark.slow

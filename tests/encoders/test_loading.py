@@ -35,13 +35,10 @@ def encoder(saved):
     return load_encoder(weights=saved)
 
 
-def test_loaded_encoder_is_frozen_and_evaluates(encoder):
+def test_every_weight_is_that_of_the_file_and_frozen(encoder, weights):
+    state = encoder.state_dict()
     assert not any(module.training for module in encoder.modules())
     assert not any(weight.requires_grad for weight in encoder.parameters())
-
-
-def test_every_weight_is_that_of_the_file(encoder, weights):
-    state = encoder.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in weights.items())
     images = torch.rand(2, 3, 96, 96)
     assert not torch.equal(encoder(images), untrained().eval()(images))
@@ -91,20 +88,15 @@ def test_a_picture_does_not_feel_its_neighbours(encoder):
     torch.testing.assert_close(alone, encoder(images), rtol=1e-12, atol=1e-12)
 
 
-def test_the_gradient_reaches_every_pixel(encoder):
+def test_the_gradient_reaches_every_pixel_and_a_mirrored_picture_is_another_one(encoder):
     images = torch.rand(1, 3, 200, 150, requires_grad=True)
     (encoder(images) * torch.randn(128)).sum().backward()
     assert (images.grad != 0).any(1).all()
-
-
-def test_it_tells_where_things_are(encoder):
-    # The head keeps the layout: a mirrored picture is another one.
     image = torch.rand(1, 3, 96, 96)
     assert (encoder(image) - encoder(image.flip(-1))).abs().max() > 0.1 * encoder(image).std()
 
 
 def test_the_encoder_is_its_preprocessing_and_its_network(encoder):
     images = torch.rand(2, 3, 50, 60)
-    assert isinstance(encoder, nn.Module)
     small = 0.5 + 0.25 * encoder.preprocess(images)
     torch.testing.assert_close(encoder(small), encoder(images), rtol=1e-4, atol=1e-4)

@@ -9,7 +9,7 @@ from torch import nn
 
 from attacks.encoders.image_encoder import ImageEncoder, Origin, probed
 from attacks.encoders.preprocess import Preprocess
-from attacks.encoders.request import Request, fetching, fill_from, unseen
+from attacks.encoders.request import Request, fetching, unseen
 
 FILES = {
     **dict.fromkeys(("w.safetensors", "W.SafeTensors", "w.pt", "w.pth.tar", "a/b", "./x", "~/w.pt", "/w.bin"), True),
@@ -37,14 +37,6 @@ def test_random_weights_leave_every_generator_of_torchs_alone(monkeypatch):
     first, again = (unseen(lambda: nn.Linear(3, 3).weight) for _ in range(2))
     assert torch.equal(first, again)
     assert torch.equal(torch.random.get_rng_state(), state)
-
-
-def test_a_network_is_filled_from_a_file_left_for_random_and_else_is_the_librarys(tmp_path):
-    made, module = nn.Linear(2, 2), nn.Linear(2, 2)
-    torch.save(made.state_dict(), tmp_path / "w.pt")
-    assert fill_from(module, Request("x", "y", str(tmp_path / "w.pt"))) and torch.equal(made.weight, module.weight)
-    assert fill_from(module, Request("x", "y", "random")) and torch.equal(made.weight, module.weight)
-    assert not fill_from(module, Request("x", "y"))
 
 
 class Http(Exception):

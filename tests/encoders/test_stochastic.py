@@ -1,7 +1,8 @@
 """An encoder whose dropout stays alive: what it drops is a function of the view's coordinate, and of nothing else."""
 
 import copy
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from attacks.encoders import Stochastic
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.features import Features
 from attacks.encoders.stochastic import draws_by_view
+from tests.helpers.dressed import pulled
 from tests.helpers.dropping import KINDS, Tokens, pictures, plain
 from transforms import Sobol
 
@@ -66,28 +68,20 @@ def test_dropout_is_unbiased_and_drops_as_often_as_it_says():
     assert float((kept > 0).double().mean()) == pytest.approx(0.6, abs=0.01)
 
 
-def test_passes_of_several_threads_do_not_wake_each_other():
+def test_passes_of_several_threads_leave_modes_and_norms_alone():
     encoder, images, w = Stochastic(plain(torch.float64)), pictures(3, size=(12, 14)), torch.rand(3, 1)
     calls, equal = [{"draws": w}, {}] * 2, []
+    state = copy.deepcopy(encoder.state_dict())
     wanted = [encoder(images, **call) for call in calls]
 
     def work(i):
         for _ in range(50):
             equal.append(torch.allclose(encoder(images, **calls[i]), wanted[i]))
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert equal == [True] * 200 and not any(module.training for module in encoder.modules())
-
-
-def test_norms_stay_in_evaluation_mode():
-    network = plain()
-    state = copy.deepcopy(network.state_dict())
-    Stochastic(network)(pictures(4, torch.float32, (12, 14)), draws=torch.rand(4, 1))
-    assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
+    assert all(torch.equal(value, state[name]) for name, value in encoder.state_dict().items())
 
 
 @pytest.mark.parametrize(
@@ -103,12 +97,8 @@ def test_norms_stay_in_evaluation_mode():
 def test_an_engine_changes_nothing_in_what_is_dropped(decision, bound):
     encoder = Stochastic(plain(p=0.5))
     images, w = pictures(4, torch.float32, (12, 14)), torch.rand(4, 1)
-    pulled = []
-    for run in (encoder, prepare(encoder, decision)):
-        leaf = images.clone().requires_grad_()
-        run(leaf, draws=w).square().sum().backward()
-        pulled.append(leaf.grad)
-    assert float((pulled[1] - pulled[0]).norm() / pulled[0].norm()) < bound
+    (_, exact), (_, ours) = (pulled(partial(run, draws=w), images) for run in (encoder, prepare(encoder, decision)))
+    assert float((ours - exact).norm() / exact.norm()) < bound
 
 
 def lone(layer):

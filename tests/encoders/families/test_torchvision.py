@@ -247,9 +247,8 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("weights", [None, "pretrained", "IMAGENET1K_V1", "DEFAULT"])
 def test_without_a_network_it_says_so_in_one_line(cache, weights, capfd, tmp_path):
-    refused(
-        r"weights ResNet18_Weights\.IMAGENET1K_V1.*could not be fetched.*Name or service", "resnet18", weights=weights
-    )
+    message = r"weights ResNet18_Weights\.IMAGENET1K_V1.*could not be fetched.*Name or service"
+    refused(message, "resnet18", weights=weights)
     assert capfd.readouterr() == ("", "")
     assert not list((tmp_path / "hub" / "checkpoints").iterdir())
 
