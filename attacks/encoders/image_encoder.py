@@ -67,10 +67,10 @@ class ImageEncoder(nn.Module):
         if self.read is not None:
             answer = self.read(answer)
         if not isinstance(answer, Tensor) or answer.dim() != 2 or len(answer) != len(images):
-            found = f"shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+            kind = f"shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
             raise ValueError(
                 f"encoder {self.title}: the network must answer with one row for each of {len(images)} pictures, "
-                f"(N,D); got {found}"
+                f"(N,D); got {kind}"
             )
         return answer
 

@@ -163,10 +163,8 @@ class _Tap:
             return
         answer = output[0] if isinstance(output, tuple | list) else output
         if not isinstance(answer, Tensor) or len(answer) != self.rows:
-            found = f"shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
-            raise ValueError(
-                f"layer `{self.name}` must answer with a row for each of {self.rows} images; got {found}"
-            )
+            kind = f"shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+            raise ValueError(f"layer `{self.name}` must answer with a row for each of {self.rows} images; got {kind}")
         self.features = self.kept(answer)
 
     def kept(self, answer: Tensor) -> Tensor:
@@ -177,7 +175,7 @@ class _Tap:
         if self.pool == "flat" or (self.pool == "mean" and answer.dim() == 2):
             return answer.flatten(1).clone()
         if answer.dim() == 4:
-            answer = answer.flatten(2).transpose(1, 2)  # a place is a token
+            answer = answer.flatten(2).transpose(1, 2)  # a position is a token
             if self.pool == "cls":
                 raise ValueError(f"layer `{self.name}` has places, (N,C,H,W), and no first token: pool it by mean")
         if answer.dim() != 3:

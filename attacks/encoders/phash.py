@@ -27,13 +27,11 @@ class Phash(nn.Module):
     """(N,3,H,W) in [0,1], any size -> (N,64): each frequency's distance from the median, row by row (vertical
     frequency first), the mean first of all. Unit: grey levels (1/255), of a cosine of norm 1 over the 32x32 pixels.
 
-    The sign is the bit (see `bits`), the one that `imagehash.phash` finds in the 8-bit file of the picture: grey and
-    resize round as Pillow does, and the picture itself is rounded first. Their gradient goes straight through the
-    roundings. Where a frequency is as good as equal to the median (pictures of one colour, or their own mirror
-    image, where frequencies are zero together) the last digits of the cosines decide its bit, here and there.
+    The sign is the bit (see `bits`) of `imagehash.phash` for the 8-bit file of the picture: grey and resize round as
+    Pillow does, after the picture itself is rounded. The gradient goes straight through the roundings. Where a
+    frequency equals the median but for rounding (pictures of one colour, or symmetric ones) the bit is arbitrary.
 
-    Has no weights, and is in evaluation mode from the start. Computes in float64 where the device has it; the answer
-    is in the dtype of the images, at least float32.
+    It computes in float64 where the device has it; the features have the dtype of the images, at least float32.
     """
 
     def __init__(self) -> None:
@@ -49,8 +47,8 @@ class Phash(nn.Module):
         return above_median(levels).to(grey.dtype)
 
     def signature(self, features: Tensor) -> Tensor:
-        """(...,64) -> what pictures are compared by, the bits as +-1: a cosine is then 1 - 2*(bits that differ)/64.
-        That of the features themselves says little of the hash: the mean, their largest number, rules it."""
+        """(...,64) -> the bits as +-1, by which pictures are compared: a cosine is then 1 - 2*(bits that differ)/64.
+        A cosine of the features themselves would depend on the mean alone, the largest of them."""
         return torch.where(bits(features), 1.0, -1.0).to(features.dtype)
 
 
@@ -68,8 +66,8 @@ def grey_of(images: Tensor) -> Tensor:
 def above_median(levels: Tensor) -> Tensor:
     """(N,1,32,32) in grey levels -> (N,64), as `Phash` returns them; the one step that needs no rounding.
 
-    ImageHash's cosines are not of norm 1: its numbers are these times 64. So those without a change along an axis,
-    which would need 1/sqrt(2) more to be of norm 1, keep their factor here too; the median is taken over all alike.
+    ImageHash's cosines are not of norm 1: its numbers are these times 64. Those that are constant along an axis keep
+    their factor here too, although norm 1 would need 1/sqrt(2) more.
     """
     cosines = _cosines(levels.dtype, levels.device)
     coefficients = (cosines @ levels @ cosines.mT).flatten(1)

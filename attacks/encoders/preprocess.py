@@ -17,12 +17,12 @@ from transforms import resize
 from transforms.resizing.resize import check_kernel
 from transforms.sampling.straight_through import saturate
 
-#: How a picture of any shape meets the size that a network wants: "squash" gives up its aspect; "cover" keeps it and
-#: fills the whole size (a crop follows); "contain" keeps it and stays within the size (padding follows).
+#: How a picture of any shape is brought to a size: "squash" changes its aspect; "cover" keeps it and fills the whole
+#: size (a crop follows); "contain" keeps it and stays within the size (padding follows).
 Fit = Literal["squash", "cover", "contain"]
-#: How a length that is no whole number of pixels becomes one.
+#: How a length is rounded to whole pixels.
 Rounding = Literal["down", "nearest"]
-#: The longest side in pixels; a longer one is a slip, and would end in want of memory.
+#: The longest side in pixels; a longer one is a mistake, and memory would run out.
 LONGEST = 16384
 
 
@@ -31,7 +31,7 @@ class Preprocess:
     """Resize with a named library's kernel, clamp to [0,1], crop or pad about the centre, then (x - mean) / std.
 
     The clamp is part of a library's behaviour: its 8-bit image cannot hold the overshoot of a bicubic kernel, and an
-    attack must not live on values that no file can hold.
+    attack must not use values that no file can hold.
 
     Args:
         size: (height, width), or one number for both; None leaves the picture as large as it is.
@@ -43,8 +43,8 @@ class Preprocess:
             around it. None for no crop.
         rounding: of the length that follows from the aspect (torchvision's Resize rounds down, timm's and
             open_clip's ResizeKeepRatio to the nearest).
-        centre: of a crop with an odd margin: "nearest" as torchvision has it, half to even; "down" puts the smaller
-            half before. Of an odd border the smaller half is before.
+        centre: of a crop with an odd margin: "nearest" rounds half to even, as torchvision does; "down" puts the
+            smaller half first, as every odd border has it.
         fill: of the padding, in [0,1], per channel of an RGB picture or one number for all.
         multiple: each side is made a multiple of this by rounding it down (a VAE's 8); then `size` is None.
         bgr: the network takes blue first.
@@ -52,7 +52,7 @@ class Preprocess:
             arithmetic; the gradient goes straight through.
 
     Raises:
-        ValueError: a field that no picture could meet, with its name.
+        ValueError: an impossible value, with the name of the field.
     """
 
     size: int | tuple[int, int] | None
@@ -160,7 +160,7 @@ class Preprocess:
             raise ValueError(f"`encoder.preprocess.{str(error)[1:]}") from None
 
     def lines(self) -> list[tuple[str, str]]:
-        """What happens, step by step, as (name, words)."""
+        """The steps, as (name, text)."""
         rows = []
         box = self.size if isinstance(self.size, tuple) else (self.size or 0, self.size or 0)
         if self.size is None:

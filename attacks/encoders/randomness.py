@@ -1,9 +1,8 @@
 """The randomness of an encoder, as coordinates of the view.
 
-Dropout that is kept alive, or a defence that draws, makes an encoder random. Its random numbers are then one more
-part of a view: a pipeline for such an encoder ends in a stage that leaves the pictures as they are and holds the
-coordinates, and whoever shows a view to the encoder hands these over as `draws`. So they are drawn, replayed, cut
-into passes and shared among processes like all else. Without `draws` an encoder answers without chance.
+Active dropout, or a defence that draws, makes an encoder random. Its random numbers are then part of a view: a
+pipeline for such an encoder ends in a stage that leaves the pictures unchanged and holds the coordinates, which are
+given to the encoder as `draws`. Without `draws` an encoder is deterministic.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from transforms import Compose
 
 @dataclass(frozen=True)
 class Seed:
-    """One number from which all random numbers of a pass follow, as those of pixel noise do from theirs."""
+    """The number that seeds all random numbers of a pass."""
 
     label: ClassVar[str] = "dropout"
     dims: ClassVar[int] = 1
@@ -69,22 +68,22 @@ class EncoderDraws:
 
 
 def randomness_of(encoder: object) -> EncoderDraws | None:
-    """What an encoder draws, in its attribute `randomness`; None for one that always gives the same answer."""
-    found = optional(encoder, "randomness")
-    return found if isinstance(found, EncoderDraws) else None
+    """The coordinates of an encoder's draws, its attribute `randomness`; None for a deterministic one."""
+    draws = optional(encoder, "randomness")
+    return draws if isinstance(draws, EncoderDraws) else None
 
 
 def randomised(transforms: Compose, encoder: object) -> Compose:
-    """The pipeline with the encoder's coordinates at its end, so that the views of an attack or of a bank draw the
-    encoder's randomness too; the pipeline itself for an encoder without any."""
+    """The pipeline with the encoder's coordinates at its end, so that views include the encoder's randomness; the
+    pipeline itself for a deterministic encoder."""
     own = randomness_of(encoder)
     return transforms if own is None else replace(transforms, stages=(*transforms.stages, own))
 
 
 def drawn(transforms: Compose, u: Tensor) -> dict[str, Tensor]:
-    """The encoder's coordinates among those of some views (N,dims), as a keyword argument for it; none where the
-    pipeline holds none."""
-    stages = getattr(transforms, "stages", ())  # a pipeline of somebody's own may have none
+    """The encoder's coordinates among those of views (N,dims), as its keyword argument; empty where the pipeline has
+    none."""
+    stages = getattr(transforms, "stages", ())  # a custom pipeline may have none
     last = stages[-1] if stages else None
     return {"draws": u[:, -last.dims :]} if isinstance(last, EncoderDraws) else {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,8 +72,9 @@ class Seeded(TorchDispatchMode):
         # torch seeds its CPU generator with 32 bits and drops the others, so the seed is hashed into those.
         keys = [stream(0, "encoder", seed, call) % 2**32 for seed in self.seeds]
         own, wide = (each, *shape[1:]), torch.float32
-        found = [draw(own, generator=torch.Generator().manual_seed(k), dtype=wide, device="cpu") for k in keys]
-        return torch.cat(found)
+        return torch.cat(
+            [draw(own, generator=torch.Generator().manual_seed(k), dtype=wide, device="cpu") for k in keys]
+        )
 
 
 def _idle(func: Any, args: Any, kwargs: Any) -> bool:
@@ -109,19 +111,14 @@ def _normal_(numbers: Numbers, x: Tensor, mean: float = 0.0, std: float = 1.0, *
     return x.copy_(mean + std * numbers(x.shape, normal=True))
 
 
-def _made(normal: bool) -> Callable[..., Tensor]:
-    def fill(numbers: Numbers, size: Sequence[int], **how: Any) -> Tensor:
-        return torch.empty(size, dtype=how.get("dtype"), device=how.get("device")).copy_(numbers(size, normal))
-
-    return fill
+def _rand(numbers: Numbers, size: Sequence[int], normal: bool = False, **options: Any) -> Tensor:
+    tensor = torch.empty(size, dtype=options.get("dtype"), device=options.get("device"))
+    return tensor.copy_(numbers(size, normal))
 
 
-def _alike(normal: bool) -> Callable[..., Tensor]:
-    def fill(numbers: Numbers, x: Tensor, **how: Any) -> Tensor:
-        found = torch.empty_like(x, dtype=how.get("dtype"), device=how.get("device"))
-        return found.copy_(numbers(x.shape, normal))
-
-    return fill
+def _rand_like(numbers: Numbers, x: Tensor, normal: bool = False, **options: Any) -> Tensor:
+    tensor = torch.empty_like(x, dtype=options.get("dtype"), device=options.get("device"))
+    return tensor.copy_(numbers(x.shape, normal))
 
 
 #: Operator -> what it returns, from the numbers of this call and its own arguments.
@@ -131,10 +128,10 @@ FILLS: dict[Any, Callable[..., Any]] = {
     aten.bernoulli: _bernoulli,
     aten.uniform_: _uniform_,
     aten.normal_: _normal_,
-    aten.rand: _made(False),
-    aten.randn: _made(True),
-    aten.rand_like: _alike(False),
-    aten.randn_like: _alike(True),
+    aten.rand: _rand,
+    aten.randn: partial(_rand, normal=True),
+    aten.rand_like: _rand_like,
+    aten.randn_like: partial(_rand_like, normal=True),
 }
 #: Attributes with the dropout rate of a layer, and of an attention's weights.
 _RATES = ("p", "drop_prob", "prob")
@@ -152,15 +149,14 @@ class Stochastic(nn.Module):
     path and patch dropout, of torch, torchvision, timm and transformers. Norms stay in evaluation mode. The numbers
     of a view are a function of its row of `draws`, independent of the rest of the batch (see `Seeded`).
 
-    An attack takes it into its expectation with `EOT(randomised(transforms, encoder))`.
+    `EOT(randomised(transforms, encoder))` includes the randomness in an attack's expectation.
 
     Args:
         encoder: in evaluation mode.
 
     Raises:
         ValueError: nothing in the encoder is random; or the draws of a layer cannot be assigned to views. That is
-            tested here on two small batches, if the encoder accepts such pictures, and checked in every call. One
-            call is not enough: 64 tokens before 8 pictures look like 8 windows of each.
+            tested here on two small batches, if the encoder accepts such pictures, and in every call.
     """
 
     def __init__(self, encoder: nn.Module) -> None:

@@ -61,8 +61,8 @@ class _Folded(nn.Module):
 def _pairs(module: nn.Module) -> list[Pair]:
     """Every pair, by names within `module`; a layer with two names (shared) is in none."""
     names = Counter(id(child) for _, child in module.named_modules(remove_duplicate=False))
-    found = [(f, s) for f, s in _search(module, "") if _fits(module.get_submodule(f), module.get_submodule(s))]
-    return [(f, s) for f, s in found if all(names[id(module.get_submodule(name))] == 1 for name in (f, s))]
+    layers = {pair: (module.get_submodule(pair[0]), module.get_submodule(pair[1])) for pair in _search(module, "")}
+    return [pair for pair, own in layers.items() if _fits(*own) and all(names[id(layer)] == 1 for layer in own)]
 
 
 def _search(module: nn.Module, prefix: str) -> Iterator[Pair]:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 # The numbers of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
-#: The heap is never cut at its end, grows by 64 MiB at a time, and also holds what would be mapped on its own.
+#: The heap is never trimmed, grows by 64 MiB at a time, and also holds what would be mapped on its own.
 KEEP = {M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**26, M_MMAP_MAX: 0}
-#: Where glibc's own adaptation ends: blocks above 32 MiB mapped on their own, the heap cut above twice that.
+#: Where glibc's own adaptation ends: blocks above 32 MiB mapped on their own, the heap trimmed above twice that.
 M_MMAP_THRESHOLD = -3
 ADAPTED = {M_TRIM_THRESHOLD: 2**26, M_TOP_PAD: 2**17, M_MMAP_MAX: 2**16, M_MMAP_THRESHOLD: 2**25}
 
@@ -59,31 +59,21 @@ def _available(root: Path) -> int | None:
 
 
 def _groups(root: Path) -> Iterator[int | None]:
-    """The free bytes of each control group of this process, version 2 and version 1."""
+    """The free bytes of each control group (version 2) of this process."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            base, limit, used, cache = "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
-        elif "memory" in controllers.split(","):
-            base, limit, used = "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-            cache = "total_inactive_file"
-        else:
-            continue
-        here = Path(path.lstrip("/"))
-        for group in (here, *here.parents):
-            folder = root / base / group
-            yield _left(folder / limit, folder / used, folder / "memory.stat", cache)
+    for path in (line.removeprefix("0::/") for line in lines if line.startswith("0::/")):
+        for group in (Path(path), *Path(path).parents):
+            yield _left(root / "sys/fs/cgroup" / group)
 
 
-def _left(limit: Path, used: Path, stat: Path, cache: str) -> int | None:
+def _left(group: Path) -> int | None:
     try:
-        # A group without a limit has the word "max".
-        return max(0, int(limit.read_text()) - int(used.read_text()) + _numbers(stat).get(cache, 0))
-    except (OSError, ValueError):
+        most, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        return max(0, most - used + _numbers(group / "memory.stat").get("inactive_file", 0))
+    except (OSError, ValueError):  # a group without a limit has the word "max"
         return None
 
 

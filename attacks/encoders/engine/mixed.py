@@ -20,8 +20,8 @@ Sizes = tuple[int, ...]
 def make_mixed(module: nn.Module) -> int:
     """Give, in place, every zero-padded `nn.Conv2d` and every `nn.Linear` of `module` its backward pass in bfloat16.
 
-    Subclasses of the two are left as they are, and so are other paddings. Weights must be frozen: they get no
-    gradient. Returns how many layers changed.
+    Subclasses and other paddings are unchanged. Weights must be frozen: they get no gradient. Returns the number of
+    layers that changed.
     """
     count = 0
     for layer in module.modules():
@@ -41,10 +41,9 @@ class _MixedConv2d(nn.Conv2d):
     low: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        before, extra = _padding(self)
+        settings = (self.stride, self.padding, self.dilation, self.groups)
         return _Convolution.apply(  # type: ignore[no-any-return]
-            *(x, self.weight, self.bias, self.low, (self.stride, self.padding, self.dilation, self.groups)),
-            (before, extra),
+            x, self.weight, self.bias, self.low, settings, _padding(self)
         )
 
 

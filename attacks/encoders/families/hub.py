@@ -65,31 +65,20 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 
 def weights_of(request: Request, folder: Path, stem: str) -> tuple[dict[str, Tensor], Path | None, str]:
-    """The tensors of the request's file or of the folder, the file if there is one, and their name for errors.
+    """The tensors, their file if there is one, and their name for errors: of the request's file; of the folder's
+    `stem`.safetensors; or of the files that its `stem`.safetensors.index.json lists.
 
     Raises:
         ValueError, FileNotFoundError: there are none, or only pickles.
     """
     if request.file is not None:
         return read_state(request.file), request.file, f"weights `{request.file}`"
-    return *_pretrained(folder, stem), f"the weights of {folder}"
-
-
-def _pretrained(folder: Path, stem: str) -> tuple[dict[str, Tensor], Path | None]:
-    """The tensors of `stem`.safetensors, and that file; or of the files that `stem`.safetensors.index.json lists.
-
-    Raises:
-        ValueError, FileNotFoundError: there are none, or only pickles.
-    """
     single, index = folder / f"{stem}.safetensors", folder / f"{stem}.safetensors.index.json"
     if single.is_file():
-        return read_state(single), single
+        return read_state(single), single, f"the weights of {folder}"
     if index.is_file():
-        parts = _listed(index)
-        state: dict[str, Tensor] = {}
-        for part in parts:
-            state |= read_state(folder / part)
-        return state, None
+        states = [read_state(folder / part) for part in _listed(index)]
+        return {name: tensor for state in states for name, tensor in state.items()}, None, f"the weights of {folder}"
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in TORCH_FILES)
     if pickles:
         raise ValueError(

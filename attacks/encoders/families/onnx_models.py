@@ -108,23 +108,15 @@ class _Slice(nn.Module):
     """onnx2torch indexes with a list, whose meaning torch is about to change (it warns)."""
 
     def forward(
-        self,
-        input_tensor: Tensor,
-        starts: Tensor,
-        ends: Tensor,
-        axes: Tensor | None = None,
-        steps: Tensor | None = None,
+        self, x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None = None, steps: Tensor | None = None
     ) -> Tensor:
-        count = len(starts)
-        along = list(range(count)) if axes is None else axes.tolist()
-        for start, end, axis, step in zip(
-            starts.tolist(), ends.tolist(), along, [1] * count if steps is None else steps.tolist(), strict=True
-        ):
+        along = list(range(len(starts))) if axes is None else axes.tolist()
+        strides = [1] * len(starts) if steps is None else steps.tolist()
+        for start, end, axis, step in zip(starts.tolist(), ends.tolist(), along, strides, strict=True):
             if step < 0:  # torch has no backward slices
-                input_tensor, start, end, step = input_tensor.flip(axis), -start - 1, -end - 1, -step
-            before = (slice(None),) * (axis % input_tensor.dim())
-            input_tensor = input_tensor[(*before, slice(start, end, step))]
-        return input_tensor
+                x, start, end, step = x.flip(axis), -start - 1, -end - 1, -step
+            x = x[(*(slice(None),) * (axis % x.dim()), slice(start, end, step))]
+        return x
 
 
 class _Cast(nn.Module):

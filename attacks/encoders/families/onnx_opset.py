@@ -1,4 +1,4 @@
-"""An ONNX graph of a new opset as one of an older."""
+"""Convert an ONNX graph to an older opset."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ NEWEST = 17
 
 
 def opset(model: Any) -> int:
-    """Of the standard operations."""
+    """The version of the standard operations."""
     return max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
 
 
 def older(model: Any) -> None:
-    """Make it one of `NEWEST`, in place, where it is newer.
+    """Convert a newer model to `NEWEST`, in place.
 
-    Since then most operations have been given dtypes, and some an attribute or an input, no more; so what an
-    operation does not use of them can be left out. onnx's own converter refuses some that only have new dtypes.
+    Newer versions of most operations only add dtypes, an attribute or an input, which can be left out where unused.
+    onnx's own converter refuses some operations that only have new dtypes.
 
     Raises:
-        ValueError: an operation uses what has come since.
+        ValueError: an operation uses a newer attribute or input.
     """
     version, defs = opset(model), extra("onnx.defs")
     if version <= NEWEST:
@@ -30,15 +30,15 @@ def older(model: Any) -> None:
     constants = constant_tensors(model.graph)
     for node in model.graph.node:
         try:
-            now, then = (defs.get_schema(node.op_type, v, node.domain) for v in (version, NEWEST))
+            new, old = (defs.get_schema(node.op_type, v, node.domain) for v in (version, NEWEST))
         except defs.SchemaError:
-            continue  # a newer operation, or somebody's own: onnx2torch knows it or does not
-        _axes_inside(node, then, constants)
-        if len(node.input) > then.max_input:
-            raise ValueError(f"{node.op_type} takes {', '.join(node.input[then.max_input :])}")
-        kept = [attribute for attribute in node.attribute if attribute.name in then.attributes]
+            continue  # a newer or custom operation, which `_unknown` reports
+        _axes_inside(node, old, constants)
+        if len(node.input) > old.max_input:
+            raise ValueError(f"{node.op_type} takes {', '.join(node.input[old.max_input :])}")
+        kept = [attribute for attribute in node.attribute if attribute.name in old.attributes]
         for attribute in node.attribute:
-            if attribute.name not in then.attributes and not _idle(attribute, now.attributes[attribute.name]):
+            if attribute.name not in old.attributes and not _idle(attribute, new.attributes[attribute.name]):
                 raise ValueError(f"{node.op_type} has {attribute.name}")
         _set_attributes(node, kept)
     for entry in model.opset_import:
@@ -52,11 +52,11 @@ def constant_tensors(graph: Any) -> dict[str, Any]:
     return {node.output[0]: node.attribute[0].t for node in constants} | {t.name: t for t in graph.initializer}
 
 
-def _axes_inside(node: Any, then: Any, constants: dict[str, Any]) -> None:
-    """The axes of a sum or mean were an attribute."""
-    while len(node.input) > then.max_input and not node.input[-1]:
+def _axes_inside(node: Any, old: Any, constants: dict[str, Any]) -> None:
+    """Make the axes of a sum or mean an attribute, as they were."""
+    while len(node.input) > old.max_input and not node.input[-1]:
         del node.input[-1]
-    if "axes" in then.attributes and len(node.input) == 2 and node.input[1] in constants:
+    if "axes" in old.attributes and len(node.input) == 2 and node.input[1] in constants:
         axes = extra("onnx.numpy_helper").to_array(constants[node.input[1]]).tolist()
         if axes:
             node.attribute.append(extra("onnx.helper").make_attribute("axes", axes))
@@ -65,7 +65,7 @@ def _axes_inside(node: Any, then: Any, constants: dict[str, Any]) -> None:
 
 
 def _idle(attribute: Any, schema: Any) -> bool:
-    """Whether an attribute changes nothing. A Split says how many it gives, which its outputs say too."""
+    """Whether an attribute changes nothing. The number of a Split's outputs follows from the outputs themselves."""
     value = extra("onnx.helper").get_attribute_value
     if attribute.name in ("num_outputs", "round_mode", "saturate"):  # the last two are for 8-bit floats
         return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -26,20 +25,10 @@ def load(request: Request) -> ImageEncoder:
     """
     path = whole_file(request)
     preprocess = specified(request.preprocess, f"{path}")
-    network = _read(path)
-    if not network.state_dict():
-        raise ValueError(
-            f"`encoder.model`: {path} has no weights that could be moved or widened (torch.jit.freeze makes "
-            "constants of them): save it before it is frozen, or pass the module to `attack` from Python"
-        )
-    return ImageEncoder(network, preprocess, Origin(request.family, request.model, "in the file", path), read=flat)
-
-
-def _read(path: Path) -> nn.Module:
     with warnings.catch_warnings():
-        # The user of a file cannot act on them.
-        warnings.filterwarnings("ignore", message="`torch.jit.load` is ", category=FutureWarning)
-        warnings.filterwarnings("ignore", message="`torch.jit.load` is ", category=DeprecationWarning)
+        warnings.filterwarnings(
+            "ignore", message="`torch.jit.load` is "
+        )  # deprecated; a file's user cannot change it
         try:
             network: nn.Module = torch.jit.load(str(path), map_location="cpu")
         except (RuntimeError, ValueError) as error:
@@ -47,4 +36,9 @@ def _read(path: Path) -> nn.Module:
                 f"`encoder.model`: {path} is not a TorchScript file, or not a whole one ({first_line(error)}); a "
                 "state_dict needs the network that it is of"
             ) from None
-    return network
+    if not network.state_dict():
+        raise ValueError(
+            f"`encoder.model`: {path} has no weights that could be moved or widened (torch.jit.freeze makes "
+            "constants of them): save it before it is frozen, or pass the module to `attack` from Python"
+        )
+    return ImageEncoder(network, preprocess, Origin(request.family, request.model, "in the file", path), read=flat)

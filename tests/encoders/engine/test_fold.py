@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.encoders.engine import Decision, foldable, prepare
+from attacks.encoders.engine import Decision, prepare
+from attacks.encoders.engine.fold import foldable
 from attacks.encoders.loading import load_encoder
 from tests.helpers.dressed import dressed, pulled, resnet
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.encoders.engine import free_memory, keep_freed_memory
-from attacks.encoders.engine.memory import most_rows, watch
+from attacks.encoders.engine.memory import free_memory, keep_freed_memory, most_rows, watch
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from attacks import Away
-from attacks.encoders.engine import Decision, engine_agree, engine_reset, engine_restore, engine_state, prepare
+from attacks.encoders.engine import Decision, engine_reset, engine_restore, engine_state, prepare
+from attacks.encoders.engine.fallback import engine_agree
 from attacks.eot.bank import bank
 from attacks.eot.faults import NotFinite
 from attacks.evaluation.sanity.short_attack import Tally
