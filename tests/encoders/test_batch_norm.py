@@ -10,6 +10,7 @@ from attacks import EOT, L2, PGD, Away, attack
 from attacks.encoders import Preprocess, with_preprocess
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.engine.fold import foldable
+from tests.helpers.dressed import pulled
 from transforms import Compose
 
 
@@ -36,22 +37,15 @@ def encoder():
     return with_preprocess(network, Preprocess(12, "pil_bilinear", (0.5,) * 3, (0.5,) * 3))
 
 
-def slope(run, pictures):
-    leaf = pictures.clone().requires_grad_()
-    answer = run(leaf)
-    weights = torch.randn(answer.shape[1], generator=torch.Generator().manual_seed(1)).to(answer)
-    return torch.autograd.grad((answer * weights).sum(), leaf)[0]
-
-
 @pytest.mark.parametrize(
     "decision", [Decision(), Decision(layout="channels_last"), Decision(fold=True)], ids=["plain", "layout", "fold"]
 )
 def test_one_picture_has_the_gradient_that_it_has_among_others(decision):
     made = encoder()
     pictures = torch.rand(2, 3, 16, 14, generator=torch.Generator().manual_seed(0)).double()
-    together = slope(made, pictures)
+    _, together = pulled(made, pictures)
     for run in (prepare(made, decision), prepare(copy.deepcopy(made), decision)):
-        alone = torch.cat([slope(run, picture[None]) for picture in pictures])
+        alone = torch.cat([pulled(run, picture[None])[1] for picture in pictures])
         torch.testing.assert_close(alone, together, rtol=1e-9, atol=1e-12)
 
 
@@ -69,20 +63,7 @@ def test_a_bare_module_is_settled_while_it_is_attacked_and_no_longer():
         norm._forward_hooks.clear()
     images = torch.rand(2, 3, 12, 12, generator=torch.Generator().manual_seed(0)).double()
     anchor = bare(images)
-    steps = {
-        chunk: next(
-            attack(
-                images,
-                anchor,
-                encoder=bare,
-                objective=Away(),
-                perturbation=L2(0.5),
-                optimiser=PGD(),
-                eot=EOT(Compose(), chunk=chunk),
-                steps=1,
-            )
-        )
-        for chunk in (1, 2)
-    }
-    torch.testing.assert_close(steps[1].estimate.grad, steps[2].estimate.grad, rtol=1e-9, atol=1e-12)
+    parts = {"encoder": bare, "objective": Away(), "perturbation": L2(0.5), "optimiser": PGD(), "steps": 1}
+    one, both = (next(attack(images, anchor, eot=EOT(Compose(), chunk=chunk), **parts)) for chunk in (1, 2))
+    torch.testing.assert_close(one.estimate.grad, both.estimate.grad, rtol=1e-9, atol=1e-12)
     assert not any(norm._forward_hooks for norm in bare.modules())

@@ -1,5 +1,7 @@
 """Laws of encoders of every family."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -26,6 +28,18 @@ def refusal(message, model=None, kind=ValueError, *, family, **options):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
     return str(caught.value)
+
+
+def assert_broken_files_are_refused(path, refused, message):
+    """An empty file, a text, a part of the file and a pickle; a folder, and a missing file. Each line names it."""
+    whole = path.read_bytes()
+    contents = {b"": "is an empty file", b"only text\n": message, whole[: 3 * len(whole) // 4]: message}
+    for content, text in (contents | {pickle.dumps(Bomb()): message}).items():
+        path.write_bytes(content)
+        assert path.name in refused(text, path)
+    path.write_bytes(whole)
+    for other, text in ((path.parent, "is a folder"), (path.parent / "none", "does not exist")):
+        assert other.name in refused(text, other, FileNotFoundError)
 
 
 def assert_same_weights(network, state):

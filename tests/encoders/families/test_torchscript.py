@@ -1,7 +1,6 @@
 """TorchScript files as encoders; a preset may not name one."""
 
 import copy
-import pickle
 import sys
 import warnings
 from functools import partial
@@ -108,28 +107,14 @@ def test_a_map_of_features_is_flattened(tmp_path):
     assert load_encoder("torchscript", str(path), preprocess=GIVEN)(torch.rand(2, 3, 9, 9)).shape == (2, 2 * 4 * 4)
 
 
-def refused_file(path, match, kind=ValueError, given=GIVEN):
-    assert path.name in refused(match, path, kind, preprocess=given)
-
-
 def test_files_of_another_kind(tmp_path):
     path = saved(tmp_path, network())
-    whole = path.read_bytes()
-    refused_file(path, "give `encoder.preprocess.std`", given={"size": 8, "mean": [0, 0, 0]})
-    for content, match in (
-        (b"", "is an empty file"),
-        (b"only text\n", "not a TorchScript file"),
-        (whole[:-100], "not a TorchScript file"),
-        (pickle.dumps(laws.Bomb()), "not a TorchScript file"),
-    ):
-        path.write_bytes(content)
-        refused_file(path, match)
+    refused("network.pt .*give `encoder.preprocess.std`", path, preprocess={"size": 8, "mean": [0, 0, 0]})
+    laws.assert_broken_files_are_refused(path, partial(refused, preprocess=GIVEN), "not a TorchScript file")
     for state in ({"bomb": laws.Bomb()}, network().state_dict()):
         torch.save(state, path)
-        refused_file(path, "not a TorchScript file.*state_dict needs the network")
-    refused_file(tmp_path, "is a folder", FileNotFoundError)
-    refused_file(tmp_path / "none.pt", "does not exist", FileNotFoundError)
-    refused_file(saved(tmp_path, network().eval(), freeze=True), "torch.jit.freeze")
+        refused("network.pt is not a TorchScript file.*state_dict needs the network", path, preprocess=GIVEN)
+    refused("network.pt .*torch.jit.freeze", saved(tmp_path, network().eval(), freeze=True), preprocess=GIVEN)
 
 
 def call(monkeypatch, capsys, *arguments):
