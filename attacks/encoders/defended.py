@@ -60,7 +60,7 @@ class Defended(nn.Module):
 
 
 def adopt(wrapper: nn.Module, encoder: nn.Module) -> None:
-    """Give a wrapper the encoder's `signature`, which says how features are compared, where it has one."""
+    """Give a wrapper the encoder's `signature`, by which features are compared, where it has one."""
     signature = optional(encoder, "signature")
     if signature is not None:
         wrapper.signature = signature

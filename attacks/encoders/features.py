@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.layers import OUTPUT, Layers, Pool, asked, called
+from attacks.encoders.layers import OUTPUT, Layers, Pool, key_in_errors, layer_pools
 from attacks.encoders.randomness import EncoderDraws
 from attacks.encoders.tree import optional
 
@@ -78,8 +78,8 @@ def featured(encoder: nn.Module, features: Sequence[str]) -> nn.Module:
     """The encoder with the features that a configuration names; unchanged where it names none."""
     if not features:
         return encoder
-    with called("encoder.features"):
-        return Features(encoder, asked(features, "encoder.features"))
+    with key_in_errors("encoder.features"):
+        return Features(encoder, layer_pools(features, "encoder.features"))
 
 
 class _Widths:

@@ -45,7 +45,7 @@ def _ours(module: nn.Module) -> bool:
     return type(module).__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
-def asked(texts: Sequence[str], key: str) -> dict[str, Pool]:
+def layer_pools(texts: Sequence[str], key: str) -> dict[str, Pool]:
     """The pool of each layer, from the values of the configuration key `key`: `layer3`, or `layer3:mean`. `Layers`
     checks the pools."""
     pools: dict[str, Pool] = {}
@@ -58,7 +58,7 @@ def asked(texts: Sequence[str], key: str) -> dict[str, Pool]:
 
 
 @contextmanager
-def called(key: str) -> Iterator[None]:
+def key_in_errors(key: str) -> Iterator[None]:
     """Rename `layers` in errors to the configuration key `key`."""
     try:
         yield
@@ -121,7 +121,7 @@ class Layers(nn.Module):
         finally:
             for tap in self._taps:
                 tap.close()
-        return features | {OUTPUT: output if self._output is None else self._output.kept(output)}
+        return features | {OUTPUT: output if self._output is None else self._output.reduced(output)}
 
     def close(self) -> None:
         """Remove the hooks from the encoder."""
@@ -165,9 +165,9 @@ class _Tap:
         if not isinstance(answer, Tensor) or len(answer) != self.rows:
             kind = f"shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
             raise ValueError(f"layer `{self.name}` must answer with a row for each of {self.rows} images; got {kind}")
-        self.features = self.kept(answer)
+        self.features = self.reduced(answer)
 
-    def kept(self, answer: Tensor) -> Tensor:
+    def reduced(self, answer: Tensor) -> Tensor:
         return self.pooled(answer) if self.keep is None else self.keep(self.name, self.pooled(answer))
 
     def pooled(self, answer: Tensor) -> Tensor:
@@ -208,27 +208,16 @@ def _hint(name: str, known: list[str]) -> str:
 
 
 class Visit(NamedTuple):
-    """The calls of a layer in one pass.
+    """The calls of a layer in one pass, and its last output."""
 
-    Attributes:
-        name: as `named_layers` has it, or "output".
-        kind: its class.
-        calls: how often it was called.
-        shape: of its last output, of the first tensor of several; None without one.
-        answer: the kind of an output that is not one tensor: "a dict", "2 parts".
-        order: the position in time of its last call's end.
-        same: the first layer with this very output tensor; a Sequential returns that of its last layer.
-        features: whether the output has a row of numbers for each picture, as features must.
-    """
-
-    name: str
-    kind: str
+    name: str  # as `named_layers` has it, or "output"
+    kind: str  # its class
     calls: int = 0
-    shape: tuple[int, ...] | None = None
-    answer: str | None = None
-    order: int = -1
-    same: str | None = None
-    features: bool = False
+    shape: tuple[int, ...] | None = None  # of the first tensor of several; None without one
+    answer: str | None = None  # the kind of an output that is not one tensor: "a dict", "2 parts"
+    order: int = -1  # the position in time of its last call's end
+    same: str | None = None  # the first layer with the same output tensor, such as the last one of a Sequential
+    features: bool = False  # whether the output has a row of numbers for each picture, as features must
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """The perceptual hash of PyPI's ImageHash (`imagehash.phash`), with gradients: an encoder without weights.
 
-Hashes of this kind find known pictures in large collections. A bit says whether one of the 64 lowest frequencies of
-the picture, shrunk to 32x32 grey pixels, lies above their median; pictures match where few bits differ.
+Hashes of this kind find known pictures in large collections. A bit is set where one of the 64 lowest frequencies of
+the picture, reduced to 32x32 grey pixels, lies above their median; pictures match where few bits differ.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transforms.colour.spaces import widened
 from transforms.sampling.homography import wide_dtype
 from transforms.sampling.straight_through import saturate, straight_through
 
-#: The side of the grey picture, and how many frequencies along each axis are kept.
+#: The side of the grey picture, and the number of lowest frequencies along each axis.
 SIDE, KEPT = 32, 8
 #: Pillow's `convert("L")`: the weights of ITU-R BT.601 in 16 bits, and half a level to round.
 _LUMA, _BITS = (19595, 38470, 7471), 16

@@ -37,7 +37,7 @@ class Preprocess:
         size: (height, width), or one number for both; None leaves the picture as large as it is.
         kernel: one of `transforms.resizing.resize.NAMES`.
         mean, std: per channel, in the order in which the network takes the channels, for values in [0,1]: a network
-            that wants [-1,1] has 0.5 and 0.5, one that wants 0..255 has 0 and 1/255.
+            for [-1,1] has 0.5 and 0.5, one for 0..255 has 0 and 1/255.
         fit: see `Fit`.
         crop: (height, width) cut from the middle after the resize; where the picture is smaller, `fill` is laid
             around it. None for no crop.
@@ -139,10 +139,10 @@ class Preprocess:
     def _framed(self, images: Tensor, frame: tuple[int, int]) -> Tensor:
         """The middle of the pictures, or the pictures in the middle of a border."""
         around: list[int] = []
-        for has, wants in zip(images.shape[2:], frame, strict=True):
-            spare = has - wants
+        for side, target in zip(images.shape[2:], frame, strict=True):
+            spare = side - target
             start = -(round(spare / 2) if self.centre == "nearest" and spare > 0 else int(spare / 2))
-            around = [start, wants - has - start, *around]  # F.pad begins with the last axis
+            around = [start, -spare - start, *around]  # F.pad begins with the last axis
         if not any(around):
             return images
         fill = _column(self.fill if isinstance(self.fill, tuple) else (self.fill,) * 3, images)
@@ -202,20 +202,16 @@ def specified(given: Mapping[str, Any], what: str) -> Preprocess:
 
 def _numbers(values: Any) -> bool:
     """Three finite numbers."""
-    return (
-        isinstance(values, tuple)
-        and len(values) == 3
-        and all(type(v) is not bool and isinstance(v, Real) and math.isfinite(v) for v in values)
-    )
+    return isinstance(values, tuple) and len(values) == 3 and all(_is(v, Real) and math.isfinite(v) for v in values)
 
 
 def _box(sides: Any) -> bool:
     """Two whole numbers of pixels."""
-    return (
-        isinstance(sides, tuple)
-        and len(sides) == 2
-        and all(type(v) is not bool and isinstance(v, Integral) and 1 <= int(v) <= LONGEST for v in sides)
-    )
+    return isinstance(sides, tuple) and len(sides) == 2 and all(_is(v, Integral) and 1 <= v <= LONGEST for v in sides)
+
+
+def _is(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _column(values: tuple[float, ...], like: Tensor) -> Tensor:

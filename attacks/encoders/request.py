@@ -67,7 +67,7 @@ Family = Callable[[Request], nn.Module]
 Made = TypeVar("Made")
 
 
-def unseen(build: Callable[[], Made]) -> Made:
+def seeded(build: Callable[[], Made]) -> Made:
     """The result of `build`, with random weights that are the same every time; torch's generators are unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # `torch.manual_seed` would seed those of GPUs too

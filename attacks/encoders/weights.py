@@ -59,9 +59,9 @@ def _torch_file(path: Path) -> dict[str, Tensor]:
             content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = str(error).partition("GLOBAL ")[2].split()
-        wants = f" (it asks for {reason[0]})" if reason else ""
+        named = f" (it asks for {reason[0]})" if reason else ""
         raise ValueError(
-            f"weights `{path}` hold more than tensors, or are no file of torch's{wants}: reading them could run "
+            f"weights `{path}` hold more than tensors, or are no file of torch's{named}: reading them could run "
             "code, so they are refused. Save the state_dict with safetensors where you trust the file"
         ) from None
     except Exception as error:  # a broken file may fail in any way

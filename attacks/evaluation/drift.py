@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.layers import OUTPUT, Layers, Pool, Visit, asked, called, visits
+from attacks.encoders.layers import OUTPUT, Layers, Pool, Visit, key_in_errors, layer_pools, visits
 from attacks.encoders.randomness import drawn
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
@@ -144,9 +144,9 @@ def ordered(encoder: nn.Module, layers: Sequence[str], image: Tensor) -> dict[st
     image = image.expand(2, *image.shape[1:])  # of one, a common answer looks like a row for each
     visited = visits(encoder, image)
     place = {visit.name: visit.order for visit in visited}
-    pools = asked(_sensible(visited) if list(layers) == [ALL] else layers, "evaluate.layers")
+    pools = layer_pools(_sensible(visited) if list(layers) == [ALL] else layers, "evaluate.layers")
     pools[OUTPUT] = pools.get(OUTPUT, "flat")
-    with called("evaluate.layers"), Layers(encoder, pools) as watching:
+    with key_in_errors("evaluate.layers"), Layers(encoder, pools) as watching:
         watching(image)  # a pool that does not fit a layer fails now, not after the attack
     return {name: pools[name] for name in sorted(pools, key=lambda name: (name == OUTPUT, place[name]))}
 

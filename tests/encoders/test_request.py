@@ -9,7 +9,7 @@ from torch import nn
 
 from attacks.encoders.image_encoder import ImageEncoder, Origin, probed
 from attacks.encoders.preprocess import Preprocess
-from attacks.encoders.request import Request, fetching, unseen
+from attacks.encoders.request import Request, fetching, seeded
 
 FILES = {
     **dict.fromkeys(("w.safetensors", "W.SafeTensors", "w.pt", "w.pth.tar", "a/b", "./x", "~/w.pt", "/w.bin"), True),
@@ -34,7 +34,7 @@ def test_what_is_taken_for_a_file_of_weights(tmp_path, monkeypatch, text, file):
 def test_random_weights_leave_every_generator_of_torchs_alone(monkeypatch):
     monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("the GPU's generator was seeded"))
     state = torch.random.get_rng_state()
-    first, again = (unseen(lambda: nn.Linear(3, 3).weight) for _ in range(2))
+    first, again = (seeded(lambda: nn.Linear(3, 3).weight) for _ in range(2))
     assert torch.equal(first, again)
     assert torch.equal(torch.random.get_rng_state(), state)
 

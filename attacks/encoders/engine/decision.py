@@ -75,27 +75,16 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Measurement:
-    """One candidate. What was not measured is None.
+    """One candidate. What was not measured is None."""
 
-    Args:
-        name: what it tries: "start", "channels_last", "fold", "bfloat16", "chunk 16", ...
-        settings: all five, as `Decision.to_dict`.
-        ms: milliseconds per view, forward and backward; the median of its rounds.
-        rounding: the error of its gradient against float32, root mean square over images of the L2 norm.
-        noise: the sampling noise of the step in the same unit.
-        ratio: (rounding / noise)^2, what rounding adds to the noise's power.
-        taken: whether it became the best.
-        why: the verdict in words.
-    """
-
-    name: str
-    settings: dict[str, Any]
-    ms: float | None = None
-    rounding: float | None = None
-    noise: float | None = None
-    ratio: float | None = None
-    taken: bool = False
-    why: str = ""
+    name: str  # "start", "channels_last", "fold", "bfloat16", "chunk 16", ...
+    settings: dict[str, Any]  # as `Decision.to_dict`
+    ms: float | None = None  # milliseconds per view, forward and backward; the median of its rounds
+    rounding: float | None = None  # error of the gradient against float32: root mean square over images of L2 norms
+    noise: float | None = None  # the sampling noise of the step in the same unit
+    ratio: float | None = None  # (rounding / noise)^2, what rounding adds to the noise's power
+    taken: bool = False  # whether it became the best
+    why: str = ""  # the verdict as text
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -31,7 +31,7 @@ class Prepared:
     """Images to embeddings, in the layout and precision of a decision; in float32 after a fall back.
 
     Args:
-        run: the encoder, changed as the decision says.
+        run: the encoder under the decision.
         make_exact: makes the same encoder in float32, when it is first needed.
     """
 
@@ -127,7 +127,7 @@ def fall_back(encoder: object, run: Callable[[], Result], finite: Callable[[Resu
     """What `run` gives in float32, where it is not finite in the lower precision of an encoder: the encoder then
     stays in float32, with one warning. None where float32 is in use already, or is no better: nothing changes.
 
-    Several processes must agree on the result, as they do on a sum over all of them.
+    All processes must get the same result, as they do for a sum over all of them.
     """
     own = prepared(encoder)
     if own is None or own.fell_back or own.decision.precision == "float32":

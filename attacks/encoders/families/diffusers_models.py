@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attacks.encoders.families.hub import config_of, folder_of, weights_of
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess
-from attacks.encoders.request import RANDOM, Request, unseen
+from attacks.encoders.request import RANDOM, Request, seeded
 from attacks.encoders.weights import fill
 from attacks.runtime.extras import extra
 
@@ -47,7 +47,7 @@ def load(request: Request) -> ImageEncoder:
             f"`encoder.model` {folder} must be an AutoencoderKL; config.json says {config.get('_class_name')!r}"
         )
     try:
-        whole = unseen(lambda: diffusers.AutoencoderKL.from_config(config))
+        whole = seeded(lambda: diffusers.AutoencoderKL.from_config(config))
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"config.json of {folder} makes no AutoencoderKL ({' '.join(str(error).split())[:200]})"
@@ -57,14 +57,14 @@ def load(request: Request) -> ImageEncoder:
         state, file, what = weights_of(request, folder, _STEM)
         fill(network, _renamed(state), what, without=_DECODER)
     given = dict(request.preprocess)
-    if "size" in given and given["size"] is None:  # the multiple stands in its place
+    if "size" in given and given["size"] is None:  # `multiple` replaces it
         given.setdefault("multiple", _reduction(whole.config))
     preprocess = preprocessing(whole.config).replaced(given)
     return ImageEncoder(network, preprocess, replace(request.origin, file=file))
 
 
 def preprocessing(config: Any) -> Preprocess:
-    """What `VaeImageProcessor` does to a picture for an autoencoder of this configuration, told its training size."""
+    """What `VaeImageProcessor` does to a picture, at the training size of an autoencoder of this configuration."""
     by = _reduction(config)
     return Preprocess(max(by, config["sample_size"] // by * by), "pil_lanczos", mean=(0.5,) * 3, std=(0.5,) * 3)
 

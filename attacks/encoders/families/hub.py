@@ -18,11 +18,11 @@ from attacks.runtime.extras import extra
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
-def folder_of(request: Request, words: Sequence[str], weights: Sequence[str]) -> Path:
+def folder_of(request: Request, files: Sequence[str], weights: Sequence[str]) -> Path:
     """The folder that `request.model` names: itself, or the hub's in the local cache, or fetched.
 
     Args:
-        words: patterns of the hub's files that describe the model.
+        files: patterns of the hub's files that describe the model.
         weights: patterns of its weights, fetched for `encoder.weights=pretrained` only.
 
     Raises:
@@ -38,13 +38,13 @@ def folder_of(request: Request, words: Sequence[str], weights: Sequence[str]) ->
         what = "is a file; name its folder" if folder.exists() else "is no folder here, and no name on the hub"
         raise FileNotFoundError(f"`encoder.model` {request.model} {what} (paths are relative to {Path.cwd()})")
     own = request.weights == RANDOM or request.file is not None
-    patterns = [*words, *(() if own else weights)]
+    patterns = [*files, *(() if own else weights)]
     hub = extra("huggingface_hub")
     try:
         cached = Path(hub.snapshot_download(request.model, allow_patterns=patterns, local_files_only=True))
     except (OSError, ValueError):  # missing or incomplete
         cached = None
-    if cached is not None and (own or any(found for pattern in weights for found in cached.glob(pattern))):
+    if cached is not None and (own or any(path for pattern in weights for path in cached.glob(pattern))):
         return cached
     with fetching(f"{request.model} of the hub", "a local folder that holds the model (encoder.model=FOLDER)"):
         return Path(hub.snapshot_download(request.model, allow_patterns=patterns))

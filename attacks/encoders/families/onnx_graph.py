@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from attacks.encoders.families.onnx_opset import NEWEST, constant_tensors, older, opset
+from attacks.encoders.families.onnx_opset import NEWEST, constant_tensors, older, opset, set_attributes
 from attacks.encoders.request import first_line
 from attacks.runtime.extras import extra
 
@@ -26,7 +26,7 @@ _TAKEN = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | {"initializer
 @dataclass(frozen=True)
 class Graph:
     """A ModelProto with one input and one output, ready for onnx2torch; (height, width) of its pictures, None for any
-    size; and the names of all outputs in the file, of which the first is kept."""
+    size; and the names of all outputs in the file, of which the first is used."""
 
     model: Any
     size: tuple[int, int] | None
@@ -109,19 +109,19 @@ def _picture(model: Any, path: Path) -> tuple[int, int] | None:
 def _keep_first_output(graph: Any) -> None:
     """Only the first output, and of the nodes those that it needs."""
     del graph.output[1:]
-    needed, kept = {graph.output[0].name}, []
+    needed, nodes = {graph.output[0].name}, []
     for node in reversed(graph.node):
         if needed & set(node.output):
             while len(node.output) > 1 and node.op_type in _ONE_OUTPUT and node.output[-1] not in needed:
                 del node.output[-1]
             needed |= set(node.input)
-            kept.append(node)
-    kept.reverse()
-    if kept and len(kept[-1].output) > 1:  # onnx2torch would return all outputs of the last node
+            nodes.append(node)
+    nodes.reverse()
+    if nodes and len(nodes[-1].output) > 1:  # onnx2torch would return all outputs of the last node
         last = graph.output[0].name
-        kept.append(extra("onnx.helper").make_node("Identity", [last], [f"{last} of several"]))
-        graph.output[0].name = kept[-1].output[0]
-    _replace_nodes(graph, kept)
+        nodes.append(extra("onnx.helper").make_node("Identity", [last], [f"{last} of several"]))
+        graph.output[0].name = nodes[-1].output[0]
+    _replace_nodes(graph, nodes)
 
 
 def _fold_identities(graph: Any) -> None:
@@ -129,24 +129,22 @@ def _fold_identities(graph: Any) -> None:
 
     Exporters share weights through them, and onnx2torch looks a weight up by its name (its issue 156).
     """
-    last, source, kept = graph.output[0].name, dict[str, str](), []
+    last, source, nodes = graph.output[0].name, dict[str, str](), []
     for node in graph.node:
         inputs = [source.get(name, name) for name in node.input]
         if node.op_type == "Identity" and node.domain == "" and node.output[0] != last:
             source[node.output[0]] = inputs[0]
             continue
         node.input[:] = inputs
-        kept.append(node)
-    _replace_nodes(graph, kept)
+        nodes.append(node)
+    _replace_nodes(graph, nodes)
 
 
 def _forget_allowzero(graph: Any) -> None:
     """Remove `allowzero`, which torch's exporter sets and onnx2torch refuses. It concerns lengths of zero only."""
     for node in graph.node:
         if node.op_type == "Reshape":
-            kept = [attribute for attribute in node.attribute if attribute.name != "allowzero"]
-            del node.attribute[:]
-            node.attribute.extend(kept)
+            set_attributes(node, [attribute for attribute in node.attribute if attribute.name != "allowzero"])
 
 
 def _rename(graph: Any) -> None:

@@ -36,11 +36,11 @@ def older(model: Any) -> None:
         _axes_inside(node, old, constants)
         if len(node.input) > old.max_input:
             raise ValueError(f"{node.op_type} takes {', '.join(node.input[old.max_input :])}")
-        kept = [attribute for attribute in node.attribute if attribute.name in old.attributes]
+        known = [attribute for attribute in node.attribute if attribute.name in old.attributes]
         for attribute in node.attribute:
             if attribute.name not in old.attributes and not _idle(attribute, new.attributes[attribute.name]):
                 raise ValueError(f"{node.op_type} has {attribute.name}")
-        _set_attributes(node, kept)
+        set_attributes(node, known)
     for entry in model.opset_import:
         if entry.domain in ("", "ai.onnx"):
             entry.version = NEWEST
@@ -60,7 +60,7 @@ def _axes_inside(node: Any, old: Any, constants: dict[str, Any]) -> None:
         axes = extra("onnx.numpy_helper").to_array(constants[node.input[1]]).tolist()
         if axes:
             node.attribute.append(extra("onnx.helper").make_attribute("axes", axes))
-            _set_attributes(node, [a for a in node.attribute if a.name != "noop_with_empty_axes"])
+            set_attributes(node, [a for a in node.attribute if a.name != "noop_with_empty_axes"])
             del node.input[1]
 
 
@@ -74,7 +74,8 @@ def _idle(attribute: Any, schema: Any) -> bool:
     return bool(value(attribute) == value(schema.default_value)) if schema.default_value.name else False
 
 
-def _set_attributes(node: Any, attributes: list[Any]) -> None:
+def set_attributes(node: Any, attributes: list[Any]) -> None:
+    """Replace the attributes of a node."""
     copies = [type(attribute).FromString(attribute.SerializeToString()) for attribute in attributes]
     del node.attribute[:]
     node.attribute.extend(copies)

@@ -7,7 +7,7 @@ import json
 import logging
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch import Tensor
 from attacks.encoders.families.named import FOLDER, check_name, saved_folder, set_size
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Fit, Preprocess
-from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, first_line, unseen
+from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, first_line, seeded
 from attacks.encoders.weights import fill, read_state
 from attacks.runtime.extras import extra
 
@@ -69,7 +69,7 @@ def preprocessing(config: Mapping[str, Any]) -> Preprocess:
     frame = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
     fit = _FITS.get(config["resize_mode"], "cover")
     oblong = fit == "cover" and frame[0] != frame[1]
-    # An oblong is covered by a ResizeKeepRatio that is never told of the interpolation.
+    # An oblong is covered by a ResizeKeepRatio that ignores the interpolation.
     bilinear = config["interpolation"] == "bilinear" and not oblong
     return Preprocess(
         frame,
@@ -155,8 +155,8 @@ def _of_folder(clip: Any, request: Request) -> tuple[Any, Request]:
 
 def _built(clip: Any, name: str, **given: Any) -> Any:
     """The library's `create_model`; it fetches no weights for single towers."""
-    with _quietly(), _unasked():
-        return unseen(
+    with _quietly():
+        return seeded(
             lambda: clip.create_model(
                 name,
                 load_weights="pretrained" in given,
@@ -169,35 +169,26 @@ def _built(clip: Any, name: str, **given: Any) -> Any:
 
 
 @contextmanager
-def _unasked() -> Iterator[None]:
-    """A text tower of transformers may come with code. transformers then asks on standard input whether to run it;
-    with a timeout of zero the answer is no."""
-    try:
-        asking: Any = importlib.import_module("transformers.dynamic_module_utils")
-    except ImportError:
-        yield
-        return
-    timeout, asking.TIME_OUT_REMOTE_CODE = asking.TIME_OUT_REMOTE_CODE, 0
-    try:
-        yield
-    finally:
-        asking.TIME_OUT_REMOTE_CODE = timeout
-
-
-@contextmanager
 def _quietly() -> Iterator[None]:
     """Drop the library's warnings of weights that it has not loaded: they are loaded afterwards, or random weights
-    were requested."""
+    were requested.
+
+    A text tower of transformers may come with code, and transformers then asks on standard input whether to run it;
+    with a timeout of zero the answer is no.
+    """
 
     def foreign(record: logging.LogRecord) -> bool:
         return "open_clip" not in Path(record.pathname).parts
 
-    logger = logging.getLogger()
-    logger.addFilter(foreign)
-    try:
+    with ExitStack() as stack:
+        logger = logging.getLogger()
+        logger.addFilter(foreign)
+        stack.callback(logger.removeFilter, foreign)
+        with suppress(ImportError):
+            code: Any = importlib.import_module("transformers.dynamic_module_utils")
+            stack.callback(setattr, code, "TIME_OUT_REMOTE_CODE", code.TIME_OUT_REMOTE_CODE)
+            code.TIME_OUT_REMOTE_CODE = 0
         yield
-    finally:
-        logger.removeFilter(foreign)
 
 
 def _filled(model: Any, path: Path) -> bool:

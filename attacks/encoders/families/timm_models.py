@@ -11,7 +11,7 @@ from torch import nn
 from attacks.encoders.families.named import FOLDER, check_name, saved_folder, set_size
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Fit, Preprocess
-from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, first_line, unseen
+from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, first_line, seeded
 from attacks.encoders.weights import load_weights
 from attacks.runtime.extras import extra
 
@@ -67,7 +67,7 @@ def preprocessing(config: Mapping[str, Any]) -> Preprocess:
 def _of_name(timm: Any, request: Request) -> nn.Module:
     name = _tagged(timm, request)
     if request.file is not None or request.weights == RANDOM:
-        return _filled(unseen(lambda: timm.create_model(name, num_classes=0)), request)
+        return _filled(seeded(lambda: timm.create_model(name, num_classes=0)), request)
     if not timm.is_model_pretrained(name):
         raise ValueError(
             f"timm has no weights for {name}: give a tag ({_offered(timm, name)}), a file, or encoder.weights=random"
@@ -77,7 +77,7 @@ def _of_name(timm: Any, request: Request) -> nn.Module:
         with fetching(what):
             # timm takes the safetensors file where there is one; a pickle it reads with weights_only=True, and it has
             # no fallback from that (timm/models/_hub.py, _helpers.py); of a .npz it reads arrays only.
-            network: nn.Module = unseen(lambda: timm.create_model(name, pretrained=True, num_classes=0))
+            network: nn.Module = seeded(lambda: timm.create_model(name, pretrained=True, num_classes=0))
     except RuntimeError as error:
         raise ValueError(f"{what} cannot be used ({first_line(error)})") from None
     return network
@@ -110,7 +110,7 @@ def _of_folder(timm: Any, request: Request) -> tuple[nn.Module, Request]:
     config, request = saved_folder(request, "config.json", _FILES)
     try:
         # Reads config.json alone, which names one of timm's own models and its arguments.
-        network: nn.Module = unseen(lambda: timm.create_model(f"{FOLDER}{config.parent}", num_classes=0))
+        network: nn.Module = seeded(lambda: timm.create_model(f"{FOLDER}{config.parent}", num_classes=0))
     except Exception as error:  # its arguments may raise anything
         raise ValueError(f"`{config}` makes no model of timm's ({first_line(error)})") from None
     return _filled(network, request), request

@@ -16,7 +16,7 @@ from attacks.encoders.families.hub import config_of, folder_of, weights_of
 from attacks.encoders.families.processor import FILES, preprocessing
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess, specified
-from attacks.encoders.request import RANDOM, Request, unseen
+from attacks.encoders.request import RANDOM, Request, seeded
 from attacks.runtime.extras import extra
 
 _TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
@@ -56,8 +56,8 @@ def load(request: Request) -> ImageEncoder:
         preprocess = _preprocess(hf, folder, request)
         tower = _tower(network, config)
         read, pooled = _pool(tower, preprocess, config, request)
-    has_words = pooled and any((folder / name).is_file() for name in _TOKENIZERS)
-    texts = _Texts(network, folder, config) if config.model_type in _PADDING and has_words else None
+    has_tokenizer = any((folder / name).is_file() for name in _TOKENIZERS)
+    texts = _Texts(network, folder, config) if pooled and has_tokenizer and config.model_type in _PADDING else None
     return ImageEncoder(tower, preprocess, replace(request.origin, file=file), read=read, texts=texts)
 
 
@@ -93,19 +93,19 @@ def _network(hf: Any, config: Any, folder: Path, request: Request) -> tuple[nn.M
         kind = hf.CLIPVisionModelWithProjection
     if request.weights == RANDOM:
         with _one_line(f"the model of {folder}"):
-            made: nn.Module = unseen(lambda: kind(config))
+            made: nn.Module = seeded(lambda: kind(config))
         return made.float(), None
     state, file, what = weights_of(request, folder, "model")
     arguments = {"config": config, "state_dict": state, "dtype": torch.float32, "attn_implementation": None}
-    with _one_line(what):  # the library knows the names of its older versions
-        network, found = unseen(
+    with _one_line(what):  # the library reads the names of its older versions
+        network, info = seeded(
             lambda: kind.from_pretrained(None, output_loading_info=True, ignore_mismatched_sizes=True, **arguments)
         )
-    missing, other = sorted(found["missing_keys"]), sorted(found["mismatched_keys"])
+    missing, other = sorted(info["missing_keys"]), sorted(info["mismatched_keys"])
     if missing and all(name.startswith("pooler.") for name in missing) and not other:
         network.pooler = None  # as of a classifier's weights; the library would take random ones
     elif missing or other:
-        odd = [f"{name} has shape {tuple(has)}, must be {tuple(wants)}" for name, has, wants in other]
+        odd = [f"{name} has shape {tuple(has)}, must be {tuple(own)}" for name, has, own in other]
         raise ValueError(
             f"{what} do not fit {kind.__name__}: {len(missing)} keys missing, {len(other)} of another shape (first: "
             f"{[*missing, *odd][0]}); are they of another model?"
@@ -159,7 +159,7 @@ def _pool(
         return lambda answer: answer.last_hidden_state.mean((2, 3)), False
     tagged = [p for name, p in tower.named_parameters() if name.rpartition(".")[2] in _PREFIX]
     first = sum(1 if p.dim() == 1 else p.shape[-2] for p in tagged)
-    if config.model_type == "dinov3_convnext":  # the mean of its places stands first
+    if config.model_type == "dinov3_convnext":  # the mean of its positions comes first
         first = 1
     patches = _patches(config, grey)
     if tokens.dim() != 3 or (patches is not None and tokens.shape[1] != first + patches):

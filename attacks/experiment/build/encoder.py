@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from attacks.encoders.features import featured
 from attacks.encoders import Defended, Stochastic, load_encoder
+from attacks.encoders.features import featured
 from attacks.encoders.stochastic import draws_by_view
 from attacks.experiment.build.make import make
 from attacks.experiment.build.pipeline import stages

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from attacks.encoders.layers import Layers, Pool, asked, called
+from attacks.encoders.layers import Layers, Pool, key_in_errors, layer_pools
 from attacks.encoders.tree import Encoder
 from attacks.eot.bank import bank
 from attacks.eot.protocols import Objective
@@ -62,7 +62,7 @@ def watched(encoder: nn.Module, node: Node) -> Iterator[nn.Module]:
         yield encoder
         return
     pools = {name: pool for name, (pool, _) in make(weighted, node, "objective").items()}
-    with called("objective.layers"):
+    with key_in_errors("objective.layers"):
         layers = Layers(encoder, pools)
     with layers:
         yield layers
@@ -70,7 +70,7 @@ def watched(encoder: nn.Module, node: Node) -> Iterator[nn.Module]:
 
 def weighted(layers: list[str], weights: list[float]) -> dict[str, tuple[Pool, float]]:
     """Each layer's pool and weight, from two lists of a configuration."""
-    pools = asked(layers, "objective.layers")
+    pools = layer_pools(layers, "objective.layers")
     weights = list(weights) or [1.0] * len(pools)
     if len(weights) != len(pools):
         raise ValueError(f"`weights` must be one number for each of {len(pools)} layers, or none; got {len(weights)}")

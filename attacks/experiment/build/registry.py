@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from attacks.encoders import FAMILIES, Defended, Stochastic, load_encoder
 from attacks.encoders.engine.decision import Decision
 from attacks.encoders.features import featured
-from attacks.encoders import FAMILIES, Defended, Stochastic, load_encoder
 from attacks.encoders.request import Request
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from attacks.encoders.families.open_clip_models import preprocessing
 from attacks.encoders.loading import load_encoder
-from attacks.encoders.request import unseen
+from attacks.encoders.request import seeded
 from tests.helpers import encoder_laws as laws
 
 pytestmark = pytest.mark.families
@@ -63,7 +63,7 @@ def registered(tmp_path_factory):
 def made(name, seed=None, **given):
     """The library's model; without a seed, as the encoder with random weights has it."""
     if seed is None:
-        return unseen(lambda: open_clip.create_model(name, pretrained_text=False, **given)).eval()
+        return seeded(lambda: open_clip.create_model(name, pretrained_text=False, **given)).eval()
     torch.manual_seed(seed)
     return open_clip.create_model(name, pretrained_text=False, **given).eval()
 

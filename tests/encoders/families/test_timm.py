@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from attacks.encoders.families.timm_models import preprocessing
 from attacks.encoders.loading import load_encoder
-from attacks.encoders.request import unseen
+from attacks.encoders.request import seeded
 from tests.helpers import encoder_laws as laws
 
 pytestmark = pytest.mark.families
@@ -54,7 +54,7 @@ def test_every_pixel_counts(mode):
 @pytest.mark.parametrize("model", MODELS)
 def test_embeddings_are_those_of_timm(model):
     encoder = laws.assert_random_weights_repeat("timm", model)
-    network = unseen(lambda: timm.create_model(model, num_classes=0)).eval()
+    network = seeded(lambda: timm.create_model(model, num_classes=0)).eval()
     laws.assert_embeddings(encoder, network, transform(timm.data.resolve_model_data_config(network)))
 
 
@@ -100,7 +100,7 @@ def test_a_folder_that_timm_saved(safe, tmp_path):
 
 def test_another_size_is_given_to_a_network_of_fixed_size():
     encoder = load_encoder("timm", "test_vit3", weights="random", preprocess={"size": [48, 80], "crop": [48, 80]})
-    network = unseen(lambda: timm.create_model("test_vit3", num_classes=0)).eval()
+    network = seeded(lambda: timm.create_model("test_vit3", num_classes=0)).eval()
     network.set_input_size(img_size=(48, 80))
     images = torch.rand(2, 3, 48, 80)
     with torch.no_grad():
