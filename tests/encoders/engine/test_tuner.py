@@ -100,18 +100,20 @@ def test_chunks_are_halved_where_that_is_faster_and_three_percent_is_the_least_g
         assert world.choose(chunk=16).decision.layout == wanted
 
 
-@pytest.mark.parametrize(
-    ("error", "taken"),
-    [(0.38, True), (0.39, False)],  # 0.387 squared is 0.15
-)
+@pytest.mark.parametrize(("error", "taken"), [(0.38, True), (0.39, False)])  # 0.387 squared is 0.15
 def test_a_precision_must_round_less_than_the_noise(monkeypatch, error, taken):
     world = World(monkeypatch, cost=speeds(bfloat16=0.5), error=lambda d: error * (d.precision == "bfloat16"))
     choice = world.choose()
-    assert (choice.decision.precision == "bfloat16") == taken
     measurement = verdict(choice, "bfloat16")
-    assert measurement.taken == taken
+    assert (choice.decision.precision == "bfloat16") == measurement.taken == taken
     assert measurement.ratio == pytest.approx(error**2)
-    assert measurement.ms is not None  # what it would have gained is on record
+    assert measurement.ms is not None  # what it would have gained is recorded
+    json.dumps([m.to_dict() for m in choice.measurements], allow_nan=False)
+    lines = describe(choice)
+    assert len(lines) == len(choice.measurements) + 1
+    assert lines[-1] == "engine: " + " ".join(choice.decision.settings())
+    (line,) = [line for line in lines if line.startswith(f"{'+' if taken else '-'} bfloat16")]
+    assert f"rounding {error}, sampling noise 1 (" in line
 
 
 @pytest.mark.parametrize("snr", [math.nan, math.inf])
@@ -214,14 +216,11 @@ def test_an_encoder_without_batch_norm_is_not_folded(monkeypatch):
 def test_a_chunk_must_fit_in_memory(monkeypatch):
     world = World(monkeypatch, cost=lambda d: 10 / d.chunk)
     assert world.choose(10**6).decision.chunk == VIEWS
-    monkeypatch.setattr("attacks.encoders.engine.tuner.most_rows", lambda *_: 20)
-    choice = world.choose(10**6)
-    assert choice.decision.chunk == 16
-    assert verdict(choice, "chunk 32").why == "refused: memory holds 20 views"
-    monkeypatch.setattr("attacks.encoders.engine.tuner.most_rows", lambda *_: 3)
-    assert world.choose(10**6).decision.chunk == 3
-    monkeypatch.setattr("attacks.encoders.engine.tuner.most_rows", lambda *_: None)
-    assert world.choose(10**6).decision.chunk == 8
+    for most, chunk in ((20, 16), (3, 3), (None, 8)):
+        monkeypatch.setattr("attacks.encoders.engine.tuner.most_rows", lambda *_, most=most: most)
+        choice = world.choose(10**6)
+        assert choice.decision.chunk == chunk
+        assert most != 20 or verdict(choice, "chunk 32").why == "refused: memory holds 20 views"
 
 
 @pytest.mark.parametrize(
@@ -241,19 +240,18 @@ def test_a_compilation_must_repay_itself(monkeypatch, total_views, seconds, comp
 
 
 def test_an_overflow_is_repeated(monkeypatch):
-    world, left = World(monkeypatch, cost=speeds(float16=0.5)), [3]
+    world, overflows = World(monkeypatch, cost=speeds(float16=0.5)), [Overflow("too large")] * 3
     plain = world.trial
 
     def trial(encoder, chunk):
-        answer = plain(encoder, chunk)
-        if world.now.precision == "float16" and left[0]:
-            left[0] -= 1
-            raise Overflow("too large")
-        return answer
+        step = plain(encoder, chunk)
+        if world.now.precision == "float16" and overflows:
+            raise overflows.pop()
+        return step
 
     world.trial = trial
     assert world.choose().decision.precision == "float16"
-    assert left == [0]
+    assert not overflows
 
 
 def test_impossible_settings_are_refused(monkeypatch):
@@ -265,20 +263,8 @@ def test_impossible_settings_are_refused(monkeypatch):
         world.choose(fold=True)
 
 
-def test_the_record_is_plain_and_readable(monkeypatch):
-    world = World(monkeypatch, cost=speeds(bfloat16=0.5), error=lambda d: 0.5 * (d.precision == "bfloat16"))
-    choice = world.choose()
-    json.dumps([m.to_dict() for m in choice.measurements], allow_nan=False)
-    lines = describe(choice)
-    assert len(lines) == len(choice.measurements) + 1
-    (line,) = [line for line in lines if line.startswith("- bfloat16")]
-    assert "rounding 0.5" in line
-    assert "noise 1" in line
-    assert lines[-1] == "engine: " + " ".join(choice.decision.settings())
-
-
 def test_rounding_and_noise_are_root_mean_squares():
-    # Independent draws: E||g - E g||^2 is the noise that snr tells, whatever the signal.
+    # Independent draws: E||g - E g||^2 follows from the snr, whatever the signal.
     truth = torch.randn(200, 50, dtype=torch.float64)
     noise = 3 * torch.randn(200, 50, dtype=torch.float64)
     snr = truth.square().sum(1) / (9 * 50)

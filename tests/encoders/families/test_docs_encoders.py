@@ -43,7 +43,7 @@ def tiny(tmp_path_factory, hub, vae):
     return {
         "resnet50": "resnet18",
         "vit_small_patch14_dinov2.lvd142m": "test_vit",
-        "ViT-B-32": "tiny",
+        "ViT-B-32": "tiny-resnet",
         "openai/clip-vit-base-patch32": hub("clip"),
         "facebook/dinov2-base": hub("dinov2"),
         "stabilityai/sd-vae-ft-mse": vae["plain"],

@@ -130,11 +130,11 @@ def test_heads_that_only_training_uses_may_be_missing(tmp_path, aux):
     laws.assert_same_weights(load_encoder("torchvision", "googlenet", weights=path).network, network.state_dict())
 
 
-def tiny_densenet(*_, **__):
+def tiny_densenet():
     return torchvision.models.DenseNet(4, (1, 2, 1, 1), 8, num_classes=5)
 
 
-def tiny_vit(*_, **__):
+def tiny_vit():
     return torchvision.models.VisionTransformer(32, 16, 2, 2, 8, 16, num_classes=5)
 
 
@@ -162,7 +162,7 @@ def test_the_old_names_of_a_file_are_read_as_torchvision_reads_them(tmp_path, mo
         state = renamed
     read(oracle := tiny(), dict(state))
     torch.save(state, tmp_path / "w.pth")
-    monkeypatch.setattr(torchvision.models, "get_model", tiny)
+    monkeypatch.setattr(torchvision.models, "get_model", lambda *_, **__: tiny())
     laws.assert_same_weights(
         load(Request("torchvision", model, str(tmp_path / "w.pth"))).network, oracle.state_dict()
     )
@@ -185,6 +185,11 @@ def test_weights_for_larger_pictures_make_a_larger_vit(model, monkeypatch):
     load(Request("torchvision", model, "random", {"size": 100, "crop": [96, 96]}))
     load(Request("torchvision", model, "random", {"size": 100, "crop": None}))
     assert built == [96, 100]
+
+
+def test_every_url_ends_in_a_hash():
+    every = (weights for model in MODELS for weights in torchvision.models.get_model_weights(model))
+    assert all(re.search(r"/[^/?]+-[0-9a-f]{8,}\.pth$", weights.url) for weights in every)
 
 
 def test_the_preprocessing_is_that_of_the_weights_that_were_named(monkeypatch):
@@ -253,10 +258,13 @@ def test_without_a_network_it_says_so_in_one_line(cache, weights, capfd, tmp_pat
     assert not list((tmp_path / "hub" / "checkpoints").iterdir())
 
 
-def test_a_download_with_another_hash_is_refused_and_not_kept(cache, tmp_path):
+def test_a_download_with_another_hash_is_refused_and_removed_and_a_broken_file_named(cache, tmp_path):
     cache["content"] = b"something else"
     refused(r"ResNet18_Weights.* is not that file \(invalid hash value .*\); try again", "resnet18")
     assert not list((tmp_path / "hub" / "checkpoints").iterdir())
+    file = tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth"
+    file.write_bytes(b"PK\x03\x04 half of it")
+    assert str(file) in refused("cannot be read|refused", "resnet18")
 
 
 def test_a_download_is_read_without_running_it_and_said_by_its_hash(cache, tmp_path, monkeypatch, capfd):
@@ -272,19 +280,6 @@ def test_a_download_is_read_without_running_it_and_said_by_its_hash(cache, tmp_p
     assert capfd.readouterr() == ("", "")
     cache["content"] = None  # the second time it is there
     assert load_encoder("torchvision", "squeezenet1_1").fingerprint() == ours.fingerprint()
-
-
-def test_a_broken_file_in_the_cache_is_named(cache, tmp_path):
-    file = tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(b"PK\x03\x04 half of it")
-    assert str(file) in refused("cannot be read|refused", "resnet18")
-
-
-def test_every_url_of_torchvision_ends_in_a_hash():
-    for model in MODELS:
-        for weights in torchvision.models.get_model_weights(model):
-            assert re.search(r"/[^/?]+-[0-9a-f]{8,}\.pth$", weights.url), weights
 
 
 def test_its_gradient_is_exact_and_reaches_every_pixel_of_the_crop():
