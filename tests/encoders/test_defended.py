@@ -1,4 +1,4 @@
-"""Defences before an encoder: what they do, what gradient they pass, and that an attack which knows them wins."""
+"""Defences before an encoder: what they do, what gradient they pass, and that an adaptive attack wins."""
 
 from pathlib import Path
 
@@ -42,20 +42,9 @@ def defended(name, encoder):
     return Defended(encoder, stages(node["stages"], "defence.stages"))
 
 
-class Seen(nn.Module):
-    """An encoder that answers with what it is shown."""
-
-    def __init__(self):
-        super().__init__()
-        self.eval()
-
-    def forward(self, images):
-        return images.flatten(1)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
-def test_a_defence_is_a_word_of_a_configuration(name):
+def test_every_defence_of_a_configuration(name):
     run = validate(composed("config=smoke", f"defence={name}"))
     encoder = subject(run.encoder, CPU, run.defence)
     assert isinstance(encoder, Defended) == bool(identity(run.encoder, encoder)["defence"]) == (name != "none")
@@ -65,7 +54,7 @@ def test_a_defence_is_a_word_of_a_configuration(name):
     assert (images.grad.flatten(1).norm(dim=1) > 0).all()
 
 
-def test_stochastic_draws_the_ranges_of_a_defence_and_says_so():
+def test_stochastic_draws_the_ranges_of_a_defence_and_reports_it():
     run = validate(composed("config=smoke", "defence=resize_pad", "encoder.stochastic=true"))
     parts = build(run)
     own = [name for name in parts.transforms.names if name.startswith("encoder resizepad ")]
@@ -98,7 +87,7 @@ def test_nothing_to_draw_and_an_unknown_stage_are_errors():
 )
 def test_without_draws_a_defence_does_what_its_middle_does(name, oracle):
     images = torch.rand(2, 3, 96, 120)
-    encoder, expected = defended(name, Seen()), oracle(images).flatten(1)
+    encoder, expected = defended(name, nn.Flatten().eval()), oracle(images).flatten(1)
     torch.testing.assert_close(encoder(images), expected, rtol=0, atol=1e-5)
 
 
@@ -183,7 +172,7 @@ def test_bpda_takes_the_gradient_of_its_stand_in():
         Bpda(lambda x: x[..., ::2])(images, torch.zeros(2, 0))
 
 
-def test_an_encoder_says_how_it_is_compared_behind_a_defence_too():
+def test_a_defended_encoder_keeps_its_signature():
     encoder = subject(
         ENCODERS["phash"](stochastic=True), CPU, DefenceConfig("blur", {"gaussian_blur": {"sigma": [0.5, 1.5]}})
     )

@@ -1,4 +1,4 @@
-"""An encoder that answers with its layers, the names of layers, and what is said of each."""
+"""The features of layers as an encoder, the names of layers, and their listing."""
 
 import copy
 import json
@@ -43,7 +43,7 @@ def images():
     return torch.rand(4, 3, 40, 48)
 
 
-def test_layers_are_called_as_the_library_calls_them(encoder, resnet):
+def test_layers_have_the_librarys_names(encoder, resnet):
     wanted = [name for name, _ in resnet.named_modules() if name]
     for wrapped in (encoder, Layers(encoder, ["layer1"]), Features(encoder, ["layer1"]), resnet):
         assert list(named_layers(wrapped)) == wanted
@@ -53,7 +53,7 @@ def test_layers_are_called_as_the_library_calls_them(encoder, resnet):
     assert "encoder.layers.encoder_layer_0" in named_layers(vit)  # its own `encoder` is a layer like any other
 
 
-def test_one_layer_is_given_as_it_is(encoder, resnet, images):
+def test_the_features_of_one_layer_are_unchanged(encoder, resnet, images):
     theirs = create_feature_extractor(resnet, {"layer3": "layer3"})(encoder.preprocess(images))["layer3"]
     assert torch.equal(Features(encoder, ["layer3"])(images), theirs.flatten(1))
     torch.testing.assert_close(Features(encoder, {"layer3": "mean"})(images), theirs.mean((2, 3)))
@@ -70,7 +70,7 @@ def test_the_cosine_of_several_layers_is_the_mean_of_theirs(encoder, images):
     torch.testing.assert_close(both.square().sum(1), torch.full((4,), 2.0).double())
 
 
-def test_a_dead_layer_has_no_say_and_no_gradient():
+def test_a_dead_layer_changes_nothing_and_has_no_gradient():
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 6)).double().eval()
     nn.init.zeros_(network[0].weight), nn.init.zeros_(network[0].bias)
     leaf = torch.rand(2, 3, 8, 8, dtype=torch.float64, requires_grad=True)
@@ -98,7 +98,7 @@ def test_an_engine_runs_them_as_it_runs_an_encoder(encoder, images, decision, ne
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
-def test_a_compiler_can_follow(images):
+def test_a_compiler_can_trace_them(images):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()).eval()
     features = Features(network, {"0": "mean", "2": "flat"})
@@ -110,7 +110,7 @@ def test_a_compiler_can_follow(images):
 def test_a_layer_that_grows_with_the_picture_is_named(images):
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     features = Features(network, ["0"])
-    twin = copy.deepcopy(features)  # as an engine makes them; what both say is compared
+    twin = copy.deepcopy(features)  # as an engine makes them; the features of both are compared
     features(images)
     with pytest.raises(ValueError, match=r"layer `0` gives 1176 numbers .* gave 6992 .* pool it by mean"):
         twin(images[..., :23, :16])
@@ -179,7 +179,7 @@ def test_shapes_are_those_of_the_answers(encoder, resnet, images):
     assert hooks(encoder) == registered
 
 
-def test_what_is_odd_is_said():
+def test_unusual_layers_are_listed_as_such():
     image = torch.rand(1, 3, 4, 5)
     named = {visit.name: visit for visit in visits(Odd().eval(), image)}
     assert (named["twice"].calls, named["idle"].calls, named["parts"].answer) == (2, 0, "2 parts")
@@ -192,9 +192,9 @@ def test_what_is_odd_is_said():
     assert lines["words"].endswith("a dict, no row for each picture, so no features")
 
 
-def test_an_answer_changed_in_place_is_another(resnet):
+def test_an_output_changed_in_place_is_another(resnet):
     named = {visit.name: visit for visit in visits(resnet, torch.rand(1, 3, 32, 32))}
-    assert named["relu"].same is None  # torchvision's writes over the answer of bn1
+    assert named["relu"].same is None  # torchvision's overwrites the output of bn1
     assert named["layer1"].same == named["layer1.1"].same is not None
 
 

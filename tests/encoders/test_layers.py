@@ -40,13 +40,13 @@ def images():
 
 
 def hooks(module):
-    """All but those that an attack puts on batch norms meanwhile."""
+    """The number of hooks, without those that an attack registers on batch norms."""
     forward = [hook for m in module.modules() for hook in m._forward_hooks.values() if hook is not settled]
     return len(forward) + sum(len(m._forward_pre_hooks) for m in module.modules())
 
 
 def tokens_of(vit, images):
-    """What the first block of a ViT makes of its tokens, step by step."""
+    """The output of the first block of a ViT, step by step."""
     x = vit._process_input(images)
     x = torch.cat([vit.class_token.expand(len(x), -1, -1), x], dim=1) + vit.encoder.pos_embedding
     return vit.encoder.layers[0](x)
@@ -64,8 +64,8 @@ def test_a_resnets_layers_are_torchvisions(resnet, images):
     assert torch.equal(features["output"], resnet(images))
 
 
-def test_an_answer_is_taken_before_the_next_layer_changes_it_in_place(resnet, images):
-    # torchvision's ReLU writes over what the batch norm before it has answered.
+def test_an_output_is_copied_before_the_next_layer_changes_it_in_place(resnet, images):
+    # torchvision's ReLU overwrites the output of the batch norm before it.
     plain = resnet.bn1(resnet.conv1(images))
     assert (plain < 0).any()
     with Layers(resnet, {"bn1": "flat"}) as flat, Layers(resnet, {"bn1": "tokens"}) as tokens:
@@ -87,7 +87,7 @@ def test_a_vits_tokens_are_pooled_by_choice(vit, images, pool, wanted):
         torch.testing.assert_close(layers(images)[BLOCK], wanted(tokens_of(vit, images)))
 
 
-def test_a_layer_that_answers_with_several_tensors_gives_the_first(vit, images):
+def test_of_several_output_tensors_the_first_is_used(vit, images):
     name = f"{BLOCK}.self_attention"
     block = vit.get_submodule(BLOCK)
     x = vit._process_input(images)
@@ -153,7 +153,7 @@ def test_a_deep_copy_has_hooks_of_its_own(resnet, images):
     ids=["fold", "layout", "both"],
 )
 def test_an_engine_runs_layers_as_it_runs_an_encoder(resnet, images, decision):
-    # A batch norm that is asked for its answer must not be folded away.
+    # A batch norm whose output is wanted must not be folded.
     every = foldable(resnet)
     with Layers(resnet, ["bn1", "layer1", "layer4.1.bn2"]) as layers:
         assert foldable(layers) == every - 2 > 0
@@ -184,7 +184,7 @@ def test_what_cannot_work_is_named(resnet, layers, message):
     assert hooks(resnet) == 0
 
 
-def test_an_encoder_without_named_layers_says_so():
+def test_an_encoder_without_named_layers_or_in_training_mode_is_refused():
     with pytest.raises(ValueError, match=r"no 'bits'; it has no named layers, only 'output', its own answer$"):
         Layers(Phash(), ["bits"])
     with Layers(Phash(), ["output"]) as layers:

@@ -82,7 +82,7 @@ def test_any_size_works(encoder, size):
     assert features.isfinite().all()
 
 
-def test_a_picture_does_not_feel_its_neighbours(encoder):
+def test_a_picture_does_not_depend_on_its_batch(encoder):
     images, encoder = torch.rand(3, 3, 60, 70, dtype=double), encoder.double()
     alone = torch.cat([encoder(image[None]) for image in images])
     torch.testing.assert_close(alone, encoder(images), rtol=1e-12, atol=1e-12)

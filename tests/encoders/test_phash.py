@@ -30,13 +30,13 @@ def opened(image):
     return Image.open(file)
 
 
-def theirs(images):
+def imagehash_bits(images):
     """ImageHash's bits of each picture's file: (N,64) bool."""
     return torch.stack([torch.from_numpy(imagehash.phash(opened(image)).hash).flatten() for image in images])
 
 
 def flipped(images, others):
-    return (theirs(images) != theirs(others)).sum(1).double()
+    return (imagehash_bits(images) != imagehash_bits(others)).sum(1).double()
 
 
 #: Pictures larger and smaller than the grid of the hash, square, high and wide: batches of one size.
@@ -56,7 +56,7 @@ SETS = {
 @pytest.mark.parametrize("name", SETS)
 def test_bits_are_imagehashs(name):
     for images in SETS[name]():
-        wanted = theirs(images)
+        wanted = imagehash_bits(images)
         for dtype in (torch.float32, double):
             assert torch.equal(bits(Phash()(images.to(dtype))), wanted)
 
@@ -64,7 +64,7 @@ def test_bits_are_imagehashs(name):
 def test_the_image_is_rounded_as_its_file_is():
     images = tiles(128).spread(20).images
     images = (images + 0.02 * torch.randn(images.shape, generator=seed())).clamp(0, 1)
-    assert torch.equal(bits(Phash()(images)), theirs(images))
+    assert torch.equal(bits(Phash()(images)), imagehash_bits(images))
 
 
 def test_features_do_not_depend_on_the_images_dtype_and_have_it_or_float32():
@@ -99,7 +99,7 @@ def test_where_frequencies_are_equal_only_their_bits_are_open():
         distances = Phash()(images.double())
         open_ = distances.abs() < 1e-6
         assert (open_.sum(1) <= most).all()
-        assert ((bits(distances) == theirs(images)) | open_).all()
+        assert ((bits(distances) == imagehash_bits(images)) | open_).all()
     assert (~open_).sum(1).min() > 30
 
 
@@ -203,9 +203,9 @@ def test_an_attack_flips_bits_of_imagehash_and_noise_does_not():
         clean = encoder(images)
     setup = {"encoder": encoder, "objective": Bits(), "perturbation": linf, "optimiser": PGD(), "eot": EOT(views=1)}
     *_, last = attack(images, clean, **setup, steps=30)
-    found = flipped(images, images + linf.quantise(last.delta, images))
-    assert found.min() >= 8
-    assert found.mean() >= 20
+    changed = flipped(images, images + linf.quantise(last.delta, images))
+    assert changed.min() >= 8
+    assert changed.mean() >= 20
     # Of all tiles, for on single ones noise flips up to six: half of the bits are set, so they change in twos.
     images = everything.images
     noise = flipped(images, images + linf.quantise(linf.noise(images, seed()), images))

@@ -1,4 +1,4 @@
-"""The shipped encoder does what its page says, on photographs that it never saw."""
+"""The shipped encoder does what its page promises, on photographs that were not in its training."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def test_it_is_small_and_the_gallery_large(setting):
 
 
 @pytest.mark.slow
-def test_it_knows_clean_and_noisy_views(setting):
+def test_it_recognises_clean_and_noisy_views(setting):
     camera, encoder, images, rows, gallery = setting
     unseen = bank(camera, 128, seed=3, purpose="test")
     noisy = images + Linf(16 / 255).noise(images, torch.Generator().manual_seed(0))
@@ -51,16 +51,16 @@ def test_eot_survives_the_camera_and_the_plain_attack_does_not(setting, eps):
         images, rows = images[::3], rows[::3]
     own, budget = gallery[rows], Linf(eps / 255)
     unseen = bank(camera, 128, seed=3, purpose="test")
-    found = {}
+    scores = {}
     for arm, eot, steps in (("no_eot", EOT(views=1), 800), ("eot", EOT(camera), 100)):
         best = solve(
             images, own, encoder=encoder, objective=Away(), perturbation=budget, optimiser=PGD(), eot=eot, steps=steps
         )
         saved = images + budget.quantise(best.delta, images)
-        found[arm] = evaluate(saved, own, gallery, encoder=encoder, bank=unseen)
-    plain, robust = (interval(found[arm].cosine) for arm in ("no_eot", "eot"))
+        scores[arm] = evaluate(saved, own, gallery, encoder=encoder, bank=unseen)
+    plain, robust = (interval(scores[arm].cosine) for arm in ("no_eot", "eot"))
     if eps == 8:
         assert robust.mean <= plain.mean - 0.15 and robust.high < plain.low
     else:
-        assert recall(found["eot"], rows) <= 0.15
-        assert recall(found["no_eot"], rows) >= 2 * recall(found["eot"], rows)
+        assert recall(scores["eot"], rows) <= 0.15
+        assert recall(scores["no_eot"], rows) >= 2 * recall(scores["eot"], rows)

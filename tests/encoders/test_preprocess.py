@@ -47,7 +47,7 @@ def pictures(*shape, seed=0):
     return torch.rand(1, 3, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_there_are_as_many_presets_as_torchvision_had_when_this_was_written_or_more():
+def test_there_are_at_least_28_presets():
     assert len(PRESETS) >= 28
     assert all(type(p).__name__ == "ImageClassification" and p.antialias for p in PRESETS.values())
 
@@ -71,8 +71,8 @@ def test_every_preset_of_torchvision_is_followed_and_with_eight_bits_pillow_bit_
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_torchvisions_own_call_differs_by_its_float32_alone(name):
-    # The preset ends in float32 whatever it was given; resized in float32 it is off by up to 3e-5, and ours by 3e-7.
+def test_torchvisions_own_call_differs_by_its_float32_only(name):
+    # The preset ends in float32 whatever it was given; resized in float32 it is off by up to 3e-5, this by 3e-7.
     ours = preprocessing(PRESETS[name])
     laws.assert_as_tensor(ours, lambda picture: PRESETS[name](picture), limit=5e-7)
     laws.assert_as_tensor(ours, lambda picture: PRESETS[name](picture.float()), limit=1e-4)
@@ -110,7 +110,7 @@ lengths = st.integers(1, 3000)
 def test_sizes_are_those_of_torchvisions_resize(height, width, size):
     compute = v2.functional._geometry._compute_resized_output_size
     assert plain(size, fit="cover").resized(height, width) == tuple(compute((height, width), size=[size]))
-    within = tuple(max(1, n) for n in compute((height, width), size=None, max_size=size))  # where theirs fails at 0
+    within = tuple(max(1, n) for n in compute((height, width), size=None, max_size=size))  # torchvision fails at 0
     assert plain(size, fit="contain").resized(height, width) == within
     assert plain((size, 7)).resized(height, width) == (size, 7)
 
@@ -146,7 +146,7 @@ def test_blue_first_is_normalised_in_the_networks_order():
 
 @pytest.mark.parametrize("fill", [0.0, 1.0, (0.1, 0.5, 0.9)], ids=str)
 @pytest.mark.parametrize("bgr", [False, True])
-def test_the_border_has_the_colour_that_was_asked_for(fill, bgr):
+def test_the_border_has_the_given_colour(fill, bgr):
     picture = pictures(10, 30)
     padded = plain(16, fit="contain", crop=(16, 16), fill=fill, bgr=bgr)(picture)
     colour = torch.tensor(fill if isinstance(fill, tuple) else (fill,) * 3, dtype=torch.float64)[:, None, None]
@@ -193,7 +193,7 @@ def test_pictures_of_any_precision_keep_it(dtype, limit, eight_bit):
     picture = pictures(50, 60).to(dtype)
     prepared = ours(picture)
     assert prepared.dtype == dtype
-    # The same picture in float64: only the arithmetic and the rounding of the answer differ.
+    # The same picture in float64: only the arithmetic and the rounding of the result differ.
     torch.testing.assert_close(prepared.double(), ours(picture.double()), rtol=0, atol=limit / min(STD))
 
 
@@ -242,7 +242,7 @@ def test_every_field_can_be_replaced_by_what_a_configuration_can_write():
     hash(made)  # a list would not be
 
 
-def test_a_network_that_says_nothing_needs_size_mean_and_std():
+def test_a_network_without_preprocessing_needs_size_mean_and_std():
     full = {"size": 112, "mean": [0.5] * 3, "std": [0.5] * 3}
     assert specified(full, "x.onnx") == Preprocess(112, "pil_bilinear", (0.5,) * 3, (0.5,) * 3)
     for key in full:

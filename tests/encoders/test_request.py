@@ -1,4 +1,4 @@
-"""What all families of encoders do alike: files, random weights, failed downloads, and an answer of one row each."""
+"""What all families of encoders share: files, random weights, failed downloads, and one row for each picture."""
 
 import logging
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_a_download_that_fails_in_any_way_is_one_line(failure):
     assert "\n" not in str(caught.value)
 
 
-def test_what_the_client_says_of_each_attempt_is_not_shown(caplog):
+def test_the_clients_warnings_of_each_attempt_are_not_shown(caplog):
     log = logging.getLogger("huggingface_hub")
     level = log.level
     with (
@@ -132,7 +132,7 @@ def test_an_answer_is_read_where_it_is_in_something():
     assert torch.equal(made(pictures), made.preprocess(pictures).flatten(1))
 
 
-def test_its_name_is_cheap_and_printed_it_says_which_weights(monkeypatch):
+def test_its_repr_is_cheap_and_its_text_has_the_weights(monkeypatch):
     made = encoder(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)))
     printed = str(made)
     assert made.fingerprint()[:12] in printed and "x:y" in printed and "3,076 weights" in printed

@@ -141,14 +141,14 @@ class OnlySmall(nn.Module):
         return x
 
 
-def test_a_trial_says_nothing_of_the_length_of_a_layers_rows():
+def test_a_trial_does_not_fix_the_length_of_a_layers_rows():
     network = nn.Sequential(nn.Conv2d(3, 2, 1), nn.Dropout(), nn.Flatten()).eval()
     encoder = Stochastic(Features(network, ["0"]))  # its rows are as long as the picture is large
     draws_by_view(encoder)
     assert encoder(pictures(2, torch.float32), draws=torch.rand(2, 1)).shape == (2, 2 * 8 * 16)
 
 
-def test_what_cannot_be_told_apart_by_views_is_refused():
+def test_draws_that_cannot_be_assigned_to_views_are_refused():
     images, w = pictures(4), torch.rand(4, 1)
     with pytest.raises(ValueError, match="no layer that drops"):
         Stochastic(lone(nn.Dropout(0.0)))

@@ -17,7 +17,7 @@ SIDE = 64
 
 
 def exported(network, path, dynamo, free=False, side=SIDE, **more):
-    """The file that torch's exporter writes; what it says on the way is its own affair."""
+    """The file that torch's exporter writes, without its warnings."""
     if free:
         more |= {"dynamic_shapes": ({0: "n"},)} if dynamo else {"dynamic_axes": {"input": {0: "n"}}}
     if dynamo:
@@ -32,7 +32,7 @@ def exported(network, path, dynamo, free=False, side=SIDE, **more):
 
 
 def by_runtime(path, pictures, output=None):
-    """onnxruntime's answer, one picture at a time."""
+    """onnxruntime's output, one picture at a time."""
     session = ort.InferenceSession(path)
     name = session.get_inputs()[0].name
     rows = [session.run(output and [output], {name: p[None].numpy()})[0] for p in pictures.float()]

@@ -19,9 +19,9 @@ def off(a, b):
 def test_decision_round_trip():
     decision = Decision("channels_last", "bfloat16", fold=True, chunk=8)
     assert Decision.from_dict(json.loads(json.dumps(decision.to_dict()))) == decision
-    words = dict(word.removeprefix("engine.").split("=") for word in decision.settings())
+    settings = dict(text.removeprefix("engine.").split("=") for text in decision.settings())
     wanted = {"layout": "channels_last", "precision": "bfloat16", "fold": "true", "compile": "false", "chunk": "8"}
-    assert words == wanted
+    assert settings == wanted
 
 
 WRONG = [("layout", "NHWC"), ("precision", "fp8"), ("fold", 1), ("compile", "no"), ("chunk", 0), ("chunk", True)]
@@ -34,7 +34,7 @@ def test_decision_refuses(name, value):
 
 
 @pytest.mark.parametrize("precision", ["float32", "mixed", "bfloat16", "float16"])
-def test_the_encoder_given_is_never_changed(precision):
+def test_the_given_encoder_is_never_changed(precision):
     encoder = resnet()
     encoder.conv1.weight.requires_grad_()
     before = {name: t.clone() for name, t in encoder.state_dict().items()}
@@ -105,7 +105,7 @@ def test_mixed_leaves_other_paddings_alone():
     assert torch.equal(pulled(mixed, images)[0], pulled(layer, images)[0])
 
 
-def test_rounding_the_backward_pass_harms_less():
+def test_rounding_the_backward_pass_alone_has_a_smaller_error():
     encoder, images = load_encoder(), torch.rand(4, 3, 128, 128)
     exact = pulled(encoder, images)
     mixed, low, half = (pulled(prepare(encoder, Decision(precision=p)), images) for p in LOWER)
@@ -204,7 +204,7 @@ def test_compile_gets_the_prepared_module(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 @pytest.mark.parametrize("precision", ["float32", *LOWER])
-def test_a_graph_compiler_can_follow(precision):
+def test_a_compiler_can_trace_it(precision):
     encoder, images = load_encoder(), torch.rand(2, 3, 96, 96)
     prepared = prepare(encoder, Decision("channels_last", precision, fold=True))
     eager = pulled(copy.deepcopy(prepared), images)

@@ -150,7 +150,7 @@ def test_measuring_takes_at_most_a_twentieth_of_the_run(monkeypatch, total_views
     world = World(monkeypatch, cost=speeds(channels_last=factor))
     choice = world.choose(total_views, compile=False)
     run = total_views * choice.measurements[0].ms / 1e3 if choice.measurements[0].ms else 0
-    # The first trial and its round tell how long the run is; a run too short to be tuned has paid for these two.
+    # The first trial and its round give the length of the run; a run too short to be tuned has spent these two.
     assert world.seconds <= max(0.05 * run, 2 * VIEWS * 0.011)
     if total_views <= 2_000:
         assert choice.decision == Decision(chunk=8)

@@ -33,7 +33,7 @@ COMMANDS = re.findall(r"^\|.*?\| `(python -m attacks\.run .*?)` \|$", PAGE, re.M
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory, hub, vae):
-    """model of the page -> what stands in for it: a small model of the same family, with its library's own files."""
+    """model of the page -> its substitute: a small model of the same family, with its library's own files."""
     folder = tmp_path_factory.mktemp("tiny")
     network = nn.Sequential(nn.Conv2d(3, 4, 5, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6))
     exported(network, folder / "arcface.onnx", dynamo=False, side=112)
@@ -76,15 +76,15 @@ def shortened(argument, tiny):
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: " ".join(c.split()[4:6]))
 def test_the_command_runs(command, tiny, place, monkeypatch, capsys):
-    words = shlex.split(command)
-    assert words[:3] == ["python", "-m", "attacks.run"]
-    given = [shortened(word, tiny) for word in words[3:]]
+    arguments = shlex.split(command)
+    assert arguments[:3] == ["python", "-m", "attacks.run"]
+    given = [shortened(word, tiny) for word in arguments[3:]]
     if not {"encoder=timm", "encoder=torchvision"}.isdisjoint(given):  # the rest have theirs in a folder or file
         given.append("encoder.weights=random")
     assert call(monkeypatch, *given, f"hydra.run.dir={place / 'run'}") == 0, capsys.readouterr().err
     metrics = json.loads((place / "run" / "metrics.json").read_text())
     assert metrics["cost"]["backward"] > 0
-    assert metrics["encoder"]["name"] == next(w.split("=")[1] for w in words if w.startswith("encoder="))
+    assert metrics["encoder"]["name"] == next(w.split("=")[1] for w in arguments if w.startswith("encoder="))
 
 
 def test_there_is_a_command_for_every_family():

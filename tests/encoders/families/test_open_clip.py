@@ -20,15 +20,15 @@ refused = partial(laws.refusal, family="open_clip")
 open_clip = pytest.importorskip("open_clip")
 
 WORDS = {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}
-PLATES = {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8}
+VISION = {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8}
 TIMM = {"timm_model_name": "test_vit", "timm_pool": "", "timm_proj": "linear", "image_size": 160}
 TOKENS = {"attentional_pool": True, "attn_pooler_heads": 2, "output_tokens": True}
 KINDS = {
-    "tiny": {"vision_cfg": PLATES},
+    "tiny": {"vision_cfg": VISION},
     "tiny-resnet": {"vision_cfg": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 8, "head_width": 16}},
     "tiny-timm": {"vision_cfg": TIMM, "custom_text": True},
     "tiny-coca": {
-        "vision_cfg": PLATES | TOKENS,
+        "vision_cfg": VISION | TOKENS,
         "text_cfg": WORDS | {"embed_cls": True, "output_tokens": True},
         "multimodal_cfg": {"context_length": 76, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
         "custom_text": True,
@@ -191,7 +191,7 @@ def test_a_file_of_the_image_tower_has_no_texts(prefix, tmp_path):
     assert encoder.texts is None
 
 
-def test_nothing_is_said_of_random_weights(tags, tmp_path, caplog):
+def test_random_weights_give_no_warning(tags, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         load_encoder("open_clip", "tiny", weights=tags["other"])
         (tmp_path / "empty").mkdir()
@@ -200,7 +200,7 @@ def test_nothing_is_said_of_random_weights(tags, tmp_path, caplog):
 
 
 def folder_of(tmp_path, **changes):
-    config = {"embed_dim": 12, "text_cfg": WORDS, "vision_cfg": PLATES} | changes
+    config = {"embed_dim": 12, "text_cfg": WORDS, "vision_cfg": VISION} | changes
     content = {"model_cfg": config, "preprocess_cfg": {"interpolation": "bilinear", "resize_mode": "squash"}}
     (tmp_path / "open_clip_config.json").write_text(json.dumps(content))
     return f"local-dir:{tmp_path}"
@@ -253,7 +253,7 @@ def test_a_file_of_another_model_is_refused(tmp_path):
 
 
 def test_a_bad_folder_is_refused(tmp_path):
-    model = folder_of(tmp_path, vision_cfg=PLATES | {"wings": 2})
+    model = folder_of(tmp_path, vision_cfg=VISION | {"wings": 2})
     refused("has no open_clip_model.safetensors or", model, FileNotFoundError)
     refused("of a folder are pretrained, random or a file", model, weights="tag")
     refused("open_clip_config.json` makes no model of open_clip's .*wings", model, weights="random")
@@ -279,19 +279,19 @@ def test_the_code_of_a_tokenizer_is_not_run(tmp_path):
     auto = {"AutoTokenizer": ["evil.Tokenizer", None]}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"auto_map": auto, "tokenizer_class": "Tokenizer"}))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": auto}))
-    words = WORDS | {"hf_tokenizer_name": "evil", "tokenizer_kwargs": {"trust_remote_code": True}}
-    encoder = load_encoder("open_clip", folder_of(tmp_path, text_cfg=words), weights="random")
+    text = WORDS | {"hf_tokenizer_name": "evil", "tokenizer_kwargs": {"trust_remote_code": True}}
+    encoder = load_encoder("open_clip", folder_of(tmp_path, text_cfg=text), weights="random")
     with pytest.raises(ValueError, match=r"tokenizer of .* cannot be used .*custom code") as caught:
         encoder.texts(TEXTS)
     assert "\n" not in str(caught.value)
     assert_nothing_ran()
 
 
-def test_nobody_is_asked_to_run_the_code_of_a_text_tower(tmp_path, monkeypatch):
+def test_the_code_of_a_text_tower_is_not_run(tmp_path, monkeypatch):
     (tmp_path / "evil.py").write_text("import builtins; builtins.ran_by_test_family_open_clip = True")
     auto = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": auto}))
-    monkeypatch.setattr("builtins.input", lambda _: "y")  # as `yes |` would say
+    monkeypatch.setattr("builtins.input", lambda _: "y")  # as `yes |` does
     folder = folder_of(tmp_path, text_cfg={"hf_model_name": str(tmp_path), "hf_tokenizer_name": str(tmp_path)})
     refused("makes no model of open_clip's", folder, weights="random")
     assert_nothing_ran()

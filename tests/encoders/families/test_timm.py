@@ -71,7 +71,7 @@ def test_a_file_with_the_head_fits_and_the_head_reads_the_features(model, tmp_pa
     images = torch.rand(2, 3, 40, 60)
     with torch.no_grad():
         prepared = encoder.preprocess(images)
-        # What goes into the last layers, as timm itself says it: `pre_logits` of its own head.
+        # The input of the last layers: `pre_logits` of timm's own head.
         expected = whole.forward_head(whole.forward_features(prepared), pre_logits=True)
         assert torch.equal(encoder(images), expected)
 
@@ -85,8 +85,8 @@ def test_a_file_of_another_model_is_refused(tmp_path):
 def test_a_folder_that_timm_saved(safe, tmp_path):
     torch.manual_seed(4)
     network = timm.create_model("test_vit", num_classes=5).eval()
-    said = {"crop_mode": "squash", "mean": (0.5, 0.5, 0.5), "crop_pct": 1.0}
-    timm.models.save_for_hf(network, tmp_path, safe_serialization=safe, data_config=said)
+    config = {"crop_mode": "squash", "mean": (0.5, 0.5, 0.5), "crop_pct": 1.0}
+    timm.models.save_for_hf(network, tmp_path, safe_serialization=safe, data_config=config)
     encoder = load_encoder("timm", f"local-dir:{tmp_path}")
     laws.assert_same_weights(encoder.network, state := network.state_dict())
     assert encoder.network.state_dict().keys() == {name for name in state if not name.startswith("head.")}

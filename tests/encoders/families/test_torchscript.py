@@ -56,10 +56,10 @@ def test_it_is_the_network_behind_the_preprocessing(pair):
     assert not any(p.requires_grad for p in encoder.parameters())
     for rows in (1, 3, 2):  # again and again: TorchScript compiles anew after it has watched
         pictures = torch.rand(rows, 3, 30, 20, requires_grad=True)
-        answers = encoder(pictures), module(encoder.preprocess(pictures))
-        torch.testing.assert_close(*answers)
-        weights = torch.randn_like(answers[0])
-        torch.testing.assert_close(*(torch.autograd.grad((a * weights).sum(), pictures)[0] for a in answers))
+        outputs = encoder(pictures), module(encoder.preprocess(pictures))
+        torch.testing.assert_close(*outputs)
+        weights = torch.randn_like(outputs[0])
+        torch.testing.assert_close(*(torch.autograd.grad((a * weights).sum(), pictures)[0] for a in outputs))
 
 
 def test_gradcheck_in_float64(pair):
@@ -137,8 +137,8 @@ def call(monkeypatch, capsys, *arguments):
     ],
     ids=["chosen", "under another name"],
 )
-def test_only_a_person_names_a_program(tmp_path, monkeypatch, capsys, lines):
-    preset, missing = tmp_path / "theirs.yaml", tmp_path / "none.pt"
+def test_only_the_command_line_may_name_a_program(tmp_path, monkeypatch, capsys, lines):
+    preset, missing = tmp_path / "foreign.yaml", tmp_path / "none.pt"
     preset.write_text("# @package _global_\n" + lines.replace("FILE", str(missing)))
     start = (f"config={preset}", f"hydra.run.dir={tmp_path / 'out'}")
     family, model = "encoder=torchscript", f"encoder.model={missing}"

@@ -1,4 +1,4 @@
-"""torchvision's models answer with what torchvision's own call gives to their head."""
+"""The features of torchvision's models are what torchvision's own call gives to their head."""
 
 import hashlib
 import io
@@ -37,7 +37,7 @@ def every(quick):
     return [pytest.param(model, marks=() if model in quick else pytest.mark.slow) for model in left]
 
 
-def theirs(model, seed=1, **arguments):
+def library_model(model, seed=1, **arguments):
     """torchvision's own, as it builds it for pretrained weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -69,15 +69,15 @@ def saved(path, network, drop=()):
 
 @pytest.mark.parametrize("model", every(SMALL))
 def test_features_are_what_torchvision_gives_to_the_head(tmp_path, model):
-    network = theirs(model)
-    ours = load_encoder("torchvision", model, weights=saved(tmp_path / "w.pt", network))
+    network = library_model(model)
+    encoder = load_encoder("torchvision", model, weights=saved(tmp_path / "w.pt", network))
     preset = torchvision.models.get_model_weights(model).DEFAULT.transforms()
     pictures = laws.three_pictures()
     for name in ("portrait",) if model in SMALL else pictures:
         # In float64, for torchvision's resize in float32 is off by up to 3e-5; it ends in float32 all the same.
-        expected = before_the_head(network, laws.within(preset(pictures[name]), ours.preprocess))
+        expected = before_the_head(network, laws.within(preset(pictures[name]), encoder.preprocess))
         with torch.no_grad():
-            features = ours(pictures[name].float())
+            features = encoder(pictures[name].float())
         assert features.shape == expected.shape
         assert float((features - expected).abs().max()) <= 1e-4 * max(1.0, float(expected.abs().max())), name
     assert float(features.std()) > 0
@@ -104,10 +104,10 @@ def test_every_model_answers_with_a_row_for_each_picture(model):
 
 @pytest.mark.parametrize("model", every(SMALL))
 def test_every_model_has_random_weights_the_same_ones_each_time(model):
-    ours = laws.assert_random_weights_repeat("torchvision", model)
-    assert ours.title == f"torchvision:{model}"
-    assert f"{sum(p.numel() for p in ours.network.parameters()):,} weights" in str(ours)
-    assert ours.fingerprint()[:12] in str(ours)
+    encoder = laws.assert_random_weights_repeat("torchvision", model)
+    assert encoder.title == f"torchvision:{model}"
+    assert f"{sum(p.numel() for p in encoder.network.parameters()):,} weights" in str(encoder)
+    assert encoder.fingerprint()[:12] in str(encoder)
 
 
 @pytest.mark.parametrize("model", ["resnet18", "mobilenet_v3_small"])
@@ -117,15 +117,15 @@ def test_every_model_has_random_weights_the_same_ones_each_time(model):
     ids=["with head", "other classes", "no head"],
 )
 def test_a_file_may_have_any_head_or_none(tmp_path, model, suffix, classes, drop):
-    network = theirs(model, num_classes=classes)
-    ours = load_encoder("torchvision", model, weights=saved(tmp_path / f"w{suffix}", network, drop))
-    laws.assert_same_weights(ours.network, network.state_dict())
-    assert ours.origin.digest() == hashlib.sha256((tmp_path / f"w{suffix}").read_bytes()).hexdigest()
+    network = library_model(model, num_classes=classes)
+    encoder = load_encoder("torchvision", model, weights=saved(tmp_path / f"w{suffix}", network, drop))
+    laws.assert_same_weights(encoder.network, network.state_dict())
+    assert encoder.origin.digest() == hashlib.sha256((tmp_path / f"w{suffix}").read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize("aux", [True, False])
 def test_heads_that_only_training_uses_may_be_missing(tmp_path, aux):
-    network = theirs("googlenet")
+    network = library_model("googlenet")
     path = saved(tmp_path / "w.pt", network, () if aux else ("aux1.", "aux2."))
     laws.assert_same_weights(load_encoder("torchvision", "googlenet", weights=path).network, network.state_dict())
 
@@ -195,8 +195,8 @@ def test_every_url_ends_in_a_hash():
 def test_the_preprocessing_is_that_of_the_weights_that_were_named(monkeypatch):
     monkeypatch.setattr("attacks.encoders.families.torchvision_models._fetched", lambda offered: None)
     for weights in torchvision.models.get_model_weights("resnet50"):
-        ours = load(Request("torchvision", "resnet50", weights.name))
-        assert ours.preprocess == preprocessing(weights.transforms())
+        encoder = load(Request("torchvision", "resnet50", weights.name))
+        assert encoder.preprocess == preprocessing(weights.transforms())
     assert load(Request("torchvision", "resnet50")).preprocess.size == 232
     changed = load(Request("torchvision", "resnet50", "IMAGENET1K_V1", {"kernel": "cv2_area"})).preprocess
     assert (changed.kernel, changed.size) == ("cv2_area", 256)
@@ -235,7 +235,7 @@ def test_preprocessing_that_the_network_cannot_take_is_one_line(message, model, 
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache of torch's, and what a download answers with."""
+    """An empty cache of torch's, and the content of a download."""
     monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path / "hub"))
     answer = {"content": None}
 
@@ -251,7 +251,7 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("weights", [None, "pretrained", "IMAGENET1K_V1", "DEFAULT"])
-def test_without_a_network_it_says_so_in_one_line(cache, weights, capfd, tmp_path):
+def test_without_a_network_there_is_one_line(cache, weights, capfd, tmp_path):
     message = r"weights ResNet18_Weights\.IMAGENET1K_V1.*could not be fetched.*Name or service"
     refused(message, "resnet18", weights=weights)
     assert capfd.readouterr() == ("", "")
@@ -267,19 +267,19 @@ def test_a_download_with_another_hash_is_refused_and_removed_and_a_broken_file_n
     assert str(file) in refused("cannot be read|refused", "resnet18")
 
 
-def test_a_download_is_read_without_running_it_and_said_by_its_hash(cache, tmp_path, monkeypatch, capfd):
-    network = theirs("squeezenet1_1")
+def test_a_download_is_read_without_running_it_and_reported_by_its_hash(cache, tmp_path, monkeypatch, capfd):
+    network = library_model("squeezenet1_1")
     torch.save(network.state_dict(), buffer := io.BytesIO())
     cache["content"] = buffer.getvalue()
     digest = hashlib.sha256(cache["content"]).hexdigest()
     offered = torchvision.models.SqueezeNet1_1_Weights.DEFAULT.value
     monkeypatch.setattr(offered, "url", f"https://a.b/models/squeezenet1_1-{digest[:8]}.pth")
-    ours = load_encoder("torchvision", "squeezenet1_1")
-    laws.assert_same_weights(ours.network, network.state_dict())
-    assert ours.origin.digest() == digest and ours.origin.weights == "IMAGENET1K_V1"
+    encoder = load_encoder("torchvision", "squeezenet1_1")
+    laws.assert_same_weights(encoder.network, network.state_dict())
+    assert encoder.origin.digest() == digest and encoder.origin.weights == "IMAGENET1K_V1"
     assert capfd.readouterr() == ("", "")
     cache["content"] = None  # the second time it is there
-    assert load_encoder("torchvision", "squeezenet1_1").fingerprint() == ours.fingerprint()
+    assert load_encoder("torchvision", "squeezenet1_1").fingerprint() == encoder.fingerprint()
 
 
 def test_its_gradient_is_exact_and_reaches_every_pixel_of_the_crop():
@@ -292,11 +292,11 @@ def test_its_gradient_is_exact_and_reaches_every_pixel_of_the_crop():
 
 @pytest.mark.parametrize("model", ["resnet18", pytest.param("swin_t", marks=pytest.mark.slow)])
 def test_every_pixel_of_a_photograph_that_the_crop_keeps_moves_the_features(model):
-    ours = load_encoder("torchvision", model, weights="random")
+    encoder = load_encoder("torchvision", model, weights="random")
     picture = torch.rand(1, 3, 480, 640).requires_grad_()
-    answer = ours(picture)
+    answer = encoder(picture)
     (gradient,) = torch.autograd.grad((answer * torch.randn_like(answer)).sum(), picture)
-    size, crop = ours.preprocess.size, ours.preprocess.crop[0]
+    size, crop = encoder.preprocess.size, encoder.preprocess.crop[0]
     border = int(480 * (size - crop) / 2 / size) + 2
     kept = gradient[0, :, border : 480 - border, 80 + border : 560 - border]
     assert float((kept != 0).any(0).double().mean()) == 1.0

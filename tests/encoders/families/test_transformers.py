@@ -89,8 +89,8 @@ def pictures(count=2):
 
 
 def library_answer(folder, images):
-    """The library's own way: its processor on tensors in [0,1], its model; what it answers, with "pooled" as it is
-    documented."""
+    """The library's own way: its processor on tensors in [0,1], its model. Returns the documented pooled output and
+    the tokens."""
     network = hf.AutoModel.from_pretrained(folder).eval()
     processor = hf.AutoImageProcessor.from_pretrained(folder, do_rescale=False)
     with torch.no_grad():
