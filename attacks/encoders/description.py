@@ -37,12 +37,13 @@ def identity(node: EncoderConfig, encoder: nn.Module) -> dict[str, Any]:
     middle = list(outer.stages.names) if isinstance(outer, Defended) and drawn is None else []
     encoder = unwrapped(encoder)
     facts: dict[str, Any] = {key: getattr(node, key, None) for key in ("name", "model", "weights")}
-    facts |= {"sha256": None, "fingerprint": fingerprint(encoder), "defence": defence, "stochastic": node.stochastic}
+    own = encoder.network if isinstance(encoder, ImageEncoder) else encoder  # as `print(encoder)` shows it
+    facts |= {"sha256": None, "fingerprint": fingerprint(own), "defence": defence, "stochastic": node.stochastic}
     facts |= {"middle": middle, "draws": [] if drawn is None else list(drawn.names)}
     if isinstance(encoder, ImageEncoder):
         origin = encoder.origin
-        facts |= {"sha256": origin.digest(), "fingerprint": encoder.fingerprint()}  # as `print(encoder)` shows it
-        facts |= {"model": origin.model, "weights": origin.weights, "preprocess": asdict(encoder.preprocess)}
+        facts |= {"sha256": origin.digest(), "model": origin.model, "weights": origin.weights}
+        facts["preprocess"] = asdict(encoder.preprocess)
     elif isinstance(encoder, Pocket):
         facts["sha256"] = sha256(getattr(node, "weights", None) or POCKET_WEIGHTS)
     if node.name == MODULE:
@@ -56,16 +57,13 @@ def identity(node: EncoderConfig, encoder: nn.Module) -> dict[str, Any]:
 
 def described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """An `identity` as rows (label, text) of a report."""
-    rows = [("encoder", facts["name"] if facts["model"] is None else f"{facts['name']}:{facts['model']}")]
-    rows += [("package", facts["package"])] if "package" in facts else []
-    rows += [("weights", _weights(facts))]
-    if "preprocess" in facts:
-        rows += Preprocess(**facts["preprocess"]).lines()
-    rows += [(key, facts[key]) for key in ("pool",) if key in facts]
-    rows += [("features", ", ".join(facts["features"]))] if "features" in facts else []
-    rows += [("defence", ", ".join(facts["defence"]) or "none")]
-    rows += [("at the middle", ", ".join(facts["middle"]))] if facts["middle"] else []
-    return rows + ([("drawn", f"for every view: {', '.join(facts['draws'])}")] if facts["draws"] else [])
+    name = facts["name"] if facts["model"] is None else f"{facts['name']}:{facts['model']}"
+    rows = [("encoder", name), ("package", facts.get("package")), ("weights", _weights(facts))]
+    rows += Preprocess(**facts["preprocess"]).lines() if "preprocess" in facts else []
+    rows += [("pool", facts.get("pool")), ("features", ", ".join(facts.get("features", [])))]
+    rows += [("defence", ", ".join(facts["defence"]) or "none"), ("at the middle", ", ".join(facts["middle"]))]
+    rows += [("drawn", f"for every view: {', '.join(facts['draws'])}" if facts["draws"] else None)]
+    return [(label, text) for label, text in rows if text]
 
 
 def _weights(facts: Mapping[str, Any]) -> str:

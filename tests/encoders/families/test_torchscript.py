@@ -62,11 +62,7 @@ def test_it_is_the_network_behind_the_preprocessing(pair):
         torch.testing.assert_close(*(torch.autograd.grad((a * weights).sum(), pictures)[0] for a in outputs))
 
 
-def test_gradcheck_in_float64(pair):
-    laws.assert_gradient_is_exact(pair[1])
-
-
-def test_a_copy_is_another_one(pair):
+def test_a_copy_is_another_one_and_gradients_are_exact(pair):
     module, encoder = pair
     pictures = torch.rand(2, 3, 30, 20)
     wide, features = copy.deepcopy(encoder).double(), encoder(pictures)
@@ -76,25 +72,16 @@ def test_a_copy_is_another_one(pair):
         for parameter in wide.parameters():
             parameter.zero_()
     assert torch.equal(encoder(pictures), features)
-
-
-def test_the_engine_takes_it(pair):
-    _, encoder = pair
-    pictures = torch.rand(2, 3, 30, 20)
-    laid = prepare(encoder, Decision(layout="channels_last"))
-    torch.testing.assert_close(laid(pictures), encoder(pictures))
-
-
-def test_it_is_named_and_its_layers_are_closed(pair):
-    _, encoder = pair
-    assert "torchscript:" in repr(encoder) and "to 16x16" in repr(encoder)
-    assert len(encoder.origin.digest()) == 64
-    assert Layers(encoder, ["output"])(torch.rand(1, 3, 20, 20))["output"].shape == (1, 5)
+    torch.testing.assert_close(prepare(encoder, Decision(layout="channels_last"))(pictures), features)
+    laws.assert_gradient_is_exact(encoder)
     assert laws.assert_every_pixel_counts(encoder.preprocess) == 1.0
 
 
-def test_its_layers_take_no_hooks(pair):
+def test_it_is_named_and_its_layers_take_no_hooks(pair):
     encoder, picture = pair[1], torch.rand(1, 3, 20, 20)
+    assert "torchscript:" in repr(encoder) and "to 16x16" in repr(encoder)
+    assert len(encoder.origin.digest()) == 64
+    assert Layers(encoder, ["output"])(picture)["output"].shape == (1, 5)
     assert [visit.name for visit in visits(encoder, picture)] == ["output"]
     assert "torchscript:" in layer_listing(encoder, picture)
     assert ordered(encoder, ["all"], picture) == {"output": "flat"}
