@@ -61,13 +61,19 @@ class Features(nn.Module):
         before."""
         features: dict[str, Tensor] = self.layers(images, **which)
         if not torch.compiler.is_compiling():  # a graph is compiled for one size of picture
-            self._widths.check({name: features[name].shape[1] for name in self.pools})
+            for name in self.pools:
+                width, first = features[name].shape[1], self._widths.setdefault(name, features[name].shape[1])
+                if width != first:
+                    raise ValueError(
+                        f"layer `{name}` gives {width} numbers for a picture and gave {first} for one before: its size "
+                        f"follows the picture's; {'leave it out' if name == OUTPUT else 'pool it by mean'}"
+                    )
         parts = [features[name] for name in self.pools]
         return parts[0] if len(parts) == 1 else torch.cat([_unit(part) for part in parts], dim=1)
 
     def forget(self) -> None:
         """Forget the length of each layer's rows, after a trial with pictures of another size."""
-        self._widths.first = {}
+        self._widths.clear()
 
     def __repr__(self) -> str:
         named = ", ".join(f"{name} ({pool})" for name, pool in self.pools.items())
@@ -82,24 +88,12 @@ def featured(encoder: nn.Module, features: Sequence[str]) -> nn.Module:
         return Features(encoder, layer_pools(features, "encoder.features"))
 
 
-class _Widths:
+class _Widths(dict[str, int]):
     """The length of each layer's rows in the first pass. Copies of an encoder share it, because their outputs are
     compared."""
 
-    def __init__(self) -> None:
-        self.first: dict[str, int] = {}
-
     def __deepcopy__(self, memo: Any) -> _Widths:
         return self
-
-    def check(self, widths: dict[str, int]) -> None:
-        self.first = self.first or widths
-        for name, width in widths.items():
-            if width != self.first[name]:
-                raise ValueError(
-                    f"layer `{name}` gives {width} numbers for a picture and gave {self.first[name]} for one before: "
-                    f"its size follows the picture's; {'leave it out' if name == OUTPUT else 'pool it by mean'}"
-                )
 
 
 def _unit(row: Tensor) -> Tensor:
