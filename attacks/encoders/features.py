@@ -65,8 +65,8 @@ class Features(nn.Module):
                 width, first = features[name].shape[1], self._widths.setdefault(name, features[name].shape[1])
                 if width != first:
                     raise ValueError(
-                        f"layer `{name}` gives {width} numbers for a picture and gave {first} for one before: its size "
-                        f"follows the picture's; {'leave it out' if name == OUTPUT else 'pool it by mean'}"
+                        f"layer `{name}` gives {width} numbers for a picture and gave {first} for one before: its "
+                        f"size follows the picture's; {'leave it out' if name == OUTPUT else 'pool it by mean'}"
                     )
         parts = [features[name] for name in self.pools]
         return parts[0] if len(parts) == 1 else torch.cat([_unit(part) for part in parts], dim=1)

@@ -85,12 +85,6 @@ def test_pictures_are_prepared_as_the_library_prepares_files_and_tensors(name):
         laws.assert_as_tensor(ours, theirs)
 
 
-@pytest.mark.parametrize("mode", ["shortest", "squash", "longest"])
-def test_every_pixel_counts(mode):
-    kept = laws.assert_every_pixel_counts(preprocessing(CONFIGS[f"{mode} bicubic"]))
-    assert kept == pytest.approx({"shortest": 0.75, "squash": 1, "longest": 1}[mode], abs=0.01)
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_embeddings_are_those_of_encode_image(name):
     encoder, model = load_encoder("open_clip", name, weights="random"), made(name)
