@@ -38,6 +38,7 @@ from attacks.schema.messages import one_line
 from attacks.schema.reference import usage
 from attacks.schema.run import Run
 from attacks.schema.secrets import refuse_credentials
+from attacks.schema.suggestions import closest, did_you_mean
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 #: Hydra 1.3 wants `version_base`; 1.4 has the same rules by default and warns about the argument.
@@ -262,7 +263,11 @@ def _stored(argument: str) -> str:
 def _refuse_unchecked(arguments: list[str]) -> None:
     """Check the files of a `--config-dir` before Hydra reads them, and refuse all other ways to name files: the key
     `hydra` of a file could open files or run code, and a pickle is code."""
-    given, _ = get_args_parser().parse_known_args(arguments)
+    parser = get_args_parser()
+    given, rest = parser.parse_known_args(arguments)
+    for flag in rest:
+        near = did_you_mean(flag.lstrip("-")) or closest(flag, parser._option_string_actions)
+        raise ValueError(f"unknown option `{flag}`: values are given as KEY=VALUE{near}")
     for flag in ("config_path", "config_name", "experimental_rerun"):
         if getattr(given, flag) is not None:
             raise ValueError(f"`--{flag.replace('_', '-')}` is refused: name a preset file, config=./mine.yaml")

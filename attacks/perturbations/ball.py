@@ -124,7 +124,8 @@ class Linf(Ball):
 
     def __post_init__(self) -> None:
         if not 0 < self.eps <= 1:
-            raise ValueError(f"`eps` must lie in (0, 1], got {self.eps:g}; did you mean {self.eps:g}/255?")
+            fix = f"; did you mean {self.eps:g}/255?" if self.eps > 1 else ": write 8/255, say"
+            raise ValueError(f"`eps` must lie in (0, 1], got {self.eps:g}{fix}")
 
     def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
         """Uniform in -0.5..0.5, on the CPU first, so that every device starts at the same point."""

@@ -9,7 +9,7 @@ from hydra.errors import CompactHydraException
 from omegaconf import DictConfig
 
 from attacks.schema.secrets import masked
-from attacks.schema.suggestions import did_you_mean, unknown
+from attacks.schema.suggestions import choices, did_you_mean, unknown
 
 
 def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
@@ -19,6 +19,8 @@ def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
         text = f"{error} {error.__cause__ or ''}"
         if meant := unknown(words, text):
             return _plain(meant)
+        if "You must specify 'config'" in text:
+            return f"no preset is given: begin with config=quickstart; presets are {', '.join(choices()['config'])}"
     if isinstance(error, RecursionError):
         return "`defaults`: presets that lead back to themselves, or a configuration that is nested too deep"
     parts, keys = [str(error).partition("Config search path")[0]], []
@@ -27,12 +29,14 @@ def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
         keys = _known_keys(error.__cause__)
         parts += [f"known here are {', '.join(keys)}"] if keys else []
     lines = [line for part in parts for line in part.splitlines() if line.strip()]
-    choices = [line.strip() for line in lines if line.startswith("\t")]
+    listed = [line.strip() for line in lines if line.startswith("\t")]
     sentences = [line.strip().rstrip(".") for line in lines if not line.startswith((*NOISE, "\t", " "))]
-    text = "; ".join(sentences)
     key = next((line.partition(":")[2].strip() for line in lines if line.strip().startswith("full_key:")), "")
+    if keys and sentences[0].startswith("Could not override"):
+        sentences = [f"unknown key `{key or sentences[0].split(chr(39))[1]}`", sentences[-1]]
+    text = "; ".join(sentences)
     text = f"`{key}`: {text}" if key and key not in text else text
-    return _plain(" ".join([text, ", ".join(choices)]).strip() + (did_you_mean(key) if keys else ""))
+    return _plain(" ".join([text, ", ".join(listed)]).strip() + (did_you_mean(key) if keys else ""))
 
 
 def _plain(text: str) -> str:
@@ -46,4 +50,4 @@ NOISE = ("To append", "full_key", "object_type", "reference_type")
 def _known_keys(error: BaseException) -> list[str]:
     node: Any = getattr(error, "parent_node", None)
     unknown = "is not in struct" in str(error) or "not in '" in str(error)
-    return [str(key) for key in node] if unknown and isinstance(node, DictConfig) else []
+    return [str(key) for key in node if key != "hydra"] if unknown and isinstance(node, DictConfig) else []

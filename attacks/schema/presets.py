@@ -14,6 +14,7 @@ from yaml import AliasToken, TagToken, YAMLError, scan
 from attacks.schema.groups import GROUPS
 from attacks.schema.run import Run
 from attacks.schema.secrets import refuse_credentials
+from attacks.schema.suggestions import choices
 from attacks.schema.validate import printable, refuse_code
 
 #: No preset says as much; YAML is read in Python, a megabyte in seconds.
@@ -104,8 +105,9 @@ def plain_word(word: str) -> str:
     """A word of the command line as it is, or ValueError for one of those on which Hydra fails without a reason."""
     key, _, value = word.lstrip("+~").partition("=")
     group = key.partition("@")[0]
-    if not group or word.startswith("-"):
-        raise ValueError(f"`{printable(word)}` must be KEY=VALUE")
+    if not group or word.startswith("-") or ("=" not in word and not word.startswith("~")):
+        fix = f"; did you mean config={word}?" if word in choices()["config"] else ""
+        raise ValueError(f"`{printable(word)}` must be KEY=VALUE{fix}")
     if group in (*GROUPS, "config") and value.strip().startswith("["):
         raise ValueError(f"`{group}` takes one choice and no list; got {printable(value)}")
     return word

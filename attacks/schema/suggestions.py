@@ -13,6 +13,19 @@ from attacks.schema.groups import CHOICES, FILES, GROUPS, OPEN
 from attacks.schema.options import options
 from attacks.schema.run import OF_THE_RUN
 
+#: Words of other tools and of the README -> ours: a key, the last part of a key, or a choice.
+ALIASES = {
+    "epsilon": "perturbation.eps",
+    "iterations": "attack.steps",
+    "iters": "attack.steps",
+    "batch_size": "evaluate.batch",
+    "encoder.path": "encoder.model",
+    "encoder=clip": "encoder=open_clip encoder.model=ViT-B-32",
+    "encoder=dinov2": "encoder=transformers encoder.model=facebook/dinov2-small",
+    "encoder=arcface": "encoder=onnx encoder.model=FILE.onnx",
+    "encoder=vae": "encoder=diffusers encoder.model=FOLDER",
+    "objective=untargeted": "objective=away",
+}
 #: Forms of a model's name -> the family that has such models; the first that fits counts.
 FAMILIES = (
     (r".*\.onnx", "onnx"),
@@ -56,12 +69,16 @@ def did_you_mean(word: str) -> str:
 def suggestion(word: str) -> str | None:
     """What KEY or KEY=VALUE was probably meant to be; None where it is right, or like nothing that is known."""
     key, sign, value = word.lstrip("+").partition("=")
+    if word in ALIASES:
+        return ALIASES[word]
     if key in choices():
         return None if not sign or value in choices()[key] else _choice(key, value)
     if key in keys():
         return _owner(key, sign + value)
     if any(key.startswith(f"{group}.stages.") for group in FILES) or not re.fullmatch(r"[\w.]+", key):
         return None
+    if alias := ALIASES.get(key) or ALIASES.get(key.rpartition(".")[2]):
+        return f"{alias}{sign}{value}"
     if "." not in key and (group := _close(key, choices(), 0.75)):
         return f"{group}{sign}{value}"
     match = _key(key)
@@ -76,7 +93,7 @@ def unknown(words: Iterable[str], message: str) -> str | None:
         blamed = f"'{key}/{value}'" in message or f"'{key}'" in message
         if key and blamed and (fix := suggestion(word)):
             what = f"`{key}={value}` is unknown" if key in choices() else f"unknown key `{key}`"
-            what = f"`{key}` is no key of the choice that is made" if key in keys() else what
+            what = f"the choice of {key.partition('.')[0]} has no key `{key}`" if key in keys() else what
             return f"{what}: did you mean {fix}?"
     return None
 

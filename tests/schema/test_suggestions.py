@@ -19,6 +19,10 @@ MEANT = {
     "config=quikstart": "config=quickstart",
     "perturbation=Linf": "perturbation=linf",
     "evaluate.view=3": "evaluate.views=3",
+    "epsilon=8/255": "perturbation.eps=8/255",
+    "attack.iterations=10": "attack.steps=10",
+    "encoder=dinov2": "encoder=transformers encoder.model=facebook/dinov2-small",
+    "objective=untargeted": "objective=away",
 }
 
 

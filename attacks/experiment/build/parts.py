@@ -185,8 +185,7 @@ def device(name: str) -> torch.device:
         return torch.device("cpu")
     try:
         return torch.zeros(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+    except (RuntimeError, AssertionError):
         raise ValueError(
-            f"`engine.device` must be auto, cpu, or a device that is there; got {name!r} ({reason})"
+            f"`engine.device` must be auto, cpu, cuda, cuda:N or another device of torch; got {name!r}"
         ) from None
