@@ -19,6 +19,7 @@ from torch import Tensor
 GROUPS = 4
 
 Group = tuple[int, ...]  # indices of views
+Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 
@@ -78,18 +79,11 @@ def within_memory(run: Callable[[Pass], Result], whole: Pass) -> Iterator[tuple[
     todo = [whole]
     while todo:
         part = todo.pop()
-        try:
-            result = run(part)
-        except (RuntimeError, MemoryError) as error:
-            reason = _shortage(error)
+        result = _attempt(run, part, part.rows == 1)
+        if result is None:
+            todo += reversed(part.halves())
         else:
             yield part, result
-            continue
-        _clear()  # here, where the error and what it held are gone
-        if part.rows == 1:
-            raise MemoryError(f"{ONE_VIEW} ({reason})")
-        first, second = part.halves()
-        todo += [second, first]
 
 
 def in_parts(run: Callable[[Tensor], Result], rows: Tensor, chunk: int) -> Iterator[tuple[Tensor, Result]]:
@@ -98,18 +92,12 @@ def in_parts(run: Callable[[Tensor], Result], rows: Tensor, chunk: int) -> Itera
     start, chunk = 0, max(1, min(chunk, len(rows)))
     while start < len(rows):
         part = rows[start : start + chunk]
-        try:
-            result = run(part)
-        except (RuntimeError, MemoryError) as error:
-            reason = _shortage(error)
+        result = _attempt(run, part, len(part) == 1)
+        if result is None:
+            chunk = len(part) // 2
         else:
             yield part, result
             start += len(part)
-            continue
-        _clear()
-        if len(part) == 1:
-            raise MemoryError(f"{ONE_VIEW} ({reason})")
-        chunk = len(part) // 2
 
 
 @contextmanager
@@ -125,31 +113,37 @@ def memory_told() -> Iterator[None]:
         raise MemoryError(f"{RAN_OUT}; {INSTEAD} ({_shortage(error)})") from error
 
 
-#: What is said where memory ran out, and what can still be done.
+#: The message where memory ran out, and what can be done.
 RAN_OUT = "memory ran out"
 INSTEAD = (
     "make the pictures smaller (`data.size`) or fewer at a time (`evaluate.batch`), take a smaller encoder or "
     "engine.precision=bfloat16, or a device with more memory"
 )
-
-
 ONE_VIEW = f"{RAN_OUT} with one view of one picture in a pass, so `engine.chunk` cannot go lower: {INSTEAD}"
 
 
+def _attempt(run: Callable[[Part], Result], part: Part, smallest: bool) -> Result | None:
+    """`run(part)`; None where memory runs out. Raises MemoryError in one line if no smaller part is possible."""
+    try:
+        return run(part)
+    except (RuntimeError, MemoryError) as error:
+        reason = _shortage(error)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # here, because the error would keep the memory
+    if smallest:
+        raise MemoryError(f"{ONE_VIEW} ({reason})")
+    return None
+
+
 def _shortage(error: Exception) -> str:
-    """The first line of an error of memory; any other error is raised again. (The error would keep the memory.)"""
+    """The first line of an error of memory; any other error is raised again."""
     if not out_of_memory(error):  # torch.OutOfMemoryError is a RuntimeError, numpy's a MemoryError
         raise error
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _clear() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
 def out_of_memory(error: Exception) -> bool:
-    """Whether an error says that memory ran out: CUDA has a class of its own for it, other devices only words."""
+    """Whether memory ran out: CUDA has an error class for it, other devices only a message."""
     words = ("out of memory", "can't allocate memory", "not enough memory", "ALLOC_FAILED")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import shlex
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -48,14 +48,15 @@ class NotFinite(FloatingPointError):
 
     def __init__(self, message: str, fault: Fault | None = None) -> None:
         super().__init__(message)
-        self.message, self.fault = message, fault
+        self.fault = fault
         self.path: Path | None = None
 
     def __str__(self) -> str:
+        message = super().__str__()
         if self.path is None:
-            return self.message
-        at = self.path.parent if self.path.name == NAME else self.path
-        return f"{self.message}; see that view again: python scripts/replay_view.py {shlex.quote(str(at))}"
+            return message
+        run = self.path.parent if self.path.name == NAME else self.path
+        return f"{message}; see that view again: python scripts/replay_view.py {shlex.quote(str(run))}"
 
 
 def write(directory: Path, error: NotFinite, name: str = NAME) -> Path | None:
@@ -72,27 +73,21 @@ def read(path: Path) -> Fault:
     """What `write` has written. Raises FileNotFoundError or ValueError in one line."""
     if not path.is_file():
         raise FileNotFoundError(f"`{path}` does not exist: this run met no view that is not finite")
-    fault: object = None
-    try:
-        fault = values.read(path, KEY)
-        fits = isinstance(fault, Fault) and _fits(fault)
-    except (ValueError, TypeError, AttributeError):
-        fits = False
-    if not fits:
-        raise ValueError(f"`{path}` does not hold a view of a run of this version")
-    return cast(Fault, fault)
+    with suppress(ValueError, TypeError, AttributeError):
+        fault: Fault = values.read(path, KEY)
+        if _valid(fault):
+            return fault
+    raise ValueError(f"`{path}` does not hold a view of a run of this version")
 
 
-def _fits(fault: Fault) -> bool:
-    """Whether a file's content is printable and of the right types: it may come from a stranger."""
+def _valid(fault: Fault) -> bool:
+    """Whether a file's content is printable and of the right types: anybody may have written it."""
     texts = [fault.where, fault.doing, *fault.values, *(line.name for line in fault.lines)]
-    numbers = [*fault.values.values(), *(x for line in fault.lines for x in (line.least, line.greatest, line.bad))]
-    numbers += [line.slope for line in fault.lines if line.slope is not None]
-    counts = [fault.picture, fault.view, 0 if fault.step is None else fault.step]
+    numbers = [*fault.values.values(), *(x or 0.0 for line in fault.lines for x in line[1:])]
     return (
         all(isinstance(text, str) and text.isprintable() for text in texts)
         and all(isinstance(number, int | float) for number in numbers)
-        and all(type(count) is int for count in counts)
-        and all(isinstance(part, Tensor) and math.prod(part.shape[:1]) == 1 for part in (fault.u, fault.shown))
+        and all(type(count) is int for count in (fault.picture, fault.view, fault.step or 0))
+        and len(fault.u) == len(fault.shown) == 1
         and fault.shown.dim() == 4
     )

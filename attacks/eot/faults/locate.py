@@ -1,13 +1,12 @@
-"""Which view began it, where a loss or a gradient is not finite; and why a gradient is exactly zero.
+"""The first view that is not finite, where a loss or a gradient is not; and why a gradient is exactly zero.
 
-Nothing is computed twice while all is well. Once something is not finite, views are taken one by one, until one
-shows it alone.
+While all is finite, nothing is computed twice. Otherwise views are computed one by one, until one alone shows it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,8 +21,8 @@ from attacks.eot.problem import Problem
 from transforms import Compose, Scene, audit, scene_of
 from transforms.compose import seen
 
-#: Views that are looked at alone, at most.
-MOST = 512
+#: At most so many views are computed alone, and so many audited.
+MOST, VIEWS = 512, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +51,9 @@ def located(query: Query, bad: Tensor) -> NotFinite:
     message = f"{at}the loss or its gradient is not finite for image(s) {[int(query.rows[i]) for i in images]}"
     count = 0
     with in_float32(query.problem.encoder):
-        chosen = ((image, view) for image in images for view in _views(query, bad, image))
-        for i, j in itertools.islice(chosen, MOST):
-            count += 1
+        every = torch.ones(query.u.shape[-2], dtype=torch.bool)
+        chosen = ((i, j) for i in images for j in (bad[i] if bad.dim() == 2 else every).nonzero()[:, 0].tolist())
+        for count, (i, j) in enumerate(itertools.islice(chosen, MOST), 1):  # noqa: B007
             fault = _examined(query, i, j)
             if fault is not None:
                 return NotFinite(f"{message}; {fault.sentence()}", fault)
@@ -83,10 +82,6 @@ def _scene(query: Query, i: int, delta: Tensor) -> Scene:
     return query.problem.scene(delta, torch.tensor([i], device=query.problem.images.device))
 
 
-def _views(query: Query, bad: Tensor, i: int) -> Iterator[int]:
-    yield from bad[i].nonzero()[:, 0].tolist() if bad.dim() == 2 else range(query.u.shape[-2])
-
-
 def _examined(query: Query, i: int, j: int) -> Fault | None:
     """What is wrong with a view, or None."""
     with torch.no_grad():
@@ -95,24 +90,19 @@ def _examined(query: Query, i: int, j: int) -> Fault | None:
     where = broken(lines)
     if where is None and query.delta.numel():
 
-        def loss(own: list[Tensor]) -> Tensor:
+        def loss(own: Sequence[Tensor]) -> Tensor:
             return view.judge(query.transforms(_scene(query, i, own[0]), view.u))
 
         (slope,) = slopes([query.delta_of(i)], loss)
         where = None if slope is None or bool(slope.isfinite().all()) else "the gradient of the perturbation"
     if where is None:
         return None
-    values = query.transforms.describe(view.u)[0] if isinstance(query.transforms, Compose) else {}
-    at = int(query.rows[i])
-    return Fault(where, query.doing, query.step, at, j, values, view.u.detach(), lines, shown.detach())
-
-
-#: Views that are looked at.
-VIEWS = 4
+    values, picture = query.transforms.describe(view.u)[0], int(query.rows[i])
+    return Fault(where, query.doing, query.step, picture, j, values, view.u.detach(), lines, shown.detach())
 
 
 def why_silent(query: Query, row: int) -> str:
-    """In words, of image `row` (of the first one, where all share a delta)."""
+    """Why the gradient of image `row` is zero (of the first one, where all share a delta), as text."""
     with torch.no_grad():
         views = [one_view(query, row, j) for j in range(min(VIEWS, query.u.shape[-2]))]
     slopes = [line.slope for view in views for line in traced(view)[0] if line.name == ENCODER]
@@ -126,15 +116,15 @@ def why_silent(query: Query, row: int) -> str:
 
     picture = seen(views[0].scene)[:1].detach().clamp(0, 1)
     try:
-        found = audit(query.transforms, picture, features, draws=VIEWS)
+        stages = audit(query.transforms, picture, features, draws=VIEWS).stages
     except ValueError as error:
         return f"the loss has a gradient by the features, and the audit cannot look further: {error}"
-    dead = next((stage for stage in found.stages if stage.dead), None)
+    dead = next((stage for stage in stages if stage.dead), None)
     if dead is None:
         return (
             "every stage and the encoder pass a gradient on, so no view shows what may be changed, or the loss is "
             "flat there"
         )
-    if dead is found.stages[-1]:
+    if dead is stages[-1]:
         return f"every stage passes a gradient on, and the encoder cuts it: {dead.dead}"
     return f"the gradient dies in the stage {dead.name}: {dead.dead}"

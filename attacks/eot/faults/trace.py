@@ -7,11 +7,12 @@ itself touches pixels.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from attacks.encoders.engine import Overflow
 from attacks.encoders.randomness import EncoderDraws, drawn
 from attacks.encoders.tree import Encoder, Tree, leaves, mapped
 from attacks.runtime.stored import stored
-from transforms import Compose, Scene
+from transforms import Compose, Scene, Shown
 
 PICTURE, ENCODER, OBJECTIVE = "picture", "encoder", "objective"
 
@@ -42,65 +43,54 @@ class OneView:
     """A scene of one picture, seen from `u` (1,dims); `loss` takes the features of the view (a row) and gives
     (1,)."""
 
-    transforms: Any  # a Compose, or any function of a scene and coordinates
+    transforms: Compose
     scene: Scene
     u: Tensor
     encoder: Encoder
     loss: Callable[[Tree], Tensor]
 
-    @property
-    def stages(self) -> list[str]:
-        """The stages that touch pictures; a pipeline that is no `Compose` counts as one."""
-        if not isinstance(self.transforms, Compose):
-            return ["the views"]
-        return [
-            name for name, stage in zip(self.transforms.labels, self.transforms.stages, strict=True) if _sees(stage)
-        ]
-
-    def show(self, pixels: Sequence[Tensor]) -> Tensor:
-        """The view of the scene with other pixels, layer by layer."""
-        layers = tuple(layer._replace(pixels=own) for layer, own in zip(self.scene.layers, pixels, strict=True))
-        view: Tensor = self.transforms(self.scene._replace(layers=layers), self.u)
-        return view
-
-    def upto(self, count: int) -> Tensor:
-        """The view after the first `count` stages."""
-        if not isinstance(self.transforms, Compose):
-            view: Tensor = self.transforms(self.scene, self.u)
-            return view
-        first = replace(self.transforms, stages=self.transforms.stages[:count])
-        return first(self.scene, self.u[:, : first.dims])
-
-    def after(self, count: int, pixels: Sequence[Tensor]) -> Tensor:
-        """The view, from its value after the first `count` stages."""
-        stages = self.transforms.stages[count:] if isinstance(self.transforms, Compose) else ()
-        if not any(map(_sees, stages)):
-            return pixels[0]
-        rest = replace(self.transforms, stages=stages)
-        view: Tensor = rest(pixels[0], self.u[:, self.transforms.dims - rest.dims :])
-        return view
+    def through(self, stages: slice, picture: Shown) -> Tensor:
+        """What some consecutive stages make of a picture."""
+        skipped = sum(stage.dims for stage in self.transforms.stages[: stages.start or 0])
+        part = replace(self.transforms, stages=self.transforms.stages[stages])
+        return part(picture, self.u[:, skipped : skipped + part.dims])
 
     def judge(self, view: Tensor) -> Tensor:
         """The loss of a view."""
-        loss: Tensor = self.loss(self.encoder(view, **drawn(self.transforms, self.u)))
-        return loss
+        return self.loss(self.encoder(view, **drawn(self.transforms, self.u)))
 
 
 def traced(view: OneView) -> tuple[tuple[Line, ...], Tensor]:
     """A line for the picture, each stage, the encoder and the objective; and what the encoder sees (1,C,h,w)."""
+    transforms, scene, whole = view.transforms, view.scene, slice(None)
+    stages = zip(transforms.labels, transforms.stages, strict=True)
+    names = [label for label, stage in stages if not isinstance(stage, EncoderDraws)]
     with torch.no_grad():
-        values = [view.upto(k) for k in range(1, len(view.stages) + 1)]
-        pixels = [layer.pixels for layer in view.scene.layers]
-        shown = values[-1] if values else view.transforms(view.scene, view.u)
-        features = view.encoder(shown, **drawn(view.transforms, view.u))
+        values = [view.through(slice(count), scene) for count in range(1, len(names) + 1)]
+        shown = view.through(whole, scene)
+        features = view.encoder(shown, **drawn(transforms, view.u))
         loss = view.loss(features)
-    lines = [_line(PICTURE, pixels, slopes(pixels, lambda own: view.judge(view.show(own))))]
-    for k, (name, value) in enumerate(zip(view.stages, values, strict=True), 1):
-        rest = partial(view.after, k)
-        lines.append(_line(name, [value], slopes([value], lambda own, rest=rest: view.judge(rest(own)))))  # type: ignore[misc]
-    parts = leaves(features)
-    lines.append(_line(ENCODER, parts, slopes(parts, lambda own: view.loss(_refilled(features, own)))))
-    return (*lines, _line(OBJECTIVE, [loss], [torch.ones_like(loss)])), shown
+
+    def of_picture(pixels: Sequence[Tensor]) -> Tensor:
+        layers = tuple(layer._replace(pixels=own) for layer, own in zip(scene.layers, pixels, strict=True))
+        return view.judge(view.through(whole, scene._replace(layers=layers)))
+
+    def of_value(count: int, own: Sequence[Tensor]) -> Tensor:
+        return view.judge(view.through(slice(count, None), own[0]))
+
+    def of_features(parts: Sequence[Tensor]) -> Tensor:
+        own = iter(parts)
+        return view.loss(mapped(features, lambda _: next(own)))
+
+    return (
+        _line(PICTURE, [layer.pixels for layer in scene.layers], of_picture),
+        *(
+            _line(name, [value], partial(of_value, i))
+            for i, (name, value) in enumerate(zip(names, values, strict=True), 1)
+        ),
+        _line(ENCODER, leaves(features), of_features),
+        _line(OBJECTIVE, [loss], lambda own: own[0]),
+    ), shown
 
 
 def broken(lines: Sequence[Line]) -> str | None:
@@ -110,40 +100,31 @@ def broken(lines: Sequence[Line]) -> str | None:
     for line in lines:
         if line.bad:
             return names[line.name]
-    for here, after in zip(reversed(lines[:-1]), reversed(lines[1:]), strict=True):
+    for here, after in reversed(list(itertools.pairwise(lines))):
         if here.slope is not None and not math.isfinite(here.slope):
             return f"the gradient of {names[after.name]}"
     return None
 
 
-def slopes(values: Sequence[Tensor], loss: Callable[[list[Tensor]], Tensor]) -> list[Tensor | None]:
+def slopes(values: Sequence[Tensor], loss: Callable[[Sequence[Tensor]], Tensor]) -> list[Tensor | None]:
     """The gradient of a loss by some tensors; None where there is none."""
     while True:
-        leaf = [value.detach().clone().requires_grad_(value.is_floating_point()) for value in values]
+        own = [value.detach().clone().requires_grad_(value.is_floating_point()) for value in values]
         with torch.enable_grad():
-            total = loss(leaf).sum()
-        able = [one for one in leaf if one.requires_grad]
+            total = loss(own).sum()
+        able = [value for value in own if value.requires_grad]
         if not total.requires_grad:
-            return [None] * len(leaf)
+            return [None] * len(own)
         try:
-            found = iter(torch.autograd.grad(total, able, allow_unused=True))
+            gradients = iter(torch.autograd.grad(total, able, allow_unused=True))
         except Overflow:  # the loss scale was halved: try again
             continue
-        return [next(found) if one.requires_grad else None for one in leaf]
+        return [next(gradients) if value.requires_grad else None for value in own]
 
 
-def _sees(stage: object) -> bool:
-    return not isinstance(stage, EncoderDraws)
-
-
-def _refilled(features: Tree, parts: Sequence[Tensor]) -> Tree:
-    own = iter(parts)
-    return mapped(features, lambda _: next(own))
-
-
-def _line(name: str, values: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Line:
+def _line(name: str, values: Sequence[Tensor], loss: Callable[[Sequence[Tensor]], Tensor]) -> Line:
     flat = torch.cat([value.detach().flatten().cpu().double() for value in values])
     finite = flat[flat.isfinite()]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (math.nan, math.nan)
-    back = [slope.detach().flatten().cpu().double() for slope in gradients if slope is not None]
+    back = [slope.detach().flatten().cpu().double() for slope in slopes(values, loss) if slope is not None]
     return Line(name, low, high, len(flat) - len(finite), float(torch.cat(back).norm()) if back else None)

@@ -80,24 +80,16 @@ def test_the_objective_is_named(call, where):
     assert failing(objective=Wish(), stages=[Affine(degrees=20)]).fault.where == where
 
 
-@pytest.mark.parametrize("case", ["paired", "members", "whole"])
-def test_it_is_found_with_twins_with_members_and_in_a_pipeline_of_ones_own(case):
-    stages = [Turn()]
-    if case == "paired":
-        assert failing(objective=Paired(Away()), stages=stages).fault.where == "stage `turn`"
-    elif case == "members":
-        several = {"encoder": Ensemble([net(), net(1)]), "objective": Members(Away(), "gradients")}
-        assert failing(stages=stages, **several).fault.where == "stage `turn`"
-    else:
-
-        def views(scene, u):
-            return Turn()(scene.layers[0].pixels.repeat_interleave(len(u) // len(scene.layers[0].pixels), 0), u)
-
-        images, u = pictures(), torch.tensor([[0.5], [0.99]])
-        problem = Problem(images, net()(images), net(), Away(), Linf(0.1))
-        query = Query(problem, views, torch.zeros_like(images), u, torch.arange(3), step=7)
-        with pytest.raises(NotFinite, match=r"step 7: .*\[0, 1, 2\]; .* at stage `the views`, in view 1 of image 0"):
-            raise located(query, torch.ones(3, dtype=torch.bool))
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"objective": Paired(Away())},
+        {"encoder": Ensemble([net(), net(1)]), "objective": Members(Away(), "gradients")},
+    ],
+    ids=["paired", "members"],
+)
+def test_the_stage_is_named_for_composite_objectives_too(parts):
+    assert failing(stages=[Turn()], **parts).fault.where == "stage `turn`"
 
 
 def test_what_no_view_shows_alone_is_said_so():
