@@ -164,48 +164,35 @@ class _Estimation:
             weights = self.weights[i].tolist()
             yield range(i, i + 1), [j for j in self.views if weights[j] > 0]
 
+    @torch.no_grad()
     def _survey(self, images: range) -> None:
         """Fill in the losses of a block of images, without gradients."""
         for whole in passes(images, self.views, self.n, self.chunk):
-            for done, losses in within_memory(self._forward, whole):
+            for done, (losses, _) in within_memory(self._pass, whole):
                 self._fitted(done, whole)
                 self._entries(self.losses, done, losses)
 
-    @torch.no_grad()
-    def _forward(self, part: Pass) -> Tensor:
-        return self._losses(part, self._leaf(part))
-
     def _pass(self, part: Pass) -> tuple[Tensor, Tensor]:
-        """The losses (images,groups,views) of a pass, and the gradient (rows of delta,groups,...) of their sum."""
-        leaf = self._leaf(part).detach().requires_grad_()
-        while True:
-            losses = self._losses(part, leaf)
-            weighted = losses if self.weights is None else losses * self._entries(self.weights, part).to(losses)
-            total = weighted.sum()
-            if not total.requires_grad:  # the graph is cut: the loop refuses a gradient of zero
-                return losses.detach(), torch.zeros_like(leaf)
-            try:
-                (slope,) = torch.autograd.grad(total, leaf, allow_unused=True)
-            except Overflow:  # the loss scale was halved: try again
-                continue
-            return losses.detach(), torch.zeros_like(leaf) if slope is None else slope
-
-    def _leaf(self, part: Pass) -> Tensor:
-        """The delta of a pass, once for each group: (rows of delta,groups,...)."""
-        rows = slice(None) if self.shared else slice(part.images.start, part.images.stop)
-        return self.delta[rows, None].expand(-1, len(part.groups), *self.delta.shape[1:])
-
-    def _losses(self, part: Pass, leaf: Tensor) -> Tensor:
-        """One forward pass: (images,groups,views)."""
-        images, groups, length = len(part.images), len(part.groups), len(part.groups[0])
-        which = torch.arange(part.images.start, part.images.stop, device=leaf.device).repeat_interleave(groups)
-        delta = leaf.expand(images, *leaf.shape[1:]).flatten(0, 1)
+        """The losses (images,groups,views) of a pass, and the gradient (rows of delta,groups,...) of their sum: zero
+        where the graph is cut, which the loop refuses, and within `torch.no_grad`."""
+        images, groups = part.images, len(part.groups)
+        rows = slice(None) if self.shared else slice(images.start, images.stop)
+        leaf = self.delta[rows, None].expand(-1, groups, *self.delta.shape[1:]).detach().requires_grad_()
+        which = torch.arange(images.start, images.stop, device=leaf.device).repeat_interleave(groups)
         views = torch.tensor(part.groups, device=self.u.device).flatten()
-        if self.u.dim() == 3:
-            u = self.u[part.images.start : part.images.stop, views].flatten(0, 1)
-        else:
-            u = self.u[views].repeat(images, 1)
-        return self.problem.losses(self.eot.transforms, delta, which, u).reshape(images, groups, length)
+        own = self.u.dim() == 3
+        u = self.u[images.start : images.stop, views].flatten(0, 1) if own else self.u[views].repeat(len(images), 1)
+        while True:
+            delta = leaf.expand(len(images), *leaf.shape[1:]).flatten(0, 1)
+            losses = self.problem.losses(self.eot.transforms, delta, which, u).reshape(len(images), groups, -1)
+            weighted = losses if self.weights is None else losses * self._entries(self.weights, part).to(losses)
+            total, slope = weighted.sum(), None
+            if total.requires_grad:
+                try:
+                    (slope,) = torch.autograd.grad(total, leaf, allow_unused=True)
+                except Overflow:  # the loss scale was halved: try again
+                    continue
+            return losses.detach(), torch.zeros_like(leaf) if slope is None else slope
 
     def _fitted(self, done: Pass, whole: Pass) -> None:
         """Remember where memory ran out."""
