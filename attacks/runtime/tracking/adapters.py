@@ -8,12 +8,12 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from attacks.runtime.extras import extra
-from attacks.runtime.tracking.protocol import Values, finite
+from attacks.runtime.tracking.events import Tracker, Values, finite, leaves
 
 Config = Mapping[str, Any]
 
@@ -45,7 +45,7 @@ WANDB_SETTINGS = {
 class TensorBoard:
     """Event files in `tensorboard/` of the run directory. Of the artifacts it shows the pictures."""
 
-    def __init__(self, out: Path, config: Config) -> None:
+    def __init__(self, *, out: Path, run_name: str, config: Config) -> None:  # noqa: ARG002
         extra("tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
@@ -72,9 +72,8 @@ class TensorBoard:
 class MLflow:
     """A run of an MLflow experiment, by default in a SQLite store beside the run directory."""
 
-    def __init__(self, uri: str | None, experiment: str, out: Path, name: str, config: Config) -> None:
-        parent = out.resolve().parent
-        store = uri or f"sqlite:///{(parent / 'mlflow.db').as_posix()}"
+    def __init__(self, uri: str | None, experiment: str, *, out: Path, run_name: str, config: Config) -> None:
+        store = uri or f"sqlite:///{(out.resolve().parent / 'mlflow.db').as_posix()}"
         artifacts = None  # a server has its own place for files
         if store.startswith("sqlite:"):  # for the SQLite store MLflow would take the working directory
             file = Path(store.removeprefix("sqlite:///")).resolve()
@@ -91,7 +90,7 @@ class MLflow:
             self.client = mlflow.MlflowClient(tracking_uri=store, registry_uri=store)
             existing = self.client.get_experiment_by_name(experiment)
             number = existing.experiment_id if existing else self.client.create_experiment(experiment, artifacts)
-            self.run: str = self.client.create_run(number, run_name=name).info.run_id
+            self.run: str = self.client.create_run(number, run_name=run_name).info.run_id
         parameters = [self.entities.Param(key, str(value)[:CHARACTERS]) for key, value in leaves(config)]
         for start in range(0, len(parameters), BATCH):
             self.client.log_batch(self.run, params=parameters[start : start + BATCH])
@@ -111,14 +110,12 @@ class MLflow:
 class WandB:
     """A W&B run in `wandb/` of the run directory. Offline, nothing is sent until `wandb sync`."""
 
-    def __init__(self, mode: str, project: str, out: Path, name: str, config: Config) -> None:
+    def __init__(self, mode: str, project: str, *, out: Path, run_name: str, config: Config) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # W&B's own crashes would be reported
         wandb = extra("wandb")
         settings = wandb.Settings(mode=mode, **WANDB_SETTINGS)
-        # "create_new" leaves a run that a notebook has open as it is.
-        self.run = wandb.init(
-            project=project, name=name, dir=str(out), config=dict(config), settings=settings, reinit="create_new"
-        )
+        run = {"project": project, "name": run_name, "dir": str(out), "config": dict(config)}
+        self.run = wandb.init(**run, settings=settings, reinit="create_new")  # a notebook's open run stays as it is
         self.arms: set[str] = set()
 
     def log_scalars(self, step: int, values: Values, arm: str = "") -> None:
@@ -139,10 +136,5 @@ class WandB:
         self.run.finish(exit_code=int(failed))
 
 
-def leaves(config: Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of a configuration by dotted name."""
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+#: Choice of the group `tracker` -> its adapter.
+ADAPTERS: dict[str, Callable[..., Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}

@@ -1,16 +1,47 @@
-"""events.jsonl: the course of a run, one JSON object per line."""
+"""The interface of a tracker, and the one of every run: events.jsonl, one JSON object per line."""
 
 from __future__ import annotations
 
 import json
+import math
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from attacks.runtime.files import named_where_unwritten
-from attacks.runtime.tracking.protocol import Values, finite
 
 SCHEMA = 1
+#: Scalars by name; None where a value is unknown.
+Values = Mapping[str, float | None]
+
+
+class Tracker(Protocol):
+    """Receives the course of a run. It returns nothing, so it cannot change the run."""
+
+    def log_scalars(self, step: int, values: Values, arm: str = "") -> None:
+        """Scalars of one step of an arm."""
+
+    def log_artifact(self, path: Path) -> None:
+        """A file of the run directory."""
+
+    def close(self, failed: bool = False) -> None:
+        """The end of the run. `failed`: it ended with an exception."""
+
+
+def finite(values: Values, arm: str = "") -> dict[str, float]:
+    """The finite values, by `arm/name`."""
+    known = {name: float(value) for name, value in values.items() if value is not None}
+    return {f"{arm}/{name}" if arm else name: value for name, value in known.items() if math.isfinite(value)}
+
+
+def leaves(content: Mapping[str, Any], separator: str = ".", prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested mappings, by the names on the way."""
+    for key, value in content.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, separator, f"{prefix}{key}{separator}")
+        else:
+            yield f"{prefix}{key}", value
 
 
 class JsonLines:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from attacks.runtime.tracking.adapters import MLflow, TensorBoard, WandB
-from attacks.runtime.tracking.events import JsonLines
-from attacks.runtime.tracking.protocol import Tracker, Values
+from attacks.runtime.tracking.adapters import ADAPTERS
+from attacks.runtime.tracking.events import JsonLines, Tracker, Values, leaves
 from attacks.schema.secrets import masked, refuse_credentials
 from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, TensorBoardConfig, WandBConfig
 
@@ -82,14 +81,11 @@ def tracker(node: Node, out: Path, run_name: str, config: Mapping[str, Any]) -> 
     """
     check(node)
     shown = {key: value for key, value in config.items() if key != "tracker"}
-    others: dict[str, Tracker] = {}
+    keys = {key: value for key, value in vars(node).items() if key != "name"}
     try:
-        if isinstance(node, TensorBoardConfig):
-            others[node.name] = TensorBoard(out, shown)
-        elif isinstance(node, MLflowConfig):
-            others[node.name] = MLflow(node.uri, node.experiment, out, run_name, shown)
-        elif isinstance(node, WandBConfig):
-            others[node.name] = WandB(node.mode, node.project, out, run_name, shown)
+        others: dict[str, Tracker] = {}
+        if node.name in ADAPTERS:
+            others[node.name] = ADAPTERS[node.name](**keys, out=out, run_name=run_name, config=shown)
     except ValueError:
         raise
     except Exception as error:
@@ -145,18 +141,11 @@ def log_end(tracker: Tracker, content: Mapping[str, Any], out: Path) -> None:
     wide = content.get("wide") or {}
     for title, arms in (("final", content["arms"]), ("final wide", wide.get("arms", {}))):
         for arm, row in arms.items():
-            tracker.log_scalars(0, dict(_numbers(row)), f"{title}/{arm}")
+            numbers = {name: float(value) for name, value in leaves(row, "/") if isinstance(value, int | float)}
+            tracker.log_scalars(0, numbers, f"{title}/{arm}")
     for name in PAGES:
         if (out / name).is_file():
             tracker.log_artifact(out / name)
-
-
-def _numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    for key, value in row.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float):
-            yield f"{prefix}{key}", float(value)
 
 
 def one_line(error: Exception) -> str:
