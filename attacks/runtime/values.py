@@ -1,14 +1,13 @@
 """Results and states as files of plain data: tensors in safetensors, everything else as JSON in its header.
 
 A file names a type by the tag that the code gives it (`@stored`), so reading a file can create no other type. Tensors
-come back with the same bits and strides: a sum over other strides rounds differently.
+come back with the same bits and the same order of axes in memory: a sum over other strides rounds differently.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from attacks.runtime.files import write_bytes
 from attacks.runtime.stored import TYPES
 
 #: Format of the files; raise it when the meaning of their content changes.
-FORMAT = "3"
+FORMAT = "4"
 #: The header entry that holds everything but the tensors.
 HEADER = "viewproof"
 CPU = torch.device("cpu")
@@ -66,11 +65,12 @@ def _encode(value: Any, tensors: dict[str, Tensor], entries: dict[int, Any]) -> 
         return value
     if isinstance(value, Tensor):
         if id(value) not in entries:
-            name, dense = str(len(tensors)), value.detach().contiguous()
-            tensors[name] = dense.cpu().clone() if dense.data_ptr() == value.data_ptr() else dense.cpu()
-            permuted = not value.is_contiguous() and _is_permuted(value.shape, value.stride())
-            strides = list(value.stride()) if permuted else None
-            entries[id(value)] = {"tensor": [name, strides, value.device.type == "cpu"]}
+            name, axes = str(len(tensors)), list(range(value.dim()))
+            order = sorted(axes, key=value.stride, reverse=True)
+            if not value.is_contiguous() and value.permute(order).is_contiguous():
+                axes = order
+            tensors[name] = value.detach().permute(axes).clone(memory_format=torch.contiguous_format).cpu()
+            entries[id(value)] = {"tensor": [name, axes, value.device.type == "cpu"]}
         return entries[id(value)]
     if type(value) is dict:
         return {"dict": [[_encode(each, tensors, entries) for each in item] for item in value.items()]}
@@ -89,24 +89,10 @@ def _decode(entry: Any, tensors: dict[str, Tensor], device: torch.device) -> Any
         return entry
     ((tag, content),) = entry.items()
     if tag == "tensor":
-        name, strides, on_cpu = content
-        tensor = tensors[name]
-        if strides is not None:
-            if not _is_permuted(tensor.shape, strides):
-                raise ValueError("its strides are out of range")
-            tensor = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
+        name, axes, on_cpu = content
+        tensor = tensors[name].permute([axes.index(axis) for axis in range(len(axes))])
         return tensor if on_cpu else tensor.to(device)
     if tag == "dict":
         return {_decode(name, tensors, device): _decode(each, tensors, device) for name, each in content}
     fields = [_decode(each, tensors, device) for each in content]
     return TYPES[tag](fields) if tag in ("list", "tuple") else TYPES[tag](*fields)
-
-
-def _is_permuted(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether these strides only permute the axes of a contiguous tensor."""
-    size = 1
-    for stride, count in sorted(zip(strides, shape, strict=True)):
-        if count > 1 and stride != size:
-            return False
-        size *= count
-    return True
