@@ -43,10 +43,10 @@ class Adaptive:
             views: those of the step that gave `estimate`.
             base: views in a block.
             steps: how many steps are still to come.
-            budget: how many views of each picture are still to be had.
+            budget: how many views of each picture are left.
         """
-        found = float(estimate.cosine.nan_to_num(0.0).mean())  # a single view tells nothing: take more
-        low = views.low + 1 if found < self.cosine else 0
+        cosine = float(estimate.cosine.nan_to_num(0.0).mean())  # unknown from a single view: take more
+        low = views.low + 1 if cosine < self.cosine else 0
         if low >= self.patience and 2 * views.times * base * steps <= budget:
             return Views(2 * views.times, 0)
         return Views(views.times, low)

@@ -74,14 +74,14 @@ class Bank(NamedTuple):
         """Embeddings of each picture from each view (or from some of them): N pictures -> (N,V,D), at most `chunk`
         views at a time."""
 
-        def look(scene: Scene, u: Tensor) -> Tensor:
-            found: Tensor = encoder(view(self.transforms, scene, u), **drawn(self.transforms, u))
-            return found
+        def embed(scene: Scene, u: Tensor) -> Tensor:
+            features: Tensor = encoder(view(self.transforms, scene, u), **drawn(self.transforms, u))
+            return features
 
         rows = []
         for i in range(len(base_of(images))):
-            parts = in_parts(partial(look, taken(images, i)), self.u[only], chunk)
-            rows.append(torch.cat([found for _, found in parts]))
+            parts = in_parts(partial(embed, taken(images, i)), self.u[only], chunk)
+            rows.append(torch.cat([part for _, part in parts]))
         return torch.stack(rows)
 
     def query(self, problem: Problem, step: int | None = None) -> Query:
@@ -104,7 +104,7 @@ def _finite(losses: Tensor) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """Pictures (N,C,H,W), or a scene of them, that nothing changes any more: what judging asks of a perturbation."""
+    """Pictures (N,C,H,W), or a scene of them, that no longer change: what judging needs of a perturbation."""
 
     pictures: Shown
     shared: ClassVar[bool] = True
@@ -121,7 +121,7 @@ class Finished:
 def judged(
     pictures: Shown, anchor: Tree, encoder: Encoder, objective: Objective, untouched: Tensor | None = None
 ) -> Problem:
-    """Finished pictures as a problem whose losses can be asked for. A paired objective compares each view with that
+    """Finished pictures as a problem, for `Bank.losses_of`. A paired objective compares each view with that
     of the `untouched` pictures (N,C,H,W). Raises ValueError where these are needed and missing."""
     if objective.paired and untouched is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What a step of EOT learns: a mean loss, a gradient, and how far both can be trusted."""
+"""The result of a step of EOT: a mean loss, a gradient, and the error of both."""
 
 from __future__ import annotations
 
@@ -34,18 +34,17 @@ class Estimate(NamedTuple):
     @property
     def finite(self) -> bool:
         """Whether losses and gradient are."""
-        finite = self.mean.isfinite().all() & self.value.isfinite().all() & self.grad.isfinite().all()
-        return bool(finite)
+        return bool(self.mean.isfinite().all() & self.value.isfinite().all() & self.grad.isfinite().all())
 
     @property
     def c(self) -> Tensor:
-        """The noise of a single view's gradient as a multiple of the signal, tr Cov(g) / ||E g||^2: one number that
-        tells what any number n of views will give, cosine^2 = n / (n + c)."""
+        """The noise of a single view's gradient as a multiple of the signal, tr Cov(g) / ||E g||^2: for any
+        number n of views, cosine^2 = n / (n + c)."""
         return self.views / self.snr
 
     @property
     def cosine(self) -> Tensor:
-        """Of the gradient to the true one, as estimated: sqrt(snr / (1 + snr))."""
+        """The estimated cosine of the gradient to the true one: sqrt(snr / (1 + snr))."""
         return (1 + 1 / self.snr).rsqrt()
 
 
@@ -61,28 +60,28 @@ def signal_to_noise(grad: Tensor, energy: Tensor, n: int, groups: int) -> Tensor
 
 def combined(estimates: Sequence[Estimate]) -> Estimate:
     """One estimate from those of the members, made from the same views: mean losses, and the mean of the gradients,
-    each first divided by its L1 norm (of each delta), then times the mean of those norms. So it points where all have
-    the same say, and is as long as a gradient of the mean loss, for optimisers and penalties to whom length matters.
+    each first divided by its L1 norm (of each delta), then times the mean of those norms. So members count equally
+    in its direction, and its length is that of a gradient of the mean loss, for optimisers and penalties that use it.
 
-    Members share their views, and how their errors hang together is unknown: `stderr` is at most the mean of theirs,
-    which is what is given; the noise of the gradient is at most the sum of theirs, and `snr` is a lower bound.
-    A member with a gradient of zero has no say.
+    Members share their views, and the correlation of their errors is unknown: `stderr` is the mean of theirs, an
+    upper bound; the noise of the gradient is at most the sum of theirs, so `snr` is a lower bound. A member with a
+    gradient of zero does not count.
     """
     if len(estimates) == 1:
         return estimates[0]
     first = estimates[0]
-    flat = torch.stack([found.grad.flatten(1) for found in estimates])  # (K,N,P)
+    flat = torch.stack([each.grad.flatten(1) for each in estimates])  # (K,N,P)
     norm = flat.abs().sum(2)
     share = torch.where(norm > 0, norm.mean(0) / norm, 0.0) / len(estimates)
     grad = (flat * share[:, :, None]).sum(0)
-    power = flat.square().sum(2) / (1 + torch.stack([found.snr for found in estimates]))  # each one's noise
+    power = flat.square().sum(2) / (1 + torch.stack([each.snr for each in estimates]))  # each one's noise
     noise = (share * power.sqrt()).sum(0).square().clamp(min=torch.finfo(grad.dtype).tiny)
     return Estimate(
-        mean=torch.stack([found.mean for found in estimates]).mean(0),
-        stderr=torch.stack([found.stderr for found in estimates]).mean(0),
+        mean=torch.stack([each.mean for each in estimates]).mean(0),
+        stderr=torch.stack([each.stderr for each in estimates]).mean(0),
         snr=((grad.square().sum(1) - noise) / noise).clamp(min=0),
         grad=grad.view_as(first.grad),
         views=first.views,
-        chunk=min(found.chunk for found in estimates),
-        value=torch.stack([found.value for found in estimates]).mean(0),
+        chunk=min(each.chunk for each in estimates),
+        value=torch.stack([each.value for each in estimates]).mean(0),
     )

@@ -1,17 +1,17 @@
-"""The loop of an attack that knows no gradient: propose, look, and keep what is better.
+"""The loop of an attack without gradients: propose a move, compute its loss, and keep what is better.
 
-Whether an encoder hides its gradient shows where such a search does better than an attack that follows it.
+Where such a search does better than an attack that follows the gradient, the encoder hides its gradient.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from attacks.eot.bank import Bank
+from attacks.eot.bank import Bank, judged
 from attacks.eot.estimate import Estimate
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem
@@ -73,8 +73,8 @@ def search(problem: Problem, options: Options, state: LoopState | None = None) -
             return
         direction = proposer.direction(delta, step=index, steps=options.steps, generator=generator)
         candidate = _moved(delta, direction, perturbation, images)
-        queried = _queried(problem, options, views, candidate, rows, index)
-        fresh = _learned(known, queried, rows, eot)
+        queried = candidate if problem.shared else candidate[rows]
+        fresh = _learned(known, bank_losses(problem.take(rows), queried, views, eot.chunk, options, index), rows, eot)
         if not bool(fresh.value[rows].isfinite().all()):
             bad = rows[~fresh.value[rows].isfinite()].tolist()
             raise FloatingPointError(f"step {index}: the loss is not finite for image(s) {bad}")
@@ -91,23 +91,15 @@ def search(problem: Problem, options: Options, state: LoopState | None = None) -
             state = state._replace(solved=state.solved | answer.cpu())
 
 
-def _queried(
-    problem: Problem, options: Options, views: Bank, candidate: Tensor, rows: Tensor, step: int
+def bank_losses(
+    problem: Problem, delta: Tensor, views: Bank, chunk: int, options: Options, step: int | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """The losses (R,n) of a candidate on some pictures, and its penalty (R,)."""
-    part, delta = problem.take(rows), candidate if problem.shared else candidate[rows]
-    attacked = part.perturbation.scene(part.images, delta)
-    losses = views.losses(
-        attacked,
-        part.anchor,
-        part.encoder,
-        part.objective,
-        options.eot.chunk,
-        options.world,
-        untouched=part.images,
-        step=step,
-    )
-    return losses, None if options.penalty is None else options.penalty(delta, seen(attacked), part.images)
+    """The losses (N,V) of the attacked pictures on a bank of views, and the penalty (N,) of the perturbation."""
+    images, penalty = problem.images, options.penalty
+    attacked = problem.perturbation.scene(images, delta)
+    finished = judged(attacked, problem.anchor, problem.encoder, problem.objective, images)
+    losses = views.losses_of(finished, chunk, options.world, step)
+    return losses, None if penalty is None else penalty(delta, seen(attacked), images)
 
 
 def _moved(delta: Tensor, direction: Tensor, perturbation: Perturbation, images: Tensor) -> Tensor:
@@ -127,9 +119,9 @@ def _nothing(delta: Tensor, images: Tensor, eot: EOT) -> Estimate:
     return Estimate(none, none, snr, torch.zeros_like(delta), eot.views, eot.chunk, none)
 
 
-def _learned(known: Estimate, queried: tuple[Tensor, Tensor | None], rows: Tensor, eot: EOT) -> Estimate:
+def _learned(known: Estimate, fresh: tuple[Tensor, Tensor | None], rows: Tensor, eot: EOT) -> Estimate:
     """The losses (R,n) and the penalty (R,) of a candidate on some pictures, among the estimates of the others."""
-    losses, penalty = queried
+    losses, penalty = fresh
     value = eot.risk.value(losses).to(losses)
     value = value if penalty is None else value + penalty
     stderr = losses.std(1) / eot.views**0.5 if eot.views > 1 else torch.zeros_like(value)
@@ -140,10 +132,9 @@ def _learned(known: Estimate, queried: tuple[Tensor, Tensor | None], rows: Tenso
     )
 
 
-def _chosen(better: Tensor, found: Estimate, known: Estimate) -> Estimate:
-    """Picture by picture, what is known of the delta that was kept."""
-    return known._replace(
-        mean=torch.where(better, found.mean, known.mean),
-        stderr=torch.where(better, found.stderr, known.stderr),
-        value=torch.where(better, found.value, known.value),
-    )
+def _chosen(better: Tensor, fresh: Estimate, known: Estimate) -> Estimate:
+    """Picture by picture, the estimate of the delta that was kept."""
+    values: dict[str, Any] = {
+        name: torch.where(better, getattr(fresh, name), getattr(known, name)) for name in ("mean", "stderr", "value")
+    }
+    return known._replace(**values)

@@ -19,7 +19,7 @@ from attacks.eot.protocols import Objective, Perturbation
 from attacks.eot.risk import Risk
 from attacks.runtime.stored import stored
 from attacks.solvers.loop import LoopState, Step, Steps, merged
-from attacks.solvers.search import loop_of
+from attacks.solvers.search import bank_losses, loop_of
 from transforms import stream
 from transforms.compose import seen
 
@@ -188,13 +188,9 @@ def _compared(step: Step, best: Best | None, moved: Tensor, views: Bank, problem
 
 def _bank_loss(delta: Tensor, problem: Problem, views: Bank, chunk: int, options: Options) -> Tensor:
     """The loss of each picture on a bank (N,), as the attack weighs it, with its penalty."""
-    images = problem.images
-    attacked = problem.perturbation.scene(images, delta)
-    losses = views.losses(
-        attacked, problem.anchor, problem.encoder, problem.objective, chunk, options.world, untouched=images
-    )
-    loss, penalty = _risk(options).value(losses).to(losses), options.penalty
-    return loss if penalty is None else loss + penalty(delta, seen(attacked), images)
+    losses, penalty = bank_losses(problem, delta, views, chunk, options)
+    loss = _risk(options).value(losses).to(losses)
+    return loss if penalty is None else loss + penalty
 
 
 def _better(best: Best | None, latest: Best, shared: bool) -> Best:

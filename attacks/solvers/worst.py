@@ -182,10 +182,10 @@ def _survey(loss: LossFn, u: Tensor, count: int, chunk: int, world: World) -> Te
             def of(some: Tensor) -> Tensor:
                 return loss(some, u[part].repeat(len(some), 1)).view(len(some), -1)
 
-            return torch.cat([found for _, found in in_parts(of, which, len(which))])
+            return torch.cat([rows for _, rows in in_parts(of, which, len(which))])
 
-        for part, found in in_parts(some, mine, max(1, chunk // len(which))):
-            losses[which[:, None], part] = found.to(u)
+        for part, rows in in_parts(some, mine, max(1, chunk // len(which))):
+            losses[which[:, None], part] = rows.to(u)
     world.sum(losses)
     return losses
 
@@ -196,17 +196,17 @@ def _highest(u: Tensor, losses: Tensor, keep: int) -> Worst:
     return Worst(u[order], losses.gather(1, order))
 
 
-def _refined(loss: LossFn, found: Worst, fixed: tuple[int, ...], steps: int, chunk: int, world: World) -> Worst:
+def _refined(loss: LossFn, views: Worst, fixed: tuple[int, ...], steps: int, chunk: int, world: World) -> Worst:
     """The views moved uphill, and sorted again; the processes share them."""
-    count, keep, dims = found.u.shape
+    count, keep, dims = views.u.shape
     if not steps or not dims:  # a pipeline without coordinates has one view only
-        return found
-    which = torch.arange(count, device=found.u.device).repeat_interleave(keep)
-    u, losses = torch.zeros_like(found.u).view(-1, dims), torch.zeros_like(found.losses).view(-1)
+        return views
+    which = torch.arange(count, device=views.u.device).repeat_interleave(keep)
+    u, losses = torch.zeros_like(views.u).view(-1, dims), torch.zeros_like(views.losses).view(-1)
     mine = torch.tensor(world.share(len(which)), dtype=torch.long, device=u.device)
 
     def climb(part: Tensor) -> tuple[Tensor, Tensor]:
-        start, height = found.u.view(-1, dims)[part], found.losses.view(-1)[part]
+        start, height = views.u.view(-1, dims)[part], views.losses.view(-1)[part]
         return _climbed(loss, which[part], start, height, fixed, steps)
 
     for part, (points, heights) in in_parts(climb, mine, chunk):
@@ -225,11 +225,11 @@ def _climbed(
     free[:, list(fixed)] = 0
     length, (_, slope) = torch.full_like(losses, STEP)[:, None], _slope(loss, which, u)
     for _ in range(steps):
-        there = (u + length * free * slope.sign()).clamp(0, BELOW_ONE)
-        after, slope_there = _slope(loss, which, there)
+        candidate = (u + length * free * slope.sign()).clamp(0, BELOW_ONE)
+        after, next_slope = _slope(loss, which, candidate)
         better = after > losses
         losses, better = torch.where(better, after, losses), better[:, None]
-        u, slope = torch.where(better, there, u), torch.where(better, slope_there, slope)
+        u, slope = torch.where(better, candidate, u), torch.where(better, next_slope, slope)
         length = torch.where(better, length, length / 2)
     return u, losses
 
