@@ -1,22 +1,53 @@
-"""Solvers and checks with the parts of an attack as keywords, which tests pick from one dictionary."""
+"""A small problem, and solvers and checks with the parts of an attack as keywords, which tests pick from one
+dictionary."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from attacks import PGD, Linf, Toward
 from attacks.encoders.randomness import drawn
 from attacks.eot.bank import judged
 from attacks.eot.problem import Options, Problem
+from attacks.eot.protocols import Objective
 from attacks.evaluation import sanity
 from attacks.evaluation.sanity.short_attack import short_attack
 from attacks.solvers import search as searches
 from attacks.solvers import solver, worst
 from attacks.solvers import suite as suites
+from transforms import Affine, Brightness, Compose
+
+VIEWS = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
+
+
+class Dot(Objective):
+    """A loss that is linear in the features."""
+
+    def __call__(self, features, anchor):
+        return (features * anchor).flatten(1).sum(1)
+
+
+class Untargeted(Objective):
+    """Minus the cross-entropy; the anchor holds labels."""
+
+    def __call__(self, features, anchor):
+        return -F.cross_entropy(features, anchor, reduction="none")
+
+
+def small_problem(count=3, dtype=torch.float64):
+    """Pictures (count,3,12,14), the features that they are to have, and the other parts of an attack."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(6)).to(dtype).eval()
+    images = torch.rand(count, 3, 12, 14, dtype=dtype)
+    net(images)
+    parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD(), "seed": 5}
+    return images, torch.randn(count, 6, dtype=dtype), parts
 
 
 @dataclass
-class Views:
+class Losses:
     """What `EOT.estimate` needs of a problem: (which image each row of delta belongs to, delta, u) -> losses."""
 
     of: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -41,7 +72,7 @@ def estimate(eot, delta, scene, loss, u, *, count=None, **world):
         views = eot.transforms(scene(delta, which), u)
         return loss(views, which.repeat_interleave(len(u) // len(which)), **drawn(eot.transforms, u))
 
-    return eot.estimate(Views(of, count or len(delta)), delta, u, **world)
+    return eot.estimate(Losses(of, count or len(delta)), delta, u, **world)
 
 
 def search(images, anchor, *, state=None, **parts):

@@ -7,17 +7,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, L2, PGD, Linf, attack
-from attacks.eot.protocols import Objective
+from tests.helpers.solving import Untargeted
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]  # theirs, not ours
 STEPS = 10
-
-
-class Untargeted(Objective):
-    """Minus the cross-entropy; the anchor holds one-hot labels."""
-
-    def __call__(self, features, anchor):
-        return -F.cross_entropy(features, anchor.argmax(1), reduction="none")
 
 
 class Case:
@@ -30,13 +23,12 @@ class Case:
         self.net = nn.Sequential(*layers, nn.Linear(8 * 7 * 7, 10)).eval()
         self.images = torch.randint(0, levels + 1, (8, 3, 32, 32)).float() / levels
         self.labels = torch.randint(0, 10, (8,))
-        self.onehot = F.one_hot(self.labels, 10).float()
         self.levels = levels
 
     def ours(self, perturbation):
         parts = {"encoder": self.net, "objective": Untargeted(), "perturbation": perturbation, "eot": EOT(views=1)}
         optimiser = PGD(rel_step_size=0.25, momentum=0.0, schedule="constant")
-        *_, last = attack(self.images, self.onehot, optimiser=optimiser, steps=STEPS, **parts)
+        *_, last = attack(self.images, self.labels, optimiser=optimiser, steps=STEPS, **parts)
         return self.images + last.delta
 
 
@@ -56,7 +48,7 @@ def by_art(case):
     pgd = evasion.ProjectedGradientDescent(
         classifier, norm=np.inf, max_iter=STEPS, num_random_init=0, verbose=False, **sizes
     )
-    return torch.from_numpy(pgd.generate(case.images.numpy(), case.onehot.numpy()))
+    return torch.from_numpy(pgd.generate(case.images.numpy(), F.one_hot(case.labels, 10).float().numpy()))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -6,19 +6,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, L2, Linf, attack
-from attacks.eot.protocols import Objective
 from attacks.optimisers.apgd import APGD
+from tests.helpers.solving import Untargeted
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]  # theirs, not ours
 COUNT = 100
 EPS = {"Linf": 8 / 255, "L2": 0.5}
-
-
-class Untargeted(Objective):
-    """Minus the cross-entropy; the anchor holds labels."""
-
-    def __call__(self, features, anchor):
-        return -F.cross_entropy(features, anchor, reduction="none")
 
 
 @pytest.fixture(autouse=True)

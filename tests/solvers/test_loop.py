@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, L2, PGD, SGD, Away, Linf, Toward, attack
-from attacks.eot.protocols import Objective
+from tests.helpers.solving import Dot
+from tests.optimisers.test_gradient import EVERY
 from transforms import Affine, Compose, Perspective, scene_of
 from transforms.compose import view
 
@@ -17,13 +18,6 @@ VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3), translate=0.1), Perspectiv
 SETS = {"linf": Linf(0.1, random_start=False), "l2": L2(0.3, random_start=False)}
 every_set = pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
 double = torch.float64
-
-
-class Dot(Objective):
-    """A loss that is linear in the features."""
-
-    def __call__(self, features, anchor):
-        return (features * anchor).sum(1)
 
 
 class Fixed:
@@ -63,12 +57,15 @@ def setup(**parts):
     return plain | {"eot": EOT(), "steps": 3} | parts
 
 
+PLAIN, SEEN = PGD(0.25, 0.0, "constant"), EOT(VIEWS, Fixed(), views=8, chunk=5)
+CASES = [*((each, EOT(views=2), 200) for each in (*EVERY, PLAIN)), (PGD(), SEEN, 60), (PLAIN, SEEN, 60)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("random_start", [False, True])
-@pytest.mark.parametrize("optimiser", [PGD(), PGD(0.25, 0.0, "constant")], ids=["default", "plain"])
-@pytest.mark.parametrize("eot", [EOT(views=2), EOT(VIEWS, Fixed(), views=8, chunk=5)], ids=["identity", "views"])
+@pytest.mark.parametrize(("optimiser", "eot", "steps"), CASES)
 @pytest.mark.parametrize("kind", [Linf, L2])
-def test_finds_the_optimum_of_a_linear_loss(kind, eot, optimiser, random_start):
+def test_finds_the_optimum_of_a_linear_loss(kind, optimiser, eot, steps, random_start):
     # mean over views of <anchor, W^T (A_u (x + d) + b_u)> is <c, d> + const: c is its gradient, wherever d is.
     encoder, (images, anchor) = Linear(), pictures()
     if kind is L2:
@@ -82,7 +79,8 @@ def test_finds_the_optimum_of_a_linear_loss(kind, eot, optimiser, random_start):
     else:
         best = -0.3 * c / torch.linalg.vector_norm(c, dim=(1, 2, 3), keepdim=True)
     perturbation = kind(0.1 if kind is Linf else 0.3, random_start)
-    delta = last(images, anchor, encoder=encoder, perturbation=perturbation, eot=eot, optimiser=optimiser, steps=60)
+    parts = {"encoder": encoder, "perturbation": perturbation, "eot": eot, "optimiser": optimiser}
+    delta = last(images, anchor, steps=steps, **parts)
     ratio = (c * delta).sum((1, 2, 3)) / (c * best).sum((1, 2, 3))
     assert (ratio >= 0.999).all()
     assert (ratio <= 1 + 1e-9).all()
@@ -188,30 +186,21 @@ REFUSED = {
     "steps": ({"steps": 0}, "`steps`.*0"),
     "training": ({"encoder": Linear().train()}, r"training mode.*\.eval\(\)"),
     "start": ({"objective": Away()}, "`random_start` must be true"),
+    "8 bits": (torch.rand(3, 3, 12, 14) * 255, "divide 8-bit values by 255"),
+    "negative": (torch.rand(3, 3, 12, 14) - 0.1, r"must lie in \[0, 1\]"),
+    "nan": (torch.full((3, 3, 12, 14), math.nan), "`images`"),
+    "uint8": (torch.zeros(3, 3, 12, 14, dtype=torch.uint8), "floating"),
+    "three axes": (torch.rand(3, 12, 14), "floating"),
+    "two for three": (torch.rand(2, 3, 12, 14), "one row per image; got 3 for 2"),
 }
 
 
-@pytest.mark.parametrize(("parts", "message"), REFUSED.values(), ids=REFUSED)
-def test_refuses_parts_that_cannot_work(parts, message):
+@pytest.mark.parametrize(("given", "message"), REFUSED.values(), ids=REFUSED)
+def test_refuses_parts_and_images_that_cannot_work(given, message):
+    images, anchor = pictures()
+    images, parts = (images, given) if isinstance(given, dict) else (given, {})
     with pytest.raises(ValueError, match=message):
-        next(attack(*pictures(), **setup(**parts)))
-
-
-@pytest.mark.parametrize(
-    ("images", "message"),
-    [
-        (torch.rand(3, 3, 12, 14) * 255, "divide 8-bit values by 255"),
-        (torch.rand(3, 3, 12, 14) - 0.1, r"must lie in \[0, 1\]"),
-        (torch.full((3, 3, 12, 14), math.nan), "`images`"),
-        (torch.zeros(3, 3, 12, 14, dtype=torch.uint8), "floating"),
-        (torch.rand(3, 12, 14), "floating"),
-        (torch.rand(2, 3, 12, 14), "one row per image; got 3 for 2"),
-    ],
-    ids=["8 bits", "negative", "nan", "uint8", "three axes", "two for three"],
-)
-def test_refuses_images_that_are_none(images, message):
-    with pytest.raises(ValueError, match=message):
-        next(attack(images, torch.randn(3, 6), **setup(encoder=Linear(torch.float32))))
+        next(attack(images, anchor, **setup(**parts)))
 
 
 HEAD = Linear()  # its weights require gradients, so that the loss has a graph even where the picture is cut off

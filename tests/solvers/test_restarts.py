@@ -4,15 +4,14 @@ import itertools
 
 import pytest
 import torch
-from torch import nn
 
-from attacks import EOT, L2, PGD, Away, Linf, Toward, Universal, attack, bank, solve
+from attacks import EOT, PGD, Linf, Toward, Universal, attack, bank, solve
 from attacks.optimisers.square import Square
-from attacks.solvers.solver import COMPARISONS, VIEWS
-from tests.helpers.solving import search, watch
-from transforms import Affine, Brightness, Compose, Uniform, stream
+from attacks.solvers.solver import COMPARISONS
+from attacks.solvers.solver import VIEWS as COUNT
+from tests.helpers.solving import VIEWS, search, small_problem, watch
+from transforms import Uniform, stream
 
-SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
 RUNS = {"pgd": (attack, PGD(1.0, 0.0, "constant")), "square": (search, Square())}
 SETS = {"own": Linf(0.1), "shared": Universal(Linf(0.1))}
 every_run = pytest.mark.parametrize("name", RUNS)
@@ -21,11 +20,8 @@ every_set = pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
 
 @pytest.fixture
 def problem():
-    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(6)).eval()
-    images = torch.rand(4, 3, 12, 14)
-    net(images)
-    parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "seed": 5, "steps": 10}
-    return images, torch.randn(4, 6), parts | {"optimiser": PGD(), "eot": EOT(SEEN, Uniform(), views=2, chunk=64)}
+    images, anchor, parts = small_problem(4, torch.float32)
+    return images, anchor, parts | {"steps": 10, "eot": EOT(VIEWS, Uniform(), views=2, chunk=64)}
 
 
 def seeds(parts, restarts):
@@ -39,20 +35,16 @@ def test_the_best_is_the_minimum_over_separate_runs(problem, name, perturbation)
     images, anchor, parts = problem
     run, optimiser = RUNS[name]
     parts |= {"optimiser": optimiser, "perturbation": perturbation}
-    views, every = bank(SEEN, VIEWS, seed=parts["seed"], purpose="select"), parts["steps"] // COMPARISONS
+    views, every = bank(VIEWS, COUNT, seed=parts["seed"], purpose="select"), parts["steps"] // COMPARISONS
     deltas = [
         step.delta
         for seed in seeds(parts, 3)
         for step in run(images, anchor, **parts | {"seed": seed})
         if (step.index + 1) % every == 0
     ]
-    losses = torch.stack(
-        [views.losses(images + delta, anchor, parts["encoder"], Toward(), 64).mean(1) for delta in deltas]
-    )
-    if perturbation.shared:  # clamped to the box, which a sum is not
-        seen = [perturbation.scene(images, delta).layers[0].pixels for delta in deltas]
-        losses = torch.stack([views.losses(each, anchor, parts["encoder"], Toward(), 64).mean(1) for each in seen])
-        losses = losses[losses.mean(1).argmin()][None]
+    attacked = [perturbation.scene(images, delta) for delta in deltas]
+    losses = torch.stack([views.losses(each, anchor, parts["encoder"], Toward(), 64).mean(1) for each in attacked])
+    losses = losses[losses.mean(1).argmin()][None] if perturbation.shared else losses
     best = solve(images, anchor, restarts=3, **parts)
     torch.testing.assert_close(best.loss, losses.amin(0))
     assert (best.step < 30).all()
@@ -167,13 +159,6 @@ def test_a_perturbation_may_hold_something_of_each_picture(problem):
     assert not (best.delta * (1 - Own.mask)).any()
     assert (best.loss <= first.clamp(min=stop)).all()
     assert (best.step >= 10).any()
-
-
-def test_feasible_whatever_run_is_best(problem):
-    images, anchor, parts = problem
-    best = solve(images, anchor, restarts=3, **parts | {"perturbation": L2(1.0), "objective": Away()})
-    assert (L2(1.0).norm(best.delta) <= 1 + 1e-6).all()
-    assert 0 <= (images + best.delta).min() <= (images + best.delta).max() <= 1
 
 
 @pytest.mark.parametrize("restarts", [0, -1, 1.5, True])

@@ -8,37 +8,21 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks import EOT, L2, PGD, Adaptive, Linf, Toward, Universal, attack
+from attacks import EOT, L2, PGD, Adaptive, Adversary, Linf, Toward, Universal, attack
 from attacks.data.gallery import tiles
 from attacks.eot.protocols import Objective
 from attacks.optimisers.square import HALVINGS, Square
-from tests.helpers.solving import search
-from transforms import Affine, Brightness, Compose
+from tests.helpers.solving import VIEWS, Dot, Untargeted, search, small_problem
 
-SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
 SETS = {"linf": Linf(0.1, False), "l2": L2(1.0, False), "universal": Universal(Linf(0.1, False))}
 every_set = pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
 double = torch.float64
 
 
-class Dot(Objective):
-    """A loss that is linear in the features."""
-
-    def __call__(self, features, anchor):
-        return (features * anchor).flatten(1).sum(1)
-
-
 @pytest.fixture
 def problem():
-    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(6)).double().eval()
-    images = torch.rand(3, 3, 12, 14, dtype=double)
-    net(images)
-    parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "optimiser": Square()}
-    return (
-        images,
-        torch.randn(3, 6, dtype=double),
-        parts | {"eot": EOT(SEEN, views=4, chunk=3), "steps": 30, "seed": 5},
-    )
+    images, anchor, parts = small_problem()
+    return images, anchor, parts | {"optimiser": Square(), "eot": EOT(VIEWS, views=4, chunk=3), "steps": 30}
 
 
 def on_its_views(images, anchor, parts, delta):
@@ -252,6 +236,8 @@ def test_refusals(problem):
     images, anchor, parts = problem
     with pytest.raises(ValueError, match="`adaptive` follows the noise of a gradient"):
         next(search(images, anchor, **parts | {"adaptive": Adaptive(0.7), "budget": 100}))
+    with pytest.raises(ValueError, match="`adversary` chooses new views"):
+        next(search(images, anchor, **parts | {"adversary": Adversary(8)}))
     with pytest.raises(ValueError, match=r"`budget`.*at least 4"):
         next(search(images, anchor, **parts | {"budget": 3}))
     with pytest.raises(ValueError, match=r"`p_init` must lie in \(0, 1\]"):
@@ -276,15 +262,15 @@ def test_no_weaker_than_torchattacks_at_equal_queries(kind, name, eps):
     def entropy(pictures):
         return F.cross_entropy(net(pictures), labels, reduction="none").detach()
 
-    class Untargeted(Objective):
+    class Counted(Untargeted):
         def __call__(self, features, anchor):
             counts.append(len(features))
-            return -F.cross_entropy(features, anchor, reduction="none")
+            return super().__call__(features, anchor)
 
     ours, theirs, passes = [], [], []
     net.register_forward_hook(lambda _, given, __: passes.append(len(given[0])))
     for seed in range(3):
-        parts = {"encoder": net, "objective": Untargeted(), "optimiser": Square(), "eot": EOT(views=1)}
+        parts = {"encoder": net, "objective": Counted(), "optimiser": Square(), "eot": EOT(views=1)}
         *_, last = search(images, labels, perturbation=kind(eps), steps=queries, seed=seed, **parts)
         ours.append(entropy(images + last.delta))
         torch.manual_seed(seed)

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
 
 from attacks import Away, bank, load_encoder
 from attacks.data.images import load_image
@@ -16,23 +15,20 @@ from attacks.experiment.build.pipeline import preset
 from attacks.experiment.results import table
 from attacks.runtime.distributed import ALONE
 from tests.helpers.fellows import together
-from tests.helpers.solving import uphill
+from tests.helpers.solving import VIEWS, small_problem, uphill
 from tests.run.test_run import call
-from transforms import Affine, Brightness, Compose
 
-SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
-double = torch.float64
 ARMS = ("clean", "noise", "no_eot", "eot")
 
 
 @pytest.fixture
 def judged():
     """Pictures, their clean embeddings, an encoder, a bank and the cosines on it."""
-    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(6)).double().eval()
-    images = torch.rand(3, 3, 12, 14, dtype=double)
+    images, _, parts = small_problem()
     with torch.no_grad():
+        net = parts["encoder"]
         own = net(1 - images)
-        views = bank(SEEN, 16, seed=0, purpose="evaluate")
+        views = bank(VIEWS, 16, seed=0, purpose="evaluate")
         views = views._replace(u=views.u.double())
         return images, own, net, views, evaluate(images, own, own, encoder=net, bank=views)
 
