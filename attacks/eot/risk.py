@@ -1,10 +1,8 @@
-"""Risks: how the losses of one image's views become the number that the attacker minimises.
+"""Risks: from the losses of one image's views to the number that the attacker minimises.
 
-Low is good for the attacker, so the views that resist are those with the highest losses. The mean is EOT; the others
-look at the tail, and cost a forward pass of all views before it is known which of them count.
-
-Losses are (N,n), one row per image. Weights (N,n) are non-negative, and rows sum to 1; they are the derivative of the
-value with respect to the losses. Both come in float64 where the device has it, whatever the dtype of the losses.
+The attacker lowers losses. The mean is EOT; the others weigh the highest losses, and cost a forward pass of all views
+first. Losses are (N,n), one row per image. Weights (N,n) are the derivative of the value by the losses: non-negative,
+rows sum to 1. Both are float64 where the device has it.
 """
 
 from __future__ import annotations
@@ -58,8 +56,7 @@ class CVaR:
     (Rockafellar & Uryasev 2000).
 
     The view at the boundary counts in part, so the share is exact for any n; below 1/n it is the maximum. Of equal
-    losses, the earlier view counts first. `alpha` lies in (0,1]; 1 is the mean. The tail of n views is, on average, a
-    little milder than that of the distribution.
+    losses, the earlier view counts first. `alpha` lies in (0,1]; 1 is the mean.
     """
 
     alpha: float = 0.25

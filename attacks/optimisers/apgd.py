@@ -38,27 +38,22 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class APGD(Optimiser):
-    """Auto-PGD (Croce & Hein 2020, algorithm 1): long steps first; at each checkpoint, a picture whose steps have
-    seldom gained, or whose best loss has stood still, goes back to its best point and halves its step.
+    """Auto-PGD (Croce & Hein 2020, algorithm 1): long steps first; at each checkpoint, a picture whose steps seldom
+    gained, or whose best loss did not fall, goes back to its best point and halves its step.
 
-    The estimate of step k judges the point that step k - 1 led to. A run of n steps thus tries n points, the start
-    among them, like n - 1 iterations of the published code; the last step moves nowhere and returns the best point.
-    (A run of a single step has nothing to choose from, and moves.) A run that is cut short ends on the point to be
-    judged next. The checkpoints are those of the published code: after 22 % of the moves, then after gaps that shrink
-    by 3 % to no less than 6 %.
+    A run of n steps tries n points, the start among them, like n - 1 iterations of the published code; the last step
+    returns the best point. (A run of a single step moves.) The checkpoints are those of the published code: after
+    22 % of the moves, then after gaps that shrink by 3 % to no less than 6 %.
 
-    A loss here is the estimate's `value`: the mean, or the risk, over all views of the step, never a single draw.
-    Where one delta serves all images, it is their mean. With new views in every step these losses are noisy, and the
-    lowest was a lucky one. `draws=fixed` shows every point from the same views (common random numbers): the decisions
-    are then exact, but the attack fits these few views. Measured on held-out views (pocket encoder, camera views,
-    8/255, 256 passes; lower is stronger): new views 0.360, 0.368, 0.367 with 4, 8, 16 a step; fixed 0.410, 0.373,
-    0.367. So few views should be new ones.
+    A loss here is the estimate's `value`, over all views of the step; where one delta serves all images, their mean.
+    New views in every step make it noisy. With `draws=fixed` it is exact, but the attack fits these views, and with
+    few of them is weaker: cosine 0.410 against 0.360 with 4 a step (pocket encoder, 8/255, 256 passes), equal with 16.
 
     Args:
         rel_step_size: length of the first step as a share of eps, in the perturbation's norm.
-        momentum: alpha of the algorithm, above 0 and at most 1: the share of the new move in each step; the rest is
-            the previous move once more. 1 is without momentum.
-        rho: of the steps between two checkpoints, the share that must have gained; 0 to 1.
+        momentum: alpha of the algorithm, in (0, 1]: the share of the new move in each step, the rest being the
+            previous move; 1 is without momentum.
+        rho: the share of the steps between two checkpoints that must gain, 0 to 1.
     """
 
     rel_step_size: float = 2.0
@@ -110,7 +105,7 @@ class APGD(Optimiser):
         return after, state._replace(before=point)
 
     def _checked(self, state: State) -> State:
-        """At a checkpoint: who halves, and goes back."""
+        """The state after a checkpoint: which pictures halve their step."""
         stuck = ~state.halved & (state.best_loss >= state.then)
         halved = (state.gained <= self.rho * state.gap) | stuck
         gap = max(state.gap - _part(0.03, state.steps), _part(0.06, state.steps))
@@ -125,7 +120,7 @@ class APGD(Optimiser):
 
 
 def _noted(state: State, delta: Tensor, loss: Tensor, grad: Tensor) -> State:
-    """The state with the loss and the gradient at delta taken note of."""
+    """The state with the loss and the gradient at delta."""
     better = loss < state.best_loss
     return state._replace(
         best=_choose(better, delta, state.best),

@@ -1,7 +1,4 @@
-"""How an estimate becomes a step. An optimiser is a pair of pure functions; its state is a value of its own.
-
-APGD, which also looks at the losses, is in `apgd.py`; the one that filters its gradients in `wiener.py`.
-"""
+"""Optimisers by gradient: PGD, SGD and Adam. An optimiser is a pair of pure functions; its state is a value."""
 
 from __future__ import annotations
 
@@ -36,16 +33,13 @@ class State(NamedTuple):
 class PGD(Optimiser):
     """Projected gradient descent: a step along the steepest direction of the perturbation's norm.
 
-    With `nesterov` the estimate is taken where the momentum is about to lead (NI-FGSM, Lin et al. 2020): delta is
-    this look-ahead point, a point of the set, and the state keeps the point that the steps start from. After the
-    last of the planned steps delta is that point itself; a run that is cut short ends on a look-ahead point. How far
-    ahead: `momentum` times the next step, along the steepest direction of the momentum. The paper looks
-    alpha * mu * g ahead, which suits L-inf alone and depends on how g is normalised: far below one 8-bit level with
-    its L1 norm, several steps with its mean (as torchattacks does).
+    With `nesterov` the estimate is taken at a look-ahead point (NI-FGSM, Lin et al. 2020): `momentum` times the next
+    step ahead, along the steepest direction of the momentum. (The paper's alpha * mu * g suits L-inf alone, and
+    depends on how g is normalised.) Delta is this point, which lies in the set; after the last planned step it is the
+    point that steps start from, which the state keeps.
 
     Args:
-        rel_step_size: length of the first step as a share of eps, in the perturbation's norm, so that a sweep over
-            eps cannot leave the step too short to reach the ball's edge.
+        rel_step_size: length of the first step as a share of eps, in the perturbation's norm.
         momentum: of gradients normalised per image to L1 norm 1, before the sign (MI-FGSM, Dong et al. 2018, eq. 6);
             0 is plain PGD (Madry et al. 2018).
         schedule: cosine or linear (to zero over the run), or constant.
@@ -136,17 +130,14 @@ class Moments(NamedTuple):
 @dataclass(frozen=True)
 class Adam(Optimiser):
     """Adam (Kingma & Ba 2015), in the geometry of the perturbation's norm: the steepest step along the mean gradient,
-    in which each value is damped by how well its gradients agree, |m| / sqrt(v) (about 1 where they all do).
+    each value damped by how well its gradients agree, |m| / sqrt(v).
 
-    For L-inf this is Adam itself: `torch.optim.Adam` with a learning rate of rel_step_size * eps for each value. In
-    another norm an undamped step has that length, and goes along m rather than sign(m), which would lead to a point
-    beside the optimum of any ball that is no box. Adam's `eps` is 0, so that the scale of the loss does not show; a
-    value that has had no gradient stays where it is.
+    For L-inf this is `torch.optim.Adam` with a learning rate of rel_step_size * eps. In another norm an undamped step
+    has that length, and goes along m rather than sign(m), which would miss the optimum. Adam's `eps` is 0: the scale
+    of the loss has no effect, and a value without a gradient does not move.
 
     Args:
-        rel_step_size: length of an undamped first step as a share of eps. A run of n steps goes at most n / 2 such
-            steps far with a schedule that ends at zero, and damping leaves a part of that under noise: below some
-            200 steps take more than the default, 1 or so.
+        rel_step_size: length of an undamped first step as a share of eps; below some 200 steps take about 1.
         beta1: memory of the mean gradient, 0 to below 1.
         beta2: memory of the mean square, 0 to below 1.
         schedule: cosine or linear (to zero over the run), or constant.

@@ -1,8 +1,7 @@
-"""Projected gradient descent along what the gradients of a whole run agree on.
+"""Projected gradient descent along the filtered mean of all gradients of a run.
 
-With a few views a step, most of a gradient is noise, and the sign of a value that is mostly noise is a coin's. Two
-remedies, each without a number to tune: a momentum that grows, and a filter that asks the gradients themselves how
-much of each spatial frequency is signal. What does not change from step to step passes unchanged.
+With a few views a step, most of a gradient is noise. Two remedies have no parameter to tune: a momentum that grows,
+and a filter that estimates from the gradients how much of each spatial frequency is signal.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ class Wiener(Optimiser):
         check_step("rel_step_size", self.rel_step_size, self.schedule)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> State:
-        """The state before the first of `steps` steps. The sums are float64 where the device has it: a transform in
-        float32 rounds anew, which turns signs, and several processes would soon go apart."""
+        """The state before the first of `steps` steps. The sums are float64 where the device has it: rounding in
+        float32 would turn signs, and several processes would diverge."""
         nothing = torch.zeros_like(delta, dtype=wide_dtype(delta))
         return State(nothing, nothing, 0, steps, reach)
 
@@ -90,8 +89,8 @@ def filtered(even: Tensor, odd: Tensor) -> Tensor:
     one, other = torch.fft.rfft2(even), torch.fft.rfft2(odd)
 
     def ringed(power: Tensor) -> Tensor:
-        found: Tensor = (power.sum(1).flatten(1) * weights) @ rings
-        return found
+        sums: Tensor = (power.sum(1).flatten(1) * weights) @ rings
+        return sums
 
     both = (ringed(one.abs().square()) * ringed(other.abs().square())).sqrt()
     common = ringed((one * other.conj()).real)

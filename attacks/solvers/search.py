@@ -30,14 +30,10 @@ def loop_of(optimiser: Optimiser | Proposer) -> Callable[[Problem, Options, Loop
 def search(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
     """Search one perturbation per image, or one for all, with forward passes only; yields after every query.
 
-    The first step moves the start along the proposer's first direction, and takes it. Every other step moves delta
-    along a direction, and takes the move, picture by picture, if it lowers the loss; of a delta that all pictures
-    share, the mean loss. Losses are the risk over `eot.views` views, *the same in all steps* (the first ones that
-    `eot.draws` gives): the loss of the current delta is known then, a query costs `eot.views` encoder passes for each
-    image, and no move is taken for the luck of its draw. So the search may fit its views: take more of them than a
-    gradient needs, and judge it on others.
-
-    A move is as long as it takes to flip a delta of full size within the direction's window.
+    The first move is always taken; every other one where it lowers the loss, picture by picture, or the mean loss of
+    a delta that all pictures share. A move is as long as it takes to flip a delta of full size within the direction's
+    window. Losses are the risk over the same `eot.views` views in all steps, so a query costs `eot.views` encoder
+    passes for each image. The search may fit these views: take more than a gradient needs, and judge it on others.
 
     Errors and what `send` does are those of `attack`. The gradient of an estimate is zero, its snr NaN; in the first
     step the estimate belongs to the delta *after* the step. Views go through the encoder picture by picture, at most

@@ -88,14 +88,10 @@ def watch(
     """The steps of `attack` (of `search`, if the optimiser is gradient-free), each with the best iterate so far (None
     until the first comparison).
 
-    A picture whose loss on the bank is `stop` or less is solved and leaves the batch; where all share one delta, they
-    leave together, when one delta solves all.
-
-    With `restarts` above 1 the whole run is done so many times, each time from a seed of its own and with all `steps`
-    and the whole `budget`; all are compared on one bank. Steps and encoder passes are counted on. A picture that is
-    solved takes no part in the later runs; they show the best delta for it.
-
-    Each step's `state` is a `SolveState`; given as `state`, the same run resumes after that step, to the bit.
+    A picture whose loss on the bank is `stop` or less is solved and leaves the batch; where all share one delta, all
+    leave when one delta solves all. With `restarts` above 1 the run is repeated with other seeds, each time with all
+    `steps` and the whole `budget` for the pictures that are not solved yet; all runs are compared on one bank, and
+    steps and encoder passes are counted on. From a step's `state` the same run resumes after that step, to the bit.
 
     Raises:
         ValueError: as `attack`, and for `restarts` below 1.

@@ -1,9 +1,8 @@
 """Several attacks on the same pictures: of each picture, the one that is worst for the encoder counts.
 
-Where one attack fails another may succeed: a loss is flat, a gradient masked, the way to one impostor barred.
-What is left of an encoder after all of them is nearer to the truth than after the best one (Croce & Hein 2020). The
-members are compared on one bank of views that none of them has drawn, in terms of what the attacker wants; what is
-then judged on further views is one perturbation for each picture, so no maximum of noisy scores is reported.
+Where one attack fails, for a flat loss or a masked gradient, another may succeed (Croce & Hein 2020). The members are
+compared by the attacker's objective on one bank of views that none of them has drawn. One perturbation for each
+picture is then judged on further views, so no maximum of noisy scores is reported.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ class Member(NamedTuple):
 
 
 def members(known: Known, nearest: int, aim: Aim, optimiser: Optimiser | Proposer) -> list[Member]:
-    """The attacks: what the run itself would do (so that no suite is weaker than a single run), the same aim by APGD
-    and without a gradient, and, where any other picture will do, below the best impostor and toward each of the
-    `nearest` impostors. Raises ValueError if the gallery has too few."""
+    """The attacks: that of the run itself (so that no suite is weaker than a single run), the same aim by APGD and
+    without a gradient, and, without a target, below the best impostor and toward each of the `nearest` impostors.
+    Raises ValueError if the gallery has too few."""
     name = type(optimiser).__name__.lower()
     # An optimiser of the run that is one of the usual two keeps its settings.
     by_name = {name: optimiser} | {"apgd": APGD(), "square": Square()} | {name: optimiser}
