@@ -1,8 +1,8 @@
 """More views where the gradient is too noisy: the norm test of adaptive-batch SGD (Byrd et al. 2012), on the cosine.
 
 A gradient of n views has the cosine sqrt(n / (n + c)) to the true one; c is estimated in every step. Many steps of
-few views are more efficient, so n grows only after several noisy steps, and only as far as the budget allows for every
-planned step.
+few views are more efficient, so n grows only after several noisy steps, and only as far as the budget allows for
+every planned step.
 """
 
 from __future__ import annotations

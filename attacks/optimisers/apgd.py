@@ -47,7 +47,7 @@ class APGD(Optimiser):
 
     A loss here is the estimate's `value`, over all views of the step; where one delta serves all images, their mean.
     New views in every step make it noisy. With `draws=fixed` it is exact, but the attack fits these views, and with
-    few of them is weaker: cosine 0.410 against 0.360 with 4 a step (pocket encoder, 8/255, 256 passes), equal with 16.
+    few of them is weaker: cosine 0.410 against 0.360 with 4 a step, equal with 16 (pocket encoder, 8/255).
 
     Args:
         rel_step_size: length of the first step as a share of eps, in the perturbation's norm.

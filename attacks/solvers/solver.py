@@ -21,7 +21,6 @@ from attacks.runtime.stored import stored
 from attacks.solvers.loop import LoopState, Step, Steps, merged
 from attacks.solvers.search import bank_losses, loop_of
 from transforms import stream
-from transforms.compose import seen
 
 #: Views of the bank that chooses the best iterate.
 VIEWS = 64
@@ -156,11 +155,6 @@ def _joined(own: Step, rows: Tensor, previous: Step, best: Best) -> Step:
         active=torch.zeros_like(previous.active).index_copy(0, rows.cpu(), own.active),
         last=own.last,
     )
-
-
-def pictures(perturbation: Perturbation, images: Tensor, delta: Tensor) -> Tensor:
-    """The attacked pictures themselves, seen directly: (N,C,H,W)."""
-    return seen(perturbation.scene(images, delta))
 
 
 def _risk(options: Options) -> Risk:

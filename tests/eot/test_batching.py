@@ -118,7 +118,7 @@ def test_memory_that_runs_out_in_no_pass_is_told_in_a_line_too(error):
 
 
 @pytest.mark.parametrize("error", [MemoryError("memory ran out with one view"), RuntimeError("shapes")], ids=str)
-def test_what_is_told_already_and_what_is_no_lack_of_memory_stay_as_they_are(error):
+def test_other_errors_and_those_that_say_what_to_do_are_unchanged(error):
     with pytest.raises(type(error)) as caught, memory_told():
         raise error
     assert caught.value is error

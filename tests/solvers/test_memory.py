@@ -1,4 +1,4 @@
-"""Where memory runs out, whoever sends views through an encoder halves his passes, and finds the same."""
+"""Where memory runs out, passes are halved, and the results are the same."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 class Small(torch.nn.Module):
-    """An encoder that has room for so many pictures at once."""
+    """An encoder with memory for so many pictures at once."""
 
     def __init__(self, fits=FITS):
         super().__init__()
@@ -34,41 +34,28 @@ class Small(torch.nn.Module):
 
 
 BANK = bank(Compose([Affine(degrees=20)]), 7, seed=0, purpose="evaluate")
+PICTURES, FIVE = pictures(), pictures(5)
+ANCHOR = net()(PICTURES)
+WORST = {"objective": Away(), "transforms": BANK.transforms, "k": 9, "keep": 4, "chunk": 5}
+LAYERS = {"net.1": "flat", "output": "flat"}
 
 
 def curve(encoder):
     places = {"any": ranks(torch.rand(10, 12, generator=torch.Generator().manual_seed(0)), 0)}
-    return torch.cat(
-        list(curves(CountedEncoder(encoder), pictures()[0], net()(pictures()[:1])[0], places, 5).values())
-    )
+    return torch.cat([*curves(CountedEncoder(encoder), PICTURES[0], ANCHOR[0], places, 5).values()])
 
 
 USERS = {
-    "losses": lambda e: BANK.losses(pictures(), net()(pictures()), e, Away(), 5),
-    "paired": lambda e: BANK.losses(pictures(), net()(pictures()), e, Paired(Away()), 5, untouched=pictures()),
-    "features": lambda e: BANK.features(pictures(), e, 5),
-    "evaluate": lambda e: (
-        evaluate(pictures(), net()(pictures()), net()(pictures()), encoder=e, bank=BANK, chunk=5).cosine
-    ),
-    "embed": lambda e: embed(pictures(5), e, CPU, 5),
-    "anchors": lambda e: mean_embedding(pictures(), e, BANK, 5),
-    "worst": lambda e: (
-        worst_views(
-            pictures(),
-            net()(pictures()),
-            encoder=e,
-            objective=Away(),
-            transforms=BANK.transforms,
-            k=9,
-            keep=4,
-            chunk=5,
-        ).losses
-    ),
-    "drift": lambda e: layer_drift(
-        e, pictures(), {"eot": pictures().flip(0)}, BANK, {"net.1": "flat", "output": "flat"}, chunk=5
-    ).cosine["eot"],
+    "losses": lambda e: BANK.losses(PICTURES, ANCHOR, e, Away(), 5),
+    "paired": lambda e: BANK.losses(PICTURES, ANCHOR, e, Paired(Away()), 5, untouched=PICTURES),
+    "features": lambda e: BANK.features(PICTURES, e, 5),
+    "evaluate": lambda e: evaluate(PICTURES, ANCHOR, ANCHOR, encoder=e, bank=BANK, chunk=5).cosine,
+    "embed": lambda e: embed(FIVE, e, CPU, 5),
+    "anchors": lambda e: mean_embedding(PICTURES, e, BANK, 5),
+    "worst": lambda e: worst_views(PICTURES, ANCHOR, encoder=e, **WORST).losses,
+    "drift": lambda e: layer_drift(e, PICTURES, {"eot": PICTURES.flip(0)}, BANK, LAYERS, chunk=5).cosine["eot"],
     "deletion": curve,
-    "reach": lambda e: reach(CountedEncoder(e), pictures(), net()(pictures()), BANK, 5).saliency,
+    "reach": lambda e: reach(CountedEncoder(e), PICTURES, ANCHOR, BANK, 5).saliency,
 }
 
 
@@ -81,15 +68,14 @@ def test_passes_are_halved(name):
 
 @pytest.mark.parametrize("name", USERS)
 def test_one_view_that_does_not_fit_is_an_error_that_says_what_to_lower(name):
-    with pytest.raises(
-        MemoryError, match=r"`engine.chunk` cannot go lower: .*`data.size`.*Tried to allocate"
-    ) as told:
+    message = r"`engine.chunk` cannot go lower: .*`data.size`.*Tried to allocate"
+    with pytest.raises(MemoryError, match=message) as error:
         USERS[name](Small(0))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("adversary", [None, Adversary(12, 1)], ids=["plain", "adversary"])
-def test_an_attack_bears_it(adversary):
+def test_an_attack_halves_its_passes_too(adversary):
     few = Small()
     run_all(encoder=few, stages=[Affine(degrees=20)], adversary=adversary)
     assert few.refused

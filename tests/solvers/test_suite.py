@@ -11,7 +11,6 @@ from attacks.objectives.retrieval import InfoNCE, Triplet
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.square import Square
 from attacks.optimisers.wiener import Wiener
-from attacks.solvers.solver import pictures
 from attacks.solvers.suite import members
 from tests.helpers.solving import suite, watch
 from transforms import Affine, Compose
@@ -27,14 +26,8 @@ def known():
 
 
 def setup(**changes):
-    parts = {
-        "encoder": load_encoder(),
-        "perturbation": Linf(4 / 255),
-        "eot": EOT(VIEWS, views=2),
-        "steps": 4,
-        "seed": 1,
-    }
-    return parts | {"objective": None, "optimiser": None} | changes
+    parts = {"encoder": load_encoder(), "perturbation": Linf(4 / 255), "eot": EOT(VIEWS, views=2)}
+    return parts | {"steps": 4, "seed": 1, "objective": None, "optimiser": None} | changes
 
 
 @pytest.mark.slow
@@ -50,7 +43,7 @@ def test_it_is_the_least_of_its_members_picture_by_picture(known):
     for member in attacks:
         own = setup(objective=member.objective, optimiser=member.optimiser)
         *_, (step, alone) = watch(known.images, member.anchor, **own)
-        attacked = pictures(own["perturbation"], known.images, alone.delta)
+        attacked = own["perturbation"].scene(known.images, alone.delta)
         found.append(views.losses(attacked, goal.anchor, own["encoder"], goal.objective, 32).mean(1))
         evals += step.evals
     losses = torch.stack(found)
