@@ -129,13 +129,7 @@ def worst_views(
 
 
 def both_sides(
-    problem: Problem,
-    views: Bank,
-    *,
-    refine_steps: int = 10,
-    keep: int = 4,
-    chunk: int = 64,
-    world: World = ALONE,
+    problem: Problem, views: Bank, *, refine_steps: int = 10, keep: int = 4, chunk: int = 64, world: World = ALONE
 ) -> Sides:
     """The mean and the worst side of an attack on one bank of views. The worst loss is the highest after
     `refine_steps` from each of the bank's `keep` worst views. Else as `worst_views`."""

@@ -26,15 +26,16 @@ def estimate(value, grad, mean=None):
     return Estimate(some if mean is None else mean, some, some[: len(grad)], grad, 8, 8, value)
 
 
-def run_of(values, optimiser=None, means=None):
-    """A run with these values (steps,N) and gradients of ones: every delta, the start first, and every state."""
-    values = torch.as_tensor(values, dtype=double)
-    optimiser = optimiser or APGD()
-    delta = torch.zeros(values.shape[1], 1, 1, 1, dtype=double)
+def run_of(values, optimiser=None, *, means=None, signs=None, shared=False):
+    """A run with these values (steps,N), with gradients of ones, or of `signs` (steps): every delta, the start first,
+    and every state."""
+    values, optimiser = torch.as_tensor(values, dtype=double), optimiser or APGD()
+    delta = torch.zeros(1 if shared else values.shape[1], 1, 1, 1, dtype=double)
     state, deltas, states = optimiser.init(delta, reach=1.0, steps=len(values)), [delta], []
     for index, value in enumerate(values):
+        grad = torch.full_like(delta, 1.0 if signs is None else signs[index])
         mean = None if means is None else means[index]
-        delta, state = optimiser.step(delta, estimate(value, torch.ones_like(delta), mean), state, FREE)
+        delta, state = optimiser.step(delta, estimate(value, grad, mean), state, FREE)
         deltas.append(delta)
         states.append(state)
     return torch.stack(deltas).flatten(1), states
@@ -86,19 +87,13 @@ def test_a_best_loss_that_stands_still_halves_too_but_not_twice_running():
     assert at == [2.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25, 0.125]
 
 
-def test_who_halves_goes_back_to_the_best_point_and_its_gradient():
-    values = gaining([1] * 5 + [0] * 95)
-    deltas, states, delta = [], [], torch.zeros(1, 1, 1, 1, dtype=double)
-    state = APGD().init(delta, reach=1.0, steps=101)
-    for index, value in enumerate(values):
-        sign = 1.0 if index == 5 else -1.0  # the best point's gradient points the other way
-        deltas.append(delta)
-        delta, state = APGD().step(delta, estimate(value, torch.full_like(delta, sign)), state, FREE)
-        states.append(state)
-    best, before = deltas[5], deltas[21]
-    assert torch.equal(states[21].best, best)
-    assert torch.equal(states[22].before, best)
-    torch.testing.assert_close(deltas[23], best + 0.75 * -1.0 + 0.25 * (best - before), rtol=0, atol=1e-12)
+def test_a_picture_that_halves_goes_back_to_the_best_point_and_its_gradient():
+    signs = [1.0 if index == 5 else -1.0 for index in range(101)]  # the best point's gradient is another
+    deltas, states = run_of(gaining([1] * 5 + [0] * 95), signs=signs)
+    best, previous = deltas[5], deltas[21]
+    assert torch.equal(states[21].best.flatten(), best)
+    assert torch.equal(states[22].before.flatten(), best)
+    torch.testing.assert_close(deltas[23], best + 0.75 * -1.0 + 0.25 * (best - previous), rtol=0, atol=1e-12)
 
 
 def test_moves_are_mixed_with_the_move_before():
@@ -173,13 +168,9 @@ def test_decisions_rest_on_all_draws_and_not_on_the_last_one(draws, risk):
 
 def test_one_delta_for_all_goes_by_the_mean():
     values = torch.tensor([[0.0, 0.0], [-5.0, 1.0], [-1.0, -1.5], [-0.5, -9.0], [9.0, -10.0]], dtype=double)
-    delta, deltas = torch.zeros(1, 1, 1, 1, dtype=double), []
-    state = APGD().init(delta, reach=1.0, steps=5)
-    for value in values:
-        deltas.append(delta)
-        delta, state = APGD().step(delta, estimate(value, torch.ones_like(delta)), state, FREE)
-    assert state.best_loss.shape == (1,)
-    assert torch.equal(delta, deltas[int(values.mean(1).argmin())])
+    deltas, states = run_of(values, shared=True)
+    assert states[-1].best_loss.shape == (1,)
+    assert torch.equal(deltas[-1], deltas[int(values.mean(1).argmin())])
 
 
 @pytest.mark.parametrize("perturbation", [Linf(0.1), L2(0.5), Universal(Linf(0.1))], ids=["linf", "l2", "shared"])

@@ -5,7 +5,6 @@ from itertools import islice
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, L2, PGD, SGD, Away, Linf, Toward, attack
@@ -155,31 +154,6 @@ def test_the_loop_is_lazy_and_leaves_its_arguments_alone():
     assert len(list(islice(attack(images, anchor, **setup(steps=10**9)), 2))) == 2
     assert torch.equal(images, before[0])
     assert torch.equal(anchor, before[1])
-
-
-@pytest.mark.parametrize("objective", [Away(), Toward()])
-def test_objectives_are_cosines(objective):
-    features, anchor = torch.randn(2, 5, 8, dtype=double)
-    sign = 1 if isinstance(objective, Away) else -1
-    cosines = sign * (F.normalize(features) * F.normalize(anchor)).sum(1)
-    torch.testing.assert_close(objective(3 * features, anchor), cosines, rtol=1e-12, atol=1e-12)
-
-
-def test_only_away_is_stationary_at_its_anchor():
-    # The reason why Away must start at random: at the anchor its gradient is rounding noise.
-    encoder, (images, _) = Linear(bend=True), pictures()
-
-    def steepness(objective, pixels, anchor):
-        leaf = pixels.clone().requires_grad_()
-        (grad,) = torch.autograd.grad(objective(encoder(leaf), anchor).sum(), leaf)
-        return grad.flatten(1).norm(dim=1)
-
-    own = encoder(images).detach()
-    moved = images + Linf(0.1).start(images, torch.Generator().manual_seed(0))
-    assert Away().stationary_at_anchor
-    assert (steepness(Away(), images, own) < 1e-12 * steepness(Away(), moved, own)).all()
-    assert not Toward().stationary_at_anchor
-    assert (steepness(Toward(), images, own.roll(1, 0)) > 1e-3).all()
 
 
 REFUSED = {

@@ -124,14 +124,6 @@ def test_passes_are_forward_only_and_counted(problem):
         assert step.estimate.snr.isnan().all()
 
 
-def test_a_cut_graph_does_not_matter(problem):
-    images, anchor, parts = problem
-    net = parts["encoder"]
-    cut = parts | {"encoder": lambda pixels: net(pixels.detach())}
-    (*_, found), (*_, wanted) = search(images, anchor, **cut), search(images, anchor, **parts)
-    assert torch.equal(found.delta, wanted.delta)
-
-
 def test_a_solved_picture_and_one_without_budget_leave(problem):
     images, anchor, parts = problem
     running = search(images, anchor, **parts | {"budget": torch.tensor([200, 200, 20])})
