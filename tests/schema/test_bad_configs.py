@@ -50,6 +50,8 @@ TEXTS = {
     "another directory": ("hydra: {run: {dir: ../elsewhere}}\n", "`hydra` is refused"),
     "logging": (f"hydra: {{job_logging: {{handlers: {{x: {{class: {WRITES}}}}}}}}}\n", "`hydra` is refused"),
     "a launcher": ("defaults: [{override /hydra/launcher: joblib}]\n", "refused"),
+    "a launcher's keys": ("defaults: [/engine@hydra.launcher: fixed]\n", "refused"),
+    "a launcher's package": ("# @package hydra.launcher\nsetup: [touch mark]\n", "@package"),
     "a package of Hydra's": ("# @package hydra\nrun: {dir: ../elsewhere}\n", "@package"),
     "a default elsewhere": ("defaults: [../../../etc/passwd]\n", "must name a choice"),
     "an absolute default": ("defaults: [//etc/passwd]\n", "must name a choice"),

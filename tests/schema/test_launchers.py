@@ -15,9 +15,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from attacks.run import CONFIGS, _refuse_unchecked
+from attacks.run import CONFIGS
 from attacks.runtime.tables import read_rows
-from attacks.schema import launchers, presets
+from attacks.schema import launchers
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -212,28 +212,3 @@ def test_jobs_and_their_threads_fill_the_cores(monkeypatch, cores, threads, jobs
     monkeypatch.setattr(launchers, "_cores", lambda: cores)
     assert launchers.jobs_at_once(threads) == jobs
     assert launchers.cores_of_a_job(threads, 5) == (threads or 5)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "hydra: {launcher: {setup: [touch mark]}}\n",
-        "defaults:\n  - override /hydra/launcher: submitit_local\n",
-        "defaults:\n  - /engine@hydra.launcher: fixed\n",
-        "# @package hydra.launcher\nsetup: [touch mark]\n",
-    ],
-)
-def test_a_file_of_somebody_else_chooses_and_sets_no_launcher(tmp_path, text):
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "evil.yaml").write_text(text)
-    with pytest.raises(ValueError, match=r"hydra.* refused"):
-        presets.read(tmp_path / "config" / "evil.yaml")
-    with pytest.raises(ValueError, match=r"hydra.* refused"):
-        _refuse_unchecked(["--config-dir", str(tmp_path), "config=evil"])
-
-
-def test_a_folder_of_somebody_else_brings_no_launcher(tmp_path):
-    (tmp_path / "hydra" / "launcher").mkdir(parents=True)
-    (tmp_path / "hydra" / "launcher" / "cores.yaml").write_text("setup: [touch mark]\n")
-    with pytest.raises(ValueError, match="no hydra"):
-        _refuse_unchecked(["--config-dir", str(tmp_path), "config=smoke"])
