@@ -41,8 +41,7 @@ class Bank(NamedTuple):
         step: int | None = None,
     ) -> Tensor:
         """The loss of each picture from each view, at most `chunk` views at a time: N pictures, (N,...) -> (N,V). A
-        paired objective needs the `untouched` pictures (N,C,H,W) too. Raises NotFinite, with the `step`, for a loss
-        that is not finite."""
+        paired objective needs the `untouched` pictures (N,C,H,W) too. Raises NotFinite, with the `step`."""
         return self.losses_of(judged(images, anchor, encoder, objective, untouched), chunk, world, step)
 
     @torch.no_grad()
@@ -60,12 +59,12 @@ class Bank(NamedTuple):
             return losses
 
         losses = run()
-        if not _finite(losses):
-            exact = fall_back(problem.encoder, run, _finite)
-            if exact is None:
-                raise located(query, ~losses.isfinite())
-            losses = exact
-        return losses
+        if _finite(losses):
+            return losses
+        exact = fall_back(problem.encoder, run, _finite)
+        if exact is None:
+            raise located(query, ~losses.isfinite())
+        return exact
 
     @torch.no_grad()
     def features(

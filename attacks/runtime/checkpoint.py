@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -88,8 +87,8 @@ class Checkpoint:
 
 
 class Task:
-    """A running task; a context manager. `state` is its stored state, None at its beginning. An exception within the
-    block, of any kind, stores the latest state first."""
+    """A running task; a context manager. `state` is its stored state, None at first. Any exception within the block
+    stores the latest state first."""
 
     def __init__(self, checkpoint: Checkpoint, path: Path | None, state: Any) -> None:
         self.state = state
@@ -110,9 +109,7 @@ class Task:
         if late or (options.steps is not None and self._steps >= options.steps):
             self._write()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._write()
 

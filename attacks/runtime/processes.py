@@ -1,4 +1,4 @@
-"""Whether the process that wrote a file is still running. A process number alone does not tell: they are reused."""
+"""Whether the process that wrote a file is still running. Process numbers are reused, so start times count too."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from types import TracebackType
 
 from tqdm import tqdm
 
@@ -28,9 +27,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.bar is not None:
             self.bar.close()
 

@@ -1,7 +1,5 @@
-"""What the launchers of a sweep need (`-m ... hydra/launcher=NAME`): settings that follow from the machine, a GPU for
-each worker, a job that is queued again going on where it was, and a sentence where the launcher's library is missing.
-
-Beside `run` the only file that knows Hydra. Knows no torch: all of this comes before it is imported.
+"""Launchers of a sweep (`-m ... hydra/launcher=NAME`): their settings, a GPU for each worker, resuming a job that was
+queued again, and an error where the launcher's library is missing. Uses Hydra; runs before torch is imported.
 """
 
 from __future__ import annotations
@@ -30,21 +28,19 @@ NEEDS = {
     **dict.fromkeys(("local", "slurm", "submitit_local", "submitit_slurm"), ("submitit", "hydra_submitit_launcher")),
     **dict.fromkeys(("ray_jobs", "ray"), ("ray", "hydra_ray_launcher")),
 }
-#: What the libraries take from the environment. A job is told of its end by the signal that a run knows already, and
-#: nothing is reported to anyone.
+#: Defaults of environment variables of the libraries: the signal that ends a job is one that a run handles, and no
+#: usage is reported.
 ENVIRONMENT = {"SUBMITIT_PREEMPT_SIGNAL": "USR1", "RAY_USAGE_STATS_ENABLED": "0"}
 DEVICES = "CUDA_VISIBLE_DEVICES"
-
-
 #: The directory of the sweep that this process has started.
 _started: list[Path] = []
 
 
 class Sweep(Callback):
-    """Told by Hydra what happens to a sweep. Its jobs may all run in other processes than the one that starts it."""
+    """Hydra's callbacks of a sweep. Its jobs may run in other processes than the one that starts it."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """In the process that starts it: keep the directory for the index at the end."""
+        """In the process that starts it: remember the directory for the index at the end."""
         _started.append(Path(config.hydra.sweep.dir))
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:  # noqa: ARG002
@@ -61,8 +57,8 @@ def sweeping(index: Callable[[Path], None]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if said := LOST.get(type(error).__name__):
-            raise ChildProcessError(f"{said}; {RESUME}") from error
+        if cause := LOST.get(type(error).__name__):
+            raise ChildProcessError(f"{cause}; {RESUME}") from error
         raise
     finally:
         for sweep in _started:
@@ -78,10 +74,9 @@ def unfinished(sweep: Path) -> list[str]:
 
 
 def register() -> None:
-    """Make known to OmegaConf what the launchers' presets compute from `engine.threads`."""
-    # OmegaConf 2.4 has another word for it, and warns of this one.
-    word = "register_new_resolver" if omegaconf.__version__.startswith("2.3.") else "register_resolver"
-    add = getattr(OmegaConf, word)
+    """Register the resolvers with which the launchers' presets compute values from `engine.threads`."""
+    old = omegaconf.__version__.startswith("2.3.")  # OmegaConf 2.4 renames the function
+    add = getattr(OmegaConf, "register_new_resolver" if old else "register_resolver")
     add("jobs_at_once", jobs_at_once, replace=True)
     add("cores_of_a_job", cores_of_a_job, replace=True)
 
@@ -103,7 +98,7 @@ def cores_of_a_job(threads: int | None, otherwise: int) -> int:
 
 
 def prepare(arguments: Iterable[str], environment: MutableMapping[str, str] = os.environ) -> None:
-    """Settle what must stand before Hydra reads the arguments. Raises ValueError where the launcher is missing."""
+    """Set the environment before Hydra reads the arguments. Raises ValueError where the launcher is missing."""
     for name, value in ENVIRONMENT.items():
         environment.setdefault(name, value)
     for argument in arguments:
@@ -123,10 +118,8 @@ def _installed(module: str) -> bool:
 
 
 def own_gpu(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Where joblib runs this process beside others, and the machine has several GPUs, take one of them.
-
-    By the number of the worker and not of the job: a worker keeps its GPU from its first job to its last, and which
-    worker takes which job is chance. Slurm, submitit and Ray give out GPUs themselves.
+    """Restrict a worker process of joblib to one of several GPUs, by the number of the worker, which keeps it for all
+    its jobs. Slurm, submitit and Ray assign GPUs themselves.
     """
     worker = re.fullmatch(r"LokyProcess-(\d+)", multiprocessing.current_process().name)
     if worker:
@@ -143,24 +136,24 @@ def _gpus(environment: MutableMapping[str, str], driver: Path = Path("/proc/driv
 
 
 def again(folder: Path, overrides: Sequence[str], environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this is a job of submitit that was stopped, queued again, and finds in `folder` what it has done."""
+    """Whether this is a job of submitit that was stopped and queued again, with its files in `folder`."""
     if "SUBMITIT_EXECUTOR" not in environment or (folder / "metrics.json").exists():
         return False
     try:
-        said = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(said, dict) and said.get("overrides") == list(overrides)
+    return isinstance(manifest, dict) and manifest.get("overrides") == list(overrides)
 
 
 def hand_on(number: int, environment: Mapping[str, str] = os.environ) -> None:
-    """Let submitit have the signal that has stopped its job, now that the checkpoint is written: it queues the job
-    again. Elsewhere there is nobody to tell."""
+    """Raise the signal that stopped a job of submitit again, once its checkpoint is written: submitit then queues the
+    job again."""
     if "SUBMITIT_EXECUTOR" in environment:
         signal.raise_signal(number)
 
 
-#: Errors of launchers about a job whose process is gone -> what that means. By name, for they may be missing.
+#: Errors of launchers about a job whose process is gone -> the cause. By name: the library may not be installed.
 LOST = {
     "UncompletedJobError": "the process of a job ended without a result (memory, its time, or a signal); the "
     "other jobs go on, and `scripts/compare.py` reads the sweep when they are done",

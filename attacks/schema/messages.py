@@ -13,8 +13,8 @@ from attacks.schema.suggestions import choices, did_you_mean, unknown
 
 
 def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
-    """The message of an error, and of its cause, on one line; hints that would lead astray are dropped, and for a key
-    or choice of the command line's `words` that is unknown stands what was probably meant."""
+    """The message of an error, and of its cause, on one line, without misleading hints; for an unknown key or choice
+    among the `words` of the command line, a suggestion."""
     if isinstance(error, CompactHydraException):
         text = f"{error} {error.__cause__ or ''}"
         if meant := unknown(words, text):

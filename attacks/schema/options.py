@@ -1,4 +1,4 @@
-"""How a key of a configuration is declared: its default, its meaning, its range and its paper, in one place."""
+"""The declaration of a key of a configuration: its default, meaning, range and paper."""
 
 from __future__ import annotations
 

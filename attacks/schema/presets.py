@@ -17,7 +17,7 @@ from attacks.schema.secrets import refuse_credentials
 from attacks.schema.suggestions import choices
 from attacks.schema.validate import printable, refuse_code
 
-#: No preset says as much; YAML is read in Python, a megabyte in seconds.
+#: Far more than a preset needs: reading a megabyte of YAML takes seconds.
 MOST_BYTES = 2**18
 
 
@@ -29,10 +29,9 @@ def is_path(choice: str) -> bool:
 def read(path: str | Path) -> DictConfig:
     """Load a preset and refuse what could run code.
 
-    Hydra instantiates objects named under its own `hydra` key before the run starts, and opens the log files named
-    there, so a preset may put nothing under it: neither by a key, nor by its defaults, nor by a `@package` line.
-    Overriding Hydra's settings is left to the command line. Its defaults may not leave the folder of configurations
-    either, for nothing of what lies outside is checked.
+    Hydra instantiates objects and opens log files named under its own `hydra` key before the run starts, so a preset
+    may set nothing there, by a key, its defaults or a `@package` line; the command line may. Its defaults may not
+    leave the folder of configurations, because files elsewhere are not checked.
 
     Raises:
         FileNotFoundError, ValueError: no such file, not a mapping, or a key that is refused.
@@ -50,7 +49,7 @@ def read(path: str | Path) -> DictConfig:
         text = held.decode("utf-8")
         refuse_marks(text, where)
         loaded = OmegaConf.load(io.StringIO(text)) if text.strip() else None
-    except OSError:  # what OmegaConf says of a number
+    except OSError:  # OmegaConf's error for a number
         loaded = None
     except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{where} is not valid YAML: {' '.join(str(error).split())[:300]}") from None
@@ -75,17 +74,17 @@ def read(path: str | Path) -> DictConfig:
 
 
 def refuse_marks(text: str, where: str) -> None:
-    """Raise ValueError where YAML's aliases or tags stand in a text, YAMLError where it is none."""
+    """Raise ValueError for aliases or tags in a YAML text, YAMLError where it is not YAML."""
     for token in scan(text):
         if isinstance(token, AliasToken):  # each is copied in full: ten lines of them can make a billion values
             raise ValueError(f"{where}: YAML aliases (*name) are refused; write it out, or refer by ${{key}}")
-        if isinstance(token, TagToken):  # what makes values of a tag fails in any way it likes
+        if isinstance(token, TagToken):  # constructors of tags raise errors of any type
             raise ValueError(f"{where}: YAML tags (!name) are refused; a value says what it is")
 
 
 def refuse_unasked(run: Run, overrides: Iterable[str]) -> None:
-    """What only whoever starts a run may choose, and no preset: a TorchScript file, which is a program and could open
-    files, and a folder to write to other than the run's own. Raises ValueError."""
+    """Refuse what only the command line may choose: a TorchScript file, which is a program, and a folder to write to
+    other than the run's own. Raises ValueError."""
     typed = dict(word.lstrip("+").split("=", 1) for word in overrides if "=" in word)
     program = run.encoder.name == "torchscript"
     if program and (typed.get("encoder") != "torchscript" or not typed.get("encoder.model")):
@@ -102,7 +101,7 @@ def refuse_unasked(run: Run, overrides: Iterable[str]) -> None:
 
 
 def plain_word(word: str) -> str:
-    """A word of the command line as it is, or ValueError for one of those on which Hydra fails without a reason."""
+    """The word of the command line, unchanged. Raises ValueError for words that Hydra refuses without a reason."""
     key, _, value = word.lstrip("+~").partition("=")
     group = key.partition("@")[0]
     if not group or word.startswith("-") or ("=" not in word and not word.startswith("~")):

@@ -1,4 +1,4 @@
-"""What no file and no message of a run may give away: the name and password in an address."""
+"""Names and passwords in addresses, which no file and no message of a run may contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-""" "Did you mean": what a mistyped key or choice was probably meant to be, in any group."""
+"""Suggestions for a mistyped key or choice, across groups."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def did_you_mean(word: str) -> str:
 
 
 def suggestion(word: str) -> str | None:
-    """What KEY or KEY=VALUE was probably meant to be; None where it is right, or like nothing that is known."""
+    """The most likely correction of KEY or KEY=VALUE; None where it is right, or similar to nothing."""
     key, sign, value = word.lstrip("+").partition("=")
     if word in ALIASES:
         return ALIASES[word]
@@ -86,8 +86,7 @@ def suggestion(word: str) -> str | None:
 
 
 def unknown(words: Iterable[str], message: str) -> str | None:
-    """For the word that a message of Hydra's refuses: one line with what was probably meant; None where nothing is
-    like it."""
+    """One line with a suggestion for the word that a message of Hydra's refuses; None where nothing is similar."""
     for word in words:
         key, _, value = word.lstrip("+").partition("=")
         blamed = f"'{key}/{value}'" in message or f"'{key}'" in message
@@ -121,7 +120,7 @@ def _owner(key: str, rest: str) -> str | None:
 
 
 def _key(key: str) -> str | None:
-    """The known key most like this one: the same name in another group, a slip in one of its words, or both."""
+    """The most similar known key: the same name in another group, a typing error in one part, or both."""
     head, _, last = key.rpartition(".")
     group = head if head in choices() else _close(head, choices()) or head
     own = {known.rpartition(".")[2]: known for known in keys() if known.partition(".")[0] == group}

@@ -1,6 +1,6 @@
-"""What a configuration may say, as types. No torch here: `--help` and a typo must answer at once.
+"""A configuration checked against its schemas. Loads without torch, so that `--help` and a typo answer at once.
 
-A configuration names parts and gives them numbers. It holds no code: no class path, nothing to import.
+A configuration names parts and gives them numbers. It holds no class path and nothing to import;
 `attacks.experiment.build` turns names into parts.
 """
 
@@ -75,7 +75,7 @@ def _known(schema: type, node: dict[Any, Any], prefix: str) -> None:
 def _run(merged: Any) -> Run:
     """The fields without a group; the groups follow."""
     evaluate: Any = OmegaConf.to_object(merged.evaluate)
-    evaluate.layers = _words(evaluate.layers, "evaluate.layers")
+    evaluate.layers = _names(evaluate.layers, "evaluate.layers")
     if merged.show not in (None, "encoder"):
         raise ValueError(f"`show` must be encoder, or null for a run; got {merged.show!r}")
     pace: Any = OmegaConf.to_object(merged.checkpoint)
@@ -85,20 +85,20 @@ def _run(merged: Any) -> Run:
     return Run(merged.seed, merged.show, evaluate, pace)
 
 
-def _words(value: Any, key: str) -> list[str]:
+def _names(value: Any, key: str) -> list[str]:
     """A list of names from a list or a single one; a Sequential's layers have numbers for names."""
-    found = value if isinstance(value, list) else [value]
-    if not all(type(name) in (str, int) for name in found):
+    names = value if isinstance(value, list) else [value]
+    if not all(type(name) in (str, int) for name in names):
         raise ValueError(f"`{key}` must be names of layers, or all; got {value!r}")
-    return [str(name) for name in found]
+    return [str(name) for name in names]
 
 
 def refuse_code(node: Any, where: str) -> None:
     """Raise ValueError where a configuration names code to run, or reads the environment.
 
-    `_target_` and logging's `()` are the keys by which Hydra and the standard library call what a file names; an
-    `oc.env` would carry a secret of whoever runs the file into its logs and reports. Its name can be put together
-    from other keys, so of all `${...}` only a plain reference to another key is left.
+    Hydra calls what `_target_` names, and the standard library's logging what `()` names; an `oc.env` would copy a
+    secret into logs and reports. Its name can be composed of other keys, so of all `${...}` only a plain reference to
+    another key is allowed.
     """
     if isinstance(node, dict):
         for key, value in node.items():
@@ -122,7 +122,7 @@ _REFERENCE = re.compile(r"\$\{[\w.\[\]]+\}")
 
 
 def printable(key: object) -> str:
-    """A key or a path as a message may have it: what would end its line, or move a cursor, is written out."""
+    """A key or a path for a message: control characters are escaped."""
     return repr(str(key))[1:-1]
 
 

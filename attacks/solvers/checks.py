@@ -1,4 +1,4 @@
-"""What the loops of attacks demand of their arguments, and of every step."""
+"""Checks of the arguments of attack loops, and of every step."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from attacks.encoders.tree import length
 from attacks.eot.estimate import Estimate
 from attacks.eot.problem import Options, Problem
 
-#: A gradient that is zero for so many steps running has died. A loss that is at its end may do that (the
-#: cross-entropy of a label that is reached), so its picture leaves, and the others go on.
+#: After so many steps with a gradient of zero a picture leaves. Its loss may be at its minimum (the cross-entropy of a
+#: label that is reached), so this is no error.
 DEAD = 5
 
 
@@ -59,8 +59,8 @@ def checked(problem: Problem, steps: int) -> None:
 
 
 def watched_over(estimate: Estimate, index: int, active: Tensor, silent: Tensor, why: Callable[[int], str]) -> Tensor:
-    """For how many steps in a row the gradient of each delta has been zero: in the first step an error, later a
-    warning. `why` gives the reason for a delta."""
+    """For how many steps in a row the gradient of each delta has been zero: an error in the first step, later a
+    warning. `why` finds the reason for a delta."""
     energy = estimate.grad.flatten(1).abs().amax(1)
     here = active if len(active) == len(energy) else active.any()
     silent = torch.where(here, torch.where(energy == 0, silent + 1, 0), silent)

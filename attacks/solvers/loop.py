@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -131,15 +132,13 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
             u = options.adversary.views(part, delta, eot, cost - extra, seed=seed, step=state.drawn, world=world)
         fresh = _estimate(part, delta, eot, u, world, index, rows)
         estimate = fresh if state.estimate is None else merged(state.estimate, fresh, rows, shared)
-        why = partial(_why_silent, problem, state.delta, eot, points)
+        why = partial(why_silent, Query(problem, eot.transforms, state.delta, points, torch.arange(count)))
         silent = watched_over(estimate, index, active.to(delta.device), cast(Tensor, state.silent), why)
         eot = replace(eot, chunk=world.least(fresh.chunk))
         estimate = estimate._replace(chunk=eot.chunk)
-        priced = (
-            penalised(estimate, options.penalty, problem, state.delta, index)
-            if options.penalty is not None
-            else estimate
-        )
+        priced = estimate
+        if options.penalty is not None:
+            priced = penalised(estimate, options.penalty, problem, state.delta, index)
         moved, memory = optimiser.step(state.delta, priced, state.optimiser, problem.constraint)
         moves = active.any()[None] if shared else active
         moved = torch.where(moves.to(moved.device)[:, None, None, None], moved, state.delta)
@@ -205,7 +204,8 @@ def _estimate(
         return combined(members)
     estimate = eot.estimate(problem, delta, u, world=world)
     if not estimate.finite:
-        exact = fall_back(problem.encoder, partial(eot.estimate, problem, delta, u, world=world), _finite)
+        again = partial(eot.estimate, problem, delta, u, world=world)
+        exact = fall_back(problem.encoder, again, attrgetter("finite"))
         if exact is None:
             bad = ~(estimate.mean.isfinite() & estimate.value.isfinite())
             if len(estimate.grad) == len(bad):
@@ -214,14 +214,6 @@ def _estimate(
         estimate = exact
     engine_agree(problem.encoder, world)
     return estimate
-
-
-def _finite(estimate: Estimate) -> bool:
-    return estimate.finite
-
-
-def _why_silent(problem: Problem, delta: Tensor, eot: EOT, u: Tensor, row: int) -> str:
-    return why_silent(Query(problem, eot.transforms, delta, u, torch.arange(len(problem))), row)
 
 
 def merged(previous: Estimate, fresh: Estimate, rows: Tensor, shared: bool) -> Estimate:

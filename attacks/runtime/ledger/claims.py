@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from attacks.runtime.ledger.file import CLAIMED, DONE, FAILED, FREE, line, opened, plain, transaction
@@ -192,9 +191,7 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _read(self, query: str, *values: int) -> list[tuple[Any, ...]]:

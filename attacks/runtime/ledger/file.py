@@ -160,7 +160,7 @@ def _check(db: sqlite3.Connection, path: Path, names: Sequence[str], size: int) 
         raise ValueError(_foreign(path, f"it is damaged ({str(damage)[:200]})"))
     runs = db.execute("SELECT names, pictures, size FROM run LIMIT 2").fetchall()
     if len(runs) != 1:
-        raise ValueError(_foreign(path, "it is damaged (it speaks of no run, or of several)"))
+        raise ValueError(_foreign(path, "it is damaged (it holds no run, or several)"))
     count, (known, pictures, unit) = len(names), runs[0]
     if (pictures, unit) != (count, size):
         raise ValueError(_foreign(path, f"it has {pictures} pictures in units of {unit}, not {count} in {size}"))

@@ -35,7 +35,7 @@ def beat(db: sqlite3.Connection, worker: int) -> None:
 
 
 class Watch:
-    """Which of the workers that hold something are gone, as the worker `me` sees it from now on."""
+    """Which of the workers that hold something are gone, as observed by the worker `me`."""
 
     def __init__(self, db: sqlite3.Connection, me: int, patience: float) -> None:
         self._me, self._patience = me, patience

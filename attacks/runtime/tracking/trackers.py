@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from attacks.runtime.tracking.adapters import ADAPTERS
@@ -35,9 +34,7 @@ class Trackers:
     def __enter__(self) -> Trackers:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with suppress(OSError) if kind is not None else nullcontext():  # the first error matters
             self.close(failed=kind is not None)
 
