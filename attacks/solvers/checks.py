@@ -12,8 +12,8 @@ from attacks.encoders.tree import length
 from attacks.eot.estimate import Estimate
 from attacks.eot.problem import Options, Problem
 
-#: After so many steps with a gradient of zero a picture leaves. Its loss may be at its minimum (the cross-entropy of a
-#: label that is reached), so this is no error.
+#: After so many steps with a gradient of zero a picture leaves. Its loss may be at its minimum (the cross-entropy of
+#: a label that is reached), so this is no error.
 DEAD = 5
 
 
