@@ -27,8 +27,8 @@ def images():
 
 
 def judge(transforms, views):
-    found = bank(transforms, views, seed=0, purpose="evaluate")
-    return found._replace(u=found.u.double())
+    result = bank(transforms, views, seed=0, purpose="evaluate")
+    return result._replace(u=result.u.double())
 
 
 class Recorded:
@@ -76,8 +76,8 @@ def test_features_are_those_of_each_view(images, net):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, double])
 def test_a_bank_fits_pictures_of_any_dtype(images, net, dtype):
-    found = bank(VIEWS, 5, seed=0, purpose="evaluate").features(images.to(dtype), net.to(dtype), chunk=3)
-    assert found.dtype == dtype
+    result = bank(VIEWS, 5, seed=0, purpose="evaluate").features(images.to(dtype), net.to(dtype), chunk=3)
+    assert result.dtype == dtype
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 5, 64])

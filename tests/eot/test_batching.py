@@ -14,12 +14,12 @@ counts = st.integers(1, 40)
 
 @given(count=counts, most=counts)
 def test_blocks_are_even_and_as_few_as_can_be(count, most):
-    found = blocks(count, most)
-    assert [i for block in found for i in block] == list(range(count))
-    sizes = [len(block) for block in found]
+    result = blocks(count, most)
+    assert [i for block in result for i in block] == list(range(count))
+    sizes = [len(block) for block in result]
     assert max(sizes) <= most
     assert max(sizes) - min(sizes) <= 1
-    assert len(found) == -(-count // most)
+    assert len(result) == -(-count // most)
 
 
 @given(n=st.integers(1, 300))
@@ -31,7 +31,7 @@ def test_there_are_four_to_seven_groups(n):
 @given(first=st.integers(0, 9), count=st.integers(1, 7), n=st.integers(1, 40), room=counts, data=st.data())
 def test_every_view_of_every_picture_once(first, count, n, room, data):
     views = sorted(data.draw(st.sets(st.integers(0, n - 1))))  # one process's, or those that count
-    images, found = range(first, first + count), []
+    images, result = range(first, first + count), []
     for each in passes(images, views, n, room):
         assert each.images == images
         assert each.rows <= max(room, count)  # a pass holds whole pictures
@@ -39,8 +39,8 @@ def test_every_view_of_every_picture_once(first, count, n, room, data):
         for group in each.groups:
             assert len({view // group_size(n) for view in group}) == 1
         assert len({group[0] // group_size(n) for group in each.groups}) == len(each.groups)
-        found += [view for group in each.groups for view in group]
-    assert sorted(found) == views
+        result += [view for group in each.groups for view in group]
+    assert sorted(result) == views
 
 
 def seen(part):
@@ -83,7 +83,7 @@ def test_rows_are_cut_as_torch_cuts_them_and_halved_where_they_do_not_fit(count,
     rows = torch.arange(count)
     done = list(in_parts(run, rows, chunk))
     assert torch.equal(torch.cat([rows[:0], *(part for part, _ in done)]), rows)
-    assert torch.equal(torch.cat([rows[:0], *(found for _, found in done)]), rows + 1)
+    assert torch.equal(torch.cat([rows[:0], *(result for _, result in done)]), rows + 1)
     sizes = [len(part) for part, _ in done]
     if chunk <= fits:
         assert sizes == [len(part) for part in rows.split(chunk) if len(part)]

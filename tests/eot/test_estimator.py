@@ -62,8 +62,8 @@ def coordinates(n, dtype=double):
     return torch.rand(n, VIEWS.dims, dtype=dtype)
 
 
-def close(found, wanted):
-    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+def close(result, wanted):
+    torch.testing.assert_close(result, wanted, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("n", [1, 5])
@@ -72,10 +72,10 @@ def test_estimate_is_that_of_one_big_graph(setting, n):
     leaf = setting.delta.clone().requires_grad_()
     losses = setting.score(setting.features(leaf, u).flatten(0, 1), torch.arange(3).repeat_interleave(n)).view(3, n)
     (grad,) = torch.autograd.grad(losses.mean(1).sum(), leaf)
-    found = setting.estimate(EOT(VIEWS), u)
-    close(found.mean, losses.mean(1))
-    close(found.grad, grad)
-    close(found.stderr, losses.std(1) / math.sqrt(n) if n > 1 else torch.zeros(3, dtype=double))
+    result = setting.estimate(EOT(VIEWS), u)
+    close(result.mean, losses.mean(1))
+    close(result.grad, grad)
+    close(result.stderr, losses.std(1) / math.sqrt(n) if n > 1 else torch.zeros(3, dtype=double))
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 32])
@@ -167,8 +167,8 @@ def test_snr_of_a_known_covariance(truth, chunk):
 
     def snr(seed):
         u = eot.points(seed, 0, delta)
-        found = estimate(eot, delta, lambda part, _: scene_of(part), lambda x, _: (weight * x).sum((1, 2, 3)), u)
-        return found.snr.item()
+        result = estimate(eot, delta, lambda part, _: scene_of(part), lambda x, _: (weight * x).sum((1, 2, 3)), u)
+        return result.snr.item()
 
     assert sum(map(snr, range(40))) / 40 == pytest.approx(truth, rel=0.1)
 
@@ -181,18 +181,18 @@ def test_snr_of_a_single_view_is_unknown(setting):
 def test_nothing_but_the_estimate_gets_a_gradient(setting):
     assert all(weight.requires_grad for weight in setting.net.parameters())
     setting.delta.requires_grad_()
-    found = setting.estimate(EOT(VIEWS), coordinates(3))
+    result = setting.estimate(EOT(VIEWS), coordinates(3))
     assert all(weight.grad is None for weight in setting.net.parameters())
     assert setting.delta.grad is None
-    assert not any(part.requires_grad for part in found[:4])
+    assert not any(part.requires_grad for part in result[:4])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, double])
 def test_dtype_is_that_of_delta(dtype):
     setting, eot = Setting(dtype), EOT(VIEWS, views=4)
-    found = setting.estimate(eot, eot.points(0, 0, setting.delta))
-    assert [part.dtype for part in found[:4]] == [dtype] * 4
-    assert found.grad.shape == setting.delta.shape
+    result = setting.estimate(eot, eot.points(0, 0, setting.delta))
+    assert [part.dtype for part in result[:4]] == [dtype] * 4
+    assert result.grad.shape == setting.delta.shape
 
 
 @pytest.mark.parametrize("name", ["views", "chunk"])

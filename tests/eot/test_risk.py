@@ -32,9 +32,9 @@ def tied_losses(seed, rows=5, n=N):
     return losses
 
 
-def close(found, wanted, atol=1e-12):
-    wanted = torch.as_tensor(wanted, dtype=found.dtype)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=atol)
+def close(result, wanted, atol=1e-12):
+    wanted = torch.as_tensor(wanted, dtype=result.dtype)
+    torch.testing.assert_close(result, wanted, rtol=0, atol=atol)
 
 
 def slope(risk, losses):

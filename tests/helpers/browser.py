@@ -42,9 +42,9 @@ def chromium():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as tool:
-        found = tool.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield found
-        found.close()
+        result = tool.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield result
+        result.close()
 
 
 class Visit:

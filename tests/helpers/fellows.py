@@ -24,11 +24,11 @@ class Fellow(World):
 
 def together(size, work):
     """The results of `work(world)` on each of `size` processes."""
-    table, found, failed, barrier = {}, {}, [], threading.Barrier(size, timeout=60)
+    table, result, failed, barrier = {}, {}, [], threading.Barrier(size, timeout=60)
 
     def one(rank):
         try:
-            found[rank] = work(Fellow(rank, size, table, barrier))
+            result[rank] = work(Fellow(rank, size, table, barrier))
         except BaseException as error:
             failed.append(error)
             barrier.abort()
@@ -40,4 +40,4 @@ def together(size, work):
         thread.join()
     if failed:
         raise failed[0]
-    return [found[rank] for rank in range(size)]
+    return [result[rank] for rank in range(size)]

@@ -55,8 +55,8 @@ def facts(folder):
     """All bytes of a finished run that count, by name; of metrics.json all but times."""
     names = [*folder.glob("*.csv"), *(folder / "pictures").rglob("*.png"), folder / "adversarial.png"]
     names.append(folder / "perturbation.safetensors")
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in names}
-    return found | {"metrics.json": json.dumps(without_times(json.loads((folder / "metrics.json").read_text())))}
+    result = {str(path.relative_to(folder)): path.read_bytes() for path in names}
+    return result | {"metrics.json": json.dumps(without_times(json.loads((folder / "metrics.json").read_text())))}
 
 
 def without_times(node):

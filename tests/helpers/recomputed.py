@@ -22,9 +22,9 @@ def rows(folder, name):
 
 
 def some(table, **where):
-    found = [row for row in table if all(row[key] == value for key, value in where.items())]
-    assert found, where
-    return found
+    matching = [row for row in table if all(row[key] == value for key, value in where.items())]
+    assert matching, where
+    return matching
 
 
 def column(table, name):
@@ -94,10 +94,10 @@ def mcnemar(one, other):
 
 
 def holm(p):
-    p, found = np.asarray(p), np.zeros(len(p))
+    p, corrected = np.asarray(p), np.zeros(len(p))
     for i, each in enumerate(p):
-        found[i] = max(min(1, (p >= lower).sum() * lower) for lower in p[p <= each])
-    return found
+        corrected[i] = max(min(1, (p >= lower).sum() * lower) for lower in p[p <= each])
+    return corrected
 
 
 def section(table):
@@ -118,20 +118,19 @@ def cells(content, folder):
         for without in content["left_out"]["rows"]:
             for cell in without["cells"]:
                 where = {"without": without["without"], "test": cell["test"]}
-                yield from said(("left_out", *where.values()), cell, section(some(table, **where)))
+                yield from pairs(("left_out", *where.values()), cell, section(some(table, **where)))
     if content["deployment"]:
         table = rows(folder, "deployment")
         for cell in content["deployment"]["cells"]:
             for arm, each in cell["arms"].items():
                 where = {"codec": cell["codec"], "resampler": cell["resampler"], "arm": arm}
-                yield from said(("deployment", *where.values()), each, section(some(table, **where)))
+                yield from pairs(("deployment", *where.values()), each, section(some(table, **where)))
     if content["explanations"]:
-        found = rows(folder, "explanations"), rows(folder, "spectrum")
-        yield from explanation_cells(content["explanations"], *found)
+        yield from explanation_cells(content["explanations"], rows(folder, "explanations"), rows(folder, "spectrum"))
 
 
-def said(where, cell, found):
-    for measure, values in found.items():
+def pairs(where, cell, computed):
+    for measure, values in computed.items():
         for part, value in zip(("mean", "low", "high"), values, strict=True):
             yield (*where, measure, part), cell[measure][part], value
 
@@ -147,22 +146,22 @@ def arms_cells(content, table):
                     if values is None:
                         assert cell[name] is None
                     else:
-                        yield from said((bank, arm), cell, {name: how(values)})
+                        yield from pairs((bank, arm), cell, {name: how(values)})
             for far, each in (cell["tar"] or {}).items():
-                yield from said((bank, arm, "tar"), {far: each}, {far: share(column(mine, f"tar_{far}"), views)})
+                yield from pairs((bank, arm, "tar"), {far: each}, {far: share(column(mine, f"tar_{far}"), views)})
 
 
 def comparison_cells(content, table):
-    found, p = [], []
+    computed, p = [], []
     for row in content["comparisons"]:
         one, other = (
             column(some(table, bank=row["bank"], arm=arm), row["measure"]) for arm in (row["arm"], row["other"])
         )
         p.append(flips(one - other) if row["measure"] == "cosine" else mcnemar(one > 0.5, other > 0.5))
-        found.append(DIFFERENCE[row["measure"]](one, other, int(table[0]["views"])))
-    for row, values, each, corrected in zip(content["comparisons"], found, p, holm(p), strict=True):
+        computed.append(DIFFERENCE[row["measure"]](one, other, int(table[0]["views"])))
+    for row, values, each, corrected in zip(content["comparisons"], computed, p, holm(p), strict=True):
         where = ("comparisons", row["bank"], row["other"], row["measure"])
-        yield from said(where, row, {"difference": values})
+        yield from pairs(where, row, {"difference": values})
         yield (*where, "p"), row["p"], each
         yield (*where, "p_holm"), row["p_holm"], corrected
 
@@ -190,7 +189,7 @@ def response_cells(response, table):
             place |= {"y_value": repr(ys[down])}
             for arm, cell in each["arms"].items():
                 picked = {key: grid[down][across] for key, grid in cell.items()}
-                yield from said(("map", arm, down, across), picked, section(some(table, arm=arm, **place)))
+                yield from pairs(("map", arm, down, across), picked, section(some(table, arm=arm, **place)))
             one, other = (pictures(some(table, arm=arm, **place), "cosine").mean(1) for arm in ("eot", "no_eot"))
             p.append(flips(one - other))
         for i, (there, mine) in enumerate(zip(chain(*each["p_holm"]), holm(p), strict=True)):
@@ -207,30 +206,30 @@ def response_cells(response, table):
         for at, x in enumerate(each["x"]["values"]):
             for arm, cell in each["arms"].items():
                 mine = some(table, kind="curve", number=str(number), arm=arm, x_value=repr(x))
-                yield from said(("curve", arm, at), {key: line[at] for key, line in cell.items()}, section(mine))
+                yield from pairs(("curve", arm, at), {key: line[at] for key, line in cell.items()}, section(mine))
 
 
-def explanation_cells(found, table, spectrum):
-    for arm, order in product(found["likeness"], found["orders"]):
+def explanation_cells(content, table, spectrum):
+    for arm, order in product(content["likeness"], content["orders"]):
         mine, chance = some(table, arm=arm, order=order), some(table, arm=arm, order="random")
         likeness = mean(column(mine, "likeness"))
-        yield from said(("explanations", arm), {"likeness": found["likeness"][arm]}, {"likeness": likeness})
+        yield from pairs(("explanations", arm), {"likeness": content["likeness"][arm]}, {"likeness": likeness})
         for measure in ("deletion", "insertion"):
             values = column(mine, measure)
             place = ("explanations", arm, order)
-            yield from said(place, {measure: found["orders"][order][measure][arm]}, {measure: mean(values)})
-            if order == found["order"]:
-                yield from said(place, {measure: found[measure][arm]}, {measure: mean(values)})
+            yield from pairs(place, {measure: content["orders"][order][measure][arm]}, {measure: mean(values)})
+            if order == content["order"]:
+                yield from pairs(place, {measure: content[measure][arm]}, {measure: mean(values)})
             if order != "random":
-                beyond = found["beyond_random"][order][measure][arm]
-                yield from said(
+                beyond = content["beyond_random"][order][measure][arm]
+                yield from pairs(
                     (*place, "beyond"), {measure: beyond}, {measure: mean(values - column(chance, measure))}
                 )
     mine = some(table, arm="clean", order="random")
     for name in ("coverage", "view_coverage", "effective_coverage"):
-        yield ("explanations", name), found[name], column(mine, name).mean()
-    yield ("explanations", "dead"), found["dead"], 1 - column(mine, "coverage").mean()
-    for arm, shares in found["spectrum"]["arms"].items():
+        yield ("explanations", name), content[name], column(mine, name).mean()
+    yield ("explanations", "dead"), content["dead"], 1 - column(mine, "coverage").mean()
+    for arm, shares in content["spectrum"]["arms"].items():
         power = pictures(some(spectrum, arm=arm), "power")
         for i, values in enumerate(zip(shares, (power / power.sum(1, keepdims=True)).mean(0), strict=True)):
             yield ("spectrum", arm, i), *values

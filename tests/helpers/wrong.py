@@ -36,7 +36,7 @@ def in_time(seconds=LONGEST):
 
 def tree(folder):
     """All that lies below a folder: kind, place a link points to, and the digest of a file's bytes."""
-    found = {}
+    result = {}
     for here, folders, files in os.walk(os.fsencode(folder)):
         for name in (*folders, *files):
             path = os.path.join(here, name)  # noqa: PTH118  (bytes: a name may be no text)
@@ -49,8 +49,8 @@ def tree(folder):
                 )
             elif stat.S_ISLNK(state.st_mode):
                 what.append(os.readlink(path))  # noqa: PTH115
-            found[os.fsdecode(os.path.relpath(path, os.fsencode(folder)))] = tuple(what)
-    return found
+            result[os.fsdecode(os.path.relpath(path, os.fsencode(folder)))] = tuple(what)
+    return result
 
 
 class Desk:
@@ -71,13 +71,13 @@ class Desk:
         self.capsys.readouterr()
         with in_time():
             code = call(self.monkeypatch, *arguments, *([out] if out else []))
-        said = self.capsys.readouterr()
-        lines = said.err.splitlines()
+        output = self.capsys.readouterr()
+        lines = output.err.splitlines()
         errors = [line for line in lines if line.startswith("error: ")]
-        assert code == 1, (code, said)
-        assert len(errors) == 1 and errors[0] == lines[-1], said.err
-        assert all(line.startswith(("note: ", "warning: ")) for line in lines[:-1]), said.err
-        assert "Traceback" not in said.out + said.err and errors[0].isprintable(), errors[0]
+        assert code == 1, (code, output)
+        assert len(errors) == 1 and errors[0] == lines[-1], output.err
+        assert all(line.startswith(("note: ", "warning: ")) for line in lines[:-1]), output.err
+        assert "Traceback" not in output.out + output.err and errors[0].isprintable(), errors[0]
         assert len(errors[0]) < 1000, len(errors[0])
         after = tree(self.folder)
         assert {name: after.get(name) for name in before} == before

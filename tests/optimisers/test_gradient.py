@@ -32,11 +32,11 @@ def moves(optimiser, grads, perturbation, eps=None):
     """The moves along a fixed sequence of gradients, where nothing bounds them, as a stack."""
     origin = torch.zeros_like(grads[0])
     state = optimiser.init(origin, reach=eps or perturbation.eps, steps=len(grads))
-    found = []
+    result = []
     for grad in grads:
         move, state = optimiser.step(origin, estimate(grad), state, unbounded(perturbation))
-        found.append(move)
-    return torch.stack(found)
+        result.append(move)
+    return torch.stack(result)
 
 
 def unbounded(perturbation):
@@ -91,16 +91,16 @@ def test_adam_is_torchs_adam_on_linf(betas, schedule):
 @every_set
 def test_adam_takes_the_norms_own_step_where_gradients_agree(perturbation):
     grads = gradients(1).expand(6, -1, -1, -1, -1)
-    found = moves(Adam(0.25, schedule="constant"), grads, perturbation)
-    torch.testing.assert_close(found, -0.25 * perturbation.eps * perturbation.steepest(grads[0]).expand_as(found))
+    result = moves(Adam(0.25, schedule="constant"), grads, perturbation)
+    torch.testing.assert_close(result, -0.25 * perturbation.eps * perturbation.steepest(grads[0]).expand_as(result))
 
 
 def test_adam_damps_the_values_whose_gradients_disagree():
     # Two values of one picture with the same mean gradient, one of them noisy: the noisy one moves less.
     grads = torch.ones(64, 1, 1, 1, 2, dtype=double)
     grads[::2, ..., 1], grads[1::2, ..., 1] = 4, -2
-    found = moves(Adam(0.25, beta1=0.99, schedule="constant"), grads, L2(4.0))[-1].abs().flatten()
-    assert 0.1 < found[1] / found[0] < 0.5
+    result = moves(Adam(0.25, beta1=0.99, schedule="constant"), grads, L2(4.0))[-1].abs().flatten()
+    assert 0.1 < result[1] / result[0] < 0.5
 
 
 def test_pgd_without_momentum_is_sign_or_normalised_descent():
@@ -118,8 +118,8 @@ def test_pgds_momentum_is_mi_fgsms(perturbation):
     for grad in grads:
         velocity = torch.stack([0.7 * v + g / g.abs().sum() for v, g in zip(velocity, grad, strict=True)])
         wanted.append(-0.25 * perturbation.eps * perturbation.steepest(velocity))
-    found = moves(PGD(0.25, 0.7, "constant"), grads, perturbation)
-    torch.testing.assert_close(found, torch.stack(wanted), rtol=1e-12, atol=1e-15)
+    result = moves(PGD(0.25, 0.7, "constant"), grads, perturbation)
+    torch.testing.assert_close(result, torch.stack(wanted), rtol=1e-12, atol=1e-15)
 
 
 class Bowl:

@@ -67,6 +67,6 @@ def test_l2_pgd_is_torchattacks(seed):
     module = pytest.importorskip("torchattacks", exc_type=ImportError)
     case = Case(255, seed)
     theirs = module.PGDL2(case.net, 0.5, 0.125, STEPS, random_start=False, eps_for_division=0)
-    found = theirs(case.images, case.labels)
-    assert (found - case.images).flatten(1).norm(dim=1).min() > 0.4
-    torch.testing.assert_close(case.ours(L2(0.5, random_start=False)), found, rtol=0, atol=1e-6)
+    result = theirs(case.images, case.labels)
+    assert (result - case.images).flatten(1).norm(dim=1).min() > 0.4
+    torch.testing.assert_close(case.ours(L2(0.5, random_start=False)), result, rtol=0, atol=1e-6)

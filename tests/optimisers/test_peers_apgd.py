@@ -60,9 +60,9 @@ def test_apgd_is_torchattacks(norm, steps):
     net, images, labels = case(0)
     start, began = theirs(net, images, labels, norm, 0)
     wanted, reached = theirs(net, images, labels, norm, steps)
-    found = ours(net, images, labels, norm, steps, start)
-    loss = F.cross_entropy(net(found), labels, reduction="none")
+    result = ours(net, images, labels, norm, steps, start)
+    loss = F.cross_entropy(net(result), labels, reduction="none")
     assert (reached > began + 0.3).all()  # it did go somewhere
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+    torch.testing.assert_close(result, wanted, rtol=0, atol=1e-6)
     torch.testing.assert_close(loss, reached, rtol=0, atol=1e-6)
     assert (loss >= reached - 1e-9).all()

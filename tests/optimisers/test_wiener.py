@@ -28,8 +28,8 @@ def smooth(height, width, seed=3):
     """A picture whose amplitudes fall with the square of the frequency, and their expected power."""
     fall = 1 / (0.02 + radius(height, width)) ** 2
     spectrum = np.fft.fft2(noise(2, 3, height, width, seed=seed).numpy()) * fall
-    found = np.fft.ifft2(spectrum).real
-    return torch.tensor(found), fall**2 * height * width
+    result = np.fft.ifft2(spectrum).real
+    return torch.tensor(result), fall**2 * height * width
 
 
 @pytest.mark.parametrize(("height", "width"), SIZES)
@@ -65,8 +65,8 @@ def test_the_filter_is_nearly_the_best_one(level, left):
     best = torch.fft.ifft2(torch.fft.fft2(mean) * gain).real
     ours = filtered(*halves) / 2
 
-    def error(found):
-        return float((found - truth).square().mean())
+    def error(result):
+        return float((result - truth).square().mean())
 
     assert error(ours) < 1.1 * error(best)
     assert error(ours) < left * error(mean)
@@ -76,8 +76,8 @@ def test_the_filter_is_nearly_the_best_one(level, left):
 def test_what_has_no_noise_passes_unchanged(share):
     # Halves of different weight: what counts is that they agree. Without a second half there is nothing to compare.
     grad = noise(2, 3, 24, 40)
-    found = filtered(grad, share * grad)
-    torch.testing.assert_close(found, (1 + share) * grad * (1 if share else LEAST), rtol=0, atol=1e-13)
+    result = filtered(grad, share * grad)
+    torch.testing.assert_close(result, (1 + share) * grad * (1 if share else LEAST), rtol=0, atol=1e-13)
 
 
 def test_where_nothing_agrees_the_mean_is_left():
@@ -147,6 +147,6 @@ def test_noise_costs_it_less_than_it_costs_pgd():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_summed_in_full(dtype):
     grads = gradients(steps=40).to(dtype)
-    found, wanted = (moves(Wiener(), each, L2(4.0)) for each in (grads, grads.float()))
-    assert found.dtype == dtype
-    torch.testing.assert_close(found.float(), wanted, rtol=0, atol=0.02 * 4)
+    result, wanted = (moves(Wiener(), each, L2(4.0)) for each in (grads, grads.float()))
+    assert result.dtype == dtype
+    torch.testing.assert_close(result.float(), wanted, rtol=0, atol=0.02 * 4)

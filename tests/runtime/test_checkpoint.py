@@ -21,8 +21,8 @@ def checkpoint(tmp_path):
 
 def test_a_task_is_done_once(checkpoint, tmp_path):
     made = []
-    found = [checkpoint.once("task", lambda: (made.append(1), torch.ones(2))[1]) for _ in range(3)]
-    assert made == [1] and all(torch.equal(each, torch.ones(2)) for each in found)
+    result = [checkpoint.once("task", lambda: (made.append(1), torch.ones(2))[1]) for _ in range(3)]
+    assert made == [1] and all(torch.equal(each, torch.ones(2)) for each in result)
     assert [path.name for path in tmp_path.iterdir()] == ["task.safetensors"]
 
 

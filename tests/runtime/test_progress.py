@@ -20,9 +20,9 @@ def test_a_terminal_gets_a_bar_with_the_figures(monkeypatch, columns):
     with Progress("eot", 2) as progress:
         for loss in (0.5, 0.25):
             progress.step(loss=loss, held_out_cosine=None, snr=float("nan"))
-    said = sys.stderr.getvalue()
-    assert "\r" in said and "2/2" in said and "loss=0.250" in said
-    assert "held out" not in said and "snr" not in said
+    output = sys.stderr.getvalue()
+    assert "\r" in output and "2/2" in output and "loss=0.250" in output
+    assert "held out" not in output and "snr" not in output
 
 
 @pytest.mark.parametrize(("total", "lines"), [(3, 3), (10, 10), (95, 10)])
@@ -31,6 +31,6 @@ def test_elsewhere_at_most_ten_lines_and_always_the_last(monkeypatch, total, lin
     with Progress("eot", total) as progress:
         for _ in range(total):
             progress.step(held_out_cosine=0.125)
-    said = sys.stderr.getvalue().splitlines()
-    assert len(said) == lines
-    assert said[-1].startswith(f"eot: {total}/{total}  ") and said[-1].endswith("  held out cosine 0.125")
+    output = sys.stderr.getvalue().splitlines()
+    assert len(output) == lines
+    assert output[-1].startswith(f"eot: {total}/{total}  ") and output[-1].endswith("  held out cosine 0.125")

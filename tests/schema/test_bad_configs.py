@@ -82,5 +82,5 @@ def test_a_bad_preset_is_one_line(desk, text):
     content, reason = TEXTS[text]
     path = desk.given / "mine.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    said = desk.refused(f"config={path}")
-    assert re.search(reason, said), said
+    output = desk.refused(f"config={path}")
+    assert re.search(reason, output), output

@@ -40,8 +40,8 @@ def command(folder, *arguments):
 def sweep(folder, *arguments, check=True):
     """Run a sweep into `folder`; what it said."""
     folder.mkdir()
-    told = {"cwd": folder, "env": ENVIRONMENT, "capture_output": True, "text": True}
-    return subprocess.run(command(folder, *arguments), check=check, timeout=300, **told)
+    options = {"cwd": folder, "env": ENVIRONMENT, "capture_output": True, "text": True}
+    return subprocess.run(command(folder, *arguments), check=check, timeout=300, **options)
 
 
 def chosen(name):
@@ -52,13 +52,13 @@ def chosen(name):
 
 def results(folder):
     """What the runs of a sweep found, by job, without times."""
-    found = {}
+    result = {}
     for path in folder.glob("*/metrics.json"):
-        said = json.loads(path.read_text())
-        for cost in (said["cost"], *said["costs"].values()):
+        content = json.loads(path.read_text())
+        for cost in (content["cost"], *content["costs"].values()):
             cost.pop("seconds", None)
-        found[path.parent.name] = said
-    return found
+        result[path.parent.name] = content
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +72,8 @@ def one_by_one(tmp_path_factory):
 @pytest.mark.parametrize("name", ["cores", "local"])
 def test_eight_runs_side_by_side_are_those_one_by_one(name, one_by_one, tmp_path):
     folder = tmp_path / "sweep"
-    said = sweep(folder, *chosen(name), *EIGHT)
-    assert f"sweep: {folder}/index.html" in said.stdout
+    output = sweep(folder, *chosen(name), *EIGHT)
+    assert f"sweep: {folder}/index.html" in output.stdout
     assert results(folder) == one_by_one
     assert [row["run"] for row in read_rows(folder / "index.csv")] == list("01234567")
     assert len({json.dumps(run["arms"]) for run in one_by_one.values()}) == 8  # a comparison that could fail
@@ -83,12 +83,12 @@ def test_eight_runs_side_by_side_are_those_one_by_one(name, one_by_one, tmp_path
 @EACH
 def test_a_job_that_fails_is_named_and_the_others_go_on(name, tmp_path):
     folder = tmp_path / "sweep"
-    said = sweep(folder, *chosen(name), *SMALL, "attack.steps=1,0,2", check=False)
-    assert said.returncode == 1
+    output = sweep(folder, *chosen(name), *SMALL, "attack.steps=1,0,2", check=False)
+    assert output.returncode == 1
     assert sorted(results(folder)) == ["0", "2"]
-    assert f"no result: {folder}/1\n" in said.stderr and said.stderr.count("no result: ") == 1
-    assert "error: `attack.steps` must be at least 1; got 0" in said.stderr
-    assert "Traceback" not in said.stderr
+    assert f"no result: {folder}/1\n" in output.stderr and output.stderr.count("no result: ") == 1
+    assert "error: `attack.steps` must be at least 1; got 0" in output.stderr
+    assert "Traceback" not in output.stderr
     assert [row["run"] for row in read_rows(folder / "index.csv")] == ["0", "2"]
 
 
@@ -122,13 +122,13 @@ def test_a_job_goes_on_only_where_it_was_queued_again_and_is_the_same(tmp_path):
 
 
 def test_a_signal_is_handed_on_to_submitit_alone():
-    told = []
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: told.append(number))
+    caught = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: caught.append(number))
     try:
         launchers.hand_on(signal.SIGUSR1, {})
-        assert told == []
+        assert caught == []
         launchers.hand_on(signal.SIGUSR1, {"SUBMITIT_EXECUTOR": "local"})
-        assert told == [signal.SIGUSR1]
+        assert caught == [signal.SIGUSR1]
     finally:
         signal.signal(signal.SIGUSR1, before)
 

@@ -36,9 +36,9 @@ def holding(folder):
 def test_a_run_keeps_no_variable_of_the_environment(canaries, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, *LEAN, "hydra.run.dir=out") == 0
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     assert (tmp_path / "out" / "report.html").exists() and (tmp_path / "out" / ".hydra" / "hydra.yaml").exists()
-    assert not holding(tmp_path) and CANARY not in said.out + said.err
+    assert not holding(tmp_path) and CANARY not in output.out + output.err
 
 
 ASKED = {
@@ -61,8 +61,8 @@ ASKED = {
 def test_a_secret_on_the_command_line_is_refused_and_not_kept(canaries, tmp_path, monkeypatch, capsys, way):
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, *ASKED[way]) == 1
-    said = capsys.readouterr()
-    assert "error: " in said.err and not holding(tmp_path) and CANARY not in said.out + said.err
+    output = capsys.readouterr()
+    assert "error: " in output.err and not holding(tmp_path) and CANARY not in output.out + output.err
 
 
 def test_a_preset_holds_no_credentials(tmp_path):

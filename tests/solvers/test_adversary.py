@@ -26,9 +26,9 @@ def test_without_refinement_it_is_the_attack_on_the_tail(problem, perturbation):
     if perturbation.shared:
         images, anchor = images[:1], anchor[:1]
     parts |= {"perturbation": perturbation}
-    found = list(attack(images, anchor, adversary=Adversary(8), **parts))
+    result = list(attack(images, anchor, adversary=Adversary(8), **parts))
     wanted = list(attack(images, anchor, **parts | {"eot": EOT(VIEWS, views=8, risk=CVaR(1 / 4))}))
-    for a, b in zip(found, wanted, strict=True):
+    for a, b in zip(result, wanted, strict=True):
         torch.testing.assert_close(a.delta, b.delta, rtol=0, atol=1e-9)
         torch.testing.assert_close(a.estimate.value, b.estimate.value, rtol=0, atol=1e-9)
 

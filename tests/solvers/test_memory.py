@@ -87,6 +87,6 @@ def test_a_gallery_is_embedded_in_smaller_passes_and_those_are_not_kept(tmp_path
     for each in (few, many):
         each.net = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten())
     cache = Cache(tmp_path, "0", 192)
-    found = embedded(gallery, few, CPU, 5, cache)
-    assert torch.allclose(found.rows, embedded(gallery, many, CPU, 5).rows, atol=1e-6)
+    result = embedded(gallery, few, CPU, 5, cache)
+    assert torch.allclose(result.rows, embedded(gallery, many, CPU, 5).rows, atol=1e-6)
     assert not list(tmp_path.iterdir())

@@ -75,9 +75,9 @@ def test_one_run_is_the_attack_itself(problem, name, perturbation):
     run, optimiser = RUNS[name]
     parts |= {"optimiser": optimiser, "perturbation": perturbation}
     wanted = list(run(images, anchor, **parts))
-    found = [step for step, _ in watch(images, anchor, restarts=1, **parts)]
+    result = [step for step, _ in watch(images, anchor, restarts=1, **parts)]
     first = [step for step, _ in watch(images, anchor, restarts=2, **parts)][:10]
-    for ours in (found, first):
+    for ours in (result, first):
         assert len(ours) == len(wanted)
         for a, b in zip(ours, wanted, strict=True):
             assert (a.index, a.evals) == (b.index, b.evals)
@@ -107,11 +107,11 @@ def test_solved_pictures_take_no_part_in_later_runs(problem, name):
     solved = first <= stop
     assert solved.tolist().count(True) == 2
     *looks, (last, best) = list(watch(images, anchor, restarts=3, stop=stop, **parts))
-    later = [(step, found) for step, found in [*looks, (last, best)] if step.index >= 10]
+    later = [(step, result) for step, result in [*looks, (last, best)] if step.index >= 10]
     assert later
-    for step, found in later:
+    for step, result in later:
         assert not (step.active & solved).any()
-        assert torch.equal(step.delta[solved], found.delta[solved])
+        assert torch.equal(step.delta[solved], result.delta[solved])
         assert step.estimate.mean.shape == (4,)
         assert step.delta.shape == images.shape
     assert (best.loss[solved] <= stop).all()

@@ -90,12 +90,12 @@ def test_every_step_is_feasible(problem, perturbation):
 @every_set
 def test_the_seed_fixes_every_bit(problem, perturbation):
     images, anchor, parts = problem
-    found = []
+    result = []
     for seed in (1, 1, 2):
         *_, last = search(images, anchor, **parts | {"perturbation": perturbation, "seed": seed})
-        found.append(last.delta)
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[0], found[2])
+        result.append(last.delta)
+    assert torch.equal(result[0], result[1])
+    assert not torch.equal(result[0], result[2])
 
 
 @pytest.mark.parametrize("perturbation", [SETS["linf"], SETS["l2"]], ids=["linf", "l2"])
@@ -168,14 +168,14 @@ def test_windows_are_squares_that_shrink_and_reach_every_pixel(height, width, p_
     like, steps, hit = torch.zeros(1, 3, height, width), 400, torch.zeros(height, width)
     sides = []
     for step in range(1, steps):
-        found = square.direction(like, step=step, steps=steps, generator=generator)
-        inside = found[0].abs().amin(0) > 0
-        assert (found.abs().amax(1)[0] > 0).equal(inside)  # all channels alike
+        result = square.direction(like, step=step, steps=steps, generator=generator)
+        inside = result[0].abs().amin(0) > 0
+        assert (result.abs().amax(1)[0] > 0).equal(inside)  # all channels alike
         rows, columns = inside.any(1).nonzero()[:, 0], inside.any(0).nonzero()[:, 0]
         assert inside.sum() == len(rows) * len(columns) == len(rows) ** 2
         assert rows[-1] - rows[0] + 1 == len(rows)
         assert columns[-1] - columns[0] + 1 == len(columns)
-        signs = found[0].sign()[:, inside]
+        signs = result[0].sign()[:, inside]
         assert (signs == signs[:, :1]).all()
         hit += inside
         sides.append(len(rows))
@@ -270,8 +270,8 @@ def test_no_weaker_than_torchattacks_at_equal_queries(kind, name, eps):
         judged = peer.margin_and_loss  # it stops at the first wrong label; both are to spend all queries
         peer.margin_and_loss = lambda x, y, judged=judged: (torch.ones(len(x)), judged(x, y)[1])
         passes.clear()
-        found = peer(images, labels)
+        result = peer(images, labels)
         assert sum(passes) >= queries * len(images)  # theirs looks at the clean pictures too
-        theirs.append(entropy(found))
+        theirs.append(entropy(result))
     assert sum(counts) == 3 * queries * len(images)
     assert torch.stack(ours).mean() >= torch.stack(theirs).mean()

@@ -43,12 +43,12 @@ def test_the_passes_are_shared_and_counted_and_the_answer_is_that_of_one(judged,
         given = {"losses": scores.cosine, "refine_steps": steps, "keep": 4, "chunk": 5, "world": world}
         return uphill(images, own, encoder=counted, objective=Away(), views=views, **given), counted
 
-    found = together(size, work)
+    result = together(size, work)
     alone = work(ALONE)[0]
-    for worst, _ in found:
+    for worst, _ in result:
         torch.testing.assert_close(worst.losses, alone.losses, rtol=0, atol=1e-12)
     passes = 3 * 4 * (steps + 1) if steps else 0
-    assert sum(counted.forward for _, counted in found) == sum(counted.backward for _, counted in found) == passes
+    assert sum(counted.forward for _, counted in result) == sum(counted.backward for _, counted in result) == passes
     # Never better for the attacker than the bank alone, and true: the views found have these cosines.
     assert (alone.losses >= scores.cosine.sort(1, descending=True).values[:, :4]).all()
     for i in range(3):
@@ -68,9 +68,9 @@ def test_where_a_slope_means_nothing_the_view_of_the_bank_counts(judged, goal, b
         like = torch.rand(scores.cosine.shape, generator=torch.Generator().manual_seed(0))
         scores = scores._replace(goal_cosine=like)
         rough = torch.stack([row[int(mine.argmin())] for row, mine in zip(scores.cosine, like, strict=True)])
-    found = _worst(bench, images, own, scores)
+    result = _worst(bench, images, own, scores)
     assert bench.counted.forward == (3 * KEPT * (steps + 1) if steps else 0)
-    assert torch.equal(found, rough) if not steps else (found >= rough).all() and (found > rough).any()
+    assert torch.equal(result, rough) if not steps else (result >= rough).all() and (result > rough).any()
 
 
 @pytest.fixture(scope="module")

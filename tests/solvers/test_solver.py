@@ -62,14 +62,14 @@ def test_best_is_the_best_of_the_candidates_picture_by_picture(problem, run, opt
 def test_solve_is_the_end_of_watch(problem):
     images, anchor, parts = problem
     *_, (_, last) = watch(images, anchor, **parts)
-    for found, wanted in zip(solve(images, anchor, **parts), last, strict=True):
-        assert torch.equal(found, wanted)
+    for result, wanted in zip(solve(images, anchor, **parts), last, strict=True):
+        assert torch.equal(result, wanted)
 
 
 def test_best_only_improves(problem):
     images, anchor, parts = problem
-    found = [best.loss for _, best in watch(images, anchor, **parts) if best is not None]
-    assert (torch.stack(found).diff(dim=0) <= 0).all()
+    result = [best.loss for _, best in watch(images, anchor, **parts) if best is not None]
+    assert (torch.stack(result).diff(dim=0) <= 0).all()
 
 
 @pytest.mark.parametrize("steps", [1, 3, 11, 25])

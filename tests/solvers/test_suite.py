@@ -39,14 +39,14 @@ def test_it_is_the_least_of_its_members_picture_by_picture(known):
     goal = Aim(Toward(), torch.stack([near[0], nearer[1], near[2]]))
     *_, (_, last, best) = suite(known.images, goal, attacks, **setup())
     views = bank(VIEWS, 64, seed=1, purpose="select")  # the solver's own
-    found, evals = [], 0
+    result, evals = [], 0
     for member in attacks:
         own = setup(objective=member.objective, optimiser=member.optimiser)
         *_, (step, alone) = watch(known.images, member.anchor, **own)
         attacked = own["perturbation"].scene(known.images, alone.delta)
-        found.append(views.losses(attacked, goal.anchor, own["encoder"], goal.objective, 32).mean(1))
+        result.append(views.losses(attacked, goal.anchor, own["encoder"], goal.objective, 32).mean(1))
         evals += step.evals
-    losses = torch.stack(found)
+    losses = torch.stack(result)
     torch.testing.assert_close(best.loss, losses.amin(0))
     assert last.last and last.evals == evals == 4 * 3 * 2 * len(attacks)
     assert len(losses.argmin(0).unique()) > 1  # else one attack would do

@@ -49,12 +49,12 @@ def setting():
 @pytest.mark.parametrize("keep", [1, 3, 32])
 def test_without_refinement_they_are_the_highest_of_all(setting, keep):
     images, anchor, parts = setting
-    found = worst_views(images, anchor, k=32, refine_steps=0, keep=keep, seed=4, chunk=5, **parts)
+    result = worst_views(images, anchor, k=32, refine_steps=0, keep=keep, seed=4, chunk=5, **parts)
     views = bank(VIEWS, 32, seed=4, purpose="worst")
     losses = views._replace(u=views.u.double()).losses(images, anchor, parts["encoder"], Toward(), 64)
-    torch.testing.assert_close(found.losses, losses.sort(1, descending=True).values[:, :keep], rtol=0, atol=1e-12)
+    torch.testing.assert_close(result.losses, losses.sort(1, descending=True).values[:, :keep], rtol=0, atol=1e-12)
     for i in range(3):
-        for u, loss in zip(found.u[i], found.losses[i], strict=True):
+        for u, loss in zip(result.u[i], result.losses[i], strict=True):
             row = (views.u.double() == u).all(1).nonzero().item()
             assert abs(float(losses[i, row] - loss)) < 1e-12
 
@@ -79,13 +79,13 @@ def test_no_loss_is_below_that_of_the_random_views_and_all_are_true(setting, chu
     images, anchor, parts = setting
     before = worst_views(images, anchor, k=16, refine_steps=0, keep=3, chunk=chunk, **parts).losses
     for steps in (1, 3, 8):
-        found = worst_views(images, anchor, k=16, refine_steps=steps, keep=3, chunk=chunk, **parts)
-        assert (found.losses >= before).all()
-        assert (found.losses[:, 0] > before[:, 0]).any()
-        pixels = VIEWS(scene_of(images), found.u.flatten(0, 1))
+        result = worst_views(images, anchor, k=16, refine_steps=steps, keep=3, chunk=chunk, **parts)
+        assert (result.losses >= before).all()
+        assert (result.losses[:, 0] > before[:, 0]).any()
+        pixels = VIEWS(scene_of(images), result.u.flatten(0, 1))
         true = Toward()(parts["encoder"](pixels), anchor.repeat_interleave(3, 0)).view(3, 3)
-        torch.testing.assert_close(found.losses, true, rtol=0, atol=1e-12)
-        before = found.losses
+        torch.testing.assert_close(result.losses, true, rtol=0, atol=1e-12)
+        before = result.losses
 
 
 def test_a_picture_does_not_feel_its_neighbours_nor_the_chunk(setting):
@@ -113,8 +113,8 @@ def test_processes_share_the_work_and_find_the_same(setting, size):
         return *worst_views(images, anchor, k=8, refine_steps=3, keep=2, world=world, **parts), u
 
     wanted = both(World())
-    for found in together(size, both):
-        for a, b in zip(found, wanted, strict=True):
+    for result in together(size, both):
+        for a, b in zip(result, wanted, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
@@ -134,13 +134,13 @@ def test_the_slope_of_a_paired_objective_is_that_of_finite_differences(setting, 
     slope, seen = worst._slope, []
 
     def compared(look, which, u):
-        found = slope(look, which, u)
+        result = slope(look, which, u)
         with torch.no_grad():
             h = 1e-6 * torch.eye(u.shape[1], dtype=double)
             sides = [torch.stack([look(which, u + sign * row) for row in h], dim=1) for sign in (1, -1)]
-        torch.testing.assert_close(found[1], (sides[0] - sides[1]) / 2e-6, rtol=1e-3, atol=1e-6)
-        seen.append(found[1].abs().amax())
-        return found
+        torch.testing.assert_close(result[1], (sides[0] - sides[1]) / 2e-6, rtol=1e-3, atol=1e-6)
+        seen.append(result[1].abs().amax())
+        return result
 
     monkeypatch.setattr(worst, "_slope", compared)
     parts["objective"] = Paired(Away())
@@ -159,10 +159,10 @@ def test_a_paired_objective_says_what_it_misses(setting):
 def test_a_pipeline_without_coordinates_has_one_view(setting, refine_steps):
     images, anchor, parts = setting
     parts["transforms"] = Compose()
-    found = worst_views(images, anchor, k=4, refine_steps=refine_steps, keep=2, **parts)
+    result = worst_views(images, anchor, k=4, refine_steps=refine_steps, keep=2, **parts)
     plain = Toward()(parts["encoder"](images), anchor)
-    torch.testing.assert_close(found.losses, plain[:, None].expand(3, 2), rtol=0, atol=1e-12)
-    assert found.u.shape == (3, 2, 0)
+    torch.testing.assert_close(result.losses, plain[:, None].expand(3, 2), rtol=0, atol=1e-12)
+    assert result.u.shape == (3, 2, 0)
 
     problem, delta = Problem(images, anchor, parts["encoder"], Toward(), Linf(0.1)), torch.zeros_like(images)
     u = Adversary(4, refine_steps).views(problem, delta, EOT(Compose(), views=2), 2, seed=1, step=2)
@@ -174,8 +174,8 @@ def test_where_no_gradient_reaches_the_coordinates_the_random_views_stay(setting
     net = parts["encoder"]
     parts["encoder"] = lambda pixels: net(pixels.detach())
     rough = worst_views(images, anchor, k=8, refine_steps=0, keep=2, **parts)
-    found = worst_views(images, anchor, k=8, refine_steps=5, keep=2, **parts)
-    assert torch.equal(found.u, rough.u)
+    result = worst_views(images, anchor, k=8, refine_steps=5, keep=2, **parts)
+    assert torch.equal(result.u, rough.u)
 
 
 @pytest.mark.parametrize(("keep", "k"), [(0, 4), (5, 4), (1, 0)])

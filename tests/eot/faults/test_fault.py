@@ -28,25 +28,25 @@ def test_the_stage_the_step_the_view_and_its_values_are_named(slope, where, pert
     with pytest.raises(NotFinite) as caught:
         for done, _ in enumerate(running, 1):  # noqa: B007
             pass
-    found = caught.value.fault
-    assert found.where == where
-    assert found.step == done
-    assert found.values["turn angle (deg)"] > LIMIT
+    result = caught.value.fault
+    assert result.where == where
+    assert result.step == done
+    assert result.values["turn angle (deg)"] > LIMIT
     pipeline = Compose(stages)
-    assert found.values == pipeline.describe(found.u)[0]
-    for words in (f"step {done}: ", f"{where}, in view {found.view} of image {found.picture}", "turn angle (deg)"):
+    assert result.values == pipeline.describe(result.u)[0]
+    for words in (f"step {done}: ", f"{where}, in view {result.view} of image {result.picture}", "turn angle (deg)"):
         assert words in str(caught.value)
 
 
 def test_the_view_is_the_one_that_the_attack_drew():
-    found = failing(stages=[Turn()], n=4).fault
+    result = failing(stages=[Turn()], n=4).fault
     eot = EOT(Compose([Turn()]), views=4)
-    points = eot.points(stream(3, "attack"), found.step, pictures())
-    assert torch.equal(points[found.view], found.u[0])
-    assert found.shown.shape == (1, *pictures().shape[1:]) and found.shown.isnan().all()
-    picture, stage, *_ = found.lines
+    points = eot.points(stream(3, "attack"), result.step, pictures())
+    assert torch.equal(points[result.view], result.u[0])
+    assert result.shown.shape == (1, *pictures().shape[1:]) and result.shown.isnan().all()
+    picture, stage, *_ = result.lines
     assert (picture.name, stage.name) == ("picture", "turn") and not picture.bad and stage.bad == 3 * 10 * 12
-    image = pictures()[found.picture]
+    image = pictures()[result.picture]
     assert abs(picture.least - float(image.min())) <= 0.1 and abs(picture.greatest - float(image.max())) <= 0.1
 
 
@@ -126,10 +126,10 @@ def test_a_file_that_holds_no_view_is_refused_in_one_line(tmp_path, content):
 
 
 def test_fields_of_another_kind_are_refused(tmp_path):
-    found = failing(stages=[Turn()]).fault
+    result = failing(stages=[Turn()]).fault
     changes = ({"where": "\x1b[2J"}, {"u": 1.0}, {"values": {"angle": "high"}}, {"lines": (1,)}, {"step": "0"})
     for change in (*changes, {"shown": torch.zeros(2)}):
-        fault.write(tmp_path, NotFinite("", found._replace(**change)))
+        fault.write(tmp_path, NotFinite("", result._replace(**change)))
         with pytest.raises(ValueError, match="does not hold a view"):
             fault.read(tmp_path / fault.NAME)
 

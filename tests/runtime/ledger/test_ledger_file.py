@@ -19,7 +19,7 @@ def path(tmp_path):
     return tmp_path / "ledger.sqlite"
 
 
-def said(*lines):
+def executed(*lines):
     """A call that says something to the database."""
 
     def run(path):
@@ -64,22 +64,22 @@ MALFORMED = {
     "half a page": shortened(3000),
     "some pages": shortened(8192),
     "scribbled": scribbled,
-    "another program": said("PRAGMA application_id = 7"),
-    "another version": said("PRAGMA user_version = 2"),
-    "another table": said("CREATE TABLE more (a)"),
-    "a trigger": said("CREATE TRIGGER t AFTER UPDATE ON unit BEGIN DELETE FROM unit; END"),
-    "a view for a table": said("DROP TABLE run", "CREATE VIEW run AS SELECT 1"),
-    "a table less": said("DROP TABLE owner"),
-    "a run more": said("INSERT INTO run VALUES ('', 1, 1, NULL)"),
-    "no run": said("DELETE FROM run"),
-    "a gap": said("DELETE FROM unit WHERE start = 4"),
-    "the end gone": said("DELETE FROM unit WHERE start = 16"),
-    "a unit too long": said("UPDATE unit SET stop = 9 WHERE start = 4"),
-    "pictures after the end": said("INSERT INTO unit VALUES (20, 21, 0, NULL, 0, 0, '')"),
-    "a text for a number": said("UPDATE unit SET stop = 'eight' WHERE start = 4"),
-    "a number for a state": said("UPDATE unit SET state = 9 WHERE start = 4"),
-    "tries without end": said("UPDATE unit SET tries = 9223372036854775807 WHERE start = 4"),
-    "write-ahead log": said("PRAGMA journal_mode = WAL"),
+    "another program": executed("PRAGMA application_id = 7"),
+    "another version": executed("PRAGMA user_version = 2"),
+    "another table": executed("CREATE TABLE more (a)"),
+    "a trigger": executed("CREATE TRIGGER t AFTER UPDATE ON unit BEGIN DELETE FROM unit; END"),
+    "a view for a table": executed("DROP TABLE run", "CREATE VIEW run AS SELECT 1"),
+    "a table less": executed("DROP TABLE owner"),
+    "a run more": executed("INSERT INTO run VALUES ('', 1, 1, NULL)"),
+    "no run": executed("DELETE FROM run"),
+    "a gap": executed("DELETE FROM unit WHERE start = 4"),
+    "the end gone": executed("DELETE FROM unit WHERE start = 16"),
+    "a unit too long": executed("UPDATE unit SET stop = 9 WHERE start = 4"),
+    "pictures after the end": executed("INSERT INTO unit VALUES (20, 21, 0, NULL, 0, 0, '')"),
+    "a text for a number": executed("UPDATE unit SET stop = 'eight' WHERE start = 4"),
+    "a number for a state": executed("UPDATE unit SET state = 9 WHERE start = 4"),
+    "tries without end": executed("UPDATE unit SET tries = 9223372036854775807 WHERE start = 4"),
+    "write-ahead log": executed("PRAGMA journal_mode = WAL"),
     "a log beside it": lambda path: path.with_name(path.name + "-wal").write_bytes(b""),
     "a folder": lambda path: (path.unlink(), path.mkdir()),
     "a link": linked,
@@ -117,21 +117,21 @@ def test_other_units_are_refused(path):
 
 
 def test_a_reason_of_a_stranger_is_cut_and_a_value_too_long_is_refused(path):
-    said("UPDATE unit SET state = 3, stop = 5, reason = x'1b5bff' WHERE start = 4")(path)
-    said(*(f"INSERT INTO unit VALUES ({i}, {i + 1}, 0, NULL, 1, 0, '')" for i in (5, 6, 7)))(path)
+    executed("UPDATE unit SET state = 3, stop = 5, reason = x'1b5bff' WHERE start = 4")(path)
+    executed(*(f"INSERT INTO unit VALUES ({i}, {i + 1}, 0, NULL, 1, 0, '')" for i in (5, 6, 7)))(path)
     with Ledger(path, NAMES, 4) as ledger:
         assert ledger.failures()[0].reason.isprintable()
-        said("UPDATE unit SET reason = printf('%.*c', 99999, 'x') WHERE start = 4")(path)
+        executed("UPDATE unit SET reason = printf('%.*c', 99999, 'x') WHERE start = 4")(path)
         with pytest.raises(OSError, match=r"the ledger .* cannot be used: string or blob too big"):
             ledger.failures()
 
 
 def test_units_of_workers_that_never_were_are_taken_over(path):
     """Whatever a stranger's file says of its workers, none is waited for longer than the patience."""
-    said("UPDATE unit SET state = 1, owner = 99 WHERE start = 4")(path)
-    said("UPDATE unit SET state = 1, owner = NULL WHERE start = 8")(path)
-    said("INSERT INTO owner VALUES (-5, 'x', -1, 'y', 9223372036854775807)")(path)
-    said("UPDATE unit SET state = 1, owner = -5 WHERE start = 12")(path)
+    executed("UPDATE unit SET state = 1, owner = 99 WHERE start = 4")(path)
+    executed("UPDATE unit SET state = 1, owner = NULL WHERE start = 8")(path)
+    executed("INSERT INTO owner VALUES (-5, 'x', -1, 'y', 9223372036854775807)")(path)
+    executed("UPDATE unit SET state = 1, owner = -5 WHERE start = 12")(path)
     with Ledger(path, NAMES, 4, patience=0) as ledger:
         assert [ledger.claim().start for _ in range(4)] == [4, 8, 12, 16]
 

@@ -53,14 +53,14 @@ def log_run(node, out, failed=False):
     """A short run; returns its directory."""
     out.mkdir(parents=True)
     (out / "report.html").write_text("a page")
-    found = tracker(node, out, "one run", CONFIG)
+    result = tracker(node, out, "one run", CONFIG)
     for arm in ("no_eot", "eot"):  # each arm counts from 0
         for step, value in STEPS.items():
-            found.log_scalars(step, {"objective": value, "snr": float("nan"), "held_out": None}, arm)
-    found.log_artifact(out / "report.html")
+            result.log_scalars(step, {"objective": value, "snr": float("nan"), "held_out": None}, arm)
+    result.log_artifact(out / "report.html")
     Image.new("RGB", (6, 4), "red").save(out / "views.png")
-    found.log_artifact(out / "views.png")
-    found.close(failed)
+    result.log_artifact(out / "views.png")
+    result.close(failed)
     return out
 
 
@@ -75,14 +75,14 @@ def test_tensorboard(alone):
     out = log_run(TensorBoardConfig(), alone / "run")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(out / "tensorboard"))
-    found.Reload()
-    assert found.Tags()["scalars"] == ["no_eot/objective", "eot/objective"]
-    for tag in found.Tags()["scalars"]:
-        assert {event.step: event.value for event in found.Scalars(tag)} == pytest.approx(STEPS)
-    (image,) = found.Images("views")
+    result = EventAccumulator(str(out / "tensorboard"))
+    result.Reload()
+    assert result.Tags()["scalars"] == ["no_eot/objective", "eot/objective"]
+    for tag in result.Tags()["scalars"]:
+        assert {event.step: event.value for event in result.Scalars(tag)} == pytest.approx(STEPS)
+    (image,) = result.Images("views")
     assert (image.width, image.height) == (6, 4)
-    assert b"pocket" in found.Tensors("configuration/text_summary")[0].tensor_proto.string_val[0]
+    assert b"pocket" in result.Tensors("configuration/text_summary")[0].tensor_proto.string_val[0]
     no_secret(alone)
 
 
@@ -115,8 +115,8 @@ def test_wandb(alone):
     (log,) = folder.glob("run-*.wandb")
     rows, config = history(log)
     for arm in ("no_eot", "eot"):
-        found = {int(row[f"{arm}/step"]): float(row[f"{arm}/objective"]) for row in rows if f"{arm}/step" in row}
-        assert found == pytest.approx(STEPS)
+        result = {int(row[f"{arm}/step"]): float(row[f"{arm}/objective"]) for row in rows if f"{arm}/step" in row}
+        assert result == pytest.approx(STEPS)
     assert config["seed"] == "7"
     assert wandb.run is None  # a notebook's own run would be left as it is
     assert not list(folder.rglob("wandb-metadata.json")) and not list(folder.rglob("requirements.txt"))
@@ -183,15 +183,15 @@ def test_a_server_that_goes_away_costs_a_warning_and_seconds(tmp_path, capsys, m
     server = HTTPServer(("127.0.0.1", 0), Server)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    found = tracker(
+    result = tracker(
         MLflowConfig(uri=f"http://127.0.0.1:{server.server_port}", experiment="x"), tmp_path, "run", CONFIG
     )
     server.shutdown()
     server.server_close()
     began = time.perf_counter()
     for step in range(3):
-        found.log_scalars(step, {"objective": 1.0}, "eot")
-    found.close()
+        result.log_scalars(step, {"objective": 1.0}, "eot")
+    result.close()
     assert time.perf_counter() - began < 20
     assert capsys.readouterr().err.count("warning") == 1
     assert (tmp_path / "events.jsonl").read_text().count('"scalars"') == 3

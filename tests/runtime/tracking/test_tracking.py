@@ -105,8 +105,8 @@ def test_a_full_disk_is_named_with_the_file_and_does_not_hide_what_ended_the_run
 def test_a_tracker_that_fails_is_dropped_after_one_warning_and_the_run_goes_on(tmp_path, capsys, call):
     bad, good = Recorder(failing=call), Recorder()
     log_run(tmp_path, bad, good)
-    said = capsys.readouterr().err
-    assert said.count("warning") == 1 and said.count("\n") == 1 and "the server is gone" in said
+    output = capsys.readouterr().err
+    assert output.count("warning") == 1 and output.count("\n") == 1 and "the server is gone" in output
     assert [name for name, *_ in bad.calls].count(call) == 1 or call == "close"
     assert good.calls[-1] == ("close", False) and len(good.calls) == 5
     assert events(tmp_path / "events.jsonl")[-1]["event"] == "end"
