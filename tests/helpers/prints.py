@@ -24,8 +24,8 @@ def fake_run(folder, texture=None, width=None):
     folder.mkdir(parents=True, exist_ok=True)
     texture = framed() if texture is None else texture
     Image.fromarray(texture).save(folder / "patch.png")
-    placement = {"schema": 1, "pictures": [], "size": [8, 8], "texture": list(texture.shape[:2]), "width_mm": width}
-    (folder / "placement.json").write_text(json.dumps({**placement, "quads": [], "target": None}))
+    said = {"schema": 1, "pictures": [], "size": [8, 8], "texture": list(texture.shape[:2]), "width_mm": width}
+    (folder / "placement.json").write_text(json.dumps({**said, "quads": [], "target": None}))
     return folder
 
 

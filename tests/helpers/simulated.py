@@ -18,16 +18,16 @@ RANDOM = np.random.default_rng
 
 def drawn(texture):
     """The card in dots, RGB."""
-    result = np.full((1300, 1300, 3), 255, np.uint8)
+    found = np.full((1300, 1300, 3), 255, np.uint8)
     family = cv2.aruco.getPredefinedDictionary(cv2.aruco.DICT_APRILTAG_36h11)
     for tag in CARD.tags:
         x, y, side = (round(10 * v) for v in (tag.box.x, tag.box.y, tag.box.width))
-        result[y : y + side, x : x + side] = cv2.aruco.generateImageMarker(family, tag.number, side)[..., None]
+        found[y : y + side, x : x + side] = cv2.aruco.generateImageMarker(family, tag.number, side)[..., None]
     for swatch in CARD.chart:
         (left, top), _, (right, low), _ = ((round(10 * x), round(10 * y)) for x, y in swatch.box.corners)
-        result[top:low, left:right] = swatch.colour
-    result[150:1150, 150:1150] = cv2.resize(texture, (1000, 1000), interpolation=cv2.INTER_NEAREST)
-    return result
+        found[top:low, left:right] = swatch.colour
+    found[150:1150, 150:1150] = cv2.resize(texture, (1000, 1000), interpolation=cv2.INTER_NEAREST)
+    return found
 
 
 def smooth(height, width, seed=0):
