@@ -14,8 +14,6 @@ from transforms import Uniform, stream
 
 RUNS = {"pgd": (attack, PGD(1.0, 0.0, "constant")), "square": (search, Square())}
 SETS = {"own": Linf(0.1), "shared": Universal(Linf(0.1))}
-every_run = pytest.mark.parametrize("name", RUNS)
-every_set = pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
 
 
 @pytest.fixture
@@ -24,17 +22,21 @@ def problem():
     return images, anchor, parts | {"steps": 10, "eot": EOT(VIEWS, Uniform(), views=2, chunk=64)}
 
 
+@pytest.fixture(params=itertools.product(RUNS, SETS), ids=" ".join)
+def case(problem, request):
+    """A loop, and a problem with its optimiser and a set."""
+    images, anchor, parts = problem
+    (run, optimiser), perturbation = RUNS[request.param[0]], SETS[request.param[1]]
+    return run, images, anchor, parts | {"optimiser": optimiser, "perturbation": perturbation}
+
+
 def seeds(parts, restarts):
     return [parts["seed"], *(stream(parts["seed"], "restart", i) for i in range(1, restarts))]
 
 
 @pytest.mark.slow
-@every_set
-@every_run
-def test_the_best_is_the_minimum_over_separate_runs(problem, name, perturbation):
-    images, anchor, parts = problem
-    run, optimiser = RUNS[name]
-    parts |= {"optimiser": optimiser, "perturbation": perturbation}
+def test_the_best_is_the_minimum_over_separate_runs(case):
+    run, images, anchor, parts = case
     views, every = bank(VIEWS, COUNT, seed=parts["seed"], purpose="select"), parts["steps"] // COMPARISONS
     deltas = [
         step.delta
@@ -42,25 +44,22 @@ def test_the_best_is_the_minimum_over_separate_runs(problem, name, perturbation)
         for step in run(images, anchor, **parts | {"seed": seed})
         if (step.index + 1) % every == 0
     ]
-    attacked = [perturbation.scene(images, delta) for delta in deltas]
+    attacked = [parts["perturbation"].scene(images, delta) for delta in deltas]
     losses = torch.stack([views.losses(each, anchor, parts["encoder"], Toward(), 64).mean(1) for each in attacked])
-    losses = losses[losses.mean(1).argmin()][None] if perturbation.shared else losses
+    losses = losses[losses.mean(1).argmin()][None] if parts["perturbation"].shared else losses
     best = solve(images, anchor, restarts=3, **parts)
     torch.testing.assert_close(best.loss, losses.amin(0))
     assert (best.step < 30).all()
     for row, step in enumerate(best.step.tolist()):
-        row = 0 if perturbation.shared else row
+        row = 0 if parts["perturbation"].shared else row
         assert torch.equal(best.delta[row], deltas[(step + 1) // every - 1][row])
 
 
 @pytest.mark.slow
-@every_run
-@every_set
-def test_more_runs_are_never_worse(problem, name, perturbation):
-    images, anchor, parts = problem
-    parts |= {"optimiser": RUNS[name][1], "perturbation": perturbation}
+def test_more_runs_are_never_worse(case):
+    _, images, anchor, parts = case
     losses = [solve(images, anchor, restarts=restarts, **parts).loss for restarts in (1, 2, 4)]
-    if perturbation.shared:
+    if parts["perturbation"].shared:
         losses = [loss.mean() for loss in losses]
     assert (losses[1] <= losses[0]).all()
     assert (losses[2] <= losses[1]).all()
@@ -68,12 +67,8 @@ def test_more_runs_are_never_worse(problem, name, perturbation):
 
 
 @pytest.mark.slow
-@every_run
-@every_set
-def test_one_run_is_the_attack_itself(problem, name, perturbation):
-    images, anchor, parts = problem
-    run, optimiser = RUNS[name]
-    parts |= {"optimiser": optimiser, "perturbation": perturbation}
+def test_one_run_is_the_attack_itself(case):
+    run, images, anchor, parts = case
     wanted = list(run(images, anchor, **parts))
     result = [step for step, _ in watch(images, anchor, restarts=1, **parts)]
     first = [step for step, _ in watch(images, anchor, restarts=2, **parts)][:10]
@@ -86,11 +81,8 @@ def test_one_run_is_the_attack_itself(problem, name, perturbation):
 
 
 @pytest.mark.slow
-@every_run
-@every_set
-def test_steps_and_passes_are_counted_on(problem, name, perturbation):
-    images, anchor, parts = problem
-    parts |= {"optimiser": RUNS[name][1], "perturbation": perturbation}
+def test_steps_and_passes_are_counted_on(case):
+    _, images, anchor, parts = case
     steps = [step for step, _ in watch(images, anchor, restarts=3, **parts)]
     assert [step.index for step in steps] == list(range(30))
     assert [step.evals for step in steps] == [8 * (i + 1) for i in range(30)]
@@ -98,16 +90,16 @@ def test_steps_and_passes_are_counted_on(problem, name, perturbation):
     assert not torch.equal(steps[10].delta, steps[0].delta)  # a start of its own
 
 
-@every_run
-def test_solved_pictures_take_no_part_in_later_runs(problem, name):
+@pytest.mark.parametrize("optimiser", [optimiser for _, optimiser in RUNS.values()], ids=RUNS)
+def test_solved_pictures_take_no_part_in_later_runs(problem, optimiser):
     images, anchor, parts = problem
-    parts |= {"optimiser": RUNS[name][1]}
+    parts |= {"optimiser": optimiser}
     first = solve(images, anchor, **parts).loss
     stop = float(first.sort().values[1:3].mean())  # two are solved in the first run
     solved = first <= stop
     assert solved.tolist().count(True) == 2
-    *looks, (last, best) = list(watch(images, anchor, restarts=3, stop=stop, **parts))
-    later = [(step, result) for step, result in [*looks, (last, best)] if step.index >= 10]
+    *earlier, (last, best) = list(watch(images, anchor, restarts=3, stop=stop, **parts))
+    later = [(step, result) for step, result in [*earlier, (last, best)] if step.index >= 10]
     assert later
     for step, result in later:
         assert not (step.active & solved).any()
