@@ -42,7 +42,6 @@ class GaussianBlur(Ranged):
 
     sigma: Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("sigma (px)",)
 
     def _bounds(self) -> tuple[Range, ...]:
@@ -73,7 +72,6 @@ class Defocus(Ranged):
 
     radius: Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("radius (px)",)
 
     def _bounds(self) -> tuple[Range, ...]:
@@ -100,7 +98,6 @@ class MotionBlur(Ranged):
     length: Range = (0.0, 0.0)
     angle: float | Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 2
     names: ClassVar[tuple[str, ...]] = ("length (px)", "angle (deg)")
 
     def _bounds(self) -> tuple[Range, Range]:

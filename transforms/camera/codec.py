@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from PIL import Image, features
 from torch import Tensor
 
-from transforms.ranges import spread_whole
+from transforms.ranges import WholeRanged, whole_pair
 from transforms.sampling.straight_through import backward_through, saturate
 
 Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
@@ -73,32 +73,18 @@ def webp(images: Tensor, quality: float | Tensor = 75) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Coded:
+class _Coded(WholeRanged):
     """Base of the stages: quality as a whole number, or (low, high) drawn whole number by whole number."""
 
     quality: Quality = 75
 
+    name: ClassVar[str] = "quality (of 100)"
+
     def __post_init__(self) -> None:
-        bounds = self.quality if isinstance(self.quality, tuple) else (self.quality,)
-        whole = all(type(end) is int and 1 <= end <= 100 for end in bounds)
-        if not whole or len(bounds) not in (1, 2) or bounds[0] > bounds[-1]:
-            raise ValueError(f"`quality` must be a whole number from 1 to 100 or (low, high); got {self.quality!r}")
-        object.__setattr__(self, "quality", bounds[0] if len(set(bounds)) == 1 else bounds)
+        object.__setattr__(self, "quality", whole_pair(self.quality, "quality", 100))
 
-    @property
-    def dims(self) -> int:
-        return 0 if isinstance(self.quality, int) else 1
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return ("quality (of 100)",)[: self.dims]
-
-    @property
-    def discrete(self) -> tuple[int, ...]:
-        return tuple(range(self.dims))  # whole numbers
-
-    def values(self, u: Tensor) -> Tensor:
-        return u if isinstance(self.quality, int) else spread_whole(u, self.quality)
+    def _whole(self) -> Quality:
+        return self.quality
 
     def _strength(self, u: Tensor) -> int | Tensor:
         return self.quality if isinstance(self.quality, int) else self.values(u)[:, 0]

@@ -38,7 +38,6 @@ class SensorNoise(Ranged):
     read: Range = (0.0, 0.0)
     shot: Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 3
     names: ClassVar[tuple[str, ...]] = ("read noise (of full scale)", "shot noise (of full scale)", "noise (seed)")
     discrete: ClassVar[tuple[int, ...]] = (2,)
 

@@ -30,7 +30,6 @@ class Exposure(Ranged):
 
     stops: float | Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("exposure (stops)",)
 
     def _bounds(self) -> tuple[Range, ...]:
@@ -54,7 +53,6 @@ class WhiteBalance(Ranged):
     red: float | Range = (0.0, 0.0)
     blue: float | Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 2
     names: ClassVar[tuple[str, ...]] = ("red gain (stops)", "blue gain (stops)")
 
     def _bounds(self) -> tuple[Range, ...]:

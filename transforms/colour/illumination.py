@@ -30,7 +30,6 @@ class Vignette(Ranged):
 
     strength: Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("lost in the corners (of light)",)
 
     def _bounds(self) -> tuple[Range, ...]:
@@ -106,7 +105,6 @@ class Shadow(Ranged):
     position: float | Range = (-0.4, 0.4)
     softness: Range = (0.02, 0.2)
 
-    dims: ClassVar[int] = 4
     names: ClassVar[tuple[str, ...]] = (
         "darkness (of light)",
         "angle (deg)",
@@ -153,7 +151,6 @@ class Moire(Ranged):
     angle: float | Range = (-90.0, 90.0)
     phase: Range = (0.0, 1.0)
 
-    dims: ClassVar[int] = 4
     names: ClassVar[tuple[str, ...]] = (
         "strength (of light)",
         "period (of shorter side)",

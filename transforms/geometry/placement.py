@@ -34,7 +34,6 @@ class Placement(Ranged, Homography):
     frame: tuple[float, float] = (1.0, 1.0)
 
     label: ClassVar[str] = "place"
-    dims: ClassVar[int] = 4
     names: ClassVar[tuple[str, ...]] = (
         "scale (of shorter side)",
         "angle (deg)",

@@ -42,7 +42,6 @@ class Viewpoint(Ranged, Homography):
     distance: Range = (1.0, 1.0)
     fov: Range = (40.0, 40.0)
 
-    dims: ClassVar[int] = 5
     names: ClassVar[tuple[str, ...]] = (
         "yaw (deg)",
         "pitch (deg)",

@@ -12,7 +12,6 @@ The numbers are whole and below 2^53, so float64 holds them exactly and a matrix
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transforms.resizing.kernels import kernel_of, weights
+from transforms.resizing.kernels import area_enlarging, kernel_of, weights
 
 Size = tuple[int, int]
 
@@ -119,22 +118,17 @@ def _opencv_area(levels: Tensor, size: Size, out: Size, halves: bool) -> Tensor:
 @torch.inference_mode(False)
 def _opencv_taps(length: int, out: int, kernel: str, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """OpenCV's matrix in whole numbers, and what its first tap and its others put in."""
-    inverse = out / length
-    scale = 1 / inverse
-    parts = np.zeros((2, out, length))
-    for i in range(out):
-        if kernel == "cv2_area":  # here only to enlarge
-            first = int(i * scale)
-            at = float(np.float32((i + 1) - (first + 1) * inverse))
-            share = 0.0 if at <= 0 else at - math.floor(at)
-            taps = [1 - share, share]
-        else:
-            rule = kernel_of(kernel)
-            reach, at = int(rule.support), float(np.float32((i + 0.5) * scale - 0.5))
-            first = math.floor(at) + 1 - reach
-            taps = rule.weight(np.arange(first, first + 2 * reach) - at).tolist()
-        for k, tap in enumerate(taps):
-            whole = float(np.rint(tap / sum(taps) * 2**_OPENCV_BITS))
-            parts[min(k, 1), i, min(max(first + k, 0), length - 1)] += whole
+    if kernel == "cv2_area":  # here only to enlarge
+        index, weight = area_enlarging(length, out)
+    else:
+        rule = kernel_of(kernel)
+        reach, scale = int(rule.support), 1 / (out / length)
+        at = ((np.arange(out)[:, None] + 0.5) * scale - 0.5).astype(np.float32).astype(float)
+        index = np.floor(at).astype(int) + 1 - reach + np.arange(2 * reach)
+        weight = rule.weight(index - at)
+    whole = np.rint(weight / sum(weight.T)[:, None] * 2**_OPENCV_BITS)
+    parts, rows = np.zeros((2, out, length)), np.arange(out)
+    for k, (column, taps) in enumerate(zip(index.T.clip(0, length - 1), whole.T, strict=True)):
+        parts[min(k, 1), rows, column] += taps
     whole_matrix, top, rest = (torch.from_numpy(m).to(device) for m in (parts.sum(0), *parts))
     return whole_matrix, top, rest
