@@ -209,6 +209,9 @@ def test_a_size_that_only_some_rows_would_have_is_refused(photo):
         (lambda: OneOf([TURN, LENS], [-1, 2]), "`weights`"),
         (lambda: OneOf([TURN, LENS], [0, 0]), "`weights`"),
         (lambda: OneOf([TURN, LENS], [1, float("nan")]), "`weights`"),
+        (lambda: OneOf([TURN, LENS], "12"), "`weights`"),
+        (lambda: OneOf([TURN, LENS], 3), "`weights`"),
+        (lambda: OneOf([TURN, LENS], ["a", "b"]), "`weights`"),
     ],
 )
 def test_invalid_choices_are_refused_by_name(make, message):

@@ -61,14 +61,6 @@ def test_on_a_plain_base_the_view_is_that_of_the_pasted_picture(photo, patch, u,
     torch.testing.assert_close(view(with_patch(base, patch, alpha), u), oracle, rtol=0, atol=1e-12)
 
 
-def test_black_opaque_patch_is_not_a_hole(photo, patch, u):
-    view = Compose(STAGES, value=1.0)
-    black = view(with_patch(torch.ones_like(photo), torch.zeros_like(patch)), u)
-    hidden = view(pasted(torch.ones_like(photo), torch.zeros_like(patch), 1), u) == 0
-    assert hidden.sum() > 500
-    torch.testing.assert_close(black[hidden], torch.zeros_like(black[hidden]), rtol=0, atol=1e-15)
-
-
 def test_transparent_patch_changes_nothing(photo, patch, u):
     view = Compose(STAGES)
     assert torch.equal(view(with_patch(photo, patch, torch.zeros_like(patch[:, :1])), u), view(photo, u))

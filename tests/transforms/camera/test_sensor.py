@@ -8,9 +8,8 @@ import torch
 from PIL import Image
 from torch.autograd import gradcheck
 
-from transforms import Compose, Sobol, Uniform
+from transforms import Sobol, Uniform
 from transforms.camera.sensor import Quantise, SensorNoise, quantise, straight_through, white_noise
-from transforms.geometry.affine import Affine
 
 double = torch.float64
 NOISE = SensorNoise(read=(0.0, 0.02), shot=(0.0, 0.004))
@@ -112,12 +111,6 @@ def test_gradient_in_images_and_levels_passes_the_deviation():
     e = white_noise(seeds[:, 0], (1, 5, 6)).double()
     (pulled,) = torch.autograd.grad(view.sum(), images)
     torch.testing.assert_close(pulled, 1 + e * 0.004 / (2 * (0.004 * images).sqrt()), rtol=1e-10, atol=0)
-
-
-def test_a_pipeline_keeps_the_names_of_the_noise():
-    pipeline = Compose([Affine(degrees=10), NOISE, Quantise()])
-    assert pipeline.discrete == (7,) and pipeline.names[-1] == "sensornoise noise (seed)"
-    assert NOISE.values(torch.rand(5, 3)).shape == (5, 3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, double])

@@ -10,16 +10,6 @@ from transforms import Exposure, Moire, Shading, Shadow, Vignette, WhiteBalance
 from transforms.colour.spaces import to_linear, to_srgb
 
 double = torch.float64
-STAGES = [
-    Exposure(2),
-    WhiteBalance(0.5, 0.5),
-    Vignette((0.1, 0.9)),
-    Shading(1, grid=4),
-    Shadow((0.5, 1), softness=(0.001, 0.1)),
-    Moire((0.5, 1), period=(0.02, 0.2)),
-    Moire((1, 1), period=(0.5, 0.5), angle=0, phase=(0.5, 0.5)),  # no light at all at the centre
-]
-every_stage = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: type(stage).__name__)
 
 
 def decode(values):
@@ -46,13 +36,6 @@ def places(size=(80, 120)):
     """Offsets of the pixels from the picture's centre, right and down, in pixels."""
     y, x = np.indices(size)
     return x - (size[1] - 1) / 2, y - (size[0] - 1) / 2
-
-
-@pytest.fixture
-def kinks():
-    """Every colour of {0, the knee, 1/2, 1}^3: (1,3,8,8) float64."""
-    levels = torch.tensor([0, 0.040448236277107606, 0.5, 1], dtype=double)
-    return torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 8, 8)
 
 
 def test_linear_light_is_scikit_images(photo):
@@ -157,18 +140,3 @@ def test_one_look_serves_every_size(stage):
     u = torch.rand(1, stage.dims, dtype=double)
     small, large = gains(stage, u, (30, 40)), gains(stage, u, (90, 120))
     np.testing.assert_allclose(small, large[:, 1::3, 1::3], rtol=0, atol=1e-6)  # centres of 3 x 3 pixels
-
-
-@every_stage
-def test_gradients_are_finite_at_every_kink(stage, kinks):
-    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
-        images = kinks.to(dtype).expand(4, -1, -1, -1).clone()
-        images[:, :, 0, 0] = 1e-30  # underflows in half precision; too dark for a square in float32
-        images = images.requires_grad_()
-        u = torch.rand(4, stage.dims).requires_grad_()
-        view = stage(images, u)
-        view.double().sum().backward()
-        assert view.dtype == dtype and view.isfinite().all()
-        assert images.grad.isfinite().all() and u.grad.isfinite().all()
-        if stage != STAGES[-1] and not isinstance(stage, Shadow):  # where there is light, black has a gradient
-            assert (images.grad[images < 0.3] > 0).all()

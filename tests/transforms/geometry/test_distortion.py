@@ -142,13 +142,6 @@ def test_a_lens_sees_up_to_the_first_fold():
         assert (seen != oracle).sum() <= 1, (k1, k2)
 
 
-def test_positive_coefficients_are_a_barrel():
-    edge = torch.tensor([[[[1.0, 0.0], [1.0, 1.0]]]], dtype=double)
-    looks = Lens((0.1, 0.1)).pull(edge, torch.rand(1, 2, dtype=double))[0, 0]
-    # The corner looks further out than the side's middle: in the view the side bulges outwards.
-    assert looks[1, 0] > looks[0, 0] == pytest.approx(1.1)
-
-
 # --- Cylinder
 
 
