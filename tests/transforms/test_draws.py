@@ -28,7 +28,7 @@ def spread(draws, f, n, dims):
 
 
 @every_draw
-@pytest.mark.parametrize(("n", "dims"), [(1, 1), (64, 2), (64, 3), (4096, 1), (1, 13)])
+@pytest.mark.parametrize(("n", "dims"), [(1, 1), (64, 2), (64, 3), (4096, 1), (1, 13), (1, 0)])
 def test_points_lie_in_the_unit_cube(draws, n, dims):
     for step in range(3):
         points = draws(n, dims, seed=5, step=step)
@@ -57,12 +57,6 @@ def test_other_seeds_and_steps_give_other_points(draws):
     calls = [(seed, step) for seed in range(8) for step in range(8)]
     points = torch.cat([draws(4, 3, seed=seed, step=step) for seed, step in calls])
     assert len(points.unique(dim=0)) == len(points)
-
-
-@every_draw
-def test_no_dimensions_give_empty_rows(draws):
-    n = 1 if isinstance(draws, Grid) else 7
-    assert draws(n, 0, seed=0, step=2).shape == (n, 0)
 
 
 @pytest.mark.parametrize("n", [1, 7, 16])
@@ -168,14 +162,6 @@ def test_latin_places_its_points_anywhere_in_a_stratum():
     for column in places.T.numpy():
         assert stats.kstest(column, "uniform").pvalue > 1e-3
     assert abs(np.corrcoef(places.T.numpy())[0, 1]) < 4 / 4000**0.5
-
-
-def test_latin_integrates_what_is_additive_far_better_than_uniform():
-    def additive(points):
-        return torch.exp(points[..., 0]) + points[..., 1].square() - torch.sin(5 * points[..., 2])
-
-    for n in (8, 64):
-        assert spread(Latin(), additive, n, 3) < spread(Uniform(), additive, n, 3) / (n / 4)
 
 
 def test_fixed_points_are_a_bank_that_the_seed_alone_chooses():

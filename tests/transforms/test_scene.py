@@ -4,19 +4,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from transforms import Affine, Brightness, Compose, Layer, Perspective, Scene, scene_of
+from tests.transforms.test_compose import frame
+from transforms import Affine, Brightness, Compose, Layer, Perspective, Scene
 from transforms.sampling.homography import invert
 
 STAGES = (Affine(degrees=(25, 25), scale=(0.5, 1.2), translate=0.1), Perspective(0.2))
 EYE = torch.eye(3, dtype=torch.float64)[None]
 SIZE = (80, 120)
 TOP, LEFT = 30, 40  # where the patch lies in the scene
-
-
-def frame(size, like):
-    """From the stage frame to the pixel frame of an image of `size` (height, width)."""
-    (height, width), half = size, min(size) / 2
-    return like.new_tensor([[half, 0, (width - 1) / 2], [0, half, (height - 1) / 2], [0, 0, 1]])
 
 
 @pytest.fixture
@@ -105,11 +100,6 @@ def test_base_is_placed_by_its_pull_without_any_stage(photo):
     mirrored = Layer(photo, None, EYE * torch.tensor([[-1.0], [1], [1]], dtype=torch.float64))
     view = Compose()(Scene((mirrored,), SIZE), torch.zeros(1, 0))
     torch.testing.assert_close(view, photo.flip(-1), rtol=0, atol=1e-12)
-
-
-def test_images_are_a_scene_of_one_layer(photo, u):
-    view = Compose(STAGES)
-    assert torch.equal(view(scene_of(photo), u), view(photo, u))
 
 
 def test_pixel_stages_see_the_composite(photo, patch, u):

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck
 
-from transforms import Affine, Compose, Perspective
 from transforms.sampling.homography import invert, lattice
 from transforms.sampling.pyramid import levels, top
 from transforms.sampling.read import Resampling
@@ -150,15 +149,6 @@ def test_gradcheck_in_images_and_in_the_map(distinct, border):
         return warp_by_matrix(pixels, map_, (6, 6), border=border, antialias=True, value=0.3)
 
     assert gradcheck(view, (images.requires_grad_(), matrix), fast_mode=True, atol=1e-4)
-
-
-def test_adjoint():
-    pipeline = Compose([Affine(degrees=20, scale=(0.2, 0.4)), Perspective(0.2)], value=0.0)
-    u, x = torch.rand(6, pipeline.dims, dtype=double), torch.rand(2, 3, 50, 70, dtype=double).requires_grad_()
-    view = pipeline(x, u)
-    v = torch.randn_like(view)
-    (back,) = torch.autograd.grad(view, x, v)
-    torch.testing.assert_close((view * v).sum(), (x * back).sum(), rtol=1e-12, atol=0)
 
 
 def test_a_map_without_a_matrix_is_antialiased_too():
