@@ -17,8 +17,10 @@ import torch
 from PIL import Image, features
 from torch import Tensor
 
+from transforms.colour.spaces import is_grey
 from transforms.ranges import WholeRanged, whole_pair
 from transforms.sampling.straight_through import backward_through, saturate
+from transforms.scene import checked
 
 Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
 Codec = Literal["real", "surrogate"]
@@ -45,8 +47,7 @@ def jpeg(
         Values k/255 in the dtype and on the device of `images` (codec="real").
 
     The surrogate's gradient is weak: its smooth rounding has slope 3 (x - round x)^2, a quarter on average and zero
-    where a coefficient is whole. On a photograph it has 0.13 to 0.20 of the incoming gradient's norm; on one
-    value, whose coefficients are all whole, almost none. A picture of a few flat colours needs a random start.
+    where a coefficient is whole. A picture of a few flat colours needs a random start.
 
     Raises:
         ValueError: other channels, a quality out of range, an unknown name, or codec="surrogate" with a subsampling
@@ -158,14 +159,9 @@ def _surrogate(images: Tensor, quality: Tensor) -> Tensor:
 
 def _qualities(quality: float | Tensor, images: Tensor) -> Tensor:
     """One quality a picture, (N,)."""
-    if images.dim() != 4 or images.shape[1] not in (1, 3) or not images.is_floating_point():
-        raise ValueError(
-            f"`images` must be floating (N,1,H,W) or (N,3,H,W) in [0,1]; got {images.dtype} of shape "
-            f"{tuple(images.shape)}"
-        )
+    is_grey(checked(images))  # or neither grey nor RGB: refused
     numbers = torch.as_tensor(quality)
-    if not numbers.is_floating_point():
-        numbers = numbers.to(torch.float32)
+    numbers = numbers if numbers.is_floating_point() else numbers.to(torch.float32)
     if numbers.shape not in ((), (1,), (len(images),)):
         raise ValueError(
             f"`quality` must be one number or one a picture ({len(images)},); got {tuple(numbers.shape)}"

@@ -108,8 +108,8 @@ class ThinPlate(Geometry):
 
     Args:
         jitter: most that a control point looks away along each axis, as a share of half the shorter side; below half
-            of their spacing, 1 / (grid - 1), so that neighbours keep their order. (In 300 draws of extreme corners
-            for each grid of 2 to 5 no cloth folded over itself up to 0.4 / (grid - 1), and some did from 0.5 on.)
+            of their spacing, 1 / (grid - 1), so that neighbours keep their order. (From 0.5 / (grid - 1) on, some
+            extreme cloths fold over themselves.)
         grid: control points along each axis, 2 to 10.
     """
 

@@ -41,9 +41,8 @@ def resize(
             where a clip holds a value.
 
     Returns:
-        (N,C,height,width), *not* clamped: bicubic and Lanczos overshoot by a few percent, as Pillow's float mode
-        does. The `Downscale` stage and the encoders clamp, because an 8-bit file cannot hold an overshoot. With
-        `eight_bit` every value is exactly k/255, k whole, in [0,1].
+        (N,C,height,width), *not* clamped: bicubic and Lanczos overshoot by a few percent, as in the library's float
+        mode. With `eight_bit` every value is exactly k/255, k whole, in [0,1].
 
     Raises:
         ValueError: unknown kernel, or a size below 1.
