@@ -123,9 +123,7 @@ class _Points(_Choice):
         """The choice for a frame of `size` (height, width)."""
         return self._among(tuple(s.framed(size) if isinstance(s, Framed) else s for s in self._stages()))
 
-    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        """One resample with the defaults of `Compose`."""
-        return Compose((self,))(images, u)
+    __call__ = Geometry.__call__
 
 
 class _Matrices(_Points):

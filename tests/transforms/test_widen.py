@@ -101,7 +101,7 @@ def test_every_preset_can_be_widened(name, photo):
         (Viewpoint(yaw=(5, 10), roll=(-3, 0), distance=(1.5, 2), fov=(20, 30)), [0, 3, 4]),
         (SensorNoise(read=(0.01, 0.03), shot=(0.001, 0.004)), [0, 1]),
         (ThinPlate(0.1), []),
-        (Placement((0.2, 0.4), (-20, 10), (0.3, 0.6), (0.4, 0.5), frame=(1.0, 1.5), aspect=2), [0, 2, 3]),
+        (Placement((0.2, 0.4), (-20, 10), (0.3, 0.6), (0.4, 0.5), aspect=2), [0, 2, 3]),
     ],
 )
 def test_the_width_is_so_many_times_that_of_before_about_the_same_middle(stage, positive):

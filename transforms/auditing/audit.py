@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transforms.auditing.coverage import covered, effective, sensitivity, together
+from transforms.auditing.coverage import covered, effective, sensitivity
 from transforms.auditing.probe import Probe, probe
 from transforms.auditing.report import Report, StageReport
 from transforms.auditing.stationary import is_stationary, norms
@@ -84,7 +84,7 @@ def audit(
 
     by_stage = zip(whole, zip(*probes, strict=True), range(len(whole)), strict=True)
     stages = tuple(summarise(step, one, [flow[k : k + 2] for flow in flows]) for step, one, k in by_stage)
-    weights, views = together(maps), [covered(one) for one in maps]
+    weights, views = torch.stack(maps).square().mean(0).sqrt(), [covered(one) for one in maps]
     reached = {name: longest([one.extra[i] for draw in probes for one in draw]) for i, name in enumerate(further)}
     return Report(
         stages=stages,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,11 +35,6 @@ def sensitivity(image: Tensor, view: Any, seed: int) -> Tensor:
     return (total / COTANGENTS).sqrt()
 
 
-def together(maps: Sequence[Tensor]) -> Tensor:
-    """The root mean square of sensitivities (H,W)."""
-    return torch.stack(list(maps)).square().mean(0).sqrt()
-
-
 def covered(weights: Tensor) -> float:
     """Share of pixels that receive any gradient."""
     return float((weights > 0).double().mean())
@@ -52,13 +44,3 @@ def effective(weights: Tensor) -> float:
     """The participation ratio (sum w)^2 / (N sum w^2) of pixels: 1 if all weigh the same, k/N if k alone count."""
     squares = weights.square().sum()
     return float(weights.sum().square() / (weights.numel() * squares)) if squares > 0 else 0.0
-
-
-def save_picture(path: str | Path, weights: Tensor) -> None:
-    """Write a PNG of the sensitivity in grey, brightest where it is largest; pixels that get nothing are red."""
-    from PIL import Image
-
-    grey = (weights / weights.max().clamp(min=1e-30)).sqrt().mul(255).round().to(torch.uint8)
-    colour = grey[..., None].expand(-1, -1, 3).clone()
-    colour[weights == 0] = torch.tensor([220, 30, 30], dtype=torch.uint8, device=colour.device)
-    Image.fromarray(np.ascontiguousarray(colour.cpu().numpy())).save(path, format="PNG")

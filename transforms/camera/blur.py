@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import reduce
 from typing import ClassVar
 
 import torch
@@ -126,7 +127,7 @@ def kernel_of_points(points: Tensor, weights: Tensor, radius: int) -> Tensor:
         kernel = _shares(points, weights, radius)
     else:  # the memory for all points of a disc at once would grow with the cube of its radius
         parts = zip(points.split(most, 1), weights.split(most), strict=True)
-        kernel = sum(checkpoint(_shares, *part, radius, use_reentrant=False) for part in parts)
+        kernel = reduce(torch.add, (checkpoint(_shares, *part, radius, use_reentrant=False) for part in parts))
     return kernel / kernel.sum((-2, -1), keepdim=True)
 
 

@@ -12,7 +12,7 @@ The numbers are whole and below 2^53, so float64 holds them exactly and a matrix
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -28,11 +28,11 @@ _PILLOW_BITS = 22
 
 
 class Levels(NamedTuple):
-    """What an 8-bit resize gave, and where it clipped."""
+    """The result of an 8-bit resize, and where it clipped."""
 
     levels: Tensor  # (N,C,h,w) whole numbers 0..255 in float64
-    middle: Tensor  # bool, broadcasts over the image between the passes: true where the first was not clipped
-    final: Tensor  # bool (N,C,h,w): the same of the second pass
+    final: Tensor  # bool (N,C,h,w): true where the second pass was not clipped
+    middle: Tensor  # bool, broadcasts over the image between the passes: the same of the first pass
     rows_first: bool = False
 
 
@@ -49,22 +49,17 @@ def resize_levels(levels: Tensor, out: Size, kernel: str) -> Levels:
     )
     if kernel.startswith("pil_") and size[0] - out[0] > max(0, 2 * (size[1] - out[1])):
         middle, first = _clip(_shift(rows @ levels, row_bits))
-        return Levels(*_clip_last(_shift(middle @ columns.mT, column_bits), first), rows_first=True)
+        return Levels(*_clip(_shift(middle @ columns.mT, column_bits)), first, rows_first=True)
     middle, first = _clip(_shift(levels @ columns.mT, column_bits))
-    return Levels(*_clip_last(_shift(rows @ middle, row_bits), first))
+    return Levels(*_clip(_shift(rows @ middle, row_bits)), first)
 
 
 def _clip(values: Tensor) -> tuple[Tensor, Tensor]:
     return values.clamp(0, 255), (values >= 0) & (values <= 255)
 
 
-def _clip_last(values: Tensor, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    levels, last = _clip(values)
-    return levels, first, last
-
-
 def _once(values: Tensor) -> Levels:
-    return Levels(*_clip_last(values, values.new_ones((), dtype=torch.bool)))
+    return Levels(*_clip(values), values.new_ones((), dtype=torch.bool))
 
 
 def _shift(values: Tensor, bits: int) -> Tensor:
@@ -126,7 +121,7 @@ def _opencv_taps(length: int, out: int, kernel: str, device: torch.device) -> tu
         at = ((np.arange(out)[:, None] + 0.5) * scale - 0.5).astype(np.float32).astype(float)
         index = np.floor(at).astype(int) + 1 - reach + np.arange(2 * reach)
         weight = rule.weight(index - at)
-    whole = np.rint(weight / sum(weight.T)[:, None] * 2**_OPENCV_BITS)
+    whole = np.rint(weight / reduce(np.add, weight.T)[:, None] * 2**_OPENCV_BITS)
     parts, rows = np.zeros((2, out, length)), np.arange(out)
     for k, (column, taps) in enumerate(zip(index.T.clip(0, length - 1), whole.T, strict=True)):
         parts[min(k, 1), rows, column] += taps
