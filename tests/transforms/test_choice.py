@@ -44,7 +44,7 @@ class Broken(Geometry):
 
 @dataclass(frozen=True)
 class Counted:
-    """A pixel stage that keeps count of the rows it is asked for."""
+    """A pixel stage that counts the rows of its calls."""
 
     seen: list
     dims = 0

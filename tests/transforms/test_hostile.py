@@ -1,4 +1,4 @@
-"""Maps, values and arguments that nobody means to give: no NaN, no silence, and an error that names what is wrong."""
+"""Extreme or wrong maps, values and arguments: no NaN, and an error that names what is wrong."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Laws of every stage in the registry: each is differentiable where it says so, and no gradient is silently zero."""
+"""Laws of every stage in the registry: it is differentiable where it declares it, and no gradient is silently 0."""
 
 import math
 
@@ -157,7 +157,7 @@ def test_gradcheck_in_images(name, stage, soft):
 def test_gradcheck_in_u(name, stage, soft):
     measures = [i for i in range(stage.dims) if i not in Compose([stage]).discrete]
     if not measures or name in SURROGATE:
-        pytest.skip("no coordinate is continuous, or its own test looks at it")
+        pytest.skip("no coordinate is continuous, or it has a test of its own")
     u = point(stage)
 
     def view(part):

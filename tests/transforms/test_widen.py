@@ -1,4 +1,4 @@
-"""Ranges made wider: what a stage says of itself before and after is the oracle."""
+"""Ranges made wider: the `values` of a stage before and after are the oracle."""
 
 import math
 from dataclasses import dataclass
@@ -132,9 +132,9 @@ def test_a_number_that_stands_for_one_point_stays():
 @pytest.mark.parametrize("factor", [2, 4, 20])
 def test_where_limits_depend_on_each_other_nothing_more_would_fit(factor):
     # A bottle's turn is at most half of its least arc, and both want to move.
-    found = one(Cylinder((60, 180), turn=20), factor)
-    assert found.turn == pytest.approx(found.arc[0] / 2, rel=1e-6)
-    assert 20 < found.turn < 30 and found.arc[1] == pytest.approx(min(360, 180 * 3 ** ((factor - 1) / 2)), rel=1e-6)
+    wide = one(Cylinder((60, 180), turn=20), factor)
+    assert wide.turn == pytest.approx(wide.arc[0] / 2, rel=1e-6)
+    assert 20 < wide.turn < 30 and wide.arc[1] == pytest.approx(min(360, 180 * 3 ** ((factor - 1) / 2)), rel=1e-6)
 
 
 def test_what_is_no_range_stays():
@@ -163,7 +163,7 @@ def test_what_is_no_range_stays():
 
 
 def test_stages_of_layers_are_widened_and_an_encoders_own_draws_are_not():
-    own = EncoderDraws(Compose([Brightness(0.1)]))  # they run in the encoder, which knows nothing of this
+    own = EncoderDraws(Compose([Brightness(0.1)]))  # they run in the encoder
     pipeline = Compose([OnLayers([Brightness(0.1)], Placement(degrees=10)), Affine(10), own])
     layer, camera, last = widened(pipeline, 2).stages
     assert layer.stages == (Brightness(0.2),) and layer.place.degrees == 20 and layer.place.x == (0, 1)
@@ -178,7 +178,7 @@ def test_thumbnails_become_smaller_and_views_stay_as_large():
 
 @dataclass(frozen=True)
 class Own:
-    """A stage of somebody's own."""
+    """A user's stage."""
 
     sway: tuple = (1.0, 3.0)
     p: float = 0.5

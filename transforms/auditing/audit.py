@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transforms.auditing.coverage import covered, effective, sensitivity
+from transforms.auditing.coverage import covered, effective, sensitivity, together
 from transforms.auditing.probe import Probe, probe
 from transforms.auditing.report import Report, StageReport
 from transforms.auditing.stationary import is_stationary, norms
@@ -35,8 +35,8 @@ def audit(
 
     Args:
         pipeline: a `Compose`, a stage, a torchvision transform or `Compose`, an `nn.Sequential` (kornia's containers
-            too), a function of images, or a list of any of these. A stranger's randomness is seeded for each draw
-            and stage, and the generators' states are given back. Each stage is called about ten times a draw.
+            too), a function of images, or a list of any of these. Randomness of other libraries is seeded for each draw
+            and stage, and the generators' states are restored. Each stage is called about ten times a draw.
         image: (3,H,W) or (1,3,H,W), floating, in [0,1]; a PIL image or an (H,W,3) array of 8 bits.
         encoder: images (N,3,h,w) -> features (N,D). With it the end loss is a random projection of the features, and
             `stationary` is answered; without, a random projection of the view.
@@ -84,7 +84,7 @@ def audit(
 
     by_stage = zip(whole, zip(*probes, strict=True), range(len(whole)), strict=True)
     stages = tuple(summarise(step, one, [flow[k : k + 2] for flow in flows]) for step, one, k in by_stage)
-    weights, views = torch.stack(maps).square().mean(0).sqrt(), [covered(one) for one in maps]
+    weights, views = together(maps), [covered(one) for one in maps]
     reached = {name: longest([one.extra[i] for draw in probes for one in draw]) for i, name in enumerate(further)}
     return Report(
         stages=stages,
@@ -149,7 +149,7 @@ def _flow(values: list[Any], seed: int) -> list[float]:
         gradients = torch.autograd.grad(
             end, [value for _, value in inside], (cotangent / cotangent.norm()).to(end), allow_unused=True
         )
-    except Exception:  # a stranger's backward may raise anything; the probe of its stage says so
+    except Exception:  # a foreign backward may raise anything; the probe of its stage reports it
         return norms
     for (i, _), gradient in zip(inside, gradients, strict=True):
         norms[i] = 0.0 if gradient is None else float(gradient.cpu().double().norm())

@@ -1,7 +1,8 @@
-"""Which pixels of the picture a pipeline listens to: all of them, or the few that a nearest read picks?"""
+"""Which pixels of the picture receive a gradient: all of them, or the few that a nearest read picks?"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,11 +29,16 @@ def sensitivity(image: Tensor, view: Any, seed: int) -> Tensor:
         cotangent = (signs * (1 + 0.05 * torch.rand(view.shape, generator=generator))).to(view)
         try:
             (gradient,) = torch.autograd.grad(view, image, cotangent, retain_graph=True, allow_unused=True)
-        except Exception:  # a stranger's backward; the step that raises is named by its probe
+        except Exception:  # a foreign backward; the probe of its step names it
             return torch.zeros_like(total)
         if gradient is not None:
             total += gradient[0].detach().cpu().double().nan_to_num(0, 0, 0).square().sum(0)
     return (total / COTANGENTS).sqrt()
+
+
+def together(maps: Sequence[Tensor]) -> Tensor:
+    """The root mean square of sensitivities (H,W)."""
+    return torch.stack(list(maps)).square().mean(0).sqrt()
 
 
 def covered(weights: Tensor) -> float:

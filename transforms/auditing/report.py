@@ -15,7 +15,7 @@ from transforms.auditing.minification import ALIASED, SPACING
 class StageReport:
     """One stage, over all draws.
 
-    `dead` says in words why the gradient dies there (None: it does not), in `dead_draws` of the draws. `gain` is the
+    `dead` is the reason why the gradient dies there (None: it does not), in `dead_draws` of the draws. `gain` is the
     local |gradient in| / |gradient out|; `chain_out`, `chain_in` are norms along the real pipeline, from the end loss
     (0: what reaches this stage was cut off later on, or here). `zeros` is the share of exact zeros in the local
     gradient, `bad` counts NaN and inf (forward, backward). `slope` is the numeric slope over the claimed one: 1 for a

@@ -176,9 +176,7 @@ def _check_names(subsampling: str, codec: str) -> None:
         if given not in get_args(known):
             raise ValueError(f"`{name}` must be one of {', '.join(get_args(known))}; got {given!r}")
     if codec == "surrogate" and subsampling != "4:2:0":
-        raise ValueError(
-            f"`subsampling` must be 4:2:0 for codec='surrogate', which knows no other; got {subsampling}"
-        )
+        raise ValueError(f"`subsampling` must be 4:2:0 for codec='surrogate', which has no other; got {subsampling}")
 
 
 def _check_webp() -> None:

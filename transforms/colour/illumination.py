@@ -138,7 +138,7 @@ class Moire(Ranged):
 
     Args:
         strength: modulation of light, within [0, 1].
-        period: from fringe to fringe, as a share of the shorter side, 0.01 or more (at least two pixels are wanted,
+        period: from fringe to fringe, as a share of the shorter side, 0.01 or more (use at least two pixels,
             or the fringes alias).
         angle: direction across the fringes in degrees, clockwise as displayed; a number x means (-x, x).
         phase: in periods, at the picture's centre, of red.

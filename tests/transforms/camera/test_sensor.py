@@ -1,4 +1,4 @@
-"""The noise has the variance it says, and is a function of the draw alone; 8 bits are the file's 8 bits."""
+"""The noise has the stated variance and is a function of the draw alone; 8 bits are those of a file."""
 
 import math
 

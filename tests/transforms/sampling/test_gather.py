@@ -30,8 +30,8 @@ def test_equals_grid_sample_and_its_gradients(photo, border):
         fast, slow = (sample(images, points, deterministic=flag, **options) for flag in (False, True))
         torch.testing.assert_close(slow, fast, rtol=0, atol=1e-11)
         v = torch.randn_like(fast)
-        wanted = [images] if kernel == "nearest" else [images, points]
-        for ours, theirs in zip(*(torch.autograd.grad(each, wanted, v) for each in (slow, fast)), strict=True):
+        leaves = [images] if kernel == "nearest" else [images, points]
+        for ours, theirs in zip(*(torch.autograd.grad(each, leaves, v) for each in (slow, fast)), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
 
 

@@ -161,11 +161,11 @@ def test_several_views_of_several_images_are_those_of_each_alone(border, kernel,
         options = {"padding_mode": padding, "align_corners": border == "reflect101"}
         return F.grid_sample(source.repeat_interleave(views, 0), places * size, kernel, **options)
 
-    found = []
+    results = []
     for way in (together, alone, oracle):
         source, places = pictures.clone().requires_grad_(), grid.clone().requires_grad_()
         out = way(source, places)
-        found.append((out.detach(), *torch.autograd.grad((out * weights).sum(), (source, places))))
-    for ours, same, near in zip(*found, strict=True):
+        results.append((out.detach(), *torch.autograd.grad((out * weights).sum(), (source, places))))
+    for ours, same, near in zip(*results, strict=True):
         assert torch.equal(ours, same)
         torch.testing.assert_close(ours, near, rtol=1e-5, atol=1e-4)
