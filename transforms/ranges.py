@@ -20,11 +20,9 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def symmetric(value: float | Range, name: str) -> Range:
-    """A number x means (-x, x); a pair is taken as it stands. Raises ValueError on anything else."""
-    if is_number(value):
-        return pair((-abs(value), abs(value)), name)
-    return pair(cast(Range, value), name)
+def symmetric(value: float | Range, name: str, low: float = -MOST, high: float = MOST) -> Range:
+    """As `pair`, but a number x means (-x, x)."""
+    return pair((-abs(value), abs(value)) if is_number(value) else cast(Range, value), name, low, high)
 
 
 def pair(value: Range, name: str, low: float = -MOST, high: float = MOST) -> Range:

@@ -77,7 +77,7 @@ class Shading:
         return spread(u, self._bounds())
 
     def _bounds(self) -> Range:
-        return pair(symmetric(self.strength, "strength"), "strength", low=-MOST_STOPS, high=MOST_STOPS)
+        return symmetric(self.strength, "strength", low=-MOST_STOPS, high=MOST_STOPS)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         like = widened(images)

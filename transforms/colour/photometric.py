@@ -29,7 +29,7 @@ class Brightness(Ranged):
     names: ClassVar[tuple[str, ...]] = ("added (of full scale)",)
 
     def _bounds(self) -> tuple[Range, ...]:
-        return (pair(symmetric(self.amount, "amount"), "amount", low=-1, high=1),)
+        return (symmetric(self.amount, "amount", low=-1, high=1),)
 
     def line(self, u: Tensor) -> tuple[Tensor, Tensor]:
         added = self.values(u)[:, :, None, None]
@@ -100,7 +100,7 @@ class ChannelGain(Ranged):
     )
 
     def _bounds(self) -> tuple[Range, ...]:
-        offset = pair(symmetric(self.offset, "offset"), "offset", low=-1, high=1)
+        offset = symmetric(self.offset, "offset", low=-1, high=1)
         return (pair(self.gain, "gain", low=0),) * 3 + (offset,) * 3
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ class Hue(Ranged):
     names: ClassVar[tuple[str, ...]] = ("hue (deg)",)
 
     def _bounds(self) -> tuple[Range, ...]:
-        return (pair(symmetric(self.degrees, "degrees"), "degrees", low=-360, high=360),)
+        return (symmetric(self.degrees, "degrees", low=-360, high=360),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         if is_grey(images):

@@ -49,7 +49,7 @@ class Affine(Ranged, Homography):
         return (
             symmetric(self.degrees, "degrees"),
             pair(self.scale, "scale", low=0.01, high=100),
-            pair(symmetric(self.shear, "shear"), "shear", low=-89, high=89),
+            symmetric(self.shear, "shear", low=-89, high=89),
             shift_by,
             shift_by,
         )

@@ -59,7 +59,7 @@ class Cylinder(Ranged, InFrame, Geometry):
         return (
             pair(arc, "arc", low=0, high=360),
             symmetric(self.turn, "turn"),
-            pair(symmetric(self.tilt, "tilt"), "tilt", low=-60, high=60),
+            symmetric(self.tilt, "tilt", low=-60, high=60),
             pair(distance, "distance", low=1, high=1000),
         )
 

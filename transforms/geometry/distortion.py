@@ -38,8 +38,8 @@ class Lens(Ranged, Geometry):
 
     def _bounds(self) -> tuple[Range, ...]:
         return (
-            pair(symmetric(self.k1, "k1"), "k1", low=-1, high=1),
-            pair(symmetric(self.k2, "k2"), "k2", low=-1, high=1),
+            symmetric(self.k1, "k1", low=-1, high=1),
+            symmetric(self.k2, "k2", low=-1, high=1),
         )
 
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class RollingShutter(Ranged, InFrame, Geometry):
 
     def _bounds(self) -> tuple[Range, ...]:
         return (
-            pair(symmetric(self.pan, "pan"), "pan", low=-1, high=1),
+            symmetric(self.pan, "pan", low=-1, high=1),
             pair(self.wobble, "wobble", low=0, high=1),
             pair(self.cycles, "cycles", low=0, high=20),
             (0.0, 360.0),

@@ -61,8 +61,8 @@ class Viewpoint(Ranged, Homography):
 
     def _bounds(self) -> tuple[Range, ...]:
         return (
-            pair(symmetric(self.yaw, "yaw"), "yaw", low=-89, high=89),
-            pair(symmetric(self.pitch, "pitch"), "pitch", low=-89, high=89),
+            symmetric(self.yaw, "yaw", low=-89, high=89),
+            symmetric(self.pitch, "pitch", low=-89, high=89),
             symmetric(self.roll, "roll"),
             pair(self.distance, "distance", low=0.01, high=100),
             pair(self.fov, "fov", low=0.1, high=179),

@@ -1,6 +1,7 @@
 """The resizer against the libraries whose kernels it names, and its laws."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -68,16 +69,10 @@ def test_keys_is_the_cubic_of_libraries_that_name_their_parameter(photo, size):
 
 
 @pytest.mark.parametrize(
-    "name", ["keys", "keys()", "keys(-0.6", "keys( -0.6)", "keys(-.6)", "keys(nan)", "keys(-0.6)x"]
+    "name", ["keys", "keys()", "keys(-0.6", "keys( -0.6)", "keys(-.6)", "keys(nan)", "keys(-0.6)x", "lanczos"]
 )
-def test_keys_is_read_strictly(photo, name):
-    with pytest.raises(ValueError, match="`kernel` must be one of"):
-        resize(photo, 10, name)
-
-
-@pytest.mark.parametrize("name", ["keys(0.5)", "keys_aa(-2.5)"])
-def test_keys_with_a_parameter_of_no_use_is_refused(photo, name):
-    with pytest.raises(ValueError, match=r"Keys' parameter must lie in \[-2, 0\]"):
+def test_an_unknown_kernel_is_refused(photo, name):
+    with pytest.raises(ValueError, match=rf"`kernel` must be one of pil_box, .*'{re.escape(name)}'"):
         resize(photo, 10, name)
 
 
@@ -117,15 +112,13 @@ def test_one_number_is_the_shorter_side_as_in_torchvision(shape):
         assert resize(images, short).shape == tvf.resize(images, short).shape
 
 
-@pytest.mark.parametrize("size", [0, -3, (0, 5), (5, 0)])
-def test_a_size_below_one_pixel_is_refused(photo, size):
-    with pytest.raises(ValueError, match="at least 1 pixel"):
-        resize(photo, size)
-
-
-def test_an_unknown_kernel_is_refused(photo):
-    with pytest.raises(ValueError, match=r"`kernel` must be one of pil_box, .*'lanczos'"):
-        resize(photo, 10, "lanczos")
+def test_a_size_below_one_pixel_or_a_parameter_of_no_use_is_refused(photo):
+    for size in (0, -3, (0, 5), (5, 0)):
+        with pytest.raises(ValueError, match="at least 1 pixel"):
+            resize(photo, size)
+    for name in ("keys(0.5)", "keys_aa(-2.5)"):
+        with pytest.raises(ValueError, match=r"Keys' parameter must lie in \[-2, 0\]"):
+            resize(photo, 10, name)
 
 
 def test_a_first_use_in_inference_mode_does_not_bar_autograd():
