@@ -27,8 +27,8 @@ ROOMS = {
         colour scene <- ranges sampling
         compose resizing <- colour sampling scene
         choice on_layers <- compose sampling scene
-        compat camera geometry auditing <- colour compose draws ranges resizing sampling
-        registry widen <- camera choice colour compose geometry on_layers""",
+        compat camera geometry auditing <- colour compose draws ranges resizing sampling scene
+        registry widen <- camera choice colour compose geometry on_layers ranges""",
 }
 
 

@@ -77,7 +77,11 @@ class _Choice:
         if views.shape[1:] != images.shape[1:]:  # what no row of this batch chose must fit the next batch
             with torch.no_grad():
                 for stage in tuple(outcomes):
-                    run(stage, torch.zeros(1, dtype=torch.long, device=u.device), u.new_full((1, _dims(stage)), 0.5))
+                    run(
+                        stage,
+                        torch.zeros(1, dtype=torch.long, device=u.device),
+                        u.new_full((1, 0 if stage is None else stage.dims), 0.5),
+                    )
         return views
 
     def _outcomes(self) -> tuple[Any, ...]:
@@ -103,12 +107,8 @@ class _Choice:
         return torch.cat(done).index_select(0, torch.tensor(order, device=u.device).argsort())
 
 
-class _Points:
+class _Points(_Choice):
     """What makes a choice among geometric stages one itself; unchosen stages are not even computed."""
-
-    _run: Callable[[Tensor, Run], Tensor]
-    _stages: Callable[[], tuple[Any, ...]]
-    _among: Callable[[tuple[Any, ...]], Geometry]
 
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
         """Output points (1|N,h,w,2) -> input points (N,h,w,2)."""
@@ -123,9 +123,7 @@ class _Points:
         """The choice for a frame of `size` (height, width)."""
         return self._among(tuple(s.framed(size) if isinstance(s, Framed) else s for s in self._stages()))
 
-    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        """One resample with the defaults of `Compose`."""
-        return Compose((self,))(images, u)  # type: ignore[arg-type]
+    __call__ = Geometry.__call__
 
 
 class _Matrices(_Points):
@@ -144,10 +142,9 @@ class _Matrices(_Points):
 
 def _kind(base: type, stages: Sequence[object]) -> type:
     """The class of a choice `base` among these stages: what a stage *is* shows in the methods that it has."""
-    if stages and all(isinstance(stage, Homography) for stage in stages):
-        return _mixed(base, _Matrices)
-    if stages and all(isinstance(stage, Geometry) for stage in stages):
-        return _mixed(base, _Points)
+    for protocol, kind in ((Homography, _Matrices), (Geometry, _Points)):
+        if stages and all(isinstance(stage, protocol) for stage in stages):
+            return _mixed(base, kind)
     return base
 
 
@@ -263,10 +260,6 @@ class OneOf(_Choice):
     def _label(self) -> str:
         kinds = (f"{i} = {label}" for i, label in enumerate(self._joint().labels))
         return f"stage ({', '.join(kinds)})"
-
-
-def _dims(stage: Stage | None) -> int:
-    return 0 if stage is None else stage.dims
 
 
 def _numbers(values: Any) -> tuple[float, ...]:

@@ -35,7 +35,8 @@ class Stage(Protocol):
 
     @property
     def dims(self) -> int:
-        """How many coordinates of `u` the stage consumes."""
+        """How many coordinates of `u` the stage consumes: as many as have names."""
+        return len(self.names)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -131,8 +132,10 @@ def hide(points: Tensor, seen: Tensor) -> Tensor:
 
 
 class _Kind(NamedTuple):
-    """Which of the protocols a stage has. Computed once: a protocol looks up its members each time it is checked."""
+    """The size of a stage and which of the protocols it has. Computed once: a protocol looks up its members each time
+    it is checked."""
 
+    dims: int
     geometric: bool
     linear: bool
     framed: bool
@@ -179,8 +182,9 @@ class Compose:
         object.__setattr__(self, "stages", tuple(self.stages))
         object.__setattr__(self, "dims", sum(stage.dims for stage in self.stages))
         object.__setattr__(self, "names", tuple(self._names()))
-        kinds = [_Kind(*(isinstance(s, kind) for kind in (Geometry, Linear, Framed, Laying))) for s in self.stages]
-        object.__setattr__(self, "_kinds", tuple(kinds))
+        protocols = (Geometry, Linear, Framed, Laying)
+        kinds = tuple(_Kind(s.dims, *(isinstance(s, each) for each in protocols)) for s in self.stages)
+        object.__setattr__(self, "_kinds", kinds)
 
     def __call__(self, images: Tensor | Scene, u: Tensor) -> Tensor:
         scene = images if isinstance(images, Scene) else scene_of(checked(images))
@@ -240,7 +244,7 @@ class Compose:
         return [f"{label} {name}" for label, stage in stages for name in stage.names]
 
     def _split(self, u: Tensor) -> tuple[Tensor, ...]:
-        return u.split([stage.dims for stage in self.stages], dim=-1) if self.stages else ()
+        return u.split([kind.dims for kind in self._kinds], dim=-1) if self.stages else ()
 
     def _check(self, scene: Scene, u: Tensor) -> None:
         n = rows_of(scene)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TypeGuard, cast
+from typing import ClassVar, TypeGuard, cast
 
 from torch import Tensor
 
@@ -20,11 +20,9 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def symmetric(value: float | Range, name: str) -> Range:
-    """A number x means (-x, x); a pair is taken as it stands. Raises ValueError on anything else."""
-    if is_number(value):
-        return pair((-abs(value), abs(value)), name)
-    return pair(cast(Range, value), name)
+def symmetric(value: float | Range, name: str, low: float = -MOST, high: float = MOST) -> Range:
+    """As `pair`, but a number x means (-x, x)."""
+    return pair((-abs(value), abs(value)) if is_number(value) else cast(Range, value), name, low, high)
 
 
 def pair(value: Range, name: str, low: float = -MOST, high: float = MOST) -> Range:
@@ -54,8 +52,45 @@ def spread_whole(u: Tensor, bounds: tuple[int, int]) -> Tensor:
     return (low + (u * (high - low + 1)).floor()).clamp(max=high)
 
 
+def whole_pair(value: int | tuple[int, int], name: str, high: int, unit: str = "") -> int | tuple[int, int]:
+    """A whole number from 1 to `high`, or two such in order; a pair of equal ones as one number."""
+    ends = value if isinstance(value, tuple) else (value, value)
+    whole = all(type(end) is int and 1 <= end <= high for end in ends)
+    if not whole or len(ends) != 2 or ends[0] > ends[1]:
+        raise ValueError(f"`{name}` must be a whole number{unit} from 1 to {high} or (low, high); got {value!r}")
+    return ends[0] if ends[0] == ends[1] else ends
+
+
+class WholeRanged:
+    """A stage of one whole number (no coordinate), or of a range of them (one coordinate, which chooses)."""
+
+    name: ClassVar[str]
+
+    def _whole(self) -> int | tuple[int, int]:
+        """The checked number or range."""
+        raise NotImplementedError
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return () if isinstance(self._whole(), int) else (self.name,)
+
+    @property
+    def dims(self) -> int:
+        return len(self.names)
+
+    @property
+    def discrete(self) -> tuple[int, ...]:
+        return tuple(range(self.dims))
+
+    def values(self, u: Tensor) -> Tensor:
+        whole = self._whole()
+        return u if isinstance(whole, int) else spread_whole(u, whole)
+
+
 class Ranged:
     """A stage each of whose coordinates is spread evenly over a range of its own."""
+
+    names: ClassVar[tuple[str, ...]]
 
     def _bounds(self) -> tuple[Range, ...]:
         """The checked ranges, one per coordinate. Raises ValueError with a field's name."""
@@ -68,6 +103,10 @@ class Ranged:
 
     def __post_init__(self) -> None:
         self._bounds()
+
+    @property
+    def dims(self) -> int:
+        return len(self.names)
 
     def values(self, u: Tensor) -> Tensor:
         """(N,dims) in [0,1) -> (N,dims) physical values."""

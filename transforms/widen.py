@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from transforms.camera.resize_pad import ResizePad
 from transforms.choice import OneOf, Sometimes
 from transforms.compose import Compose, Stage
 from transforms.on_layers import OnLayers
+from transforms.ranges import is_number
 
 #: Bisections of the reach of an end.
 HALVES = 40
@@ -89,13 +90,6 @@ class _End:
         return max(self.high, new) if self.side else min(self.low, new)  # not inwards, by rounding
 
 
-class _Trial(NamedTuple):
-    """A stage with some of its ends moved, and which values it then takes (2,dims)."""
-
-    stage: Stage
-    extent: Tensor
-
-
 def _grown(stage: Stage, factor: float, held: tuple[str, int] | None = None) -> Stage:
     """All ends move outwards together; one that meets a limit stays there, and the others go on. So a larger factor
     never makes a narrower range, where one end's limit depends on another's."""
@@ -113,8 +107,7 @@ def _grown(stage: Stage, factor: float, held: tuple[str, int] | None = None) -> 
         reach |= dict.fromkeys(free, common)
         left = [end for end in free if fits([end], beyond)] if beyond <= factor else []
         free = left if len(left) < len(free) else []
-    trial = _trial(stage, old, reach)
-    return stage if trial is None else trial.stage
+    return _trial(stage, old, reach) or stage
 
 
 def _furthest(fits: Callable[[float], bool], good: float, most: float) -> tuple[float, float]:
@@ -135,9 +128,11 @@ def _ends(stage: Any) -> list[_End]:
         value = getattr(stage, field.name)
         if not field.init:
             continue
-        if _number(value) and value:
+        if is_number(value) and value:
             ends.append(_End(field.name, None, False, value, value))
-        elif isinstance(value, tuple | list) and len(value) == 2 and all(map(_number, value)) and value[0] < value[1]:
+        elif (
+            isinstance(value, tuple | list) and len(value) == 2 and all(map(is_number, value)) and value[0] < value[1]
+        ):
             low, high = map(float, value)
             whole = _made(stage, {field.name: (low, high)}) is None
             ends += [_End(field.name, side, whole, *value) for side in (0, 1)]
@@ -150,10 +145,10 @@ def _moves(stage: Stage, old: Tensor, end: _End) -> bool:
     while end.whole and end.at(little) == end.at(1):
         little = 1 + 2 * (little - 1)
     trial = _trial(stage, old, {end: little})
-    return trial is not None and not _within(trial.extent, old)
+    return trial is not None and not _within(_extent(trial), old)
 
 
-def _trial(stage: Stage, old: Tensor, reach: dict[_End, float]) -> _Trial | None:
+def _trial(stage: Stage, old: Tensor, reach: dict[_End, float]) -> Stage | None:
     """The stage with its ends so far out; None where it refuses, or would no longer take all its `old` values."""
     arguments: dict[str, Any] = {}
     for end, to in reach.items():
@@ -164,10 +159,8 @@ def _trial(stage: Stage, old: Tensor, reach: dict[_End, float]) -> _Trial | None
             pair[end.side] = end.at(to)
             arguments[end.name] = tuple(pair)
     made = _made(stage, arguments)
-    if made is None or made.dims != stage.dims:
-        return None
-    extent = _extent(made)
-    return _Trial(made, extent) if _within(old, extent) else None
+    fits = made is not None and made.dims == stage.dims and _within(old, _extent(made))
+    return made if fits else None
 
 
 def _within(one: Tensor, other: Tensor) -> bool:
@@ -191,10 +184,6 @@ def _extent(stage: Stage) -> Tensor:
     none = torch.zeros(1, stage.dims, dtype=torch.float64)
     values = Compose((stage,)).values(torch.cat([none, eye, 1 - eye, none + 1]).clamp(max=LAST))
     return torch.stack([values.amin(0), values.amax(0)])
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _round(value: float) -> float:

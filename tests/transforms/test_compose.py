@@ -1,16 +1,14 @@
 """Composition: a chain of geometric stages is one resample, and a scene is composited once."""
 
 import itertools
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import skimage.data
 import skimage.transform
 import torch
-from scipy.ndimage import map_coordinates
 
-from transforms import Affine, Brightness, Compose, Contrast, Downscale, Geometry, Perspective
+from transforms import Affine, Brightness, Compose, Contrast, Downscale, Lens, Perspective
 from transforms.sampling.homography import invert, transform
 from transforms.sampling.warp import warp, warp_by_matrix
 
@@ -23,22 +21,6 @@ def frame(size, like):
     """From the stage frame to the pixel frame of an image of `size` (height, width)."""
     (height, width), half = size, min(size) / 2
     return like.new_tensor([[half, 0, (width - 1) / 2], [0, half, (height - 1) / 2], [0, 0, 1]])
-
-
-@dataclass(frozen=True)
-class Lens(Geometry):
-    """Radial distortion: a map of points that no matrix gives."""
-
-    most: float = 0.2
-    dims = 1
-    names = ("distortion (1)",)
-
-    def values(self, u):
-        return self.most * u
-
-    def pull(self, points, u):
-        strength = self.values(u)[:, :, None]
-        return points * (1 + strength * points.square().sum(-1))[..., None]
 
 
 def draw(pipeline, n=1):
@@ -71,17 +53,8 @@ def test_fused_geometry_is_one_warp_by_the_product(photo, kernel, antialias):
     torch.testing.assert_close(pipeline(photo, u), oracle, rtol=0, atol=1e-10)
 
 
-def test_fused_geometry_approximates_the_chain_of_resamples_but_is_sharper(photo):
-    small = Affine(degrees=(3, 3), translate=(0.004, 0.004))
-    pipeline = Compose([small] * 8, border="reflect", kernel="bicubic")
-    u = draw(pipeline)
-    fused, chained = (view[..., 20:60, 30:90] for view in (pipeline(photo, u), stagewise(pipeline, photo, u)))
-    assert (fused - chained).abs().mean() < 0.05
-    assert (fused - chained).abs().max() > 0.05
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, double], ids=str)
-def test_four_turns_and_shifts_are_one_resample_in_detail_and_gradient(dtype):
+def test_four_turns_and_shifts_are_one_resample_in_values_and_gradient(dtype):
     crop = skimage.data.astronaut()[100:356, 100:356]
     photo = torch.tensor(crop, dtype=dtype).permute(2, 0, 1)[None] / 255
     stages = [
@@ -99,16 +72,6 @@ def test_four_turns_and_shifts_are_one_resample_in_detail_and_gradient(dtype):
     torch.testing.assert_close(fused, oracle, rtol=0, atol=1e-12 if dtype == double else 5e-5)
     chained = stagewise(pipeline, leaf, u)
 
-    def detail(view):
-        """Energy above a quarter of a cycle per pixel, away from the border."""
-        inner = view.detach()[..., 40:-40, 40:-40].double()
-        window = torch.hann_window(inner.shape[-1], dtype=double)  # the edges are no detail
-        power = torch.fft.fft2((inner - inner.mean((-2, -1), keepdim=True)) * window[:, None] * window).abs().square()
-        y, x = (torch.fft.fftfreq(n, dtype=double) for n in inner.shape[-2:])
-        return float(power[..., (y[:, None] ** 2 + x**2).sqrt() > 0.25].sum())
-
-    assert abs(detail(fused) / detail(oracle) - 1) < 1e-3
-    assert detail(chained) < 0.25 * detail(oracle)
     cotangent = torch.randn(fused.shape, dtype=dtype)
     once = warp_by_matrix(photo, torch.tensor(single)[None], (256, 256))
     one, four, chain = (
@@ -137,7 +100,7 @@ def test_fused_geometry_keeps_the_high_frequencies_that_a_chain_loses():
         ([], 0),
         ([Brightness(), Downscale(8)], 0),
         ([TURN], 1),
-        ([TURN, TILT, Lens(), TURN], 1),
+        ([TURN, TILT, Lens(0.2), TURN], 1),
         ([TURN, TILT, Brightness()], 1),
         ([Brightness(), TURN, Contrast(), TILT, TILT], 2),
         ([TURN, Brightness(), TURN, Brightness(), TURN], 3),
@@ -171,39 +134,13 @@ def test_empty_pipeline_returns_the_very_images(photo):
     assert Compose()(photo, torch.zeros(1, 0)) is photo
 
 
-def test_lens_and_homographies_are_sampled_once_at_the_composed_points(photo):
-    pipeline = Compose([TURN, Lens(), TILT], antialias=False)
-    u = draw(pipeline, 2)
-    views = pipeline(torch.cat([photo, photo.flip(-1)]), u)
-    y, x = np.mgrid[:80, :120]
-    ones = np.ones_like(x)
-    for row, image in enumerate((photo, photo.flip(-1))):
-        first, bend, last = u[row : row + 1].split([5, 1, 8], -1)
-        points = np.stack([(x - 59.5) / 40, (y - 39.5) / 40, ones])
-        points = np.einsum("ij,jyx->iyx", TILT.matrix(last)[0].numpy(), points)
-        points /= points[2].copy()
-        points[:2] *= 1 + 0.2 * bend.item() * (points[0] ** 2 + points[1] ** 2)
-        points = np.einsum("ij,jyx->iyx", TURN.matrix(first)[0].numpy(), points)
-        where = np.stack([points[1] * 40 + 39.5, points[0] * 40 + 59.5])
-        oracle = map_coordinates(image[0, 0].numpy(), where, order=1, mode="grid-constant", cval=0.5)
-        np.testing.assert_allclose(views[row, 0], oracle, rtol=0, atol=1e-10)
-
-
-def test_lens_fuses_with_antialias_row_by_row(photo):
-    pipeline = Compose([Affine(scale=(0.3, 1.5)), Lens(), TURN])
-    images, u = photo.repeat(4, 1, 1, 1), draw(pipeline, 4)
-    u[:, 1] = torch.tensor([0.9, 0.0, 0.3, 0.9])  # near, far, between, near
-    rows = [pipeline(images[i : i + 1], u[i : i + 1]) for i in range(4)]
-    torch.testing.assert_close(pipeline(images, u), torch.cat(rows), rtol=0, atol=1e-12)
-
-
 def test_horizon_of_one_link_holds_for_the_whole_chain(photo):
     # The sides of the square meet just above it, and a portrait shows what lies higher.
-    portrait, pipeline = photo.mT, Compose([TURN, Lens(), Perspective(0.49)], border="replicate", antialias=False)
+    portrait, pipeline = photo.mT, Compose([TURN, Lens(0.2), Perspective(0.49)], border="replicate", antialias=False)
     corners = torch.tensor([[1, 1, 0, 1, 1, 0, 0, 0]], dtype=double) * 0.999
     y, x = torch.meshgrid((torch.arange(120.0) - 59.5) / 40, (torch.arange(80.0) - 39.5) / 40, indexing="ij")
     _, w = transform(Perspective(0.49).matrix(corners), torch.stack([x, y], -1)[None].double())
-    view = pipeline(portrait, torch.cat([draw(Compose([TURN, Lens()])), corners], 1))
+    view = pipeline(portrait, torch.cat([draw(Compose([TURN, Lens(0.2)])), corners], 1))
     assert (w < 0).sum() > 500
     assert (view[0][:, w[0] < 0] == 0.5).all()
 
@@ -227,18 +164,9 @@ def test_describe_names_every_coordinate_and_its_value():
     assert pipeline.describe(u[0]) == [first]
 
 
-def test_describe_of_an_empty_pipeline_is_empty():
-    assert Compose().describe(torch.zeros(2, 0)) == [{}, {}]
-
-
 def test_repeated_stages_are_numbered():
     names = Compose([Brightness(), Contrast(), Brightness()]).names
     assert names == ("brightness1 added (of full scale)", "contrast factor (x)", "brightness2 added (of full scale)")
-
-
-def test_stage_called_alone_is_a_pipeline_of_one(photo):
-    u = torch.rand(1, 1, dtype=double)
-    assert torch.equal(Lens()(photo, u), Compose([Lens()])(photo, u))
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (2, 6), (3, 5), (1, 5), (0, 5), (5,)], ids=str)
@@ -247,7 +175,9 @@ def test_wrong_shape_of_u_is_refused(photo, shape):
         Compose([TURN])(torch.cat([photo, photo]), torch.rand(shape))
 
 
-@pytest.mark.parametrize("stages", [[], [TURN, TILT], [Brightness(0.1), TURN], [TURN, Lens(), Downscale((20, 40))]])
+@pytest.mark.parametrize(
+    "stages", [[], [TURN, TILT], [Brightness(0.1), TURN], [TURN, Lens(0.2), Downscale((20, 40))]]
+)
 @pytest.mark.parametrize("large", [False, True])
 def test_views_of_one_image_are_those_of_its_copies(photo, stages, large):
     for pictures, views in itertools.product((1, 2), (1, 3, 4, 6)):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from scipy.stats import qmc
 
 from transforms import Antithetic, Fixed, Grid, Latin, Sobol, Uniform, stream
 
@@ -29,7 +28,7 @@ def spread(draws, f, n, dims):
 
 
 @every_draw
-@pytest.mark.parametrize(("n", "dims"), [(1, 1), (64, 2), (64, 3), (4096, 1), (1, 13)])
+@pytest.mark.parametrize(("n", "dims"), [(1, 1), (64, 2), (64, 3), (4096, 1), (1, 13), (1, 0)])
 def test_points_lie_in_the_unit_cube(draws, n, dims):
     for step in range(3):
         points = draws(n, dims, seed=5, step=step)
@@ -42,15 +41,8 @@ def test_same_seed_and_step_give_the_same_points(draws):
     torch.manual_seed(1)
     first = draws(16, 2, seed=3, step=7)
     torch.manual_seed(2)
-    torch.rand(5)  # the global generator has no say
-    assert torch.equal(draws(16, 2, seed=3, step=7), first)
-
-
-@every_draw
-def test_the_global_generator_is_left_alone(draws):
-    state = torch.get_rng_state()
-    draws(16, 2, seed=3, step=7)
-    assert torch.equal(torch.get_rng_state(), state)
+    state = torch.get_rng_state()  # the global generator is neither used nor touched
+    assert torch.equal(draws(16, 2, seed=3, step=7), first) and torch.equal(torch.get_rng_state(), state)
 
 
 @fresh_draws
@@ -58,12 +50,6 @@ def test_other_seeds_and_steps_give_other_points(draws):
     calls = [(seed, step) for seed in range(8) for step in range(8)]
     points = torch.cat([draws(4, 3, seed=seed, step=step) for seed, step in calls])
     assert len(points.unique(dim=0)) == len(points)
-
-
-@every_draw
-def test_no_dimensions_give_empty_rows(draws):
-    n = 1 if isinstance(draws, Grid) else 7
-    assert draws(n, 0, seed=0, step=2).shape == (n, 0)
 
 
 @pytest.mark.parametrize("n", [1, 7, 16])
@@ -84,15 +70,6 @@ def test_rounding_to_float32_does_not_reach_one(monkeypatch):
     largest = torch.full((1, 1), 1 - 2**-30, dtype=torch.float64)
     monkeypatch.setattr("transforms.draws.SobolEngine.draw", lambda *_, **__: largest)
     assert Sobol()(1, 1, seed=0) < 1
-
-
-def test_sobol_is_more_even_than_uniform():
-    def discrepancy(draws, seed):
-        points = torch.cat([draws(16, 5, seed=seed, step=step) for step in range(8)])
-        return qmc.discrepancy(points.double().numpy())
-
-    for seed in range(5):
-        assert discrepancy(Sobol(), seed) < discrepancy(Uniform(), seed) / 4
 
 
 @pytest.mark.parametrize(("draws", "factor"), [(Sobol(), 10), (Fixed(), 10), (Antithetic(), 1.5), (Latin(), 1.5)])
@@ -139,14 +116,6 @@ def test_antithetic_points_are_otherwise_independent_and_uniform():
         assert abs(np.corrcoef(column[1:], column[:-1])[0, 1]) < 4 / 20000**0.5
 
 
-def test_antithetic_points_cancel_what_is_odd():
-    def odd(points):
-        return ((points - 0.5) ** 3).sum(-1) + (points - 0.5).prod(-1)
-
-    assert spread(Uniform(), odd, 16, 3) > 1e-3
-    assert spread(Antithetic(), odd, 16, 3) == 0
-
-
 def exactly_one_in_each_stratum(points):
     n, dims = points.shape
     strata = (points.double() * n).floor()  # exact: 24 bits times less than 29
@@ -186,14 +155,6 @@ def test_latin_places_its_points_anywhere_in_a_stratum():
     for column in places.T.numpy():
         assert stats.kstest(column, "uniform").pvalue > 1e-3
     assert abs(np.corrcoef(places.T.numpy())[0, 1]) < 4 / 4000**0.5
-
-
-def test_latin_integrates_what_is_additive_far_better_than_uniform():
-    def additive(points):
-        return torch.exp(points[..., 0]) + points[..., 1].square() - torch.sin(5 * points[..., 2])
-
-    for n in (8, 64):
-        assert spread(Latin(), additive, n, 3) < spread(Uniform(), additive, n, 3) / (n / 4)
 
 
 def test_fixed_points_are_a_bank_that_the_seed_alone_chooses():

@@ -67,9 +67,9 @@ def test_a_homography_moves_the_layer_alone(rows):
     move = Affine(degrees=30, scale=(0.5, 1.5), translate=0.1)
     pipeline = Compose([OnLayers(place=move), *CAMERA])
     u = points(pipeline.dims)
-    found = pipeline(scene(rows=rows), u)
+    views = pipeline(scene(rows=rows), u)
     own = move.matrix(u[:, : move.dims])
-    for i, view in enumerate(found):
+    for i, view in enumerate(views):
         moved = scene(place=pull(QUAD) @ own[i])
         moved = moved._replace(layers=(Layer(base(rows)[i * rows // 4, None], None, FULL), moved.layers[1]))
         expected = Compose(CAMERA)(moved, u[i, None, move.dims :])[0]
@@ -80,8 +80,8 @@ def test_pixel_stages_change_the_layer_alone_and_view_by_view():
     stages = (Gamma((0.5, 2.0)), Brightness(0.2))
     pipeline = Compose([OnLayers(stages), *CAMERA])
     u, dims = points(pipeline.dims), sum(stage.dims for stage in stages)
-    found = pipeline(scene(), u)
-    for i, view in enumerate(found):
+    views = pipeline(scene(), u)
+    for i, view in enumerate(views):
         pixels = Compose(stages)(texture(), u[i, None, :dims])
         torch.testing.assert_close(view, Compose(CAMERA)(scene(pixels), u[i, None, dims:])[0], rtol=0, atol=1e-12)
 
@@ -91,10 +91,10 @@ def test_a_bend_is_that_of_the_layer_by_itself(bend):
     # A layer that fills the scene texel on pixel: then its bend is that of a picture.
     pixels, alpha = torch.rand(1, 3, *SIZE, generator=seed(5), dtype=double), torch.ones(1, 1, *SIZE, dtype=double)
     u = points(bend.dims)
-    found = Compose([OnLayers([bend])])(scene(pixels, FULL), u)
+    views = Compose([OnLayers([bend])])(scene(pixels, FULL), u)
     ink = Compose([bend], border="constant", value=0.0)(torch.cat([pixels, alpha], 1), u)
     expected = ink[:, :3] + (1 - ink[:, 3:]) * base()
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(views, expected, rtol=0, atol=1e-10)
 
 
 def test_a_sheet_that_is_bent_twice_is_bent_by_both():
@@ -155,13 +155,13 @@ def test_a_place_is_what_its_values_say(size, aspect):
     for u in points(4, 16):
         scale, angle, right, down = place.values(u[None])[0].tolist()
         back = torch.linalg.inv(framed_place.pull_of(u[None])[0])
-        found = (torch.cat([corners, torch.ones(4, 1)], 1) @ back.T)[:, :2] * unit  # pixels from the middle
-        edges = found.roll(-1, 0) - found
+        views = (torch.cat([corners, torch.ones(4, 1)], 1) @ back.T)[:, :2] * unit  # pixels from the middle
+        edges = views.roll(-1, 0) - views
         lengths = edges.norm(dim=1)
         assert float(lengths.min()) == pytest.approx(scale * side)
         turned = torch.rad2deg(torch.atan2(edges[0, 1], edges[0, 0]))
         assert float(turned) == pytest.approx(angle)
-        low, high = found.amin(0), found.amax(0)
+        low, high = views.amin(0), views.amax(0)
         for axis, share, whole in ((0, right, size[1]), (1, down, size[0])):
             room = whole - float(high[axis] - low[axis])
             left = float(low[axis]) + whole / 2
@@ -176,17 +176,17 @@ def test_a_place_begins_in_the_middle_of_its_ranges():
     )
     pipeline = Compose([OnLayers(place=place)])
     u = points(4)
-    found = pipeline(scene(place=pull(quad.tolist())), u)
-    for view, pull_of in zip(found, place.framed(SIZE).pull_of(u), strict=True):
+    views = pipeline(scene(place=pull(quad.tolist())), u)
+    for view, pull_of in zip(views, place.framed(SIZE).pull_of(u), strict=True):
         torch.testing.assert_close(view, Compose()(scene(place=pull_of[None]), u[:1, :0])[0], rtol=0, atol=1e-10)
 
 
 def test_coordinates_have_names_and_units():
     pipeline = Compose([OnLayers([Brightness(0.2)], Placement()), Affine(degrees=10)])
     places = ["layer place scale (of shorter side)", "layer place angle (deg)"]
-    said = pipeline.describe(torch.full((pipeline.dims,), 0.5))[0]
-    assert list(said)[:3] == ["layer brightness added (of full scale)", *places]
-    assert said["layer place scale (of shorter side)"] == pytest.approx(0.45)
+    values = pipeline.describe(torch.full((pipeline.dims,), 0.5))[0]
+    assert list(values)[:3] == ["layer brightness added (of full scale)", *places]
+    assert values["layer place scale (of shorter side)"] == pytest.approx(0.45)
 
 
 @pytest.mark.parametrize(

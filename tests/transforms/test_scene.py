@@ -4,19 +4,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from transforms import Affine, Brightness, Compose, Layer, Perspective, Scene, scene_of
+from tests.transforms.test_compose import frame
+from transforms import Affine, Brightness, Compose, Layer, Perspective, Scene
 from transforms.sampling.homography import invert
 
 STAGES = (Affine(degrees=(25, 25), scale=(0.5, 1.2), translate=0.1), Perspective(0.2))
 EYE = torch.eye(3, dtype=torch.float64)[None]
 SIZE = (80, 120)
 TOP, LEFT = 30, 40  # where the patch lies in the scene
-
-
-def frame(size, like):
-    """From the stage frame to the pixel frame of an image of `size` (height, width)."""
-    (height, width), half = size, min(size) / 2
-    return like.new_tensor([[half, 0, (width - 1) / 2], [0, half, (height - 1) / 2], [0, 0, 1]])
 
 
 @pytest.fixture
@@ -59,14 +54,6 @@ def test_on_a_plain_base_the_view_is_that_of_the_pasted_picture(photo, patch, u,
     view = Compose(STAGES, value=0.3, antialias=antialias)
     oracle = view(pasted(base, patch, alpha), u)
     torch.testing.assert_close(view(with_patch(base, patch, alpha), u), oracle, rtol=0, atol=1e-12)
-
-
-def test_black_opaque_patch_is_not_a_hole(photo, patch, u):
-    view = Compose(STAGES, value=1.0)
-    black = view(with_patch(torch.ones_like(photo), torch.zeros_like(patch)), u)
-    hidden = view(pasted(torch.ones_like(photo), torch.zeros_like(patch), 1), u) == 0
-    assert hidden.sum() > 500
-    torch.testing.assert_close(black[hidden], torch.zeros_like(black[hidden]), rtol=0, atol=1e-15)
 
 
 def test_transparent_patch_changes_nothing(photo, patch, u):
@@ -113,11 +100,6 @@ def test_base_is_placed_by_its_pull_without_any_stage(photo):
     mirrored = Layer(photo, None, EYE * torch.tensor([[-1.0], [1], [1]], dtype=torch.float64))
     view = Compose()(Scene((mirrored,), SIZE), torch.zeros(1, 0))
     torch.testing.assert_close(view, photo.flip(-1), rtol=0, atol=1e-12)
-
-
-def test_images_are_a_scene_of_one_layer(photo, u):
-    view = Compose(STAGES)
-    assert torch.equal(view(scene_of(photo), u), view(photo, u))
 
 
 def test_pixel_stages_see_the_composite(photo, patch, u):

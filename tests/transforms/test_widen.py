@@ -1,4 +1,4 @@
-"""Ranges made wider: what a stage says of itself before and after is the oracle."""
+"""Ranges made wider: the `values` of a stage before and after are the oracle."""
 
 import math
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ def test_every_preset_can_be_widened(name, photo):
         (Viewpoint(yaw=(5, 10), roll=(-3, 0), distance=(1.5, 2), fov=(20, 30)), [0, 3, 4]),
         (SensorNoise(read=(0.01, 0.03), shot=(0.001, 0.004)), [0, 1]),
         (ThinPlate(0.1), []),
-        (Placement((0.2, 0.4), (-20, 10), (0.3, 0.6), (0.4, 0.5), frame=(1.0, 1.5), aspect=2), [0, 2, 3]),
+        (Placement((0.2, 0.4), (-20, 10), (0.3, 0.6), (0.4, 0.5), aspect=2), [0, 2, 3]),
     ],
 )
 def test_the_width_is_so_many_times_that_of_before_about_the_same_middle(stage, positive):
@@ -114,27 +114,36 @@ def test_the_width_is_so_many_times_that_of_before_about_the_same_middle(stage, 
         assert float(lower + higher) == pytest.approx(float(low + high), abs=1e-6)
 
 
-def test_an_end_that_meets_a_limit_stays_there_and_the_other_goes_on():
-    assert one(Jpeg((50, 95))) == Jpeg((43, 100))  # 68.9 / 1.378^1.5 and 68.9 * 1.378^1.5 = 111.5
-    assert one(SensorNoise(read=(0, 0.1))) == SensorNoise(read=(0, 0.125))
+@pytest.mark.parametrize(
+    ("stage", "wide"),
+    [
+        (Jpeg((50, 95)), Jpeg((43, 100))),  # 68.9 / 1.378^1.5 and 68.9 * 1.378^1.5 = 111.5
+        (SensorNoise(read=(0, 0.1)), SensorNoise(read=(0, 0.125))),
+        (Viewpoint(yaw=(-80, 20), distance=(2, 2)), Viewpoint(yaw=(-89, 45), distance=(2, 2))),
+        (GaussianBlur((0, 0)), GaussianBlur((0, 0))),
+        (Cylinder(60, distance=4), Cylinder(90.0, distance=4)),  # an arc from 0 on, and one distance
+        # Thumbnails become smaller, and views stay as large.
+        (Downscale((48, 96)), Downscale((40, 96), then_upscale=96)),
+        (Downscale((48, 96), then_upscale=200), Downscale((40, 114), then_upscale=200)),
+        (Downscale(96), Downscale(96)),
+    ],
+)
+def test_an_end_that_meets_a_limit_stays_there_and_the_other_goes_on(stage, wide):
+    assert one(stage) == wide
+
+
+def test_shares_stay_below_1():
     assert one(Crop((0.3, 0.9))).scale == pytest.approx((0.3**1.25 * 0.9**-0.25, 1))
     assert one(Crop((0.5, 1))).scale == pytest.approx((0.5**1.25, 1))
     assert one(Cutout((0.5, 0.9)), 3).size == pytest.approx((0.5 / 1.8**0.5 / 1.8**0.5, 1), rel=0.01)
-    assert one(GaussianBlur((0, 0))) == GaussianBlur((0, 0))
-    yaw = one(Viewpoint(yaw=(-80, 20), distance=(2, 2)))
-    assert yaw.yaw == (-89, 45) and yaw.distance == (2, 2)
-
-
-def test_a_number_that_stands_for_one_point_stays():
-    assert one(Cylinder(60, distance=4)) == Cylinder(90.0, distance=4)  # an arc from 0 on, and one distance
 
 
 @pytest.mark.parametrize("factor", [2, 4, 20])
 def test_where_limits_depend_on_each_other_nothing_more_would_fit(factor):
     # A bottle's turn is at most half of its least arc, and both want to move.
-    found = one(Cylinder((60, 180), turn=20), factor)
-    assert found.turn == pytest.approx(found.arc[0] / 2, rel=1e-6)
-    assert 20 < found.turn < 30 and found.arc[1] == pytest.approx(min(360, 180 * 3 ** ((factor - 1) / 2)), rel=1e-6)
+    wide = one(Cylinder((60, 180), turn=20), factor)
+    assert wide.turn == pytest.approx(wide.arc[0] / 2, rel=1e-6)
+    assert 20 < wide.turn < 30 and wide.arc[1] == pytest.approx(min(360, 180 * 3 ** ((factor - 1) / 2)), rel=1e-6)
 
 
 def test_what_is_no_range_stays():
@@ -163,22 +172,16 @@ def test_what_is_no_range_stays():
 
 
 def test_stages_of_layers_are_widened_and_an_encoders_own_draws_are_not():
-    own = EncoderDraws(Compose([Brightness(0.1)]))  # they run in the encoder, which knows nothing of this
+    own = EncoderDraws(Compose([Brightness(0.1)]))  # they run in the encoder
     pipeline = Compose([OnLayers([Brightness(0.1)], Placement(degrees=10)), Affine(10), own])
     layer, camera, last = widened(pipeline, 2).stages
     assert layer.stages == (Brightness(0.2),) and layer.place.degrees == 20 and layer.place.x == (0, 1)
     assert camera == Affine(20.0) and last == own
 
 
-def test_thumbnails_become_smaller_and_views_stay_as_large():
-    assert one(Downscale((48, 96))) == Downscale((40, 96), then_upscale=96)
-    assert one(Downscale((48, 96), then_upscale=200)) == Downscale((40, 114), then_upscale=200)
-    assert one(Downscale(96)) == Downscale(96)
-
-
 @dataclass(frozen=True)
 class Own:
-    """A stage of somebody's own."""
+    """A user's stage."""
 
     sway: tuple = (1.0, 3.0)
     p: float = 0.5

@@ -35,8 +35,8 @@ def audit(
 
     Args:
         pipeline: a `Compose`, a stage, a torchvision transform or `Compose`, an `nn.Sequential` (kornia's containers
-            too), a function of images, or a list of any of these. A stranger's randomness is seeded for each draw
-            and stage, and the generators' states are given back. Each stage is called about ten times a draw.
+            too), a function of images, or a list of any of these. Randomness of other libraries is seeded for each
+            draw and stage, and the generators' states are restored. Each stage is called about ten times a draw.
         image: (3,H,W) or (1,3,H,W), floating, in [0,1]; a PIL image or an (H,W,3) array of 8 bits.
         encoder: images (N,3,h,w) -> features (N,D). With it the end loss is a random projection of the features, and
             `stationary` is answered; without, a random projection of the view.
@@ -149,7 +149,7 @@ def _flow(values: list[Any], seed: int) -> list[float]:
         gradients = torch.autograd.grad(
             end, [value for _, value in inside], (cotangent / cotangent.norm()).to(end), allow_unused=True
         )
-    except Exception:  # a stranger's backward may raise anything; the probe of its stage says so
+    except Exception:  # a foreign backward may raise anything; the probe of its stage reports it
         return norms
     for (i, _), gradient in zip(inside, gradients, strict=True):
         norms[i] = 0.0 if gradient is None else float(gradient.cpu().double().norm())

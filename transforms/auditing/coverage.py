@@ -1,12 +1,10 @@
-"""Which pixels of the picture a pipeline listens to: all of them, or the few that a nearest read picks?"""
+"""Which pixels of the picture receive a gradient: all of them, or the few that a nearest read picks?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,7 +29,7 @@ def sensitivity(image: Tensor, view: Any, seed: int) -> Tensor:
         cotangent = (signs * (1 + 0.05 * torch.rand(view.shape, generator=generator))).to(view)
         try:
             (gradient,) = torch.autograd.grad(view, image, cotangent, retain_graph=True, allow_unused=True)
-        except Exception:  # a stranger's backward; the step that raises is named by its probe
+        except Exception:  # a foreign backward; the probe of its step names it
             return torch.zeros_like(total)
         if gradient is not None:
             total += gradient[0].detach().cpu().double().nan_to_num(0, 0, 0).square().sum(0)
@@ -52,13 +50,3 @@ def effective(weights: Tensor) -> float:
     """The participation ratio (sum w)^2 / (N sum w^2) of pixels: 1 if all weigh the same, k/N if k alone count."""
     squares = weights.square().sum()
     return float(weights.sum().square() / (weights.numel() * squares)) if squares > 0 else 0.0
-
-
-def save_picture(path: str | Path, weights: Tensor) -> None:
-    """Write a PNG of the sensitivity in grey, brightest where it is largest; pixels that get nothing are red."""
-    from PIL import Image
-
-    grey = (weights / weights.max().clamp(min=1e-30)).sqrt().mul(255).round().to(torch.uint8)
-    colour = grey[..., None].expand(-1, -1, 3).clone()
-    colour[weights == 0] = torch.tensor([220, 30, 30], dtype=torch.uint8, device=colour.device)
-    Image.fromarray(np.ascontiguousarray(colour.cpu().numpy())).save(path, format="PNG")

@@ -1,9 +1,8 @@
 """The "dense gradient" trick, kept as a labelled diagnostic: it is not the gradient of what it computes.
 
-A bilinear read gives no gradient to a tap of weight zero. The trick of the web post that this answers
-(stackoverflow: "Can you affine warp a tensor while preserving gradient flow?") computes the read, but lets every one
-of the four taps pass the whole gradient. More pixels receive something; what they receive points elsewhere.
-For a gradient that is dense *and* right, antialias, or take the expectation over views.
+A bilinear read gives no gradient to a tap of weight zero. The trick lets each of the four taps pass the whole
+gradient: more pixels receive something, which points elsewhere. For a gradient that is dense *and* right, antialias,
+or take the expectation over views.
 """
 
 from __future__ import annotations

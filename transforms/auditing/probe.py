@@ -54,7 +54,7 @@ def probe(
     """Run `step` on a fresh leaf made of `value` and pull a cotangent of norm 1 back.
 
     Args:
-        value, after: what the step received and returned in the pipeline; `same` tells whether it did so again.
+        value, after: what the step received and returned in the pipeline; `same` is whether it did so again.
         u: (1,dims), our stages' point.
         seed: of the step's own randomness; the cotangent's is derived from it.
         further: leaves, besides the images, that ought to receive a gradient.
@@ -115,7 +115,7 @@ def _pull(outcome: Outcome, leaves: list[Tensor], cotangent: Tensor) -> tuple[li
         return nothing, f"returns a tensor without a graph: {why}"
     try:
         grads = torch.autograd.grad(result, leaves, cotangent, allow_unused=True, retain_graph=True)
-    except Exception as error:  # a stranger's backward may raise anything
+    except Exception as error:  # a foreign backward may raise anything
         return nothing, f"backward fails ({in_words(error)})"
     unused = "returns a tensor whose graph does not reach its input: a `.detach()` or a copy of the data on the way"
     return list(grads), unused if grads[0] is None else None

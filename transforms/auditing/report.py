@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
-from transforms.auditing.coverage import save_picture
 from transforms.auditing.minification import ALIASED, SPACING
 
 
@@ -15,7 +15,7 @@ from transforms.auditing.minification import ALIASED, SPACING
 class StageReport:
     """One stage, over all draws.
 
-    `dead` says in words why the gradient dies there (None: it does not), in `dead_draws` of the draws. `gain` is the
+    `dead` is the reason why the gradient dies there (None: it does not), in `dead_draws` of the draws. `gain` is the
     local |gradient in| / |gradient out|; `chain_out`, `chain_in` are norms along the real pipeline, from the end loss
     (0: what reaches this stage was cut off later on, or here). `zeros` is the share of exact zeros in the local
     gradient, `bad` counts NaN and inf (forward, backward). `slope` is the numeric slope over the claimed one: 1 for a
@@ -82,7 +82,12 @@ class Report:
 
     def save_dead_zones(self, path: str | Path) -> None:
         """Write a PNG: grey by sensitivity, red where no draw gave a pixel any gradient."""
-        save_picture(path, self.sensitivity)
+        from PIL import Image
+
+        grey = (self.sensitivity / self.sensitivity.max().clamp(min=1e-30)).sqrt().mul(255).round().to(torch.uint8)
+        colour = grey[..., None].expand(-1, -1, 3).clone()
+        colour[self.dead_zones] = torch.tensor([220, 30, 30], dtype=torch.uint8)
+        Image.fromarray(colour.numpy()).save(path, format="PNG")
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))

@@ -1,7 +1,7 @@
 """Zero gradient at delta = 0: a broken warp, or a loss at its minimum?
 
 A loss that compares an embedding with the embedding of the unperturbed picture under the same view is at its extremum
-there: its gradient is exactly zero however sound the pipeline is. One sign step of 1/255 tells the two apart.
+there: its gradient is exactly zero however sound the pipeline is. One sign step of 1/255 separates the two cases.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _norm(value: Tensor, leaf: Tensor) -> float:
         return 0.0
     try:
         (gradient,) = torch.autograd.grad(value, leaf, allow_unused=True)
-    except Exception:  # a stranger's backward; the step that raises is named by its probe
+    except Exception:  # a foreign backward; the probe of its step names it
         return 0.0
     return 0.0 if gradient is None else float(gradient.cpu().double().norm())
 

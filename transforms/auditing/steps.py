@@ -24,7 +24,7 @@ RESAMPLING = ("grid_sampler", "upsample_")
 
 @dataclass(frozen=True)
 class Step:
-    """`stage` is ours, and takes (images, u); `function` is anybody's, and takes one picture or a batch."""
+    """`stage` is one of this package and takes (images, u); `function` is any callable of one picture or a batch."""
 
     name: str
     stage: Compose | None = None
@@ -35,7 +35,7 @@ class Step:
         return self.stage.dims if self.stage is not None else 0
 
     def call(self, images: Any, u: Tensor) -> Any:
-        """Our stage at `u`, or the stranger's function."""
+        """The stage at `u`, or the function."""
         if self.stage is not None:
             return self.stage(images, u)
         assert self.function is not None
@@ -106,7 +106,7 @@ def _parts(pipeline: Any) -> Sequence[Any] | None:
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """The generators of torch, numpy and Python start from `seed` inside, and afterwards go on as they were."""
-    before, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what strangers draw from
+    before, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002 - other libraries draw from it
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         random.seed(seed)
@@ -132,7 +132,7 @@ def run(step: Step, value: Any, u: Tensor, seed: int, *, raw: Any = None) -> Out
         try:
             with seeded(seed, u.device), counter:
                 result = step.call(offered, u)
-        except Exception as error:  # a stranger's code may raise anything
+        except Exception as error:  # foreign code may raise anything
             refusal = refusal or error
             continue
         if isinstance(result, Tensor):

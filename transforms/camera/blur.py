@@ -1,22 +1,21 @@
 """Blur stages: the lens out of focus, the camera in motion, and the Gaussian of image processing.
 
-Each view has its own kernel. Its weights are not negative and sum to 1, and beyond the edge the picture repeats its
-last pixel, so nothing darkens and a constant picture stays as it is. The average is over the stored values,
-gamma included, as image libraries blur; a lens averages light, which shows around highlights.
-
-Lengths are in pixels of the images that the stage receives. At 0 every blur is the identity, reached continuously.
+Each view has its own kernel, of weights that are not negative and sum to 1; beyond the edge the picture repeats its
+last pixel. The average is over stored values, gamma included, as image libraries blur. Lengths are in pixels of the
+images that the stage receives. At 0 every blur is the identity, reached continuously.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import reduce
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from transforms.colour.spaces import widened
 from transforms.ranges import Range, Ranged, pair, symmetric
@@ -42,7 +41,6 @@ class GaussianBlur(Ranged):
 
     sigma: Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("sigma (px)",)
 
     def _bounds(self) -> tuple[Range, ...]:
@@ -73,7 +71,6 @@ class Defocus(Ranged):
 
     radius: Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("radius (px)",)
 
     def _bounds(self) -> tuple[Range, ...]:
@@ -100,7 +97,6 @@ class MotionBlur(Ranged):
     length: Range = (0.0, 0.0)
     angle: float | Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 2
     names: ClassVar[tuple[str, ...]] = ("length (px)", "angle (deg)")
 
     def _bounds(self) -> tuple[Range, Range]:
@@ -127,8 +123,11 @@ def kernel_of_points(points: Tensor, weights: Tensor, radius: int) -> Tensor:
     """The kernel that averages, by `weights` (K,), the picture read bilinearly at `points` (N,K,2), offsets (x, y) in
     pixels of which none exceeds `radius`: (N, 2 radius + 1, 2 radius + 1), rows are y."""
     most = max(1, MOST_VALUES // (2 * len(points) * (2 * radius + 1)))
-    parts = points.shape[1] > most
-    kernel = _InParts.apply(points, weights, radius, most) if parts else _shares(points, weights, radius)
+    if points.shape[1] <= most:
+        kernel = _shares(points, weights, radius)
+    else:  # the memory for all points of a disc at once would grow with the cube of its radius
+        parts = zip(points.split(most, 1), weights.split(most), strict=True)
+        kernel = reduce(torch.add, (checkpoint(_shares, *part, radius, use_reentrant=False) for part in parts))
     return kernel / kernel.sum((-2, -1), keepdim=True)
 
 
@@ -138,31 +137,6 @@ def _shares(points: Tensor, weights: Tensor, radius: int) -> Tensor:
     # `maximum` splits the derivative at a kink evenly, so that a line at exactly 0 degrees has the two-sided one.
     x, y = torch.maximum(share, torch.zeros_like(share)).unbind(2)
     return y.mT @ (x * weights[:, None])
-
-
-class _InParts(torch.autograd.Function):
-    """`_shares`, one part of the points at a time: those of a disc grow with the square of its radius, and the memory
-    for all of them at once would with its cube. What a part needs for its derivative is computed again."""
-
-    @staticmethod
-    def forward(ctx: Any, points: Tensor, weights: Tensor, radius: int, most: int) -> Tensor:
-        ctx.save_for_backward(points, weights)
-        ctx.radius, ctx.most = radius, most
-        kernel = points.new_zeros(len(points), 2 * radius + 1, 2 * radius + 1)
-        for part, share in zip(points.split(most, 1), weights.split(most), strict=True):
-            kernel += _shares(part, share, radius)
-        return kernel
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        points, weights = ctx.saved_tensors
-        grads = []
-        for part, share in zip(points.split(ctx.most, 1), weights.split(ctx.most), strict=True):
-            with torch.enable_grad():
-                leaf = part.detach().requires_grad_()
-                grads += torch.autograd.grad(_shares(leaf, share, ctx.radius), leaf, grad)
-        return torch.cat(grads, 1), None, None, None
 
 
 def convolve(images: Tensor, kernels: Tensor) -> Tensor:

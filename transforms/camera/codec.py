@@ -10,15 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from PIL import Image, features
 from torch import Tensor
 
-from transforms.ranges import spread_whole
+from transforms.colour.spaces import is_grey
+from transforms.ranges import WholeRanged, whole_pair
 from transforms.sampling.straight_through import backward_through, saturate
+from transforms.scene import checked
 
 Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
 Codec = Literal["real", "surrogate"]
@@ -45,8 +47,7 @@ def jpeg(
         Values k/255 in the dtype and on the device of `images` (codec="real").
 
     The surrogate's gradient is weak: its smooth rounding has slope 3 (x - round x)^2, a quarter on average and zero
-    where a coefficient is whole. On a photograph it has 0.13 to 0.20 of the incoming gradient's norm; on one
-    value, whose coefficients are all whole, almost none. A picture of a few flat colours needs a random start.
+    where a coefficient is whole. A picture of a few flat colours needs a random start.
 
     Raises:
         ValueError: other channels, a quality out of range, an unknown name, or codec="surrogate" with a subsampling
@@ -73,32 +74,18 @@ def webp(images: Tensor, quality: float | Tensor = 75) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Coded:
+class _Coded(WholeRanged):
     """Base of the stages: quality as a whole number, or (low, high) drawn whole number by whole number."""
 
     quality: Quality = 75
 
+    name: ClassVar[str] = "quality (of 100)"
+
     def __post_init__(self) -> None:
-        bounds = self.quality if isinstance(self.quality, tuple) else (self.quality,)
-        whole = all(type(end) is int and 1 <= end <= 100 for end in bounds)
-        if not whole or len(bounds) not in (1, 2) or bounds[0] > bounds[-1]:
-            raise ValueError(f"`quality` must be a whole number from 1 to 100 or (low, high); got {self.quality!r}")
-        object.__setattr__(self, "quality", bounds[0] if len(set(bounds)) == 1 else bounds)
+        object.__setattr__(self, "quality", whole_pair(self.quality, "quality", 100))
 
-    @property
-    def dims(self) -> int:
-        return 0 if isinstance(self.quality, int) else 1
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return ("quality (of 100)",)[: self.dims]
-
-    @property
-    def discrete(self) -> tuple[int, ...]:
-        return tuple(range(self.dims))  # whole numbers
-
-    def values(self, u: Tensor) -> Tensor:
-        return u if isinstance(self.quality, int) else spread_whole(u, self.quality)
+    def _whole(self) -> Quality:
+        return self.quality
 
     def _strength(self, u: Tensor) -> int | Tensor:
         return self.quality if isinstance(self.quality, int) else self.values(u)[:, 0]
@@ -172,14 +159,9 @@ def _surrogate(images: Tensor, quality: Tensor) -> Tensor:
 
 def _qualities(quality: float | Tensor, images: Tensor) -> Tensor:
     """One quality a picture, (N,)."""
-    if images.dim() != 4 or images.shape[1] not in (1, 3) or not images.is_floating_point():
-        raise ValueError(
-            f"`images` must be floating (N,1,H,W) or (N,3,H,W) in [0,1]; got {images.dtype} of shape "
-            f"{tuple(images.shape)}"
-        )
+    is_grey(checked(images))  # or neither grey nor RGB: refused
     numbers = torch.as_tensor(quality)
-    if not numbers.is_floating_point():
-        numbers = numbers.to(torch.float32)
+    numbers = numbers if numbers.is_floating_point() else numbers.to(torch.float32)
     if numbers.shape not in ((), (1,), (len(images),)):
         raise ValueError(
             f"`quality` must be one number or one a picture ({len(images)},); got {tuple(numbers.shape)}"
@@ -194,9 +176,7 @@ def _check_names(subsampling: str, codec: str) -> None:
         if given not in get_args(known):
             raise ValueError(f"`{name}` must be one of {', '.join(get_args(known))}; got {given!r}")
     if codec == "surrogate" and subsampling != "4:2:0":
-        raise ValueError(
-            f"`subsampling` must be 4:2:0 for codec='surrogate', which knows no other; got {subsampling}"
-        )
+        raise ValueError(f"`subsampling` must be 4:2:0 for codec='surrogate', which has no other; got {subsampling}")
 
 
 def _check_webp() -> None:

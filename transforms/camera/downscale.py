@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from transforms.colour.spaces import widened
-from transforms.ranges import spread_whole
+from transforms.ranges import WholeRanged, whole_pair
 from transforms.resizing.resize import axes, check_kernel, resize, target_size
 from transforms.sampling.straight_through import saturate
 
@@ -18,7 +19,7 @@ MOST = 8192
 
 
 @dataclass(frozen=True)
-class Downscale:
+class Downscale(WholeRanged):
     """Resize the shorter side to `size` with a named library's kernel, and clamp to [0,1].
 
     Args:
@@ -39,38 +40,23 @@ class Downscale:
     then_upscale: int | None = None
     eight_bit: bool = False
 
+    name: ClassVar[str] = "shorter side (px)"
+
     def __post_init__(self) -> None:
         check_kernel(self.kernel)
         if not isinstance(self.eight_bit, bool):
             raise ValueError(f"`eight_bit` must be true or false; got {self.eight_bit!r}")
-        bounds = self.size if isinstance(self.size, tuple) else (self.size,)
-        whole = all(type(side) is int and 1 <= side <= MOST for side in bounds)
-        if not whole or len(bounds) not in (1, 2) or bounds[0] > bounds[-1]:
+        size, up = whole_pair(self.size, "size", MOST, " of pixels"), self.then_upscale
+        largest = size if isinstance(size, int) else size[1]
+        if up is not None and (type(up) is not int or not largest <= up <= MOST):
             raise ValueError(
-                f"`size` must be a whole number of pixels or (low, high), 1 to {MOST}; got {self.size!r}"
-            )
-        up = self.then_upscale
-        if up is not None and (type(up) is not int or not bounds[-1] <= up <= MOST):
-            raise ValueError(
-                f"`then_upscale` must be a whole number of pixels, at least `size` ({bounds[-1]}), at most {MOST}; "
+                f"`then_upscale` must be a whole number of pixels, at least `size` ({largest}), at most {MOST}; "
                 f"got {up!r} (two reductions are two stages)"
             )
-        object.__setattr__(self, "size", bounds[0] if len(set(bounds)) == 1 else bounds)
+        object.__setattr__(self, "size", size)
 
-    @property
-    def dims(self) -> int:
-        return 0 if isinstance(self.size, int) else 1
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return ("shorter side (px)",)[: self.dims]
-
-    @property
-    def discrete(self) -> tuple[int, ...]:
-        return tuple(range(self.dims))  # whole pixels
-
-    def values(self, u: Tensor) -> Tensor:
-        return u if isinstance(self.size, int) else spread_whole(u, self.size)
+    def _whole(self) -> int | tuple[int, int]:
+        return self.size
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         if isinstance(self.size, int):

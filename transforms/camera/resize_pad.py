@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -32,7 +31,6 @@ class ResizePad(Ranged):
     kernel: str = "pil_bilinear"
     value: float = 0.0
 
-    dims: ClassVar[int] = 3
     names: ClassVar[tuple[str, ...]] = ("size (of the picture's)", "left (of the margin)", "top (of the margin)")
     discrete: ClassVar[tuple[int, ...]] = (0, 1, 2)  # whole pixels
 
@@ -52,13 +50,12 @@ class ResizePad(Ranged):
         size = (images.shape[2], images.shape[3])
         low, high = (max(1, round(share * min(size))) for share in self.bounds[0])
         frame, wide = target_size(size, high), widened(images)
-        like = (wide.dtype, images.device)
         rows, columns = [], []
         for side, left, top in zip(spread_whole(u[:, 0], (low, high)).tolist(), *u[:, 1:].T.tolist(), strict=True):
             small = target_size(size, int(side))
             # A share in [0,1), and so one of the spare + 1 places, each as likely.
             margins = [min(int(at * (f - s + 1)), f - s) for at, f, s in zip((top, left), frame, small, strict=True)]
-            down, across = _resized(size, small, self.kernel, *like)
+            down, across = axes(size, small, self.kernel, wide)
             rows.append(_padded(down, frame[0], margins[0]))
             columns.append(_padded(across, frame[1], margins[1]))
         # The weights of a pixel add up to 1 inside the picture and to 0 in the frame.
@@ -69,11 +66,3 @@ class ResizePad(Ranged):
 def _padded(matrix: Tensor, length: int, start: int) -> Tensor:
     """(n,k) -> (length,k): `start` rows of zeros above, the rest below."""
     return F.pad(matrix, (0, 0, start, length - len(matrix) - start))
-
-
-@lru_cache(maxsize=1024)
-@torch.inference_mode(False)
-def _resized(
-    size: tuple[int, int], small: tuple[int, int], kernel: str, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    return axes(size, small, kernel, torch.empty(0, dtype=dtype, device=device))

@@ -38,7 +38,6 @@ class SensorNoise(Ranged):
     read: Range = (0.0, 0.0)
     shot: Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 3
     names: ClassVar[tuple[str, ...]] = ("read noise (of full scale)", "shot noise (of full scale)", "noise (seed)")
     discrete: ClassVar[tuple[int, ...]] = (2,)
 
@@ -63,8 +62,8 @@ def _root(variance: Tensor) -> Tensor:
 def white_noise(seeds: Tensor, shape: tuple[int, int, int]) -> Tensor:
     """One N(0, 1) field of `shape` for each of the numbers `seeds` (N,): (N, *shape) float32 on the CPU.
 
-    All bits of a seed count, and float32 and float64 of the same number give the same field. A generator a view on
-    the CPU, for one set of bits on every device; measured three times as fast as a counter-based hash in torch.
+    All bits of a seed count, and float32 and float64 of the same number give the same field. The generators are on
+    the CPU, for one set of bits on every device.
     """
     # torch seeds its CPU generator with 32 bits and drops the others, so the number is hashed into those.
     keys = [stream(0, "pixel noise", number) % 2**32 for number in seeds.detach().double().tolist()]

@@ -28,7 +28,6 @@ class Cutout(Ranged):
     size: Range = (0.0, 0.0)
     value: float = 0.5
 
-    dims: ClassVar[int] = 3
     names: ClassVar[tuple[str, ...]] = (
         "size (of shorter side)",
         "from left (of free width)",

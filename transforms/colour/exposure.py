@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from transforms.colour.spaces import is_grey, to_linear, to_srgb, widened
-from transforms.ranges import Range, Ranged, pair, symmetric
+from transforms.ranges import Range, Ranged, symmetric
 from transforms.sampling.straight_through import saturate
 
 #: Gains in stops lie within this: 2^16 times the light is beyond any sensor's range.
@@ -30,11 +30,10 @@ class Exposure(Ranged):
 
     stops: float | Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("exposure (stops)",)
 
     def _bounds(self) -> tuple[Range, ...]:
-        return (pair(symmetric(self.stops, "stops"), "stops", low=-MOST_STOPS, high=MOST_STOPS),)
+        return (symmetric(self.stops, "stops", low=-MOST_STOPS, high=MOST_STOPS),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         return relight(images, self.values(u).exp2()[:, :, None, None])
@@ -54,12 +53,11 @@ class WhiteBalance(Ranged):
     red: float | Range = (0.0, 0.0)
     blue: float | Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 2
     names: ClassVar[tuple[str, ...]] = ("red gain (stops)", "blue gain (stops)")
 
     def _bounds(self) -> tuple[Range, ...]:
         given = (("red", self.red), ("blue", self.blue))
-        return tuple(pair(symmetric(v, name), name, low=-MOST_STOPS, high=MOST_STOPS) for name, v in given)
+        return tuple(symmetric(v, name, low=-MOST_STOPS, high=MOST_STOPS) for name, v in given)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         if is_grey(images):

@@ -30,7 +30,6 @@ class Vignette(Ranged):
 
     strength: Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("lost in the corners (of light)",)
 
     def _bounds(self) -> tuple[Range, ...]:
@@ -78,7 +77,7 @@ class Shading:
         return spread(u, self._bounds())
 
     def _bounds(self) -> Range:
-        return pair(symmetric(self.strength, "strength"), "strength", low=-MOST_STOPS, high=MOST_STOPS)
+        return symmetric(self.strength, "strength", low=-MOST_STOPS, high=MOST_STOPS)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         like = widened(images)
@@ -106,7 +105,6 @@ class Shadow(Ranged):
     position: float | Range = (-0.4, 0.4)
     softness: Range = (0.02, 0.2)
 
-    dims: ClassVar[int] = 4
     names: ClassVar[tuple[str, ...]] = (
         "darkness (of light)",
         "angle (deg)",
@@ -140,7 +138,7 @@ class Moire(Ranged):
 
     Args:
         strength: modulation of light, within [0, 1].
-        period: from fringe to fringe, as a share of the shorter side, 0.01 or more (at least two pixels are wanted,
+        period: from fringe to fringe, as a share of the shorter side, 0.01 or more (use at least two pixels,
             or the fringes alias).
         angle: direction across the fringes in degrees, clockwise as displayed; a number x means (-x, x).
         phase: in periods, at the picture's centre, of red.
@@ -153,7 +151,6 @@ class Moire(Ranged):
     angle: float | Range = (-90.0, 90.0)
     phase: Range = (0.0, 1.0)
 
-    dims: ClassVar[int] = 4
     names: ClassVar[tuple[str, ...]] = (
         "strength (of light)",
         "period (of shorter side)",

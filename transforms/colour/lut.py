@@ -1,9 +1,7 @@
 """A printer's colours: a table of colours, interpolated between its nodes.
 
 Every description of a printer (a profile, measured swatches, a model of its inks) becomes one table, so that there is
-one stage, whose cost does not depend on where the colours come from. Of polynomials fitted to a CMYK profile a table
-is 0.06 levels of 8 bits off on average, a hundredth of what the fit itself is off; next to the black of a channel,
-which a fit in linear light leaves along a root, it can be 14.
+one stage, whose cost does not depend on where the colours come from.
 """
 
 from __future__ import annotations

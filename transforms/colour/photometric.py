@@ -26,11 +26,10 @@ class Brightness(Ranged):
 
     amount: float | Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("added (of full scale)",)
 
     def _bounds(self) -> tuple[Range, ...]:
-        return (pair(symmetric(self.amount, "amount"), "amount", low=-1, high=1),)
+        return (symmetric(self.amount, "amount", low=-1, high=1),)
 
     def line(self, u: Tensor) -> tuple[Tensor, Tensor]:
         added = self.values(u)[:, :, None, None]
@@ -41,19 +40,23 @@ class Brightness(Ranged):
 
 
 @dataclass(frozen=True)
-class Contrast(Ranged):
-    """Stretch values about mid-grey by a factor, then clamp.
-
-    About 0.5 and not the picture's mean (torchvision's choice), so that the map does not depend on the content.
-    """
+class _Factor(Ranged):
+    """A stage with one factor, 0 or more; 1 is the identity."""
 
     factor: Range = (1.0, 1.0)
 
-    dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("factor (x)",)
 
     def _bounds(self) -> tuple[Range, ...]:
         return (pair(self.factor, "factor", low=0),)
+
+
+@dataclass(frozen=True)
+class Contrast(_Factor):
+    """Stretch values about mid-grey by a factor, then clamp.
+
+    About 0.5 and not the picture's mean (torchvision's choice), so that the map does not depend on the content.
+    """
 
     def line(self, u: Tensor) -> tuple[Tensor, Tensor]:
         factor = self.values(u)[:, :, None, None]
@@ -64,17 +67,9 @@ class Contrast(Ranged):
 
 
 @dataclass(frozen=True)
-class Gain(Ranged):
+class Gain(_Factor):
     """Multiply every value by a factor, then clamp, as torchvision's adjust_brightness: a dimmer or brighter picture
     in display values (for light itself see `transforms.colour.exposure.Exposure`)."""
-
-    factor: Range = (1.0, 1.0)
-
-    dims: ClassVar[int] = 1
-    names: ClassVar[tuple[str, ...]] = ("factor (x)",)
-
-    def _bounds(self) -> tuple[Range, ...]:
-        return (pair(self.factor, "factor", low=0),)
 
     def line(self, u: Tensor) -> tuple[Tensor, Tensor]:
         factor = self.values(u)[:, :, None, None]
@@ -100,13 +95,12 @@ class ChannelGain(Ranged):
     gain: Range = (1.0, 1.0)
     offset: float | Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 6
     names: ClassVar[tuple[str, ...]] = tuple(
         f"{channel} {what}" for what in ("gain (x)", "added (of full scale)") for channel in ("red", "green", "blue")
     )
 
     def _bounds(self) -> tuple[Range, ...]:
-        offset = pair(symmetric(self.offset, "offset"), "offset", low=-1, high=1)
+        offset = symmetric(self.offset, "offset", low=-1, high=1)
         return (pair(self.gain, "gain", low=0),) * 3 + (offset,) * 3
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
@@ -127,7 +121,6 @@ class Gamma(Ranged):
 
     gamma: Range = (1.0, 1.0)
 
-    dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("gamma (exponent)",)
 
     def _bounds(self) -> tuple[Range, ...]:
@@ -140,19 +133,11 @@ class Gamma(Ranged):
 
 
 @dataclass(frozen=True)
-class Saturation(Ranged):
+class Saturation(_Factor):
     """Blend with the picture's luma, then clamp, as torchvision's adjust_saturation: 0 is grey, 1 the picture.
 
     Pictures of one channel stay as they are; any number of channels but 1 or 3 raises ValueError.
     """
-
-    factor: Range = (1.0, 1.0)
-
-    dims: ClassVar[int] = 1
-    names: ClassVar[tuple[str, ...]] = ("factor (x)",)
-
-    def _bounds(self) -> tuple[Range, ...]:
-        return (pair(self.factor, "factor", low=0),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         if is_grey(images):
@@ -173,11 +158,10 @@ class Hue(Ranged):
 
     degrees: float | Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("hue (deg)",)
 
     def _bounds(self) -> tuple[Range, ...]:
-        return (pair(symmetric(self.degrees, "degrees"), "degrees", low=-360, high=360),)
+        return (symmetric(self.degrees, "degrees", low=-360, high=360),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         if is_grey(images):

@@ -64,16 +64,19 @@ def rotate_hue(images: Tensor, degrees: Tensor) -> Tensor:
     top, low = torch.maximum(torch.maximum(r, g), b), torch.minimum(torch.minimum(r, g), b)
     chroma = top - low
     red, green, blue = (channel >= top for channel in (r, g, b))
+    ties = red.to(images.dtype) + green + blue
     around = torch.where(red, -2.0, 4.0).to(images)  # magenta is -1 and 5: the ways to it must agree to be averaged
-    ways = red * (g - b) + green * (2 * (g - low) + b - r) + blue * (around * (b - low) + r - g)
-    hue = ways / (red.to(images.dtype) + green + blue)
-    sixths = ((torch.remainder(degrees + 180, 360) - 180) / 60).to(images)[:, None, None, None]
-    away = hue + chroma * (sixths - images.new_tensor([0, 2, 4])[:, None, None])
-    with torch.no_grad():
-        turns = (away / (6 * chroma).clamp(min=torch.finfo(images.dtype).tiny)).round()
-    away = away - 2 * turns * chroma - 4 * turns * chroma  # 6 K in two exact parts, so that ties stay ties
+    # K h is `offset` + `steps` K. The terms in `top` are 0; they give each side of a tie its own gradient.
+    offset = (red * (g - b) + green * (2 * (g - top) + b - r) + blue * (around * (b - top) + r - g)) / ties
+    turn = (torch.remainder(degrees + 180, 360) - 180) / 60
+    steps = (2 * green + around * blue) / ties + turn.to(images)[:, None, None, None]
+    steps = steps - images.new_tensor([0, 2, 4])[:, None, None]
+    steps = steps - 6 * (steps.detach() / 6).round()
+    # 2K - |K h|. From one step on |K h| is written out: rounding would break ties, and halve or end a gradient there.
+    near, far = 2 * chroma - (offset + steps * chroma).abs(), (2 - steps.abs()) * chroma - steps.sign() * offset
+    part = torch.where(steps.abs() < 1, near, far)
     # Not `clamp`, whose gradient is one-sided at a tie; these two halve it.
-    part = torch.minimum(torch.maximum(2 * chroma - away.abs(), images.new_zeros(())), chroma)
+    part = torch.minimum(torch.maximum(part, images.new_zeros(())), chroma)
     at_grey = torch.einsum("nij,njhw->nihw", _about_grey(degrees).to(images), images - low)
     return low + torch.where(chroma > 0, part, at_grey)
 

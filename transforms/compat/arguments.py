@@ -62,19 +62,9 @@ def _finite(values: Tensor, name: str) -> Tensor:
 
 
 def align(images: Tensor, matrix: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """Broadcast N over images and matrices (N,3,3); check the shapes."""
-    check_images(images)
+    """Broadcast N over images and matrices (N,3,3); check that they fit."""
     counts = {len(images), len(matrix)}
     if len(counts - {1}) > 1:
         raise ValueError(f"`{name}` must hold one row, or one per image; got {len(matrix)} for {len(images)} images")
     n = max(counts)
     return images.expand(n, *images.shape[1:]), matrix.expand(n, 3, 3)
-
-
-def check_images(images: Tensor) -> None:
-    """Raise ValueError unless these are floating (N,C,H,W)."""
-    if images.dim() != 4 or not images.is_floating_point():
-        raise ValueError(
-            f"`images` must be floating (N,C,H,W); got {images.dtype} of shape {tuple(images.shape)} "
-            "(an OpenCV image goes in as torch.from_numpy(image).permute(2, 0, 1)[None] / 255)"
-        )

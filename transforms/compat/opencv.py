@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from transforms.compat.arguments import Numbers, align, check_images, tensor_of
+from transforms.compat.arguments import Numbers, align, tensor_of
 from transforms.sampling.homography import invert
 from transforms.sampling.read import Border, Kernel, Value
 from transforms.sampling.warp import warp_by_matrix
+from transforms.scene import checked
 
 #: A map that reads farther than this, in pixels, is singular: float32 could not hold its derivatives.
 FARTHEST = 1e20
@@ -43,7 +44,6 @@ def warp_affine(
     Raises:
         ValueError: wrong shapes, unknown names, a matrix without inverse.
     """
-    check_images(images)
     matrix = tensor_of(M, "M", images)
     if matrix.shape[-2:] != (2, 3):
         raise ValueError(
@@ -70,7 +70,7 @@ def warp_perspective(
     beyond the horizon (w <= 0) take the border value and carry a zero gradient: OpenCV draws a mirrored image
     there.
     """
-    check_images(images)
+    checked(images)
     matrix = tensor_of(H, "H", images)
     if matrix.shape[-2:] != (3, 3) or matrix.dim() not in (2, 3):
         raise ValueError(f"`H` must be (3,3) or (N,3,3); got {tuple(matrix.shape)}")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transforms.compat.arguments import Numbers, align, check_images, number_of, pair_of, tensor_of
+from transforms.compat.arguments import Numbers, align, number_of, pair_of, tensor_of
 from transforms.resizing.resize import resize as resize_by_name
 from transforms.resizing.resize import target_size
 from transforms.sampling.homography import edges_to_centres, homography, invert, shift
@@ -22,6 +22,7 @@ from transforms.sampling.homography import scale as magnification
 from transforms.sampling.homography import shear as slant
 from transforms.sampling.read import Kernel, Value, border_value
 from transforms.sampling.warp import warp_by_matrix
+from transforms.scene import checked
 
 Fill = Value | Sequence[float] | None
 
@@ -54,7 +55,7 @@ def perspective(
     Raises:
         ValueError: degenerate quads (see `homography`).
     """
-    check_images(images)
+    checked(images)
     start, end = (
         tensor_of(points, name, images) for name, points in (("startpoints", startpoints), ("endpoints", endpoints))
     )
@@ -95,7 +96,7 @@ def affine(
     Raises:
         ValueError: a scale that is not positive, a shear by 90 degrees, wrong shapes.
     """
-    check_images(images)
+    checked(images)
     size = (images.shape[2], images.shape[3])
     turn, magnify = number_of(angle, "angle", images), number_of(scale, "scale", images)
     if bool((magnify.detach() <= 0).any()):
@@ -132,7 +133,7 @@ def rotate(
     Returns:
         (N,C,H,W), or the size that `expand` needs.
     """
-    check_images(images)
+    checked(images)
     size = (images.shape[2], images.shape[3])
     turn, x, y = _broadcast(number_of(angle, "angle", images), *_center(center, size, images))
     pull = shift(x, y) @ rotation(turn * (math.pi / 180)) @ shift(-x, -y)
@@ -162,7 +163,7 @@ def resize(
     Raises:
         ValueError: an unknown interpolation, a size below 1, a `max_size` that is not above `size`.
     """
-    check_images(images)
+    checked(images)
     mode = getattr(interpolation, "value", interpolation)
     if mode not in _RESIZERS:
         raise ValueError(f"`interpolation` must be one of {', '.join(_RESIZERS)}; got {interpolation!r}")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from transforms.compose import Homography
+from transforms.geometry.in_frame import InFrame
 from transforms.ranges import Range, Ranged, pair, spread, symmetric
 from transforms.sampling.homography import invert, matrix_of, scale, shift, square_to_quad
 
@@ -35,7 +36,6 @@ class Affine(Ranged, Homography):
     shear: float | Range = (0.0, 0.0)
     translate: float | Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 5
     names: ClassVar[tuple[str, ...]] = (
         "angle (deg)",
         "scale (x)",
@@ -49,7 +49,7 @@ class Affine(Ranged, Homography):
         return (
             symmetric(self.degrees, "degrees"),
             pair(self.scale, "scale", low=0.01, high=100),
-            pair(symmetric(self.shear, "shear"), "shear", low=-89, high=89),
+            symmetric(self.shear, "shear", low=-89, high=89),
             shift_by,
             shift_by,
         )
@@ -75,7 +75,6 @@ class Perspective(Homography):
 
     jitter: float = 0.2
 
-    dims: ClassVar[int] = 8
     names: ClassVar[tuple[str, ...]] = tuple(
         f"{corner} corner {axis} (of half side)"
         for corner in ("top-left", "top-right", "bottom-right", "bottom-left")
@@ -96,7 +95,7 @@ class Perspective(Homography):
 
 
 @dataclass(frozen=True)
-class Crop(Homography):
+class Crop(InFrame, Homography):
     """Show a window of the picture, stretched to the whole frame: torchvision's RandomResizedCrop, continuous. The
     window always lies inside the picture, whatever the frame's shape.
 
@@ -113,7 +112,6 @@ class Crop(Homography):
     scale: Range = (0.5, 1.0)
     ratio: Range = (3 / 4, 4 / 3)
 
-    dims: ClassVar[int] = 4
     names: ClassVar[tuple[str, ...]] = (
         "area (of the frame)",
         "aspect (x of the frame's)",
@@ -138,35 +136,11 @@ class Crop(Homography):
         return torch.cat([area[:, None], (narrow + (wide - narrow) * u[:, 1]).exp()[:, None], u[:, 2:]], dim=-1)
 
     def matrix(self, u: Tensor) -> Tensor:
-        return self._window(u, (1.0, 1.0))
-
-    def framed(self, size: tuple[int, int]) -> Homography:
-        """The same crop for a frame of `size` (height, width); without, the frame is square."""
-        return _Window(self, (size[1] / min(size), size[0] / min(size)))
-
-    def _window(self, u: Tensor, extent: tuple[float, float]) -> Tensor:
         area, aspect, right, down = self.values(u).unbind(-1)
         width, height = (area * aspect).sqrt(), (area / aspect).sqrt()
-        sides = zip((right, down), (width, height), extent, strict=True)
+        sides = zip((right, down), (width, height), self.extent, strict=True)
         x, y = ((2 * at - 1) * (1 - side) * half for at, side, half in sides)
         return shift(x, y) @ scale(width, height)
-
-
-@dataclass(frozen=True)
-class _Window(Homography):
-    """A `Crop` in a frame that reaches `extent` (right, down) from its centre, in the stage frame's unit."""
-
-    crop: Crop
-    extent: tuple[float, float]
-
-    dims: ClassVar[int] = Crop.dims
-    names: ClassVar[tuple[str, ...]] = Crop.names
-
-    def values(self, u: Tensor) -> Tensor:
-        return self.crop.values(u)
-
-    def matrix(self, u: Tensor) -> Tensor:
-        return self.crop._window(u, self.extent)
 
 
 @dataclass(frozen=True)
@@ -176,7 +150,6 @@ class Flip(Homography):
     p: float = 0.5
     vertical: bool = False
 
-    dims: ClassVar[int] = 1
     names: ClassVar[tuple[str, ...]] = ("mirrored (0 or 1)",)
     discrete: ClassVar[tuple[int, ...]] = (0,)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from transforms.compose import Geometry, hide
+from transforms.geometry.in_frame import InFrame
 from transforms.ranges import Range, Ranged, pair, symmetric
 
 #: Rays that pass the bottle's side closer than this are hidden: there the derivative of the hit point grows without
@@ -18,7 +19,7 @@ GRAZING = 1e-3
 
 
 @dataclass(frozen=True)
-class Cylinder(Ranged, Geometry):
+class Cylinder(Ranged, InFrame, Geometry):
     """Show the picture as the label of a bottle, seen by a pinhole camera that looks at the label's middle.
 
     The middle of the front keeps its place and scale. Past the outline of the bottle, and past the label's edges,
@@ -42,7 +43,6 @@ class Cylinder(Ranged, Geometry):
     tilt: float | Range = (0.0, 0.0)
     distance: float | Range = 4.0
 
-    dims: ClassVar[int] = 4
     names: ClassVar[tuple[str, ...]] = ("arc (deg)", "turn (deg)", "tilt (deg)", "distance (half shorter sides)")
 
     def __post_init__(self) -> None:
@@ -59,19 +59,12 @@ class Cylinder(Ranged, Geometry):
         return (
             pair(arc, "arc", low=0, high=360),
             symmetric(self.turn, "turn"),
-            pair(symmetric(self.tilt, "tilt"), "tilt", low=-60, high=60),
+            symmetric(self.tilt, "tilt", low=-60, high=60),
             pair(distance, "distance", low=1, high=1000),
         )
 
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
-        return self._unroll(points, u, 1.0)
-
-    def framed(self, size: tuple[int, int]) -> Geometry:
-        """The same bottle for a frame of `size` (height, width), as wide as the label; without, it is square."""
-        return _Label(self, size[1] / min(size))
-
-    def _unroll(self, points: Tensor, u: Tensor, half_width: float) -> Tensor:
-        """Output points to points of a label that reaches `half_width` to either side of its middle."""
+        half_width = self.extent[0]  # of the label
         arc, turn, tilt, distance = (v[:, None, None] for v in self.values(u).unbind(-1))
         bend = arc.deg2rad() / 2 / half_width  # the curvature, 1 / radius
         x, y, away, height, seen = _front_plane(points, tilt.deg2rad(), distance)
@@ -91,23 +84,6 @@ class Cylinder(Ranged, Geometry):
             lap = 4 * math.pi * half_width / arc.deg2rad()  # once round the bottle
             along = along - lap * (along / lap).detach().round()
         return hide(torch.stack([along, y + s * (y - height)], dim=-1), seen)
-
-
-@dataclass(frozen=True)
-class _Label(Geometry):
-    """A `Cylinder` in a frame that reaches `half_width` from its centre, in the stage frame's unit."""
-
-    bottle: Cylinder
-    half_width: float
-
-    dims: ClassVar[int] = Cylinder.dims
-    names: ClassVar[tuple[str, ...]] = Cylinder.names
-
-    def values(self, u: Tensor) -> Tensor:
-        return self.bottle.values(u)
-
-    def pull(self, points: Tensor, u: Tensor) -> Tensor:
-        return self.bottle._unroll(points, u, self.half_width)
 
 
 def _front_plane(points: Tensor, tilt: Tensor, distance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from transforms.compose import Geometry, hide
+from transforms.geometry.in_frame import InFrame
 from transforms.ranges import Range, Ranged, pair, spread, symmetric
 
 #: Points further out than this many half sides are hidden by a lens: its polynomial would leave float32.
@@ -33,13 +34,12 @@ class Lens(Ranged, Geometry):
     k1: float | Range = (0.0, 0.0)
     k2: float | Range = (0.0, 0.0)
 
-    dims: ClassVar[int] = 2
     names: ClassVar[tuple[str, ...]] = ("k1 (of r^2)", "k2 (of r^4)")
 
     def _bounds(self) -> tuple[Range, ...]:
         return (
-            pair(symmetric(self.k1, "k1"), "k1", low=-1, high=1),
-            pair(symmetric(self.k2, "k2"), "k2", low=-1, high=1),
+            symmetric(self.k1, "k1", low=-1, high=1),
+            symmetric(self.k2, "k2", low=-1, high=1),
         )
 
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def _fold(k1: Tensor, k2: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class RollingShutter(Ranged, Geometry):
+class RollingShutter(Ranged, InFrame, Geometry):
     """Read each row at its own time, top to bottom, while the camera moves sideways. At time t (0 at the frame's top
     edge, 1 at its bottom edge) the row stands to the right by pan (t - 1/2) + wobble sin(2 pi (cycles t + phase)).
 
@@ -75,7 +75,6 @@ class RollingShutter(Ranged, Geometry):
     wobble: Range = (0.0, 0.0)
     cycles: Range = (1.0, 1.0)
 
-    dims: ClassVar[int] = 4
     names: ClassVar[tuple[str, ...]] = (
         "pan (of shorter side)",
         "wobble (of shorter side)",
@@ -85,43 +84,19 @@ class RollingShutter(Ranged, Geometry):
 
     def _bounds(self) -> tuple[Range, ...]:
         return (
-            pair(symmetric(self.pan, "pan"), "pan", low=-1, high=1),
+            symmetric(self.pan, "pan", low=-1, high=1),
             pair(self.wobble, "wobble", low=0, high=1),
             pair(self.cycles, "cycles", low=0, high=20),
             (0.0, 360.0),
         )
 
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
-        return self._read(points, u, 1.0)
-
-    def framed(self, size: tuple[int, int]) -> Geometry:
-        """The same shutter for a frame of `size` (height, width); without, the frame is square."""
-        return _Rows(self, size[0] / min(size))
-
-    def _read(self, points: Tensor, u: Tensor, half_height: float) -> Tensor:
         pan, wobble, cycles, phase = (v[:, None, None] for v in self.values(u).unbind(-1))
         x, y = points.unbind(-1)
-        late = y / (2 * half_height)  # time from the middle row's
+        late = y / (2 * self.extent[1])  # time from the middle row's
         right = pan * late + wobble * (2 * math.pi * cycles * (late + 0.5) + phase.deg2rad()).sin()
         x = x - 2 * right
         return torch.stack([x, y.expand_as(x)], dim=-1)
-
-
-@dataclass(frozen=True)
-class _Rows(Geometry):
-    """A `RollingShutter` in a frame that reaches `half_height` from its centre, in the stage frame's unit."""
-
-    shutter: RollingShutter
-    half_height: float
-
-    dims: ClassVar[int] = RollingShutter.dims
-    names: ClassVar[tuple[str, ...]] = RollingShutter.names
-
-    def values(self, u: Tensor) -> Tensor:
-        return self.shutter.values(u)
-
-    def pull(self, points: Tensor, u: Tensor) -> Tensor:
-        return self.shutter._read(points, u, self.half_height)
 
 
 @dataclass(frozen=True)
@@ -133,8 +108,8 @@ class ThinPlate(Geometry):
 
     Args:
         jitter: most that a control point looks away along each axis, as a share of half the shorter side; below half
-            of their spacing, 1 / (grid - 1), so that neighbours keep their order. (In 300 draws of extreme corners
-            for each grid of 2 to 5 no cloth folded over itself up to 0.4 / (grid - 1), and some did from 0.5 on.)
+            of their spacing, 1 / (grid - 1), so that neighbours keep their order. (From 0.5 / (grid - 1) on, some
+            extreme cloths fold over themselves.)
         grid: control points along each axis, 2 to 10.
     """
 
@@ -149,10 +124,6 @@ class ThinPlate(Geometry):
             raise ValueError(
                 f"`jitter` must lie in [0, {most:.4g}), half the spacing of {self.grid} points; got {self.jitter!r}"
             )
-
-    @property
-    def dims(self) -> int:
-        return 2 * self.grid**2
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from transforms.compose import Homography
+from transforms.geometry.in_frame import InFrame
 from transforms.ranges import Range, Ranged, pair, symmetric
 from transforms.sampling.homography import invert, matrix_of, transform
 
 
 @dataclass(frozen=True)
-class Placement(Ranged, Homography):
+class Placement(Ranged, InFrame, Homography):
     """Move a layer of the scene anywhere, from the middle of all ranges, whose corners `quad` gives.
 
     Args:
@@ -23,7 +24,6 @@ class Placement(Ranged, Homography):
         x, y: where its middle lies, as shares of the free room: at 0 the turned layer touches the left
             (upper) edge of the scene, at 1 the right (lower) one. Without room, in the middle.
         aspect: width of the layer over its height.
-        frame: width and height of the scene over its shorter side; `framed` sets it.
     """
 
     scale: Range = (0.3, 0.6)
@@ -31,10 +31,8 @@ class Placement(Ranged, Homography):
     x: Range = (0.0, 1.0)
     y: Range = (0.0, 1.0)
     aspect: float = 1.0
-    frame: tuple[float, float] = (1.0, 1.0)
 
     label: ClassVar[str] = "place"
-    dims: ClassVar[int] = 4
     names: ClassVar[tuple[str, ...]] = (
         "scale (of shorter side)",
         "angle (deg)",
@@ -52,11 +50,6 @@ class Placement(Ranged, Homography):
             pair(self.y, "y", low=0, high=1),
         )
 
-    def framed(self, size: tuple[int, int]) -> Placement:
-        """The stage for a scene of `size` (height, width)."""
-        height, width = size
-        return replace(self, frame=(width / min(size), height / min(size)))
-
     def quad(self, size: tuple[int, int]) -> Tensor:
         """The corners of the layer at the middle of all ranges, in a scene of `size` (height, width): (4,2)
         in shares of the scene's width and height, upper left, upper right, lower right, lower left."""
@@ -64,7 +57,7 @@ class Placement(Ranged, Homography):
         middle = torch.full((1, 4), 0.5, dtype=torch.float64)
         wide, high = max(self.aspect, 1.0), max(1 / self.aspect, 1.0)
         corners = middle.new_tensor([[[-wide, -high], [wide, -high], [wide, high], [-wide, high]]])
-        return transform(invert(place.pull_of(middle)), corners)[0][0] / middle.new_tensor(place.frame) / 2 + 0.5
+        return transform(invert(place.pull_of(middle)), corners)[0][0] / middle.new_tensor(place.extent) / 2 + 0.5
 
     def matrix(self, u: Tensor) -> Tensor:
         """(N,4) -> (N,3,3) from points of the scene to the points that were there before the move."""
@@ -77,8 +70,8 @@ class Placement(Ranged, Homography):
         angle = torch.deg2rad(angle)
         c, s = angle.cos(), angle.sin()
         wide, high = max(self.aspect, 1.0), max(1 / self.aspect, 1.0)
-        room_x = (self.frame[0] - size * (wide * c.abs() + high * s.abs())).clamp(min=0)
-        room_y = (self.frame[1] - size * (wide * s.abs() + high * c.abs())).clamp(min=0)
+        room_x = (self.extent[0] - size * (wide * c.abs() + high * s.abs())).clamp(min=0)
+        room_y = (self.extent[1] - size * (wide * s.abs() + high * c.abs())).clamp(min=0)
         x, y = (2 * right - 1) * room_x, (2 * down - 1) * room_y
         c, s = c / size, s / size
         return matrix_of([[c, s, -c * x - s * y], [-s, c, s * x - c * y], [0, 0, 1]], angle)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from transforms.compose import Homography
 from transforms.ranges import Range, Ranged, pair, symmetric
-from transforms.sampling.homography import invert
+from transforms.sampling.homography import invert, matrix_of
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,6 @@ class Viewpoint(Ranged, Homography):
     distance: Range = (1.0, 1.0)
     fov: Range = (40.0, 40.0)
 
-    dims: ClassVar[int] = 5
     names: ClassVar[tuple[str, ...]] = (
         "yaw (deg)",
         "pitch (deg)",
@@ -62,8 +61,8 @@ class Viewpoint(Ranged, Homography):
 
     def _bounds(self) -> tuple[Range, ...]:
         return (
-            pair(symmetric(self.yaw, "yaw"), "yaw", low=-89, high=89),
-            pair(symmetric(self.pitch, "pitch"), "pitch", low=-89, high=89),
+            symmetric(self.yaw, "yaw", low=-89, high=89),
+            symmetric(self.pitch, "pitch", low=-89, high=89),
             symmetric(self.roll, "roll"),
             pair(self.distance, "distance", low=0.01, high=100),
             pair(self.fov, "fov", low=0.1, high=179),
@@ -79,13 +78,12 @@ class Viewpoint(Ranged, Homography):
         image_x = [roll.cos() * a - roll.sin() * b for a, b in zip(right, down, strict=True)]
         image_y = [roll.sin() * a + roll.cos() * b for a, b in zip(right, down, strict=True)]
         # The focal length is 1 / tan(half), the depth of the centre distance / tan(half); both divided out.
-        zero, one = torch.zeros_like(yaw), torch.ones_like(yaw)
-        rows = [
-            [*(entry / distance for entry in image_x), zero],
-            [*(entry / distance for entry in image_y), zero],
-            [*(entry * half.tan() / distance for entry in away), one],
+        rows: list[list[Tensor | int]] = [
+            [*(entry / distance for entry in image_x), 0],
+            [*(entry / distance for entry in image_y), 0],
+            [*(entry * half.tan() / distance for entry in away), 1],
         ]
-        return invert(torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2))
+        return invert(matrix_of(rows, yaw))
 
 
 def _reach(yaw: Range, pitch: Range) -> float:

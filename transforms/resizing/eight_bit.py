@@ -12,15 +12,14 @@ The numbers are whole and below 2^53, so float64 holds them exactly and a matrix
 
 from __future__ import annotations
 
-import math
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from transforms.resizing.kernels import kernel_of, weights
+from transforms.resizing.kernels import area_enlarging, kernel_of, weights
 
 Size = tuple[int, int]
 
@@ -29,11 +28,11 @@ _PILLOW_BITS = 22
 
 
 class Levels(NamedTuple):
-    """What an 8-bit resize gave, and where it clipped."""
+    """The result of an 8-bit resize, and where it clipped."""
 
     levels: Tensor  # (N,C,h,w) whole numbers 0..255 in float64
-    middle: Tensor  # bool, broadcasts over the image between the passes: true where the first was not clipped
-    final: Tensor  # bool (N,C,h,w): the same of the second pass
+    final: Tensor  # bool (N,C,h,w): true where the second pass was not clipped
+    middle: Tensor  # bool, broadcasts over the image between the passes: the same of the first pass
     rows_first: bool = False
 
 
@@ -50,22 +49,17 @@ def resize_levels(levels: Tensor, out: Size, kernel: str) -> Levels:
     )
     if kernel.startswith("pil_") and size[0] - out[0] > max(0, 2 * (size[1] - out[1])):
         middle, first = _clip(_shift(rows @ levels, row_bits))
-        return Levels(*_clip_last(_shift(middle @ columns.mT, column_bits), first), rows_first=True)
+        return Levels(*_clip(_shift(middle @ columns.mT, column_bits)), first, rows_first=True)
     middle, first = _clip(_shift(levels @ columns.mT, column_bits))
-    return Levels(*_clip_last(_shift(rows @ middle, row_bits), first))
+    return Levels(*_clip(_shift(rows @ middle, row_bits)), first)
 
 
 def _clip(values: Tensor) -> tuple[Tensor, Tensor]:
     return values.clamp(0, 255), (values >= 0) & (values <= 255)
 
 
-def _clip_last(values: Tensor, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    levels, last = _clip(values)
-    return levels, first, last
-
-
 def _once(values: Tensor) -> Levels:
-    return Levels(*_clip_last(values, values.new_ones((), dtype=torch.bool)))
+    return Levels(*_clip(values), values.new_ones((), dtype=torch.bool))
 
 
 def _shift(values: Tensor, bits: int) -> Tensor:
@@ -119,22 +113,17 @@ def _opencv_area(levels: Tensor, size: Size, out: Size, halves: bool) -> Tensor:
 @torch.inference_mode(False)
 def _opencv_taps(length: int, out: int, kernel: str, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """OpenCV's matrix in whole numbers, and what its first tap and its others put in."""
-    inverse = out / length
-    scale = 1 / inverse
-    parts = np.zeros((2, out, length))
-    for i in range(out):
-        if kernel == "cv2_area":  # here only to enlarge
-            first = int(i * scale)
-            at = float(np.float32((i + 1) - (first + 1) * inverse))
-            share = 0.0 if at <= 0 else at - math.floor(at)
-            taps = [1 - share, share]
-        else:
-            rule = kernel_of(kernel)
-            reach, at = int(rule.support), float(np.float32((i + 0.5) * scale - 0.5))
-            first = math.floor(at) + 1 - reach
-            taps = rule.weight(np.arange(first, first + 2 * reach) - at).tolist()
-        for k, tap in enumerate(taps):
-            whole = float(np.rint(tap / sum(taps) * 2**_OPENCV_BITS))
-            parts[min(k, 1), i, min(max(first + k, 0), length - 1)] += whole
+    if kernel == "cv2_area":  # here only to enlarge
+        index, weight = area_enlarging(length, out)
+    else:
+        rule = kernel_of(kernel)
+        reach, scale = int(rule.support), 1 / (out / length)
+        at = ((np.arange(out)[:, None] + 0.5) * scale - 0.5).astype(np.float32).astype(float)
+        index = np.floor(at).astype(int) + 1 - reach + np.arange(2 * reach)
+        weight = rule.weight(index - at)
+    whole = np.rint(weight / reduce(np.add, weight.T)[:, None] * 2**_OPENCV_BITS)
+    parts, rows = np.zeros((2, out, length)), np.arange(out)
+    for k, (column, taps) in enumerate(zip(index.T.clip(0, length - 1), whole.T, strict=True)):
+        parts[min(k, 1), rows, column] += taps
     whole_matrix, top, rest = (torch.from_numpy(m).to(device) for m in (parts.sum(0), *parts))
     return whole_matrix, top, rest

@@ -148,7 +148,7 @@ def _cv2_area(length: int, out: int, _: str) -> Taps:
     return index.clip(0, length - 1), np.where(index < stop, overlap, 0.0)
 
 
-def _cv2_area_enlarging(length: int, out: int, _: str) -> Taps:
+def area_enlarging(length: int, out: int, _: str = "cv2_area") -> Taps:
     """A bilinear step that touches only source pixels that the output pixel overlaps; float32 as in OpenCV."""
     i = np.arange(out)
     j = (i * (1 / (out / length))).astype(int)
@@ -166,5 +166,5 @@ _RULES: dict[str, Callable[[int, int, str], Taps]] = {
     "torch_nearest float64": _torch_nearest,
     "torch_nearest_exact float64": _torch_nearest,
     "cv2_area": _cv2_area,
-    "cv2_area enlarging": _cv2_area_enlarging,
+    "cv2_area enlarging": area_enlarging,
 }

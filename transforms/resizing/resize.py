@@ -10,7 +10,7 @@ So a kernel here is a *library's* kernel, with that library's support, edges and
 - `torch_*`: `torch.nn.functional.interpolate(align_corners=False)`, which has OpenCV's kernels, or with
   antialias=True (`torch_*_aa`) Pillow's. Nearest is the mode "nearest", or "nearest-exact".
 - `keys(a)`: the cubic of Keys (1981) with any a, say "keys(-0.6)", fixed support over replicated edges, for a victim
-  whose library nobody knows; `keys_aa(a)` is the same with Pillow's antialias.
+  of an unknown library; `keys_aa(a)` is the same with Pillow's antialias.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def resize(
 
     Args:
         images: any floating dtype; differentiable (the map is linear, its gradient exact).
-        size: (height, width), or the length of the shorter side, the aspect kept as torchvision keeps it.
+        size: (height, width), or the length of the shorter side, with torchvision's aspect.
         kernel: one of `transforms.resizing.resize.NAMES`, "keys(a)" or "keys_aa(a)" with a in [-2, 0].
         eight_bit: do what the library does to an 8-bit file, in its own fixed point (see
             `transforms.resizing.eight_bit`): the images are clamped to [0,1] and rounded to whole levels, and so is
@@ -41,9 +41,8 @@ def resize(
             where a clip holds a value.
 
     Returns:
-        (N,C,height,width), *not* clamped: bicubic and Lanczos overshoot by a few percent, as Pillow's float mode
-        does. The `Downscale` stage and the encoders clamp, because an 8-bit file cannot hold an overshoot. With
-        `eight_bit` every value is exactly k/255, k whole, in [0,1].
+        (N,C,height,width), *not* clamped: bicubic and Lanczos overshoot by a few percent, as in the library's float
+        mode. With `eight_bit` every value is exactly k/255, k whole, in [0,1].
 
     Raises:
         ValueError: unknown kernel, or a size below 1.

@@ -151,7 +151,7 @@ def homography(src: Tensor, dst: Tensor) -> Tensor:
     """
     src, dst = _points(src, "src"), _points(dst, "dst")
     dtype = torch.promote_types(src.dtype, dst.dtype)
-    wide = torch.float32 if src.device.type == "mps" else torch.float64
+    wide = wide_dtype(src)
     src, dst = torch.broadcast_tensors(src.to(wide), dst.to(wide))
     _check(src, dst)
     matrix = quad_to_quad(src, dst)

@@ -1,9 +1,8 @@
 """Edges of a layer: the share of each of a view's pixels that lies within a known outline, exactly.
 
-Read from a texture, an edge is a ramp as wide as a texel, and a large pixel takes it at a few places: up to 22 of 255
-levels off, and 90 where the outline passes within a texel. A printed sheet is cut along a line. Only the few pixels
-that the line passes are computed: there, a pixel's footprint in the texture is a parallelogram, and the area that it
-has in common with a polygon is a sum over the polygon's sides (Green's theorem).
+A printed sheet is cut along a line; read from a texture, its edge would be a ramp as wide as a texel. Only the pixels
+that the line passes are computed: a pixel's footprint in the texture is a parallelogram, and the area that it has in
+common with a polygon is a sum over the polygon's sides (Green's theorem).
 """
 
 from __future__ import annotations

@@ -3,13 +3,11 @@
 The copies are a pyramid: each is the mean of 2 x 2 pixels of the one before (Williams 1983), built once for all views
 of an image. An output pixel that is s source pixels wide is at level log2(s), blended from the two levels around it.
 Level 0 is one sample of the image, level k is 2 x 2 samples of the copy reduced by 2^(k-1), whose pixels are half as
-wide as the output's. One sample of the copy reduced by 2^k would cost a quarter, and blur five times as much.
+wide as the output's.
 
-s is the root mean square of the map's two singular values: the larger one, which is common, blurs an oblique view
-more than no antialiasing at all would alias it. And the blend with the next level begins at a reduction by 1.23: a
-bilinear tap covers two pixels by itself, and a view that hardly shrinks costs one read. Both, and the samples, were
-chosen by the error against an ideal camera, which averages over the pixel's area, and by time
-(`python scripts/benchmark.py antialias`).
+s is the root mean square of the map's two singular values, because the larger one alone blurs oblique views. The
+blend with the next level begins at a reduction by 1.23: a bilinear tap covers two pixels by itself. Both were chosen
+by time and by the error against the mean over the pixel's area (`python scripts/benchmark.py antialias`).
 """
 
 from __future__ import annotations

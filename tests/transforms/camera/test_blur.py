@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy.ndimage
 import torch
-from torch.autograd import gradcheck
 
 from transforms.camera.blur import Defocus, GaussianBlur, MotionBlur, convolve
 
@@ -35,17 +34,6 @@ def at(stage, **values):
     """Coordinates that give a stage over (0, high) ranges these values."""
     row = [(v - low) / (high - low) for v, (low, high) in zip(values.values(), stage._bounds(), strict=True)]
     return torch.tensor([row], dtype=double)
-
-
-def moments(stage, u, size=25):
-    """Sum, mean (x, y) and covariance of the stage's kernel, from its view of a point of light."""
-    point = torch.zeros(1, 1, size, size, dtype=double)
-    point[..., size // 2, size // 2] = 1
-    k = stage(point, u)[0, 0]
-    x = torch.arange(size, dtype=double) - size // 2
-    mx, my = (k.sum(0) * x).sum(), (k.sum(1) * x).sum()
-    cov = [(k.sum(0) * x * x).sum(), (k.sum(1) * x * x).sum(), (x @ k @ x)]
-    return k.sum(), (mx, my), cov
 
 
 @pytest.mark.parametrize("sigma", [0.4, 1.0, 2.7])
@@ -86,29 +74,13 @@ def test_motion_is_the_mean_along_a_line(length, angle, photo):
     np.testing.assert_allclose(view.numpy(), oracle, rtol=0, atol=2e-3)
 
 
-def test_a_positive_angle_turns_clockwise_as_displayed():
-    stage = MotionBlur((0, 9), 90)
-    assert moments(stage, at(stage, length=8, angle=30))[2][2] > 0.5, "right goes with down"
-    assert moments(stage, at(stage, length=8, angle=-30))[2][2] < -0.5
-
-
-def test_the_variance_of_a_kernel_is_its_shape_plus_bilinear_reading():
-    disc, line, gauss = STAGES["defocus"], STAGES["motion"], STAGES["gaussian"]
-    for got, want in (
-        (moments(disc, at(disc, radius=3.6))[2][0], 3.6**2 / 4 + 1 / 6),
-        (moments(line, at(line, length=8, angle=0))[2][0], 8**2 / 12 + 1 / 6),
-        (moments(line, at(line, length=8, angle=0))[2][1], 0),
-        (moments(gauss, at(gauss, sigma=2.5))[2][0], 2.5**2),
-    ):
-        assert float(got) == pytest.approx(want, abs=0.06)
-
-
 @every_stage
 def test_kernels_sum_to_one_and_do_not_move_the_picture(stage):
-    for row in torch.rand(8, 1, stage.dims, dtype=double):
-        total, mean, _ = moments(stage, row)
-        assert float(total) == pytest.approx(1, abs=1e-12)
-        assert max(abs(float(m)) for m in mean) < 1e-12
+    point, x = torch.zeros(8, 1, 25, 25, dtype=double), torch.arange(25, dtype=double) - 12
+    point[..., 12, 12] = 1  # its views are the kernels
+    for kernel in stage(point, torch.rand(8, stage.dims, dtype=double))[:, 0]:
+        assert float(kernel.sum()) == pytest.approx(1, abs=1e-12)
+        assert abs(float(kernel.sum(0) @ x)) < 1e-12 and abs(float(kernel.sum(1) @ x)) < 1e-12
 
 
 @every_stage
@@ -133,13 +105,6 @@ def test_zero_is_the_identity_and_nearly_zero_nearly(stage, dtype, photo):
 
 
 @every_stage
-def test_gradcheck_in_images_and_every_parameter(stage):
-    images = 0.3 + 0.4 * torch.rand(2, 2, 7, 9, dtype=double)
-    u = 0.2 + 0.6 * torch.rand(2, stage.dims, dtype=double)
-    assert gradcheck(stage, (images.requires_grad_(), u.requires_grad_()))
-
-
-@every_stage
 def test_every_parameter_has_a_gradient_all_over_its_range(stage, photo):
     n = 32
     u = (0.1 + 0.9 * torch.rand(n, stage.dims, dtype=double)).requires_grad_()
@@ -158,17 +123,6 @@ def test_a_small_disc_and_a_line_at_zero_degrees_have_a_gradient(photo):
                 slope = ((stage(photo, u + h) - stage(photo, u - h)) * weights).sum() / 2e-5
             assert abs(slope) > 1e-3
             torch.testing.assert_close(grad[0, i], slope, rtol=1e-3, atol=1e-6)
-
-
-@every_stage
-def test_white_keeps_its_gradient(stage):
-    """Rounding may lift an average past 1; the clamp of that must not stop the gradient."""
-    images = torch.ones(4, 3, 20, 20, requires_grad=True)
-    views = stage(images, torch.rand(4, stage.dims))
-    assert views.max() <= 1
-    views.sum().backward()
-    assert float(images.grad.sum()) == pytest.approx(images.numel(), rel=1e-5)
-    assert (images.grad > 0).all()
 
 
 def test_convolve_takes_a_kernel_larger_than_the_picture():

@@ -1,6 +1,5 @@
 """The stage `ResizePad`: every size and every place, to the pixel."""
 
-import pytest
 import torch
 
 from transforms import ResizePad, resize
@@ -23,11 +22,3 @@ def test_resize_pad_lays_the_resized_picture_into_the_frame(photo):
     assert len(places) == 12
     ends = torch.tensor([[0.0, 0, 0], [1 - 2**-24] * 3])
     assert stage(photo.float().expand(2, -1, -1, -1), ends).shape == (2, 3, 88, 132)
-
-
-@pytest.mark.parametrize(
-    "given", [{"scale": (0, 1)}, {"scale": (1.2, 1.0)}, {"value": 2}, {"kernel": "cubic"}], ids=str
-)
-def test_resize_pad_refuses_by_name(given):
-    with pytest.raises(ValueError, match=next(iter(given))):
-        ResizePad(**given)

@@ -46,22 +46,22 @@ def flat(images):
 @pytest.mark.parametrize("n", [2, 5, 33])
 def test_a_table_is_read_trilinearly(photo, n):
     images = torch.cat([photo, photo.round()])  # all corners of the cube too
-    found = apply_lut(images, table(n))
-    np.testing.assert_allclose(flat(found), trilinear(flat(images), table(n).numpy()), rtol=0, atol=1e-12)
+    printed = apply_lut(images, table(n))
+    np.testing.assert_allclose(flat(printed), trilinear(flat(images), table(n).numpy()), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 def test_the_identity_is_the_identity(photo, dtype):
     images = photo.to(dtype)
-    found = apply_lut(images, sampled(lambda colours: colours))
-    assert found.dtype == dtype
-    torch.testing.assert_close(found, images, rtol=0, atol=1e-3 if dtype == torch.float16 else 1e-6)
+    printed = apply_lut(images, sampled(lambda colours: colours))
+    assert printed.dtype == dtype
+    torch.testing.assert_close(printed, images, rtol=0, atol=1e-3 if dtype == torch.float16 else 1e-6)
 
 
 def test_an_affine_map_is_exact_between_its_nodes(photo):
     lut = (nodes(3) @ MATRIX.T + OFFSET).T.reshape(3, 3, 3, 3)
-    wanted = torch.einsum("ij,njhw->nihw", MATRIX, photo) + OFFSET[:, None, None]
-    torch.testing.assert_close(apply_lut(photo, lut), wanted.clamp(0, 1), rtol=0, atol=1e-12)
+    expected = torch.einsum("ij,njhw->nihw", MATRIX, photo) + OFFSET[:, None, None]
+    torch.testing.assert_close(apply_lut(photo, lut), expected.clamp(0, 1), rtol=0, atol=1e-12)
 
 
 def test_gradcheck_in_the_picture_and_in_the_table():
@@ -74,11 +74,11 @@ def test_black_and_white_keep_the_gradient_of_their_cell():
     # clamp and grid_sample both have none there, and a texture is full of them.
     lut = (nodes(3) @ MATRIX.T + OFFSET).T.reshape(3, 3, 3, 3)
     corners = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=double)] * 3).T[None, :, None]
-    wanted = MATRIX.sum(0)[:, None].expand(3, 8)
+    expected = MATRIX.sum(0)[:, None].expand(3, 8)
     for dtype in (torch.float64, torch.float32):
         images = corners.to(dtype, copy=True).requires_grad_()
         apply_lut(images, lut).sum().backward()
-        torch.testing.assert_close(images.grad[0, :, 0], wanted.to(dtype), rtol=1e-4, atol=0)
+        torch.testing.assert_close(images.grad[0, :, 0], expected.to(dtype), rtol=1e-4, atol=0)
 
 
 def test_what_leaves_the_cube_is_clipped_between_the_nodes_too():
@@ -97,11 +97,11 @@ def test_a_map_is_a_stage_without_coordinates(photo):
 def test_monomials_are_in_the_order_that_is_documented():
     r, g, b = colours = torch.rand(3, 7, dtype=double)
     one = torch.ones_like(r)
-    wanted = [one, r, g, b, r * r, r * g, r * b, g * g, g * b, b * b]
-    wanted += [r**3, r * r * g, r * r * b, r * g * g, r * g * b, r * b * b, g**3, g * g * b, g * b * b, b**3]
+    expected = [one, r, g, b, r * r, r * g, r * b, g * g, g * b, b * b]
+    expected += [r**3, r * r * g, r * r * b, r * g * g, r * g * b, r * b * b, g**3, g * g * b, g * b * b, b**3]
     for degree, count in ((1, 4), (2, 10), (3, 20)):
         assert len(powers(degree)) == count
-        torch.testing.assert_close(terms(colours.T, degree), torch.stack(wanted[:count], 1), rtol=0, atol=1e-12)
+        torch.testing.assert_close(terms(colours.T, degree), torch.stack(expected[:count], 1), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(

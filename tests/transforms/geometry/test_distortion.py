@@ -27,6 +27,12 @@ BENDS = {
     "fine cloth": ThinPlate(0.1, grid=5),
     "shutter": RollingShutter(0.2, (0.0, 0.1), (0, 3)),
 }
+MAPS = BENDS | {
+    "window": Crop((0.01, 1), (0.1, 10)),
+    "camera": Viewpoint(yaw=50, pitch=(-20, 40), roll=180, distance=(1.0, 2.0), fov=(10, 70)),
+    "mirror": Flip(),
+    "corners": Perspective(0.49),
+}
 every_bend = pytest.mark.parametrize("name", BENDS)
 
 
@@ -52,10 +58,10 @@ def test_is_a_map_of_points_and_no_matrix(name):
     assert isinstance(BENDS[name], Geometry) and not isinstance(BENDS[name], Homography)
 
 
-@every_bend
+@pytest.mark.parametrize("name", MAPS)
 @pytest.mark.parametrize("border", ["constant", "replicate", "reflect", "reflect101"])
 def test_gradients_are_finite_at_the_ends_of_every_range(name, border, photo):
-    stage, wild = BENDS[name], Perspective(0.49)  # whose horizon sends points far out
+    stage, wild = MAPS[name], Perspective(0.49)  # whose horizon sends points far out
     for dtype, stages in itertools.product((torch.float32, double), ([stage], [stage, stage, wild])):
         pipeline = Compose(stages, border=border)
         u = torch.cat([edges(s, dtype)[torch.arange(9) % len(edges(s, dtype))] for s in pipeline.stages], dim=1)
@@ -64,7 +70,7 @@ def test_gradients_are_finite_at_the_ends_of_every_range(name, border, photo):
         views = pipeline(images, u)
         views.square().sum().backward()
         for result in (views, images.grad, u.grad):
-            assert result.isfinite().all()
+            assert result.isfinite().all() if result is not None else stages == [Flip()]
         assert (images.grad.flatten(1).norm(dim=1) > 0).all()
 
 
@@ -140,13 +146,6 @@ def test_a_lens_sees_up_to_the_first_fold():
         oracle = grows.long().cumprod(0).bool()
         seen = Lens((k1, k1), (k2, k2)).pull(points, torch.rand(1, 2, dtype=double))[0, 0, :, 0] < UNSEEN
         assert (seen != oracle).sum() <= 1, (k1, k2)
-
-
-def test_positive_coefficients_are_a_barrel():
-    edge = torch.tensor([[[[1.0, 0.0], [1.0, 1.0]]]], dtype=double)
-    looks = Lens((0.1, 0.1)).pull(edge, torch.rand(1, 2, dtype=double))[0, 0]
-    # The corner looks further out than the side's middle: in the view the side bulges outwards.
-    assert looks[1, 0] > looks[0, 0] == pytest.approx(1.1)
 
 
 # --- Cylinder

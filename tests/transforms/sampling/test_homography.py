@@ -18,7 +18,9 @@ DEGENERATE = {
     "repeated corner": [[0, 0], [0, 0], [1, 1], [0, 1]],
     "bow-tie": [[0, 0], [1, 1], [1, 0], [0, 1]],
     "concave": [[0, 0], [1, 0], [0.2, 0.2], [0, 1]],
-    "not finite": [[0, 0], [1, 0], [1, math.nan], [0, 1]],
+    "NaN": [[0, 0], [1, 0], [1, math.nan], [0, 1]],
+    "infinite": [[0, 0], [1, 0], [1, math.inf], [0, 1]],
+    "point": [[3, 3]] * 4,
 }
 ANGLE, OTHER = torch.tensor([0.3], dtype=torch.float64), torch.tensor([1.1], dtype=torch.float64)
 
@@ -50,11 +52,6 @@ def test_equals_opencv():
     torch.testing.assert_close(ours * sign, torch.from_numpy(np.stack(oracle)), rtol=1e-9, atol=1e-9)
 
 
-def test_maps_source_to_destination():
-    src, dst = quads(50), quads(50)
-    torch.testing.assert_close(project(homography(src, dst), src), dst, rtol=0, atol=1e-9)
-
-
 def test_every_source_corner_is_before_the_camera():
     src, dst = quads(50), quads(50)
     _, w = transform(homography(src, dst), src)
@@ -78,27 +75,10 @@ def test_rows_broadcast(a, b):
     torch.testing.assert_close(homography(src, dst), torch.cat([homography(x, y) for x, y in pairs]))
 
 
-def test_a_single_pair_is_a_batch_of_one():
-    assert homography(SQUARE, quads(1)[0]).shape == (1, 3, 3)
-
-
 def test_nested_lists_of_integers_are_taken():
     src, dst = quads(2).round()
     ours = homography(src.int().tolist(), dst.int().tolist())
     torch.testing.assert_close(ours, homography(src, dst).float())
-
-
-@pytest.mark.parametrize("order", [(0, 3, 1, 2), (3, 2, 1, 0), (2, 3, 0, 1)], ids=str)
-def test_any_order_common_to_both_lists_gives_the_same_matrix(order):
-    src, dst = quads(5), quads(5)
-    torch.testing.assert_close(homography(src[:, order], dst[:, order]), homography(src, dst), rtol=1e-9, atol=1e-9)
-
-
-def test_mirrored_destination_is_a_mirror_image():
-    src, dst = quads(5), quads(5)
-    mirror = double([[-1, 0, 300], [0, 1, 0], [0, 0, 1]])
-    mirrored = homography(src, transform(mirror[None], dst)[0])
-    torch.testing.assert_close(project(mirrored, src), project(mirror @ homography(src, dst), src))
 
 
 @pytest.mark.parametrize("corners", DEGENERATE.values(), ids=DEGENERATE)
@@ -109,7 +89,7 @@ def test_degenerate_destination_is_refused_by_row(corners):
         homography(SQUARE, dst)
 
 
-@pytest.mark.parametrize("kind", ["three in a line", "nearly in a line", "repeated corner", "not finite"])
+@pytest.mark.parametrize("kind", sorted({*DEGENERATE} - {"bow-tie", "concave"}))  # `dst` is blamed for those
 def test_degenerate_source_is_refused_by_row(kind):
     src = (SQUARE + 1).repeat(3, 1, 1)
     src[1] = torch.tensor(DEGENERATE[kind])
@@ -143,10 +123,6 @@ def test_invert_is_the_inverse():
     matrix = homography(quads(50), quads(50))
     eye = torch.eye(3, dtype=torch.float64).expand(50, 3, 3)
     torch.testing.assert_close(invert(matrix) @ matrix, eye, rtol=0, atol=1e-9)
-
-
-def test_gradient_of_invert():
-    assert gradcheck(invert, (torch.randn(2, 3, 3, dtype=torch.float64).requires_grad_(),))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck
 
-from transforms import Affine, Compose, Perspective, warp_affine
 from transforms.sampling.homography import invert, lattice
 from transforms.sampling.pyramid import levels, top
 from transforms.sampling.read import Resampling
@@ -140,15 +139,6 @@ def test_towards_the_horizon_the_level_grows_and_stays_finite():
     assert level.max() > 3
 
 
-def test_views_do_not_depend_on_their_neighbours():
-    images = torch.rand(1, 3, 96, 96, dtype=double)
-    shrink, keep = reduction(5, 0.2, 96), reduction(1.0, 0.2, 96)
-    both = warp_by_matrix(images, torch.cat([shrink, keep, shrink, keep]), (40, 40), antialias=True)
-    for i, matrix in enumerate((shrink, keep)):
-        alone = warp_by_matrix(images, matrix, (40, 40), antialias=True)
-        torch.testing.assert_close(both[i::2], alone.expand(2, -1, -1, -1), rtol=0, atol=1e-14)
-
-
 @pytest.mark.parametrize("distinct", [False, True])
 @pytest.mark.parametrize("border", BORDERS)
 def test_gradcheck_in_images_and_in_the_map(distinct, border):
@@ -159,15 +149,6 @@ def test_gradcheck_in_images_and_in_the_map(distinct, border):
         return warp_by_matrix(pixels, map_, (6, 6), border=border, antialias=True, value=0.3)
 
     assert gradcheck(view, (images.requires_grad_(), matrix), fast_mode=True, atol=1e-4)
-
-
-def test_adjoint():
-    pipeline = Compose([Affine(degrees=20, scale=(0.2, 0.4)), Perspective(0.2)], value=0.0)
-    u, x = torch.rand(6, pipeline.dims, dtype=double), torch.rand(2, 3, 50, 70, dtype=double).requires_grad_()
-    view = pipeline(x, u)
-    v = torch.randn_like(view)
-    (back,) = torch.autograd.grad(view, x, v)
-    torch.testing.assert_close((view * v).sum(), (x * back).sum(), rtol=1e-12, atol=0)
 
 
 def test_a_map_without_a_matrix_is_antialiased_too():
@@ -182,9 +163,3 @@ def test_a_map_without_a_matrix_is_antialiased_too():
 
     by_map = warp(images, pull, (40, 40), Resampling(antialias=True))
     torch.testing.assert_close(by_map, warp_by_matrix(images, matrix, (40, 40), antialias=True), rtol=0, atol=1e-12)
-
-
-def test_opencv_arguments_take_it_too(photo):
-    quarter = torch.tensor([[0.25, 0, -0.375], [0, 0.25, -0.375]], dtype=double)
-    view = warp_affine(photo, quarter, (20, 30), antialias=True)
-    torch.testing.assert_close(view, F.avg_pool2d(photo, 4), rtol=0, atol=1e-12)
