@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +12,10 @@ import torchvision
 from torch import Tensor, nn
 
 from attacks import EOT, Away, Linf, load_encoder
+from attacks.data.gallery import Pictures, tiles
 from attacks.eot.estimate import Estimate
 from attacks.eot.problem import Problem
+from attacks.evaluation.scores import embed
 from transforms import Affine, Brightness, Compose, Contrast, Perspective, Sobol
 
 from .timing import photograph
@@ -53,6 +56,20 @@ def encoder(arch: str) -> nn.Module:
     return Normalised(network).eval()
 
 
+@lru_cache
+def known(size: int) -> tuple[nn.Module, Pictures, Tensor]:
+    """The pocket encoder, frozen; every tile of every photograph; their embeddings (G,D)."""
+    network, everything = load_encoder().requires_grad_(False), tiles(size)
+    embeddings = embed(everything.images, network, torch.device("cpu"))
+    assert isinstance(embeddings, Tensor)
+    return network, everything, embeddings
+
+
+def photo(name: str) -> str:
+    """The photograph that a tile was cut from."""
+    return name.rsplit("-", 2)[0]
+
+
 def cosines(embeddings: Tensor, anchors: Tensor) -> Tensor:
     """(B*V,D), picture by picture, and (B,D) -> (B*V,); fewer embeddings than anchors are those of the first."""
     rows = anchors.repeat_interleave(max(1, len(embeddings) // len(anchors)), 0)[: len(embeddings)]
@@ -70,6 +87,7 @@ class Case:
         frozen: the encoder, its weights frozen.
         ordinary: the same encoder with weights that require a gradient, as a network comes from its library.
         anchor: (1,D), the embedding of `image`.
+        eps: the radius of the L-inf ball.
     """
 
     image: Tensor
@@ -77,10 +95,7 @@ class Case:
     frozen: nn.Module
     ordinary: nn.Module
     anchor: Tensor
-
-    @property
-    def device(self) -> str:
-        return str(self.image.device)
+    eps: float = 8 / 255
 
     def loss(self, encode: Callable[[Tensor], Tensor], views: Tensor) -> Tensor:
         """(B*V,3,S,S), picture by picture -> (B*V,), the cosine similarities; lower is better for the attacker."""

@@ -1,25 +1,23 @@
-"""What comparisons of attacks share: contestants and their settings, jobs in one or several processes."""
+"""What comparisons of attacks share: contestants and their settings, counts of gradients, jobs and their outcomes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+import importlib
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.runtime.progress import Progress
 
-from .peers import installed
+from .processes import Job, Map, Outcome
+from .table import MISSING, Row
 
-Job = TypeVar("Job")
-Outcome = TypeVar("Outcome")
-#: `map`, or that of a pool of processes: outcomes come in the order of the jobs.
-Spread = Callable[[Callable[[Job], Outcome], Sequence[Job]], Iterable[Outcome]]
+Key = TypeVar("Key", bound=Hashable)
 
 OURS = "ours"
 
@@ -47,8 +45,8 @@ class Contestant:
 
     Args:
         module: the module that it needs.
-        run: (question, setting) -> the attacked pictures, or the texture, by the evaluations spent on each picture.
-        default: its documented defaults, from (eps, evaluations).
+        run: (question, setting) -> the attacked pictures, or the texture, by the gradients of each picture so far.
+        default: its documented defaults, from (eps, gradients).
         grid: the settings to choose from; ours has one rule, and nothing to choose.
     """
 
@@ -58,9 +56,18 @@ class Contestant:
     grid: tuple[Setting, ...] = ()
 
 
+def installed(module: str) -> bool:
+    """Whether a peer can be imported; one whose own requirements do not fit counts as missing."""
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        return False
+    return True
+
+
 def entries(
     contestants: Mapping[str, Contestant], eps: float, evals: int, tuned: Callable[[str, Sequence[Setting]], Setting]
-) -> tuple[dict[str, tuple[str, Setting]], dict[str, str]]:
+) -> tuple[dict[str, tuple[str, Setting]], dict[str, Row]]:
     """Row of the table -> the contestant and its setting, by default and as `tuned` on its grid; and the contestants
     that are not installed."""
     here = {name: each for name, each in contestants.items() if installed(each.module)}
@@ -68,30 +75,50 @@ def entries(
     for name, each in here.items():
         if grid := [setting for setting in each.grid if setting.views <= evals]:
             rows[f"{name}, tuned"] = name, tuned(name, grid)
-    return rows, {name: "not installed" for name in contestants if name not in here}
+    return rows, {name: MISSING for name in contestants if name not in here}
+
+
+def outcomes(
+    name: str,
+    work: Callable[[Job], Outcome],
+    plan: Mapping[Key, Sequence[Job]],
+    shown: Callable[[Outcome], dict[str, float]],
+    spread: Map[Job, Outcome] = map,
+) -> dict[Key, list[Outcome]]:
+    """The outcomes of all jobs of each row, with a progress bar that shows some figures of the last."""
+    jobs, results = [job for each in plan.values() for job in each], []
+    with Progress(name, len(jobs)) as progress:
+        for outcome in spread(work, jobs):
+            results.append(outcome)
+            progress.step(**shown(outcome))
+    remaining = iter(results)
+    return {key: [next(remaining) for _ in each] for key, each in plan.items()}
+
+
+class Counting(nn.Module):
+    """An encoder that counts the views it is shown, and those that a gradient has come back through."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.forwards, self.gradients = encoder, 0, 0
+
+    def forward(self, views: Tensor) -> Tensor:
+        self.forwards += len(views)
+        embedding: Tensor = self.encoder(views)
+        if embedding.requires_grad:
+            embedding.register_hook(self._back)
+        return embedding
+
+    def _back(self, grad: Tensor) -> None:
+        self.gradients += len(grad)
 
 
 @contextmanager
-def processes(workers: int) -> Iterator[Spread[Any, Any]]:
-    """`map` in so many processes of one thread each. Results do not depend on their number."""
-    if workers == 1:
-        yield map
-        return
-    with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        yield pool.map
-
-
-def done(
-    name: str,
-    work: Callable[[Job], Outcome],
-    jobs: Sequence[Job],
-    shown: Callable[[Outcome], dict[str, float]],
-    spread: Spread[Job, Outcome] = map,
-) -> list[Outcome]:
-    """The outcomes of all jobs, with a progress bar that shows some figures of the last."""
-    outcomes = []
-    with Progress(name, len(jobs)) as progress:
-        for outcome in spread(work, jobs):
-            outcomes.append(outcome)
-            progress.step(**shown(outcome))
-    return outcomes
+def seeded(seed: int) -> Iterator[None]:
+    """The global generators of torch and NumPy, which libraries start from, set and then put back."""
+    state = np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        yield
+    np.random.set_state(state)  # noqa: NPY002

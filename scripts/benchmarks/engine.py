@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -15,9 +14,11 @@ from attacks.encoders.engine import Choice, Decision, Trial, describe, keep_free
 from attacks.encoders.engine.tuner import choose
 
 from .case import PIPELINE, Case, case
-from .memory import MIB, in_fresh_process, peak
-from .peers import PEERS, Contestant, installed
-from .table import Row, Table
+from .contest import installed
+from .memory import MIB, peak
+from .peers import PEERS, Gradient
+from .processes import in_fresh_process
+from .table import MISSING, Row, Table
 from .timing import allocating, compare
 
 BARE, FLOAT32, AUTO = "bare encoder, as auto", "ours, float32", "ours, auto"
@@ -29,10 +30,13 @@ RATIOS = {"/ bare": BARE, "/ float32": FLOAT32, "/ auto": AUTO}
 
 
 def run(
-    rounds: int, archs: Sequence[str] = ("resnet18", "resnet50"), views: int = 16, device: str = "cpu"
+    rounds: int = 15, arch: Sequence[str] = ("resnet18", "resnet50"), views: int = 16, device: str = "cpu"
 ) -> list[Table]:
-    """Two tables an encoder: milliseconds per view, and the peak memory of a step in a fresh process."""
-    return [table for arch in archs for table in compared(arch, rounds, views, device)]
+    """Milliseconds and memory a view: this engine, a loop by hand, and the peers.
+
+    Two tables an encoder: milliseconds per view, and the peak memory of a step in a fresh process.
+    """
+    return [table for name in arch for table in compared(name, rounds, views, device)]
 
 
 def compared(arch: str, rounds: int, views: int, device: str) -> tuple[Table, Table]:
@@ -40,61 +44,48 @@ def compared(arch: str, rounds: int, views: int, device: str) -> tuple[Table, Ta
     question = case(arch, views, device)
     keep_freed_memory()
     choice = decide(question)
-    decision = choice.decision
-    makers = contestants(question, decision)
+    makers = contestants(question, choice.decision)
     seconds = compare({name: make() for name, make in makers.items()}, rounds, device, warm=True)
     keep_freed_memory(False)
     times = {name: 1e3 * s / views for name, s in seconds.items()}
-    chosen = json.dumps(decision.to_dict())
-    where = ("--arch", arch, "--device", device, "--views", str(views), "--decision", chosen)
-    peaks = {name: in_fresh_process("engine", *where, "--one", name) / MIB for name in makers}
+    where = (arch, views, device, choice.decision)
+    peaks = {name: in_fresh_process(first_peak, name, *where) / MIB for name in makers}
     what = f"{arch}, {views} views of {question.image.shape[-1]}x{question.image.shape[-1]}, {device}"
     title = f"Gradient of one step: {what}, {torch.get_num_threads()} threads, {rounds} rounds"
+    ratios, notes = dict.fromkeys(RATIOS, ".2f"), tuple(describe(choice))
+    memory = f"Peak memory of it, above that before it: {what}"
     return (
-        Table(
-            title,
-            {"ms per view": ".2f"} | dict.fromkeys(RATIOS, ".2f"),
-            _rows(times),
-            "bars",
-            tuple(describe(choice)),
-        ),
-        Table(
-            f"Peak memory of it, above that before it: {what}",
-            {"MiB": ".0f"} | dict.fromkeys(RATIOS, ".2f"),
-            _rows(peaks),
-            "bars",
-        ),
+        Table(title, {"ms per view": ".2f"} | ratios, _rows(times), "bars", notes),
+        Table(memory, {"MiB": ".0f"} | ratios, _rows(peaks), "bars"),
     )
 
 
-def one(name: str, arch: str, views: int, device: str, decision: str) -> int:
+def first_peak(name: str, arch: str, views: int, device: str, decision: Decision) -> int:
     """The peak bytes of a contestant's first step in this process; of its second, if the first is compiled."""
-    settings = Decision.from_dict(json.loads(decision))
-    step = contestants(case(arch, views, device), settings)[name]()
-    if settings.compile:
+    step = contestants(case(arch, views, device), decision)[name]()
+    if decision.compile:
         step()
     return peak(step, device)
 
 
-def contestants(question: Case, decision: Decision) -> dict[str, Callable[[], Contestant]]:
+def contestants(question: Case, decision: Decision) -> dict[str, Callable[[], Gradient]]:
     """Name -> what prepares it, in the order of the table; only installed peers."""
-    peers = {name: make for name, (module, make) in PEERS.items() if installed(module)}
     full = dataclasses.replace(decision, precision="float32")
-    makers = {
+    makers: dict[str, Callable[[], Gradient]] = {
         BARE: lambda: bare(question, decision),
         BARE32: lambda: bare(question, full),
         FLOAT32: lambda: ours(question, full),
         AUTO: lambda: ours(question, decision),
-        **{name: (lambda make=make: make(question)) for name, make in peers.items()},  # type: ignore[misc]
     }
+    makers |= {name: partial(make, question) for name, (module, make) in PEERS.items() if installed(module)}
 
-    def prepared(name: str) -> Contestant:
+    def prepared(name: str) -> Gradient:
         return allocating(makers[name](), name not in PEERS)
 
     return {name: partial(prepared, name) for name in makers}
 
 
-def bare(question: Case, decision: Decision) -> Contestant:
+def bare(question: Case, decision: Decision) -> Gradient:
     """The encoder as the engine runs it, forward and backward, on views that are there already: no EOT is faster."""
     encode = prepare(question.frozen, decision)
     with torch.no_grad():
@@ -107,7 +98,7 @@ def bare(question: Case, decision: Decision) -> Contestant:
     return run
 
 
-def ours(question: Case, decision: Decision) -> Contestant:
+def ours(question: Case, decision: Decision) -> Gradient:
     """`EOT.estimate`, the encoder run as decided."""
     encode, delta = prepare(question.frozen, decision), torch.zeros_like(question.image)
     eot = EOT(PIPELINE, views=len(question.u), chunk=decision.chunk)
@@ -129,9 +120,9 @@ def decide(question: Case) -> Choice:
 
 
 def _rows(values: dict[str, float]) -> dict[str, Row]:
-    """Each figure with its ratios; peers that are not there in their place."""
+    """Each figure with its ratios; peers that are not installed in their place."""
     rows: dict[str, Row] = {
         name: (value, *(value / values[base] if values[base] else None for base in RATIOS.values()))
         for name, value in values.items()
     }
-    return rows | {name: "not installed" for name in PEERS if name not in values}
+    return rows | {name: MISSING for name in PEERS if name not in values}

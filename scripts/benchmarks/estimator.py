@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -14,24 +14,22 @@ from attacks.experiment.build.pipeline import preset
 from transforms import Antithetic, Draws, Latin, Sobol, Uniform
 
 from .case import case
-from .table import Table
+from .table import Row, Table
 
 SAMPLERS: dict[str, Draws] = {"Uniform": Uniform(), "Antithetic": Antithetic(), "Latin": Latin(), "Sobol": Sobol()}
-VIEWS = (8, 32, 128)
-REFERENCE = 8192
+#: Numbers of views of a step, and the side of the picture.
+VIEWS, SIZE = (8, 32, 128), 96
 #: The least cosine of two references; below it, neither is exact enough.
 AGREEMENT = 0.998
 CHUNK = 64
 
 
-def run(
-    rounds: int, reference: int = REFERENCE, device: str = "cpu", views: Sequence[int] = VIEWS, size: int = 96
-) -> list[Table]:
-    """Cosine to the reference gradient and mean squared error against uniform draws, over `rounds` repeats.
+def run(rounds: int = 15, reference: int = 8192, device: str = "cpu") -> list[Table]:
+    """Cosine and squared error of the gradient by sampler and number of views.
 
     The pocket encoder, a photograph with a random start of 8/255, the views of the preset `camera`.
     """
-    question, transforms = case("pocket", 1, device, size), preset("camera")
+    question, transforms = case("pocket", 1, device, SIZE), preset("camera")
     noise = torch.rand(question.image.shape, generator=torch.Generator().manual_seed(0))
     delta = 8 / 255 * (2 * noise.to(question.image) - 1)
 
@@ -40,40 +38,39 @@ def run(
         return question.estimate(eot, question.frozen, delta, eot.points(seed, 0, delta)).grad.flatten()
 
     truth, second = (gradient(Sobol(), reference, seed) for seed in (-1, -2))
-    agreement = float(F.cosine_similarity(truth, second, dim=0))
-    energy = truth.square().sum()
-    cosines: dict[str, list[float]] = {name: [] for name in SAMPLERS}
-    errors: dict[str, list[Tensor]] = {name: [] for name in SAMPLERS}
+    notes, void = verdict(float(F.cosine_similarity(truth, second, dim=0)), reference)
+    cosine: dict[str, Row] = {}
+    errors: dict[str, list[Tensor]] = {}
     for name, draws in SAMPLERS.items():
-        for n in views:
-            rows = torch.stack([gradient(draws, n, seed) for seed in range(rounds)])
-            cosines[name].append(float(F.cosine_similarity(rows, truth, dim=1).mean()))
-            errors[name].append((rows - truth).square().sum(1) / energy)
-    baseline = errors["Uniform"]
-    cosine, ratio, doubt, spread = {}, {}, {}, {}
-    for name, squares in errors.items():
-        cosine[name] = tuple(cosines[name])
-        ratio[name] = tuple(float(e.mean() / b.mean()) for e, b in zip(squares, baseline, strict=True))
-        doubt[name] = tuple(_doubt(e, b) for e, b in zip(squares, baseline, strict=True))
-        spread[name] = tuple(n * float(e.mean()) for n, e in zip(views, squares, strict=True))
-    what, notes = f"by number of views, {rounds} repeats", verdict(agreement, reference)
-    fine, coarse = (dict.fromkeys(map(str, views), form) for form in (".3f", ".2f"))
-    void = notes if agreement < AGREEMENT else ()
-    constant = "c = n x mean squared error / |g|^2 (Uniform: tr Cov / |g|^2)"
+        rows = [torch.stack([gradient(draws, n, seed) for seed in range(rounds)]) for n in VIEWS]
+        cosine[name] = tuple(float(F.cosine_similarity(each, truth, dim=1).mean()) for each in rows)
+        errors[name] = [(each - truth).square().sum(1) / truth.square().sum() for each in rows]
+
+    def compared(figure: Callable[[Tensor, Tensor], float | None]) -> dict[str, Row]:
+        """A figure of the errors and of those of uniform draws."""
+        return {name: tuple(map(figure, each, errors["Uniform"])) for name, each in errors.items()}
+
+    what = f"by number of views, {rounds} repeats"
+    fine, coarse = (dict.fromkeys(map(str, VIEWS), form) for form in (".3f", ".2f"))
+    spread: dict[str, Row] = {
+        name: tuple(n * float(e.mean()) for n, e in zip(VIEWS, each, strict=True)) for name, each in errors.items()
+    }
+    ratio = compared(lambda e, b: float(e.mean() / b.mean()))
     return [
         Table(f"Cosine to the gradient of {reference} views, {what}", fine, cosine, "lines", notes),
         Table(f"Mean squared error / that of uniform draws, {what}", coarse, ratio, "lines", void),
-        Table("One standard error of that ratio", coarse, doubt, None, void),
-        Table(constant, coarse, spread, None, void),
+        Table("One standard error of that ratio", coarse, compared(_doubt), None, void),
+        Table("c = n x mean squared error / |g|^2 (Uniform: tr Cov / |g|^2)", coarse, spread, None, void),
     ]
 
 
-def verdict(agreement: float, reference: int) -> tuple[str, ...]:
-    """A note on the agreement of the two references."""
+def verdict(agreement: float, reference: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A note on the agreement of the two references: for the first table, and for the others."""
     text = f"two references of {reference} views agree to a cosine of {agreement:.5f}"
     if agreement >= AGREEMENT:
-        return (text,)
-    return (f"VOID: {text}, below {AGREEMENT}; use a larger --reference",)
+        return (text,), ()
+    void = (f"VOID: {text}, below {AGREEMENT}; use a larger --reference",)
+    return void, void
 
 
 def _doubt(errors: Tensor, baseline: Tensor) -> float | None:

@@ -7,7 +7,6 @@ import gc
 import os
 import re
 import resource
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,32 +19,36 @@ from torch import Tensor
 from attacks import EOT
 
 from .case import PIPELINE, Case, case
+from .processes import in_fresh_process
 from .table import Table
 from .timing import compare
 
 VIEWS = tuple(2**k for k in range(3, 11))
 CHUNK = 8
 MIB = 2**20
-SCRIPT = Path(__file__).parents[1] / "benchmark.py"
 
 
 def run(
-    rounds: int, archs: Sequence[str] = ("pocket",), device: str = "cpu", views: Sequence[int] = VIEWS
+    rounds: int = 5,
+    arch: Sequence[str] = ("pocket",),
+    device: str = "cpu",
+    views: Sequence[int] = VIEWS,
 ) -> list[Table]:
-    """Peak memory of one step in a fresh process for each number of views, that of its tensors, seconds of one step,
-    and a straight line through them."""
+    """Memory and time of a step against the number of views.
+
+    Peak memory in a fresh process for each number of views, that of the tensors, seconds, and a straight line through
+    these.
+    """
     columns = [str(n) for n in views]
     peaks, tensors, seconds, lines = {}, {}, {}, {}
-    for arch in archs:
-        peaks[arch] = tuple(
-            in_fresh_process("memory", "--arch", arch, "--device", device, "--one", str(n)) / MIB for n in views
-        )
-        whole = case(arch, max(views), device)
-        tensors[arch] = tuple(tensor_peak(step(whole, n), device) / MIB for n in views)
+    for name in arch:
+        peaks[name] = tuple(in_fresh_process(first_peak, name, device, n) / MIB for n in views)
+        whole = case(name, max(views), device)
+        tensors[name] = tuple(tensor_peak(step(whole, n), device) / MIB for n in views)
         times = compare({str(n): step(whole, n) for n in views}, rounds, device)
-        seconds[arch] = tuple(times[column] for column in columns)
-        fixed, each = straight_line(views, seconds[arch])
-        lines[arch] = (1e3 * each, fixed / (fixed + each * views[0]))
+        seconds[name] = tuple(times[column] for column in columns)
+        fixed, each = straight_line(views, seconds[name])
+        lines[name] = (1e3 * each, fixed / (fixed + each * views[0]))
     what = f"of one step by number of views, {CHUNK} at a time, on {device}"
     share = f"fixed part of {views[0]} views"
     return [
@@ -56,7 +59,7 @@ def run(
     ]
 
 
-def one(arch: str, device: str, views: int) -> int:
+def first_peak(arch: str, device: str, views: int) -> int:
     """The peak bytes of the first step that this process makes."""
     return peak(step(case(arch, views, device), views), device)
 
@@ -76,7 +79,7 @@ def straight_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]
 
 def peak(work: Callable[[], object], device: str) -> int:
     """Bytes that `work` needs at its worst, beyond what was held before: of the device, or of the process. What an
-    allocator keeps for later use is seen as held, so ask before any other work, in a fresh process."""
+    allocator keeps for later use counts as held, so measure in a fresh process, before any other work."""
     if torch.device(device).type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -85,8 +88,7 @@ def peak(work: Callable[[], object], device: str) -> int:
     gc.collect()
     with suppress(OSError, AttributeError):  # glibc: what the start has freed goes back to the system
         ctypes.CDLL(None).malloc_trim(0)
-    with suppress(OSError):  # Linux: the peak of the start is forgotten
-        Path("/proc/self/clear_refs").write_text("5")
+    reset_high_water()
     before = high_water()
     work()
     return high_water() - before
@@ -108,20 +110,13 @@ def tensor_peak(work: Callable[[], object], device: str) -> int:
 
 def high_water() -> int:
     """The most bytes that the process has held. `ru_maxrss` comes second: it begins with the peak of the parent."""
-    try:
-        match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    except OSError:
-        match = None
-    if match:
-        return 1024 * int(match.group(1))
+    with suppress(OSError):
+        if match := re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text()):
+            return 1024 * int(match.group(1))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def in_fresh_process(*arguments: str) -> int:
-    """The number that `scripts/benchmark.py` prints last, with these arguments and this process's threads."""
-    command = [sys.executable, str(SCRIPT), *arguments, "--threads", str(torch.get_num_threads())]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"`{' '.join(arguments)}` failed in its own process:\n{done.stderr}")
-    return int(done.stdout.split()[-1])
+def reset_high_water() -> None:
+    """On Linux `high_water` starts afresh from what is held."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")

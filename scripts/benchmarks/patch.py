@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attacks import interval
 
-from .contest import OURS, Setting, done, entries
+from . import patch_speed
+from .contest import OURS, Setting, entries, installed, outcomes
 from .patch_case import GROUPS, SCENES, SIZE, TEXTURE, Ranges, question
-from .patch_peers import CONTESTANTS, art_patch
-from .peers import installed
+from .patch_peers import CONTESTANTS, moving_patch
 from .table import Row, Table
 
 #: Views of each scene that choose a peer's setting.
@@ -65,72 +65,74 @@ def work(job: Job) -> Outcome:
     """The texture of a job, as an 8-bit file holds it, on fresh placements. The result depends on the job alone."""
     task = question(job.group, job.cell.targeted, job.cell.ranges, job.evals)
     texture = CONTESTANTS[job.name].run(task, job.setting)[job.evals]
-    gradients = task.counted.gradients / len(task.scenes)
+    gradients = task.counted.gradients / len(task.image)
     texture = (texture.clamp(0, 1) * 255).round() / 255
     judges = [task.ours(texture, job.views)]
     if installed("art"):
-        attack, _, _ = art_patch(task, Setting(1.0, 1), 1, "Adam")
+        attack, _, _ = moving_patch(task, Setting(1.0, 1), 1, "Adam")
         judges.append(task.theirs(attack._random_overlay, texture, job.views))
     cosine, success = zip(*(task.judged(views) for views in judges), strict=True)
     return Outcome(torch.stack(success).float(), torch.stack(cosine), gradients)
 
 
-def run(evals: int, groups: int, views: int) -> list[Table]:
-    """Success and cosine in each cell.
+def run(evals: int = 64, groups: int = 6, held_out: int = 64, rounds: int = 15) -> list[Table]:
+    """A patch that lies anywhere, ours and ART's: success, cosine, milliseconds a view.
 
     Args:
         evals: gradients of each scene.
         groups: of scenes, for each a patch.
-        views: held-out placements in each scene, for each renderer.
+        held_out: placements in each scene that judge, for each renderer.
+        rounds: of the timing.
 
     Raises:
         ValueError: more groups than there are.
     """
     if not groups < GROUPS:
         raise ValueError(f"`--groups` must be at most {GROUPS - 1}, for the first one chooses settings; got {groups}")
-    return [table for cell in CELLS for table in compared(cell, evals, groups, views)]
+    tables = [table for cell in CELLS for table in compared(cell, evals, groups, held_out)]
+    return [*tables, patch_speed.run(rounds)]
 
 
 def compared(cell: Cell, evals: int, groups: int, views: int) -> tuple[Table, Table]:
     """All contestants on one cell, ART's with the defaults of its signature and tuned."""
-    settings, missing = entries(CONTESTANTS, 1.0, evals, lambda name, grid: tuned(cell, name, grid, evals))
-    jobs = {
+
+    def results(title: str, plan: Mapping[Any, Sequence[Job]]) -> dict[Any, list[Outcome]]:
+        return outcomes(title, work, plan, lambda o: {"success": float(o.success.mean())})
+
+    def tuned(name: str, grid: Sequence[Setting]) -> Setting:
+        """The setting with the most success on the first group, by the contestant's own renderer; among equals, that
+        with the better cosine."""
+        scores = results(f"tuning {name}", {each: [Job(cell, 0, name, each, evals, TUNING_VIEWS)] for each in grid})
+        means = {each: (float(o.success[-1].mean()), float(o.cosine[-1].mean())) for each, (o,) in scores.items()}
+        sign = 1 if cell.targeted else -1
+        return max(grid, key=lambda each: (means[each][0], sign * means[each][1]))
+
+    settings, missing = entries(CONTESTANTS, 1.0, evals, tuned)
+    plan = {
         row: [Job(cell, group, name, setting, evals, views) for group in range(1, groups + 1)]
         for row, (name, setting) in settings.items()
     }
-    outcomes = iter(_done(f"{cell}", [job for each in jobs.values() for job in each]))
-    results = {row: [next(outcomes) for _ in each] for row, each in jobs.items()}
-    what = f"{cell}; {groups} groups of {SCENES} scenes, {evals} gradients of each"
-    notes = tuple(
-        f"{row}: {setting}; {results[row][0].gradients:g} gradients" for row, (_, setting) in settings.items()
+    scores = results(f"{cell}", plan)
+    success, cosine = (
+        {row: figures(measure, each, scores[OURS]) for row, each in scores.items()} | missing
+        for measure in ("success", "cosine")
     )
-    success: dict[str, Row] = {row: figures("success", each, results[OURS]) for row, each in results.items()}
-    cosine: dict[str, Row] = {row: figures("cosine", each, results[OURS]) for row, each in results.items()}
-    heads = ("by ours", "by ART", "- ours", "low", "high")
+    what = f"{cell}; {groups} groups of {SCENES} scenes, {evals} gradients of each"
+    size = f"({SIZE}x{SIZE}, texture {TEXTURE}x{TEXTURE}), {views} views of each judge"
+    notes = tuple(
+        f"{row}: {setting}; {scores[row][0].gradients:g} gradients" for row, (_, setting) in settings.items()
+    )
     better = "higher" if cell.targeted else "lower"
     return (
-        Table(
-            f"Success of a patch, {what} ({SIZE}x{SIZE}, texture {TEXTURE}x{TEXTURE}), {views} views of each judge",
-            dict(zip(heads, (".3f", ".3f", "+.3f", "+.3f", "+.3f"), strict=True)),
-            success | missing,
-            "bars",
-            notes,
-        ),
-        Table(
-            f"Cosine to the anchor, {better} is stronger: {what}",
-            dict(zip(heads, (".4f", ".4f", "+.4f", "+.4f", "+.4f"), strict=True)),
-            cosine | missing,
-        ),
+        Table(f"Success of a patch, {what} {size}", columns(3), success, "bars", notes),
+        Table(f"Cosine to the anchor, {better} is stronger: {what}", columns(4), cosine),
     )
 
 
-def tuned(cell: Cell, name: str, grid: Sequence[Setting], evals: int) -> Setting:
-    """The setting with the most success on the first group, by the contestant's own renderer; among equals, that with
-    the better cosine."""
-    jobs = [Job(cell, 0, name, setting, evals, TUNING_VIEWS) for setting in grid]
-    sign = 1 if cell.targeted else -1
-    worth = [(float(o.success[-1].mean()), sign * float(o.cosine[-1].mean())) for o in _done(f"tuning {name}", jobs)]
-    return grid[worth.index(max(worth))]
+def columns(digits: int) -> dict[str, str]:
+    """The heads of a table, with so many digits."""
+    means, differences = ("by ours", "by ART"), ("- ours", "low", "high")
+    return dict.fromkeys(means, f".{digits}f") | dict.fromkeys(differences, f"+.{digits}f")
 
 
 def figures(name: str, mine: Sequence[Outcome], ours: Sequence[Outcome]) -> Row:
@@ -139,7 +141,3 @@ def figures(name: str, mine: Sequence[Outcome], ours: Sequence[Outcome]) -> Row:
     here, there = (torch.stack([getattr(o, name).mean((1, 2)) for o in each]) for each in (mine, ours))
     by = [float(value) for value in here.mean(0)]
     return (by[0], by[1] if len(by) > 1 else None, *interval((here - there).mean(1, keepdim=True)))
-
-
-def _done(name: str, jobs: Sequence[Job]) -> list[Outcome]:
-    return done(name, work, jobs, lambda o: {"success": float(o.success.mean()), "cosine": float(o.cosine.mean())})

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks import load_encoder
-from attacks.data.gallery import HELD_OUT, Pictures, tiles
-from attacks.perturbations.patch.patch import Patch
+from attacks import Patch
+from attacks.data.gallery import HELD_OUT
 from transforms import Compose, OnLayers, Placement, Sobol, stream
 from transforms.compose import Homography
 from transforms.sampling.homography import matrix_of, quad_to_quad
 
-from .case import cosines
-from .strength_case import Counting, seeded
+from .case import cosines, known, photo
+from .contest import Counting, seeded
 
 #: Sides of a scene in pixels and of a texture in texels.
 SIZE, TEXTURE = 96, 48
@@ -96,7 +94,7 @@ class Ranges:
 class Question:
     """A group of scenes (B,3,S,S) for one patch, toward the gallery's row `target`, or away from their own rows."""
 
-    scenes: Tensor
+    image: Tensor
     rows: Tensor  # (B,), of the gallery
     target: int | None
     ranges: Ranges
@@ -106,8 +104,13 @@ class Question:
     gallery: Tensor  # (G,D), of length 1
 
     @property
+    def goal(self) -> Tensor:
+        """(B,), the gallery's rows that each scene's views are compared with."""
+        return self.rows if self.target is None else torch.full_like(self.rows, self.target)
+
+    @property
     def anchor(self) -> Tensor:
-        """(B,D), what each scene's views are compared with."""
+        """(B,D), the embeddings of these."""
         return self.gallery[self.goal]
 
     @property
@@ -118,67 +121,46 @@ class Question:
         """(B*V,3,S,S), scene by scene -> (B*V,), the cosines to the anchors."""
         return cosines(encode(views), self.anchor)
 
-    @property
-    def goal(self) -> Tensor:
-        """(B,), the rows of the anchors."""
-        return self.rows if self.target is None else torch.full_like(self.rows, self.target)
-
+    @torch.no_grad()
     def judged(self, views: Tensor) -> tuple[Tensor, Tensor]:
         """(B*V,3,S,S), scene by scene -> cosines to the anchors, and whether the attack succeeds, (B,V) both."""
-        with torch.no_grad():
-            embeddings = torch.cat([self.counted.encoder(part) for part in views.split(64)])
-        likeness = (F.normalize(embeddings, dim=1) @ self.gallery.T).unflatten(0, (len(self.scenes), -1))
+        embeddings = torch.cat([self.counted.encoder(part) for part in views.split(64)])
+        likeness = (F.normalize(embeddings, dim=1) @ self.gallery.T).unflatten(0, (len(self.image), -1))
         cosine = likeness.gather(2, self.goal[:, None, None].expand(-1, likeness.shape[1], 1))[..., 0]
         same = likeness.argmax(2) == self.goal[:, None]
         return cosine, same if self.target is not None else ~same
 
+    @torch.no_grad()
     def ours(self, texture: Tensor, views: int) -> Tensor:
         """(1,3,h,w) -> `views` fresh placements in each scene by our renderer."""
         pipeline = self.ranges.pipeline
-        u = Sobol()(views * len(self.scenes), pipeline.dims, seed=stream(self.seed, "held out"))
-        patch = self.ranges.patch(self.scenes.shape[-1], texture.shape[-1])
-        with torch.no_grad():
-            return pipeline(patch.scene(self.scenes, texture), u.to(texture))
+        u = Sobol()(views * len(self.image), pipeline.dims, seed=stream(self.seed, "held out"))
+        patch = self.ranges.patch(self.image.shape[-1], texture.shape[-1])
+        return pipeline(patch.scene(self.image, texture), u.to(texture))
 
+    @torch.no_grad()
     def theirs(self, overlay: Callable[[Tensor, Tensor], Tensor], texture: Tensor, views: int) -> Tensor:
         """The same by ART's."""
-        with torch.no_grad(), seeded(stream(self.seed, "held out by ART")):
-            return overlay(self.scenes.repeat_interleave(views, 0), texture[0]).clamp(0, 1)
+        with seeded(stream(self.seed, "held out by ART")):
+            return overlay(self.image.repeat_interleave(views, 0), texture[0]).clamp(0, 1)
 
 
-@lru_cache(maxsize=1)
-def network(device: str) -> nn.Module:
-    """The pocket encoder, frozen."""
-    return load_encoder().requires_grad_(False).to(device)
-
-
-@lru_cache(maxsize=1)
-def gallery(device: str) -> tuple[Pictures, Tensor]:
-    """Every tile of every photograph, and their embeddings of length 1."""
-    everything = tiles(SIZE)
-    with torch.no_grad():
-        embeddings = torch.cat([network(device)(part.to(device)) for part in everything.images.split(64)])
-    return everything, F.normalize(embeddings, dim=1)
-
-
-def question(
-    group: int, targeted: bool, ranges: Ranges, evals: int, device: str = "cpu", size: int = SIZE
-) -> Question:
+def question(group: int, targeted: bool, ranges: Ranges, evals: int, size: int = SIZE) -> Question:
     """The scenes of a group, enlarged to `size`; its target is a picture of a photograph that the encoder knows."""
-    everything, embedded = gallery(device)
-    held = [i for i, name in enumerate(everything.names) if name.rsplit("-", 2)[0] in HELD_OUT]
+    network, everything, embeddings = known(SIZE)
+    held = [i for i, name in enumerate(everything.names) if photo(name) in HELD_OUT]
     others = sorted(set(range(len(everything))) - set(held))
     rows = held[group :: len(held) // SCENES][:SCENES]
     scenes = everything.images[rows]
     if size != SIZE:
         scenes = F.interpolate(scenes, (size, size), mode="bilinear", antialias=True).clamp(0, 1)
     return Question(
-        scenes.to(device),
-        torch.tensor(rows, device=device),
+        scenes,
+        torch.tensor(rows),
         others[(2 * group + 1) * len(others) // (2 * GROUPS)] if targeted else None,
         ranges,
         evals,
         stream(0, "patch", group, targeted),
-        Counting(network(device)).eval(),
-        embedded,
+        Counting(network).eval(),
+        F.normalize(embeddings, dim=1),
     )

@@ -7,22 +7,22 @@ fixed seed: pictures that the encoder was not trained on, targets from other pho
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from attacks import EOT, InfoNCE, Patch, Wiener, bank, evaluate, interval, load_encoder, solve
-from attacks.data.gallery import HELD_OUT, Pictures, tiles
-from attacks.evaluation.scores import embed
+from attacks import EOT, InfoNCE, Patch, Wiener, bank, evaluate, interval, solve
+from attacks.data.gallery import HELD_OUT
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.patch.placement import Quad
 from transforms import Affine, Compose, Shown, stream
 
-from .contest import done, processes
+from .case import known, photo
+from .contest import outcomes
+from .processes import processes
 from .table import Row, Table
 
 PIPELINE, SIZE, TEXTURE = preset("camera"), 128, 64
@@ -49,30 +49,21 @@ class Job(NamedTuple):
 Hits = dict[str, list[Tensor]]
 
 
-@lru_cache(maxsize=1)
-def known() -> tuple[nn.Module, Pictures, Tensor]:
-    """The pocket encoder, frozen; every tile of every photograph; their embeddings."""
-    encoder, everything = load_encoder().requires_grad_(False), tiles(SIZE)
-    embeddings = embed(everything.images, encoder, torch.device("cpu"))
-    assert isinstance(embeddings, Tensor)
-    return encoder, everything, embeddings
-
-
 def pairs(names: Sequence[str], pictures: int, targets: int) -> list[tuple[int, int]]:
     """Rows of (picture, target): pictures from each held-out photograph in turn, and for each `targets` pictures of
     other photographs. Raises ValueError if there are fewer."""
     draw, chosen = random.Random(stream(0, "curves")), []
-    photo = [name.rsplit("-", 2)[0] for name in names]
+    photos = [photo(name) for name in names]
     order = draw.sample(HELD_OUT, len(HELD_OUT))
     queues = {
-        one: draw.sample(rows := [i for i, each in enumerate(photo) if each == one], len(rows)) for one in order
+        one: draw.sample(rows := [i for i, each in enumerate(photos) if each == one], len(rows)) for one in order
     }
     for i in range(pictures):
         queue = queues[order[i % len(order)]]
         if not queue:
             raise ValueError(f"`--pictures` asks for more than the photographs hold; got {pictures}")
         picture = queue.pop()
-        others = [row for row, one in enumerate(photo) if one != photo[picture]]
+        others = [row for row, one in enumerate(photos) if one != photos[picture]]
         if targets > len(others):
             raise ValueError(f"`--targets` must be at most {len(others)}; got {targets}")
         chosen += [(picture, target) for target in draw.sample(others, targets)]
@@ -95,7 +86,7 @@ def at(scale: float) -> Compose:
 
 def textures(job: Job, patch: Patch) -> dict[str, Tensor]:
     """The 8-bit texture of each arm; the two attacks have as many gradients."""
-    encoder, everything, gallery = known()
+    encoder, everything, gallery = known(SIZE)
     image, row = everything.images[job.picture, None], torch.tensor([job.target])
     cameras = {"eot": EOT(PIPELINE, views=VIEWS), "no_eot": EOT(Compose(), views=1)}
     deltas = {}
@@ -117,7 +108,7 @@ def textures(job: Job, patch: Patch) -> dict[str, Tensor]:
 
 def work(job: Job) -> tuple[Hits, Hits]:
     """The hits at the camera's own ranges, and, for patches of the area `WHOLE`, at each magnification."""
-    image = known()[1].images[job.picture, None]
+    image = known(SIZE)[1].images[job.picture, None]
     patch = Patch((TEXTURE, TEXTURE), centred(job.area))
     arms = textures(job, patch)
     near = {arm: [_hits(job, PIPELINE, patch.scene(image, arms[arm]), job.target)] for arm in ARMS}
@@ -130,51 +121,39 @@ def work(job: Job) -> tuple[Hits, Hits]:
 
 def _hits(job: Job, camera: Compose, shown: Shown, row: int) -> Tensor:
     """Whether each held-out view is taken for a row of the gallery, (V,)."""
-    encoder, _, gallery = known()
+    encoder, _, gallery = known(SIZE)
     views = bank(camera, job.views, seed=0, purpose="evaluate")
     scores = evaluate(shown, gallery[job.picture, None], gallery, encoder=encoder, bank=views)
     return (scores.nearest[0] == row).double()
 
 
-def run(pictures: int, targets: int, evals: int, views: int, workers: int = 1) -> list[Table]:
-    """Two tables: success by area, and by distance. The figures do not depend on the number of `workers`."""
-    everything = known()[1]
-    drawn = pairs(everything.names, pictures, targets)
-    jobs = [Job(*pair, area, evals, views) for area in AREAS for pair in drawn]
+def run(pictures: int = 2, targets: int = 2, evals: int = 1600, held_out: int = 128, workers: int = 1) -> list[Table]:
+    """Success of a patch against its area and against distance."""
+    names = known(SIZE)[1].names
+    drawn = pairs(names, pictures, targets)
+    plan = {area: [Job(*pair, area, evals, held_out) for pair in drawn] for area in AREAS}
     with processes(workers) as spread:
-        outcomes = done("curves", work, jobs, lambda outcome: {"success": float(outcome[0]["eot"][0].mean())}, spread)
-    by_area = [[near for near, _ in outcomes[i : i + len(drawn)]] for i in range(0, len(outcomes), len(drawn))]
-    rows: dict[str, Row] = {}
-    for arm, name in ARMS.items():
-        rows |= _lines(name, [torch.stack([each[arm][0] for each in column]) for column in by_area])
-    far = [each for _, each in outcomes if each]
-    distant: dict[str, Row] = {}
-    for arm, name in {**ARMS, KNOWN: KNOWN}.items():
-        distant |= _lines(name, [torch.stack([each[arm][i] for each in far]) for i in range(len(SCALES))])
-    names = [f"{everything.names[picture]} as {everything.names[target]}" for picture, target in drawn]
-    spent = f"{len(drawn)} pairs of picture and target, {evals} gradients each, {views} held-out views"
-    notes = ("pairs: " + ", ".join(names), spent)
+        results = outcomes("curves", work, plan, lambda hits: {"success": float(hits[0]["eot"][0].mean())}, spread)
+    near = {arm: [[hits[arm][0] for hits, _ in each] for each in results.values()] for arm in ARMS}
+    at_whole = [hits for _, hits in results[WHOLE]]
+    far = {arm: [[hits[arm][i] for hits in at_whole] for i in range(len(SCALES))] for arm in (*ARMS, KNOWN)}
+    labelled = ", ".join(f"{names[picture]} as {names[target]}" for picture, target in drawn)
+    spent = f"{len(drawn)} pairs of picture and target, {evals} gradients each, {held_out} held-out views"
+    notes, areas = (f"pairs: {labelled}", spent), {f"{100 * area:g}": ".2f" for area in AREAS}
     share = f"magnification; the patch covers {WHOLE:.0%} of the picture"
+    scales = {f"{s:g}": ".2f" for s in SCALES}
     return [
-        Table(
-            "Taken for the target, by area",
-            {f"{100 * area:g}": ".2f" for area in AREAS},
-            rows,
-            "shares",
-            notes,
-            across="patch, % of the picture",
-        ),
-        Table(
-            "Taken for the target, by distance", {f"{s:g}": ".2f" for s in SCALES}, distant, "shares", notes, share
-        ),
+        Table("Taken for the target, by area", areas, _lines(near), "shares", notes, "patch, % of the picture"),
+        Table("Taken for the target, by distance", scales, _lines(far), "shares", notes, share),
     ]
 
 
-def _lines(name: str, columns: Sequence[Tensor]) -> dict[str, Row]:
-    """Mean and interval of each column's hits (pairs, V), as three rows."""
-    intervals = [interval(column) for column in columns]
-    return {
-        name: tuple(each.mean for each in intervals),
-        f"{name}, low": tuple(each.low for each in intervals),
-        f"{name}, high": tuple(each.high for each in intervals),
-    }
+def _lines(hits: Mapping[str, Sequence[Sequence[Tensor]]]) -> dict[str, Row]:
+    """Of each arm mean and interval of each column's hits, (V,) of each pair, as three rows."""
+    rows: dict[str, Row] = {}
+    for arm, columns in hits.items():
+        name, intervals = ARMS.get(arm, arm), [interval(torch.stack(list(column))) for column in columns]
+        rows[name] = tuple(each.mean for each in intervals)
+        rows[f"{name}, low"] = tuple(each.low for each in intervals)
+        rows[f"{name}, high"] = tuple(each.high for each in intervals)
+    return rows

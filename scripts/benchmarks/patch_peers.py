@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -14,21 +13,22 @@ from torch import Tensor, nn
 from attacks import EOT, Away, InfoNCE, Wiener, attack
 from attacks.solvers.loop import Step
 
-from .contest import OURS, Contestant, Setting
+from .contest import OURS, Contestant, Setting, seeded
 from .patch_case import TEXTURE, Question
-from .peers import LogProbabilities, art_classifier
-from .strength_case import seeded
+from .peers import LogProbabilities, art_patch
+
+TEMPERATURE = InfoNCE.temperature
 
 
 def started(question: Question, setting: Setting, steps: int, texture: int = TEXTURE) -> Iterator[Step]:
     """Our loop, the loss that of the preset `patch_quickstart`; or away from the scene's own embedding."""
-    size, away = question.scenes.shape[-1], question.target is None
+    away = question.target is None
     return attack(
-        question.scenes,
+        question.image,
         question.anchor if away else question.goal,
         encoder=question.counted,
         objective=Away() if away else InfoNCE(question.gallery, TEMPERATURE, targeted=True),
-        perturbation=question.ranges.patch(size, texture),
+        perturbation=question.ranges.patch(question.image.shape[-1], texture),
         optimiser=Wiener(rel_step_size=setting.step),
         eot=EOT(question.ranges.pipeline, views=setting.views),
         steps=steps,
@@ -53,29 +53,25 @@ class ToGallery(nn.Module):
         return F.normalize(self.encoder(views), dim=1) @ self.gallery.T / TEMPERATURE
 
 
-TEMPERATURE = InfoNCE.temperature
-
-
-def art_patch(
+def moving_patch(
     question: Question, setting: Setting, steps: int, optimiser: str, texture: int = TEXTURE
 ) -> tuple[Any, Tensor, Tensor]:
     """ART's attack, the pictures of a step (each scene as often as it has views), and their labels."""
-    labels = question.goal if setting.loss == "gallery" else torch.zeros_like(question.goal)
-    classes = len(question.gallery) if setting.loss == "gallery" else 2
-    model = ToGallery(question) if setting.loss == "gallery" else LogProbabilities(question)
-    pictures = question.scenes.repeat_interleave(setting.views, 0)
-    evasion = importlib.import_module("art.attacks.evasion.adversarial_patch.adversarial_patch_pytorch")
-    patch_attack = evasion.AdversarialPatchPyTorch(
-        art_classifier(model, pictures, classes),
+    model: nn.Module
+    model, labels, classes = LogProbabilities(question), torch.zeros_like(question.goal), 2
+    if setting.loss == "gallery":
+        model, labels, classes = ToGallery(question), question.goal, len(question.gallery)
+    pictures = question.image.repeat_interleave(setting.views, 0)
+    patch_attack = art_patch(
+        model,
+        pictures,
+        classes,
         **question.ranges.arguments(),
         learning_rate=setting.step,
         max_iter=steps,
-        batch_size=len(pictures),
         patch_shape=(3, texture, texture),
-        patch_type="square",
         optimizer=optimiser,
         targeted=question.target is not None,
-        verbose=False,
     )
     return patch_attack, pictures, F.one_hot(labels.repeat_interleave(setting.views), classes).float()
 
@@ -84,24 +80,23 @@ def art(optimiser: str) -> Callable[[Question, Setting], Mapping[int, Tensor]]:
     """ART's texture with one of its two optimisers."""
 
     def run(question: Question, setting: Setting) -> Mapping[int, Tensor]:
-        patch_attack, pictures, labels = art_patch(question, setting, question.evals // setting.views, optimiser)
+        patch_attack, pictures, labels = moving_patch(question, setting, question.evals // setting.views, optimiser)
         with seeded(question.seed):
-            texture, _ = patch_attack.generate(pictures.cpu().numpy(), labels.cpu().numpy(), shuffle=False)
-        return {question.evals: torch.as_tensor(texture, dtype=torch.float32)[None].to(pictures)}
+            texture, _ = patch_attack.generate(pictures.numpy(), labels.numpy(), shuffle=False)
+        return {question.evals: torch.as_tensor(texture, dtype=torch.float32)[None]}
 
     return run
 
 
-def grid() -> tuple[Setting, ...]:
-    """Learning rates, views and losses."""
-    each = itertools.product((0.01, 0.02, 0.05, 0.1, 0.2), (1, 4), ("cosine", "gallery"))
-    return tuple(Setting(step, views, loss=loss) for step, views, loss in each)
-
-
+#: Learning rates, views and losses.
+GRID = tuple(
+    Setting(step, views, loss=loss)
+    for step, views, loss in itertools.product((0.01, 0.02, 0.05, 0.1, 0.2), (1, 4), ("cosine", "gallery"))
+)
 #: Ours: the defaults, and two views of each scene a step, chosen on the first group. ART's default learning rate, 5,
 #: is that of its signature.
 CONTESTANTS: dict[str, Contestant] = {
     OURS: Contestant("attacks", ours, lambda *_: Setting(Wiener().rel_step_size, 2, loss="as its preset")),
-    "ART, Adam": Contestant("art", art("Adam"), lambda *_: Setting(5.0, 1, loss="cosine"), grid()),
-    "ART, pgd": Contestant("art", art("pgd"), lambda *_: Setting(5.0, 1, loss="cosine"), grid()),
+    "ART, Adam": Contestant("art", art("Adam"), lambda *_: Setting(5.0, 1, loss="cosine"), GRID),
+    "ART, pgd": Contestant("art", art("pgd"), lambda *_: Setting(5.0, 1, loss="cosine"), GRID),
 }

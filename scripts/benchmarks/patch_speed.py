@@ -12,11 +12,9 @@ from attacks import Wiener
 from attacks.encoders.engine import keep_freed_memory
 from attacks.runtime.progress import Progress
 
-from .contest import OURS, Setting
+from .contest import OURS, Setting, installed, seeded
 from .patch_case import SCENES, Question, Ranges, question
-from .patch_peers import art_patch, started
-from .peers import installed
-from .strength_case import seeded
+from .patch_peers import moving_patch, started
 from .table import Row, Table
 from .timing import allocating, compare
 
@@ -27,33 +25,32 @@ ART, ALONE = "ART", "encoder"
 ENDLESS = 10**6
 
 
-def run(rounds: int, device: str) -> Table:
+def run(rounds: int) -> Table:
     """Milliseconds a view: a step of ours, one of ART's, and the encoder, forward and backward, on views that are
     there. All have the encoder frozen, in float32."""
     rows: dict[str, Row] = {}
     with Progress("timing", len(TIMED)) as progress:
         for size, texture, batch in TIMED:
-            rows[f"{size}x{size}, texture {texture}, {batch} views"] = times(size, texture, batch, rounds, device)
+            rows[f"{size}x{size}, texture {texture}, {batch} views"] = times(size, texture, batch, rounds)
             progress.step()
+    where = f"pocket encoder, cpu, {torch.get_num_threads()} threads, {rounds} rounds"
     return Table(
-        f"Milliseconds a view, a step of all: pocket encoder, {device}, {torch.get_num_threads()} threads, "
-        f"{rounds} rounds",
-        {OURS: ".2f", ART: ".2f", ALONE: ".2f", "ART / ours": ".2f", "ART / encoder": ".2f"},
+        f"Milliseconds a view, a step of all: {where}",
+        dict.fromkeys((OURS, ART, ALONE, "ART / ours", "ART / encoder"), ".2f"),
         rows,
         None,
         ("ART / encoder: what no placement, however fast, exceeds with this encoder as it comes",),
     )
 
 
-def times(size: int, texture: int, batch: int, rounds: int, device: str) -> Row:
+def times(size: int, texture: int, batch: int, rounds: int) -> Row:
     """A row: ours, ART's (None where it is missing), the encoder, and ART's over both."""
-    task = question(1, True, Ranges(), 1, device, size)
+    task = question(1, True, Ranges(), 1, size)
     makers = {ALONE: alone(task, batch), OURS: ours(task, batch, texture)}
     if installed("art"):
         makers[ART] = art(task, batch, texture)
-    seconds = compare(
-        {name: allocating(step, name != ART) for name, step in makers.items()}, rounds, device, warm=True
-    )
+    steps = {name: allocating(step, name != ART) for name, step in makers.items()}
+    seconds = compare(steps, rounds, warm=True)
     keep_freed_memory(False)
     mine, bare = (1e3 * seconds[name] / batch for name in (OURS, ALONE))
     if ART not in seconds:
@@ -64,7 +61,7 @@ def times(size: int, texture: int, batch: int, rounds: int, device: str) -> Row:
 
 def alone(task: Question, batch: int) -> Callable[[], object]:
     """The encoder's gradient for `batch` views that are there."""
-    views = task.scenes.repeat_interleave(batch // SCENES, 0)
+    views = task.image.repeat_interleave(batch // SCENES, 0)
 
     def run() -> Tensor:
         leaf = views.clone().requires_grad_()
@@ -82,7 +79,8 @@ def ours(task: Question, batch: int, texture: int) -> Callable[[], object]:
 
 def art(task: Question, batch: int, texture: int) -> Callable[[], object]:
     """The next step of ART's Adam; its pgd costs the same."""
-    attacker, pictures, labels = art_patch(task, Setting(0.05, batch // SCENES, loss="gallery"), 1, "Adam", texture)
+    setting = Setting(0.05, batch // SCENES, loss="gallery")
+    attacker, pictures, labels = moving_patch(task, setting, 1, "Adam", texture)
     with seeded(0):
-        attacker.generate(pictures[:1].cpu().numpy(), labels[:1].cpu().numpy())  # determines the kind of its loss
+        attacker.generate(pictures[:1].numpy(), labels[:1].numpy())  # determines the kind of its loss
     return lambda: attacker._train_step(images=pictures, target=labels)

@@ -2,7 +2,8 @@
 
 Each is used as its documentation says, and gets what its user would have: an encoder with weights as they come. The
 libraries transform one view at a time, with the same code as ours. Those that insist on labels get logits whose
-cross-entropy has the gradient of the cosine. They are optional: this is the only module that imports them.
+cross-entropy has the gradient of the cosine. Checks of success after an attack, another forward pass of all views,
+are left out. The libraries are optional: this is the only module that imports them.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from .case import PIPELINE, Case
+from .contest import Setting
 
 #: The gradient of the mean cosine (1,3,S,S), or that times a positive number, or its sign times one.
-Contestant = Callable[[], Tensor]
-EPS, STEP = 8 / 255, 2 / 255
+Gradient = Callable[[], Tensor]
 
 
 def kornia_views(image: Tensor, u: Tensor) -> Tensor:
@@ -43,7 +44,7 @@ def kornia_views(image: Tensor, u: Tensor) -> Tensor:
     return (0.5 + (views - 0.5) * factor[:, None, None, None]).clamp(0, 1)
 
 
-def kornia_loop(case: Case) -> Contestant:
+def kornia_loop(case: Case) -> Gradient:
     """What one writes by hand: a batch of views by kornia, one graph, `loss.backward()`."""
 
     def run() -> Tensor:
@@ -70,8 +71,11 @@ class NextView(nn.Module):
 
 
 class Compared(Protocol):
-    """A task of cosines: the encoder with weights as they come, and the cosine of each view to its anchor."""
+    """A task of cosines: pictures (B,3,S,S), the encoder with weights as they come, and the cosine of each view to
+    its anchor."""
 
+    @property
+    def image(self) -> Tensor: ...
     @property
     def ordinary(self) -> nn.Module: ...
     def loss(self, encode: Callable[[Tensor], Tensor], views: Tensor) -> Tensor: ...
@@ -98,6 +102,30 @@ class Linear(LogProbabilities):
         return torch.stack([cosine, torch.zeros_like(cosine)], dim=1)
 
 
+def eotpgd(case: Case, show: nn.Module, setting: Setting, steps: int, random_start: bool = True) -> Gradient:
+    """torchattacks' `EOTPGD`, the views drawn by `show` inside the model. Returns what runs it."""
+    pgd = importlib.import_module("torchattacks").EOTPGD(
+        nn.Sequential(show, LogProbabilities(case)).eval(),
+        eps=case.eps,
+        alpha=setting.step * case.eps,
+        steps=steps,
+        eot_iter=setting.views,
+        random_start=random_start,
+    )
+    labels = torch.zeros(len(case.image), dtype=torch.long, device=case.image.device)
+    return lambda: pgd(case.image, labels)
+
+
+def linf_pgd(case: Case, show: nn.Module, setting: Setting, steps: int, random_start: bool = True) -> Gradient:
+    """Foolbox's `LinfPGD` through its `ExpectationOverTransformationWrapper`, likewise."""
+    library = importlib.import_module("foolbox")
+    inner = library.PyTorchModel(nn.Sequential(show, Linear(case)).eval(), (0, 1), device=case.image.device)
+    model = library.models.ExpectationOverTransformationWrapper(inner, n_steps=setting.views)
+    pgd = library.attacks.LinfPGD(rel_stepsize=setting.step, steps=steps, random_start=random_start)
+    goal = library.Misclassification(torch.zeros(len(case.image), dtype=torch.long, device=case.image.device))
+    return lambda: pgd.run(model, case.image, goal, epsilon=case.eps)
+
+
 def art_classifier(model: nn.Module, images: Tensor, classes: int = 2, **options: Any) -> Any:
     """ART's `PyTorchClassifier` of pictures such as `images` (N,C,H,W)."""
     return importlib.import_module("art.estimators.classification").PyTorchClassifier(
@@ -111,60 +139,54 @@ def art_classifier(model: nn.Module, images: Tensor, classes: int = 2, **options
     )
 
 
-def art(case: Case) -> Contestant:
-    """Adversarial Robustness Toolbox: an EoT preprocessor of its own kind before a `PyTorchClassifier`."""
+def art_eot(
+    case: Compared, show: Callable[[Tensor], Tensor], views: int, record: Callable[[Tensor], None] = lambda _: None
+) -> Any:
+    """ART's classifier behind an EoT preprocessor of its own kind, whose views are those of `show`; `record` gets the
+    pictures of each step."""
     base: Any = importlib.import_module("art.preprocessing.expectation_over_transformation.pytorch").EoTPyTorch
-    show = NextView(case)
 
-    def transform(_: Any, x: Tensor, y: Tensor, **__: Any) -> tuple[Tensor, Tensor]:
-        return show(x), y
+    class Views(base):  # type: ignore[misc]
+        def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+            record(x)
+            return super().forward(x, y)
 
-    views = type("Views", (base,), {"_transform": transform})(nb_samples=len(case.u), clip_values=(0.0, 1.0))
-    classifier = art_classifier(LogProbabilities(case), case.image, preprocessing_defences=[views])
-    label = torch.tensor([[1.0, 0.0]], device=case.device)
+        def _transform(self, x: Tensor, y: Tensor | None, **_: Any) -> tuple[Tensor, Tensor | None]:
+            return show(x), y
 
-    def run() -> Tensor:
-        rising: Tensor = classifier.loss_gradient(case.image, label)
-        return -rising
-
-    return run
+    defence = Views(nb_samples=views, clip_values=(0.0, 1.0))
+    return art_classifier(LogProbabilities(case), case.image, preprocessing_defences=[defence])
 
 
-def torchattacks(case: Case) -> Contestant:
-    """One step of its EOTPGD, the views drawn inside the model."""
-    library = importlib.import_module("torchattacks")
-    model = nn.Sequential(NextView(case), LogProbabilities(case)).eval()
-    attack = library.EOTPGD(model, eps=EPS, alpha=STEP, steps=1, eot_iter=len(case.u), random_start=False)
-    label = torch.tensor([0], device=case.device)
-    return lambda: case.image - attack(case.image, label)
+def art_patch(model: nn.Module, pictures: Tensor, classes: int = 2, **options: Any) -> Any:
+    """ART's `AdversarialPatchPyTorch`, square, all pictures in a step."""
+    evasion = importlib.import_module("art.attacks.evasion.adversarial_patch.adversarial_patch_pytorch")
+    classifier = art_classifier(model, pictures, classes)
+    shape = {"patch_type": "square", "batch_size": len(pictures), "verbose": False}
+    return evasion.AdversarialPatchPyTorch(classifier, **shape, **options)
 
 
-def foolbox(case: Case) -> Contestant:
-    """One step of its LinfPGD through `ExpectationOverTransformationWrapper`, the views drawn inside the model.
+def art_step(case: Case) -> Gradient:
+    """ART's `loss_gradient`."""
+    classifier = art_eot(case, NextView(case), len(case.u))
+    label = torch.tensor([[1.0, 0.0]], device=case.image.device)
+    return lambda: -classifier.loss_gradient(case.image, label)
 
-    `run` is the attack without the check of success that a call adds: another forward pass of all views.
-    """
-    library = importlib.import_module("foolbox")
-    inner = library.PyTorchModel(nn.Sequential(NextView(case), Linear(case)).eval(), (0, 1), device=case.device)
-    model = library.models.ExpectationOverTransformationWrapper(inner, n_steps=len(case.u))
-    attack = library.attacks.LinfPGD(abs_stepsize=STEP, steps=1, random_start=False)
-    goal = library.Misclassification(torch.tensor([0], device=case.device))
-    return lambda: case.image - attack.run(model, case.image, goal, epsilon=EPS)
+
+def one_step(attack: Callable[..., Gradient]) -> Callable[[Case], Gradient]:
+    """The move of an attack in one step of a quarter of eps, without a random start."""
+
+    def make(case: Case) -> Gradient:
+        run = attack(case, NextView(case), Setting(0.25, len(case.u)), 1, random_start=False)
+        return lambda: case.image - run()
+
+    return make
 
 
 #: Name -> (the module it needs, its constructor).
-PEERS: dict[str, tuple[str, Callable[[Case], Contestant]]] = {
+PEERS: dict[str, tuple[str, Callable[[Case], Gradient]]] = {
     "kornia, one graph": ("kornia", kornia_loop),
-    "ART": ("art", art),
-    "torchattacks": ("torchattacks", torchattacks),
-    "Foolbox": ("foolbox", foolbox),
+    "ART": ("art", art_step),
+    "torchattacks": ("torchattacks", one_step(eotpgd)),
+    "Foolbox": ("foolbox", one_step(linf_pgd)),
 }
-
-
-def installed(module: str) -> bool:
-    """Whether a peer can be imported; one whose own requirements do not fit counts as missing."""
-    try:
-        importlib.import_module(module)
-    except ImportError:
-        return False
-    return True

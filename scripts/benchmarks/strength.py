@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,10 +13,10 @@ from torch import Tensor
 from attacks import interval
 from attacks.evaluation.intervals import Interval
 
-from .contest import OURS, Contestant, Setting, Spread, done, entries, processes
+from .contest import OURS, Contestant, Setting, entries, outcomes
+from .processes import Map, processes
 from .strength_case import GROUP, SIZE, Purpose, group, held_out, pictures
-from .strength_patch import PATCHES
-from .strength_peers import CONTESTANTS
+from .strength_peers import CONTESTANTS, PATCHES
 from .table import Row, Table
 
 #: The curve: shares of the evaluations, and how many of the held-out views each point is scored on.
@@ -48,109 +49,90 @@ class Cell(NamedTuple):
 
 
 class Job(NamedTuple):
-    """One attack on one group of pictures: `first` is the first of them. `marks` are the evaluations after which the
-    pictures are scored; the last is the attack's length. Curves have fewer views than the last score."""
+    """One attack on one group of all pictures: `first` is the first of them. `marks` are the evaluations
+    after which the pictures are scored; the last is the attack's length. Curves have fewer views than the last
+    score."""
 
     cell: Cell
     name: str
     setting: Setting
+    total: int
     first: int
-    pictures: int
-    purpose: Purpose
     marks: tuple[int, ...]
     views: int
-    device: str
+    purpose: Purpose = "evaluate"
 
 
 class Outcome(NamedTuple):
-    """The cosines (B,V) of a group at the attack's end, their mean over some views (B,) at each mark, and what each
-    picture cost: `gradients`, and the passes without one."""
+    """The cosines (B,V) of a group at the attack's end, their mean over some views (B,) at each mark, and what all
+    pictures together cost: `gradients`, and the passes without one."""
 
     cosine: Tensor
     curve: dict[int, Tensor]
-    gradients: float
-    forwards: float
+    gradients: int
+    forwards: int
 
 
 def work(job: Job) -> Outcome:
     """The result depends on the job alone."""
-    images = pictures(job.pictures, job.purpose)[job.first : job.first + GROUP]
-    question = group(job.cell.arch, images, job.cell.radius, job.marks, job.first, job.device)
+    images, end = pictures(job.total, job.purpose)[job.first : job.first + GROUP], job.marks[-1]
+    question = group(job.cell.arch, images, job.cell.radius, job.marks, job.first)
     attacked = job.cell.contestants[job.name].run(question, job.setting)
-    spent = question.counted
-    gradients, forwards = spent.gradients / len(images), (spent.forwards - spent.gradients) / len(images)
+    gradients, forwards = question.counted.gradients, question.counted.forwards
     views = held_out(job.purpose, job.views)
+    cosine = question.score(attacked[end], views)
     some = views._replace(u=views.u[:CURVE_VIEWS])
-    cosine = question.score(attacked[job.marks[-1]], views)
-    curve = {mark: question.score(part, some).mean(1) for mark, part in attacked.items() if mark != job.marks[-1]}
-    return Outcome(cosine, curve | {job.marks[-1]: cosine[:, :CURVE_VIEWS].mean(1)}, gradients, forwards)
+    curve = {mark: question.score(part, some).mean(1) for mark, part in attacked.items() if mark != end}
+    return Outcome(cosine, curve | {end: cosine[:, :CURVE_VIEWS].mean(1)}, gradients, forwards - gradients)
+
+
+def joined(parts: Sequence[Outcome]) -> Outcome:
+    """The groups' outcomes as one."""
+    curve = {mark: torch.cat([part.curve[mark] for part in parts]) for mark in parts[0].curve}
+    gradients, forwards = sum(part.gradients for part in parts), sum(part.forwards for part in parts)
+    return Outcome(torch.cat([part.cosine for part in parts]), curve, gradients, forwards)
 
 
 def run(
-    archs: Sequence[str],
-    count: int,
-    budgets: Sequence[int],
-    radii: Sequence[int | None],
-    views: int,
-    device: str = "cpu",
+    arch: Sequence[str] = ("pocket", "resnet18"),
+    pictures: int = 50,
+    evals: Sequence[int] = (256, 1024),
+    eps: Sequence[int] = (4, 8),
+    no_patch: bool = False,
+    held_out: int = 512,
     workers: int = 1,
 ) -> list[Table]:
-    """A table of all cells, then for each its contestants and their curves.
+    """The cosine that each attack reaches with the same number of gradients.
 
-    Args:
-        archs, budgets, radii: the cells: encoders, evaluations of each picture, eps in 255ths, or None for a patch.
-        count: pictures.
-        views: held-out views.
-        workers: processes that share the work, each with one thread; the figures do not depend on it.
+    A table of all cells (encoders, radii and a patch, numbers of gradients), then for each its contestants and their
+    curves.
     """
-    cells = [Cell(*cell) for cell in itertools.product(archs, radii, budgets)]
+    radii = [*eps, *([] if no_patch else [None])]
+    cells = [Cell(*cell) for cell in itertools.product(arch, radii, evals)]
     with processes(workers) as spread:
-        compared = [Comparison(cell, count, views, device, spread) for cell in cells]
-        tables = [table for each in compared for table in each.tables()]
-    return [summary(compared, count, views), *tables]
+        results = [compared(cell, pictures, held_out, spread) for cell in cells]
+    overview = Table(
+        f"Strength: ours against the best peer, {pictures} pictures of {SIZE}x{SIZE}, {held_out} held-out views",
+        {"ours": ".4f", "best peer": ".4f", "- peer": "+.4f", "low": "+.4f", "high": "+.4f", "share": ".2f"},
+        {str(each.cell): each.summary() for each in results},
+        None,
+        (
+            *(f"{each.cell}: best peer is {each.best}" for each in results),
+            "share: of the peer's gradients, what ours needs to come as low ('-': more than all)",
+        ),
+    )
+    return [overview, *(table for each in results for table in each.tables())]
 
 
+@dataclass(frozen=True)
 class Comparison:
-    """All contestants on one cell."""
+    """All contestants on one cell: by row of the table its contestant and setting, and its outcome over all groups;
+    and the contestants that are missing."""
 
-    def __init__(self, cell: Cell, count: int, views: int, device: str, spread: Spread[Job, Outcome]) -> None:
-        self.cell, self.count, self.views, self.device, self.spread = cell, count, views, device, spread
-        self.marks = marks(cell.evals)
-        self.settings, self.missing = entries(cell.contestants, cell.radius, cell.evals, self.tuned)
-        self.outcomes = self._attack()
-
-    def jobs(self, name: str, setting: Setting, marks: tuple[int, ...]) -> list[Job]:
-        """One row, group by group."""
-        first = range(0, self.count, GROUP)
-        views = self.views if marks[-1] == self.cell.evals else min(self.views, CURVE_VIEWS)
-        return [Job(self.cell, name, setting, at, self.count, "evaluate", marks, views, self.device) for at in first]
-
-    def tuned(self, name: str, grid: Sequence[Setting]) -> Setting:
-        """The setting with the lowest mean on pictures and views that are not in the table."""
-        evals = (self.cell.evals,)
-        jobs = [Job(self.cell, name, s, 0, self.count, "tune", evals, TUNING_VIEWS, self.device) for s in grid]
-        means = [float(outcome.cosine.mean()) for outcome in self._do(f"tuning {name}", jobs)]
-        return grid[means.index(min(means))]
-
-    def _attack(self) -> dict[str, Outcome]:
-        """Every row over all groups. A peer's curve comes with its attack, for its step does not depend on the number
-        of steps; each point of ours is an attack of that length."""
-        plan = {}
-        for row, (name, setting) in self.settings.items():
-            marks = self.marks if self.cell.contestants[name].grid else self.marks[-1:]
-            plan[row, self.cell.evals] = self.jobs(name, setting, marks)
-        mine = self.cell.contestants[OURS].default
-        for mark in self.marks[:-1]:
-            plan[OURS, mark] = self.jobs(OURS, mine(self.cell.radius, mark), (mark,))
-        results = iter(self._do(f"attacking {self.cell}", [job for jobs in plan.values() for job in jobs]))
-        parts = {key: _joined([next(results) for _ in jobs]) for key, jobs in plan.items()}
-        outcomes = {row: parts[row, self.cell.evals] for row in self.settings}
-        for mark in self.marks[:-1]:
-            outcomes[OURS].curve.update(parts[OURS, mark].curve)
-        return outcomes
-
-    def _do(self, name: str, jobs: Sequence[Job]) -> list[Outcome]:
-        return done(name, work, jobs, lambda outcome: {"cosine": float(outcome.cosine.mean())}, self.spread)
+    cell: Cell
+    settings: dict[str, tuple[str, Setting]]
+    missing: dict[str, Row]
+    outcomes: dict[str, Outcome]
 
     @property
     def best(self) -> str:
@@ -158,17 +140,14 @@ class Comparison:
         means = {row: float(each.cosine.mean()) for row, each in self.outcomes.items() if not row.startswith(OURS)}
         return min(means, key=means.__getitem__) if means else OURS
 
-    def share(self) -> float | None:
-        """The evaluations that ours needs to come as low as the best peer ends, over the peer's; None if more than
-        all. Between the points of the curve it falls in a straight line over the logarithm."""
-        goal = float(self.outcomes[self.best].curve[self.cell.evals].mean())
-        points = [(mark, float(self.outcomes[OURS].curve[mark].mean())) for mark in self.marks]
-        return reached(points, goal, self.cell.evals)
-
     def summary(self) -> Row:
-        """Ours, the best peer, the paired difference with its interval, and the share of the evaluations."""
-        mine, theirs = self.outcomes[OURS].cosine, self.outcomes[self.best].cosine
-        return (float(mine.mean()), float(theirs.mean()), *self.apart(mine - theirs), self.share())
+        """Ours, the best peer, the paired difference with its interval, and the share of the best peer's evaluations
+        that ours needs to come as low as that ends (None: more than all)."""
+        mine, theirs = self.outcomes[OURS], self.outcomes[self.best]
+        points = [(mark, float(mine.curve[mark].mean())) for mark in marks(self.cell.evals)]
+        share = reached(points, float(theirs.curve[self.cell.evals].mean()), self.cell.evals)
+        means = float(mine.cosine.mean()), float(theirs.cosine.mean())
+        return (*means, *self.apart(mine.cosine - theirs.cosine), share)
 
     def apart(self, difference: Tensor) -> Interval:
         """The mean of differences (B,V) with its interval over pictures; of patches over groups, which share one."""
@@ -178,39 +157,54 @@ class Comparison:
 
     def tables(self) -> list[Table]:
         """The contestants, and their curves."""
-        mine = self.outcomes[OURS].cosine
-        rows: dict[str, Row] = {
-            row: (float(each.cosine.mean()), *self.apart(each.cosine - mine), each.gradients, each.forwards)
-            for row, each in self.outcomes.items()
-        }
-        rows |= self.missing
+        rows: dict[str, Row] = {}
+        for row, each in self.outcomes.items():
+            apart = self.apart(each.cosine - self.outcomes[OURS].cosine)
+            spent = each.gradients / len(each.cosine), each.forwards / len(each.cosine)
+            rows[row] = (float(each.cosine.mean()), *apart, *spent)
         what = f"{self.cell.arch}, {self.cell.what}, {self.cell.evals} gradients a picture"
         heads = {"cosine": ".4f"} | dict.fromkeys(("- ours", "low", "high"), "+.4f")
         heads |= {"gradients": ".0f", "forward": ".0f"}
         notes = tuple(f"{row}: {setting}" for row, (_, setting) in self.settings.items())
+        points = marks(self.cell.evals)
         curve: dict[str, Row] = {
-            row: tuple(float(each.curve[mark].mean()) if mark in each.curve else None for mark in self.marks)
+            row: tuple(float(each.curve[mark].mean()) if mark in each.curve else None for mark in points)
             for row, each in self.outcomes.items()
             if len(each.curve) > 1
         }
         return [
-            Table(f"Mean cosine, lower is stronger: {what}", heads, rows, None, notes),
-            Table(f"Mean cosine by gradients: {what}", {str(mark): ".4f" for mark in self.marks}, curve, "lines"),
+            Table(f"Mean cosine, lower is stronger: {what}", heads, rows | self.missing, None, notes),
+            Table(f"Mean cosine by gradients: {what}", {str(mark): ".4f" for mark in points}, curve, "lines"),
         ]
 
 
-def summary(compared: Sequence[Comparison], count: int, views: int) -> Table:
-    """A row a cell."""
-    return Table(
-        f"Strength: ours against the best peer, {count} pictures of {SIZE}x{SIZE}, {views} held-out views",
-        {"ours": ".4f", "best peer": ".4f", "- peer": "+.4f", "low": "+.4f", "high": "+.4f", "share": ".2f"},
-        {str(each.cell): each.summary() for each in compared},
-        None,
-        (
-            *(f"{each.cell}: best peer is {each.best}" for each in compared),
-            "share: of the peer's gradients, what ours needs to come as low ('-': more than all)",
-        ),
-    )
+def compared(cell: Cell, count: int, views: int, spread: Map[Job, Outcome]) -> Comparison:
+    """Attack `count` pictures with every contestant. A peer's curve comes with its attack, for its step does not
+    depend on the number of steps; each point of ours is an attack of that length."""
+
+    def results(title: str, plan: Mapping[Any, Sequence[Job]]) -> dict[Any, list[Outcome]]:
+        return outcomes(title, work, plan, lambda each: {"cosine": float(each.cosine.mean())}, spread)
+
+    def tuned(name: str, grid: Sequence[Setting]) -> Setting:
+        """The setting with the lowest mean on pictures and views that are not in the table."""
+        plan = {each: [Job(cell, name, each, count, 0, (cell.evals,), TUNING_VIEWS, "tune")] for each in grid}
+        scores = results(f"tuning {name}", plan)
+        return min(grid, key=lambda each: float(scores[each][0].cosine.mean()))
+
+    def jobs(name: str, setting: Setting, at: tuple[int, ...]) -> list[Job]:
+        shown = views if at[-1] == cell.evals else min(views, CURVE_VIEWS)
+        return [Job(cell, name, setting, count, first, at, shown) for first in range(0, count, GROUP)]
+
+    settings, missing = entries(cell.contestants, cell.radius, cell.evals, tuned)
+    points, ours = marks(cell.evals), cell.contestants[OURS].default
+    plan: dict[str | int, list[Job]] = {}
+    for row, (name, setting) in settings.items():
+        plan[row] = jobs(name, setting, points if cell.contestants[name].grid else points[-1:])
+    plan |= {mark: jobs(OURS, ours(cell.radius, mark), (mark,)) for mark in points[:-1]}
+    parts = {key: joined(each) for key, each in results(f"attacking {cell}", plan).items()}
+    for mark in points[:-1]:
+        parts[OURS].curve.update(parts[mark].curve)
+    return Comparison(cell, settings, missing, {row: parts[row] for row in settings})
 
 
 def marks(evals: int) -> tuple[int, ...]:
@@ -219,22 +213,11 @@ def marks(evals: int) -> tuple[int, ...]:
 
 
 def reached(points: Sequence[tuple[int, float]], goal: float, evals: int) -> float | None:
-    """Where a falling curve (evaluations, value) first comes down to `goal`, as a share of `evals`."""
-    before: tuple[int, float] | None = None
-    for mark, value in points:
-        if value <= goal:
-            if before is None:
-                return mark / evals
-            part = (before[1] - goal) / (before[1] - value)
-            return float(before[0] * (mark / before[0]) ** part / evals)
-        before = (mark, value)
+    """Where a falling curve (evaluations, value) first comes down to `goal`, as a share of `evals`; None if nowhere.
+    Between its points it falls in a straight line over the logarithm."""
+    if points[0][1] <= goal:
+        return points[0][0] / evals
+    for (start, high), (end, low) in itertools.pairwise(points):
+        if low <= goal:
+            return float(start * (end / start) ** ((high - goal) / (high - low)) / evals)
     return None
-
-
-def _joined(parts: Sequence[Outcome]) -> Outcome:
-    """The groups' outcomes as one; what a picture cost is the same in all, or their mean."""
-    curve = {mark: torch.cat([part.curve[mark] for part in parts]) for mark in parts[0].curve}
-    pictures = sum(len(part.cosine) for part in parts)
-    gradients = sum(len(part.cosine) * part.gradients for part in parts) / pictures
-    forwards = sum(len(part.cosine) * part.forwards for part in parts) / pictures
-    return Outcome(torch.cat([part.cosine for part in parts]), curve, gradients, forwards)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +17,7 @@ from attacks.experiment.build.pipeline import preset
 from transforms import stream
 
 from .case import Case, encoder
+from .contest import Counting
 
 PIPELINE, SIZE = preset("camera"), 96
 #: Pictures that are attacked together, whatever the number of processes: all of them see the same views.
@@ -32,24 +31,6 @@ CHOSEN, SEED = (6, 10, 16), 1
 CENTRE = 64
 
 Purpose = Literal["evaluate", "tune"]
-
-
-class Counting(nn.Module):
-    """An encoder that counts the views it is shown, and those that a gradient has come back through."""
-
-    def __init__(self, encoder: nn.Module) -> None:
-        super().__init__()
-        self.encoder, self.forwards, self.gradients = encoder, 0, 0
-
-    def forward(self, views: Tensor) -> Tensor:
-        self.forwards += len(views)
-        embedding: Tensor = self.encoder(views)
-        if embedding.requires_grad:
-            embedding.register_hook(self._back)
-        return embedding
-
-    def _back(self, grad: Tensor) -> None:
-        self.gradients += len(grad)
 
 
 class Centred(nn.Module):
@@ -99,14 +80,13 @@ def held_out(purpose: Purpose, views: int) -> Bank:
     return bank(PIPELINE, views, seed=SEED, purpose=purpose)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Group(Case):
     """Several pictures (B,3,S,S) that are attacked together within the L-inf ball `eps`: a contestant lowers, for
     each, the mean cosine of its views to its own embedding. Its pictures are kept after each of `marks` gradients of
     one view; the last is the attack's end. `u` is not used: a contestant draws its own views of `PIPELINE`, from
     `seed`."""
 
-    eps: float
     marks: tuple[int, ...]
     seed: int
 
@@ -127,18 +107,17 @@ class Group(Case):
 
     def score(self, attacked: Tensor, views: Bank) -> Tensor:
         """(B,3,S,S) -> the cosine (B,V) of each view of its file to the untouched picture."""
-        views = views._replace(u=views.u.to(attacked))
-        return views.losses(self.file(attacked), self.anchor, self.counted.encoder, Away(), 64).cpu()
+        return views.losses(self.file(attacked), self.anchor, self.counted.encoder, Away(), 64)
 
 
-def group(arch: str, images: Tensor, eps: float, marks: tuple[int, ...], index: int, device: str) -> Group:
+def group(arch: str, images: Tensor, eps: float, marks: tuple[int, ...], index: int) -> Group:
     """The task of some pictures; the same `index`, the same seed."""
-    frozen, images = network(arch).to(device), images.to(device)
+    frozen = network(arch)
     counting = Counting(frozen).eval()
     with torch.no_grad():
         anchor = frozen(images)
-    unused = images.new_zeros(0, PIPELINE.dims)
-    return Group(images, unused, counting, counting, anchor, eps, marks, stream(0, "strength", index))
+    unused, seed = images.new_zeros(0, PIPELINE.dims), stream(0, "strength", index)
+    return Group(images, unused, counting, counting, anchor, eps, marks=marks, seed=seed)
 
 
 @dataclass
@@ -155,14 +134,3 @@ class Trace:
     def end(self, images: Tensor) -> Mapping[int, Tensor]:
         """The pictures at all marks, the last being `images`."""
         return self.pictures | {self.marks[-1]: images}
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """The global generators of torch and NumPy, which libraries start from, set and then put back."""
-    before = np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
-        yield
-    np.random.set_state(before)  # noqa: NPY002

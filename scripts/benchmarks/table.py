@@ -1,18 +1,28 @@
-"""The results of a benchmark: printed, and written as JSON and as a picture."""
+"""The results of a benchmark: printed, and written as JSON, with the machine, and as a picture."""
 
 from __future__ import annotations
 
+import datetime
 import json
-from collections.abc import Mapping, Sequence
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 #: The figures of a row, None where there is none; or the words that stand in their place.
 Row = tuple[float | None, ...] | str
+MISSING = "not installed"
+PACKAGES = ("torch", "torchvision", "kornia", "numpy", "adversarial-robustness-toolbox", "torchattacks", "foolbox")
 
 
 @dataclass(frozen=True)
@@ -40,16 +50,13 @@ class Table:
     def __str__(self) -> str:
         left = max(14, *(len(name) for name in self.rows))
         widths = [max(8, len(name)) for name in self.columns]
-        heads = " ".join(f"{name:>{width}}" for name, width in zip(self.columns, widths, strict=True))
-        lines = [self.title, f"{'':{left}} {heads}  {self.across}".rstrip()]
+        lines = [self.title, f"{'':{left}} {_aligned(self.columns, widths)}  {self.across}".rstrip()]
         for name, row in self.rows.items():
-            cells = row if isinstance(row, str) else " ".join(self._cells(row, widths))
-            lines.append(f"{name:{left}} {cells}")
+            if not isinstance(row, str):
+                figures = zip(row, self.columns.values(), strict=True)
+                row = _aligned(["-" if x is None else format(x, form) for x, form in figures], widths)
+            lines.append(f"{name:{left}} {row}")
         return "\n".join([*lines, *self.notes])
-
-    def _cells(self, row: tuple[float | None, ...], widths: Sequence[int]) -> list[str]:
-        texts = ["-" if x is None else format(x, form) for x, form in zip(row, self.columns.values(), strict=True)]
-        return [f"{text:>{width}}" for text, width in zip(texts, widths, strict=True)]
 
     def plain(self) -> dict[str, object]:
         """The table as JSON holds it: the figures by row and column, unrounded."""
@@ -60,6 +67,37 @@ class Table:
         return {"title": self.title, "rows": rows, "notes": list(self.notes)}
 
 
+def _aligned(cells: Iterable[str], widths: Sequence[int]) -> str:
+    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+
+
+def machine(device: str) -> dict[str, object]:
+    """CPU and accelerator, cores, threads, load, versions (None: not installed), git revision and date (UTC)."""
+    cpu, revision = platform.processor() or platform.machine(), None
+    with suppress(OSError):
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        cpu = match.group(1) if match else cpu
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    with suppress(OSError, subprocess.CalledProcessError):
+        revision = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    versions: dict[str, str | None] = dict.fromkeys(PACKAGES)
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 2),
+        "device": torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else "cpu",
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "versions": versions,
+        "git": revision,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
 def save(tables: Sequence[Table], name: str, folder: Path, machine: Mapping[str, object]) -> None:
     """Write `folder`/`name`.json (figures and machine) and `folder`/`name`.png (the tables that have a chart)."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +106,7 @@ def save(tables: Sequence[Table], name: str, folder: Path, machine: Mapping[str,
     drawn = [table for table in tables if table.chart]
     figure = Figure(figsize=(8, 0.5 + 3.2 * len(drawn)), dpi=110)
     for table, axis in zip(drawn, figure.subplots(len(drawn), squeeze=False).flat, strict=True):
-        {"bars": _bars, "lines": _lines, "shares": _shares}[table.chart or "bars"](axis, table)
+        (_bars if table.chart == "bars" else _lines)(axis, table)
         axis.set_title("\n".join([table.title, *table.notes[-1:]]), fontsize=8)
         axis.tick_params(labelsize=8)
     figure.tight_layout()
@@ -87,33 +125,28 @@ def _bars(axis: Axes, table: Table) -> None:
 
 def _lines(axis: Axes, table: Table) -> None:
     at = [float(column) for column in table.columns]
-    for name, row in table.rows.items():
-        if not isinstance(row, str):
-            axis.plot(at, [float("nan") if x is None else x for x in row], marker="o", label=name)
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(at, list(table.columns))
-    axis.minorticks_off()
-    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))  # beside the curves, not on them
-
-
-def _shares(axis: Axes, table: Table) -> None:
-    at = [float(column) for column in table.columns]
     curves = {
         name: [float("nan") if x is None else x for x in row]
         for name, row in table.rows.items()
         if not isinstance(row, str)
     }
     for name, line in curves.items():
-        if not name.endswith((", low", ", high")):
-            (drawn,) = axis.plot(at, line, marker="o", label=name)
-            if f"{name}, low" in curves:
-                low, high = curves[f"{name}, low"], curves[f"{name}, high"]
-                axis.fill_between(at, low, high, color=drawn.get_color(), alpha=0.15)
+        if name.endswith((", low", ", high")):
+            continue
+        (drawn,) = axis.plot(at, line, marker="o", label=name)
+        if f"{name}, low" in curves:
+            axis.fill_between(
+                at, curves[f"{name}, low"], curves[f"{name}, high"], color=drawn.get_color(), alpha=0.15
+            )
+    if table.chart == "shares":
+        if at[0] > at[-1]:
+            axis.invert_xaxis()  # columns run from left to right
+        axis.set_ylim(-0.03, 1.03)
+        axis.set_xlabel(table.across, fontsize=8)
+        axis.set_ylabel("share of the views", fontsize=8)
+        axis.grid(alpha=0.3)
+    else:
+        axis.set_xscale("log", base=2)
     axis.set_xticks(at, list(table.columns))
-    if at[0] > at[-1]:
-        axis.invert_xaxis()  # columns run from left to right
-    axis.set_ylim(-0.03, 1.03)
-    axis.set_xlabel(table.across, fontsize=8)
-    axis.set_ylabel("share of the views", fontsize=8)
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    axis.minorticks_off()
+    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))  # beside the curves, not on them

@@ -1,4 +1,4 @@
-"""The curves of a patch: who is drawn, and what a figure is the mean of."""
+"""The curves of a patch: which pairs are drawn, and what a figure is the mean of."""
 
 import pytest
 import torch
@@ -6,21 +6,18 @@ import torch
 from attacks import interval
 from attacks.data.gallery import HELD_OUT
 from scripts.benchmarks import patch_curves
+from scripts.benchmarks.case import known, photo
 from scripts.benchmarks.patch_curves import AREAS, ARMS, KNOWN, PIPELINE, SCALES, WHOLE, Job, at, centred, pairs
 from transforms import Affine
 
 NAMES = [f"{photo}-{i}-{j}" for photo in (*HELD_OUT, "brick", "grass") for i in range(2) for j in range(3)]
 
 
-def photo(row):
-    return NAMES[row].rsplit("-", 2)[0]
-
-
 def test_targets_are_of_other_photographs_and_pictures_in_turn_of_each_unseen_one():
     drawn = pairs(NAMES, 3, 5)
     assert len(set(drawn)) == 15 and drawn == pairs(NAMES, 3, 5)
-    assert all(photo(picture) != photo(target) for picture, target in drawn)
-    assert {photo(picture) for picture, _ in drawn} == set(HELD_OUT)
+    assert all(photo(NAMES[picture]) != photo(NAMES[target]) for picture, target in drawn)
+    assert {photo(NAMES[picture]) for picture, _ in drawn} == set(HELD_OUT)
     assert pairs(NAMES, 6, 1)[0] == pairs(NAMES, 2, 1)[0]  # more pictures do not change the first
     with pytest.raises(ValueError, match="--targets"):
         pairs(NAMES, 1, len(NAMES))
@@ -54,7 +51,7 @@ def test_a_figure_is_the_mean_over_pairs(monkeypatch):
 
     monkeypatch.setattr(patch_curves, "work", work)
     by_area, by_distance = patch_curves.run(2, 3, 8, 4)
-    drawn = pairs(patch_curves.known()[1].names, 2, 3)
+    drawn = pairs(known(patch_curves.SIZE)[1].names, 2, 3)
     for i, area in enumerate(AREAS):
         hits = torch.stack([torch.full((4,), area * (target % 3)) for _, target in drawn])
         mean, low, high = interval(hits)

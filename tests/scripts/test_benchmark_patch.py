@@ -1,4 +1,4 @@
-"""The comparison of patches: that both are asked the same, lie in the same places, and are judged alike."""
+"""The comparison of patches: both get the same question, lie in the same places, and are judged alike."""
 
 from dataclasses import replace
 
@@ -9,10 +9,11 @@ import torch.nn.functional as F
 
 from attacks import InfoNCE
 from scripts.benchmarks import contest, patch, patch_speed
+from scripts.benchmarks.case import known, photo
 from scripts.benchmarks.contest import OURS, Contestant, Setting
 from scripts.benchmarks.patch import Cell, Job, work
-from scripts.benchmarks.patch_case import GROUPS, SCENES, Anywhere, Askew, Ranges, gallery, question
-from scripts.benchmarks.patch_peers import CONTESTANTS, ToGallery, art_patch
+from scripts.benchmarks.patch_case import GROUPS, SCENES, SIZE, Anywhere, Askew, Ranges, question
+from scripts.benchmarks.patch_peers import CONTESTANTS, ToGallery, moving_patch
 from scripts.benchmarks.peers import LogProbabilities
 from transforms.sampling.homography import invert, transform
 
@@ -21,7 +22,7 @@ CELL = Cell(True, Ranges((0.5, 0.8)))
 
 
 @pytest.fixture(scope="module")
-def asked():
+def task():
     return question(1, True, Ranges((0.5, 0.8), distortion=0.2), 2)
 
 
@@ -46,60 +47,56 @@ def test_a_distorted_patch_has_its_corners_moved_inward():
 
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")  # theirs, not ours
-def test_both_renderers_show_a_patch_in_the_same_place(asked, monkeypatch):
+def test_both_renderers_show_a_patch_in_the_same_place(task, monkeypatch):
     pytest.importorskip("art.estimators.classification", exc_type=ImportError)
-    asked = replace(asked, ranges=Ranges((0.5, 0.8)))
-    made, _, _ = art_patch(asked, Setting(1.0, 1), 1, "Adam")
+    task = replace(task, ranges=Ranges((0.5, 0.8)))
+    made, _, _ = moving_patch(task, Setting(1.0, 1), 1, "Adam")
     u = torch.rand(SCENES, 4)
     texture = F.interpolate(torch.rand(1, 3, 6, 6), (48, 48), mode="bilinear")
     drawn = iter([u[i, k].item() for i in range(SCENES) for k in (0, 2, 3, 1)])  # scale, right, down, angle
     monkeypatch.setattr(np.random, "uniform", lambda low, high: low + (high - low) * next(drawn))
-    theirs = made._random_overlay(asked.scenes, texture[0])
-    mine = asked.ranges.pipeline(asked.ranges.patch(96, 48).scene(asked.scenes, texture), u)
+    theirs = made._random_overlay(task.image, texture[0])
+    mine = task.ranges.pipeline(task.ranges.patch(96, 48).scene(task.image, texture), u)
     # Theirs is sampled to the nearest pixel: off by up to half of one, which shows where the texture ends.
     off = (theirs - mine).abs().amax(1)
     assert off.median() < 0.02 and (off > 0.1).float().mean() < 0.1
-    elsewhere = asked.ranges.pipeline(asked.ranges.patch(96, 48).scene(asked.scenes, texture), 1 - u)
+    elsewhere = task.ranges.pipeline(task.ranges.patch(96, 48).scene(task.image, texture), 1 - u)
     assert (theirs - mine).abs().mean() < 0.2 * (theirs - elsewhere).abs().mean()
 
 
 def test_groups_share_neither_scenes_nor_targets():
-    everything, _ = gallery("cpu")
-    asked = [question(group, True, Ranges(), 1) for group in range(GROUPS)]
-    rows = torch.cat([each.rows for each in asked])
-    targets = [each.target for each in asked]
+    names, tasks = known(SIZE)[1].names, [question(group, True, Ranges(), 1) for group in range(GROUPS)]
+    rows, targets = torch.cat([each.rows for each in tasks]), [each.target for each in tasks]
     assert len(rows.unique()) == GROUPS * SCENES and len(set(targets)) == GROUPS
-    photos = {everything.names[row].rsplit("-", 2)[0] for row in rows}
-    assert photos.isdisjoint(everything.names[target].rsplit("-", 2)[0] for target in targets)
+    assert {photo(names[row]) for row in rows}.isdisjoint(photo(names[target]) for target in targets)
 
 
-def test_a_view_has_its_way_if_the_target_is_nearest(asked):
-    everything, _ = gallery("cpu")
-    target = everything.images[asked.target].expand(SCENES, -1, -1, -1)
-    cosine, success = asked.judged(target)
+def test_a_view_succeeds_if_the_target_is_nearest(task):
+    target = known(SIZE)[1].images[task.target].expand(SCENES, -1, -1, -1)
+    cosine, success = task.judged(target)
     torch.testing.assert_close(cosine, torch.ones(SCENES, 1))
-    assert success.all() and not asked.judged(asked.scenes)[1].any()
+    assert success.all() and not task.judged(task.image)[1].any()
     away = question(1, False, Ranges(), 1)
-    assert away.judged(target)[1].all() and not away.judged(away.scenes)[1].any()
+    assert away.judged(target)[1].all() and not away.judged(away.image)[1].any()
 
 
-def test_fresh_placements_differ_and_leave_the_rest_of_the_scene(asked):
-    views = asked.ours(torch.zeros(1, 3, 48, 48), 4).unflatten(0, (SCENES, 4))
+def test_fresh_placements_differ_and_leave_the_rest_of_the_scene(task):
+    views = task.ours(torch.zeros(1, 3, 48, 48), 4).unflatten(0, (SCENES, 4))
     covered = views.amax(2) == 0
     assert (covered[:, 0] != covered[:, 1]).any(1).any(1).all() and 0.1 < covered.float().mean() < 0.7
-    shown = (views - asked.scenes[:, None]).abs().amax(2) < 1e-5
+    shown = (views - task.image[:, None]).abs().amax(2) < 1e-5
     assert (covered | shown).float().mean() > 0.9
 
 
-def test_what_art_lowers_is_what_ours_lowers(asked):
+def test_what_art_lowers_is_what_ours_lowers(task):
     with torch.no_grad():
-        embedding = asked.counted.encoder(asked.scenes)
-        to_anchor, to_gallery = LogProbabilities(asked)(asked.scenes), ToGallery(asked)(asked.scenes)
+        embedding = task.counted.encoder(task.image)
+        to_anchor, to_gallery = LogProbabilities(task)(task.image), ToGallery(task)(task.image)
     zero = torch.zeros(SCENES, dtype=torch.long)
     entropy = F.cross_entropy(to_anchor, zero, reduction="none")
-    torch.testing.assert_close(entropy, 2 - F.cosine_similarity(embedding, asked.anchor))
-    entropy = F.cross_entropy(to_gallery, asked.goal, reduction="none")
-    torch.testing.assert_close(entropy, InfoNCE(asked.gallery, targeted=True)(embedding, asked.goal))
+    torch.testing.assert_close(entropy, 2 - F.cosine_similarity(embedding, task.anchor))
+    entropy = F.cross_entropy(to_gallery, task.goal, reduction="none")
+    torch.testing.assert_close(entropy, InfoNCE(task.gallery, targeted=True)(embedding, task.goal))
 
 
 def test_more_groups_than_there_are_is_refused():
@@ -110,9 +107,9 @@ def test_more_groups_than_there_are_is_refused():
 @pytest.mark.parametrize("targeted", [True, False])
 def test_ours_spends_what_it_is_given(monkeypatch, targeted):
     monkeypatch.setattr(patch, "installed", lambda module: False)  # one judge is enough
-    found = work(Job(CELL._replace(targeted=targeted), 1, OURS, CONTESTANTS[OURS].default(1.0, 4), 4, 2))
-    assert found.gradients == 4
-    assert found.success.shape == found.cosine.shape == (1, SCENES, 2)
+    outcome = work(Job(CELL._replace(targeted=targeted), 1, OURS, CONTESTANTS[OURS].default(1.0, 4), 4, 2))
+    assert outcome.gradients == 4
+    assert outcome.success.shape == outcome.cosine.shape == (1, SCENES, 2)
 
 
 @pytest.mark.peers
@@ -123,39 +120,38 @@ def test_art_spends_as_much_and_goes_the_right_way(name, loss):
     pytest.importorskip("art.estimators.classification", exc_type=ImportError)
     for targeted in (True, False):
         cell = CELL._replace(targeted=targeted)
-        made = [work(Job(cell, 1, name, Setting(step, 4, loss=loss), 16, 8)) for step in (0.1, 1e-6)]
-        assert made[0].gradients == 16
-        better = (made[0].cosine - made[1].cosine).mean()
+        moved, still = (work(Job(cell, 1, name, Setting(step, 4, loss=loss), 16, 8)) for step in (0.1, 1e-6))
+        assert moved.gradients == 16
+        better = (moved.cosine - still.cosine).mean()
         assert better > 0.02 if targeted else better < -0.02
 
 
-def still(value):
-    """A contestant that answers with one grey for all questions: the setting's step, or a given one."""
-    return lambda asked, setting: {asked.evals: torch.full((1, 3, 48, 48), setting.step if value is None else value)}
+def grey(value):
+    """A contestant whose texture is one grey for all questions: the setting's step, or a given one."""
+    return lambda task, setting: {task.evals: torch.full((1, 3, 48, 48), setting.step if value is None else value)}
 
 
 def test_the_table_compares_with_ours_and_tunes_on_the_first_group(monkeypatch):
     grid = tuple(Setting(step, 1) for step in (0.0, 0.5, 1.0))
     fake = {
-        OURS: Contestant("attacks", still(0.5), lambda *_: Setting(0.5, 1)),
-        "other": Contestant("attacks", still(None), lambda *_: Setting(0.0, 1), grid),
-        "absent": Contestant("no_such_module", still(0.0), lambda *_: Setting(0.0, 1)),
+        OURS: Contestant("attacks", grey(0.5), lambda *_: Setting(0.5, 1)),
+        "other": Contestant("attacks", grey(None), lambda *_: Setting(0.0, 1), grid),
+        "absent": Contestant("no_such_module", grey(0.0), lambda *_: Setting(0.0, 1)),
     }
     monkeypatch.setattr(patch, "CONTESTANTS", fake)
     for module in (patch, contest):
         monkeypatch.setattr(module, "installed", lambda module: module == "attacks")
-    monkeypatch.setattr(patch, "CELLS", (Cell(False, Ranges((0.2, 0.4))),))
     monkeypatch.setattr(patch, "TUNING_VIEWS", 2)
-    asked = []
-    monkeypatch.setattr(patch, "question", lambda group, *rest: asked.append(group) or question(group, *rest))
-    success, cosine = patch.run(1, 2, 2)
-    assert asked == [0, 0, 0] + 3 * [1, 2]
+    groups, cell = [], Cell(False, Ranges((0.2, 0.4)))
+    monkeypatch.setattr(patch, "question", lambda group, *rest: groups.append(group) or question(group, *rest))
+    success, cosine = patch.compared(cell, 1, 2, 2)
+    assert groups == [0, 0, 0] + 3 * [1, 2]
     for table in (success, cosine):
         assert list(table.rows) == [OURS, "other", "other, tuned", "absent"] and table.rows["absent"] in str(table)
         mine, other = table.rows[OURS], table.rows["other"]
         assert mine[1] is None and mine[2:] == (0, 0, 0)
         assert other[2] == pytest.approx(other[0] - mine[0], abs=1e-6) and other[3] <= other[2] <= other[4]
-    first = [work(Job(patch.CELLS[0], 0, "other", setting, 1, patch.TUNING_VIEWS)) for setting in grid]
+    first = [work(Job(cell, 0, "other", setting, 1, patch.TUNING_VIEWS)) for setting in grid]
     best = max(range(3), key=lambda i: (float(first[i].success.mean()), -float(first[i].cosine.mean())))
     assert any(note.startswith(f"other, tuned: {grid[best]}") for note in success.notes)
 
@@ -163,13 +159,13 @@ def test_the_table_compares_with_ours_and_tunes_on_the_first_group(monkeypatch):
 def test_a_step_is_timed_per_view(monkeypatch):
     monkeypatch.setattr(patch_speed, "installed", lambda module: False)
     monkeypatch.setattr(patch_speed, "TIMED", ((96, 8, 8),))
-    table = patch_speed.run(1, "cpu")
+    table = patch_speed.run(1)
     ((mine, theirs, alone, *ratios),) = table.rows.values()
     assert mine > 0 and alone > 0 and (theirs, *ratios) == (None, None, None)
 
 
-def test_a_timed_step_goes_on_from_the_one_before(asked):
-    step = patch_speed.ours(asked, SCENES, 8)
+def test_a_timed_step_goes_on_from_the_one_before(task):
+    step = patch_speed.ours(task, SCENES, 8)
     assert [step().index for _ in range(2)] == [0, 1]
-    assert asked.counted.gradients == 2 * SCENES
-    assert patch_speed.alone(asked, SCENES)().shape == asked.scenes.shape
+    assert task.counted.gradients == 2 * SCENES
+    assert patch_speed.alone(task, SCENES)().shape == task.image.shape

@@ -1,81 +1,85 @@
-"""The comparison of attacks: who is asked what, at which price, and what is made of the answers."""
+"""The comparison of attacks: all get the same question, pay the same price, and are scored alike."""
 
 import pytest
 import torch
 
 import attacks.solvers.solver
+from attacks import Patch
 from attacks.data.gallery import tiles
-from attacks.perturbations.patch.patch import Patch
-from scripts.benchmarks import strength, strength_case, strength_patch, strength_peers
-from scripts.benchmarks.contest import OURS, Contestant, Setting, processes
+from scripts.benchmarks import strength, strength_case, strength_peers
+from scripts.benchmarks.contest import OURS, Contestant, Counting, Setting, seeded
+from scripts.benchmarks.peers import art_patch
+from scripts.benchmarks.processes import processes
 from scripts.benchmarks.strength import Cell, Comparison, Job, marks, reached, work
-from scripts.benchmarks.strength_case import Centred, Counting, Trace, group, held_out, network, pictures, seeded
-from scripts.benchmarks.strength_patch import PATCHES, SIDE, pasted
-from scripts.benchmarks.strength_peers import CONTESTANTS, NewView, rule
+from scripts.benchmarks.strength_case import Centred, Trace, group, held_out, network, pictures
+from scripts.benchmarks.strength_peers import CONTESTANTS, PATCHES, QUAD, SIDE, NewView, pasted, rule
 
 LIBRARIES = ("torchattacks", "ART", "Foolbox", "ART, Adam", "ART, pgd")
 CELL, PATCH = Cell("pocket", 8, 16), Cell("pocket", None, 16)
 
 
-def job(name, setting=None, *, evals=16, at=(16,), count=2):
-    setting = setting or {**PATCHES, **CONTESTANTS}[name].default(8 / 255, evals)
-    cell = CELL._replace(evals=evals) if name in CONTESTANTS else PATCH._replace(evals=evals)
-    return Job(cell, name, setting, 0, count, "evaluate", at, 8, "cpu")
+def job(name, setting=None, *, cell=None, at=(16,), total=2, first=0):
+    cell = (cell or (CELL if name in CONTESTANTS else PATCH))._replace(evals=at[-1])
+    setting = setting or cell.contestants[name].default(cell.radius, at[-1])
+    return Job(cell, name, setting, total, first, at, 8)
 
 
-class Shown:
-    """The pipeline, which also notes what was asked of it."""
-
-    def __init__(self, real):
-        self.real, self.dims, self.views = real, real.dims, []
-
-    def __call__(self, images, u):
-        self.views.extend(u.tolist())
-        return self.real(images, u)
+@pytest.fixture
+def question():
+    return group("pocket", pictures(2, "evaluate"), 8 / 255, (16,), 0)
 
 
-def watched(monkeypatch):
-    shown = Shown(strength_case.PIPELINE)
-    monkeypatch.setattr(strength_peers, "PIPELINE", shown)
-    return shown
+@pytest.fixture
+def shown(monkeypatch):
+    """The coordinates of all views that the contestants draw."""
+    pipeline, views = strength_peers.PIPELINE, []
+
+    class Watched:
+        dims = pipeline.dims
+
+        def __call__(self, images, u):
+            views.extend(u.tolist())
+            return pipeline(images, u)
+
+    monkeypatch.setattr(strength_peers, "PIPELINE", Watched())
+    return views
 
 
 def by_hand(question, setting):
     """A contestant of this file: sign steps, a view at a time."""
     trace = Trace(question.marks)
-    show, now = NewView(question, trace), question.image
+    show, attacked = NewView(question, trace), question.image
     for _ in range(question.evals):
-        leaf = now.clone().requires_grad_()
+        leaf = attacked.clone().requires_grad_()
         (grad,) = torch.autograd.grad(question.loss(question.ordinary, show(leaf)).sum(), leaf)
-        move = now - setting.step * question.eps * grad.sign() - question.image
-        now = (question.image + move.clamp(-question.eps, question.eps)).clamp(0, 1)
-    return trace.end(now)
+        move = attacked - setting.step * question.eps * grad.sign() - question.image
+        attacked = (question.image + move.clamp(-question.eps, question.eps)).clamp(0, 1)
+    return trace.end(attacked)
 
 
 HAND = Contestant("math", by_hand, lambda eps, evals: Setting(0.05, 1), (Setting(0.01, 1), Setting(0.3, 1)))
 
 
-def test_ours_spends_what_it_is_given_on_our_views(monkeypatch):
-    shown = watched(monkeypatch)
-    found = work(job(OURS))
-    assert (found.gradients, found.forwards) == (16, 0)
-    assert len(shown.views) == 2 * 16
-    assert len({tuple(u) for u in shown.views}) == 16  # new views all the time, the same for both pictures
+@pytest.mark.parametrize(("cell", "distinct"), [(CELL, 16), (PATCH, 32)])
+def test_ours_spends_what_it_is_given_on_our_views(shown, cell, distinct):
+    outcome = work(job(OURS, cell=cell))
+    assert (outcome.gradients, outcome.forwards) == (2 * 16, 0)
+    assert len(shown) == 2 * 16
+    assert len({tuple(u) for u in shown}) == distinct  # always new; two pictures share theirs without a patch
 
 
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")  # theirs, not ours
 @pytest.mark.parametrize("name", LIBRARIES)
 @pytest.mark.parametrize("setting", [None, Setting(0.2, 4)])
-def test_a_library_spends_as_much_on_the_same_pipeline(monkeypatch, name, setting):
-    asked = job(name, setting)
-    pytest.importorskip(asked.cell.contestants[name].module, exc_type=ImportError)
-    shown = watched(monkeypatch)
-    found = work(asked)
-    assert found.gradients == 16 and found.forwards <= 0.5  # of ART's patch, one picture is looked at beforehand
-    assert len(shown.views) == 2 * (16 + found.forwards)
-    assert len({tuple(u) for u in shown.views}) >= 16
-    low, high = torch.tensor(shown.views).aminmax()
+def test_a_library_spends_as_much_on_the_same_pipeline(shown, name, setting):
+    task = job(name, setting)
+    pytest.importorskip(task.cell.contestants[name].module, exc_type=ImportError)
+    outcome = work(task)
+    assert outcome.gradients == 2 * 16 and outcome.forwards <= 1  # ART's patch looks at one picture beforehand
+    assert len(shown) == outcome.gradients + outcome.forwards
+    assert len({tuple(u) for u in shown}) >= 16
+    low, high = torch.tensor(shown).aminmax()
     assert low < 0.05 and high > 0.95  # the whole cube
 
 
@@ -84,47 +88,39 @@ def test_a_library_spends_as_much_on_the_same_pipeline(monkeypatch, name, settin
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_point_of_a_librarys_curve_is_an_attack_of_that_length(name):
     setting = Setting(0.05, 2, 1.0 if name == "ART" else None)
-    asked = job(name, setting, at=(8, 16))
-    pytest.importorskip(asked.cell.contestants[name].module, exc_type=ImportError)
-    whole, short = work(asked), work(job(name, setting, evals=8, at=(8,)))
+    task = job(name, setting, at=(8, 16))
+    pytest.importorskip(task.cell.contestants[name].module, exc_type=ImportError)
+    whole, short = work(task), work(job(name, setting, at=(8,)))
     torch.testing.assert_close(whole.curve[8], short.curve[8], rtol=0, atol=2e-3)  # in flight, a patch is not rounded
     assert whole.curve[8].mean() > whole.curve[16].mean()
 
 
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")
-def test_arts_patch_lies_where_ours_does():
-    estimators = pytest.importorskip("art.estimators.classification", exc_type=ImportError)
-    module = pytest.importorskip("art.attacks.evasion.adversarial_patch.adversarial_patch_pytorch")
-    images, texture = pictures(2, "evaluate"), (torch.rand(3, SIDE, SIDE) * 255).round() / 255
-    size = tuple(images.shape[1:])
-    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(images[0].numel(), 2))
-    loss = torch.nn.CrossEntropyLoss()
-    classifier = estimators.PyTorchClassifier(network, loss, size, 2, clip_values=(0.0, 1.0), device_type="cpu")
-    where = {"patch_shape": tuple(texture.shape), "patch_location": (SIDE, SIDE), "patch_type": "square"}
-    art = module.AdversarialPatchPyTorch(classifier, rotation_max=0.0, **where)
-    torch.testing.assert_close(art._random_overlay(images, texture), pasted(images, texture[None]), rtol=0, atol=1e-6)
+def test_arts_patch_lies_where_ours_does(question):
+    pytest.importorskip("art.estimators.classification", exc_type=ImportError)
+    texture = (torch.rand(3, SIDE, SIDE) * 255).round() / 255
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(question.image[0].numel(), 2))
+    where = {"patch_shape": tuple(texture.shape), "patch_location": (SIDE, SIDE), "rotation_max": 0.0}
+    views = art_patch(network, question.image, **where)._random_overlay(question.image, texture)
+    torch.testing.assert_close(views, pasted(question.image, texture[None]), rtol=0, atol=1e-6)
 
 
-def test_our_patch_lies_where_it_is_pasted():
-    images, texture = pictures(2, "evaluate"), (torch.rand(1, 3, SIDE, SIDE) * 255).round() / 255
-    found = attacks.solvers.solver.pictures(Patch((SIDE, SIDE), strength_patch.QUAD), images, texture)
-    torch.testing.assert_close(found, pasted(images, texture), rtol=0, atol=1e-5)
+def test_our_patch_lies_where_it_is_pasted(question):
+    texture = (torch.rand(1, 3, SIDE, SIDE) * 255).round() / 255
+    attacked = attacks.solvers.solver.pictures(Patch((SIDE, SIDE), QUAD), question.image, texture)
+    torch.testing.assert_close(attacked, pasted(question.image, texture), rtol=0, atol=1e-5)
 
 
-def test_our_patch_changes_nothing_else():
-    asked = job(OURS, PATCHES[OURS].default(1.0, 16))._replace(cell=PATCH)
-    question = group("pocket", pictures(2, "evaluate"), 1.0, (16,), 0, "cpu")
-    attacked = PATCHES[OURS].run(question, asked.setting)[16]
+def test_our_patch_changes_nothing_else_and_works(question):
+    attacked = PATCHES[OURS].run(question, rule(16))[16]
     outside = torch.ones(96, 96, dtype=torch.bool)
     outside[SIDE : 2 * SIDE, SIDE : 2 * SIDE] = False
     assert torch.equal(attacked[..., outside], question.image[..., outside])
     torch.testing.assert_close(attacked[0, :, ~outside], attacked[1, :, ~outside])  # one texture for both
-    grey = pasted(question.image, torch.full((1, 3, SIDE, SIDE), 0.5))
-    views = held_out("evaluate", 8)
-    assert question.score(attacked, views).mean() < question.score(grey, views).mean() - 0.1
-    found = work(asked)
-    assert (found.gradients, found.forwards) == (16, 0)
+    grey, views = pasted(question.image, torch.full((1, 3, SIDE, SIDE), 0.5)), held_out("evaluate", 8)
+    whole = group("pocket", question.image, 1.0, (16,), 0)
+    assert whole.score(attacked, views).mean() < whole.score(grey, views).mean() - 0.1
 
 
 @pytest.mark.peers
@@ -140,24 +136,24 @@ def test_two_libraries_with_the_same_setting_do_the_same():
 def test_a_job_gives_the_same_whatever_went_before():
     first = work(job(OURS))
     torch.manual_seed(5)
-    work(job(OURS, evals=4, at=(4,)))
-    torch.testing.assert_close(work(job(OURS)).cosine, first.cosine, rtol=0, atol=0)
+    work(job(OURS, at=(4,)))
+    assert torch.equal(work(job(OURS)).cosine, first.cosine)
 
 
 @pytest.mark.slow
 def test_the_number_of_processes_does_not_show():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    jobs = [job(OURS, evals=4, at=(4,), count=6)._replace(first=first) for first in (0, 5)]
+    jobs = [job(OURS, at=(4,), total=6, first=first) for first in (0, 5)]
     with processes(2) as spread:
         for one, other in zip(map(work, jobs), spread(work, jobs), strict=True):
-            torch.testing.assert_close(one.cosine, other.cosine, rtol=0, atol=0)
+            assert torch.equal(one.cosine, other.cosine)
     torch.set_num_threads(threads)
 
 
 def test_only_gradients_that_came_back_are_counted():
     counting = Counting(torch.nn.Linear(3, 2))
-    counting(torch.rand(4, 3))  # a graph that nobody goes back through
+    counting(torch.rand(4, 3))  # a graph without a backward pass
     with torch.no_grad():
         counting(torch.rand(2, 3))
     assert (counting.forwards, counting.gradients) == (6, 0)
@@ -181,8 +177,7 @@ def test_no_picture_is_one_that_our_own_defaults_were_chosen_on(purpose):
         assert not (pictures(50, purpose)[:, None] == ours[None]).flatten(2).all(2).any()
 
 
-def test_what_is_scored_is_a_file_within_the_ball():
-    question = group("pocket", pictures(2, "evaluate"), 8 / 255, (1,), 0, "cpu")
+def test_what_is_scored_is_a_file_within_the_ball(question):
     wild = question.file(question.image + torch.randn_like(question.image))
     steps = 255 * (wild - question.image)
     assert steps.abs().max() < 8.001 and (steps - steps.round()).abs().max() < 1e-3
@@ -191,8 +186,7 @@ def test_what_is_scored_is_a_file_within_the_ball():
     torch.testing.assert_close(question.file(near), near)
 
 
-def test_a_view_of_a_group_is_compared_with_its_own_picture():
-    question = group("pocket", pictures(2, "evaluate"), 8 / 255, (1,), 0, "cpu")
+def test_a_view_of_a_group_is_compared_with_its_own_picture(question):
     rows = question.image.repeat_interleave(3, 0)
     torch.testing.assert_close(question.loss(question.frozen, rows), torch.ones(6))
     assert question.loss(question.frozen, question.image.flip(0)).max() < 0.9
@@ -210,7 +204,7 @@ def test_an_encoder_without_training_can_be_moved_when_centred():
         assert likeness(centred(images)) < 0.5 < 0.9 < likeness(centred.encoder(images))
 
 
-def test_a_trace_keeps_the_pictures_in_use_after_so_many_evaluations():
+def test_a_trace_has_the_pictures_after_so_many_evaluations():
     trace = Trace((1, 4, 6))
     for step in range(3):  # two views each
         trace.record(torch.tensor([step]), 2 * step, 2)
@@ -245,11 +239,9 @@ def test_marks_and_our_rule_fit_any_budget():
 
 @pytest.mark.slow
 def test_the_table_says_who_is_ahead_and_by_how_much(monkeypatch):
-    ours = CONTESTANTS[OURS]
-    monkeypatch.setattr(
-        strength, "CONTESTANTS", {OURS: ours, "hand": HAND, "absent": Contestant("no_such", None, None)}
-    )
-    whole, rows, curve = strength.run(["pocket"], 2, [16], [8], 8)
+    contestants = {OURS: CONTESTANTS[OURS], "hand": HAND, "absent": Contestant("no_such", None, None)}
+    monkeypatch.setattr(strength, "CONTESTANTS", contestants)
+    whole, rows, curve = strength.run(["pocket"], 2, [16], [8], no_patch=True, held_out=8)
     assert list(rows.rows) == [OURS, "hand", "hand, tuned", "absent"]
     assert rows.rows["absent"] == "not installed"
     assert "hand, tuned: step 0.3 eps, 1 views" in rows.notes
@@ -264,23 +256,18 @@ def test_the_table_says_who_is_ahead_and_by_how_much(monkeypatch):
     assert set(curve.rows) == {OURS, "hand", "hand, tuned"}
     for row, points in curve.rows.items():  # with 8 views both have the same
         assert points[-1] == pytest.approx(rows.rows[row][0])
-    assert "benchmark" not in str(whole) and str(rows) and str(curve)
+    assert str(whole) and str(rows) and str(curve)
 
 
 def test_the_best_peer_is_the_lowest_and_never_ours():
-    comparison = Comparison.__new__(Comparison)
-    score = lambda value: strength.Outcome(torch.full((2, 4), value), {}, 1, 0)  # noqa: E731
-    comparison.outcomes = {OURS: score(0.1), "ours, APGD": score(0.0), "a": score(0.5), "a, tuned": score(0.4)}
-    assert comparison.best == "a, tuned"
+    means = {OURS: 0.1, "ours, APGD": 0.0, "a": 0.5, "a, tuned": 0.4}
+    outcomes = {row: strength.Outcome(torch.full((2, 4), mean), {}, 1, 0) for row, mean in means.items()}
+    assert Comparison(CELL, {}, {}, outcomes).best == "a, tuned"
 
 
 def test_patches_are_counted_by_their_groups():
     # All pictures of a group share one texture: ten of them say no more than two.
     own = torch.randn(4, 1).repeat_interleave(5, 0) + 0.01 * torch.randn(20, 6)
-    comparison = Comparison.__new__(Comparison)
-    comparison.cell = PATCH
-    among_groups = comparison.apart(own)
-    comparison.cell = PATCH._replace(eps=8)
-    among_pictures = comparison.apart(own)
-    assert among_groups.mean == pytest.approx(among_pictures.mean, abs=1e-6)
-    assert among_groups.high - among_groups.low > 1.5 * (among_pictures.high - among_pictures.low)
+    groups, pictures = (Comparison(cell, {}, {}, {}).apart(own) for cell in (PATCH, CELL))
+    assert groups.mean == pytest.approx(pictures.mean, abs=1e-6)
+    assert groups.high - groups.low > 1.5 * (pictures.high - pictures.low)
