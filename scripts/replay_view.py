@@ -13,27 +13,20 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 from attacks.data.images import save_image
 from attacks.eot.faults import NAME
 from attacks.eot.faults.trace import Line, broken
 from attacks.experiment.directory import PROGRAMS
 from attacks.experiment.replay import Named, Replay, of_fault, of_run
+from attacks.runtime.command_line import Parser, exit_code
 
 #: Files that a message names.
 SHOWN = 3
 
 
-class Parser(argparse.ArgumentParser):
-    """Its errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
-
-
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help=f"the directory of a run, or a {NAME} in it")
     parser.add_argument("--step", type=int, help="of a finished run: the step")
     parser.add_argument("--view", type=int, help="the view in it")
@@ -79,26 +72,25 @@ def table(lines: tuple[Line, ...]) -> list[str]:
     return [f"{name:{wide}}" + "".join(f"  {cell:>12}" for cell in cells) for name, *cells in rows]
 
 
+def run(given: argparse.Namespace) -> None:
+    """Print the view, and write it to `--out`."""
+    replay = replayed(given)
+    print(replay.title)
+    for name, value in replay.values.items():
+        print(f"  {name}: {value:.6g}")
+    print("\n".join(table(replay.lines)))
+    where = broken(replay.lines)
+    print(f"NaN or inf begins at {where}" if where else "every value and gradient is finite")
+    for note in replay.notes:
+        print(f"note: {note}")
+    if given.out is not None:
+        save_image(given.out, replay.shown[0].nan_to_num(0, 1, 0).clamp(0, 1))
+        print(f"written: {given.out}")
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Print the view. Returns the exit status: 0, or 1 after one line that says what to mend."""
-    try:
-        given = parsed(arguments)
-        replay = replayed(given)
-        print(replay.title)
-        for name, value in replay.values.items():
-            print(f"  {name}: {value:.6g}")
-        print("\n".join(table(replay.lines)))
-        where = broken(replay.lines)
-        print(f"NaN or inf begins at {where}" if where else "every value and gradient is finite")
-        for note in replay.notes:
-            print(f"note: {note}")
-        if given.out is not None:
-            save_image(given.out, replay.shown[0].nan_to_num(0, 1, 0).clamp(0, 1))
-            print(f"written: {given.out}")
-    except (ValueError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
-    return 0
+    """Returns the exit code: 0, or 1 after an error of one line."""
+    return exit_code(lambda: run(parsed(arguments)), failed=1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,72 @@
+"""The estimator's memory depends on the chunk, not on the number of views."""
+
+import weakref
+from dataclasses import dataclass
+from itertools import accumulate
+
+import pytest
+import torch
+from torch import nn
+
+from attacks import EOT
+from scripts.benchmarks.memory import high_water
+from scripts.benchmarks.processes import in_fresh_process
+from tests.helpers.solving import estimate
+from transforms import Affine, Compose, Perspective, scene_of
+
+VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3)), Perspective(0.2)])
+
+
+@dataclass(eq=False)
+class Held:
+    """A tensor that autograd has saved."""
+
+    tensor: torch.Tensor
+
+
+def saved_bytes(u):
+    """The most bytes that autograd held for a backward pass at once, while the views `u` were estimated."""
+    changes = []
+
+    def pack(tensor):
+        held, size = Held(tensor), tensor.untyped_storage().nbytes()
+        changes.append(size)
+        weakref.finalize(held, changes.append, -size)
+        return held
+
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Conv2d(4, 4, 3), nn.Softplus(), nn.Flatten()).eval()
+    images = torch.rand(3, 3, 12, 14)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda held: held.tensor):
+        estimate(
+            EOT(VIEWS, chunk=6),
+            torch.zeros_like(images),
+            lambda part, rows: scene_of(images[rows] + part),
+            lambda pixels, _: net(pixels).square().mean(1),
+            u,
+        )
+    return max(accumulate(changes))
+
+
+def test_saved_tensors_do_not_grow_with_views():
+    u = torch.rand(8, VIEWS.dims)  # repeated, because views differ in what they save
+    assert 1e4 < saved_bytes(u.repeat(32, 1)) <= 1.05 * saved_bytes(u)
+
+
+def process_peak(views):
+    """The most bytes that a process has held after an estimate from so many views."""
+    net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.Flatten()).eval()
+    images = torch.rand(1, 3, 64, 64)
+    estimate(
+        EOT(Compose([Affine(degrees=20)]), chunk=2),
+        torch.zeros_like(images),
+        lambda part, rows: scene_of(images[rows] + part),
+        lambda pixels, _: net(pixels).square().mean(1),
+        torch.rand(views, 5),
+    )
+    return high_water()
+
+
+@pytest.mark.slow
+def test_process_memory_does_not_grow_with_views():
+    few, many = (in_fresh_process(process_peak, views) for views in (8, 256))
+    assert many <= 1.05 * few  # all 256 views at once would take half as much again
