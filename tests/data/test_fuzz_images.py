@@ -1,12 +1,12 @@
 """Any bytes as a picture file: a picture, the same each time, or an error of one line that names the file."""
 
+import itertools
 import struct
 import tempfile
 import zlib
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from random import Random
 
 import pytest
 import skimage.data
@@ -71,51 +71,39 @@ def seeds():
 
 def damaged(content, random, other):
     """A file after zero to six changes."""
-    changes = (some_bytes, some_bytes, a_number, a_number, cut, repeat, a_field, a_field, a_field, spliced)
     for _ in range(random.choice((1, 0, 1, 1, 2, 3, 6))):
-        content = random.choice(changes)(content, random, other) if content else other
+        content = random.choice((numbers, numbers, spliced, field))(content, random, other) if content else other
     return content[: 2**16]
 
 
-def some_bytes(content, random, _):
-    data = bytearray(content)
-    for _ in range(random.choice((1, 1, 2, 4, 16))):  # half of them in the header
-        data[random.randrange(len(data) if random.random() < 0.5 else min(len(data), 64))] = random.randrange(256)
-    return bytes(data)
+def numbers(content, random, _=b""):
+    """Some numbers of one, two or four bytes are others, half of them in the header."""
+    for _ in range(random.choice((1, 1, 2, 4, 16))):
+        at = random.randrange(min(len(content), random.choice((64, len(content)))))
+        content = number(content, random, at, random.choice((1, 2, 4)))
+    return content
 
 
-def a_number(content, random, _=b""):
-    width, reach = random.choice((1, 2, 4)), random.choice((64, 512, len(content)))
-    at = random.randrange(max(1, min(len(content), reach)))
-    number = random.choice(NUMBERS) % (1 << 8 * width)
-    return content[:at] + number.to_bytes(width, random.choice(("little", "big"))) + content[at + width :]
-
-
-def two(content, random):
-    return sorted(random.randrange(len(content) + 1) for _ in range(2))
-
-
-def cut(content, random, _):
-    first, second = two(content, random)
-    return content[:second] if random.random() < 0.5 else content[:first] + content[second:]
-
-
-def repeat(content, random, _):
-    first, second = two(content, random)
-    return content[:second] + content[first:second] * random.choice((1, 1, 2, 20)) + content[second:]
+def number(content, random, at, width, values=NUMBERS):
+    value = random.choice((*values, random.getrandbits(32))) % (1 << 8 * width)
+    return content[:at] + value.to_bytes(width, random.choice(("little", "big"))) + content[at + width :]
 
 
 def spliced(content, random, other):
-    return content[: random.randrange(len(content) + 1)] + other[random.randrange(len(other) + 1) :]
+    """A part is dropped or repeated, or another file's end takes the place of the rest."""
+    first, second = sorted(random.randrange(len(content) + 1) for _ in range(2))
+    part, end = content[first:second], other[random.randrange(len(other) + 1) :]
+    return content[:first] + random.choice((content[second:], 2 * part + content[second:], 20 * part, b"", end))
 
 
-def a_field(content, random, _):
-    """A change that knows the format."""
+def field(content, random, other):
+    """A change to a field of the format."""
     formats = {SIGNATURE: png_chunk, b"II*\0": tiff_entry, b"MM\0*": tiff_entry, b"\xff\xd8": jpeg_segment}
-    return next((hit for start, hit in formats.items() if content.startswith(start)), a_number)(content, random)
+    change = next((change for start, change in formats.items() if content.startswith(start)), numbers)
+    return change(content, random, other)
 
 
-def png_chunk(content, random):
+def png_chunk(content, random, _):
     """A chunk is changed, dropped, doubled, moved or new; all checksums are right."""
     at, chunks = len(SIGNATURE), []
     while at + 8 <= len(content) and len(chunks) < 64:
@@ -136,31 +124,25 @@ def png_chunk(content, random):
         case 3 if kind == b"IDAT":
             chunks[i] = kind, zlib.compress(random.randbytes(random.randrange(200)))
         case _ if body:
-            chunks[i] = kind, a_number(body, random) if random.random() < 0.6 else some_bytes(body, random, b"")
-    return SIGNATURE + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        for kind, body in chunks
-    )
+            chunks[i] = kind, numbers(body, random)
+    parts = ((len(body), kind + body, zlib.crc32(kind + body)) for kind, body in chunks)
+    return SIGNATURE + b"".join(struct.pack(f">I{4 + size}sI", size, part, check) for size, part, check in parts)
 
 
-def tiff_entry(content, random):
+def tiff_entry(content, random, _):
     """The tag, type, count or value of an entry of the first directory."""
-    order = "<" if content.startswith(b"II") else ">"
-    at = struct.unpack(order + "I", content[4:8])[0] if len(content) >= 10 else len(content)
-    if at + 2 > len(content):
-        return content
-    (entries,) = struct.unpack(order + "H", content[at : at + 2])
+    order = "little" if content.startswith(b"II") else "big"
+    at = int.from_bytes(content[4:8], order)
+    entries = int.from_bytes(content[at : at + 2], order)
     offset, width = random.choice(((0, 2), (2, 2), (4, 4), (8, 4), (8, 2)))
     at += 2 + 12 * random.randrange(max(1, min(entries, 64))) + offset
-    number = random.choice((*NUMBERS, *TAGS)) % (1 << 8 * width)
-    return content[:at] + struct.pack(order + ("H" if width == 2 else "I"), number) + content[at + width :]
+    return number(content, random, at, width, (*NUMBERS, *TAGS)) if at < len(content) else content
 
 
-def jpeg_segment(content, random):
+def jpeg_segment(content, random, _):
     """A byte of a marker's segment, or of its length."""
     markers = [i for i in range(len(content) - 4) if content[i] == 0xFF and content[i + 1] not in (0, 0xFF)]
-    at = random.choice(markers or [0]) + random.randrange(1, 12)
-    return content[:at] + bytes([random.choice((0, 1, 2, 3, 8, 255, random.randrange(256)))]) + content[at + 1 :]
+    return number(content, random, random.choice(markers or [0]) + random.randrange(1, 12), 1)
 
 
 def read(path):
@@ -208,15 +190,10 @@ def test_whole_files_of_every_format_are_read_and_turned(tmp_path):
             assert images.load_image(tmp_path / name)[0].shape == ((3, 17, 24) if turned else (3, 24, 17)), name
 
 
-def test_most_damage_changes_the_file_and_leaves_its_signature():
-    whole, other = seeds()["png-RGB"], seeds()["jpeg-RGB"]
-    files = [damaged(whole, Random(seed), other) for seed in range(100)]
-    assert sum(content != whole for content in files) > 60 and sum(c.startswith(SIGNATURE) for c in files) > 30
-
-
 GREY = torch.full((3, 4, 5), 0.5)
 
 
+#: What a reader may not do: other errors, two answers, or pictures out of form.
 BROKEN = [[KeyError("PATH")], [ValueError("no name")], [ValueError("PATH\nin two lines")]]
 BROKEN += [[ValueError("PATH MemoryError")]]
 BROKEN += [[ValueError("PATH"), (GREY, [])], [(GREY, []), (GREY + 0.1, [])], [(GREY, []), (GREY, ["another note"])]]
@@ -224,19 +201,19 @@ BROKEN += [[(GREY, ["two\nlines"])], [(GREY * torch.nan, [])], [(GREY + 1, [])],
 BROKEN += [[(torch.zeros(1).expand(3, 10_000, 10_000), [])]]
 
 
-def test_a_reader_that_breaks_a_law_fails_the_check(monkeypatch):
-    for answers in BROKEN:
-        left = list(answers)
+@pytest.mark.parametrize("answers", BROKEN)
+def test_a_reader_that_breaks_a_law_fails_the_check(answers, monkeypatch):
+    left = itertools.chain(answers, itertools.repeat(answers[-1]))
 
-        def load(path, left=left):
-            answer = left.pop(0) if len(left) > 1 else left[0]
-            if isinstance(answer, Exception):
-                raise type(answer)(str(answer.args[0]).replace("PATH", str(path)))
-            return answer
+    def load(path):
+        answer = next(left)
+        if isinstance(answer, Exception):
+            raise type(answer)(str(answer.args[0]).replace("PATH", str(path)))
+        return answer
 
-        monkeypatch.setattr(images, "load_image", load)
-        with pytest.raises((AssertionError, KeyError)):
-            check(b"")
+    monkeypatch.setattr(images, "load_image", load)
+    with pytest.raises((AssertionError, KeyError)):
+        check(b"")
 
 
 @pytest.mark.parametrize(("width", "height"), [(17, 65_536), (17, 4_325_400)])

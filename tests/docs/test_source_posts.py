@@ -1,4 +1,4 @@
-"""The five web posts that asked for this: each failure as posted, with the library it names, and then without it."""
+"""Web posts about lost gradients: each failure as posted, with the library it names, and then without it."""
 
 import numpy as np
 import pytest

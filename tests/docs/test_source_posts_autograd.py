@@ -1,4 +1,4 @@
-"""The two web posts about autograd itself: a hand-written backward, and gradients that add up unasked."""
+"""The two web posts about autograd itself: a hand-written backward, and the gradients in between."""
 
 import numpy as np
 import pytest
@@ -58,16 +58,6 @@ def posted_bicubic(scale):
     return lambda images: Bicubic.apply(images[0].permute(1, 2, 0), scale).permute(2, 0, 1)[None]
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-def test_the_post_as_it_stands_does_not_run_any_more():
-    class Legacy(torch.autograd.Function):
-        def forward(self, picture):
-            return torch.Tensor(picture.detach().numpy())
-
-    with pytest.raises(RuntimeError, match="non-static forward"):
-        Legacy()(torch.rand(4, 4, requires_grad=True))
-
-
 def test_at_a_quarter_the_posted_bicubic_is_a_decimation_and_the_audit_says_so(photo):
     picture = photo[..., :40, :60]
     torch.testing.assert_close(posted_bicubic(1 / 4)(picture), picture[..., ::4, ::4], rtol=0, atol=1e-12)
@@ -100,20 +90,6 @@ def test_ours_is_the_derivative_and_reads_every_pixel(photo):
 # --- 5. "Gradients and backward": they add up, and those in between are not kept. ---
 
 
-def test_gradients_add_up_unless_they_are_asked_for():
-    def polynomial(x):
-        return 3 * x**2 + 2 * x
-
-    x = torch.tensor([2.0, 3, 4], requires_grad=True)
-    y = polynomial(x)
-    y.backward(gradient=torch.ones(3), retain_graph=True)
-    assert x.grad.tolist() == [14, 20, 26]
-    y.backward(gradient=torch.tensor([3.0, 2, 1]))
-    assert x.grad.tolist() == [56, 60, 52]  # the comment of the post says [42, 40, 26], which is the second alone
-    (alone,) = torch.autograd.grad(polynomial(x), x, torch.tensor([3.0, 2, 1]))
-    assert alone.tolist() == [42, 40, 26] and x.grad.tolist() == [56, 60, 52]
-
-
 def test_the_audit_leaves_no_gradient_behind_and_repeats_itself(photo):
     encoder, image = load_encoder().requires_grad_(), photo.float().requires_grad_()
     before = torch.get_rng_state()
@@ -123,27 +99,18 @@ def test_the_audit_leaves_no_gradient_behind_and_repeats_itself(photo):
     assert str(reports[0]) == str(reports[1])
 
 
-def test_the_posted_network_has_the_posted_gradients():
-    x = torch.tensor([1.0, 2, 3, 1, 1, 2, 2, 1, 2]).reshape(1, 1, 3, 3).requires_grad_()
-    conv, full = nn.Conv2d(1, 1, 2, bias=False), nn.Linear(4, 2, bias=False)
-    conv.load_state_dict({"weight": torch.tensor([1.0, 0, 1, 2]).reshape(1, 1, 2, 2)})
-    full.load_state_dict({"weight": torch.tensor([[0.0, 1, 0, 1], [1, 0, 1, 1]])})
-    found = [torch.autograd.grad(full(conv(x).reshape(1, -1))[0, k], x)[0][0, 0].tolist() for k in (0, 1)]
-    assert found == [[[0, 1, 0], [0, 2, 2], [0, 1, 2]], [[1, 0, 0], [2, 3, 0], [1, 3, 2]]]
-
-
 def test_the_audit_has_the_norms_that_hooks_would_collect(photo):
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sigmoid(), nn.AvgPool2d(4)).double()
-    kept = {}
+    norms = {}
     for name, module in network.named_children():
         module.register_full_backward_hook(
-            lambda module, into, out, name=name: kept.update({name: (into[0].norm(), out[0].norm())})
+            lambda module, into, out, name=name: norms.update({name: (into[0].norm(), out[0].norm())})
         )
     report = audit(network, photo, draws=1)
     views = network(photo.clone().requires_grad_())
     generator = torch.Generator().manual_seed(stream(0, "end", 0))
     cotangent = torch.randn(views.shape, generator=generator, dtype=double)
     views.backward(cotangent / cotangent.norm())
-    for (into, out), stage in zip(kept.values(), reversed(report.stages), strict=True):
+    for (into, out), stage in zip(norms.values(), reversed(report.stages), strict=True):
         assert stage.chain_in == pytest.approx(float(into), rel=1e-9)
         assert stage.chain_out == pytest.approx(float(out), rel=1e-9)

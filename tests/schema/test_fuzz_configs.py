@@ -103,15 +103,15 @@ def damaged(text, random):
 
 
 def in_tree(text, random):
-    """A key or a value anywhere is another."""
+    """A key or a value anywhere is another, or a key is new."""
     try:
-        tree = yaml.safe_load(text)
+        tree, new = yaml.safe_load(text), yaml.safe_load(random.choice(ODD))
     except (yaml.YAMLError, RecursionError, ValueError):
         return text
     places = []
 
     def walk(node):
-        for key, value in [*node.items()] if isinstance(node, dict) else [*enumerate(node)]:
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
             places.append((node, key))
             if isinstance(value, dict | list) and len(places) < 200:
                 walk(value)
@@ -120,21 +120,13 @@ def in_tree(text, random):
         return text
     walk(tree)
     node, key = random.choice(places)
-    try:
-        new = yaml.safe_load(random.choice(ODD))
-    except (yaml.YAMLError, ValueError):
-        new = random.choice((1, "a"))
-    match random.randrange(4):
-        case 0 if isinstance(node, dict):
-            node[random.choice(KEYS)] = node.pop(key)
-        case 1 if isinstance(node, dict):
-            node[random.choice((*KEYS, *known()))] = new
-        case 2:
-            for _ in range(random.choice((1, 5, 60))):
-                new = {random.choice(KEYS): new} if random.random() < 0.5 else [new]
-            node[key] = new
-        case _:
-            node[key] = new
+    if random.random() < 0.25:  # deeper, up to sixty levels
+        for _ in range(random.choice((1, 5, 60))):
+            new = {random.choice(KEYS): new} if random.random() < 0.5 else [new]
+    if isinstance(node, list) or random.random() < 0.5:
+        node[key] = new
+    else:
+        node[random.choice((*KEYS, *known()))] = random.choice((new, node.pop(key)))
     head = "# @package _global_\n" if "@package" in text else ""
     return head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
@@ -143,17 +135,11 @@ def in_lines(text, random):
     """A line is dropped, doubled, indented, new, or has another value."""
     lines = text.splitlines() or [""]
     at = random.randrange(len(lines))
-    match random.randrange(5):
-        case 0:
-            del lines[at]
-        case 1:
-            lines.insert(random.randrange(len(lines)), lines[at])
-        case 2:
-            lines[at] = random.choice((" ", "\t", "  ", "- ")) + lines[at]
-        case 3:
-            lines.insert(at, f"{random.choice((*KEYS, *known()))}: {random.choice(ODD)}")
-        case _:
-            lines[at] = lines[at].partition(":")[0] + ": " + random.choice(ODD)
+    line = lines[at]
+    new = f"{random.choice((*KEYS, *known()))}: {random.choice(ODD)}"
+    other = f"{line.partition(':')[0]}: {random.choice(ODD)}"
+    indented = random.choice((" ", "\t", "  ", "- ")) + line
+    lines[at : at + 1] = random.choice(([], [line, line], [indented], [new, line], [other]))
     return "\n".join(lines) + "\n"
 
 

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import shlex
 
 import pytest
 
@@ -15,25 +16,27 @@ def empty(folder):
     (folder / "run").mkdir()
 
 
+FILES = ("manifest.json", "metrics.json", "placement.json", "patch.png", "fault.safetensors")
+
+
 def strange(folder):
-    """A directory with all the files that are looked for, and nothing right in them."""
+    """A directory with all the files that a script reads, and nothing right in them."""
     empty(folder)
-    names = ("manifest.json", "metrics.json", "placement.json", "patch.png", "fault.safetensors", "per_image.csv")
-    for name in names:
+    for name in (*FILES, "per_image.csv"):
         (folder / "run" / name).write_bytes(b"\0\xff{[\n\x1b[2J")
 
 
 def piped(folder):
     empty(folder)
-    for name in ("manifest.json", "metrics.json", "placement.json", "patch.png", "fault.safetensors"):
+    for name in FILES:
         os.mkfifo(folder / "run" / name)
 
 
 def program(folder):
     """A run whose encoder is a program, with a view of it to see again."""
     empty(folder)
-    said = manifest(config__encoder={"name": "torchscript", "model": "x.pt"})
-    (folder / "run" / "manifest.json").write_text(said)
+    content = manifest(config__encoder={"name": "torchscript", "model": "x.pt"})
+    (folder / "run" / "manifest.json").write_text(content)
     (folder / "run" / "metrics.json").write_text(json.dumps({"schema": 1}))
 
 
@@ -53,7 +56,7 @@ def patch(folder):
     (folder / "in").mkdir()
 
 
-#: Of scripts that end so since they were first written; all others end with 1.
+#: Exit codes other than 1.
 CODES = {"print_patch": 2, "score_photos": 2, "compare": 2}
 
 
@@ -62,7 +65,19 @@ def program_preset(folder):
 
 
 VIEW = ["--step", "0", "--view", "0", "--picture", "0"]
-#: Script, words, what lies there, what is said.
+#: Wrong arguments, whatever the folder holds.
+AUDIT = """
+--transforms nothing|--transforms missing.yaml|--callable nowhere:thing|--callable torch|--callable torch:nothing|
+--transforms identity --image missing.png|--transforms identity --draws 0|--transforms identity --draws many|
+--transforms identity --side 0|--transforms identity --side 100000000|--transforms identity --callable torch:round|
+--nothing|
+"""
+SHOW_VIEWS = """
+'{nothing: {}}'|'{affine: {degree: 3}}'|'{affine: [3}'|'[affine]'|'{affine: {degrees: !!timestamp x}}'|
+'{affine: {_target_: os.system}}'|'{affine: {degrees: "${oc.env:HOME}"}}'|'{affine: {degrees: "${nowhere}"}}'|
+{} --draws 0|{} --columns 0|{} --side 0|{} --image missing.png|{} --out sheet.gif|{} --sampler grid|{} --nothing
+""".replace("{} ", "'{affine: {degrees: 3}}' ")
+#: Script, arguments, what is in the folder, a part of the error.
 CASES = [
     ("print_patch", ["run"], empty, "patch.png"),
     ("print_patch", ["run"], strange, "patch.png"),
@@ -89,44 +104,8 @@ CASES = [
     ("audit", ["--transforms", "camera", "--image", "run/patch.png"], piped, "plain file"),
     ("audit", ["--transforms", "camera", "--encoder", "run"], empty, "--encoder"),
     ("audit", ["--transforms", "evil.yaml"], program_preset, "refused"),
-    *(
-        ("audit", words.split(), empty, "")
-        for words in (
-            "--transforms nothing",
-            "--transforms missing.yaml",
-            "--callable nowhere:thing",
-            "--callable torch",
-            "--callable torch:nothing",
-            "--transforms identity --image missing.png",
-            "--transforms identity --draws 0",
-            "--transforms identity --draws many",
-            "--transforms identity --side 0",
-            "--transforms identity --side 100000000",
-            "--transforms identity --callable torch:round",
-            "--nothing",
-            "",
-        )
-    ),
-    *(
-        ("show_views", ["--stage", *words], empty, "")
-        for words in (
-            ["{nothing: {}}"],
-            ["{affine: {degree: 3}}"],
-            ["{affine: [3}"],
-            ["[affine]"],
-            ["{affine: {degrees: !!timestamp x}}"],
-            ["{affine: {_target_: os.system}}"],
-            ["{affine: {degrees: '${oc.env:HOME}'}}"],
-            ["{affine: {degrees: '${nowhere}'}}"],
-            ["{affine: {degrees: 3}}", "--draws", "0"],
-            ["{affine: {degrees: 3}}", "--columns", "0"],
-            ["{affine: {degrees: 3}}", "--side", "0"],
-            ["{affine: {degrees: 3}}", "--image", "missing.png"],
-            ["{affine: {degrees: 3}}", "--out", "sheet.gif"],
-            ["{affine: {degrees: 3}}", "--sampler", "grid"],
-            ["{affine: {degrees: 3}}", "--nothing"],
-        )
-    ),
+    *(("audit", shlex.split(words), empty, "") for words in AUDIT.split("|")),
+    *(("show_views", ["--stage", *shlex.split(words)], empty, "") for words in SHOW_VIEWS.split("|")),
     ("show_views", ["--transforms", "missing.yaml"], empty, "missing.yaml"),
     ("replay_view", ["none"], empty, "none"),
     ("replay_view", ["run"], empty, "met no view that is not finite"),
@@ -150,8 +129,8 @@ def test_a_wrong_input_is_one_line(name, words, make, reason, tmp_path, monkeypa
     before = tree(tmp_path)
     with in_time():
         code = script.main(words)
-    said = capsys.readouterr()
-    assert code == CODES.get(name, 1) and said.out == "", said
-    assert said.err.startswith("error: ") and said.err.count("\n") == 1 and said.err[:-1].isprintable(), said.err
-    assert reason in said.err and len(said.err) < 600, said.err
+    output, error = capsys.readouterr()
+    assert code == CODES.get(name, 1) and output == "", output
+    assert error.startswith("error: ") and error.count("\n") == 1 and error[:-1].isprintable(), error
+    assert reason in error and len(error) < 600, error
     assert tree(tmp_path) == before
