@@ -1,7 +1,7 @@
 """Audit a pipeline: which stages lose the gradient, and which pixels never get any.
 
     python scripts/audit.py --transforms camera
-    python scripts/audit.py --callable kornia.enhance:equalize --image mine.png --out found
+    python scripts/audit.py --callable kornia.enhance:equalize --image mine.png --out mine
 
 `--transforms` names a preset of `configs/transforms`, or a YAML file like them. `--callable module:attribute` imports
 code, from the command line only: a configuration never does. `--out DIR` gets `audit.txt` and `dead_zones.png`.

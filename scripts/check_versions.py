@@ -24,7 +24,7 @@ PROJECT = ROOT / "pyproject.toml"
 #: The options of uv. Only what pyproject.toml names itself is taken at its lowest: of other packages' packages the
 #: lowest are often broken.
 KINDS = {"lowest": ["--resolution", "lowest-direct"], "newest": [], "candidate": []}
-#: What else a kind asks for; a pre-release that is named here is allowed for this package alone.
+#: Further requirements of a kind; a pre-release that is named here is allowed for this package alone.
 ALSO = {"candidate": "hydra-core>=1.4.0rc1,<1.5"}
 #: Warnings of what hydra 1.5 will do otherwise: the tests speak to 1.3 and 1.4 alike, and must not end at them.
 WARNED = {"candidate": ("The version_base parameter is deprecated", "ConfigStore config ")}

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Begins -> who runs it instead.
+#: How a command begins -> what runs it instead.
 ELSEWHERE = {
     "pip install": ".ci/run",
     "uv ": ".ci/run",

@@ -5,7 +5,7 @@
     python scripts/show_views.py --all docs/transforms
 
 `--transforms` names a preset of `configs/transforms`, or a YAML file like them; `--stage` is a mapping as a preset's
-`stages`. Under each view stand the values of the coordinates that vary. `--all DIR` writes one sheet for each stage
+`stages`. Below each view are the values of the coordinates that vary. `--all DIR` writes one sheet for each stage
 of `docs/transforms/stages.yaml`, a stage of one coordinate at even steps.
 """
 

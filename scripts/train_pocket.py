@@ -23,6 +23,8 @@ from attacks import Linf, bank, evaluate, interval, load_encoder
 from attacks.data.gallery import FLAT, HELD_OUT, photographs, tiles
 from attacks.encoders import untrained
 from attacks.encoders.tree import Encoder
+from attacks.experiment.build.pipeline import pipeline
+from attacks.run import compose
 from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective, Uniform, resize
 
 #: A little wider than the camera of `config=quickstart`.
@@ -37,17 +39,6 @@ AUGMENT = Compose(
 )
 #: The coloured light: each channel's gain lies within 1 +- GAIN, a smooth field deviates by at most SHADING.
 GAIN, SHADING = 0.06, 0.015
-#: The camera of `config=quickstart`, for the figures.
-CAMERA = Compose(
-    [
-        Affine(degrees=20, scale=(0.75, 1.3), translate=0.1),
-        Perspective(jitter=0.15),
-        Brightness(0.1),
-        Contrast((0.8, 1.2)),
-        Downscale((48, 96)),
-    ]
-)
-
 SIDE = 128
 
 
@@ -121,7 +112,7 @@ def augmented(pictures: Tensor, seed: int, step: int, generator: torch.Generator
     """One camera view of each picture, under coloured light that changes slowly over the picture.
 
     Without the light the encoder lives on large patches of colour, and any attack on them survives any camera: views
-    would not matter, and the encoder would be no stand-in for one that looks at structure.
+    would not matter, and the encoder would not represent one that looks at structure.
     """
     views = AUGMENT(pictures, Uniform()(len(pictures), AUGMENT.dims, seed=seed, step=step))
     gain = 1 + GAIN * (2 * torch.rand(len(pictures), 3, 1, 1, generator=generator) - 1)
@@ -138,8 +129,9 @@ def contrast(first: Tensor, second: Tensor, temperature: float = 0.06) -> Tensor
 
 
 def report(encoder: Encoder, views: int = 64) -> str:
-    """Recall@1 and mean cosine of camera views of the held-out pictures, in the gallery of all tiles."""
-    everything, u = tiles(SIDE), bank(CAMERA, views, seed=1, purpose="train_pocket")
+    """Recall@1 and mean cosine of the quickstart's views of the held-out pictures, in the gallery of all tiles."""
+    camera = pipeline(compose("quickstart").transforms)
+    everything, u = tiles(SIDE), bank(camera, views, seed=1, purpose="train_pocket")
     rows = [i for i, name in enumerate(everything.names) if name.split("-")[0] in HELD_OUT]
     truth, images = torch.tensor(rows)[:, None], everything.images[rows]
     with torch.no_grad():

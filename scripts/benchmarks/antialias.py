@@ -53,7 +53,7 @@ def times(rounds: int) -> Table:
     plate = zone_plate(512)
     quarter = reduction(4, 1, 512, 128, turn=0.0)
     y, x = torch.meshgrid(*[torch.arange(128.0)] * 2, indexing="ij")
-    gone = (x**2 + y**2).sqrt() * 4 / (2 * 512) > 0.25
+    lost = (x**2 + y**2).sqrt() * 4 / (2 * 512) > 0.25
     image = photograph(4 * SIZE)
     matrix = reduction(4, 1, 4 * SIZE, SIZE).expand(VIEWS, 3, 3)
     runs: Contestants = {
@@ -63,7 +63,7 @@ def times(rounds: int) -> Table:
     seconds = compare(runs, rounds)
     rows = {}
     for name, way in WAYS.items():
-        alias = (way(plate, quarter, 128)[0, 0] - 0.5)[gone].square().mean().sqrt()
+        alias = (way(plate, quarter, 128)[0, 0] - 0.5)[lost].square().mean().sqrt()
         leaf = torch.rand(1, 1, 512, 512).requires_grad_()
         way(leaf, quarter, 128).sum().backward()
         assert leaf.grad is not None

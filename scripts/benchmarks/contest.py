@@ -57,7 +57,7 @@ class Contestant:
 
 
 def installed(module: str) -> bool:
-    """Whether a peer can be imported; one whose own requirements do not fit counts as missing."""
+    """Whether a peer can be imported; one with requirements that do not fit counts as missing."""
     try:
         importlib.import_module(module)
     except ImportError:

@@ -61,7 +61,7 @@ def pairs(names: Sequence[str], pictures: int, targets: int) -> list[tuple[int, 
     for i in range(pictures):
         queue = queues[order[i % len(order)]]
         if not queue:
-            raise ValueError(f"`--pictures` asks for more than the photographs hold; got {pictures}")
+            raise ValueError(f"`--pictures` must be at most what the photographs hold; got {pictures}")
         picture = queue.pop()
         others = [row for row, one in enumerate(photos) if one != photos[picture]]
         if targets > len(others):

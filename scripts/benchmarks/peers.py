@@ -1,7 +1,7 @@
 """The same gradient by other means: a loop written by hand with kornia, and three attack libraries.
 
 Each is used as its documentation says, and gets what its user would have: an encoder with weights as they come. The
-libraries transform one view at a time, with the same code as ours. Those that insist on labels get logits whose
+libraries transform one view at a time, with the same code as ours. Those that need labels get logits whose
 cross-entropy has the gradient of the cosine. Checks of success after an attack, another forward pass of all views,
 are left out. The libraries are optional: this is the only module that imports them.
 """

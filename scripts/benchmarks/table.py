@@ -19,7 +19,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-#: The figures of a row, None where there is none; or the words that stand in their place.
+#: The figures of a row, None where there is none; or words in their place.
 Row = tuple[float | None, ...] | str
 MISSING = "not installed"
 PACKAGES = ("torch", "torchvision", "kornia", "numpy", "adversarial-robustness-toolbox", "torchattacks", "foolbox")

@@ -18,12 +18,12 @@ for line in re.findall(r"^[a-z0-9][^\n]*", LOCK, re.MULTILINE):
     PINS.setdefault(canonicalize_name(pin.name), []).append(str(pin.specifier).removeprefix("=="))
 
 
-@pytest.mark.parametrize("words", [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]])
-def test_the_lock_has_a_version_that_is_allowed_and_every_one_has_a_floor(words):
-    asked = Requirement(words)
-    assert any(each.operator in (">=", "==") for each in asked.specifier), "the lowest version cannot be tested"
-    assert PINS[canonicalize_name(asked.name)]
-    assert all(asked.specifier.contains(version) for version in PINS[canonicalize_name(asked.name)])
+@pytest.mark.parametrize("line", [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]])
+def test_the_lock_has_a_version_that_is_allowed_and_every_one_has_a_floor(line):
+    requirement = Requirement(line)
+    assert any(each.operator in (">=", "==") for each in requirement.specifier), "the lowest version cannot be tested"
+    assert PINS[canonicalize_name(requirement.name)]
+    assert all(requirement.specifier.contains(version) for version in PINS[canonicalize_name(requirement.name)])
 
 
 def test_every_version_of_the_lock_has_digests_and_there_is_no_address():

@@ -19,9 +19,9 @@ def test_the_two_commands_stand_first_and_exactly():
     assert first == 'pip install -e ".[test]" && python -m attacks.run config=quickstart\npython -m pytest\n'
 
 
-@pytest.mark.parametrize(("page", "words"), [("README.md", 1300), ("docs/architecture.md", 1800)])
-def test_the_first_pages_are_short(page, words):
-    assert len((ROOT / page).read_text().split()) <= words
+@pytest.mark.parametrize(("page", "most"), [("README.md", 1300), ("docs/architecture.md", 1800)])
+def test_the_first_pages_are_short(page, most):
+    assert len((ROOT / page).read_text().split()) <= most
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ def test_links_files_and_modules_exist(page):
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#\s]+)", text):
         assert target.startswith("http") or (page.parent / target).exists(), target
-    if page.name != "CHANGELOG.md":  # which also names what is gone
+    if page.name != "CHANGELOG.md":  # which also names what was removed
         for path in re.findall(r"\b(?:attacks|transforms|tests|scripts|configs)/[\w/]+(?:\.\w+|/)", text):
             assert (ROOT / path).exists() or (page.parent / path).exists(), path
         for name in re.findall(r"`(attacks(?:\.\w+)+)[`(]", text):
@@ -63,7 +63,7 @@ def test_the_dev_group_holds_the_test_extra():
     assert set(project["project"]["optional-dependencies"]["test"]) <= set(project["dependency-groups"]["dev"])
 
 
-def test_every_command_is_run_by_somebody():
+def test_every_command_is_run_somewhere():
     from run_docs import ELSEWHERE
 
     assert "run_docs.py README.md docs/*.md" in (ROOT / ".ci" / "run").read_text()

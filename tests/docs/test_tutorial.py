@@ -1,4 +1,4 @@
-"""The tutorial's Python, run as it stands there, block by block in one folder. Its commands: `run_docs.py`."""
+"""The tutorial's Python, run block by block in one folder. Its commands: `run_docs.py`."""
 
 import json
 import re
@@ -32,24 +32,24 @@ def test_the_python_runs_in_order_and_says_what_the_page_says(tmp_path, monkeypa
     prepare(tmp_path, PAGE)
     monkeypatch.chdir(tmp_path)
     whole, own, rows = blocks(PAGE, "python")
-    said = []
+    outputs = []
     for number, block in enumerate((whole, own, rows)):
         exec(compile(block, f"tutorial, block {number}", "exec"), {})
-        said.append(capsys.readouterr().out)
+        outputs.append(capsys.readouterr().out)
     shown = [line.split()[0] for line in blocks(PAGE, "text")[0].splitlines()]  # the columns and arms of the page
-    printed = [line.split()[0] for line in said[0].splitlines() if line.strip()]
+    printed = [line.split()[0] for line in outputs[0].splitlines() if line.strip()]
     assert [word for word in printed if word in shown][: len(shown)] == shown
-    assert re.search(r"^20 rows, such as \{'bank': 'same', 'arm': 'clean'", said[0], re.MULTILINE)
-    assert re.fullmatch(r"[0-9a-f]{64}", said[1].split()[-1])
-    assert said[2].startswith("2 pictures: ")
+    assert re.search(r"^20 rows, such as \{'bank': 'same', 'arm': 'clean'", outputs[0], re.MULTILINE)
+    assert re.fullmatch(r"[0-9a-f]{64}", outputs[1].split()[-1])
+    assert outputs[2].startswith("2 pictures: ")
     assert {"report.html", "per_image.csv", "events.jsonl", "response.csv"} <= {
         path.name for path in (tmp_path / "outputs" / "first").iterdir()
     }
-    # The page's command is the same run: its words are those that Python gave.
-    given = json.loads((tmp_path / "outputs" / "first" / "manifest.json").read_text())["overrides"]
+    # The page's command is the same run: with the overrides that Python gave.
+    recorded = json.loads((tmp_path / "outputs" / "first" / "manifest.json").read_text())["overrides"]
     (command,) = [line for line in commands(PAGE) if "outputs/second" in line]
-    words = set(shlex.split(command)[3:]) - {"config=evaluate", "hydra.run.dir=outputs/second"}
-    assert words == {word.replace("'", "") for word in given}
+    overrides = set(shlex.split(command)[3:]) - {"config=evaluate", "hydra.run.dir=outputs/second"}
+    assert overrides == {word.replace("'", "") for word in recorded}
 
 
 def test_its_commands_are_those_that_the_documentation_is_run_with():

@@ -5,13 +5,13 @@ from PIL import Image
 from scripts import audit as script
 
 
-def test_the_script_audits_a_preset_and_writes_what_it_found(tmp_path, capsys):
-    words = ["--transforms", "camera", "--draws", "2", "--side", "96", "--encoder", "pocket"]
-    assert script.main([*words, "--out", str(tmp_path / "found")]) == 0
+def test_the_script_audits_a_preset_and_writes_its_findings(tmp_path, capsys):
+    options = ["--transforms", "camera", "--draws", "2", "--side", "96", "--encoder", "pocket"]
+    assert script.main([*options, "--out", str(tmp_path / "audit")]) == 0
     printed = capsys.readouterr().out
     assert "first dead stage: none" in printed and "stationary at delta = 0: yes" in printed
-    assert (tmp_path / "found" / "audit.txt").read_text() == printed
-    with Image.open(tmp_path / "found" / "dead_zones.png") as picture:
+    assert (tmp_path / "audit" / "audit.txt").read_text() == printed
+    with Image.open(tmp_path / "audit" / "dead_zones.png") as picture:
         assert picture.size == (96, 96)
 
 

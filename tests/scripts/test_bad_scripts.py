@@ -104,8 +104,8 @@ CASES = [
     ("audit", ["--transforms", "camera", "--image", "run/patch.png"], piped, "plain file"),
     ("audit", ["--transforms", "camera", "--encoder", "run"], empty, "--encoder"),
     ("audit", ["--transforms", "evil.yaml"], program_preset, "refused"),
-    *(("audit", shlex.split(words), empty, "") for words in AUDIT.split("|")),
-    *(("show_views", ["--stage", *shlex.split(words)], empty, "") for words in SHOW_VIEWS.split("|")),
+    *(("audit", shlex.split(arguments), empty, "") for arguments in AUDIT.split("|")),
+    *(("show_views", ["--stage", *shlex.split(arguments)], empty, "") for arguments in SHOW_VIEWS.split("|")),
     ("show_views", ["--transforms", "missing.yaml"], empty, "missing.yaml"),
     ("replay_view", ["none"], empty, "none"),
     ("replay_view", ["run"], empty, "met no view that is not finite"),
@@ -120,15 +120,15 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "make", "reason"), CASES, ids=lambda value: getattr(value, "__name__", None)
+    ("name", "arguments", "make", "reason"), CASES, ids=lambda value: getattr(value, "__name__", None)
 )
-def test_a_wrong_input_is_one_line(name, words, make, reason, tmp_path, monkeypatch, capsys):
+def test_a_wrong_input_is_one_line(name, arguments, make, reason, tmp_path, monkeypatch, capsys):
     script = importlib.import_module(f"scripts.{name}")
     monkeypatch.chdir(tmp_path)
     make(tmp_path)
     before = tree(tmp_path)
     with in_time():
-        code = script.main(words)
+        code = script.main(arguments)
     output, error = capsys.readouterr()
     assert code == CODES.get(name, 1) and output == "", output
     assert error.startswith("error: ") and error.count("\n") == 1 and error[:-1].isprintable(), error

@@ -53,9 +53,9 @@ def test_the_options_are_the_arguments_of_a_benchmark():
     options = vars(parse(["strength", "--arch", "pocket", "--evals", "16", "32", "--no-patch", "--held-out", "8"]))
     assert options["arch"] == ["pocket"] and options["evals"] == [16, 32] and options["no_patch"] is True
     assert (options["held_out"], options["eps"], options["threads"], options["out"]) == (8, (4, 8), 1, None)
-    for words in ("engine --rounds 0", "memory --views 8 -1", "estimator --reference x", "engine --arch vgg"):
+    for line in ("engine --rounds 0", "memory --views 8 -1", "estimator --reference x", "engine --arch vgg"):
         with pytest.raises(SystemExit):
-            parse(words.split())
+            parse(line.split())
 
 
 @pytest.fixture

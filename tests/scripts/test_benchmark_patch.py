@@ -34,15 +34,15 @@ def test_a_patch_is_placed_as_art_says():
     x, y = size[:, None] * SQUARE.unbind(-1)[0], size[:, None] * SQUARE.unbind(-1)[1]
     move = torch.stack([2 * right - 1, 2 * down - 1], -1) * (1 - size)[:, None]
     expected = torch.stack([c * x - s * y, s * x + c * y], -1) + move[:, None]
-    found, _ = transform(invert(place.pull_of(u)), SQUARE.expand(16, -1, -1))
-    torch.testing.assert_close(found, expected)
+    placed, _ = transform(invert(place.pull_of(u)), SQUARE.expand(16, -1, -1))
+    torch.testing.assert_close(placed, expected)
 
 
 def test_a_distorted_patch_has_its_corners_moved_inward():
     u = torch.rand(8, 8, dtype=torch.float64)
-    found, _ = transform(invert(Askew(0.2).matrix(u)), SQUARE.expand(8, -1, -1))
-    torch.testing.assert_close((SQUARE - found) * SQUARE.sign(), 0.2 * u.unflatten(-1, (4, 2)))
-    assert (found.abs() <= 1).all()
+    placed, _ = transform(invert(Askew(0.2).matrix(u)), SQUARE.expand(8, -1, -1))
+    torch.testing.assert_close((SQUARE - placed) * SQUARE.sign(), 0.2 * u.unflatten(-1, (4, 2)))
+    assert (placed.abs() <= 1).all()
 
 
 @pytest.mark.peers

@@ -193,7 +193,7 @@ def test_a_view_of_a_group_is_compared_with_its_own_picture(question):
 
 
 def test_an_encoder_without_training_can_be_moved_when_centred():
-    """What is common to all pictures is gone: their cosines are no longer near 1."""
+    """Without what all pictures have in common, their cosines are no longer near 1."""
     images, centred = pictures(4, "evaluate"), network("resnet18")
     assert isinstance(centred, Centred)
 

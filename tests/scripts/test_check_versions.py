@@ -32,7 +32,7 @@ def script(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["lowest", "newest", "candidate"])
-def test_the_tests_run_in_an_environment_of_the_kind_that_is_gone_afterwards(script, kind, capsys):
+def test_the_tests_run_in_an_environment_of_the_kind_and_it_is_removed(script, kind, capsys):
     module, started = script
     assert module.check(kind, ["-n", "2", "tests/run/test_run.py"]) == 3  # what pytest says
     venv, solved, installed, ours, tests = started
@@ -45,6 +45,6 @@ def test_the_tests_run_in_an_environment_of_the_kind_that_is_gone_afterwards(scr
     assert tests[-3:] == ["-n", "2", "tests/run/test_run.py"]
     assert ("-W" in tests) == (kind == "candidate")
     assert not Path(venv[-1]).parent.exists()
-    said = capsys.readouterr().out
-    assert "hydra-core==1.3.8 numpy==2.0.0" in said
-    assert "six" not in said
+    printed = capsys.readouterr().out
+    assert "hydra-core==1.3.8 numpy==2.0.0" in printed
+    assert "six" not in printed
