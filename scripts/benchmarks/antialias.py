@@ -17,7 +17,8 @@ from .timing import Contestants, compare, photograph, there_and_back
 VIEWS, SIZE = 16, 224
 REDUCTIONS = (1.2, 1.41, 1.7, 2.0, 2.83, 4.0)
 #: (image, (N,3,3) from the view's pixels to the image's, side of the view) -> (N,C,side,side).
-WAYS: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
+Way = Callable[[Tensor, Tensor, int], Tensor]
+WAYS: dict[str, Way] = {
     "bilinear": lambda image, matrix, side: warp_by_matrix(image, matrix, (side, side)),
     "pyramid": lambda image, matrix, side: warp_by_matrix(image, matrix, (side, side), antialias=True),
     "2 x 2 samples": lambda image, matrix, side: finer(image, matrix, side, 2),
@@ -35,15 +36,14 @@ def run(rounds: int = 15) -> list[Table]:
 
 def errors(what: str, image: Tensor, squeeze: float) -> Table:
     """RMS error against the mean of 12 x 12 samples a pixel, by factor of reduction."""
-    rows = {}
-    for name, way in WAYS.items():
-        rms = []
-        for factor in REDUCTIONS:
-            side = int(200 / factor)
-            matrix = reduction(factor, squeeze, 300, side)
-            error = way(image, matrix, side) - finer(image, matrix, side, 12)
-            rms.append(1e3 * float(error.square().mean().sqrt()))
-        rows[name] = tuple(rms)
+
+    def rms(way: Way, factor: float) -> float:
+        side = int(200 / factor)
+        matrix = reduction(factor, squeeze, 300, side)
+        error = way(image, matrix, side) - finer(image, matrix, side, 12)
+        return 1e3 * float(error.square().mean().sqrt())
+
+    rows = {name: tuple(rms(way, factor) for factor in REDUCTIONS) for name, way in WAYS.items()}
     title = f"RMS error x 1000 on {what}, reduced by a factor across and by 1/{squeeze:g} of it down"
     return Table(title, {f"{factor:g}": ".1f" for factor in REDUCTIONS}, rows, "lines")
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks import Patch
 from attacks.data.gallery import HELD_OUT
@@ -20,7 +20,7 @@ from transforms import Compose, OnLayers, Placement, Sobol, stream
 from transforms.compose import Homography
 from transforms.sampling.homography import matrix_of, quad_to_quad
 
-from .case import cosines, known, photo
+from .case import known, photo
 from .contest import Counting, seeded
 
 #: Sides of a scene in pixels and of a texture in texels.
@@ -112,14 +112,6 @@ class Question:
     def anchor(self) -> Tensor:
         """(B,D), the embeddings of these."""
         return self.gallery[self.goal]
-
-    @property
-    def ordinary(self) -> nn.Module:
-        return self.counted
-
-    def loss(self, encode: Callable[[Tensor], Tensor], views: Tensor) -> Tensor:
-        """(B*V,3,S,S), scene by scene -> (B*V,), the cosines to the anchors."""
-        return cosines(encode(views), self.anchor)
 
     @torch.no_grad()
     def judged(self, views: Tensor) -> tuple[Tensor, Tensor]:

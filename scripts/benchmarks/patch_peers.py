@@ -58,7 +58,7 @@ def moving_patch(
 ) -> tuple[Any, Tensor, Tensor]:
     """ART's attack, the pictures of a step (each scene as often as it has views), and their labels."""
     model: nn.Module
-    model, labels, classes = LogProbabilities(question), torch.zeros_like(question.goal), 2
+    model, labels, classes = LogProbabilities(question.counted, question.anchor), torch.zeros_like(question.goal), 2
     if setting.loss == "gallery":
         model, labels, classes = ToGallery(question), question.goal, len(question.gallery)
     pictures = question.image.repeat_interleave(setting.views, 0)

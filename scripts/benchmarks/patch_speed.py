@@ -52,11 +52,9 @@ def times(size: int, texture: int, batch: int, rounds: int) -> Row:
     steps = {name: allocating(step, name != ART) for name, step in makers.items()}
     seconds = compare(steps, rounds, warm=True)
     keep_freed_memory(False)
-    mine, bare = (1e3 * seconds[name] / batch for name in (OURS, ALONE))
-    if ART not in seconds:
-        return mine, None, bare, None, None
-    theirs = 1e3 * seconds[ART] / batch
-    return mine, theirs, bare, theirs / mine, theirs / bare
+    each = {name: 1e3 * s / batch for name, s in seconds.items()}
+    mine, theirs, bare = each[OURS], each.get(ART), each[ALONE]
+    return mine, theirs, bare, theirs and theirs / mine, theirs and theirs / bare
 
 
 def alone(task: Question, batch: int) -> Callable[[], object]:

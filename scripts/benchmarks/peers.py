@@ -11,14 +11,14 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import kornia.enhance
 import kornia.geometry.transform as warps
 import torch
 from torch import Tensor, nn
 
-from .case import PIPELINE, Case
+from .case import PIPELINE, Case, cosines
 from .contest import Setting
 
 #: The gradient of the mean cosine (1,3,S,S), or that times a positive number, or its sign times one.
@@ -70,26 +70,16 @@ class NextView(nn.Module):
         return PIPELINE(image, self.u[row : row + 1])
 
 
-class Compared(Protocol):
-    """A task of cosines: pictures (B,3,S,S), the encoder with weights as they come, and the cosine of each view to
-    its anchor."""
-
-    @property
-    def image(self) -> Tensor: ...
-    @property
-    def ordinary(self) -> nn.Module: ...
-    def loss(self, encode: Callable[[Tensor], Tensor], views: Tensor) -> Tensor: ...
-
-
 class LogProbabilities(nn.Module):
-    """Two classes: the cross-entropy of the first is exactly 2 - cosine, so raising it lowers the cosine."""
+    """Two classes for views (B*V,3,S,S) and anchors (B,D): the cross-entropy of the first is exactly 2 - cosine, so
+    raising it lowers the cosine."""
 
-    def __init__(self, case: Compared) -> None:
+    def __init__(self, encoder: nn.Module, anchor: Tensor) -> None:
         super().__init__()
-        self.case, self.encoder = case, case.ordinary
+        self.encoder, self.anchor = encoder, anchor
 
     def forward(self, views: Tensor) -> Tensor:
-        entropy = 2 - self.case.loss(self.encoder, views)
+        entropy = 2 - cosines(self.encoder(views), self.anchor)
         return torch.stack([-entropy, (-torch.expm1(-entropy)).log()], dim=1)
 
 
@@ -98,14 +88,14 @@ class Linear(LogProbabilities):
     of which the cross-entropy of the first class is a falling function."""
 
     def forward(self, views: Tensor) -> Tensor:
-        cosine = self.case.loss(self.encoder, views)
+        cosine = cosines(self.encoder(views), self.anchor)
         return torch.stack([cosine, torch.zeros_like(cosine)], dim=1)
 
 
 def eotpgd(case: Case, show: nn.Module, setting: Setting, steps: int, random_start: bool = True) -> Gradient:
     """torchattacks' `EOTPGD`, the views drawn by `show` inside the model. Returns what runs it."""
     pgd = importlib.import_module("torchattacks").EOTPGD(
-        nn.Sequential(show, LogProbabilities(case)).eval(),
+        nn.Sequential(show, LogProbabilities(case.ordinary, case.anchor)).eval(),
         eps=case.eps,
         alpha=setting.step * case.eps,
         steps=steps,
@@ -118,11 +108,12 @@ def eotpgd(case: Case, show: nn.Module, setting: Setting, steps: int, random_sta
 
 def linf_pgd(case: Case, show: nn.Module, setting: Setting, steps: int, random_start: bool = True) -> Gradient:
     """Foolbox's `LinfPGD` through its `ExpectationOverTransformationWrapper`, likewise."""
-    library = importlib.import_module("foolbox")
-    inner = library.PyTorchModel(nn.Sequential(show, Linear(case)).eval(), (0, 1), device=case.image.device)
+    library, device = importlib.import_module("foolbox"), case.image.device
+    network = nn.Sequential(show, Linear(case.ordinary, case.anchor)).eval()
+    inner = library.PyTorchModel(network, (0, 1), device=device)
     model = library.models.ExpectationOverTransformationWrapper(inner, n_steps=setting.views)
     pgd = library.attacks.LinfPGD(rel_stepsize=setting.step, steps=steps, random_start=random_start)
-    goal = library.Misclassification(torch.zeros(len(case.image), dtype=torch.long, device=case.image.device))
+    goal = library.Misclassification(torch.zeros(len(case.image), dtype=torch.long, device=device))
     return lambda: pgd.run(model, case.image, goal, epsilon=case.eps)
 
 
@@ -140,7 +131,7 @@ def art_classifier(model: nn.Module, images: Tensor, classes: int = 2, **options
 
 
 def art_eot(
-    case: Compared, show: Callable[[Tensor], Tensor], views: int, record: Callable[[Tensor], None] = lambda _: None
+    case: Case, show: Callable[[Tensor], Tensor], views: int, record: Callable[[Tensor], None] = lambda _: None
 ) -> Any:
     """ART's classifier behind an EoT preprocessor of its own kind, whose views are those of `show`; `record` gets the
     pictures of each step."""
@@ -155,7 +146,7 @@ def art_eot(
             return show(x), y
 
     defence = Views(nb_samples=views, clip_values=(0.0, 1.0))
-    return art_classifier(LogProbabilities(case), case.image, preprocessing_defences=[defence])
+    return art_classifier(LogProbabilities(case.ordinary, case.anchor), case.image, preprocessing_defences=[defence])
 
 
 def art_patch(model: nn.Module, pictures: Tensor, classes: int = 2, **options: Any) -> Any:

@@ -103,7 +103,7 @@ def still_patch(optimiser: str) -> Run:
         trace = Trace(question.marks)
         repeated = question.image.repeat_interleave(setting.views, 0)
         patch_attack = art_patch(
-            nn.Sequential(NewView(question, trace), LogProbabilities(question)),
+            nn.Sequential(NewView(question, trace), LogProbabilities(question.ordinary, question.anchor)),
             repeated,
             rotation_max=0.0,
             learning_rate=setting.step,

@@ -133,11 +133,11 @@ def test_a_peers_gradient_is_ours(name, case):
 
 
 def test_the_labels_of_peers_hide_the_cosine(case):
-    views = PIPELINE(case.image, case.u)
+    views, first = PIPELINE(case.image, case.u), torch.zeros(6, dtype=torch.long)
     cosines = F.cosine_similarity(case.frozen(views), case.anchor, dim=1)
-    entropy = F.cross_entropy(peers.LogProbabilities(case)(views), torch.zeros(6, dtype=torch.long), reduction="none")
-    torch.testing.assert_close(entropy, 2 - cosines)
-    torch.testing.assert_close(peers.Linear(case)(views), torch.stack([cosines, 0 * cosines], 1))
+    logs, linear = (model(case.frozen, case.anchor)(views) for model in (peers.LogProbabilities, peers.Linear))
+    torch.testing.assert_close(F.cross_entropy(logs, first, reduction="none"), 2 - cosines)
+    torch.testing.assert_close(linear, torch.stack([cosines, 0 * cosines], 1))
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_fresh_placements_differ_and_leave_the_rest_of_the_scene(task):
 def test_what_art_lowers_is_what_ours_lowers(task):
     with torch.no_grad():
         embedding = task.counted.encoder(task.image)
-        to_anchor, to_gallery = LogProbabilities(task)(task.image), ToGallery(task)(task.image)
+        to_anchor, to_gallery = LogProbabilities(task.counted, task.anchor)(task.image), ToGallery(task)(task.image)
     zero = torch.zeros(SCENES, dtype=torch.long)
     entropy = F.cross_entropy(to_anchor, zero, reduction="none")
     torch.testing.assert_close(entropy, 2 - F.cosine_similarity(embedding, task.anchor))
