@@ -74,7 +74,7 @@ def table(times: dict[str, list[Time]], what: str) -> Table:
         efficiency, whole = work * one.attacks / each.attacks, work * one.whole / each.whole
         rows[name] = (each.attacks, efficiency, each.whole, whole, each.processors)
     notes = ("attacks: first claim to last unit done; whole: with the start of the processes, and the tables",)
-    return Table(f"Seconds of an evaluation: {what}", columns, rows, notes=notes)
+    return Table(f"Seconds of an evaluation: {what}", columns, rows, "bars", notes)
 
 
 def begin(folder: Path, pictures: int, unit: int, core: int) -> Path:

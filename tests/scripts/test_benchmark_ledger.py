@@ -1,4 +1,4 @@
-"""The benchmark of the ledger reads what a ledger says, and computes what it promises."""
+"""The benchmark of the ledger reads the states of its units, and computes speed and efficiency."""
 
 import pytest
 
