@@ -1,4 +1,4 @@
-"""Any preset, configuration or word of the command line: valid, or an error of one line; and nothing else happens."""
+"""Any preset, configuration or override of the command line: valid, or an error of one line, and nothing else."""
 
 import dataclasses
 import os
@@ -47,7 +47,7 @@ value kernel << __class__ _name_ _parent_ ä items keys _metadata
 """
 KEYS = [*NAMES.split(), "", "a b", "\u2028"]
 SIGNS = (*ODD, ":", "- ", "{", "}", "[", "]", "#", "'", '"', "\r", "\t", "---\n", "%YAML 1.1\n", "@")
-#: Words that a command line takes for something else.
+#: Arguments that a command line takes for something else.
 FLAGS = ("-m", "--help", "--cfg=job", "--multirun=5", "-x", "--", "-c", "--hydra-help=3", "resume=a", "=", "@")
 
 
@@ -73,8 +73,8 @@ def composed():
 
 
 @st.composite
-def overrides(draw):
-    """A word of the command line, most of them nearly right."""
+def override(draw):
+    """An argument of the command line, most of them nearly right."""
     if draw(st.integers(0, 9)) == 0:
         return draw(st.text(max_size=20) | st.sampled_from(FLAGS))
     groups = [*CHOICES, *OPEN]
@@ -202,7 +202,7 @@ def warm():
 
 
 def tried(step, *values):
-    """What it returns, or None for an error of one line."""
+    """The result of a step, or None for an error of one line."""
     try:
         return step(*values)
     except (ValueError, OSError) as error:
@@ -224,7 +224,7 @@ def through_a_file(run):
 
 
 def check(case):
-    """The laws of a case: `whole` (a configuration), or `preset` (text) and `words` of the command line."""
+    """The laws of a case: `whole` (a configuration), or `preset` (text) and `overrides` of the command line."""
     warm()
     run, file = None, str(Path("case.yaml").absolute())
     if "preset" in case:
@@ -235,8 +235,8 @@ def check(case):
         if "preset" in case:
             tried(presets.read, file)
             tried(pipelines.preset, file)
-        if "words" in case:
-            run = tried(compose, file if "preset" in case else "smoke", case["words"])
+        if "overrides" in case:
+            run = tried(compose, file if "preset" in case else "smoke", case["overrides"])
         if run is not None:
             tried(pipelines.pipeline, run.transforms)
             assert repr(tried(through_a_file, run)) == repr(run)  # as text, for NaN is not itself
@@ -249,9 +249,9 @@ def in_a_folder_of_its_own(monkeypatch, tmp_path):
 
 RANDOM = st.randoms(use_true_random=False)
 PRESETS = {"preset": st.builds(damaged, st.sampled_from(sorted(BUNDLED.values())), RANDOM)}
-WORDS = {"words": st.lists(overrides(), max_size=3)}
+OVERRIDES = {"overrides": st.lists(override(), max_size=3)}
 WHOLE = {"whole": st.builds(damaged, st.deferred(lambda: st.sampled_from(composed())), RANDOM)}
-KINDS = {"preset": (PRESETS, 40), "whole": (WHOLE, 20), "words": (WORDS, 8), "both": (PRESETS | WORDS, 6)}
+KINDS = {"preset": (PRESETS, 40), "whole": (WHOLE, 20), "overrides": (OVERRIDES, 8), "both": (PRESETS | OVERRIDES, 6)}
 
 
 @every_effort
@@ -345,7 +345,7 @@ def test_what_cannot_be_printed_is_written_out_in_a_refusal(step, tmp_path):
     assert str(caught.value).isprintable()
 
 
-def test_words_that_hydra_fails_on_are_refused_before():
-    for word in (*FLAGS, "+@_global_=tv", "perturbation=[1,2]", "data=[folder]", "config=[1]"):
+def test_arguments_that_hydra_fails_on_are_refused_before():
+    for argument in (*FLAGS, "+@_global_=tv", "perturbation=[1,2]", "data=[folder]", "config=[1]"):
         with pytest.raises(ValueError, match=r"must be KEY=VALUE|takes one choice|Key 'resume' not in"):
-            compose("smoke", [word])
+            compose("smoke", [argument])
