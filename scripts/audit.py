@@ -15,15 +15,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import attacks
 from attacks import load_encoder
+from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image
 from attacks.experiment.build.pipeline import preset
 from attacks.runtime.command_line import Parser, exit_code, print_notes
 from attacks.runtime.files import write_text
 from transforms import audit, resize
 
-PHOTO = Path(attacks.__file__).parent / "data" / "photos" / "astronaut.png"
+PHOTO = PHOTOS / "astronaut.png"
 
 
 def imported(place: str) -> Any:

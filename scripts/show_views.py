@@ -25,7 +25,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from yaml import YAMLError
 
-import attacks
+from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image, to_bytes
 from attacks.experiment.build.pipeline import preset, stages
 from attacks.runtime.command_line import Parser, exit_code, print_notes
@@ -36,7 +36,7 @@ from transforms import Compose, Draws, Grid, Sobol, Uniform, resize
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGES = ROOT / "docs" / "transforms" / "stages.yaml"
-PHOTO = Path(attacks.__file__).parent / "data" / "photos" / "astronaut.png"
+PHOTO = PHOTOS / "astronaut.png"
 SAMPLERS: dict[str, Draws] = {"sobol": Sobol(), "uniform": Uniform(), "grid": Grid()}
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
 
