@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-import attacks.solvers.solver
 from attacks import Patch
 from attacks.data.gallery import tiles
 from scripts.benchmarks import strength, strength_case, strength_peers
@@ -13,6 +12,7 @@ from scripts.benchmarks.processes import processes
 from scripts.benchmarks.strength import Cell, Comparison, Job, marks, reached, work
 from scripts.benchmarks.strength_case import Centred, Trace, group, held_out, network, pictures
 from scripts.benchmarks.strength_peers import CONTESTANTS, PATCHES, QUAD, SIDE, NewView, pasted, rule
+from transforms.compose import seen
 
 LIBRARIES = ("torchattacks", "ART", "Foolbox", "ART, Adam", "ART, pgd")
 CELL, PATCH = Cell("pocket", 8, 16), Cell("pocket", None, 16)
@@ -108,7 +108,7 @@ def test_arts_patch_lies_where_ours_does(question):
 
 def test_our_patch_lies_where_it_is_pasted(question):
     texture = (torch.rand(1, 3, SIDE, SIDE) * 255).round() / 255
-    attacked = attacks.solvers.solver.pictures(Patch((SIDE, SIDE), QUAD), question.image, texture)
+    attacked = seen(Patch((SIDE, SIDE), QUAD).scene(question.image, texture))
     torch.testing.assert_close(attacked, pasted(question.image, texture), rtol=0, atol=1e-5)
 
 
