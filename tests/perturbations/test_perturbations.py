@@ -5,9 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attacks.perturbations.spectral import LowFrequency, Smoothed
-from attacks.perturbations.subspace import Grey, Masked
-from attacks.perturbations.universal import L0, L1, L2, Linf
+from attacks.perturbations import L0, L1, L2, Grey, Linf, LowFrequency, Masked, Smoothed
 
 SIZE = (9, 12)
 MASK = (torch.rand(1, 1, *SIZE, generator=torch.Generator().manual_seed(3)) < 0.4).float()
@@ -133,12 +131,12 @@ def test_project_comes_nearer_to_every_feasible_point(name, value, scale):
 @every_set
 @given(seeds, scales)
 @few
-def test_ball_is_feasible_and_idempotent_and_knows_no_box(name, value, scale):
+def test_project_without_a_box_is_feasible_and_idempotent(name, value, scale):
     delta, perturbation = random_like(pictures(dtype=double), value, scale), make(name)
-    once = perturbation.ball(delta)
+    once = perturbation.project(delta, None)
     assert (perturbation.norm(once) <= perturbation.eps * (1 + 1e-12)).all()
     assert once.abs().max() <= max(1, perturbation.eps)
-    torch.testing.assert_close(perturbation.ball(once), once, rtol=0, atol=2e-15)
+    torch.testing.assert_close(perturbation.project(once, None), once, rtol=0, atol=2e-15)
 
 
 @pytest.mark.parametrize("name", DUAL, ids=" ".join)

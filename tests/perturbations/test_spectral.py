@@ -13,9 +13,8 @@ from torch import nn
 from attacks import EOT, PGD, Toward, attack
 from attacks.eot.protocols import Objective
 from attacks.experiment.build.pipeline import preset
-from attacks.perturbations.spectral import LowFrequency, Smoothed, dct_matrix
-from attacks.perturbations.subspace import Grey, Masked
-from attacks.perturbations.universal import L0, L1, L2, Linf, Universal
+from attacks.perturbations import L0, L1, L2, Grey, Linf, LowFrequency, Masked, Smoothed, Universal
+from attacks.perturbations.spectral import dct_matrix
 from transforms import Latin, stream
 
 double = torch.float64

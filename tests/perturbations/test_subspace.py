@@ -5,9 +5,7 @@ import torch
 from torch import nn
 
 from attacks import EOT, PGD, SGD, Toward, attack
-from attacks.perturbations.spectral import LowFrequency
-from attacks.perturbations.subspace import Grey, Masked
-from attacks.perturbations.universal import L0, L1, L2, Linf, Universal
+from attacks.perturbations import L0, L1, L2, Grey, Linf, LowFrequency, Masked, Universal
 from transforms import Affine, Compose
 
 SIZE = (12, 14)
