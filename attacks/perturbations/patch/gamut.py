@@ -34,7 +34,9 @@ class Box:
 
     def __post_init__(self) -> None:
         if not 0 <= self.low < self.high <= 1:
-            raise ValueError(f"`gamut` must be [low, high] with 0 <= low < high <= 1; got [{self.low}, {self.high}]")
+            raise ValueError(
+                f"`perturbation.gamut` must be [low, high] with 0 <= low < high <= 1; got [{self.low}, {self.high}]"
+            )
 
     def project(self, texture: Tensor) -> Tensor:
         return texture.clamp(self.low, self.high)
@@ -88,10 +90,7 @@ def gamut(wish: Any) -> Gamut | None:
     if isinstance(wish, list | tuple):
         if len(wish) != 2 or not all(isinstance(value, int | float) for value in wish):
             raise ValueError(f"`perturbation.gamut` must be [low, high], generic, or a file; got {wish!r}")
-        try:
-            return Box(*map(float, wish))
-        except ValueError as error:
-            raise ValueError(str(error).replace("`gamut`", "`perturbation.gamut`")) from None
+        return Box(*map(float, wish))
     lut = read_colour_map(str(wish), key="perturbation.gamut")
     return None if lut is None else Printable(lut)
 

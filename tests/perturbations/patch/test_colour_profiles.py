@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageCms
 
 from attacks.data.images import to_bytes
-from attacks.perturbations.patch.colour_profiles import polynomial_json, read_colour_map
+from attacks.perturbations.patch.colour_profiles import read_colour_map
 from attacks.perturbations.patch.inks import INKS, generic, neugebauer
 from transforms.colour.lut import apply_lut, nodes, terms
 from transforms.colour.spaces import to_linear, to_srgb
@@ -109,21 +109,21 @@ def test_a_wrong_cube_is_refused_in_one_line(tmp_path, lines, said):
     assert "`printer.colour`" in str(error.value) and "\n" not in str(error.value)
 
 
+FIT = {"schema": 1, "kind": "polynomial", "degree": 1, "coefficients": [[0, 1, 0, 0]] * 3, "light": "srgb"}
+
+
 @pytest.mark.parametrize(("degree", "light"), [(1, "srgb"), (2, "linear"), (3, "srgb")])
 def test_a_fit_is_the_polynomial_that_it_says(tmp_path, degree, light):
     count = {1: 4, 2: 10, 3: 20}[degree]
     weights = 0.3 / count * torch.rand(3, count, dtype=double)
     weights[:, :4] += torch.cat([torch.full((3, 1), 0.1, dtype=double), 0.4 * torch.eye(3, dtype=double)], dim=1)
     path = tmp_path / "fit.json"
-    path.write_text(json.dumps(polynomial_json(weights.tolist(), degree, light)))
+    path.write_text(json.dumps(FIT | {"degree": degree, "coefficients": weights.tolist(), "light": light}))
     colours = torch.rand(500, 3, dtype=double)
     wanted = terms(to_linear(colours) if light == "linear" else colours, degree) @ weights.T
     wanted = to_srgb(wanted) if light == "linear" else wanted
     found = shown(read_colour_map(str(path)), (colours * 255).tolist()) / 255
     torch.testing.assert_close(found, wanted, rtol=0, atol=0.1 / 255)
-
-
-FIT = {"schema": 1, "kind": "polynomial", "degree": 1, "coefficients": [[0, 1, 0, 0]] * 3, "light": "srgb"}
 
 
 @pytest.mark.parametrize(
