@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
     """Write the sheets, and print where they are."""
     written = write(options.run, options.width_mm, options.paper, options.dpi, options.out)
     print_notes(written.notes)
-    sheets, card = written.plan, written.card
+    sheets, card = written.plan, written.plan.card
     count = "1 sheet" if len(sheets.pages) == 1 else f"{len(sheets.pages)} sheets"
     print(
         f"{written.folder / 'sheet.pdf'}: {count}, {sheets.paper} {sheets.width:g} x {sheets.height:g} mm; patch "

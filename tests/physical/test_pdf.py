@@ -63,7 +63,7 @@ def _ruler(picture, page):
 def test_the_pixels_in_the_file_are_those_that_went_in(tmp_path):
     texture = framed((24, 36))
     made = write(fake_run(tmp_path, texture), 60, "a4", 300)
-    wanted = patch_picture(texture.astype(np.float32), pixels(made.card, (24, 36), 300))
+    wanted = patch_picture(texture.astype(np.float32), pixels(made.plan.card, (24, 36), 300))
     assert wanted.shape == (472, 709, 3)
     assert _images(made.folder / "sheet.pdf") == [(["FlateDecode"], wanted.tobytes())]
     assert b"/Interpolate" not in (made.folder / "sheet.pdf").read_bytes()
@@ -147,9 +147,11 @@ def test_a_print_shop_finds_its_boxes_and_equal_runs_make_equal_files(tmp_path):
         trim, bleed = document[0].get_trimbox(), document[0].get_bleedbox()
         info = document.get_metadata_dict()
         text = document[0].get_textpage().get_text_range()
-    assert np.array(trim[2:]) - trim[:2] == pytest.approx([made.card.width * 72 / MM, made.card.height * 72 / MM])
+    assert np.array(trim[2:]) - trim[:2] == pytest.approx(
+        [made.plan.card.width * 72 / MM, made.plan.card.height * 72 / MM]
+    )
     assert np.abs(np.array(bleed) - trim) * MM / 72 == pytest.approx([BLEED] * 4, abs=1e-3)
-    assert made.id in info["Title"] and made.id in text
+    assert made.plan.id in info["Title"] and made.plan.id in text
     for wanted in ("print at 100 %, no scaling; this line must measure 100 mm", "authorised testing", "colour chart"):
         assert wanted in text
     assert b"/PrintScaling /None" in first and b"DCTDecode" not in first and b"/FontFile2" in first

@@ -13,7 +13,7 @@ from PIL import Image, ImageFont
 
 from attacks.perturbations.patch.card import card, card_from
 from attacks.physical import sheet
-from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, Label, furniture, plan
+from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, furniture, plan
 from attacks.physical.pdf import font_file
 from attacks.physical.sheet import subject, write
 from attacks.runtime.extras import extra
@@ -46,7 +46,7 @@ def test_a_card_that_the_attack_has_not_seen_is_said_and_one_that_it_has_keeps_i
     (run / "placement.json").write_text(json.dumps(said))
     printed = write(run, dpi=150)
     assert any("has not seen the card" in note for note in printed.notes) == (tags is None)
-    assert tags is None or [tag.number for tag in printed.card.tags] == [28, 29, 30, 31]
+    assert tags is None or [tag.number for tag in printed.plan.card.tags] == [28, 29, 30, 31]
 
 
 def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(tmp_path):
@@ -77,7 +77,7 @@ def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(tmp_path):
 )
 def test_a_plan_covers_the_card_within_the_margins(paper, size):
     laid = card(*size)
-    made = plan(laid, paper, 300)
+    made = plan(laid, "vp-00000000", paper, 300)
     pixel = MM / 300
     assert {made.width, made.height} == set(PAPERS[paper]) and len(made.pages) == made.rows * made.columns
     around = MARGIN + BLEED + MARK
@@ -102,9 +102,9 @@ def test_a_plan_covers_the_card_within_the_margins(paper, size):
 @pytest.mark.parametrize(("width", "height"), [(40, 40), (220, 55), (1200, 1200), (2000, 500)])
 def test_text_and_marks_stay_within_the_margins_and_apart(width, height):
     laid = card(width, height, 145)
-    made = plan(laid, "a4", 150)
+    made = plan(laid, "vp-ffffffff", "a4", 600)
     for page in (made.pages[0], made.pages[-1]):
-        fills, texts = furniture(made, page, laid, Label("vp-ffffffff", 600))
+        fills, texts = furniture(made, page)
         spans = []
         for line in texts:
             font = ImageFont.truetype(str(font_file(line.bold)), 100)
@@ -141,15 +141,15 @@ def test_a_width_other_than_the_runs_is_said(tmp_path, capsys):
     run = fake_run(tmp_path, framed((8, 8)), width=50)
     assert script.main([str(run), "--width-mm", "30", "--dpi", "150"]) == 0
     assert "note: the run placed a patch 50 mm wide; one of 30 mm" in capsys.readouterr().err
-    assert write(fake_run(tmp_path, framed((8, 8))), dpi=150).card.patch.width == sheet.WIDTH
+    assert write(fake_run(tmp_path, framed((8, 8))), dpi=150).plan.card.patch.width == sheet.WIDTH
 
 
 @pytest.mark.parametrize(
     ("arguments", "about"),
     [
-        (["run", "--width-mm", "0"], "width_mm"),
-        (["run", "--width-mm", "nan"], "width_mm"),
-        (["run", "--width-mm", "1e300"], "width_mm"),
+        (["run", "--width-mm", "0"], "`width`"),
+        (["run", "--width-mm", "nan"], "`width`"),
+        (["run", "--width-mm", "1e300"], "`width`"),
         (["run", "--width-mm", "wide"], "--width-mm"),
         (["run", "--width-mm", "5000"], "megapixels"),
         (["run", "--paper", "a3"], "--paper"),
@@ -211,4 +211,4 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, capsys
             assert script.main([str(run), "--dpi", "150"]) == 2
             said = capsys.readouterr().err
             assert said.count("\n") == 1 and 'pip install "viewproof[physical]"' in said
-    assert math.isclose(write(run, 20, dpi=150).card.patch.height, 20)
+    assert math.isclose(write(run, 20, dpi=150).plan.card.patch.height, 20)
