@@ -22,7 +22,11 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = Parser(__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run with perturbation=patch")
     parser.add_argument(
-        "--width-mm", type=float, metavar="MM", help=f"the patch's width (default: the run's, else {WIDTH:g})"
+        "--width-mm",
+        type=float,
+        dest="width",
+        metavar="MM",
+        help=f"the patch's width (default: the run's, else {WIDTH:g})",
     )
     parser.add_argument("--paper", choices=PAPERS, default="a4")
     parser.add_argument("--dpi", type=int, choices=[150, 300, 600], default=300, help="of the print (default: 300)")
@@ -37,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> None:
     """Write the sheets, and print where they are."""
-    written = write(options.run, options.width_mm, options.paper, options.dpi, options.out)
+    written = write(**vars(options))
     print_notes(written.notes)
     sheets, card = written.plan, written.plan.card
     count = "1 sheet" if len(sheets.pages) == 1 else f"{len(sheets.pages)} sheets"

@@ -130,24 +130,24 @@ def _scene(homography: Floats, box: Box, placement: PlacementRecord, row: int, s
 
 def record(measured: PhotoMeasurement) -> dict[str, Any]:
     """The geometry of a photograph for photos.json."""
-    content: dict[str, Any] = {
+    card_fit, scene = measured.fit, measured.scene
+    return {
         "photo": measured.photo.name,
-        "fiducials": [] if measured.fit is None else list(measured.fit.tags),
-        "residual_px": None if measured.fit is None else measured.fit.residual,
-        "worst_px": None if measured.fit is None else measured.fit.worst,
-        "patch": dataclasses.asdict(measured.pose) | {"scale_unit": "px/texel" if measured.fit is None else "px/mm"},
-        "scene": None,
+        "fiducials": [] if card_fit is None else list(card_fit.tags),
+        "residual_px": None if card_fit is None else card_fit.residual,
+        "worst_px": None if card_fit is None else card_fit.worst,
+        "patch": dataclasses.asdict(measured.pose) | {"scale_unit": "px/texel" if card_fit is None else "px/mm"},
+        "scene": None
+        if scene is None
+        else {
+            "degrees": scene.degrees,
+            "scale": magnified(scene, measured.view),
+            "shift": [value / 2 for value in scene.centre],  # of the view's side
+            "corners": scene.corners,
+            "jitter": scene.jitter,
+        },
         "outside": measured.view.outside,
     }
-    if measured.scene is not None:
-        content["scene"] = {
-            "degrees": measured.scene.degrees,
-            "scale": magnified(measured.scene, measured.view),
-            "shift": [value / 2 for value in measured.scene.centre],  # of the view's side
-            "corners": measured.scene.corners,
-            "jitter": measured.scene.jitter,
-        }
-    return content
 
 
 def magnified(scene: Pose, view: View) -> float:
