@@ -263,28 +263,23 @@ def edit(path, key, value):
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_errors_are_one_line_and_exit_with_2(run, photos, tmp_path, capsys, what):
+def test_errors_are_one_line_and_exit_with_2(run, photos, tmp_path, refused, what):
     copy = tmp_path / "run"
     if what != "missing":
         shutil.copytree(run, copy)
-    change, arguments, words = BROKEN[what]
+    change, arguments, message = BROKEN[what]
     change(copy)
-    assert script.main([str(copy), str(photos), *arguments, "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and said.count("\n") == 1 and words in said
+    assert message in refused(script, copy, photos, *arguments, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_without_a_single_good_photograph(run, tmp_path, capsys):
-    (tmp_path / "in").mkdir()
+def test_a_folder_without_a_single_good_photograph(run, tmp_path, refused):
     other = card(80, 80, own_card(run).tags[0].number // 4 - 1)
-    pixels = photographed(
-        drawn(other, fine=8), posed(other, width=200, size=(420, 480)), (420, 480), points=1, fine=8
-    )
-    Image.fromarray(pixels).save(tmp_path / "in" / f"{names_of(run)[0]}--other.png")
-    assert script.main([str(run), str(tmp_path / "in"), "--device", "cpu"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "none of 1 photographs" in said and "another card" in said
+    pose = posed(other, width=200, size=(420, 480))
+    pixels = photographed(drawn(other, fine=8), pose, (420, 480), points=1, fine=8)
+    Image.fromarray(pixels).save(tmp_path / f"{names_of(run)[0]}--other.png")
+    line = refused(script, run, tmp_path, "--device", "cpu")
+    assert "none of 1 photographs" in line and "another card" in line
 
 
 def test_photographs_of_one_picture_are_one_draw():
