@@ -9,33 +9,13 @@ import torch
 from scipy.optimize import linprog, minimize
 from scipy.stats import kstest
 
-from attacks import EOT, PGD, Wiener, attack
+from attacks import EOT, L0, L1, L2, PGD, Linf, Wiener, attack
 from attacks.data.gallery import tiles
 from attacks.eot.protocols import Objective
-from attacks.perturbations.ball import L2, Linf
-from attacks.perturbations.sparse import L0, L1, onto_l0, onto_l1
+from attacks.perturbations.sparse import onto_l0, onto_l1
+from tests.helpers.sets import BALLS, ball, double, levels, random, seed, uniform
 
-double = torch.float64
-KINDS = {"linf": (Linf, 8 / 255), "l2": (L2, 0.7), "l1": (L1, 3.0), "l0": (L0, 5)}
-every_ball = pytest.mark.parametrize("name", KINDS)
-sparse = pytest.mark.parametrize("name", ["l1", "l0"])
-
-
-def make(name, **arguments):
-    kind, eps = KINDS[name]
-    return kind(**{"eps": eps, **arguments})
-
-
-def seed(value=0):
-    return torch.Generator().manual_seed(value)
-
-
-def random(*shape, value=0):
-    return torch.randn(shape, generator=seed(value), dtype=double)
-
-
-def uniform(*shape, value=0):
-    return torch.rand(shape, generator=seed(value), dtype=double)
+every_ball = pytest.mark.parametrize("name", BALLS)
 
 
 def duchi(values, radius):
@@ -179,7 +159,7 @@ def test_the_optimum_of_a_linear_loss_on_photographs_is_found(perturbation, opti
 
 def test_linf_projects_to_the_nearest_point():
     images, delta = uniform(3, 3, 9, 12), 0.1 * random(3, 3, 9, 12)
-    linf = make("linf")
+    linf = ball("linf")
     low, high = (-images).clamp(min=-linf.eps), (1 - images).clamp(max=linf.eps)
     torch.testing.assert_close(linf.project(delta, images), delta.clamp(low, high), rtol=0, atol=1e-15)
 
@@ -187,8 +167,8 @@ def test_linf_projects_to_the_nearest_point():
 def test_l2_projects_to_the_nearest_point_inside_the_box():
     images, delta = torch.full((3, 3, 9, 12), 0.5, dtype=double), random(3, 3, 9, 12)
     nearest = delta * (0.7 / delta.flatten(1).norm(dim=1))[:, None, None, None]
-    torch.testing.assert_close(make("l2").project(delta, images), nearest, rtol=0, atol=1e-15)
-    torch.testing.assert_close(make("l2").project(delta, None), nearest, rtol=1e-12, atol=0)
+    torch.testing.assert_close(ball("l2").project(delta, images), nearest, rtol=0, atol=1e-15)
+    torch.testing.assert_close(ball("l2").project(delta, None), nearest, rtol=1e-12, atol=0)
 
 
 @every_ball
@@ -202,11 +182,11 @@ def test_norm_is_that_of_each_picture(name):
         if name in order
         else torch.full((3,), 14.0, dtype=double)
     )
-    torch.testing.assert_close(make(name).norm(delta), wanted, rtol=1e-14, atol=0)
+    torch.testing.assert_close(ball(name).norm(delta), wanted, rtol=1e-14, atol=0)
 
 
 def test_linf_noise_has_the_full_budget_where_the_box_allows():
-    images, linf = uniform(4, 3, 9, 12), make("linf")
+    images, linf = uniform(4, 3, 9, 12), ball("linf")
     images[0], images[1] = 0, 1
     noise = linf.noise(images, seed())
     low, high = (-images).clamp(min=-linf.eps), (1 - images).clamp(max=linf.eps)
@@ -216,7 +196,7 @@ def test_linf_noise_has_the_full_budget_where_the_box_allows():
 
 
 def test_a_linf_start_is_uniform_in_the_ball():
-    linf, images = make("linf"), torch.full((4, 3, 40, 40), 0.5, dtype=double)
+    linf, images = ball("linf"), torch.full((4, 3, 40, 40), 0.5, dtype=double)
     start = linf.start(images, seed()).flatten() / linf.eps
     assert kstest(start.numpy(), "uniform", args=(-1, 2)).pvalue > 0.01
 
@@ -224,15 +204,15 @@ def test_a_linf_start_is_uniform_in_the_ball():
 @pytest.mark.parametrize("name", ["l2", "l1", "l0"])
 def test_noise_has_the_full_budget(name):
     images = torch.full((5, 3, 9, 12), 0.5, dtype=double)
-    noise = make(name).noise(images, seed())
-    wanted = torch.full((5,), float(KINDS[name][1]), dtype=double)
-    torch.testing.assert_close(make(name).norm(noise), wanted, rtol=1e-12, atol=0)
+    noise = ball(name).noise(images, seed())
+    wanted = torch.full((5,), float(BALLS[name][1]), dtype=double)
+    torch.testing.assert_close(ball(name).norm(noise), wanted, rtol=1e-12, atol=0)
 
 
-@sparse
+@pytest.mark.parametrize("name", ["l1", "l0"])
 def test_noise_of_a_sparse_set_goes_as_far_as_values_go(name):
     images = uniform(5, 3, 9, 12)
-    pixel = images + make(name).noise(images, seed())
+    pixel = images + ball(name).noise(images, seed())
     changed = pixel != images
     ends = (pixel.abs() < 1e-12) | ((1 - pixel).abs() < 1e-12)
     assert ((changed & ~ends).flatten(1).sum(1) <= 1).all()  # the last coin of an L1 budget
@@ -240,26 +220,24 @@ def test_noise_of_a_sparse_set_goes_as_far_as_values_go(name):
 
 
 def test_an_l0_delta_keeps_its_pixels_in_a_file():
-    images = torch.randint(0, 256, (4, 3, 9, 12), generator=seed()).float() / 255
-    delta = make("l0").noise(images, seed()) * 0.7
-    found = make("l0").quantise(delta, images)
-    assert torch.equal((found != 0).any(1), (delta != 0).any(1))
-    assert (found - delta).abs().max() <= 0.5 / 255 + 1e-6
+    images = levels(4, 3, 9, 12, dtype=torch.float32)
+    delta = ball("l0").noise(images, seed()) * 0.7
+    assert torch.equal((ball("l0").quantise(delta, images) != 0).any(1), (delta != 0).any(1))
 
 
 @every_ball
 def test_quantising_moves_a_value_by_half_a_level_at_most(name):
     # Where there is room: half the budget, so that nothing has to be shrunk.
-    images = torch.randint(0, 256, (4, 3, 9, 12), generator=seed()).float() / 255
-    delta = make(name, eps=5 if name == "l0" else KINDS[name][1] / 2).noise(images, seed()) / (1 + (name == "l1"))
-    assert (make(name).quantise(delta, images) - delta).abs().max() <= 0.5 / 255 + 1e-6
+    images = levels(4, 3, 9, 12, dtype=torch.float32)
+    delta = ball(name, eps=5 if name == "l0" else BALLS[name][1] / 2).noise(images, seed()) / (1 + (name == "l1"))
+    assert (ball(name).quantise(delta, images) - delta).abs().max() <= 0.5 / 255 + 1e-6
 
 
 @every_ball
 def test_quantising_keeps_most_of_the_budget(name):
     # 7.44 levels for L-inf: one shrink takes 7.44 to 7, not to nothing.
     images = torch.full((2, 3, 64, 64), 128 / 255)
-    perturbation = make(name, eps={"linf": 7.44 / 255, "l2": 4.0, "l1": 12.3, "l0": 40}[name])
+    perturbation = ball(name, eps={"linf": 7.44 / 255, "l2": 4.0, "l1": 12.3, "l0": 40}[name])
     kept = perturbation.norm(perturbation.quantise(perturbation.noise(images, seed()), images))
     assert (kept > 0.9 * perturbation.eps).all()
 
@@ -268,7 +246,7 @@ def test_quantising_keeps_most_of_the_budget(name):
 @every_ball
 def test_eps_must_be_positive(name, eps):
     with pytest.raises(ValueError, match="`eps` must"):
-        make(name, eps=eps)
+        ball(name, eps=eps)
 
 
 def test_eps_in_other_units_is_noticed():

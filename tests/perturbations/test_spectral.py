@@ -15,19 +15,11 @@ from attacks.eot.protocols import Objective
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations import L0, L1, L2, Grey, Linf, LowFrequency, Masked, Smoothed, Universal
 from attacks.perturbations.spectral import dct_matrix
+from tests.helpers.sets import double, levels, random, seed
 from transforms import Latin, stream
 
-double = torch.float64
 BALLS = {"linf": Linf(0.1), "l2": L2(0.7)}
 every_ball = pytest.mark.parametrize("inner", BALLS.values(), ids=BALLS)
-
-
-def seed(value=0):
-    return torch.Generator().manual_seed(value)
-
-
-def random(*shape, value=0):
-    return torch.randn(shape, generator=seed(value), dtype=double)
 
 
 def low(values, keep):
@@ -78,27 +70,16 @@ def test_the_best_linf_step_of_a_band_is_nearly_found():
     assert max(gained) <= 1 + 1e-9
 
 
-class Net(nn.Module):
-    def __init__(self, dtype=double, classes=6):
-        super().__init__()
-        torch.manual_seed(0)
-        layers = [nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 15 * 15, classes)]
-        self.net = nn.Sequential(*layers).to(dtype)
-        self.eval()
-
-    def forward(self, images):
-        return self.net(images)
+def network(dtype=double):
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 15 * 15, 6)
+    return nn.Sequential(*layers).to(dtype).eval()
 
 
-def run(perturbation, steps=20, optimiser=None, eot=None, net=None):
-    images = torch.randint(0, 256, (3, 3, 32, 32), generator=seed()).to(double) / 255
+def run(perturbation, steps=20, optimiser=None):
+    images = levels(3, 3, 32, 32)
     images[0, :, :10], images[1, :, 20:] = 0, 1
-    parts = {
-        "encoder": net or Net(),
-        "objective": Toward(),
-        "eot": eot or EOT(views=1),
-        "optimiser": optimiser or PGD(),
-    }
+    parts = {"encoder": network(), "objective": Toward(), "eot": EOT(views=1), "optimiser": optimiser or PGD()}
     return images, [*attack(images, random(3, 6), perturbation=perturbation, steps=steps, **parts)]
 
 
@@ -174,8 +155,7 @@ class Untargeted(Objective):
 @pytest.mark.parametrize("decay", [0.0, 1.0])
 def test_ti_is_that_of_torchattacks(decay):
     module = pytest.importorskip("torchattacks", exc_type=ImportError)
-    net = Net(torch.float32)
-    images = torch.randint(0, 256, (8, 3, 32, 32), generator=seed()).float() / 255
+    net, images = network(torch.float32), levels(8, 3, 32, 32, dtype=torch.float32)
     labels = torch.randint(0, 6, (8,), generator=seed())
     theirs = module.TIFGSM(net, 8 / 255, 2 / 255, 10, decay, diversity_prob=0.0)(images, labels)
     parts = {"encoder": net, "objective": Untargeted(), "eot": EOT(views=1), "steps": 10}

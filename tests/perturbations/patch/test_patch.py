@@ -11,25 +11,21 @@ from attacks.eot.protocols import Objective
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.patch.patch import Patch
 from attacks.solvers.solver import pictures
+from tests.helpers.sets import double, random, seed, uniform
 from transforms import Affine, Compose, Perspective
 from transforms.compose import view
 
-double = torch.float64
 #: On the whole pixels 4..12 across and 2..8 down of a picture of 12 x 16.
 MIDDLE = ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75))
 QUAD = ((4 / 16, 2 / 12), (12 / 16, 2 / 12), (12 / 16, 8 / 12), (4 / 16, 8 / 12))
 
 
-def seed(value=0):
-    return torch.Generator().manual_seed(value)
-
-
 def images(count=2, height=12, width=16):
-    return torch.rand(count, 3, height, width, generator=seed(), dtype=double)
+    return uniform(count, 3, height, width)
 
 
 def texture(height=6, width=8):
-    return torch.rand(1, 3, height, width, generator=seed(1), dtype=double)
+    return uniform(1, 3, height, width, value=1)
 
 
 def pasted(base, patch):
@@ -77,7 +73,7 @@ def test_a_quad_in_perspective_has_its_corners_where_it_says():
 
 def test_rows_of_delta_are_pictures_of_their_own():
     patch, views = Patch((6, 8), QUAD, shape="ellipse"), Compose([Affine(degrees=30)])
-    u = torch.rand(2, views.dims, generator=seed(), dtype=double)
+    u = uniform(2, views.dims)
     rows = texture().expand(2, -1, -1, -1)
     torch.testing.assert_close(
         views(patch.scene(images(), texture()), u), views(patch.scene(images(), rows), u), rtol=0, atol=1e-12
@@ -99,7 +95,7 @@ def test_start_noise_and_file():
 
 
 def test_moves_stay_in_the_box_and_steepest_attains_the_dual_norm():
-    patch, grad = Patch((6, 8)), torch.randn(1, 3, 6, 8, generator=seed(), dtype=double)
+    patch, grad = Patch((6, 8)), random(1, 3, 6, 8)
     by = patch.descend(grad, torch.tensor([0.7], dtype=double), texture(), images())
     assert torch.equal(by, -0.7 * grad.sign())
     found = patch.move(texture(), by, images())

@@ -7,22 +7,18 @@ from attacks.perturbations.patch.card_layer import Surround
 from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.placement import Placements
 from attacks.solvers.solver import pictures
+from tests.helpers.sets import double, random, seed, uniform
 from transforms import Affine, Brightness, Compose, OnLayers, Perspective, taken
 
-double = torch.float64
 LEFT, RIGHT = ([[x, 0.25], [x + 0.25, 0.25], [x + 0.25, 0.75], [x, 0.75]] for x in (0.0, 0.5))
 
 
-def seed(value=0):
-    return torch.Generator().manual_seed(value)
-
-
 def images(count=2):
-    return torch.rand(count, 3, 16, 32, generator=seed(), dtype=double)
+    return uniform(count, 3, 16, 32)
 
 
 def texture():
-    return torch.rand(1, 3, 8, 8, generator=seed(1), dtype=double)
+    return uniform(1, 3, 8, 8, value=1)
 
 
 def quads(rows):
@@ -95,14 +91,14 @@ def test_a_patch_ends_where_it_ends_and_not_at_a_texel(printed):
 
 
 def sheet(times=1):
-    picture = torch.rand(1, 3, 8 * times + 10, 8 * times + 13, generator=seed(3), dtype=double)
+    picture = uniform(1, 3, 8 * times + 10, 8 * times + 13, value=3)
     return Surround(picture, top=4, left=5, times=times)
 
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_what_is_printed_round_a_patch_leaves_it_where_it_is(times):
     camera = Compose([Affine(degrees=20, scale=(0.8, 1.2)), Perspective(0.1)])
-    u = torch.rand(3, camera.dims, generator=seed(2), dtype=double)
+    u = uniform(3, camera.dims, value=2)
     one = images(1)
     plain = Patch((8, 8), LEFT)
     smooth = texture()[..., :2, :2].repeat_interleave(4, 2).repeat_interleave(4, 3)
@@ -135,7 +131,7 @@ def test_paper_shows_where_a_patch_is_transparent():
 
 def test_a_grey_patch_stays_grey_and_descends():
     patch = Patch((8, 8), grey=True)
-    grad = torch.randn(1, 3, 8, 8, generator=seed(), dtype=double)
+    grad = random(1, 3, 8, 8)
     moved = patch.move(patch.start(images(), seed()), patch.descend(grad, 0.1, texture(), images()), images())
     torch.testing.assert_close(moved, moved[:, :1].expand_as(moved), rtol=0, atol=0)
     torch.testing.assert_close(moved[:, :1], 0.5 - 0.1 * grad.sum(1, keepdim=True).sign(), rtol=0, atol=1e-12)
