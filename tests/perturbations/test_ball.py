@@ -11,9 +11,8 @@ from scipy.stats import kstest
 
 from attacks import EOT, L0, L1, L2, PGD, Linf, Wiener, attack
 from attacks.data.gallery import tiles
-from attacks.eot.protocols import Objective
 from attacks.perturbations.sparse import onto_l0, onto_l1
-from tests.helpers.sets import BALLS, ball, double, levels, random, seed, uniform
+from tests.helpers.sets import BALLS, Dot, ball, double, levels, random, seed, uniform
 
 every_ball = pytest.mark.parametrize("name", BALLS)
 
@@ -34,9 +33,8 @@ def test_without_bounds_the_l1_projection_is_that_of_duchi(radius, scale):
     values = scale * random(5, 200)
     infinite = torch.full_like(values, math.inf)
     wanted = np.stack([duchi(row, radius) for row in values.numpy()])
-    np.testing.assert_allclose(
-        onto_l1(values, radius, -infinite, infinite), wanted, rtol=0, atol=1e-13 * max(1, scale)
-    )
+    projected = onto_l1(values, radius, -infinite, infinite)
+    np.testing.assert_allclose(projected, wanted, rtol=0, atol=1e-13 * max(1, scale))
 
 
 @pytest.mark.parametrize("value", range(8))
@@ -76,15 +74,12 @@ def test_the_l1_projection_in_a_box_solves_the_dual(scale):
 def test_the_l0_projection_is_the_best_of_all_choices(value):
     values, x = 1.5 * random(1, 3, 2, 3, value=value), uniform(1, 3, 2, 3, value=value)
     x[..., 0, 0], x[..., 1, 1] = 0, 1
-    clipped, best = values.clamp(-x, 1 - x), math.inf
-    for chosen in itertools.combinations(range(6), 2):
-        mask = torch.zeros(6, dtype=double)
-        mask[list(chosen)] = 1
-        point = clipped * mask.view(2, 3)
-        best = min(best, float((point - values).square().sum()))
-    found = onto_l0(values, 2, -x, 1 - x)
-    assert (found != 0).any(1).sum() <= 2
-    assert float((found - values).square().sum()) == pytest.approx(best, rel=1e-12)
+    pairs = torch.tensor(list(itertools.combinations(range(6), 2)))
+    masks = torch.eye(6, dtype=double)[pairs].sum(1).view(-1, 1, 2, 3)
+    least = (values.clamp(-x, 1 - x) * masks - values).square().sum((1, 2, 3)).min()
+    point = onto_l0(values, 2, -x, 1 - x)
+    assert (point != 0).any(1).sum() <= 2
+    assert float((point - values).square().sum()) == pytest.approx(float(least), rel=1e-12)
 
 
 @pytest.mark.parametrize("length", [0.05, 0.7, 4.0])
@@ -125,13 +120,6 @@ def best(perturbation, images, weight):
             low, high = (middle, high) if inside else (low, middle)
         found.append((g * (low * g).minimum(r)).sum())
     return torch.stack(found)
-
-
-class Dot(Objective):
-    """A loss that is linear in the picture."""
-
-    def __call__(self, features, anchor):
-        return (features * anchor).sum((1, 2, 3))
 
 
 OPTIMA = [Linf(8 / 255), Linf(0.3), L2(0.5), L2(4.0), L1(0.4), L1(12.0), L1(100.0), L0(1), L0(20), L0(200)]
@@ -177,11 +165,9 @@ def test_norm_is_that_of_each_picture(name):
     delta[:, :, ::2] = 0
     delta[:, 1:, 1] = 0  # a pixel counts when one of its channels changes
     order = {"linf": math.inf, "l2": 2, "l1": 1}
-    wanted = (
-        torch.linalg.vector_norm(delta, ord=order[name], dim=(1, 2, 3))
-        if name in order
-        else torch.full((3,), 14.0, dtype=double)
-    )
+    wanted = torch.full((3,), 14.0, dtype=double)
+    if name in order:
+        wanted = torch.linalg.vector_norm(delta, ord=order[name], dim=(1, 2, 3))
     torch.testing.assert_close(ball(name).norm(delta), wanted, rtol=1e-14, atol=0)
 
 

@@ -65,7 +65,7 @@ def test_a_dull_printers_colours_end_where_they_end():
     assert (share < 0.9).any() and (share == 1).any()
 
 
-def test_a_configuration_names_them(tmp_path):
+def test_a_configuration_names_them():
     assert gamuts.gamut(None) is None and gamuts.gamut("ideal") is None
     assert gamuts.gamut([0.1, 0.9]) == Box(0.1, 0.9)
     assert torch.equal(gamuts.gamut("generic").lut, generic())
@@ -93,13 +93,8 @@ def test_no_texture_of_a_patch_leaves_its_gamut(wish, first):
     first = torch.ones(3, 6, 8) if first == "white" else first
     patch = Patch((6, 8), start_from=first, gamut=colours)
     generator, wild = torch.Generator().manual_seed(0), torch.rand(1, 3, 6, 8) * 3 - 1
-    made = {
-        "start": patch.start(images, generator),
-        "noise": patch.noise(images, generator),
-        "move": patch.move(wild, 0.1 * wild, images),
-        "project": patch.project(wild, images),
-        "quantise": patch.quantise(wild, images),  # rounded
-    }
-    for name, texture in made.items():
-        loose = 3 * LEVEL if name == "quantise" else 1e-6
-        torch.testing.assert_close(texture, colours.project(texture), rtol=0, atol=loose, msg=name)
+    exact = patch.start(images, generator), patch.noise(images, generator), patch.move(wild, 0.1 * wild, images)
+    for texture in (*exact, patch.project(wild, images)):
+        torch.testing.assert_close(texture, colours.project(texture), rtol=0, atol=1e-6)
+    rounded = patch.quantise(wild, images)
+    torch.testing.assert_close(rounded, colours.project(rounded), rtol=0, atol=3 * LEVEL)

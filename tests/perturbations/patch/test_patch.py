@@ -7,11 +7,10 @@ from torch import nn
 
 from attacks import EOT, PGD, Away, attack, bank, load_encoder, solve
 from attacks.data.gallery import tiles
-from attacks.eot.protocols import Objective
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.patch.patch import Patch
 from attacks.solvers.solver import pictures
-from tests.helpers.sets import double, random, seed, uniform
+from tests.helpers.sets import Dot, double, random, seed, uniform
 from transforms import Affine, Compose, Perspective
 from transforms.compose import view
 
@@ -75,9 +74,8 @@ def test_rows_of_delta_are_pictures_of_their_own():
     patch, views = Patch((6, 8), QUAD, shape="ellipse"), Compose([Affine(degrees=30)])
     u = uniform(2, views.dims)
     rows = texture().expand(2, -1, -1, -1)
-    torch.testing.assert_close(
-        views(patch.scene(images(), texture()), u), views(patch.scene(images(), rows), u), rtol=0, atol=1e-12
-    )
+    together, apart = (views(patch.scene(images(), each), u) for each in (texture(), rows))
+    torch.testing.assert_close(together, apart, rtol=0, atol=1e-12)
 
 
 def test_start_noise_and_file():
@@ -103,13 +101,6 @@ def test_moves_stay_in_the_box_and_steepest_attains_the_dual_norm():
     assert torch.equal(patch.project(found, images()), found)
     torch.testing.assert_close((patch.steepest(grad) * grad).sum(), grad.abs().sum())
     assert patch.norm(found).item() <= patch.eps
-
-
-class Dot(Objective):
-    """A loss that is linear in the features."""
-
-    def __call__(self, features, anchor):
-        return (features * anchor).sum(1)
 
 
 @pytest.mark.parametrize("shape", ["rectangle", "ellipse"])
@@ -147,16 +138,10 @@ def test_a_patch_is_optimised_through_camera_views():
     best = solve(photos, anchor, eot=EOT(views, views=4), steps=30, **parts)
     assert best.delta.shape == (1, 3, 24, 24)
     held_out = bank(views, 32, seed=9, purpose="evaluate")
-    textures = {
-        "ours": patch.quantise(best.delta, photos),
-        "noise": patch.noise(photos, seed()),
-        "grey": patch.start(photos, seed()),
-    }
-    cosine = {}
-    for name, each in textures.items():
-        losses = held_out.losses(pictures(patch, photos, each), anchor, encoder, Away(), 32)
-        cosine[name] = float(losses.mean())
-    assert cosine["ours"] < min(cosine["noise"], cosine["grey"]) - 0.1
+    textures = patch.quantise(best.delta, photos), patch.noise(photos, seed()), patch.start(photos, seed())
+    shown = (pictures(patch, photos, each) for each in textures)
+    ours, noise, grey = (float(held_out.losses(each, anchor, encoder, Away(), 32).mean()) for each in shown)
+    assert ours < min(noise, grey) - 0.1
 
 
 @pytest.mark.parametrize(

@@ -40,26 +40,26 @@ def test_several_places_show_the_texture_several_times():
 def test_each_picture_has_places_of_its_own():
     cover = torch.tensor([[1.0, 1.0], [1.0, 0.0]])[..., None, None]
     patch = Patch((8, 8), Placements(quads([[LEFT, RIGHT], [RIGHT, LEFT]]), cover))
-    torch.testing.assert_close(
-        pictures(patch, images(), texture()), pasted(images(), (0, 16), (16,)), rtol=0, atol=1e-12
-    )
-    second = patch.take(torch.tensor([1]))
-    alone = pictures(second, images()[1:], texture())
+    both = pictures(patch, images(), texture())
+    torch.testing.assert_close(both, pasted(images(), (0, 16), (16,)), rtol=0, atol=1e-12)
+    alone = pictures(patch.take(torch.tensor([1])), images()[1:], texture())
     torch.testing.assert_close(alone, pasted(images(), (), (16,))[1:], rtol=0, atol=1e-12)
 
 
-def test_a_region_shows_a_part_of_the_texture():
-    half = torch.ones(1, 1, 8, 8)
-    half[..., :4] = 0
+@pytest.fixture
+def half():
+    """A cover that hides the left half of the texture."""
+    return torch.cat([torch.zeros(1, 1, 8, 4), torch.ones(1, 1, 8, 4)], dim=3)
+
+
+def test_a_region_shows_a_part_of_the_texture(half):
     found = pictures(Patch((8, 8), Placements(quads([[LEFT]]), half)), images(), texture())
     expected = images()
     expected[:, :, 4:12, 4:8] = texture()[..., 4:]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
-def test_of_a_region_only_what_lies_in_the_shape_shows():
-    half = torch.ones(1, 1, 8, 8)
-    half[..., :4] = 0
+def test_of_a_region_only_what_lies_in_the_shape_shows(half):
     shaped = Patch((8, 8), Placements(quads([[LEFT]]), half), shape="ellipse")
     white, black = torch.ones_like(texture()), torch.zeros(2, 3, 16, 32, dtype=double)
     found = pictures(shaped, black, white)[:, 0, 4:12, :8]
@@ -99,18 +99,17 @@ def sheet(times=1):
 def test_what_is_printed_round_a_patch_leaves_it_where_it_is(times):
     camera = Compose([Affine(degrees=20, scale=(0.8, 1.2)), Perspective(0.1)])
     u = uniform(3, camera.dims, value=2)
-    one = images(1)
-    plain = Patch((8, 8), LEFT)
+    one, plain, surrounded = images(1), Patch((8, 8), LEFT), Patch((8, 8), LEFT, surround=sheet(times))
     smooth = texture()[..., :2, :2].repeat_interleave(4, 2).repeat_interleave(4, 3)
-    found = camera(Patch((8, 8), LEFT, surround=sheet(times)).scene(one, smooth), u)
+    found = camera(surrounded.scene(one, smooth), u)
     expected = camera(plain.scene(one, smooth), u)
     # Well inside the patch both show the texture; the finer sheet is another pyramid, so not to the last digit.
     inside = camera(plain.scene(torch.zeros_like(one), torch.ones_like(texture())), u)[:, :1]
     inner = -torch.nn.functional.max_pool2d(-inside, 5, 1, 2) > 0.999
     assert inner.sum() > 10
     assert ((found - expected).abs() * inner).max() < (1e-9 if times == 1 else 0.12)
-    whole = camera(Patch((8, 8), LEFT, surround=sheet(times)).scene(torch.zeros_like(one), texture()), u)
-    assert not torch.equal(whole, camera(plain.scene(torch.zeros_like(one), texture()), u))
+    with_sheet, without = (camera(each.scene(torch.zeros_like(one), texture()), u) for each in (surrounded, plain))
+    assert not torch.equal(with_sheet, without)
 
 
 def test_a_sheet_lies_texel_on_pixel():
@@ -140,17 +139,14 @@ def test_a_grey_patch_stays_grey_and_descends():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("quad", "cover", "size", "surround", "message"),
     [
-        (lambda: Placements(torch.rand(4, 2)), "four corners"),
-        (lambda: Placements(quads([[LEFT]]), torch.ones(1, 2, 1, 1)), "`cover` must be"),
-        (lambda: Patch((4, 4), Placements(quads([[LEFT]]), torch.ones(1, 1, 8, 8))), "as large as the texture"),
-        (
-            lambda: Patch((8, 8), Placements(quads([[LEFT]]), torch.ones(1, 1, 8, 8)), surround=sheet(1)),
-            "whole sheet",
-        ),
+        (torch.rand(4, 2), None, 8, None, "four corners"),
+        (quads([[LEFT]]), torch.ones(1, 2, 1, 1), 8, None, "`cover` must be"),
+        (quads([[LEFT]]), torch.ones(1, 1, 8, 8), 4, None, "as large as the texture"),
+        (quads([[LEFT]]), torch.ones(1, 1, 8, 8), 8, sheet(1), "whole sheet"),
     ],
 )
-def test_places_that_cannot_be_are_refused(make, message):
+def test_impossible_placements_are_refused(quad, cover, size, surround, message):
     with pytest.raises(ValueError, match=message):
-        make()
+        Patch((size, size), Placements(quad, cover), surround=surround)

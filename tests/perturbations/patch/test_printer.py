@@ -35,9 +35,8 @@ def test_what_is_printed_as_the_file_says_has_no_stages():
 
 
 def test_the_colours_come_first_then_the_light_then_the_paper():
-    first, light, bend = printed(
-        PrinterConfig("x", "generic", "relative", {"exposure": {"stops": 1}, "cylinder": {"arc": 30}})
-    )
+    stages = {"exposure": {"stops": 1}, "cylinder": {"arc": 30}}
+    first, light, bend = printed(PrinterConfig("x", "generic", "relative", stages))
     assert isinstance(first, ColourMap) and isinstance(light, Exposure) and isinstance(bend, Geometry)
     texture = torch.rand(1, 3, 8, 8)
     torch.testing.assert_close(first(texture, torch.rand(1, 0)), apply_lut(texture, generic()))
@@ -75,10 +74,8 @@ def test_a_wrong_colour_is_named():
 
 
 def test_paper_is_the_generic_printer_and_a_bend():
-    nodes = [
-        OmegaConf.to_container(OmegaConf.load(CONFIGS / "printer" / f"{name}.yaml")) for name in ("generic", "paper")
-    ]
-    ink, paper = nodes
+    files = (CONFIGS / "printer" / f"{name}.yaml" for name in ("generic", "paper"))
+    ink, paper = (OmegaConf.to_container(OmegaConf.load(path)) for path in files)
     assert {**paper["stages"], **ink["stages"]} == paper["stages"]
     assert [name for name in paper["stages"] if name not in ink["stages"]] == list(PAPER)
     assert (paper["colour"], paper["intent"]) == (ink["colour"], ink["intent"])

@@ -85,7 +85,7 @@ def test_the_alpha_channel_of_a_picture_is_taken_as_it_is(tmp_path):
     assert torch.equal(alpha_of(Path(tmp_path / "mask.png"), SIZE), found)
 
 
-def test_without_an_alpha_channel_lightness_counts(tmp_path):
+def test_without_an_alpha_channel_the_lightness_is_the_mask(tmp_path):
     grey = np.random.default_rng(0).integers(0, 256, SIZE, dtype=np.uint8)
     for array in (grey, grey[..., None].repeat(3, 2)):
         found = alpha_of(save(tmp_path / "mask.png", array), SIZE)
