@@ -1,8 +1,8 @@
 """Simulated photographs: where things lie in them, and what light, lens and sensor do to them."""
 
-import ast
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import cv2
@@ -36,11 +36,8 @@ def light_of(scene, ink, shot, size, quad=QUAD):
     """The light of a photograph before lens and sensor, and the card's corners in it."""
     truth = taken(flat(0), shot, size, scene, quad)
     seen, plane = frame(size) @ pose(shot), from_shares(scene.shape[:2])
-    at = (
-        seen
-        @ between(CARD.patch.corners, through(plane, quad))
-        @ np.array([[0.1, 0, 0.05], [0, 0.1, 0.05], [0, 0, 1]])
-    )
+    dots = np.array([[0.1, 0, 0.05], [0, 0.1, 0.05], [0, 0, 1]])  # ten a millimetre
+    at = seen @ between(CARD.patch.corners, through(plane, quad)) @ dots
     light = camera.enlarged(scene, min(size))
     x, y = (1 / side for side in light.shape[1::-1])
     back = plane @ np.array([[x, 0, x / 2], [0, y, y / 2], [0, 0, 1]])
@@ -208,9 +205,6 @@ def test_truth_tells_what_each_file_shows(run, tmp_path):
     assert cv2.imread(str(files[0])).shape == (96, 128, 3)
 
 
-def test_the_simulation_knows_nothing_of_the_transforms():
+def test_the_simulation_is_independent_of_the_transforms():
     for path in (ROOT / "attacks/physical/simulation").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) else []
-            assert not {name.split(".")[0] for name in names} & {"transforms", "torch", "kornia"}, path
+        assert not re.search(r"^\s*(from|import) (transforms|torch|kornia)\b", path.read_text(), re.M), path
