@@ -12,14 +12,13 @@ import numpy as np
 from attacks.data.images import to_bytes
 from attacks.encoders.description import described as encoder_words
 from attacks.encoders.description import identity
-from attacks.experiment.directory import read_json
-from attacks.perturbations.patch.card import Card, card_from
+from attacks.perturbations.patch.card import Card
 from attacks.physical import colour_fit, photo_report
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import VIEWS, PhotoMeasurement, measure_photo, record
 from attacks.physical.photos import listed, quads, read
 from attacks.physical.score import compared, judge
-from attacks.physical.views import Rerun, read_placement, rerun
+from attacks.physical.views import Rerun, read_placement, read_sheet, rerun
 from attacks.runtime.files import sha256
 from attacks.runtime.folders import refuse_links
 
@@ -117,11 +116,7 @@ def printed(run: Path) -> Card | None:
     path = run / "print" / "sheet.json"
     if not path.is_file():
         return None
-    content = read_json(path)
-    try:
-        card, name = card_from(content["card"]), content["id"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"`{path}` is not what print_patch writes ({type(error).__name__}: {error})") from None
+    card, name, _ = read_sheet(path)
     own = f"vp-{sha256(run / 'patch.png')[:8]}"
     if name != own:
         raise ValueError(

@@ -13,17 +13,9 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 
+from attacks.perturbations.patch import card_raster
 from attacks.perturbations.patch.card import GROUPS, SIDES, Card, card
-from attacks.perturbations.patch.card_raster import (
-    INCH,
-    WHITE,
-    Grid,
-    Picture,
-    Texture,
-    card_picture,
-    fill,
-    patch_picture,
-)
+from attacks.perturbations.patch.card_raster import INCH, WHITE, Picture, Texture
 from attacks.physical.paper import Page, Plan, furniture, plan
 from attacks.physical.pdf import font_file, write_pdf
 from attacks.runtime.files import atomic, sha256, write_json
@@ -127,8 +119,8 @@ def write(
         width = source.width or WIDTH
     rows, columns = source.texture.shape[:2]
     sheets = plan(card(width, width * rows / columns, source.group), source.id, paper, dpi)
-    picture = card_picture(sheets.card, source.texture, dpi)
-    patch = patch_picture(source.texture, pixels(sheets.card, (rows, columns), dpi))
+    picture = card_raster.card_picture(sheets.card, source.texture, dpi)
+    patch = card_raster.patch_picture(source.texture, pixels(sheets.card, (rows, columns), dpi))
     folder = run / "print" if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
     count = len(sheets.pages)
@@ -161,7 +153,7 @@ def page_picture(card_pixels: Picture, sheets: Plan, page: Page) -> Picture:
     )
     sheet[top : top + height, left : left + width] = card_pixels[y : y + height, x : x + width]
     fills, texts = furniture(sheets, page)
-    fill(sheet, Grid(scale, scale), fills)
+    card_raster.fill(sheet, card_raster.Grid(scale, scale), fills)
     image = Image.fromarray(sheet)
     draw = ImageDraw.Draw(image)
     for text in texts:

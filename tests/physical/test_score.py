@@ -50,7 +50,7 @@ def run(tmp_path_factory):
     write_json(folder / "metrics.json", {"arms": dict.fromkeys(("clean", "noise", "no_eot", "eot"), arm)})
     record = {"schema": 1, "pictures": names, "size": [64, 64], "texture": [16, 16], "width_mm": None, "target": None}
     write_json(folder / "placement.json", record | {"quads": [[QUAD], [QUAD]]})
-    sheet = {"id": f"vp-{sha256(folder / 'patch.png')[:8]}", "card": dataclasses.asdict(own_card(folder))}
+    sheet = {"id": f"vp-{sha256(folder / 'patch.png')[:8]}", "card": dataclasses.asdict(own_card(folder)), "dpi": 300}
     write_json(folder / "print" / "sheet.json", sheet)
     return folder
 

@@ -111,7 +111,7 @@ def test_the_simulation_decodes_png_and_no_bomb(tmp_path):
     said = json.loads(sheet.read_text())
     for dpi in (0, 10**400, "300", 1e308, float("inf")):
         sheet.write_text(json.dumps(said | {"dpi": dpi}))
-        with pytest.raises(ValueError, match="not as print_patch writes it"):
+        with pytest.raises(ValueError, match="not what print_patch writes"):
             simulate(run, tmp_path / "new", 1, size=(64, 64))
 
 

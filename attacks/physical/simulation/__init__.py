@@ -14,18 +14,17 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.experiment.directory import read_json
-from attacks.perturbations.patch.card import Card, card_from
+from attacks.perturbations.patch.card import Card
 from attacks.physical.simulation.camera import Pixels, filed, printed
 from attacks.physical.simulation.photographs import MM, photograph
 from attacks.physical.simulation.shots import Ranges, draw
-from attacks.physical.views import read_placement
+from attacks.physical.views import read_placement, read_sheet
 from attacks.runtime.files import atomic, write_json
 
 __all__ = ["Ranges", "simulate"]
 
-#: Limits of a print's resolution and of a picture's size.
-MOST_DPI, MOST_PIXELS = 10_000, 89_000_000
+#: The largest picture that is read.
+MOST_PIXELS = 89_000_000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -124,13 +123,7 @@ def _subject(run: Path, strength: float) -> Subject:
     for path in (sheet, raster):
         if not path.is_file():
             raise FileNotFoundError(f"`{path}` is missing: run `python scripts/print_patch.py {run}` first")
-    content, placement = read_json(sheet), read_placement(run)
-    try:
-        card, name, dpi = card_from(content["card"]), str(content["id"]), content["dpi"]
-        if type(dpi) is not int or not 1 <= dpi <= MOST_DPI:
-            raise ValueError(f"`dpi` must be a whole number of 1..{MOST_DPI}")
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"`{sheet}` is not as print_patch writes it ({type(error).__name__}: {error})") from None
+    (card, name, dpi), placement = read_sheet(sheet), read_placement(run)
     pictures = tuple(
         (each, run / "pictures" / "clean" / f"{each}.png", quads)
         for each, quads in zip(placement.pictures, placement.quads, strict=True)
