@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from attacks.data.images import to_bytes
-from attacks.encoders.description import described as encoder_words
-from attacks.encoders.description import identity
+from attacks.encoders.description import described, identity
 from attacks.perturbations.patch.card import Card
 from attacks.physical import colour_fit, photo_report
 from attacks.physical.colour_fit import ColourFit
@@ -28,12 +27,13 @@ SCHEMA = 1
 @dataclass(frozen=True)
 class Colours:
     """The colour map fitted to all photographs; the gain of light (3,) of each photograph with a chart, by its name;
-    the number of gains measured on the scene (0: they are against the median photograph); and why there is no map."""
+    the number of gains measured on the scene (0: they are against the median photograph); and the reason if there is
+    no map."""
 
     fit: ColourFit | None
     gains: dict[str, colour_fit.Floats]
     compared: int
-    why: str
+    reason: str
 
     @property
     def stops(self) -> dict[str, float]:
@@ -158,14 +158,14 @@ def _content(
             "recognised": bool(judged.recall_at_1[i]),
             "success": bool(judged.success[i]),
         }
-        table.append(record(each) | _colour_words(each, card, colours) | own)
+        table.append(record(each) | _colour_record(each, card, colours) | own)
     fit = colours.fit
     content = {
         "schema": SCHEMA,
         "run": str(origin.folder),
         "view": view,
         "size": origin.placement.size[0],
-        "encoder": dict(encoder_words(identity(origin.run.encoder, origin.parts.encoder))),
+        "encoder": dict(described(identity(origin.run.encoder, origin.parts.encoder))),
         "target": origin.placement.target,
         "photos": table,
         "left_out": list(notes),
@@ -179,14 +179,14 @@ def _content(
             "delta_e": fit.before,
             "delta_e_held_out": fit.after,
         },
-        "no_colour": colours.why or None,
+        "no_colour": colours.reason or None,
         "notes": colours.notes,
         **compared(judged, rows, origin.metrics),
     }
     return content, colours
 
 
-def _colour_words(each: PhotoMeasurement, card: Card | None, colours: Colours) -> dict[str, Any]:
+def _colour_record(each: PhotoMeasurement, card: Card | None, colours: Colours) -> dict[str, Any]:
     """The mean colour difference (CIEDE2000) of one photograph's swatches: to the nominal colours, and to the common
     fit at this photograph's exposure."""
     content: dict[str, Any] = {"stops": colours.stops.get(each.photo.name), "delta_e": None, "delta_e_fitted": None}

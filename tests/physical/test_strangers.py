@@ -10,7 +10,7 @@ import pytest
 
 from attacks.perturbations.patch.card import SIDES, Box, card, card_from
 from attacks.physical.rectify import from_corners, natural_size, quad_of, rectified
-from attacks.physical.score import MEASURES, Judged, compared
+from attacks.physical.score import MEASURES, PhotoScores, compared
 from attacks.physical.simulation import simulate
 from attacks.physical.views import read_placement
 from tests.helpers.simulated import drawn, printed_run, smooth
@@ -86,7 +86,7 @@ def test_no_name_of_a_picture_leads_out_of_its_folder(tmp_path, name):
 def test_scores_that_are_no_numbers_are_refused():
     import torch
 
-    judged = Judged(torch.zeros(2), torch.zeros(2), torch.zeros(2), ("a", "b"))
+    judged = PhotoScores(torch.zeros(2), torch.zeros(2), torch.zeros(2), ("a", "b"))
     arm = {name: {"mean": 0.5, "low": 0.4, "high": 0.7} for name in MEASURES}
     said = {"arms": {"eot": arm, "noise": arm}}
     assert compared(judged, [0, 0], said)["difference"]["cosine"]["mean"] == -0.5

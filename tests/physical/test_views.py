@@ -109,7 +109,7 @@ def test_whose_photograph_it_is(tmp_path):
         (tmp_path / name).write_bytes(b"")
     found, notes = listed(tmp_path, ["a", "a-b", "c"])
     assert [(photo.name, photo.row) for photo in found] == [("a--1.jpg", 0), ("a-b--2.jpg", 1), ("c.png", 2)]
-    assert notes == ["b.png: left out, no picture of the run is meant; name it PICTURE--b.png"]
+    assert notes == ["b.png: left out, the picture that it shows is unknown; name it PICTURE--b.png"]
     assert {photo.row for photo in listed(tmp_path, ["x"])[0]} == {0} and len(listed(tmp_path, ["x"])[0]) == 4
     assert {photo.row for photo in listed(tmp_path, ["a", "c"], "c")[0]} == {1}
     with pytest.raises(ValueError, match="--picture"):

@@ -130,7 +130,7 @@ def _cube(content: bytes) -> Tensor:
             if [float(value) for value in others] != values:
                 raise ValueError(f"`{word}` must be {' '.join(f'{value:g}' for value in values)}: display colours")
         elif word[0].isalpha():
-            raise ValueError(f"`{word[:40]}` is not read here: a table of three axes, LUT_3D_SIZE, is wanted")
+            raise ValueError(f"`{word[:40]}` is not supported: it must be a table of three axes, LUT_3D_SIZE")
         else:
             rows.append([float(value) for value in (word, *others)])
             if len(rows[-1]) != 3 or not all(-1 <= value <= 2 for value in rows[-1]):

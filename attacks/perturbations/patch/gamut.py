@@ -79,19 +79,19 @@ class Printable:
         return torch.where(share < 1, inside - (1 - share) * away, inside)
 
 
-def gamut(wish: Any) -> Gamut | None:
+def gamut(setting: Any) -> Gamut | None:
     """The gamut of a configuration's `perturbation.gamut`: null, [low, high], or a colour map by name or path.
 
     Raises:
         ValueError, FileNotFoundError: not one of these.
     """
-    if wish is None:
+    if setting is None:
         return None
-    if isinstance(wish, list | tuple):
-        if len(wish) != 2 or not all(isinstance(value, int | float) for value in wish):
-            raise ValueError(f"`perturbation.gamut` must be [low, high], generic, or a file; got {wish!r}")
-        return Box(*map(float, wish))
-    lut = read_colour_map(str(wish), key="perturbation.gamut")
+    if isinstance(setting, list | tuple):
+        if len(setting) != 2 or not all(isinstance(value, int | float) for value in setting):
+            raise ValueError(f"`perturbation.gamut` must be [low, high], generic, or a file; got {setting!r}")
+        return Box(*map(float, setting))
+    lut = read_colour_map(str(setting), key="perturbation.gamut")
     return None if lut is None else Printable(lut)
 
 
