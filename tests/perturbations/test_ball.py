@@ -42,7 +42,7 @@ def test_the_l1_projection_in_a_box_is_a_general_solver_s(value):
     values, low = 0.8 * random(1, 6, value=value), -uniform(1, 6, value=value)
     low[0, 0], high = 0, 1 + low  # one value at the lower end of the range, as in a black pixel
     # y = p - q with p, q >= 0, so that the norm is linear.
-    found = minimize(
+    result = minimize(
         lambda z: ((z[:6] - z[6:] - values.numpy()[0]) ** 2).sum(),
         np.zeros(12),
         bounds=[(0, float(h)) for h in high[0]] + [(0, float(-b)) for b in low[0]],
@@ -50,7 +50,7 @@ def test_the_l1_projection_in_a_box_is_a_general_solver_s(value):
         method="SLSQP",
         options={"ftol": 1e-14, "maxiter": 500},
     )
-    wanted = found.x[:6] - found.x[6:]
+    wanted = result.x[:6] - result.x[6:]
     np.testing.assert_allclose(onto_l1(values, 0.9, low, high)[0], wanted, rtol=0, atol=2e-6)
 
 
@@ -59,15 +59,15 @@ def test_the_l1_projection_in_a_box_solves_the_dual(scale):
     values, x = scale * random(6, 3000), uniform(6, 3000)
     x[0], x[1], x[2] = 0, 1, x[2].round()
     size, room = values.abs(), torch.where(values > 0, 1 - x, x)
-    found = onto_l1(values, 30.0, -x, 1 - x)
+    result = onto_l1(values, 30.0, -x, 1 - x)
     low, high = torch.zeros(6, 1, dtype=double), size.amax(1, keepdim=True)
     for _ in range(200):
         t = (low + high) / 2
         far = (size - t).clamp(min=0).minimum(room).sum(1, keepdim=True) > 30
         low, high = torch.where(far, t, low), torch.where(far, high, t)
     wanted = values.sign() * (size - high).clamp(min=0).minimum(room)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-13 * max(1, scale))
-    assert (found.abs().sum(1) <= 30 * (1 + 1e-14)).all()
+    torch.testing.assert_close(result, wanted, rtol=0, atol=1e-13 * max(1, scale))
+    assert (result.abs().sum(1) <= 30 * (1 + 1e-14)).all()
 
 
 @pytest.mark.parametrize("value", range(5))
@@ -88,8 +88,8 @@ def test_the_l1_step_is_a_linear_program_s(length):
     images[0, 0, 0], images[1, 0, 1] = 0, 1
     delta = perturbation.start(images, seed(1))
     grad = random(3, 1, 4, 5, value=2)
-    found = perturbation.descend(grad, torch.full((3,), length, dtype=double), delta, images)
-    for g, x, step in zip(grad.flatten(1), (images + delta).flatten(1), found.flatten(1), strict=True):
+    result = perturbation.descend(grad, torch.full((3,), length, dtype=double), delta, images)
+    for g, x, step in zip(grad.flatten(1), (images + delta).flatten(1), result.flatten(1), strict=True):
         cost = np.concatenate([g, -g])  # the move is up minus down
         bounds = [(0, 1 - float(v)) for v in x] + [(0, float(v)) for v in x]
         wanted = linprog(cost, A_ub=np.ones((1, 40)), b_ub=[length], bounds=bounds).fun
@@ -106,20 +106,20 @@ def best(perturbation, images, weight):
         return (size * room.clamp(max=perturbation.eps)).sum((1, 2, 3))
     if isinstance(perturbation, L0):
         return (size * room).sum(1).flatten(1).topk(int(perturbation.eps), 1).values.sum(1)
-    found = []
+    gains = []
     for g, r in zip(size.flatten(1), room.flatten(1), strict=True):
         if isinstance(perturbation, L1):
             order = g.argsort(descending=True)
             before = r[order].cumsum(0) - r[order]
-            found.append((g[order] * (perturbation.eps - before).clamp(min=0).minimum(r[order])).sum())
+            gains.append((g[order] * (perturbation.eps - before).clamp(min=0).minimum(r[order])).sum())
             continue
         low, high = 0.0, 1e6
         for _ in range(200):
             middle = (low + high) / 2
             inside = (middle * g).minimum(r).norm() <= perturbation.eps
             low, high = (middle, high) if inside else (low, middle)
-        found.append((g * (low * g).minimum(r)).sum())
-    return torch.stack(found)
+        gains.append((g * (low * g).minimum(r)).sum())
+    return torch.stack(gains)
 
 
 OPTIMA = [Linf(8 / 255), Linf(0.3), L2(0.5), L2(4.0), L1(0.4), L1(12.0), L1(100.0), L0(1), L0(20), L0(200)]
@@ -224,8 +224,8 @@ def test_quantising_keeps_most_of_the_budget(name):
     # 7.44 levels for L-inf: one shrink takes 7.44 to 7, not to nothing.
     images = torch.full((2, 3, 64, 64), 128 / 255)
     perturbation = ball(name, eps={"linf": 7.44 / 255, "l2": 4.0, "l1": 12.3, "l0": 40}[name])
-    kept = perturbation.norm(perturbation.quantise(perturbation.noise(images, seed()), images))
-    assert (kept > 0.9 * perturbation.eps).all()
+    norm = perturbation.norm(perturbation.quantise(perturbation.noise(images, seed()), images))
+    assert (norm > 0.9 * perturbation.eps).all()
 
 
 @pytest.mark.parametrize("eps", [0.0, -0.1, math.nan, math.inf])

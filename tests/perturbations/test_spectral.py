@@ -38,9 +38,9 @@ def test_the_matrix_is_the_orthonormal_dct(side):
 @pytest.mark.parametrize("keep", [1, 4, 9, 50])
 def test_restricting_is_scipys_low_pass(keep):
     delta = random(2, 3, 9, 12)
-    found = LowFrequency(Linf(0.1), keep).restrict(delta)
-    torch.testing.assert_close(found, low(delta, keep), rtol=0, atol=1e-13)
-    torch.testing.assert_close(LowFrequency(Linf(0.1), keep).restrict(found), found, rtol=0, atol=1e-13)
+    result = LowFrequency(Linf(0.1), keep).restrict(delta)
+    torch.testing.assert_close(result, low(delta, keep), rtol=0, atol=1e-13)
+    torch.testing.assert_close(LowFrequency(Linf(0.1), keep).restrict(result), result, rtol=0, atol=1e-13)
 
 
 @every_ball

@@ -58,9 +58,9 @@ def test_the_projection_is_that_of_the_masked_pixels_alone(inner):
     # All masked pixels as a picture of their own.
     images, delta = pictures(), 3 * random(3, 3, *SIZE, value=1)
     chosen = mask()[0, 0].bool()
-    found = Masked(inner, mask()).project(delta, images)
+    result = Masked(inner, mask()).project(delta, images)
     alone = inner.project(delta[:, :, chosen][:, :, None], images[:, :, chosen][:, :, None])
-    torch.testing.assert_close(found[:, :, chosen][:, :, None], alone, rtol=0, atol=1e-14)
+    torch.testing.assert_close(result[:, :, chosen][:, :, None], alone, rtol=0, atol=1e-14)
 
 
 def test_each_picture_has_its_own_mask(net):

@@ -75,10 +75,10 @@ def test_a_tag_is_one_black_frame_and_its_code():
 @pytest.mark.parametrize("dpi", [150, 300])
 def test_opencv_finds_the_fiducials_where_the_layout_has_them(dpi):
     laid = card(41.3, 30.7, 11)
-    found = detected(card_picture(laid, texture((30, 40)), dpi))
-    assert sorted(found) == [44, 45, 46, 47]
+    corners = detected(card_picture(laid, texture((30, 40)), dpi))
+    assert sorted(corners) == [44, 45, 46, 47]
     for tag in laid.tags:  # OpenCV counts from the centre of the first pixel, and refines to about half a pixel
-        off = found[tag.number] + 0.5 - np.array(tag.box.corners) * dpi / MM
+        off = corners[tag.number] + 0.5 - np.array(tag.box.corners) * dpi / MM
         assert np.abs(off).max() < 1.0
 
 

@@ -34,13 +34,13 @@ def pasted(base, patch):
 
 
 def test_a_texture_as_fine_as_the_picture_is_pasted():
-    found = pictures(Patch((6, 8), QUAD), images(), texture())
-    torch.testing.assert_close(found, pasted(images(), texture()), rtol=0, atol=1e-12)
+    result = pictures(Patch((6, 8), QUAD), images(), texture())
+    torch.testing.assert_close(result, pasted(images(), texture()), rtol=0, atol=1e-12)
 
 
 def test_a_finer_texture_is_reduced_and_a_coarser_one_enlarged_in_the_view():
-    found = pictures(Patch((12, 16), QUAD), images(), texture(12, 16))
-    torch.testing.assert_close(found, pasted(images(), F.avg_pool2d(texture(12, 16), 2)), rtol=0, atol=1e-12)
+    result = pictures(Patch((12, 16), QUAD), images(), texture(12, 16))
+    torch.testing.assert_close(result, pasted(images(), F.avg_pool2d(texture(12, 16), 2)), rtol=0, atol=1e-12)
     coarse = pictures(Patch((1, 1), QUAD), images(), texture(1, 1))
     inner = coarse[..., 4:6, 7:9]  # away from the edge of a texel, which is soft
     torch.testing.assert_close(inner, texture(1, 1).expand_as(inner), rtol=0, atol=0.25)
@@ -55,8 +55,8 @@ def test_a_finer_texture_is_reduced_and_a_coarser_one_enlarged_in_the_view():
     ],
 )
 def test_corners_are_those_of_the_texture_in_order(turn, move):
-    found = pictures(Patch((6, 8), turn(QUAD)), images(), texture())
-    torch.testing.assert_close(found, pasted(images(), move(texture())), rtol=0, atol=1e-12)
+    result = pictures(Patch((6, 8), turn(QUAD)), images(), texture())
+    torch.testing.assert_close(result, pasted(images(), move(texture())), rtol=0, atol=1e-12)
 
 
 def test_a_quad_in_perspective_has_its_corners_where_it_says():
@@ -96,11 +96,11 @@ def test_moves_stay_in_the_box_and_steepest_attains_the_dual_norm():
     patch, grad = Patch((6, 8)), random(1, 3, 6, 8)
     by = patch.descend(grad, torch.tensor([0.7], dtype=double), texture(), images())
     assert torch.equal(by, -0.7 * grad.sign())
-    found = patch.move(texture(), by, images())
-    assert 0 == found.min() < found.max() == 1
-    assert torch.equal(patch.project(found, images()), found)
+    result = patch.move(texture(), by, images())
+    assert 0 == result.min() < result.max() == 1
+    assert torch.equal(patch.project(result, images()), result)
     torch.testing.assert_close((patch.steepest(grad) * grad).sum(), grad.abs().sum())
-    assert patch.norm(found).item() <= patch.eps
+    assert patch.norm(result).item() <= patch.eps
 
 
 @pytest.mark.parametrize("shape", ["rectangle", "ellipse"])

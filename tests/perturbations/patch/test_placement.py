@@ -33,8 +33,8 @@ def pasted(base, *lefts):
 
 
 def test_several_places_show_the_texture_several_times():
-    found = pictures(Patch((8, 8), [LEFT, RIGHT]), images(), texture())
-    torch.testing.assert_close(found, pasted(images(), (0, 16), (0, 16)), rtol=0, atol=1e-12)
+    result = pictures(Patch((8, 8), [LEFT, RIGHT]), images(), texture())
+    torch.testing.assert_close(result, pasted(images(), (0, 16), (0, 16)), rtol=0, atol=1e-12)
 
 
 def test_each_picture_has_places_of_its_own():
@@ -53,18 +53,18 @@ def half():
 
 
 def test_a_region_shows_a_part_of_the_texture(half):
-    found = pictures(Patch((8, 8), Placements(quads([[LEFT]]), half)), images(), texture())
+    result = pictures(Patch((8, 8), Placements(quads([[LEFT]]), half)), images(), texture())
     expected = images()
     expected[:, :, 4:12, 4:8] = texture()[..., 4:]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
 
 
 def test_of_a_region_only_what_lies_in_the_shape_shows(half):
     shaped = Patch((8, 8), Placements(quads([[LEFT]]), half), shape="ellipse")
     white, black = torch.ones_like(texture()), torch.zeros(2, 3, 16, 32, dtype=double)
-    found = pictures(shaped, black, white)[:, 0, 4:12, :8]
+    result = pictures(shaped, black, white)[:, 0, 4:12, :8]
     expected = (shaped.alpha * half)[:, 0].to(double)
-    torch.testing.assert_close(found, expected.expand(2, 8, 8), rtol=0, atol=1e-12)
+    torch.testing.assert_close(result, expected.expand(2, 8, 8), rtol=0, atol=1e-12)
     # Between pixels as well: what is hidden ends nowhere.
     between = Patch((8, 8), Placements(quads([[[[x + 0.01, y + 0.02] for x, y in LEFT]]]), half))
     assert (pictures(between, black, white)[..., :4] == 0).all()
@@ -85,9 +85,9 @@ def test_a_patch_ends_where_it_ends_and_not_at_a_texel(printed):
     for size in ((4, 5), (40, 60)):
         scene = Patch(size, quad).scene(black, torch.ones(1, 3, *size, dtype=double))
         for shown in (scene, taken(scene, torch.tensor([1, 0]))):
-            found = views(shown, torch.zeros(2, views.dims, dtype=double))[:, 0]
+            result = views(shown, torch.zeros(2, views.dims, dtype=double))[:, 0]
             expected = overlap(top, low, 16)[:, None] * overlap(left, right, 32)
-            torch.testing.assert_close(found, expected.expand(2, 16, 32), rtol=0, atol=1e-9)
+            torch.testing.assert_close(result, expected.expand(2, 16, 32), rtol=0, atol=1e-9)
 
 
 def sheet(times=1):
@@ -101,31 +101,31 @@ def test_what_is_printed_round_a_patch_leaves_it_where_it_is(times):
     u = uniform(3, camera.dims, value=2)
     one, plain, surrounded = images(1), Patch((8, 8), LEFT), Patch((8, 8), LEFT, surround=sheet(times))
     smooth = texture()[..., :2, :2].repeat_interleave(4, 2).repeat_interleave(4, 3)
-    found = camera(surrounded.scene(one, smooth), u)
+    result = camera(surrounded.scene(one, smooth), u)
     expected = camera(plain.scene(one, smooth), u)
     # Well inside the patch both show the texture; the finer sheet is another pyramid, so not to the last digit.
     inside = camera(plain.scene(torch.zeros_like(one), torch.ones_like(texture())), u)[:, :1]
     inner = -torch.nn.functional.max_pool2d(-inside, 5, 1, 2) > 0.999
     assert inner.sum() > 10
-    assert ((found - expected).abs() * inner).max() < (1e-9 if times == 1 else 0.12)
+    assert ((result - expected).abs() * inner).max() < (1e-9 if times == 1 else 0.12)
     with_sheet, without = (camera(each.scene(torch.zeros_like(one), texture()), u) for each in (surrounded, plain))
     assert not torch.equal(with_sheet, without)
 
 
 def test_a_sheet_lies_texel_on_pixel():
     one, own = images(1), sheet(1)
-    found = pictures(Patch((8, 8), [[x + 0.25, y] for x, y in LEFT], surround=own), one, texture())
+    result = pictures(Patch((8, 8), [[x + 0.25, y] for x, y in LEFT], surround=own), one, texture())
     expected, whole = one.clone(), own.picture.clone()
     whole[..., 4:12, 5:13] = texture()
     expected[..., 0:16, 3:24] = whole[..., 0:16, :]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
 
 
 def test_paper_shows_where_a_patch_is_transparent():
     alpha = Patch((8, 8), shape="ellipse").alpha
     white = Surround(torch.ones(1, 3, 8, 8, dtype=double), 0, 0, 1)
-    found = white.embed(torch.zeros(1, 3, 8, 8, dtype=double), alpha)
-    torch.testing.assert_close(found, (1 - alpha.to(double)).expand(1, 3, 8, 8), rtol=0, atol=1e-12)
+    result = white.embed(torch.zeros(1, 3, 8, 8, dtype=double), alpha)
+    torch.testing.assert_close(result, (1 - alpha.to(double)).expand(1, 3, 8, 8), rtol=0, atol=1e-12)
 
 
 def test_a_grey_patch_stays_grey_and_descends():

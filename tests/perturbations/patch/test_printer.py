@@ -55,7 +55,7 @@ def test_every_stage_is_of_the_sheet_or_refused():
 
 
 @pytest.mark.parametrize(
-    ("stages", "said"),
+    ("stages", "message"),
     [
         ({"jpeg": {"quality": 70}}, r"`printer\.stages\.jpeg` is of a camera, not of a sheet"),
         ({"cylinder": {}, "exposure2": {}}, r"`printer\.stages\.exposure2` must stand before cylinder"),
@@ -63,8 +63,8 @@ def test_every_stage_is_of_the_sheet_or_refused():
         ({"exposure": {"stop": 1}}, r"unknown key `printer\.stages\.exposure\.stop`"),
     ],
 )
-def test_wrong_stages_are_named(stages, said):
-    with pytest.raises(ValueError, match=said):
+def test_wrong_stages_are_named(stages, message):
+    with pytest.raises(ValueError, match=message):
         printed(PrinterConfig("x", stages=stages))
 
 
