@@ -64,8 +64,7 @@ def listed(folder: Path, pictures: Sequence[str], chosen: str | None = None) -> 
 
 def _files(folder: Path, pictures: Sequence[str]) -> list[Path]:
     folders = [folder, *(folder / name for name in pictures if (folder / name).is_dir())]
-    files = [path for each in folders for path in each.iterdir()]
-    return [path for path in files if path.is_file() and not path.name.startswith(".")]
+    return [path for each in folders for path in each.glob("[!.]*") if path.is_file()]
 
 
 def _shown(path: Path, folder: Path, pictures: Sequence[str]) -> str | None:

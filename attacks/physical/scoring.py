@@ -98,9 +98,8 @@ def score_photos(
     for photo in shots:
         try:
             clean = to_bytes(origin.parts.queries.images[photo.row])  # as in pictures/clean, which `rerun` checks
-            measured.append(
-                measure_photo(photo, read(photo.path), clean, card, corners.get(photo.name), placement, view)
-            )
+            quad_px = corners.get(photo.name)
+            measured.append(measure_photo(photo, read(photo.path), clean, card, quad_px, placement, view))
         except (ValueError, OSError) as error:
             notes.append(f"{photo.name}: left out, {' '.join(str(error).split())}")
     if not measured:
@@ -149,16 +148,18 @@ def _content(
     judged = judge(measured, origin.parts)
     colours = colours_of(measured, card)
     rows = [each.photo.row for each in measured]
-    table = []
-    for i, each in enumerate(measured):
-        own = {
+    table = [
+        record(each)
+        | _colour_record(each, card, colours)
+        | {
             "picture": origin.placement.pictures[each.photo.row],
             "cosine": float(judged.cosine[i]),
             "nearest": judged.nearest[i],
             "recognised": bool(judged.recall_at_1[i]),
             "success": bool(judged.success[i]),
         }
-        table.append(record(each) | _colour_record(each, card, colours) | own)
+        for i, each in enumerate(measured)
+    ]
     fit = colours.fit
     content = {
         "schema": SCHEMA,

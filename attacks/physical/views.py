@@ -20,7 +20,7 @@ from attacks.experiment.build.parts import build
 from attacks.experiment.directory import earlier, read_json, refuse_program
 from attacks.experiment.parts import Parts
 from attacks.perturbations.patch.card import Card, card_from
-from attacks.physical.rectify import project
+from attacks.physical.rectify import project, visible
 from attacks.schema import groups
 from attacks.schema.validate import Run
 
@@ -201,8 +201,7 @@ def scene_view(photo: NDArray[np.uint8], homography: NDArray[np.float64], scene:
     """
     height, width = scene
     corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], float)
-    depth = corners @ homography[2, :2] + homography[2, 2]
-    if not ((depth > 0).all() or (depth < 0).all()):
+    if not visible(homography, corners):
         raise ValueError("the scene lies behind the camera; use --view photo")
     x, y = project(homography, corners).T
     side = math.sqrt(abs(float((x * np.roll(y, -1) - y * np.roll(x, -1)).sum())) / 2)

@@ -129,11 +129,9 @@ def card_from(record: Mapping[str, Any]) -> Card:
         right, low = box.x + box.width, box.y + box.height
         if not (box.x < right <= result.width + 1e-6 and box.y < low <= result.height + 1e-6):
             raise ValueError(f"a box must lie on the card; got {values}")
-    numbers = [tag.number for tag in result.tags]
-    if not len(set(numbers)) == len(numbers) == 4 or not all(
-        type(each) is int and 0 <= each < TAGS for each in numbers
-    ):
-        raise ValueError(f"a card must have four different tags of 0..{TAGS - 1}; got {numbers!r:.80}")
+    numbers = [tag.number for tag in result.tags if type(tag.number) is int and 0 <= tag.number < TAGS]
+    if not len(set(numbers)) == len(result.tags) == 4:
+        raise ValueError(f"a card must have four different tags of 0..{TAGS - 1}; got {result.tags!r:.80}")
     colours = [swatch.colour for swatch in result.chart]
     if not colours or not all(len(c) == 3 and all(type(v) is int and 0 <= v < 256 for v in c) for c in colours):
         raise ValueError("a card must have swatches of three whole numbers, 0..255")

@@ -19,7 +19,7 @@ from attacks.physical.simulation.camera import Pixels, filed, printed
 from attacks.physical.simulation.photographs import MM, photograph
 from attacks.physical.simulation.shots import Ranges, draw
 from attacks.physical.views import read_placement, read_sheet
-from attacks.runtime.files import atomic, write_json
+from attacks.runtime.files import write_bytes, write_json
 
 __all__ = ["Ranges", "simulate"]
 
@@ -31,7 +31,7 @@ MOST_PIXELS = 89_000_000
 class Subject:
     """The printed card of a run, and its pictures: name, file and quads of each."""
 
-    name: str
+    id: str
     card: Card
     ink: Pixels
     dpi: int
@@ -80,26 +80,15 @@ def simulate(
         quad = index // len(subject.pictures) % len(quads)
         rng = np.random.default_rng((seed, index))
         shot = draw(ranges, rng)
-        laid = quads[quad], subject.card, subject.ink, subject.dpi
-        taken = photograph(_read(path), *laid, shot, size, rng)
+        taken = photograph(_read(path), quads[quad], subject.card, subject.ink, subject.dpi, shot, size, rng)
         files.append(out / f"{picture.replace('/', '-')}--{index + 1:04d}.jpg")
-        with atomic(files[-1]) as temporary:
-            temporary.write_bytes(filed(taken.pixels, shot.quality))
-        records.append(
-            {
-                "file": files[-1].name,
-                "picture": picture,
-                "quad": quad,
-                "patch_px": taken.patch,
-                "card_px": taken.card,
-                "tags_px": taken.tags,
-                "scene_px": taken.scene,
-                "values": shot.to_dict(),
-            }
-        )
+        write_bytes(files[-1], filed(taken.pixels, shot.quality))
+        corners = {f"{name}_px": getattr(taken, name) for name in ("patch", "card", "tags", "scene")}
+        record = {"file": files[-1].name, "picture": picture, "quad": quad, **corners, "values": shot.to_dict()}
+        records.append(record)
     truth = {
         "schema": 1,
-        "id": subject.name,
+        "id": subject.id,
         "frame": "pixel centres are whole numbers; corners from the upper left, clockwise",
         "size": list(size),
         "view_px": [(size[1] - min(size)) / 2 - 0.5, (size[0] - min(size)) / 2 - 0.5, min(size)],  # left, top, side
