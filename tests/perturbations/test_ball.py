@@ -235,8 +235,7 @@ def test_eps_must_be_positive(name, eps):
         ball(name, eps=eps)
 
 
-def test_eps_in_other_units_is_noticed():
-    with pytest.raises(ValueError, match="did you mean 8/255"):
-        Linf(8)
-    with pytest.raises(ValueError, match="whole number of pixels"):
-        L0(2.5)
+@pytest.mark.parametrize(("kind", "eps", "message"), [(Linf, 8, "did you mean 8/255"), (L0, 2.5, "number of pixels")])
+def test_eps_in_other_units_is_refused(kind, eps, message):
+    with pytest.raises(ValueError, match=message):
+        kind(eps)

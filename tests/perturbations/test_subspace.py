@@ -127,7 +127,7 @@ def test_moves_pass_through_every_restriction():
         (torch.zeros(1, 1, *SIZE), "row 0"),
     ],
 )
-def test_a_mask_that_is_none_is_refused(given, message):
+def test_an_invalid_mask_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
         Masked(Linf(0.1), given)
 

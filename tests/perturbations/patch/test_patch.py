@@ -158,7 +158,7 @@ def test_a_patch_is_optimised_through_camera_views():
         ({"size": (6, 8), "quad": ((0, 0), (1, 1), (0, 1))}, "four corners"),
     ],
 )
-def test_a_patch_that_is_none_is_refused(arguments, message):
+def test_an_invalid_patch_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Patch(**arguments)
 

@@ -1,4 +1,4 @@
-"""A mask holds of every texel the share that is covered."""
+"""A mask holds the share of each texel that the shape covers."""
 
 import math
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_curves_are_exact_in_every_texel(size):
 
 
 @pytest.mark.parametrize("shape", ["circle", "ellipse", ARROW])
-def test_what_is_all_in_is_one_and_what_is_all_out_is_zero(shape):
+def test_texels_inside_are_one_and_texels_outside_are_zero(shape):
     mask = alpha_of(shape, (33, 47))
     some = (mask > 1e-6) & (mask < 1 - 1e-6)
     assert set(mask[~some].tolist()) == {0.0, 1.0}
@@ -144,13 +144,13 @@ def test_the_same_formats_are_read_as_for_pictures():
         ([[0, 0], [1, 0], [1, 0], [0, 1]], "touch"),
     ],
 )
-def test_a_shape_that_is_none_is_refused(shape, message):
+def test_an_invalid_shape_is_refused(shape, message):
     with pytest.raises(ValueError, match=message) as error:
         alpha_of(shape, SIZE)
     assert "`perturbation.shape`" in str(error.value)
 
 
-def test_a_picture_that_is_no_mask_is_refused(tmp_path):
+def test_an_invalid_picture_of_a_mask_is_refused(tmp_path):
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"no picture")
     wide = save(tmp_path / "wide.png", np.full((30, 46), 255, dtype=np.uint8))
