@@ -4,7 +4,7 @@
     python scripts/print_patch.py outputs/patch_quickstart --width-mm 180 --paper letter --dpi 600
 
 Writes sheet.pdf (print this), sheet.png (sheet-1.png, ... if it takes several), card.png (what is cut out) and
-sheet.json (where everything lies, in mm) into the run's folder `print`. A patch too large for one sheet is tiled.
+sheet.json (all positions, in mm) into the run's folder `print`. A patch too large for one sheet is tiled.
 """
 
 from __future__ import annotations

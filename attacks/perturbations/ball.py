@@ -56,7 +56,7 @@ class Ball(PerturbationSet, ABC):
         return delta
 
     def restrict(self, delta: Tensor) -> Tensor:
-        """The nearest delta of the subspace that all moves lie in: here there is none."""
+        """The nearest delta of the subspace of all moves; here `delta` itself."""
         return delta
 
     def scene(self, images: Tensor, delta: Tensor) -> Scene:

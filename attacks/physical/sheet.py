@@ -137,9 +137,9 @@ def write(
     return Printed(folder, sheets, _notes(source, width))
 
 
-def pixels(laid: Card, texture: tuple[int, int], dpi: int) -> tuple[int, int]:
+def pixels(card: Card, texture: tuple[int, int], dpi: int) -> tuple[int, int]:
     """(height, width) of the patch in the PDF: what the print needs, and never fewer than the texture has."""
-    sides = (laid.patch.height, laid.patch.width)
+    sides = (card.patch.height, card.patch.width)
     high, wide = (max(round(mm * dpi / INCH), texels) for mm, texels in zip(sides, texture, strict=True))
     return high, wide
 

@@ -101,7 +101,7 @@ def test_an_attack_is_feasible_always_and_in_the_band_but_for_what_is_clipped(in
     assert steps[-1].estimate.mean.mean() < steps[0].estimate.mean.mean() - 1e-3
 
 
-def test_a_masked_band_is_a_band_cut_out_and_not_cut_again():
+def test_a_masked_band_is_masked_after_the_filter_and_not_filtered_again():
     mask = torch.zeros(1, 1, 32, 32)
     mask[..., 8:20, 5:25] = 1
     chosen = mask[0, 0].bool()

@@ -31,7 +31,7 @@ def printed(*arguments):
         ("letter", 37, (80, 20), (215.9, 279.4)),
     ],
 )
-def test_everything_is_where_it_should_be(tmp_path, paper, width, shape, page):
+def test_everything_has_its_position(tmp_path, paper, width, shape, page):
     made, record = printed(fake_run(tmp_path, framed(shape)), width, paper, 150)
     ((size, picture),) = rasterised(made.folder / "sheet.pdf")
     assert np.array(size) * MM / 72 == pytest.approx(page, abs=1e-4)

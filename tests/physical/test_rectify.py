@@ -42,7 +42,7 @@ def test_rectification_is_exact_to_half_a_pixel(count):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hidden", [(28,), (28, 29), (29, 31)])
-def test_without_a_tag_the_edges_of_the_swatches_lead(hidden):
+def test_without_a_tag_the_edges_of_the_swatches_refine_the_fit(hidden):
     light = drawn(CARD, hidden=hidden)
     for seed in (0, 1):
         true = posed(CARD, width=240, degrees=25 * seed - 10, jitter=0.2, size=(500, 500), seed=seed)
@@ -52,7 +52,7 @@ def test_without_a_tag_the_edges_of_the_swatches_lead(hidden):
         assert len(laid.tags) == 4 - len(hidden) and off(result, true) < min(0.4, off(laid.homography, true))
 
 
-def test_a_photograph_without_edges_leaves_the_card_where_it_is():
+def test_a_photograph_without_edges_leaves_the_homography_unchanged():
     true = posed(CARD, width=240, size=(400, 400))
     blank = np.full((400, 400), 200, np.uint8)
     result = aligned(blank, CARD, true, ())

@@ -152,7 +152,7 @@ def test_a_turned_file_is_the_same_photograph(run, scored):
     assert entries["deep.png"]["cosine"] == pytest.approx(entries["grey.png"]["cosine"], abs=1e-5)
 
 
-def test_colours_are_fitted_and_exposures_told_apart(scored):
+def test_colours_and_exposures_are_separated(scored):
     content = photos_of(scored)
     stops = {re.split("[-/]", photo["photo"])[-1]: photo["stops"] for photo in content["photos"]}
     assert stops["hidden.png"] - stops["plain.jpg"] == pytest.approx(np.log2(0.5 / 0.8), abs=0.05)
@@ -186,7 +186,7 @@ def test_the_view_is_judged_as_the_run_judges_its_own(run):
 
 
 @pytest.mark.slow
-def test_without_fiducials_a_person_says_where_the_patch_is(run, tmp_path, capsys):
+def test_without_fiducials_the_user_gives_the_corners(run, tmp_path, capsys):
     laid, (first, _) = own_card(run), names_of(run)
     pixels, pose = shot(run, degrees=15, jitter=0.1)
     Image.fromarray(pixels).save(tmp_path / f"{first}--seen.png")

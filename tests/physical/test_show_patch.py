@@ -56,7 +56,7 @@ def test_an_error_is_the_distance_to_the_truth_on_a_patch_of_a_fixed_width(score
     assert offsets["2 or 3"] == pytest.approx([3 * script.WIDTH / side])
 
 
-def test_it_writes_the_pictures_and_says_what_is_missing(scored, tmp_path, capsys, refused):
+def test_it_writes_the_pictures_and_names_missing_files(scored, tmp_path, capsys, refused):
     assert script.main([*map(str, scored), str(tmp_path / "out")]) == 0
     names = {path.stem for path in (tmp_path / "out").iterdir()}
     assert names == {"views", "sheet", "photographs", "overview", "README"}

@@ -143,7 +143,7 @@ def test_beyond_scene_and_horizon_is_mid_grey():
 
 
 @pytest.mark.slow
-def test_detected_tags_lead_to_the_true_patch_and_nearly_all_are_found(run, tmp_path):
+def test_nearly_all_tags_are_detected_and_give_the_true_corners_of_the_patch(run, tmp_path):
     simulate(run, tmp_path / "photos", count=20, size=(480, 640))
     given = cv2.aruco.DetectorParameters()
     given.perspectiveRemovePixelPerCell, given.perspectiveRemoveIgnoredMarginPerCell = 8, 0.2
@@ -190,7 +190,7 @@ def test_a_photograph_depends_on_its_seed_and_number_alone(run, tmp_path):
     assert three[:2] == two and not set(two) & set(other) and len(set(three)) == 3
 
 
-def test_truth_tells_what_each_file_shows(run, tmp_path):
+def test_truth_describes_each_file(run, tmp_path):
     files = simulate(run, tmp_path / "photos", count=8, size=(96, 128), ranges=Ranges(blur=(2, 2)), ink=0.5)
     truth = json.loads((tmp_path / "photos" / "truth.json").read_text())
     assert [photo["file"] for photo in truth["photos"]] == [path.name for path in files]

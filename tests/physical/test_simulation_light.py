@@ -14,7 +14,7 @@ from tests.helpers.simulated import RANDOM
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_an_ideal_printer_prints_what_it_gets_and_a_real_one_less():
+def test_an_ideal_printer_is_exact_and_a_real_one_has_fewer_colours():
     dots = RANDOM(0).integers(0, 256, (50, 60, 3), np.uint8)
     ideal = camera.to_light(dots / np.float32(255))
     real, half, none = (camera.printed(dots, strength) for strength in (1, 0.5, 0))
@@ -37,7 +37,7 @@ def test_default_ranges_are_those_of_the_camera_preset():
     assert shown == pytest.approx(stages["brightness"]["amount"], abs=2e-4)
 
 
-def test_light_is_multiplied_by_what_the_shot_says():
+def test_light_is_multiplied_by_the_gains_of_the_shot():
     light = np.full((101, 201, 3), 0.1, np.float32)
     result = camera.lit(light, Shot(stops=1, red=0.5, blue=-1, gradient=0.25, brighter=0))
     np.testing.assert_allclose(result[50, 100], [0.1 * 2**1.5, 0.2, 0.1], rtol=1e-5)

@@ -16,7 +16,7 @@ def run(tmp_path):
     return printed_run(tmp_path / "run", drawn(np.full((4, 4, 3), 99, np.uint8)))
 
 
-def test_the_script_writes_what_was_asked_for(run, tmp_path, capsys):
+def test_the_script_follows_its_options(run, tmp_path, capsys):
     out = tmp_path / "deep" / "photos"
     options = "--count 2 --size 160x90 --degrees 5 --scale 0.9 --quality 60 70 --ink 0 --yaw 30"
     assert script.main([str(run), str(out), *options.split()]) == 0

@@ -73,7 +73,7 @@ def test_broken_placements_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", "..", ".", "", "a\nb", "a\0", "a\\b"])
-def test_no_name_of_a_picture_leads_out_of_its_folder(tmp_path, name):
+def test_a_picture_name_that_leads_out_of_its_folder_is_refused(tmp_path, name):
     quads = [[[[0, 0], [1, 0], [1, 1], [0, 1]]]]
     content = {"pictures": [name], "size": [8, 8], "texture": [4, 4], "quads": quads, "target": None}
     (tmp_path / "placement.json").write_text(json.dumps(content))

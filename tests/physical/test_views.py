@@ -20,7 +20,7 @@ from attacks.physical.views import photo_view, scene_view
 from tests.helpers.photographed import through
 
 
-def test_the_central_square_is_what_the_run_would_read(photo):
+def test_the_central_square_is_that_of_the_runs_pictures(photo):
     pixels = to_bytes(photo[0].float())
     ours = photo_view(pixels, 40)
     theirs = square(photo[0].float(), 40)
@@ -119,7 +119,7 @@ def test_the_picture_that_a_photograph_shows(tmp_path):
         quads("1,2,x", result)
 
 
-def test_what_telephones_write_is_read_as_the_run_reads_it(tmp_path):
+def test_photographs_are_read_as_the_runs_pictures_are(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
     exif = Image.Exif()
     exif[0x0112] = 8

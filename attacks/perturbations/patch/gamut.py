@@ -108,8 +108,8 @@ def _boundary(lut: Tensor) -> tuple[Tensor, Tensor]:
     total = torch.zeros(DIRECTIONS**3, dtype=lut.dtype)
     for axis in range(3):
         for end in (0.0, 1.0):
-            asked = torch.cat([plane, torch.full_like(plane[:, :1], end)], dim=1).roll(axis, dims=1)
-            away = apply_lut(asked.T[None, :, None], lut)[0, :, 0].T - middle
+            requested = torch.cat([plane, torch.full_like(plane[:, :1], end)], dim=1).roll(axis, dims=1)
+            away = apply_lut(requested.T[None, :, None], lut)[0, :, 0].T - middle
             far = away.abs().amax(1)
             far = torch.where(far > 1e-6, far, 0.0)
             node = ((away / far.clamp(min=1e-6)[:, None] + 1) * ((DIRECTIONS - 1) / 2)).round().long()

@@ -1,4 +1,4 @@
-"""A patch: one texture for all pictures, lying in each of them."""
+"""A patch: one texture, placed in every picture."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def _subject(run: Path, strength: float) -> Subject:
     )
     pixels = _read(raster)
     if any(abs(side - of * dpi / MM) > 2 for side, of in zip(pixels.shape, (card.height, card.width), strict=False)):
-        raise ValueError(f"`{raster}` has not the size that `{sheet}` says: print the run again")
+        raise ValueError(f"`{raster}` has another size than in `{sheet}`: print the run again")
     return Subject(name, card, printed(pixels, strength), dpi, pictures)
 
 

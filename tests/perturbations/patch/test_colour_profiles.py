@@ -29,7 +29,7 @@ def shown(lut, levels):
     return apply_lut(colours.T[None, :, None], lut)[0, :, 0].T * 255
 
 
-def test_ideal_inks_print_what_is_asked_for(photo):
+def test_ideal_inks_reproduce_every_colour(photo):
     colours = photo[0].flatten(1).T
     corners = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=double)] * 3)
     for n in (1.0, 2.0):
@@ -56,7 +56,7 @@ def test_the_generic_printer_is_neugebauers_equations():
     np.testing.assert_allclose(through.numpy(), wanted * 255, rtol=0, atol=1e-3)
 
 
-def test_half_tints_of_the_generic_printer_are_the_ones_that_swop_is_known_for():
+def test_half_tints_of_the_generic_printer_are_those_of_swop():
     # Cyan and yellow of 50 %, as layout programs show them; what they ask of the printer is their own red, or blue.
     result = shown(generic(), [[109, 255, 255], [255, 255, 153]])
     np.testing.assert_allclose(result, [[109, 207, 246], [255, 247, 153]], rtol=0, atol=2.5)

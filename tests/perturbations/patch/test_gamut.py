@@ -39,7 +39,7 @@ def test_projecting_twice_is_projecting_once(made, dtype):
     torch.testing.assert_close(made[0].project(once), once, rtol=0, atol=1e-3 * LEVEL)
 
 
-def test_what_can_be_printed_stays_as_it_is(made):
+def test_printable_colours_stay_unchanged(made):
     colours = apply_lut(texture(), made[1])  # its boundary too
     apart = (made[0].project(colours) - colours).abs()
     assert apart.max() <= LEVEL
@@ -54,7 +54,7 @@ def test_no_step_carries_a_texture_out_of_the_cube(made):
     torch.testing.assert_close(result, made[0].project(far.clamp(0, 1)), rtol=0, atol=1e-12)
 
 
-def test_a_dull_printers_colours_end_where_they_end():
+def test_the_boundary_of_a_dull_printer_is_exact():
     # The exact answer for a parallelepiped: the requested colour, in the printer's own coordinates, meets the cube.
     given = texture()
     colours, result = (x.permute(0, 2, 3, 1).reshape(-1, 3) for x in (given, Printable(DULL).project(given)))

@@ -1,4 +1,4 @@
-"""A patch lies where its quad says, is one texture for all, and is optimised through the views."""
+"""A patch: its placement by a quad, one texture for all pictures, and its optimisation through views."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def test_corners_are_those_of_the_texture_in_order(turn, move):
     torch.testing.assert_close(result, pasted(images(), move(texture())), rtol=0, atol=1e-12)
 
 
-def test_a_quad_in_perspective_has_its_corners_where_it_says():
+def test_a_quad_in_perspective_has_the_given_corners():
     quad = ((0.1, 0.2), (0.8, 0.1), (0.9, 0.9), (0.3, 0.7))
     base = torch.zeros(1, 3, 200, 300, dtype=double)
     shown = pictures(Patch((40, 40), quad), base, torch.ones(1, 3, 40, 40, dtype=double))[0, 0] > 0.5

@@ -193,7 +193,7 @@ def test_the_cut_has_a_gradient_in_the_texture_and_in_its_place(side, degrees):
     assert torch.autograd.gradcheck(view, [value.requires_grad_() for value in inputs])
 
 
-def test_what_lies_beyond_the_horizon_is_not_cut_into_view():
+def test_points_beyond_the_horizon_stay_hidden():
     places = torch.zeros(1, 4, 4, 2, dtype=double)
     ahead = torch.zeros(1, 4, 4, dtype=torch.bool)
     view = torch.full((1, 2, 4, 4), 0.5, dtype=double)

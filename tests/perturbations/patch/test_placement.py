@@ -77,7 +77,7 @@ def overlap(low, high, count):
 
 
 @pytest.mark.parametrize("printed", [False, True])
-def test_a_patch_ends_where_it_ends_and_not_at_a_texel(printed):
+def test_a_patch_ends_at_its_exact_edge_and_not_at_a_texel(printed):
     # Small texels on large pixels, and the reverse: the share of a pixel that is covered, at every edge.
     black, (left, top, right, low) = torch.zeros(2, 3, 16, 32, dtype=double), (5.3, 3.6, 20.2, 12.9)
     quad = [[x / 32, y / 16] for x, y in ((left, top), (right, top), (right, low), (left, low))]
@@ -96,7 +96,7 @@ def sheet(times=1):
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_what_is_printed_round_a_patch_leaves_it_where_it_is(times):
+def test_a_surround_does_not_move_the_patch(times):
     camera = Compose([Affine(degrees=20, scale=(0.8, 1.2)), Perspective(0.1)])
     u = uniform(3, camera.dims, value=2)
     one, plain, surrounded = images(1), Patch((8, 8), LEFT), Patch((8, 8), LEFT, surround=sheet(times))

@@ -30,7 +30,7 @@ def test_a_printer_prints_any_texture_with_a_gradient(name):
     assert texture.grad.isfinite().all() and texture.grad.flatten(1).norm(dim=1).min() > 1e-3
 
 
-def test_what_is_printed_as_the_file_says_has_no_stages():
+def test_an_ideal_printer_has_no_stages():
     assert printed(PrinterConfig("none")) == []
 
 
@@ -85,7 +85,7 @@ def test_the_colours_of_a_printer_are_named_without_their_numbers():
     assert re.fullmatch(r"ColourMap\(name='generic'\)", repr(printed(PrinterConfig("x", "generic"))[0]))
 
 
-def test_an_attack_that_ignores_the_views_knows_the_printer_and_nothing_that_varies():
+def test_an_attack_without_views_has_the_printers_colours_and_nothing_random():
     colours = ColourMap(generic())
     camera = (Affine(degrees=20),)
     (left,) = fixed(Compose([OnLayers([colours, Exposure(0.3)], Placement()), *camera])).stages
