@@ -4,6 +4,7 @@ import torch
 
 from attacks import L0, L1, L2, Linf
 from attacks.eot.protocols import Objective
+from transforms.compose import seen
 
 double = torch.float64
 SIZE = (9, 12)
@@ -51,6 +52,11 @@ def pictures(value=0, count=4, dtype=torch.float32):
 
 def random_like(images, value, scale):
     return scale * random(*images.shape, value=value, dtype=images.dtype)
+
+
+def attacked(perturbation, images, delta):
+    """The attacked pictures themselves, seen directly."""
+    return seen(perturbation.scene(images, delta))
 
 
 def assert_files(perturbation, images, delta):

@@ -9,8 +9,7 @@ from attacks import EOT, PGD, Away, attack, bank, load_encoder, solve
 from attacks.data.gallery import tiles
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.patch.patch import Patch
-from attacks.solvers.solver import pictures
-from tests.helpers.sets import Dot, double, random, seed, uniform
+from tests.helpers.sets import Dot, attacked, double, random, seed, uniform
 from transforms import Affine, Compose, Perspective
 from transforms.compose import view
 
@@ -34,14 +33,14 @@ def pasted(base, patch):
 
 
 def test_a_texture_as_fine_as_the_picture_is_pasted():
-    result = pictures(Patch((6, 8), QUAD), images(), texture())
+    result = attacked(Patch((6, 8), QUAD), images(), texture())
     torch.testing.assert_close(result, pasted(images(), texture()), rtol=0, atol=1e-12)
 
 
 def test_a_finer_texture_is_reduced_and_a_coarser_one_enlarged_in_the_view():
-    result = pictures(Patch((12, 16), QUAD), images(), texture(12, 16))
+    result = attacked(Patch((12, 16), QUAD), images(), texture(12, 16))
     torch.testing.assert_close(result, pasted(images(), F.avg_pool2d(texture(12, 16), 2)), rtol=0, atol=1e-12)
-    coarse = pictures(Patch((1, 1), QUAD), images(), texture(1, 1))
+    coarse = attacked(Patch((1, 1), QUAD), images(), texture(1, 1))
     inner = coarse[..., 4:6, 7:9]  # away from the edge of a texel, which is soft
     torch.testing.assert_close(inner, texture(1, 1).expand_as(inner), rtol=0, atol=0.25)
 
@@ -55,14 +54,14 @@ def test_a_finer_texture_is_reduced_and_a_coarser_one_enlarged_in_the_view():
     ],
 )
 def test_corners_are_those_of_the_texture_in_order(turn, move):
-    result = pictures(Patch((6, 8), turn(QUAD)), images(), texture())
+    result = attacked(Patch((6, 8), turn(QUAD)), images(), texture())
     torch.testing.assert_close(result, pasted(images(), move(texture())), rtol=0, atol=1e-12)
 
 
 def test_a_quad_in_perspective_has_the_given_corners():
     quad = ((0.1, 0.2), (0.8, 0.1), (0.9, 0.9), (0.3, 0.7))
     base = torch.zeros(1, 3, 200, 300, dtype=double)
-    shown = pictures(Patch((40, 40), quad), base, torch.ones(1, 3, 40, 40, dtype=double))[0, 0] > 0.5
+    shown = attacked(Patch((40, 40), quad), base, torch.ones(1, 3, 40, 40, dtype=double))[0, 0] > 0.5
     y, x = torch.meshgrid(torch.arange(200) + 0.5, torch.arange(300) + 0.5, indexing="ij")
     inside = torch.ones(200, 300, dtype=torch.bool)
     for (x0, y0), (x1, y1) in zip(quad, quad[1:] + quad[:1], strict=True):
@@ -139,7 +138,7 @@ def test_a_patch_is_optimised_through_camera_views():
     assert best.delta.shape == (1, 3, 24, 24)
     held_out = bank(views, 32, seed=9, purpose="evaluate")
     textures = patch.quantise(best.delta, photos), patch.noise(photos, seed()), patch.start(photos, seed())
-    shown = (pictures(patch, photos, each) for each in textures)
+    shown = (attacked(patch, photos, each) for each in textures)
     ours, noise, grey = (float(held_out.losses(each, anchor, encoder, Away(), 32).mean()) for each in shown)
     assert ours < min(noise, grey) - 0.1
 

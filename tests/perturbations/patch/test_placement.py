@@ -6,8 +6,7 @@ import torch
 from attacks.perturbations.patch.card_layer import Surround
 from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.placement import Placements
-from attacks.solvers.solver import pictures
-from tests.helpers.sets import double, random, seed, uniform
+from tests.helpers.sets import attacked, double, random, seed, uniform
 from transforms import Affine, Brightness, Compose, OnLayers, Perspective, taken
 
 LEFT, RIGHT = ([[x, 0.25], [x + 0.25, 0.25], [x + 0.25, 0.75], [x, 0.75]] for x in (0.0, 0.5))
@@ -33,16 +32,16 @@ def pasted(base, *lefts):
 
 
 def test_several_places_show_the_texture_several_times():
-    result = pictures(Patch((8, 8), [LEFT, RIGHT]), images(), texture())
+    result = attacked(Patch((8, 8), [LEFT, RIGHT]), images(), texture())
     torch.testing.assert_close(result, pasted(images(), (0, 16), (0, 16)), rtol=0, atol=1e-12)
 
 
 def test_each_picture_has_places_of_its_own():
     cover = torch.tensor([[1.0, 1.0], [1.0, 0.0]])[..., None, None]
     patch = Patch((8, 8), Placements(quads([[LEFT, RIGHT], [RIGHT, LEFT]]), cover))
-    both = pictures(patch, images(), texture())
+    both = attacked(patch, images(), texture())
     torch.testing.assert_close(both, pasted(images(), (0, 16), (16,)), rtol=0, atol=1e-12)
-    alone = pictures(patch.take(torch.tensor([1])), images()[1:], texture())
+    alone = attacked(patch.take(torch.tensor([1])), images()[1:], texture())
     torch.testing.assert_close(alone, pasted(images(), (), (16,))[1:], rtol=0, atol=1e-12)
 
 
@@ -53,7 +52,7 @@ def half():
 
 
 def test_a_region_shows_a_part_of_the_texture(half):
-    result = pictures(Patch((8, 8), Placements(quads([[LEFT]]), half)), images(), texture())
+    result = attacked(Patch((8, 8), Placements(quads([[LEFT]]), half)), images(), texture())
     expected = images()
     expected[:, :, 4:12, 4:8] = texture()[..., 4:]
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
@@ -62,12 +61,12 @@ def test_a_region_shows_a_part_of_the_texture(half):
 def test_of_a_region_only_what_lies_in_the_shape_shows(half):
     shaped = Patch((8, 8), Placements(quads([[LEFT]]), half), shape="ellipse")
     white, black = torch.ones_like(texture()), torch.zeros(2, 3, 16, 32, dtype=double)
-    result = pictures(shaped, black, white)[:, 0, 4:12, :8]
+    result = attacked(shaped, black, white)[:, 0, 4:12, :8]
     expected = (shaped.alpha * half)[:, 0].to(double)
     torch.testing.assert_close(result, expected.expand(2, 8, 8), rtol=0, atol=1e-12)
     # Between pixels as well: what is hidden ends nowhere.
     between = Patch((8, 8), Placements(quads([[[[x + 0.01, y + 0.02] for x, y in LEFT]]]), half))
-    assert (pictures(between, black, white)[..., :4] == 0).all()
+    assert (attacked(between, black, white)[..., :4] == 0).all()
 
 
 def overlap(low, high, count):
@@ -114,7 +113,7 @@ def test_a_surround_does_not_move_the_patch(times):
 
 def test_a_sheet_lies_texel_on_pixel():
     one, own = images(1), sheet(1)
-    result = pictures(Patch((8, 8), [[x + 0.25, y] for x, y in LEFT], surround=own), one, texture())
+    result = attacked(Patch((8, 8), [[x + 0.25, y] for x, y in LEFT], surround=own), one, texture())
     expected, whole = one.clone(), own.picture.clone()
     whole[..., 4:12, 5:13] = texture()
     expected[..., 0:16, 3:24] = whole[..., 0:16, :]
