@@ -38,10 +38,12 @@ from .optimisers.apgd import APGD as APGD
 from .optimisers.gradient import PGD as PGD, SGD as SGD, Adam as Adam
 from .optimisers.square import Square as Square
 from .optimisers.wiener import Wiener as Wiener
+from .perturbations.ball import L2 as L2, Linf as Linf
 from .perturbations.patch.patch import Patch as Patch
+from .perturbations.sparse import L0 as L0, L1 as L1
 from .perturbations.spectral import LowFrequency as LowFrequency, Smoothed as Smoothed
 from .perturbations.subspace import Grey as Grey, Masked as Masked
-from .perturbations.universal import L0 as L0, L1 as L1, L2 as L2, Linf as Linf, Universal as Universal
+from .perturbations.universal import Universal as Universal
 from .solvers.loop import Step as Step, attack as attack
 from .solvers.solver import Best as Best, solve as solve
 from .solvers.worst import Adversary as Adversary, both_sides as both_sides, worst_views as worst_views

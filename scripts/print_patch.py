@@ -4,7 +4,7 @@
     python scripts/print_patch.py outputs/patch_quickstart --width-mm 180 --paper letter --dpi 600
 
 Writes sheet.pdf (print this), sheet.png (sheet-1.png, ... if it takes several), card.png (what is cut out) and
-sheet.json (where everything lies, in mm) into the run's folder `print`. A patch too large for one sheet is tiled.
+sheet.json (all positions, in mm) into the run's folder `print`. A patch too large for one sheet is tiled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = Parser(__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run with perturbation=patch")
     parser.add_argument(
-        "--width-mm", type=float, metavar="MM", help=f"the patch's width (default: the run's, else {WIDTH:g})"
+        "--width-mm",
+        type=float,
+        dest="width",
+        metavar="MM",
+        help=f"the patch's width (default: the run's, else {WIDTH:g})",
     )
     parser.add_argument("--paper", choices=PAPERS, default="a4")
     parser.add_argument("--dpi", type=int, choices=[150, 300, 600], default=300, help="of the print (default: 300)")
@@ -37,9 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> None:
     """Write the sheets, and print where they are."""
-    written = write(options.run, options.width_mm, options.paper, options.dpi, options.out)
+    written = write(**vars(options))
     print_notes(written.notes)
-    sheets, card = written.plan, written.card
+    sheets, card = written.plan, written.plan.card
     count = "1 sheet" if len(sheets.pages) == 1 else f"{len(sheets.pages)} sheets"
     print(
         f"{written.folder / 'sheet.pdf'}: {count}, {sheets.paper} {sheets.width:g} x {sheets.height:g} mm; patch "

@@ -45,6 +45,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="auto", help="where the encoder runs (default: auto)")
     parser.add_argument(
         "--encoder-code",
+        dest="program",
         metavar="MODEL",
         help=f"run this program, where it is the run's encoder ({', '.join(PROGRAMS)}): name it as the run did",
     )
@@ -59,16 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> None:
     """Score, write, and print the table."""
-    scored = score_photos(
-        options.run,
-        options.photos,
-        options.view,
-        options.picture,
-        options.quad,
-        options.out,
-        options.device,
-        options.encoder_code,
-    )
+    scored = score_photos(**vars(options))
     print_notes(scored.notes)
     print(table(scored.content))
     print(f"written: {scored.folder}; a second patch: python -m attacks.run config={scored.folder / 'preset.yaml'}")

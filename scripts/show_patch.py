@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,10 @@ def scaled(path: Path, height: int) -> Image.Image:
 
 def beside(pictures: list[Image.Image]) -> Image.Image:
     """Pictures of one height in a row."""
-    width = sum(each.width for each in pictures) + GAP * (len(pictures) - 1)
-    row, x = Image.new("RGB", (width, pictures[0].height), "white"), 0
-    for each in pictures:
+    starts = [0, *accumulate(each.width + GAP for each in pictures)]
+    row = Image.new("RGB", (starts[-1] - GAP, pictures[0].height), "white")
+    for each, x in zip(pictures, starts, strict=False):
         row.paste(each, (x, 0))
-        x += each.width + GAP
     return row
 
 
@@ -99,34 +99,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, printed and scored")
     parser.add_argument("photos", type=Path, metavar="PHOTOS", help="the photographs that were scored")
     parser.add_argument("out", type=Path, metavar="OUT", help="where to write")
-
-    def run() -> None:
-        options = parser.parse_args(arguments)
-        try:
-            write(options.run, options.photos, options.out)
-        except (OSError, StopIteration, KeyError) as error:
-            missing = str(error) or "print/sheet.png is missing"
-            raise ValueError(f"{missing}; print, photograph and score the run first") from None
-
-    return exit_code(run, failed=2)
+    return exit_code(lambda: write(**vars(parser.parse_args(arguments))), failed=2)
 
 
 def write(run: Path, photos: Path, out: Path) -> None:
     """Write the pictures; print the errors where the true position is known."""
-    pictures = make(run, photos)
+    try:
+        pictures = make(run, photos)
+        offsets, count = errors(run, photos) if (photos / "truth.json").is_file() else ({}, 0)
+    except (OSError, StopIteration, KeyError) as error:
+        missing = str(error) or "print/sheet.png is missing"
+        raise ValueError(f"{missing}; print, photograph and score the run first") from None
     out.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures.items():
         with atomic(out / f"{name}.jpg") as temporary:
             picture.save(temporary, format="JPEG", quality=QUALITY, progressive=True)
-    if (photos / "truth.json").is_file():
-        offsets, count = errors(run, photos)
+    if count:
         print(f"scored: {sum(map(len, offsets.values()))} of {count} photographs")
-        for name, off in sorted(offsets.items()):
-            median, high, worst = np.percentile(off, [50, 95, 100])
-            print(
-                f"{name} fiducials, {len(off)} photographs: worst corner off by {median:.2f} px (median), "
-                f"{high:.2f} (95 %), {worst:.2f} (worst) of a patch {WIDTH} px wide"
-            )
+    for name, off in sorted(offsets.items()):
+        median, high, worst = np.percentile(off, [50, 95, 100])
+        print(
+            f"{name} fiducials, {len(off)} photographs: worst corner off by {median:.2f} px (median), "
+            f"{high:.2f} (95 %), {worst:.2f} (worst) of a patch {WIDTH} px wide"
+        )
 
 
 if __name__ == "__main__":

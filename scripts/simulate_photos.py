@@ -80,8 +80,7 @@ def run(options: argparse.Namespace) -> None:
     ranges = {name: range_of(name, value, LIMITS[name][0] < 0) for name, value in values.items()}
     tilted = "yaw" in values or "pitch" in values
     jitter = options.jitter if options.jitter is not None else 0.0 if tilted else Ranges.jitter
-    chosen = Ranges(jitter=jitter, **ranges)
-    size = size_of(options.size)
+    chosen, size = Ranges(jitter=jitter, **ranges), size_of(options.size)
     files = simulate(options.run, options.out, options.count, options.seed, size, chosen, options.ink)
     print(f"{len(files)} photographs and truth.json in {options.out}")
 

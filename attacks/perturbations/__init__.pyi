@@ -1,4 +1,6 @@
+from .ball import L2 as L2, Linf as Linf
 from .patch.patch import Patch as Patch
+from .sparse import L0 as L0, L1 as L1
 from .spectral import LowFrequency as LowFrequency, Smoothed as Smoothed
 from .subspace import Grey as Grey, Masked as Masked
-from .universal import L0 as L0, L1 as L1, L2 as L2, Linf as Linf, Universal as Universal
+from .universal import Universal as Universal

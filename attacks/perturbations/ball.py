@@ -19,8 +19,8 @@ from transforms import Scene, scene_of
 class Ball(PerturbationSet, ABC):
     """A set that holds one delta (N,C,H,W) for each picture; the delta is added to it.
 
-    Where a method takes pictures or None, None stands for no box: the ball that many pictures share. No value can
-    change by more than 1, whatever the picture.
+    Where a method takes pictures or None, None means no box: the ball alone, for a delta that all pictures share. No
+    value can change by more than 1, whatever the picture.
     """
 
     eps: float
@@ -39,33 +39,24 @@ class Ball(PerturbationSet, ABC):
         """The strongest random perturbation of the same budget."""
         return self.farthest(self.draw(images, generator), images)
 
-    def within(self, like: Tensor, generator: torch.Generator) -> Tensor:
-        """A random point of the ball, shaped like `like`: where an attack starts, but for the box."""
-        return self.inside(self.draw(like, generator), None)
-
-    def extreme(self, like: Tensor, generator: torch.Generator) -> Tensor:
-        """A random point at the ball's edge, shaped like `like`: the noise, but for the box."""
-        return self.farthest(self.draw(like, generator), None)
-
     def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
         """A random direction, shaped like `like`: the same on every device."""
         return torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
 
     def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        """The point of the set where `direction` leads."""
-        edge = self.ball(self.eps * self.steepest(direction))
-        return edge if images is None else into_box(edge, images)
+        """The farthest point of the set along `direction`."""
+        return self.project(self.eps * self.steepest(direction), images)
 
     def inside(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        """Half the way to `farthest`: a start that can still go anywhere."""
+        """Half of `farthest`: a start that can still move in any direction."""
         return self.farthest(direction, images) / 2
 
     def shown(self, delta: Tensor) -> Tensor:
-        """The delta as a picture gets it: itself. The gradient that comes back may be filtered on its way."""
+        """The delta that is added to a picture: itself. A subclass may filter the gradient that comes back."""
         return delta
 
     def restrict(self, delta: Tensor) -> Tensor:
-        """The nearest delta of the subspace that all moves lie in: here there is none."""
+        """The nearest delta of the subspace of all moves; here `delta` itself."""
         return delta
 
     def scene(self, images: Tensor, delta: Tensor) -> Scene:
@@ -74,7 +65,7 @@ class Ball(PerturbationSet, ABC):
 
     def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor | None) -> Tensor:  # noqa: ARG002
         """The move of norm `length` (one number, or one for each delta) that lowers the loss most, to first order."""
-        return -(each(length) if isinstance(length, Tensor) else length) * self.steepest(grad)
+        return -each(length) * self.steepest(grad)
 
     def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
         """delta + by, projected. Added to the picture first, as every published PGD does, so that ours equals theirs
@@ -85,13 +76,10 @@ class Ball(PerturbationSet, ABC):
     def steepest(self, grad: Tensor) -> Tensor:
         """The step of norm 1 with the largest inner product with `grad`; zero where `grad` is zero."""
 
-    def project(self, delta: Tensor, images: Tensor) -> Tensor:
-        """A point of the set, which leaves a point of the set alone and is no farther from any other."""
-        return into_box(self.ball(delta), images)
-
     @abstractmethod
-    def ball(self, delta: Tensor) -> Tensor:
-        """The nearest delta in the ball, whatever the picture."""
+    def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
+        """A point of the set, no farther from any point of the set than `delta` is; `delta` itself if it lies in the
+        set."""
 
     @abstractmethod
     def norm(self, delta: Tensor) -> Tensor:
@@ -108,7 +96,7 @@ class Ball(PerturbationSet, ABC):
             outside = self.norm(rounded) > self.eps * (1 + 1e-5)  # float32's own rounding is no excess
             if not bool(outside.any()):
                 break
-            rounded = torch.where(each(outside), to_levels(delta * (percent / 100), images), rounded)
+            rounded = torch.where(outside[:, None, None, None], to_levels(delta * (percent / 100), images), rounded)
         return rounded
 
 
@@ -133,19 +121,16 @@ class Linf(Ball):
 
     def inside(self, direction: Tensor, images: Tensor | None) -> Tensor:
         """For a direction of `draw`, a uniform point (Madry et al. 2018)."""
-        point = self.ball(self.eps * (2 * direction))
-        return point if images is None else into_box(point, images)
+        return self.project(self.eps * (2 * direction), images)
 
     def steepest(self, grad: Tensor) -> Tensor:
-        """The step of L-inf norm 1 with the largest inner product with `grad`."""
         return grad.sign()
 
-    def ball(self, delta: Tensor) -> Tensor:
-        """The nearest delta in the ball, whatever the picture."""
-        return delta.clamp(-self.eps, self.eps)
+    def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
+        """The nearest delta in the set."""
+        return into_box(delta.clamp(-self.eps, self.eps), images)
 
     def norm(self, delta: Tensor) -> Tensor:
-        """(N,C,H,W) -> (N,)."""
         return delta.flatten(1).abs().amax(1)
 
 
@@ -161,32 +146,29 @@ class L2(Ball):
             raise ValueError(f"`eps` must be a positive number, got {self.eps:g} (4 is common at 128x128)")
 
     def steepest(self, grad: Tensor) -> Tensor:
-        """The step of L2 norm 1 with the largest inner product with `grad`; zero where `grad` is zero."""
         # Measured in its largest value: squares of a very small or very large gradient are 0 or infinite.
         largest = grad.flatten(1).abs().amax(1)
         grad = grad / each(torch.where(largest > 0, largest, 1.0))
         norm = self.norm(grad)
         return grad / each(torch.where(norm > 0, norm, 1.0))
 
-    def ball(self, delta: Tensor) -> Tensor:
-        """The nearest delta in the ball, whatever the picture. `project` then clamps into the box, which only
-        shortens."""
+    def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
+        """The nearest delta in the ball, clamped to the box, which only shortens it."""
         norm = self.norm(delta)
-        return delta * each(torch.where(norm > self.eps, self.eps / norm, 1.0))  # never enlarges
+        return into_box(delta * each(torch.where(norm > self.eps, self.eps / norm, 1.0)), images)  # never enlarges
 
     def norm(self, delta: Tensor) -> Tensor:
-        """(N,C,H,W) -> (N,)."""
         return delta.flatten(1).square().sum(1).sqrt()
 
 
-def into_box(delta: Tensor, images: Tensor) -> Tensor:
-    """The nearest delta with which the picture stays in [0,1]."""
-    return (images + delta).clamp(0, 1) - images
+def into_box(delta: Tensor, images: Tensor | None) -> Tensor:
+    """The nearest delta with which the picture stays in [0,1]; `delta` itself if `images` is None."""
+    return delta if images is None else (images + delta).clamp(0, 1) - images
 
 
-def each(value: Tensor) -> Tensor:
+def each(value: float | Tensor) -> float | Tensor:
     """(N,) or a number, to be multiplied with (N,C,H,W)."""
-    return value[:, None, None, None] if value.dim() else value
+    return value[:, None, None, None] if isinstance(value, Tensor) and value.dim() else value
 
 
 def to_levels(delta: Tensor, images: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What every perturbation offers, with the defaults of a delta that is added to each picture."""
+"""The base class of perturbations, with the defaults of a delta that is added to each picture."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Corners = list[list[float]]
 
 
 class PerturbationSet:
-    """Base class of perturbations: the members that code asks of one beyond its start, its steps and its norm.
+    """Defaults for the members of a perturbation beyond its start, its steps and its norm.
 
-    The delta of the defaults is part of each picture. A perturbation whose delta is a texture with a file of its own
-    (`Patch`) overrides all of them.
+    They are those of a delta that is part of each picture. A perturbation whose delta is a texture with a file of its
+    own (`Patch`) overrides all of them.
     """
 
     #: Whether one delta (1,...) serves all pictures, or each has its own (N,...).
@@ -24,7 +24,7 @@ class PerturbationSet:
 
     @property
     def texture_size(self) -> tuple[int, int] | None:
-        """(height, width) of the texture that the delta is; None: it is none."""
+        """(height, width) of the texture, if the delta is one."""
         return None
 
     @property
@@ -33,7 +33,7 @@ class PerturbationSet:
         return None
 
     def take(self, rows: Tensor) -> Self:  # noqa: ARG002
-        """The perturbation of some of the pictures (n,), if it holds something of each (a mask, a placement)."""
+        """The perturbation for a subset of the pictures (n,), where it has a part for each (a mask, a placement)."""
         return self
 
     def written(self, images: Tensor, delta: Tensor) -> Tensor:

@@ -86,23 +86,8 @@ def knapsack(worth: Tensor, room: Tensor, budget: Tensor) -> Tensor:
 STRIDE = 100
 
 
-class _Sparse(Ball):
-    """Common to L1 and L0: one projection onto ball and box."""
-
-    def project(self, delta: Tensor, images: Tensor) -> Tensor:
-        """The nearest delta in the ball and the box."""
-        return into_box(self._nearest(delta, images), images)
-
-    def ball(self, delta: Tensor) -> Tensor:
-        """The nearest delta in the ball with no value beyond 1, whatever the picture."""
-        return self._nearest(delta, None)
-
-    def _nearest(self, delta: Tensor, images: Tensor | None) -> Tensor:
-        raise NotImplementedError
-
-
 @dataclass(frozen=True)
-class L1(_Sparse):
+class L1(Ball):
     """The sum of all changes of each picture's values, in [0,1] units, is at most `eps`."""
 
     eps: float = 100.0
@@ -121,8 +106,7 @@ class L1(_Sparse):
     def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
         """The values with the largest gain along `direction`, each to the end of its range, until `eps` is used
         up."""
-        edge = self.descend(-direction, self.eps, torch.zeros_like(direction), images)
-        return edge if images is None else into_box(edge, images)
+        return into_box(self.descend(-direction, self.eps, torch.zeros_like(direction), images), images)
 
     def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor | None) -> Tensor:
         """The move of norm `length` or less that lowers the loss most, to first order, and keeps the picture in
@@ -132,17 +116,18 @@ class L1(_Sparse):
         budget = torch.as_tensor(length, dtype=grad.dtype, device=grad.device).expand(len(grad))
         return -grad.sign() * knapsack(worth, free, budget).view_as(grad)
 
-    def _nearest(self, delta: Tensor, images: Tensor | None) -> Tensor:
+    def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
+        """The nearest delta in the ball and the box."""
         down, up = room(torch.zeros_like(delta), images)
-        return onto_l1(delta.flatten(1), self.eps, -down.flatten(1), up.flatten(1)).view_as(delta)
+        nearest = onto_l1(delta.flatten(1), self.eps, -down.flatten(1), up.flatten(1))
+        return into_box(nearest.view_as(delta), images)
 
     def norm(self, delta: Tensor) -> Tensor:
-        """(N,C,H,W) -> (N,)."""
         return delta.flatten(1).abs().sum(1)
 
 
 @dataclass(frozen=True)
-class L0(_Sparse):
+class L0(Ball):
     """At most `eps` pixels of each picture change, in as many channels and as far as [0,1] allows."""
 
     reach: ClassVar[float] = 1.0  # the range of a value: eps counts pixels
@@ -158,8 +143,7 @@ class L0(_Sparse):
         """The pixels with the largest gain along `direction`, to the end of their range."""
         down, up = room(torch.zeros_like(direction), images)
         ends = torch.where(direction > 0, up, down) * direction.sign()
-        edge = ends * best_pixels((direction * ends).sum(1), int(self.eps))
-        return edge if images is None else into_box(edge, images)
+        return into_box(ends * best_pixels((direction * ends).sum(1), int(self.eps)), images)
 
     def steepest(self, grad: Tensor) -> Tensor:
         """The step of one pixel, no value by more than 1, with the largest inner product with `grad`."""
@@ -174,11 +158,12 @@ class L0(_Sparse):
         is, the larger the gain that a new pixel needs to replace one that has already moved.
         """
         mean = grad.abs().flatten(1).mean(1).clamp(min=torch.finfo(grad.dtype).tiny)
-        return -STRIDE * (each(length) if isinstance(length, Tensor) else length) * (grad / each(mean))
+        return -STRIDE * each(length) * (grad / each(mean))
 
-    def _nearest(self, delta: Tensor, images: Tensor | None) -> Tensor:
+    def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
+        """The nearest delta in the ball and the box."""
         down, up = room(torch.zeros_like(delta), images)
-        return onto_l0(delta, int(self.eps), -down, up)
+        return into_box(onto_l0(delta, int(self.eps), -down, up), images)
 
     def norm(self, delta: Tensor) -> Tensor:
         """The pixels that change in any channel: (N,C,H,W) -> (N,)."""

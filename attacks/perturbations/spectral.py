@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from attacks.perturbations.ball import Ball
+from attacks.perturbations.ball import Ball, each
 from attacks.perturbations.sparse import L0, L1
 from attacks.perturbations.subspace import Wrapped, filtered
 
@@ -33,10 +33,7 @@ class LowFrequency(Wrapped):
     def __post_init__(self) -> None:
         if type(self.keep) is not int or self.keep < 1:
             raise ValueError(f"`keep` must be a whole number of coefficients, at least 1; got {self.keep!r}")
-        ball = self.inner
-        while isinstance(ball, Wrapped):
-            ball = ball.inner
-        if isinstance(ball, L0 | L1):
+        if isinstance(ball := self.innermost, L0 | L1):
             raise ValueError(
                 f"`inner` must be Linf or L2: a perturbation of low frequencies is not sparse; got {ball}"
             )
@@ -46,35 +43,19 @@ class LowFrequency(Wrapped):
         rows, columns = (low_pass(side, self.keep, delta.dtype, delta.device) for side in delta.shape[2:])
         return rows @ delta @ columns
 
-    def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        """The farthest point along `direction`: in the band, except for clipping to the box."""
-        edge = self.eps * self.steepest(direction)
-        return self.ball(edge) if images is None else self.project(edge, images)
-
-    def inside(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        """Half of `farthest`."""
-        return self.farthest(direction, images) / 2
+    # Not those of `inner`: of the steps of the band. So they lie in it, except for clipping to the box.
+    farthest, inside, descend = Ball.farthest, Ball.inside, Ball.descend
 
     def steepest(self, grad: Tensor) -> Tensor:
         """A step of norm 1 in the band: for L2 the best one; for L-inf the low frequencies of the best unrestricted
         one."""
-        step = self.only(self.inner.steepest(self.only(grad)))
+        step = super().steepest(grad)
         norm = self.inner.norm(step)
-        return step / torch.where(norm > 0, norm, 1.0)[:, None, None, None]
+        return step / each(torch.where(norm > 0, norm, 1.0))
 
-    def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor | None) -> Tensor:  # noqa: ARG002
-        """The move of norm `length` along `steepest`, downwards."""
-        if isinstance(length, Tensor):
-            length = length[:, None, None, None]
-        return -length * self.steepest(grad)
-
-    def project(self, delta: Tensor, images: Tensor) -> Tensor:
+    def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
         """That of `inner`: only moves are restricted to the band."""
         return self.inner.project(delta, images)
-
-    def ball(self, delta: Tensor) -> Tensor:
-        """That of `inner`."""
-        return self.inner.ball(delta)
 
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
         """That of `inner`."""

@@ -12,7 +12,6 @@ from torch.autograd.function import once_differentiable
 
 from attacks.perturbations.ball import Ball
 from attacks.perturbations.sparse import L1
-from transforms import Scene, scene_of
 
 Map = Callable[[Tensor], Tensor]
 
@@ -24,6 +23,11 @@ class Wrapped(Ball):
     """
 
     inner: Ball
+
+    @property
+    def innermost(self) -> Ball:
+        """The norm ball, without all that wraps it."""
+        return self.inner.innermost if isinstance(self.inner, Wrapped) else self.inner
 
     @property
     def eps(self) -> float:  # type: ignore[override]
@@ -57,21 +61,15 @@ class Wrapped(Ball):
         return self.only(self.inner.draw(like, generator))
 
     def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        """The farthest point of the set along `direction`."""
         return self.inner.farthest(self.only(direction), images)
 
     def inside(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        """A point inside the set along `direction`."""
         return self.inner.inside(self.only(direction), images)
 
     def shown(self, delta: Tensor) -> Tensor:
         """The delta itself, but its gradient is restricted: so are the estimate, its noise, and an optimiser's
         momentum."""
         return filtered(self.inner.shown(delta), self.only)
-
-    def scene(self, images: Tensor, delta: Tensor) -> Scene:
-        """The attacked pictures as a scene of one layer."""
-        return scene_of(images + self.shown(delta))
 
     def steepest(self, grad: Tensor) -> Tensor:
         """The step of norm 1 in the subspace with the largest inner product with `grad`."""
@@ -85,20 +83,14 @@ class Wrapped(Ball):
         """delta + by, restricted and projected."""
         return self.project(self.restrict(((images + delta) + by) - images), images)
 
-    def project(self, delta: Tensor, images: Tensor) -> Tensor:
+    def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
         """A point of the set: that of `inner` for the restricted delta."""
         return self.inner.project(self.only(delta), images)
 
-    def ball(self, delta: Tensor) -> Tensor:
-        """The nearest delta in the ball, whatever the picture."""
-        return self.inner.ball(self.only(delta))
-
     def norm(self, delta: Tensor) -> Tensor:
-        """(N,C,H,W) -> (N,)."""
         return self.inner.norm(delta)
 
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
-        """The delta that an 8-bit file of images + delta will hold, still within `eps`."""
         return self.inner.quantise(self.only(delta), images)
 
 
@@ -124,7 +116,8 @@ class Masked(Wrapped):
             low, high = float(mask.min()), float(mask.max())
             raise ValueError(f"`mask` must hold zeros and ones only; got values from {low:g} to {high:g} (try > 0.5)")
         if not bool(mask.flatten(1).any(1).all()):
-            raise ValueError(f"`mask` must leave every picture a pixel; got {_first_empty(mask)} with none")
+            row = int((~mask.flatten(1).any(1)).nonzero()[0, 0])
+            raise ValueError(f"`mask` must leave every picture a pixel; got row {row} with none")
 
     def only(self, delta: Tensor) -> Tensor:
         """The delta within the mask. Raises ValueError if the mask does not fit."""
@@ -159,10 +152,7 @@ class Grey(Wrapped):
     inner: Ball
 
     def __post_init__(self) -> None:
-        part = self.inner
-        while isinstance(part, Wrapped):
-            part = part.inner
-        if isinstance(part, L1):
+        if isinstance(self.innermost, L1):
             raise ValueError("`grey` cannot be combined with an L1 ball, which it would not fill; use L2, Linf or L0")
 
     def only(self, delta: Tensor) -> Tensor:
@@ -170,20 +160,14 @@ class Grey(Wrapped):
         return delta.mean(1, keepdim=True).expand_as(delta)
 
     def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        """The farthest point of the set along `direction`."""
         return self._least(super().farthest(direction, images))
 
     def inside(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        """A point inside the set along `direction`."""
         return self._least(super().inside(direction, images))
 
-    def project(self, delta: Tensor, images: Tensor) -> Tensor:
+    def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
         """A grey point of the set."""
         return self._least(super().project(delta, images))
-
-    def ball(self, delta: Tensor) -> Tensor:
-        """A grey point of the ball, whatever the picture."""
-        return self._least(super().ball(delta))
 
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
         """The delta that an 8-bit file of images + delta will hold, still grey to rounding and within `eps`."""
@@ -210,7 +194,3 @@ class _Filtered(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return ctx.by(grads[0]), None
-
-
-def _first_empty(mask: Tensor) -> str:
-    return f"row {int((~mask.flatten(1).any(1)).nonzero()[0, 0])}"

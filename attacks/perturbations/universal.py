@@ -1,4 +1,4 @@
-"""What may be changed of a picture: the sets of one delta for each, and the one that all share."""
+"""The set of one delta that all pictures share."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.perturbations.ball import L2, Ball, Linf
+from attacks.perturbations.ball import Ball
 from attacks.perturbations.base import PerturbationSet
-from attacks.perturbations.sparse import L0, L1
 from transforms import Scene, scene_of
 from transforms.sampling.straight_through import saturate
-
-__all__ = ["L0", "L1", "L2", "Ball", "Linf", "Universal"]
 
 
 @dataclass(frozen=True)
@@ -40,11 +37,13 @@ class Universal(PerturbationSet):
 
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """(N,C,H,W) -> the first delta (1,C,H,W): that of `inner` without its box, or zero."""
-        return self.inner.within(images[:1], generator) if self.random_start else torch.zeros_like(images[:1])
+        if not self.random_start:
+            return torch.zeros_like(images[:1])
+        return self.inner.inside(self.inner.draw(images[:1], generator), None)
 
     def noise(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """(N,C,H,W) -> the strongest random perturbation of the same budget, (1,C,H,W)."""
-        return self.inner.extreme(images[:1], generator)
+        return self.inner.farthest(self.inner.draw(images[:1], generator), None)
 
     def scene(self, images: Tensor, delta: Tensor) -> Scene:
         """The attacked pictures; `delta` is (1,C,H,W), or has a row for each of them. A value pushed out of [0,1] has
@@ -53,7 +52,6 @@ class Universal(PerturbationSet):
 
     @property
     def reach(self) -> float:
-        """That of `inner`."""
         return self.inner.reach
 
     def steepest(self, grad: Tensor) -> Tensor:
@@ -70,10 +68,9 @@ class Universal(PerturbationSet):
 
     def project(self, delta: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
         """The nearest delta in the ball."""
-        return self.inner.ball(delta)
+        return self.inner.project(delta, None)
 
     def norm(self, delta: Tensor) -> Tensor:
-        """(N,C,H,W) -> (N,)."""
         return self.inner.norm(delta)
 
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:

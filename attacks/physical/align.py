@@ -7,6 +7,7 @@ three visible tags 0.6 px before refinement and 0.06 after; with two tags 1.7 an
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -62,16 +63,12 @@ def _edges(card: Card, tags: set[int]) -> Iterable[tuple[Sequence[float], Sequen
             yield from _sides(tag.box)
     for swatch in card.chart:
         if LIGHT[list(swatch.colour)] @ np.array([0.2126, 0.7152, 0.0722]) < BRIGHTEST:
-            sides = list(_sides(swatch.box))
-            across = (
-                swatch.box.y + swatch.box.height < card.patch.y or swatch.box.y > card.patch.y + card.patch.height
-            )
-            yield from sides[0 if across else 1 :: 2]  # the sides that face the patch and the paper's edge
+            beside = card.patch.y <= swatch.box.y <= card.patch.y + card.patch.height
+            yield from _sides(swatch.box)[int(beside) :: 2]  # the sides that face the patch and the paper's edge
 
 
 def _sides(box: Box) -> list[tuple[Sequence[float], Sequence[float]]]:
-    corners = box.corners
-    return [(corners[i], corners[(i + 1) % 4]) for i in range(4)]
+    return list(itertools.pairwise((*box.corners, box.corners[0])))
 
 
 def _moved(homography: Floats, places: Floats, lines: Floats) -> Floats:

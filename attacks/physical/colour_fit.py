@@ -89,7 +89,9 @@ def measure_swatches(photo: NDArray[np.uint8], homography: Floats, card: Card) -
         left, top = int(x.min()), int(y.min())
         part = photo[top : int(y.max()) + 2, left : int(x.max()) + 2]
         shift = np.array([[1.0, 0, -left], [0, 1, -top], [0, 0, 1]])
-        middle = rectified(part, shift @ homography, _middle(swatch.box), (PIXELS, PIXELS)).reshape(-1, 3)
+        box, cut = swatch.box, (1 - MIDDLE) / 2
+        inner = Box(box.x + cut * box.width, box.y + cut * box.height, MIDDLE * box.width, MIDDLE * box.height)
+        middle = rectified(part, shift @ homography, inner, (PIXELS, PIXELS)).reshape(-1, 3)
         light[row] = LIGHT[np.rint(np.median(middle, axis=0)).astype(int)]
         trusted[row] = (middle >= FULL).mean(0) <= SHARE
     return Swatches(light, trusted)
@@ -144,11 +146,6 @@ def _cells(corners: Any) -> NDArray[np.bool_]:
     """(R+1,C+1) -> (R,C): the cells for which all four corners are true."""
     true = np.asarray(corners, bool)
     return np.asarray(true[:-1, :-1] & true[1:, :-1] & true[:-1, 1:] & true[1:, 1:])
-
-
-def _middle(box: Box) -> Box:
-    cut = (1 - MIDDLE) / 2
-    return Box(box.x + cut * box.width, box.y + cut * box.height, MIDDLE * box.width, MIDDLE * box.height)
 
 
 def pooled(measured: Sequence[Swatches], known: Sequence[Floats | None]) -> tuple[Swatches, Floats]:
@@ -217,9 +214,8 @@ def _held_out(source: Floats, measured: Swatches, degree: int, rows: NDArray[np.
     """Leave-one-out predictions of the swatches `rows`."""
     predictions = []
     for row in rows:
-        trusted = measured.trusted.copy()
-        trusted[row] = False
-        coefficients = solved(source, Swatches(measured.light, trusted), degree)
+        others = measured.trusted & (np.arange(len(source)) != row)[:, None]
+        coefficients = solved(source, Swatches(measured.light, others), degree)
         predictions.append(terms(source[row : row + 1], degree) @ coefficients.T)
     return np.concatenate(predictions)
 

@@ -10,6 +10,7 @@ corners, but edges stay straight.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,13 +78,11 @@ def detect(photo: Bytes, card: Card) -> Detection:
         if attempt is ATTEMPTS[-1] and max(grey.shape) <= ATTEMPTS[-2].side:
             break  # the largest size adds no detail
         scale = min(attempt.most, attempt.side / max(grey.shape))
-        numbers: list[int] = []
-        for number, corners in _markers(cv2, grey, attempt, scale):
-            numbers.append(number)
-            if number in numbers_of_card:
-                own.setdefault(number, corners)
-        others |= set(numbers) - numbers_of_card
-        twice |= {number for number in numbers if number in numbers_of_card and numbers.count(number) > 1}
+        markers = _markers(cv2, grey, attempt, scale)
+        counts = Counter(number for number, _ in markers)
+        own = {number: corners for number, corners in markers if number in numbers_of_card} | own
+        others |= set(counts) - numbers_of_card
+        twice |= {number for number, count in counts.items() if count > 1} & numbers_of_card
         if numbers_of_card <= set(own):
             break
     corners_by_number = {

@@ -1,4 +1,4 @@
-"""The preset of a second patch: the run's own, with the colours and poses that the photographs have shown."""
+"""The preset of a second patch: that of the run, with the colours and poses measured in the photographs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import yaml
 
 from attacks.physical.photo_measure import PhotoMeasurement, magnified
 
-#: Stages of the run that say where a camera stands; what was measured takes their place.
+#: Stages of the run that set the camera's pose; the measured ones replace them.
 POSES = ("affine", "perspective", "viewpoint", "crop")
 #: The largest jitter that keeps every quad convex (see `transforms.Perspective`).
 MOST = 0.499
 
 
 def ranges(measured: Sequence[PhotoMeasurement], stops: Sequence[float]) -> dict[str, dict[str, Any]]:
-    """Stages with the ranges that were measured, from the least to the most; {} where no scene could be laid.
+    """Stages with the measured ranges, from the smallest value to the largest; {} if no scene was located.
 
     Args:
-        stops: the exposure of each photograph, against the run's picture where that can be told, else against the
-            common one; () where it cannot be told.
+        stops: the exposure of each photograph, relative to the run's picture or to the median photograph; () if it is
+            unknown.
     """
     scenes = [(each.scene, magnified(each.scene, each.view)) for each in measured if each.scene is not None]
     if not scenes:
@@ -55,14 +55,14 @@ def _span(values: Sequence[float]) -> list[float]:
 
 
 def staged(own: dict[str, Any], measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The run's stages, those that were measured replaced: the pose first, then all others in their order."""
+    """The run's stages with the measured ones in place of theirs: the pose first, then all others in their order."""
     names = (*POSES, *measured)
     others = {name: value for name, value in own.items() if re.sub(r"\d+$", "", name) not in names}
     return {**measured, **others} if measured else dict(own)
 
 
 def content(config: dict[str, Any], measured: dict[str, dict[str, Any]], colour: Path | None) -> str:
-    """The preset as YAML: everything that the run's configuration says, so that it needs no other file of its own.
+    """The preset as YAML, with the run's whole configuration, so that it needs no other file.
 
     Args:
         config: of manifest.json.
@@ -81,7 +81,7 @@ def content(config: dict[str, Any], measured: dict[str, dict[str, Any]], colour:
     defaults = [f"override /{key}: {name}" for key, name in named.items()]
     lines = [
         "# @package _global_",
-        "# A run once more, with the printer and the camera as photographs of its first patch have shown them.",
+        "# A run once more, with the printer and the camera as measured in photographs of its first patch.",
         "defaults:",
         *(f"  - {line}" for line in defaults),
         "",

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from attacks.perturbations.patch.card import Box, Card, Colour, Fill, Text
+from attacks.perturbations.patch.card_raster import INCH
 
 #: Width and height in mm.
 PAPERS = {"a4": (210.0, 297.0), "letter": (215.9, 279.4)}
@@ -22,7 +23,12 @@ BLEED, MARK = 3.0, 4.0
 FOOT = 20.0
 #: The overlap of two tiles, in mm.
 OVERLAP = 10.0
-INCH = 25.4
+RULER = 100  # mm
+#: Line widths, the length of a dash, and the sizes of text, in mm.
+HAIR, THIN, DASH = 0.15, 0.1, 0.8
+TEXT, SMALL = 2.5, 2.1
+GREY: Colour = (90, 90, 90)
+LIGHT: Colour = (190, 190, 190)
 
 
 @dataclass(frozen=True)
@@ -42,8 +48,11 @@ class Page:
 
 @dataclass(frozen=True)
 class Plan:
-    """The sheets of a card, row by row, each `width` x `height` mm."""
+    """The sheets of a card, row by row, each `width` x `height` mm; the id of its patch, and their resolution."""
 
+    card: Card
+    id: str
+    dpi: int
     paper: str
     width: float
     height: float
@@ -51,27 +60,18 @@ class Plan:
     columns: int
     pages: tuple[Page, ...]
 
-    def page(self, row: int, column: int) -> tuple[int, Page]:
-        """The number of a sheet, from 1, and the sheet."""
-        index = row * self.columns + column
-        return index + 1, self.pages[index]
+    def number(self, row: int, column: int) -> int:
+        """The number of a sheet, from 1."""
+        return row * self.columns + column + 1
 
 
-def plan(card: Card, paper: str, dpi: int) -> Plan:
-    """The fewest sheets that hold the card; portrait if both need as many.
-
-    Raises:
-        ValueError: unknown paper, or a resolution that is not positive.
-    """
-    if paper not in PAPERS:
-        raise ValueError(f"`paper` must be one of {', '.join(PAPERS)}; got {paper!r}")
-    if dpi < 1:
-        raise ValueError(f"`dpi` must be at least 1; got {dpi}")
-    short, long = PAPERS[paper]
-    return min((_plan(card, paper, size, dpi) for size in ((short, long), (long, short))), key=lambda p: len(p.pages))
+def plan(card: Card, patch_id: str, paper: str, dpi: int) -> Plan:
+    """The fewest sheets of a paper of `PAPERS` that hold the card; portrait if both need as many."""
+    sizes = PAPERS[paper], PAPERS[paper][::-1]
+    return min((_plan(card, patch_id, paper, size, dpi) for size in sizes), key=lambda plan: len(plan.pages))
 
 
-def _plan(card: Card, paper: str, size: tuple[float, float], dpi: int) -> Plan:
+def _plan(card: Card, patch_id: str, paper: str, size: tuple[float, float], dpi: int) -> Plan:
     around = 2 * (MARGIN + BLEED + MARK)
     pixel = INCH / dpi
     columns = _split(card.width, size[0] - around, pixel)
@@ -83,7 +83,7 @@ def _plan(card: Card, paper: str, size: tuple[float, float], dpi: int) -> Plan:
             x = round((size[0] / pixel - wide) / 2) * pixel
             y = round(((size[1] - FOOT) / pixel - high) / 2) * pixel
             pages.append(Page(row, column, tile, x, y))
-    return Plan(paper, *size, len(rows), len(columns), tuple(pages))
+    return Plan(card, patch_id, dpi, paper, *size, len(rows), len(columns), tuple(pages))
 
 
 def _split(length: float, room: float, pixel: float) -> list[tuple[int, int]]:
@@ -96,34 +96,22 @@ def _split(length: float, room: float, pixel: float) -> list[tuple[int, int]]:
     return [(round(i * (whole - part) / (parts - 1)), part) for i in range(parts)]
 
 
-RULER = 100  # mm
-#: Line widths, the length of a dash, and the sizes of text, in mm.
-HAIR, THIN, DASH = 0.15, 0.1, 0.8
-TEXT, SMALL = 2.5, 2.1
-GREY: Colour = (90, 90, 90)
-LIGHT: Colour = (190, 190, 190)
-
-
-@dataclass(frozen=True)
-class Label:
-    """The patch's id and resolution, for the text of a sheet."""
-
-    id: str
-    dpi: int
-
-
-def furniture(plan: Plan, page: Page, card: Card, label: Label) -> tuple[list[Fill], list[Text]]:
+def furniture(plan: Plan, page: Page) -> tuple[list[Fill], list[Text]]:
     """All of a sheet but its tile, in mm from its upper left corner: cut marks, glue marks, ruler and text."""
-    cuts = [fill for vertical, at in _cuts(plan, page, card) for fill in _marks(page, vertical, at)]
+    cuts = [
+        Fill((_line(vertical, at, start, MARK, HAIR),))
+        for vertical, at in _cuts(plan, page)
+        for start in _ends(page, vertical)
+    ]
     glue, numbers = _glue(plan, page)
     ruler, figures = _ruler(plan)
     rule = Fill((Box(MARGIN, plan.height - MARGIN - FOOT + 1, plan.width - 2 * MARGIN, THIN),), LIGHT)
-    return [*cuts, *glue, rule, *ruler], [*numbers, *figures, *_text(plan, page, card, label)]
+    return [*cuts, *glue, rule, *ruler], [*numbers, *figures, *_text(plan, page)]
 
 
-def _cuts(plan: Plan, page: Page, card: Card) -> list[tuple[bool, float]]:
+def _cuts(plan: Plan, page: Page) -> list[tuple[bool, float]]:
     """(vertical?, position on the sheet) of each cut: the edges of the card, and those of a tile over another one."""
-    right, low = page.on_page(card.width, card.height)
+    right, low = page.on_page(plan.card.width, plan.card.height)
     cuts = [(True, page.left), (False, page.top)]
     if page.column == plan.columns - 1:
         cuts.append((True, right))
@@ -143,18 +131,15 @@ def _line(vertical: bool, at: float, start: float, length: float, width: float) 
     return box if vertical else Box(box.y, box.x, box.height, box.width)
 
 
-def _marks(page: Page, vertical: bool, at: float) -> list[Fill]:
-    return [Fill((_line(vertical, at, start, MARK, HAIR),)) for start in _ends(page, vertical)]
-
-
 def _glue(plan: Plan, page: Page) -> tuple[list[Fill], list[Text]]:
     """Dashes at the cut edge of the next tile to the right, and of the one below."""
     fills, texts = [], []
     for vertical, row, column in ((True, page.row, page.column + 1), (False, page.row + 1, page.column)):
         if row == plan.rows or column == plan.columns:
             continue
-        number, other = plan.page(row, column)
-        x, y = page.on_page(other.tile.x, other.tile.y)
+        number = plan.number(row, column)
+        tile = plan.pages[number - 1].tile
+        x, y = page.on_page(tile.x, tile.y)
         at = x if vertical else y
         for start in _ends(page, vertical):
             dashes = (start, start + (MARK - DASH) / 2, start + MARK - DASH)
@@ -181,23 +166,22 @@ def _ruler(plan: Plan) -> tuple[list[Fill], list[Text]]:
     return [Fill(tuple(boxes))], texts
 
 
-def _text(plan: Plan, page: Page, card: Card, label: Label) -> list[Text]:
-    numbers = [tag.number for tag in card.tags]
-    tiled = len(plan.pages) > 1
-    number = plan.page(page.row, page.column)[0]
+def _text(plan: Plan, page: Page) -> list[Text]:
+    card, tiled = plan.card, len(plan.pages) > 1
     lines = [
         f"patch {card.patch.width:.1f} x {card.patch.height:.1f} mm, card {card.width:.1f} x {card.height:.1f} mm, "
-        f"{label.dpi} dpi",
-        f"colour chart: {len(card.chart)} sRGB colours; fiducials: AprilTag 36h11, {numbers[0]} to {numbers[-1]}",
+        f"{plan.dpi} dpi",
+        f"colour chart: {len(card.chart)} sRGB colours; fiducials: AprilTag 36h11, {card.tags[0].number} to "
+        f"{card.tags[-1].number}",
         "Cut at the solid marks, then lay each cut edge on the dashes with its number."
         if tiled
         else "Cut at the marks. The white edge belongs to the card: fiducials need it.",
         "For authorised testing of your own models only.",
     ]
     left, top = MARGIN + RULER + 10, plan.height - MARGIN - FOOT + 5.5
-    head = f"Viewproof {label.id}"
+    head = f"Viewproof {plan.id}"
     if tiled:
+        number = plan.number(page.row, page.column)
         head += f", page {number} of {len(plan.pages)}, row {page.row + 1}, column {page.column + 1}"
-    texts = [Text(head, left, top, TEXT, bold=True)]
-    texts += [Text(line, left, top + 3.4 * (i + 1), SMALL, colour=GREY) for i, line in enumerate(lines)]
-    return texts
+    small = (Text(line, left, top + 3.4 * (i + 1), SMALL, colour=GREY) for i, line in enumerate(lines))
+    return [Text(head, left, top, TEXT, bold=True), *small]

@@ -11,9 +11,9 @@ from typing import Any
 
 from PIL import Image
 
-from attacks.perturbations.patch.card import Box, Card, Fill, Text, card_fills, shifted
-from attacks.perturbations.patch.card_raster import Picture
-from attacks.physical.paper import BLEED, INCH, Label, Page, Plan, furniture
+from attacks.perturbations.patch.card import Box, Fill, Text, card_fills, shifted
+from attacks.perturbations.patch.card_raster import INCH, Picture
+from attacks.physical.paper import BLEED, Page, Plan, furniture
 from attacks.runtime.extras import extra
 
 POINT = 72 / INCH  # a millimetre in points
@@ -27,7 +27,7 @@ def font_file(bold: bool) -> Path:
     return Path(extra("reportlab").__file__).parent / "fonts" / f"{FONTS[bold]}.ttf"
 
 
-def write_pdf(path: Path, card: Card, patch: Picture, plan: Plan, label: Label) -> None:
+def write_pdf(path: Path, patch: Picture, plan: Plan) -> None:
     """Write the sheets of `plan`; the same arguments make the same bytes.
 
     Args:
@@ -39,15 +39,15 @@ def write_pdf(path: Path, card: Card, patch: Picture, plan: Plan, label: Label) 
     settings = extra("reportlab.rl_config")
     previous, settings.useA85 = settings.useA85, 0  # its default writes images as text: slower, and a quarter longer
     try:
-        size = plan.width * POINT, plan.height * POINT
+        size, printed = (plan.width * POINT, plan.height * POINT), plan.card.patch
         canvas = extra("reportlab.pdfgen.canvas").Canvas(str(path), pagesize=size, pageCompression=1, invariant=1)
-        canvas.setTitle(f"Viewproof {label.id}, patch {card.patch.width:.1f} x {card.patch.height:.1f} mm")
+        canvas.setTitle(f"Viewproof {plan.id}, patch {printed.width:.1f} x {printed.height:.1f} mm")
         canvas.setSubject("For authorised testing of your own models only.")
         canvas.setCreator("Viewproof")
         canvas.setViewerPreference("PrintScaling", "None")
         image = extra("reportlab.lib.utils").ImageReader(Image.fromarray(patch))
         for page in plan.pages:
-            _draw(_Sheet(canvas, plan.height), card, image, plan, page, label)
+            _draw(_Sheet(canvas, plan.height), image, plan, page)
             canvas.showPage()
         canvas.save()
     finally:
@@ -77,22 +77,19 @@ class _Sheet:
             path.rect(*self.box(box))
         return path
 
-    def colour(self, colour: tuple[int, int, int]) -> None:
-        self.canvas.setFillColorRGB(*(level / 255 for level in colour))
-
     def fill(self, fill: Fill) -> None:
-        self.colour(fill.colour)
+        self.canvas.setFillColorRGB(*(level / 255 for level in fill.colour))
         self.canvas.drawPath(self.path(*fill.boxes), stroke=0, fill=1)
 
     def text(self, text: Text) -> None:
-        self.colour(text.colour)
+        self.canvas.setFillColorRGB(*(level / 255 for level in text.colour))
         self.canvas.setFont(FONTS[text.bold], text.size * POINT)
         draw = self.canvas.drawString if text.anchor == "start" else self.canvas.drawCentredString
         draw(text.x * POINT, (self.height - text.y) * POINT, text.text)
 
 
-def _draw(sheet: _Sheet, card: Card, image: Any, plan: Plan, page: Page, label: Label) -> None:
-    canvas = sheet.canvas
+def _draw(sheet: _Sheet, image: Any, plan: Plan, page: Page) -> None:
+    canvas, card = sheet.canvas, plan.card
     x, y = page.on_page(0, 0)
     if len(plan.pages) == 1:  # the terms of print shops for the cut line and the margin outside it
         canvas.setTrimBox(sheet.corners(Box(x, y, card.width, card.height)))
@@ -107,7 +104,7 @@ def _draw(sheet: _Sheet, card: Card, image: Any, plan: Plan, page: Page, label: 
     for fill in card_fills(card):
         sheet.fill(shifted(fill, x, y))
     canvas.restoreState()
-    fills, texts = furniture(plan, page, card, label)
+    fills, texts = furniture(plan, page)
     for fill in fills:
         sheet.fill(fill)
     for text in texts:
@@ -116,11 +113,7 @@ def _draw(sheet: _Sheet, card: Card, image: Any, plan: Plan, page: Page, label: 
 
 def _frame(box: Box) -> Fill:
     """White round the patch: renderers enlarge an image to whole pixels, but clip shapes exactly."""
-    outer, right, bottom = box.width + 2 * EDGE, box.x + box.width, box.y + box.height
-    sides = (
-        Box(box.x - EDGE, box.y - EDGE, outer, EDGE),
-        Box(box.x - EDGE, bottom, outer, EDGE),
-        Box(box.x - EDGE, box.y, EDGE, box.height),
-        Box(right, box.y, EDGE, box.height),
-    )
-    return Fill(sides, (255, 255, 255))
+    left, top, outer = box.x - EDGE, box.y - EDGE, box.width + 2 * EDGE
+    rows = (Box(left, y, outer, EDGE) for y in (top, box.y + box.height))
+    columns = (Box(x, box.y, EDGE, box.height) for x in (left, box.x + box.width))
+    return Fill((*rows, *columns), (255, 255, 255))

@@ -12,22 +12,12 @@ from numpy.typing import NDArray
 
 from attacks.data.images import SUFFIXES
 from attacks.perturbations.patch.card import Box, Card
+from attacks.physical import rectify
 from attacks.physical.align import aligned
 from attacks.physical.colour_fit import Swatches, gains, measure_swatches
 from attacks.physical.detect import detect, grey_of
 from attacks.physical.photos import Photo
-from attacks.physical.rectify import (
-    LEAST,
-    Fit,
-    Pose,
-    fit,
-    from_corners,
-    natural_size,
-    pose,
-    project,
-    rectified,
-    visible,
-)
+from attacks.physical.rectify import LEAST, Fit, Pose, from_corners, pose, project, visible
 from attacks.physical.views import PlacementRecord, View, photo_view, scene_view
 
 Floats = NDArray[np.float64]
@@ -89,7 +79,7 @@ def measure_photo(
     view = photo_view(pixels, size) if kind == "photo" else scene_view(pixels, scene, placement.size, size)
     whole = Box(0, 0, placement.size[1], placement.size[0])
     scene_pose = pose(view.frame() @ scene, whole) if visible(scene, whole.corners) else None
-    patch = rectified(pixels, homography, box, natural_size(homography, box))
+    patch = rectify.rectified(pixels, homography, box, rectify.natural_size(homography, box))
     return PhotoMeasurement(photo, card_fit, swatches, gain, pose(homography, box), scene_pose, view, patch)
 
 
@@ -97,7 +87,7 @@ def _fit(pixels: NDArray[np.uint8], card: Card) -> Fit:
     """The card in the photograph. Raises ValueError with the tags that were detected."""
     detection = detect(pixels, card)
     if len(detection.own) >= LEAST:
-        card_fit = fit(card, detection.own)
+        card_fit = rectify.fit(card, detection.own)
         if len(card_fit.tags) == len(card.tags):
             return card_fit
         homography = aligned(grey_of(pixels), card, card_fit.homography, card_fit.tags)
@@ -130,24 +120,24 @@ def _scene(homography: Floats, box: Box, placement: PlacementRecord, row: int, s
 
 def record(measured: PhotoMeasurement) -> dict[str, Any]:
     """The geometry of a photograph for photos.json."""
-    content: dict[str, Any] = {
+    card_fit, scene = measured.fit, measured.scene
+    return {
         "photo": measured.photo.name,
-        "fiducials": [] if measured.fit is None else list(measured.fit.tags),
-        "residual_px": None if measured.fit is None else measured.fit.residual,
-        "worst_px": None if measured.fit is None else measured.fit.worst,
-        "patch": dataclasses.asdict(measured.pose) | {"scale_unit": "px/texel" if measured.fit is None else "px/mm"},
-        "scene": None,
+        "fiducials": [] if card_fit is None else list(card_fit.tags),
+        "residual_px": None if card_fit is None else card_fit.residual,
+        "worst_px": None if card_fit is None else card_fit.worst,
+        "patch": dataclasses.asdict(measured.pose) | {"scale_unit": "px/texel" if card_fit is None else "px/mm"},
+        "scene": None
+        if scene is None
+        else {
+            "degrees": scene.degrees,
+            "scale": magnified(scene, measured.view),
+            "shift": [value / 2 for value in scene.centre],  # of the view's side
+            "corners": scene.corners,
+            "jitter": scene.jitter,
+        },
         "outside": measured.view.outside,
     }
-    if measured.scene is not None:
-        content["scene"] = {
-            "degrees": measured.scene.degrees,
-            "scale": magnified(measured.scene, measured.view),
-            "shift": [value / 2 for value in measured.scene.centre],  # of the view's side
-            "corners": measured.scene.corners,
-            "jitter": measured.scene.jitter,
-        }
-    return content
 
 
 def magnified(scene: Pose, view: View) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,16 +11,19 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from attacks.data.images import to_bytes
-from attacks.evaluation.intervals import Interval
 from attacks.physical import next_preset
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import PhotoMeasurement, file_name
 from attacks.runtime.files import atomic, write_json, write_text
-from attacks.runtime.tables import literal
+from attacks.runtime.tables import write_rows
 
 #: Photographs on the contact sheet, at most, how many beside each other, and a picture's side.
 SHOWN, COLUMNS, SIDE = 48, 4, 150
 LINE = 14
+COLUMNS_OF_CSV = (
+    *("photo", "picture", "fiducials", "residual_px", "scale", "scale_unit", "degrees", "jitter", "outside", "stops"),
+    *("delta_e", "delta_e_fitted", "cosine", "nearest", "recognised", "success"),
+)
 NAMES = {"eot": "digital, eot", "noise": "digital, noise", "clean": "digital, clean"}
 
 
@@ -42,7 +43,7 @@ def write(
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "photos.json", content)
-    write_text(folder / "photos.csv", table_csv(content["photos"]))
+    write_rows(folder / "photos.csv", [csv_row(photo) for photo in content["photos"]])
     for each in measured:
         _save(folder / "rectified" / file_name(each.photo), each.patch)
     _save(folder / "overview.png", overview(measured[:SHOWN], content["photos"][:SHOWN]))
@@ -55,34 +56,16 @@ def write(
     write_text(folder / "preset.yaml", next_preset.content(config, ranges, None if fit is None else colour))
 
 
-def table_csv(photos: Sequence[dict[str, Any]]) -> str:
-    """A line for each photograph."""
-    columns = ["photo", "picture", "fiducials", "residual_px", "scale", "scale_unit", "degrees", "jitter", "outside"]
-    columns += ["stops", "delta_e", "delta_e_fitted", "cosine", "nearest", "recognised", "success"]
-    lines = io.StringIO()
-    writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(columns)
-    for photo in photos:
-        patch = photo["patch"]
-        flat = photo | {
-            "fiducials": len(photo["fiducials"]),
-            "scale": patch["scale"],
-            "scale_unit": patch["scale_unit"],
-            "degrees": patch["degrees"],
-            "jitter": max(abs(value) for corner in patch["corners"] for value in corner),
-        }
-        writer.writerow([_cell(flat[name]) for name in columns])
-    return lines.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, str):
-        return literal(value)
-    return f"{value:.6g}" if isinstance(value, float) else int(value) if isinstance(value, bool) else value
+def csv_row(photo: dict[str, Any]) -> dict[str, Any]:
+    """The line of a photograph in photos.csv, from its entry in photos.json."""
+    patch = photo["patch"]
+    jitter = max(abs(value) for corner in patch["corners"] for value in corner)
+    row = photo | patch | {"fiducials": len(photo["fiducials"]), "jitter": jitter}
+    return {name: row[name] for name in COLUMNS_OF_CSV}
 
 
 def table(content: dict[str, Any]) -> str:
-    """Each photograph, then all of them beside what the run predicted, for the terminal."""
+    """Each photograph, then all of them beside the run's own figures, for the terminal."""
     photos = content["photos"]
     wide = max(9, *(len(photo["photo"]) for photo in photos)) + 2
     lines = [f"{'photograph':<{wide}}{'tags':<6}{'px off':<8}{'dE2000':<8}{'cosine':<8}{'success':<9}nearest"]
@@ -98,7 +81,8 @@ def table(content: dict[str, Any]) -> str:
     rows |= {NAMES[arm]: row for arm, row in content["digital"].items()}
     rows["difference to eot"] = content["difference"]
     for name, row in rows.items():
-        lines.append(f"{name:<18}" + "".join(f"{_words(row[key]):<26}" for key in row).rstrip())
+        cells = ("{mean:.3f} [{low:.3f}, {high:.3f}]".format(**interval) for interval in row.values())
+        lines.append(f"{name:<18}" + "".join(f"{cell:<26}" for cell in cells).rstrip())
     colour = content["colour"]
     lines.append(
         f"colours: none fitted, {content['no_colour']}"
@@ -114,14 +98,9 @@ def _short(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _words(row: dict[str, float]) -> str:
-    value = Interval(**row)
-    return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
-
-
 def overview(measured: Sequence[PhotoMeasurement], photos: Sequence[dict[str, Any]]) -> NDArray[np.uint8]:
-    """Of each photograph the view that was judged and the rectified patch, with the scores; the frame is red where
-    the attacker has what was wanted."""
+    """For each photograph the view that was scored and the rectified patch, with the scores; the frame is red where
+    the attack succeeded."""
     columns = min(COLUMNS, len(measured))
     width, height = 2 * SIDE + 14, SIDE + 2 * LINE + 10
     sheet = Image.new("RGB", (columns * width, -(-len(measured) // columns) * height), "white")

@@ -1,4 +1,4 @@
-"""A folder of photographs: what they are of, and their pixels."""
+"""A folder of photographs: the picture that each shows, and their pixels."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from attacks.data.images import FORMATS, SUFFIXES, load_image, to_bytes
 from attacks.data.images import shown as printable
 from attacks.physical.rectify import quad_of
 
-#: What parts a picture's name from the rest of a file's.
+#: Separates the picture's name from the rest of a file's name.
 PART = "--"
-#: Of telephones and cameras; Pillow reads none of them.
+#: Formats of telephones and cameras that are not read.
 RAW = (".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".avif")
 
 
@@ -32,10 +32,10 @@ class Photo:
 
 
 def listed(folder: Path, pictures: Sequence[str], chosen: str | None = None) -> tuple[list[Photo], list[str]]:
-    """The photographs of a folder, in order of their names, and notes on files that are passed over.
+    """The photographs of a folder, in order of their names, and notes on files that are left out.
 
-    Which of the run's pictures one shows: `chosen`, if it is given; else the picture whose name the file's begins
-    with, as in `street--03.jpg`, or has the subfolder that it is in; else the only picture that there is.
+    A photograph shows `chosen`, if given; else the picture whose name its own begins with, as in `street--03.jpg`, or
+    whose name its subfolder has; else the run's only picture.
 
     Raises:
         FileNotFoundError, ValueError: no such folder, no picture named `chosen`, or no photograph of any.
@@ -43,7 +43,7 @@ def listed(folder: Path, pictures: Sequence[str], chosen: str | None = None) -> 
     if not folder.is_dir():
         raise FileNotFoundError(f"photographs: `{folder}` is no folder (paths are relative to {Path.cwd()})")
     if chosen is not None and chosen not in pictures:
-        raise ValueError(f"`--picture` must be one of the run's pictures ({_some(pictures)}); got {chosen!r}")
+        raise ValueError(f"`--picture` must be one of the run's pictures ({_first_few(pictures)}); got {chosen!r}")
     photos, notes = [], []
     for path in sorted(_files(folder, pictures)):
         name = printable(path.relative_to(folder).as_posix())
@@ -53,19 +53,18 @@ def listed(folder: Path, pictures: Sequence[str], chosen: str | None = None) -> 
             continue
         shown = chosen or _shown(path, folder, pictures)
         if shown is None:
-            notes.append(f"{name}: left out, no picture of the run is meant; name it PICTURE{PART}{path.name}")
+            notes.append(f"{name}: left out, the picture that it shows is unknown; name it PICTURE{PART}{path.name}")
         else:
             photos.append(Photo(path, name, list(pictures).index(shown)))
     if not photos:
         more = f"; {notes[0]}" if notes else ""
-        raise ValueError(f"photographs: `{folder}` holds none of the run's pictures ({_some(pictures)}){more}")
+        raise ValueError(f"photographs: `{folder}` holds none of the run's pictures ({_first_few(pictures)}){more}")
     return photos, notes
 
 
 def _files(folder: Path, pictures: Sequence[str]) -> list[Path]:
     folders = [folder, *(folder / name for name in pictures if (folder / name).is_dir())]
-    files = [path for each in folders for path in each.iterdir()]
-    return [path for path in files if path.is_file() and not path.name.startswith(".")]
+    return [path for each in folders for path in each.glob("[!.]*") if path.is_file()]
 
 
 def _shown(path: Path, folder: Path, pictures: Sequence[str]) -> str | None:
@@ -77,16 +76,13 @@ def _shown(path: Path, folder: Path, pictures: Sequence[str]) -> str | None:
     return pictures[0] if len(pictures) == 1 else None
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_few(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def read(path: Path) -> NDArray[np.uint8]:
-    """The pixels (H,W,3) of a photograph, set upright. What has not 8 bits and three channels is converted as the
-    run's own pictures are (see `attacks.data.images.load_image`).
-
-    Raises ValueError or OSError where Pillow cannot read it whole.
-    """
+    """The pixels (H,W,3) of a photograph, set upright, in 8-bit RGB (see `attacks.data.images.load_image`). Raises
+    ValueError or OSError if Pillow cannot read the whole file."""
     try:
         with Image.open(path, formats=FORMATS) as opened:
             if opened.mode == "RGB" and not any(";16" in str(tile.args) for tile in opened.tile):
@@ -97,13 +93,13 @@ def read(path: Path) -> NDArray[np.uint8]:
 
 
 def quads(text: str, photos: Sequence[Photo]) -> dict[str, NDArray[np.float64]]:
-    """Where a person says that the patch's corners lie: by the photograph's name, (4,2) in its pixels.
+    """The patch's corners as the user gave them: by the photograph's name, (4,2) in its pixels.
 
     Args:
         text: x,y,x,y,x,y,x,y, the same for all photographs, or the path of a JSON file {name: [[x, y], ...]}.
 
     Raises:
-        ValueError: not four corners, clockwise from the patch's upper left one, or a name that is none.
+        ValueError: not four corners, clockwise from the patch's upper left one, or an unknown photograph.
     """
     if not Path(text).is_file():
         try:
@@ -120,6 +116,6 @@ def quads(text: str, photos: Sequence[Photo]) -> dict[str, NDArray[np.float64]]:
         raise ValueError(f"`--quad`: `{text}` is not JSON ({error})") from None
     names = {photo.name for photo in photos}
     if not isinstance(content, dict) or not set(content) <= names:
-        unknown = f"; {sorted(set(content) - names)[0]!r} is none" if isinstance(content, dict) else ""
+        unknown = f"; {sorted(set(content) - names)[0]!r} is no photograph" if isinstance(content, dict) else ""
         raise ValueError(f'`--quad`: `{text}` must be {{"photograph.jpg": [[x, y], ...], ...}}{unknown}')
     return {name: quad_of(value, f"--quad: {name}") for name, value in content.items()}

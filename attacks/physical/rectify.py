@@ -71,11 +71,11 @@ def fit(card: Card, tags: Mapping[int, Floats]) -> Fit:
     if len(known) < LEAST:
         seen = ", ".join(map(str, known)) or "none"
         raise ValueError(f"`tags` must be at least {LEAST} of the card's; found {seen}")
-    best = _laid(places, known)
-    if _off(best, known) > OFF and len(known) > LEAST:
-        fewer = [_laid(places, {n: c for n, c in known.items() if n != number}) for number in known]
+    best = _least_squares(places, known)
+    if _relative_error(best, known) > OFF and len(known) > LEAST:
+        fewer = [_least_squares(places, {n: c for n, c in known.items() if n != number}) for number in known]
         best = min(fewer, key=lambda each: each.worst)
-    if not _off(best, known) <= OFF:
+    if not _relative_error(best, known) <= OFF:
         raise ValueError(
             f"`tags` {', '.join(map(str, known))} do not lie as on the card: {best.worst:.1f} px off (is it bent, or "
             "are there two cards?)"
@@ -83,7 +83,7 @@ def fit(card: Card, tags: Mapping[int, Floats]) -> Fit:
     return best
 
 
-def _laid(places: Mapping[int, Floats], tags: Mapping[int, Floats]) -> Fit:
+def _least_squares(places: Mapping[int, Floats], tags: Mapping[int, Floats]) -> Fit:
     numbers = tuple(sorted(tags))
     source = np.concatenate([places[number] for number in numbers])
     seen = np.concatenate([tags[number] for number in numbers])
@@ -97,7 +97,7 @@ def _laid(places: Mapping[int, Floats], tags: Mapping[int, Floats]) -> Fit:
     return Fit(homography, numbers, float(np.sqrt((errors**2).mean())), float(errors.max()))
 
 
-def _off(card_fit: Fit, tags: Mapping[int, Floats]) -> float:
+def _relative_error(card_fit: Fit, tags: Mapping[int, Floats]) -> float:
     """The largest error as a share of the smallest tag's side."""
     sides = [np.linalg.norm(tags[number] - np.roll(tags[number], -1, 0), axis=1).mean() for number in card_fit.tags]
     return card_fit.worst / float(min(sides))
@@ -130,7 +130,7 @@ def from_corners(corners: Any, to: Any) -> Floats:
 
 
 def pose(homography: Floats, box: Box) -> Pose:
-    """How a rectangle, as laid by the homography, lies in the photograph."""
+    """The pose of a rectangle that the homography maps into the photograph."""
     half = np.array([box.width, box.height]) / min(box.width, box.height)
     square = half * [[-1, -1], [1, -1], [1, 1], [-1, 1]]
     seen = project(homography, np.array(box.corners))
@@ -146,7 +146,7 @@ def pose(homography: Floats, box: Box) -> Pose:
 
 
 def similarity(source: Floats, target: Floats) -> tuple[Floats, Floats]:
-    """The turn and magnification (2,2), and the shift, that bring points nearest to others, least squares."""
+    """The similarity that maps points closest to others, least squares: rotation and scale (2,2), and shift."""
     a, b = source - source.mean(0), target - target.mean(0)
     along, across = (a * b).sum(), (a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]).sum()
     turn = np.array([[along, -across], [across, along]]) / (a**2).sum()

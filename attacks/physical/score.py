@@ -1,4 +1,4 @@
-"""Photographs through the run's encoder, judged as the run's own views are; and what the run had predicted."""
+"""Scores of photographs by the run's encoder and measures, beside the run's own figures."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ ARMS = ("eot", "noise", "clean")
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
-    """Of each photograph: the cosine to the picture's clean embedding, whether it is recognised, whether the attacker
-    has what was wanted (P,), and the name of what it is taken for."""
+class PhotoScores:
+    """For each photograph: the cosine to the picture's clean embedding, whether it is recognised, whether the attack
+    succeeded (P,), and the name of its nearest picture of the gallery."""
 
     cosine: Tensor
     recall_at_1: Tensor
@@ -38,8 +38,9 @@ class Judged:
 
 
 @torch.no_grad()
-def judge(measured: Sequence[PhotoMeasurement], parts: Parts) -> Judged:
-    """Score the views on the encoder in its own precision. Raises FloatingPointError where it answers with NaN."""
+def judge(measured: Sequence[PhotoMeasurement], parts: Parts) -> PhotoScores:
+    """Score the views on the encoder in its own precision. Raises FloatingPointError if an embedding is not
+    finite."""
     rows = torch.tensor([each.photo.row for each in measured])
     views = torch.stack([each.view.pixels for each in measured]).to(parts.device)
     gallery = embedded(parts.gallery, parts.encoder, parts.device, BLOCK).rows
@@ -49,28 +50,27 @@ def judge(measured: Sequence[PhotoMeasurement], parts: Parts) -> Judged:
     bank = Bank(Compose([]), torch.zeros(1, 0, device=parts.device))  # a photograph is a view already
     scores = evaluate(views, own, gallery, encoder=parts.encoder, bank=bank)
     if not bool(scores.cosine.isfinite().all()):
-        raise FloatingPointError("the encoder answers a photograph with a number that is not finite")
+        raise FloatingPointError("the encoder's embedding of a photograph is not finite")
     nearest = scores.nearest.cpu()
     hit = parts.gallery.same(nearest, parts.truth[rows, None])[:, 0]
     success = ~hit if parts.goal is None else parts.gallery.same(nearest, parts.goal[rows, None])[:, 0]
     names = tuple(parts.gallery.names[int(row)] for row in nearest[:, 0])
-    return Judged(scores.cosine[:, 0].cpu(), hit, success, names)
+    return PhotoScores(scores.cosine[:, 0].cpu(), hit, success, names)
 
 
 def summary(values: Tensor, rows: Sequence[int]) -> Interval:
-    """The mean of (P,) values with its 95 % interval, as `attacks.evaluation.intervals.interval` has it: of several
+    """The mean of (P,) values with its 95 % interval (see `attacks.evaluation.intervals.interval`): of several
     pictures whole pictures are resampled, each the mean of its photographs; of a single one its photographs."""
-    shown = torch.tensor(rows)
-    if len(shown.unique()) == 1:
+    pictures = torch.tensor(rows)
+    if len(pictures.unique()) == 1:
         return interval(values[None].double())
-    return interval(torch.stack([values[shown == row].double().mean() for row in shown.unique()])[:, None])
+    return interval(torch.stack([values[pictures == row].double().mean() for row in pictures.unique()])[:, None])
 
 
 def share(hits: Tensor, rows: Sequence[int]) -> Interval:
-    """The share of (P,) hits, a bool each, with its 95 % interval. A bootstrap of equal values has no width, and few
-    photographs often are all equal; so of one picture it is Wilson's over the photographs. Of several pictures it is
-    `summary`'s, but no narrower on either side than Wilson's would be if photographs of one picture were independent.
-    That is the least there can be: how far pictures differ cannot be seen where all photographs agree."""
+    """The share of (P,) hits, a bool each, with its 95 % interval. For one picture it is Wilson's over the
+    photographs: a bootstrap of equal values, which are common among few photographs, has no width. For several
+    pictures it is that of `summary`, but on either side no narrower than Wilson's with independent photographs."""
     count = len(hits)
     bootstrap = summary(hits.double(), rows)
     least = wilson(bootstrap.mean * count, count)
@@ -80,8 +80,8 @@ def share(hits: Tensor, rows: Sequence[int]) -> Interval:
 
 
 def difference(seen: Interval, predicted: Interval) -> Interval:
-    """Of two independent means, with an interval from theirs (Zou & Donner 2008): each bound is off by the root of
-    the squares of how far off the means may be."""
+    """The difference of two independent means, with the interval of Zou & Donner (2008): the distances of both means
+    from their bounds are added in squares."""
     mean = seen.mean - predicted.mean
     return Interval(
         mean,
@@ -91,15 +91,15 @@ def difference(seen: Interval, predicted: Interval) -> Interval:
 
 
 def _interval(content: Any) -> Interval:
-    """From what metrics.json holds, which may be a stranger's."""
+    """From metrics.json, which is not trusted."""
     result = Interval(**content)
     if not all(type(value) in (int, float) and -1.001 <= value <= 1.001 for value in result):
         raise ValueError(f"a mean and its interval must be numbers of -1..1; got {content!r:.80}")
     return result
 
 
-def compared(judged: Judged, rows: Sequence[int], metrics: dict[str, Any]) -> dict[str, Any]:
-    """All photographs beside what the run predicted. Raises ValueError where metrics.json is not that of a run."""
+def compared(judged: PhotoScores, rows: Sequence[int], metrics: dict[str, Any]) -> dict[str, Any]:
+    """All photographs beside the run's own figures. Raises ValueError if metrics.json is not that of a run."""
     try:
         digital = {
             arm: {name: _interval(metrics["arms"][arm][name]) for name in MEASURES}

@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 
 from attacks.data.images import to_bytes
-from attacks.encoders.description import described as encoder_words
-from attacks.encoders.description import identity
-from attacks.experiment.directory import read_json
-from attacks.perturbations.patch.card import Card, card_from
+from attacks.encoders.description import described, identity
+from attacks.perturbations.patch.card import Card
 from attacks.physical import colour_fit, photo_report
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import VIEWS, PhotoMeasurement, measure_photo, record
 from attacks.physical.photos import listed, quads, read
 from attacks.physical.score import compared, judge
-from attacks.physical.views import Rerun, read_placement, rerun
+from attacks.physical.views import Rerun, read_placement, read_sheet, rerun
 from attacks.runtime.files import sha256
 from attacks.runtime.folders import refuse_links
 
@@ -29,12 +27,13 @@ SCHEMA = 1
 @dataclass(frozen=True)
 class Colours:
     """The colour map fitted to all photographs; the gain of light (3,) of each photograph with a chart, by its name;
-    the number of gains measured on the scene (0: they are against the median photograph); and why there is no map."""
+    the number of gains measured on the scene (0: they are against the median photograph); and the reason if there is
+    no map."""
 
     fit: ColourFit | None
     gains: dict[str, colour_fit.Floats]
     compared: int
-    why: str
+    reason: str
 
     @property
     def stops(self) -> dict[str, float]:
@@ -99,9 +98,8 @@ def score_photos(
     for photo in shots:
         try:
             clean = to_bytes(origin.parts.queries.images[photo.row])  # as in pictures/clean, which `rerun` checks
-            measured.append(
-                measure_photo(photo, read(photo.path), clean, card, corners.get(photo.name), placement, view)
-            )
+            quad_px = corners.get(photo.name)
+            measured.append(measure_photo(photo, read(photo.path), clean, card, quad_px, placement, view))
         except (ValueError, OSError) as error:
             notes.append(f"{photo.name}: left out, {' '.join(str(error).split())}")
     if not measured:
@@ -117,11 +115,7 @@ def printed(run: Path) -> Card | None:
     path = run / "print" / "sheet.json"
     if not path.is_file():
         return None
-    content = read_json(path)
-    try:
-        card, name = card_from(content["card"]), content["id"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"`{path}` is not what print_patch writes ({type(error).__name__}: {error})") from None
+    card, name, _ = read_sheet(path)
     own = f"vp-{sha256(run / 'patch.png')[:8]}"
     if name != own:
         raise ValueError(
@@ -154,23 +148,25 @@ def _content(
     judged = judge(measured, origin.parts)
     colours = colours_of(measured, card)
     rows = [each.photo.row for each in measured]
-    table = []
-    for i, each in enumerate(measured):
-        own = {
+    table = [
+        record(each)
+        | _colour_record(each, card, colours)
+        | {
             "picture": origin.placement.pictures[each.photo.row],
             "cosine": float(judged.cosine[i]),
             "nearest": judged.nearest[i],
             "recognised": bool(judged.recall_at_1[i]),
             "success": bool(judged.success[i]),
         }
-        table.append(record(each) | _colour_words(each, card, colours) | own)
+        for i, each in enumerate(measured)
+    ]
     fit = colours.fit
     content = {
         "schema": SCHEMA,
         "run": str(origin.folder),
         "view": view,
         "size": origin.placement.size[0],
-        "encoder": dict(encoder_words(identity(origin.run.encoder, origin.parts.encoder))),
+        "encoder": dict(described(identity(origin.run.encoder, origin.parts.encoder))),
         "target": origin.placement.target,
         "photos": table,
         "left_out": list(notes),
@@ -184,14 +180,14 @@ def _content(
             "delta_e": fit.before,
             "delta_e_held_out": fit.after,
         },
-        "no_colour": colours.why or None,
+        "no_colour": colours.reason or None,
         "notes": colours.notes,
         **compared(judged, rows, origin.metrics),
     }
     return content, colours
 
 
-def _colour_words(each: PhotoMeasurement, card: Card | None, colours: Colours) -> dict[str, Any]:
+def _colour_record(each: PhotoMeasurement, card: Card | None, colours: Colours) -> dict[str, Any]:
     """The mean colour difference (CIEDE2000) of one photograph's swatches: to the nominal colours, and to the common
     fit at this photograph's exposure."""
     content: dict[str, Any] = {"stops": colours.stops.get(each.photo.name), "delta_e": None, "delta_e_fitted": None}

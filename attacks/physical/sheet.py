@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 
+from attacks.perturbations.patch import card_raster
 from attacks.perturbations.patch.card import GROUPS, SIDES, Card, card
-from attacks.perturbations.patch.card_raster import WHITE, Grid, Picture, Texture, card_picture, fill, patch_picture
-from attacks.physical.paper import INCH, Label, Page, Plan, furniture, plan
+from attacks.perturbations.patch.card_raster import INCH, WHITE, Picture, Texture
+from attacks.physical.paper import Page, Plan, furniture, plan
 from attacks.physical.pdf import font_file, write_pdf
 from attacks.runtime.files import atomic, sha256, write_json
 from attacks.runtime.folders import refuse_links
@@ -29,8 +30,8 @@ ANCHORS = {"start": "ls", "middle": "ms"}
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """The patch of a run: its texture over white, its name, its width in mm and its group of fiducials, where the run
-    knew them."""
+    """The patch of a run: its texture over white, its id, and, if the run has them, its width in mm and its group of
+    fiducials."""
 
     texture: Texture
     id: str
@@ -39,7 +40,7 @@ class Subject:
 
     @property
     def group(self) -> int:
-        """Which four fiducials it gets: those that the attack saw, or such as follow from the texture."""
+        """Which four fiducials it gets: those that the attack used, else four that follow from the texture."""
         return int(self.id.removeprefix("vp-"), 16) % GROUPS if self.tags is None else self.tags
 
 
@@ -60,7 +61,7 @@ def subject(run: Path) -> Subject:
 
 
 def _texture(path: Path) -> Texture:
-    """A picture file of 8 bits as (h, w, 3) of 0..255; what its alpha leaves free is paper."""
+    """An 8-bit picture file as (h, w, 3) of 0..255, over white paper."""
     try:
         with Image.open(path, formats=("PNG",)) as opened:
             if opened.mode not in ("L", "LA", "RGB", "RGBA"):
@@ -80,7 +81,7 @@ def _print_settings(path: Path, size: tuple[int, ...]) -> tuple[float | None, in
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"`{path}` cannot be read ({type(error).__name__}: {error})") from None
     if texture != list(size):
-        raise ValueError(f"`{path}` speaks of a texture of {texture}, patch.png has {list(size)}: not of one run")
+        raise ValueError(f"`{path}` has a texture of {texture}, patch.png has {list(size)}: not of one run")
     if width is not None and not (type(width) in (int, float) and SIDES[0] <= width <= SIDES[1]):
         got = f"{width!r:.40}"
         raise ValueError(f"`width_mm` in `{path}` must lie in {SIDES[0]:g}..{SIDES[1]:g}, or be null; got {got}")
@@ -91,11 +92,9 @@ def _print_settings(path: Path, size: tuple[int, ...]) -> tuple[float | None, in
 
 @dataclass(frozen=True)
 class Printed:
-    """What was written: the folder, the card and the sheets."""
+    """What was written: the folder, the card on its sheets, and notes for the user."""
 
     folder: Path
-    id: str
-    card: Card
     plan: Plan
     notes: tuple[str, ...]
 
@@ -106,59 +105,56 @@ def write(
     """Write sheet.pdf, sheet.png (sheet-1.png, ... if there are several), card.png and sheet.json.
 
     Args:
-        width: of the patch in mm; None: what the run says, or 100.
+        width: of the patch in mm; None: that of the run, or 100.
+        paper: one of `PAPERS`.
         out: the folder; None: `print` in that of the run.
 
     Raises:
-        ValueError: see `subject`, `card`, `plan` and `refuse_links`; or the card has more pixels than common software
-            opens.
+        ValueError: see `subject`, `card`, `card_picture` and `refuse_links`.
     """
     if out is None:
         refuse_links(run)
     source = subject(run)
-    wide = WIDTH if width is None and source.width is None else source.width if width is None else width
-    assert wide is not None
-    height, columns = source.texture.shape[:2]
-    if not SIDES[0] <= wide <= SIDES[1]:
-        raise ValueError(f"`width_mm` must lie in {SIDES[0]:g}..{SIDES[1]:g} millimetres; got {wide:g}")
-    laid = card(wide, wide * height / columns, source.group)
-    sheets = plan(laid, paper, dpi)
-    label = Label(source.id, dpi)
-    picture = card_picture(laid, source.texture, dpi)
-    patch = patch_picture(source.texture, pixels(laid, (height, columns), dpi))
+    if width is None:
+        width = source.width or WIDTH
+    rows, columns = source.texture.shape[:2]
+    sheets = plan(card(width, width * rows / columns, source.group), source.id, paper, dpi)
+    picture = card_raster.card_picture(sheets.card, source.texture, dpi)
+    patch = card_raster.patch_picture(source.texture, pixels(sheets.card, (rows, columns), dpi))
     folder = run / "print" if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
-    names = ["sheet.png"] if len(sheets.pages) == 1 else [f"sheet-{i + 1}.png" for i in range(len(sheets.pages))]
+    count = len(sheets.pages)
+    names = ["sheet.png"] if count == 1 else [f"sheet-{i + 1}.png" for i in range(count)]
     for old in folder.glob("sheet*.png"):  # of an earlier print with more pages
         if re.fullmatch(r"sheet(-\d+)?\.png", old.name) and old.name not in names:
             old.unlink()
     with atomic(folder / "sheet.pdf") as temporary:
-        write_pdf(temporary, laid, patch, sheets, label)
+        write_pdf(temporary, patch, sheets)
     _save(folder / "card.png", picture, dpi)
     for name, page in zip(names, sheets.pages, strict=True):
-        _save(folder / name, page_picture(picture, sheets, page, laid, label), dpi)
-    write_json(folder / "sheet.json", _record(source, laid, sheets, dpi))
-    return Printed(folder, source.id, laid, sheets, _notes(source, wide))
+        _save(folder / name, page_picture(picture, sheets, page), dpi)
+    write_json(folder / "sheet.json", _record(sheets))
+    return Printed(folder, sheets, _notes(source, width))
 
 
-def pixels(laid: Card, texture: tuple[int, int], dpi: int) -> tuple[int, int]:
+def pixels(card: Card, texture: tuple[int, int], dpi: int) -> tuple[int, int]:
     """(height, width) of the patch in the PDF: what the print needs, and never fewer than the texture has."""
-    sides = (laid.patch.height, laid.patch.width)
+    sides = (card.patch.height, card.patch.width)
     high, wide = (max(round(mm * dpi / INCH), texels) for mm, texels in zip(sides, texture, strict=True))
     return high, wide
 
 
-def page_picture(card_pixels: Picture, sheets: Plan, page: Page, laid: Card, label: Label) -> Picture:
+def page_picture(card_pixels: Picture, sheets: Plan, page: Page) -> Picture:
     """A sheet in pixels; its part of the card is a copy of the card's own pixels."""
-    scale = label.dpi / INCH
-    made = np.full((round(sheets.height * scale), round(sheets.width * scale), 3), WHITE, np.uint8)
+    scale = sheets.dpi / INCH
+    sheet = np.full((round(sheets.height * scale), round(sheets.width * scale), 3), WHITE, np.uint8)
     left, top, x, y, width, height = (
         round(mm * scale) for mm in (page.left, page.top, page.tile.x, page.tile.y, page.tile.width, page.tile.height)
     )
-    made[top : top + height, left : left + width] = card_pixels[y : y + height, x : x + width]
-    fills, texts = furniture(sheets, page, laid, label)
-    fill(made, Grid(scale, scale), fills)
-    image = Image.fromarray(made)
+    sheet[top : top + height, left : left + width] = card_pixels[y : y + height, x : x + width]
+    fills, texts = furniture(sheets, page)
+    card_raster.fill(sheet, card_raster.Grid(scale, scale), fills)
+    image = Image.fromarray(sheet)
     draw = ImageDraw.Draw(image)
     for text in texts:
         font = ImageFont.truetype(str(font_file(text.bold)), text.size * scale)
@@ -171,22 +167,16 @@ def _save(path: Path, picture: Picture, dpi: int) -> None:
         Image.fromarray(picture).save(temporary, format="PNG", dpi=(dpi, dpi), compress_level=FAST)
 
 
-def _record(source: Subject, laid: Card, sheets: Plan, dpi: int) -> dict[str, Any]:
+def _record(sheets: Plan) -> dict[str, Any]:
     return {
         "schema": 1,
-        "id": source.id,
-        "card": dataclasses.asdict(laid),
-        "dpi": dpi,
+        "id": sheets.id,
+        "card": dataclasses.asdict(sheets.card),
+        "dpi": sheets.dpi,
         "paper": sheets.paper,
         "page": {"width": sheets.width, "height": sheets.height},
         "pages": [
-            {
-                **dataclasses.asdict(page.tile),
-                "left": page.left,
-                "top": page.top,
-                "row": page.row,
-                "column": page.column,
-            }
+            dataclasses.asdict(page.tile) | {key: getattr(page, key) for key in ("left", "top", "row", "column")}
             for page in sheets.pages
         ],
     }

@@ -1,4 +1,5 @@
-"""The inputs of a photograph's score: the run, read back from its folder, and the square that its encoder gets."""
+"""The inputs of a photograph's score: the run and its print, read back from their folder, and the square that the
+encoder gets."""
 
 from __future__ import annotations
 
@@ -18,12 +19,15 @@ from attacks.encoders.description import identity
 from attacks.experiment.build.parts import build
 from attacks.experiment.directory import earlier, read_json, refuse_program
 from attacks.experiment.parts import Parts
-from attacks.physical.rectify import project
+from attacks.perturbations.patch.card import Card, card_from
+from attacks.physical.rectify import project, visible
 from attacks.schema import groups
 from attacks.schema.validate import Run
 
 #: The longest side of a run's pictures and of a texture, and their largest aspect ratio.
 LONGEST, ASPECT = 2**14, 2**10
+#: The highest resolution of a print.
+MOST_DPI = 10_000
 #: The largest coordinate of a quad's corner, in shares of its picture.
 REACH = 1e3
 #: Keys of an encoder's description that must equal those of the run.
@@ -65,6 +69,18 @@ def read_placement(folder: Path) -> PlacementRecord:
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"`{path}` is not what a run writes ({type(error).__name__}: {error})") from None
     return record
+
+
+def read_sheet(path: Path) -> tuple[Card, str, int]:
+    """Read `sheet.json` of a print: the card, the id of its patch, and the dots per inch. Raises ValueError."""
+    content = read_json(path)
+    try:
+        card, patch_id, dpi = card_from(content["card"]), str(content["id"]), content["dpi"]
+        if type(dpi) is not int or not 1 <= dpi <= MOST_DPI:
+            raise ValueError(f"`dpi` must be a whole number of 1..{MOST_DPI}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"`{path}` is not what print_patch writes ({type(error).__name__}: {error})") from None
+    return card, patch_id, dpi
 
 
 def _name(name: Any) -> str:
@@ -185,8 +201,7 @@ def scene_view(photo: NDArray[np.uint8], homography: NDArray[np.float64], scene:
     """
     height, width = scene
     corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], float)
-    depth = corners @ homography[2, :2] + homography[2, 2]
-    if not ((depth > 0).all() or (depth < 0).all()):
+    if not visible(homography, corners):
         raise ValueError("the scene lies behind the camera; use --view photo")
     x, y = project(homography, corners).T
     side = math.sqrt(abs(float((x * np.roll(y, -1) - y * np.roll(x, -1)).sum())) / 2)

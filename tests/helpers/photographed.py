@@ -75,10 +75,8 @@ def photographed(light, homography, size, *, blur=0.7, noise=0.01, light_at=1.0,
     scene = (total + (1 - inside) * scene) * light_at
     if blur:
         scene = cv2.GaussianBlur(scene, (0, 0), blur)
-    rng = np.random.default_rng(seed)
-    return np.clip(np.rint(encoded(scene) * 255 + 255 * noise * rng.standard_normal(scene.shape)), 0, 255).astype(
-        np.uint8
-    )
+    levels = encoded(scene) * 255 + 255 * noise * np.random.default_rng(seed).standard_normal(scene.shape)
+    return np.clip(np.rint(levels), 0, 255).astype(np.uint8)
 
 
 def posed(card, *, width=300.0, degrees=0.0, jitter=0.0, size=(720, 960), seed=0, shift=(0.0, 0.0)):

@@ -24,8 +24,8 @@ def fake_run(folder, texture=None, width=None):
     folder.mkdir(parents=True, exist_ok=True)
     texture = framed() if texture is None else texture
     Image.fromarray(texture).save(folder / "patch.png")
-    said = {"schema": 1, "pictures": [], "size": [8, 8], "texture": list(texture.shape[:2]), "width_mm": width}
-    (folder / "placement.json").write_text(json.dumps({**said, "quads": [], "target": None}))
+    record = {"schema": 1, "pictures": [], "size": [8, 8], "texture": list(texture.shape[:2]), "width_mm": width}
+    (folder / "placement.json").write_text(json.dumps(record | {"quads": [], "target": None}))
     return folder
 
 
@@ -56,12 +56,8 @@ def edges(picture, box, dpi, reach=0.4):
     middle = (slice(*_pixels(box["y"] + 0.4 * box["height"], box["y"] + 0.6 * box["height"], ppm)), slice(None))
     across = (slice(None), slice(*_pixels(box["x"] + 0.4 * box["width"], box["x"] + 0.6 * box["width"], ppm)))
     rows, columns = grey[middle].mean(axis=0), grey[across].mean(axis=1)
-    ends = [
-        (rows, box["x"], True),
-        (rows, box["x"] + box["width"], False),
-        (columns, box["y"], True),
-        (columns, box["y"] + box["height"], False),
-    ]
+    ends = [(rows, box["x"], True), (rows, box["x"] + box["width"], False)]
+    ends += [(columns, box["y"], True), (columns, box["y"] + box["height"], False)]
     return [_edge(line, at, entering, ppm, reach) - at for line, at, entering in ends]
 
 

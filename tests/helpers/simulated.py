@@ -44,17 +44,10 @@ def printed_run(where, dots):
     for i, name in enumerate(names):
         cv2.imwrite(str(where / "pictures" / "clean" / f"{name}.png"), smooth(48, 48, i))
     quads = [[QUAD], [[[0.1, 0.1], [0.6, 0.15], [0.6, 0.6], [0.12, 0.55]], QUAD]]
-    placed = {"schema": 1, "pictures": names, "size": [48, 48], "texture": [20, 20], "width_mm": 100, "quads": quads}
-    (where / "placement.json").write_text(json.dumps({**placed, "target": None}))
+    placement = {"schema": 1, "pictures": names, "size": [48, 48], "texture": [20, 20], "quads": quads}
+    (where / "placement.json").write_text(json.dumps(placement | {"width_mm": 100, "target": None}))
     cv2.imwrite(str(where / "print" / "card.png"), dots[..., ::-1])
-    sheet = {
-        "schema": 1,
-        "id": "vp-00000005",
-        "card": dataclasses.asdict(CARD),
-        "dpi": DPI,
-        "paper": "a4",
-        "pages": [],
-    }
+    sheet = {"schema": 1, "id": "vp-00000005", "card": dataclasses.asdict(CARD), "dpi": DPI}
     (where / "print" / "sheet.json").write_text(json.dumps(sheet))
     return where
 

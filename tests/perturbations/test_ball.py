@@ -9,33 +9,12 @@ import torch
 from scipy.optimize import linprog, minimize
 from scipy.stats import kstest
 
-from attacks import EOT, PGD, Wiener, attack
+from attacks import EOT, L0, L1, L2, PGD, Linf, Wiener, attack
 from attacks.data.gallery import tiles
-from attacks.eot.protocols import Objective
-from attacks.perturbations.ball import L2, Linf
-from attacks.perturbations.sparse import L0, L1, onto_l0, onto_l1
+from attacks.perturbations.sparse import onto_l0, onto_l1
+from tests.helpers.sets import BALLS, Dot, ball, double, levels, random, seed, uniform
 
-double = torch.float64
-KINDS = {"linf": (Linf, 8 / 255), "l2": (L2, 0.7), "l1": (L1, 3.0), "l0": (L0, 5)}
-every_ball = pytest.mark.parametrize("name", KINDS)
-sparse = pytest.mark.parametrize("name", ["l1", "l0"])
-
-
-def make(name, **arguments):
-    kind, eps = KINDS[name]
-    return kind(**{"eps": eps, **arguments})
-
-
-def seed(value=0):
-    return torch.Generator().manual_seed(value)
-
-
-def random(*shape, value=0):
-    return torch.randn(shape, generator=seed(value), dtype=double)
-
-
-def uniform(*shape, value=0):
-    return torch.rand(shape, generator=seed(value), dtype=double)
+every_ball = pytest.mark.parametrize("name", BALLS)
 
 
 def duchi(values, radius):
@@ -54,9 +33,8 @@ def test_without_bounds_the_l1_projection_is_that_of_duchi(radius, scale):
     values = scale * random(5, 200)
     infinite = torch.full_like(values, math.inf)
     wanted = np.stack([duchi(row, radius) for row in values.numpy()])
-    np.testing.assert_allclose(
-        onto_l1(values, radius, -infinite, infinite), wanted, rtol=0, atol=1e-13 * max(1, scale)
-    )
+    projected = onto_l1(values, radius, -infinite, infinite)
+    np.testing.assert_allclose(projected, wanted, rtol=0, atol=1e-13 * max(1, scale))
 
 
 @pytest.mark.parametrize("value", range(8))
@@ -64,7 +42,7 @@ def test_the_l1_projection_in_a_box_is_a_general_solver_s(value):
     values, low = 0.8 * random(1, 6, value=value), -uniform(1, 6, value=value)
     low[0, 0], high = 0, 1 + low  # one value at the lower end of the range, as in a black pixel
     # y = p - q with p, q >= 0, so that the norm is linear.
-    found = minimize(
+    result = minimize(
         lambda z: ((z[:6] - z[6:] - values.numpy()[0]) ** 2).sum(),
         np.zeros(12),
         bounds=[(0, float(h)) for h in high[0]] + [(0, float(-b)) for b in low[0]],
@@ -72,7 +50,7 @@ def test_the_l1_projection_in_a_box_is_a_general_solver_s(value):
         method="SLSQP",
         options={"ftol": 1e-14, "maxiter": 500},
     )
-    wanted = found.x[:6] - found.x[6:]
+    wanted = result.x[:6] - result.x[6:]
     np.testing.assert_allclose(onto_l1(values, 0.9, low, high)[0], wanted, rtol=0, atol=2e-6)
 
 
@@ -81,30 +59,27 @@ def test_the_l1_projection_in_a_box_solves_the_dual(scale):
     values, x = scale * random(6, 3000), uniform(6, 3000)
     x[0], x[1], x[2] = 0, 1, x[2].round()
     size, room = values.abs(), torch.where(values > 0, 1 - x, x)
-    found = onto_l1(values, 30.0, -x, 1 - x)
+    result = onto_l1(values, 30.0, -x, 1 - x)
     low, high = torch.zeros(6, 1, dtype=double), size.amax(1, keepdim=True)
     for _ in range(200):
         t = (low + high) / 2
         far = (size - t).clamp(min=0).minimum(room).sum(1, keepdim=True) > 30
         low, high = torch.where(far, t, low), torch.where(far, high, t)
     wanted = values.sign() * (size - high).clamp(min=0).minimum(room)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-13 * max(1, scale))
-    assert (found.abs().sum(1) <= 30 * (1 + 1e-14)).all()
+    torch.testing.assert_close(result, wanted, rtol=0, atol=1e-13 * max(1, scale))
+    assert (result.abs().sum(1) <= 30 * (1 + 1e-14)).all()
 
 
 @pytest.mark.parametrize("value", range(5))
 def test_the_l0_projection_is_the_best_of_all_choices(value):
     values, x = 1.5 * random(1, 3, 2, 3, value=value), uniform(1, 3, 2, 3, value=value)
     x[..., 0, 0], x[..., 1, 1] = 0, 1
-    clipped, best = values.clamp(-x, 1 - x), math.inf
-    for chosen in itertools.combinations(range(6), 2):
-        mask = torch.zeros(6, dtype=double)
-        mask[list(chosen)] = 1
-        point = clipped * mask.view(2, 3)
-        best = min(best, float((point - values).square().sum()))
-    found = onto_l0(values, 2, -x, 1 - x)
-    assert (found != 0).any(1).sum() <= 2
-    assert float((found - values).square().sum()) == pytest.approx(best, rel=1e-12)
+    pairs = torch.tensor(list(itertools.combinations(range(6), 2)))
+    masks = torch.eye(6, dtype=double)[pairs].sum(1).view(-1, 1, 2, 3)
+    least = (values.clamp(-x, 1 - x) * masks - values).square().sum((1, 2, 3)).min()
+    point = onto_l0(values, 2, -x, 1 - x)
+    assert (point != 0).any(1).sum() <= 2
+    assert float((point - values).square().sum()) == pytest.approx(float(least), rel=1e-12)
 
 
 @pytest.mark.parametrize("length", [0.05, 0.7, 4.0])
@@ -113,8 +88,8 @@ def test_the_l1_step_is_a_linear_program_s(length):
     images[0, 0, 0], images[1, 0, 1] = 0, 1
     delta = perturbation.start(images, seed(1))
     grad = random(3, 1, 4, 5, value=2)
-    found = perturbation.descend(grad, torch.full((3,), length, dtype=double), delta, images)
-    for g, x, step in zip(grad.flatten(1), (images + delta).flatten(1), found.flatten(1), strict=True):
+    result = perturbation.descend(grad, torch.full((3,), length, dtype=double), delta, images)
+    for g, x, step in zip(grad.flatten(1), (images + delta).flatten(1), result.flatten(1), strict=True):
         cost = np.concatenate([g, -g])  # the move is up minus down
         bounds = [(0, 1 - float(v)) for v in x] + [(0, float(v)) for v in x]
         wanted = linprog(cost, A_ub=np.ones((1, 40)), b_ub=[length], bounds=bounds).fun
@@ -131,27 +106,20 @@ def best(perturbation, images, weight):
         return (size * room.clamp(max=perturbation.eps)).sum((1, 2, 3))
     if isinstance(perturbation, L0):
         return (size * room).sum(1).flatten(1).topk(int(perturbation.eps), 1).values.sum(1)
-    found = []
+    gains = []
     for g, r in zip(size.flatten(1), room.flatten(1), strict=True):
         if isinstance(perturbation, L1):
             order = g.argsort(descending=True)
             before = r[order].cumsum(0) - r[order]
-            found.append((g[order] * (perturbation.eps - before).clamp(min=0).minimum(r[order])).sum())
+            gains.append((g[order] * (perturbation.eps - before).clamp(min=0).minimum(r[order])).sum())
             continue
         low, high = 0.0, 1e6
         for _ in range(200):
             middle = (low + high) / 2
             inside = (middle * g).minimum(r).norm() <= perturbation.eps
             low, high = (middle, high) if inside else (low, middle)
-        found.append((g * (low * g).minimum(r)).sum())
-    return torch.stack(found)
-
-
-class Dot(Objective):
-    """A loss that is linear in the picture."""
-
-    def __call__(self, features, anchor):
-        return (features * anchor).sum((1, 2, 3))
+        gains.append((g * (low * g).minimum(r)).sum())
+    return torch.stack(gains)
 
 
 OPTIMA = [Linf(8 / 255), Linf(0.3), L2(0.5), L2(4.0), L1(0.4), L1(12.0), L1(100.0), L0(1), L0(20), L0(200)]
@@ -179,7 +147,7 @@ def test_the_optimum_of_a_linear_loss_on_photographs_is_found(perturbation, opti
 
 def test_linf_projects_to_the_nearest_point():
     images, delta = uniform(3, 3, 9, 12), 0.1 * random(3, 3, 9, 12)
-    linf = make("linf")
+    linf = ball("linf")
     low, high = (-images).clamp(min=-linf.eps), (1 - images).clamp(max=linf.eps)
     torch.testing.assert_close(linf.project(delta, images), delta.clamp(low, high), rtol=0, atol=1e-15)
 
@@ -187,8 +155,8 @@ def test_linf_projects_to_the_nearest_point():
 def test_l2_projects_to_the_nearest_point_inside_the_box():
     images, delta = torch.full((3, 3, 9, 12), 0.5, dtype=double), random(3, 3, 9, 12)
     nearest = delta * (0.7 / delta.flatten(1).norm(dim=1))[:, None, None, None]
-    torch.testing.assert_close(make("l2").project(delta, images), nearest, rtol=0, atol=1e-15)
-    torch.testing.assert_close(make("l2").ball(delta), nearest, rtol=1e-12, atol=0)
+    torch.testing.assert_close(ball("l2").project(delta, images), nearest, rtol=0, atol=1e-15)
+    torch.testing.assert_close(ball("l2").project(delta, None), nearest, rtol=1e-12, atol=0)
 
 
 @every_ball
@@ -197,16 +165,14 @@ def test_norm_is_that_of_each_picture(name):
     delta[:, :, ::2] = 0
     delta[:, 1:, 1] = 0  # a pixel counts when one of its channels changes
     order = {"linf": math.inf, "l2": 2, "l1": 1}
-    wanted = (
-        torch.linalg.vector_norm(delta, ord=order[name], dim=(1, 2, 3))
-        if name in order
-        else torch.full((3,), 14.0, dtype=double)
-    )
-    torch.testing.assert_close(make(name).norm(delta), wanted, rtol=1e-14, atol=0)
+    wanted = torch.full((3,), 14.0, dtype=double)
+    if name in order:
+        wanted = torch.linalg.vector_norm(delta, ord=order[name], dim=(1, 2, 3))
+    torch.testing.assert_close(ball(name).norm(delta), wanted, rtol=1e-14, atol=0)
 
 
 def test_linf_noise_has_the_full_budget_where_the_box_allows():
-    images, linf = uniform(4, 3, 9, 12), make("linf")
+    images, linf = uniform(4, 3, 9, 12), ball("linf")
     images[0], images[1] = 0, 1
     noise = linf.noise(images, seed())
     low, high = (-images).clamp(min=-linf.eps), (1 - images).clamp(max=linf.eps)
@@ -216,7 +182,7 @@ def test_linf_noise_has_the_full_budget_where_the_box_allows():
 
 
 def test_a_linf_start_is_uniform_in_the_ball():
-    linf, images = make("linf"), torch.full((4, 3, 40, 40), 0.5, dtype=double)
+    linf, images = ball("linf"), torch.full((4, 3, 40, 40), 0.5, dtype=double)
     start = linf.start(images, seed()).flatten() / linf.eps
     assert kstest(start.numpy(), "uniform", args=(-1, 2)).pvalue > 0.01
 
@@ -224,15 +190,15 @@ def test_a_linf_start_is_uniform_in_the_ball():
 @pytest.mark.parametrize("name", ["l2", "l1", "l0"])
 def test_noise_has_the_full_budget(name):
     images = torch.full((5, 3, 9, 12), 0.5, dtype=double)
-    noise = make(name).noise(images, seed())
-    wanted = torch.full((5,), float(KINDS[name][1]), dtype=double)
-    torch.testing.assert_close(make(name).norm(noise), wanted, rtol=1e-12, atol=0)
+    noise = ball(name).noise(images, seed())
+    wanted = torch.full((5,), float(BALLS[name][1]), dtype=double)
+    torch.testing.assert_close(ball(name).norm(noise), wanted, rtol=1e-12, atol=0)
 
 
-@sparse
+@pytest.mark.parametrize("name", ["l1", "l0"])
 def test_noise_of_a_sparse_set_goes_as_far_as_values_go(name):
     images = uniform(5, 3, 9, 12)
-    pixel = images + make(name).noise(images, seed())
+    pixel = images + ball(name).noise(images, seed())
     changed = pixel != images
     ends = (pixel.abs() < 1e-12) | ((1 - pixel).abs() < 1e-12)
     assert ((changed & ~ends).flatten(1).sum(1) <= 1).all()  # the last coin of an L1 budget
@@ -240,39 +206,36 @@ def test_noise_of_a_sparse_set_goes_as_far_as_values_go(name):
 
 
 def test_an_l0_delta_keeps_its_pixels_in_a_file():
-    images = torch.randint(0, 256, (4, 3, 9, 12), generator=seed()).float() / 255
-    delta = make("l0").noise(images, seed()) * 0.7
-    found = make("l0").quantise(delta, images)
-    assert torch.equal((found != 0).any(1), (delta != 0).any(1))
-    assert (found - delta).abs().max() <= 0.5 / 255 + 1e-6
+    images = levels(4, 3, 9, 12, dtype=torch.float32)
+    delta = ball("l0").noise(images, seed()) * 0.7
+    assert torch.equal((ball("l0").quantise(delta, images) != 0).any(1), (delta != 0).any(1))
 
 
 @every_ball
 def test_quantising_moves_a_value_by_half_a_level_at_most(name):
     # Where there is room: half the budget, so that nothing has to be shrunk.
-    images = torch.randint(0, 256, (4, 3, 9, 12), generator=seed()).float() / 255
-    delta = make(name, eps=5 if name == "l0" else KINDS[name][1] / 2).noise(images, seed()) / (1 + (name == "l1"))
-    assert (make(name).quantise(delta, images) - delta).abs().max() <= 0.5 / 255 + 1e-6
+    images = levels(4, 3, 9, 12, dtype=torch.float32)
+    delta = ball(name, eps=5 if name == "l0" else BALLS[name][1] / 2).noise(images, seed()) / (1 + (name == "l1"))
+    assert (ball(name).quantise(delta, images) - delta).abs().max() <= 0.5 / 255 + 1e-6
 
 
 @every_ball
 def test_quantising_keeps_most_of_the_budget(name):
     # 7.44 levels for L-inf: one shrink takes 7.44 to 7, not to nothing.
     images = torch.full((2, 3, 64, 64), 128 / 255)
-    perturbation = make(name, eps={"linf": 7.44 / 255, "l2": 4.0, "l1": 12.3, "l0": 40}[name])
-    kept = perturbation.norm(perturbation.quantise(perturbation.noise(images, seed()), images))
-    assert (kept > 0.9 * perturbation.eps).all()
+    perturbation = ball(name, eps={"linf": 7.44 / 255, "l2": 4.0, "l1": 12.3, "l0": 40}[name])
+    norm = perturbation.norm(perturbation.quantise(perturbation.noise(images, seed()), images))
+    assert (norm > 0.9 * perturbation.eps).all()
 
 
 @pytest.mark.parametrize("eps", [0.0, -0.1, math.nan, math.inf])
 @every_ball
 def test_eps_must_be_positive(name, eps):
     with pytest.raises(ValueError, match="`eps` must"):
-        make(name, eps=eps)
+        ball(name, eps=eps)
 
 
-def test_eps_in_other_units_is_noticed():
-    with pytest.raises(ValueError, match="did you mean 8/255"):
-        Linf(8)
-    with pytest.raises(ValueError, match="whole number of pixels"):
-        L0(2.5)
+@pytest.mark.parametrize(("kind", "eps", "message"), [(Linf, 8, "did you mean 8/255"), (L0, 2.5, "number of pixels")])
+def test_eps_in_other_units_is_refused(kind, eps, message):
+    with pytest.raises(ValueError, match=message):
+        kind(eps)

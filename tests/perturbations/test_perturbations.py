@@ -5,14 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attacks.perturbations.spectral import LowFrequency, Smoothed
-from attacks.perturbations.subspace import Grey, Masked
-from attacks.perturbations.universal import L0, L1, L2, Linf
+from attacks.perturbations import Grey, LowFrequency, Masked, Smoothed
+from tests.helpers.sets import BALLS, SIZE, assert_files, ball, double, pictures, random_like, seed
 
-SIZE = (9, 12)
-MASK = (torch.rand(1, 1, *SIZE, generator=torch.Generator().manual_seed(3)) < 0.4).float()
-#: So that every ball reaches out of the box of a 9 x 12 picture here and there.
-BALLS = {"linf": (Linf, 8 / 255), "l2": (L2, 0.7), "l1": (L1, 3.0), "l0": (L0, 5)}
+MASK = (torch.rand(1, 1, *SIZE, generator=seed(3)) < 0.4).float()
 WRAPS = {
     "plain": lambda inner: inner,
     "masked": lambda inner: Masked(inner, MASK),
@@ -32,31 +28,13 @@ CONVEX = [(wrap, ball) for wrap, ball in NAMES if ball != "l0"]
 DUAL = [(wrap, ball) for wrap, ball in NAMES if (wrap, ball) != ("low", "linf")]
 
 every_set = pytest.mark.parametrize("name", NAMES, ids=" ".join)
-double = torch.float64
 few = settings(max_examples=12, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31)
 scales = st.floats(-6, 6).map(lambda power: 10.0**power)
 
 
 def make(name, factor=1.0, **arguments):
-    kind, eps = BALLS[name[1]]
-    eps = max(1, round(factor * eps)) if kind is L0 else factor * eps
-    return WRAPS[name[0]](kind(eps, **arguments))
-
-
-def seed(value=0):
-    return torch.Generator().manual_seed(value)
-
-
-def pictures(value=0, count=4, dtype=torch.float32):
-    """8-bit pictures that touch both ends of the range: one black, one white, the others in between."""
-    images = torch.randint(0, 256, (count, 3, *SIZE), generator=seed(value)).to(dtype) / 255
-    images[0], images[-1] = 0, 1
-    return images
-
-
-def random_like(images, value, scale):
-    return scale * torch.randn(images.shape, generator=seed(value), dtype=images.dtype)
+    return WRAPS[name[0]](ball(name[1], factor, **arguments))
 
 
 def restricted(perturbation, delta):
@@ -133,12 +111,12 @@ def test_project_comes_nearer_to_every_feasible_point(name, value, scale):
 @every_set
 @given(seeds, scales)
 @few
-def test_ball_is_feasible_and_idempotent_and_knows_no_box(name, value, scale):
+def test_project_without_a_box_is_feasible_and_idempotent(name, value, scale):
     delta, perturbation = random_like(pictures(dtype=double), value, scale), make(name)
-    once = perturbation.ball(delta)
+    once = perturbation.project(delta, None)
     assert (perturbation.norm(once) <= perturbation.eps * (1 + 1e-12)).all()
     assert once.abs().max() <= max(1, perturbation.eps)
-    torch.testing.assert_close(perturbation.ball(once), once, rtol=0, atol=2e-15)
+    torch.testing.assert_close(perturbation.project(once, None), once, rtol=0, atol=2e-15)
 
 
 @pytest.mark.parametrize("name", DUAL, ids=" ".join)
@@ -175,17 +153,17 @@ def test_a_zero_gradient_gives_a_zero_step(name):
 def test_the_length_may_be_one_for_each_delta(name):
     images, perturbation = pictures(dtype=double), make(name)
     grad, delta = random_like(images, 1, 1.0), perturbation.start(images, seed())
-    found = perturbation.descend(grad, lengths([0.1, 0.2, 0.3, 0.4]), delta, images)
+    together = perturbation.descend(grad, lengths([0.1, 0.2, 0.3, 0.4]), delta, images)
     for i, length in enumerate([0.1, 0.2, 0.3, 0.4]):
         alone = perturbation.descend(grad, length, delta, images)
-        torch.testing.assert_close(found[i], alone[i], rtol=1e-12, atol=1e-15)
+        torch.testing.assert_close(together[i], alone[i], rtol=1e-12, atol=1e-15)
         assert (alone[1] * grad[1]).sum() < 0
         if name[1] != "l0":  # whose steps pass through pixels that are then dropped
             assert (perturbation.norm(alone) <= length * (1 + 1e-12)).all()
 
 
 @every_set
-def test_a_picture_does_not_feel_its_neighbours(name):
+def test_the_rows_of_a_batch_are_independent(name):
     # One neighbour far outside the set, one deep inside: a norm over the batch would mix them.
     images = pictures(dtype=double)
     delta = random_like(images, 1, 1.0) * lengths([100, 1, 0.01, 10])[:, None, None, None]
@@ -211,14 +189,9 @@ def test_a_picture_does_not_feel_its_neighbours(name):
 @few
 def test_quantised_pictures_are_files_within_eps(name, factor, value):
     images, perturbation = pictures(value), make(name, factor)
-    found = perturbation.quantise(perturbation.noise(images, seed(value)), images)
-    levels = (images + found) * 255
-    torch.testing.assert_close(levels, levels.round(), rtol=0, atol=1e-4)
-    # The delta that counts is the one between the files.
-    exact = (levels.round().double() - (images * 255).round().double()) / 255
-    assert (perturbation.norm(exact) <= perturbation.eps * (1 + 2e-5)).all()  # the pictures are float32
-    assert 0 <= levels.min() <= levels.max() <= 255
-    assert torch.equal(perturbation.quantise(found, images), found)
+    delta = perturbation.quantise(perturbation.noise(images, seed(value)), images)
+    assert_files(perturbation, images, delta)
+    assert torch.equal(perturbation.quantise(delta, images), delta)
 
 
 @every_set

@@ -13,22 +13,13 @@ from torch import nn
 from attacks import EOT, PGD, Toward, attack
 from attacks.eot.protocols import Objective
 from attacks.experiment.build.pipeline import preset
-from attacks.perturbations.spectral import LowFrequency, Smoothed, dct_matrix
-from attacks.perturbations.subspace import Grey, Masked
-from attacks.perturbations.universal import L0, L1, L2, Linf, Universal
+from attacks.perturbations import L0, L1, L2, Grey, Linf, LowFrequency, Masked, Smoothed, Universal
+from attacks.perturbations.spectral import dct_matrix
+from tests.helpers.sets import double, levels, random, seed
 from transforms import Latin, stream
 
-double = torch.float64
 BALLS = {"linf": Linf(0.1), "l2": L2(0.7)}
 every_ball = pytest.mark.parametrize("inner", BALLS.values(), ids=BALLS)
-
-
-def seed(value=0):
-    return torch.Generator().manual_seed(value)
-
-
-def random(*shape, value=0):
-    return torch.randn(shape, generator=seed(value), dtype=double)
 
 
 def low(values, keep):
@@ -47,9 +38,9 @@ def test_the_matrix_is_the_orthonormal_dct(side):
 @pytest.mark.parametrize("keep", [1, 4, 9, 50])
 def test_restricting_is_scipys_low_pass(keep):
     delta = random(2, 3, 9, 12)
-    found = LowFrequency(Linf(0.1), keep).restrict(delta)
-    torch.testing.assert_close(found, low(delta, keep), rtol=0, atol=1e-13)
-    torch.testing.assert_close(LowFrequency(Linf(0.1), keep).restrict(found), found, rtol=0, atol=1e-13)
+    result = LowFrequency(Linf(0.1), keep).restrict(delta)
+    torch.testing.assert_close(result, low(delta, keep), rtol=0, atol=1e-13)
+    torch.testing.assert_close(LowFrequency(Linf(0.1), keep).restrict(result), result, rtol=0, atol=1e-13)
 
 
 @every_ball
@@ -79,27 +70,16 @@ def test_the_best_linf_step_of_a_band_is_nearly_found():
     assert max(gained) <= 1 + 1e-9
 
 
-class Net(nn.Module):
-    def __init__(self, dtype=double, classes=6):
-        super().__init__()
-        torch.manual_seed(0)
-        layers = [nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 15 * 15, classes)]
-        self.net = nn.Sequential(*layers).to(dtype)
-        self.eval()
-
-    def forward(self, images):
-        return self.net(images)
+def network(dtype=double):
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 15 * 15, 6)
+    return nn.Sequential(*layers).to(dtype).eval()
 
 
-def run(perturbation, steps=20, optimiser=None, eot=None, net=None):
-    images = torch.randint(0, 256, (3, 3, 32, 32), generator=seed()).to(double) / 255
+def run(perturbation, steps=20, optimiser=None):
+    images = levels(3, 3, 32, 32)
     images[0, :, :10], images[1, :, 20:] = 0, 1
-    parts = {
-        "encoder": net or Net(),
-        "objective": Toward(),
-        "eot": eot or EOT(views=1),
-        "optimiser": optimiser or PGD(),
-    }
+    parts = {"encoder": network(), "objective": Toward(), "eot": EOT(views=1), "optimiser": optimiser or PGD()}
     return images, [*attack(images, random(3, 6), perturbation=perturbation, steps=steps, **parts)]
 
 
@@ -121,7 +101,7 @@ def test_an_attack_is_feasible_always_and_in_the_band_but_for_what_is_clipped(in
     assert steps[-1].estimate.mean.mean() < steps[0].estimate.mean.mean() - 1e-3
 
 
-def test_a_masked_band_is_a_band_cut_out_and_not_cut_again():
+def test_a_masked_band_is_masked_after_the_filter_and_not_filtered_again():
     mask = torch.zeros(1, 1, 32, 32)
     mask[..., 8:20, 5:25] = 1
     chosen = mask[0, 0].bool()
@@ -175,8 +155,7 @@ class Untargeted(Objective):
 @pytest.mark.parametrize("decay", [0.0, 1.0])
 def test_ti_is_that_of_torchattacks(decay):
     module = pytest.importorskip("torchattacks", exc_type=ImportError)
-    net = Net(torch.float32)
-    images = torch.randint(0, 256, (8, 3, 32, 32), generator=seed()).float() / 255
+    net, images = network(torch.float32), levels(8, 3, 32, 32, dtype=torch.float32)
     labels = torch.randint(0, 6, (8,), generator=seed())
     theirs = module.TIFGSM(net, 8 / 255, 2 / 255, 10, decay, diversity_prob=0.0)(images, labels)
     parts = {"encoder": net, "objective": Untargeted(), "eot": EOT(views=1), "steps": 10}

@@ -5,19 +5,13 @@ import torch
 from torch import nn
 
 from attacks import EOT, PGD, SGD, Toward, attack
-from attacks.perturbations.spectral import LowFrequency
-from attacks.perturbations.subspace import Grey, Masked
-from attacks.perturbations.universal import L0, L1, L2, Linf, Universal
+from attacks.perturbations import L0, L1, L2, Grey, Linf, LowFrequency, Masked, Universal
+from tests.helpers.sets import double, levels, random, seed
 from transforms import Affine, Compose
 
 SIZE = (12, 14)
 BALLS = {"linf": Linf(0.1), "l2": L2(0.7), "l1": L1(5.0), "l0": L0(6)}
 every_ball = pytest.mark.parametrize("inner", BALLS.values(), ids=BALLS)
-double = torch.float64
-
-
-def seed(value=0):
-    return torch.Generator().manual_seed(value)
 
 
 def mask(rows=1, value=0):
@@ -25,7 +19,7 @@ def mask(rows=1, value=0):
 
 
 def pictures():
-    return torch.randint(0, 256, (3, 3, *SIZE), generator=seed()).to(double) / 255
+    return levels(3, 3, *SIZE)
 
 
 @pytest.fixture
@@ -36,11 +30,9 @@ def net():
 
 
 def run(net, perturbation, optimiser=None, steps=8, **parts):
-    anchor = torch.randn(3, 6, generator=seed(4), dtype=double)
-    setup = {"encoder": net, "objective": Toward(), "eot": EOT(Compose([Affine(degrees=20)]), views=4)} | parts
-    return [
-        *attack(pictures(), anchor, perturbation=perturbation, optimiser=optimiser or PGD(), steps=steps, **setup)
-    ]
+    defaults = {"encoder": net, "objective": Toward(), "eot": EOT(Compose([Affine(degrees=20)]), views=4)}
+    parts = {**defaults, "perturbation": perturbation, "optimiser": optimiser or PGD(), **parts}
+    return [*attack(pictures(), random(3, 6, value=4), steps=steps, **parts)]
 
 
 @every_ball
@@ -64,17 +56,17 @@ def test_a_mask_of_ones_is_no_mask_bit_for_bit(net, inner):
 @every_ball
 def test_the_projection_is_that_of_the_masked_pixels_alone(inner):
     # All masked pixels as a picture of their own.
-    images, delta = pictures(), 3 * torch.randn(3, 3, *SIZE, generator=seed(1), dtype=double)
+    images, delta = pictures(), 3 * random(3, 3, *SIZE, value=1)
     chosen = mask()[0, 0].bool()
-    found = Masked(inner, mask()).project(delta, images)
+    result = Masked(inner, mask()).project(delta, images)
     alone = inner.project(delta[:, :, chosen][:, :, None], images[:, :, chosen][:, :, None])
-    torch.testing.assert_close(found[:, :, chosen][:, :, None], alone, rtol=0, atol=1e-14)
+    torch.testing.assert_close(result[:, :, chosen][:, :, None], alone, rtol=0, atol=1e-14)
 
 
 def test_each_picture_has_its_own_mask(net):
     masks, inner = mask(3), Linf(0.1)
     together = Masked(inner, masks)
-    images, delta = pictures(), torch.randn(3, 3, *SIZE, generator=seed(1), dtype=double)
+    images, delta = pictures(), random(3, 3, *SIZE, value=1)
     alone = [Masked(inner, masks[[i]]).project(delta[[i]], images[[i]]) for i in range(3)]
     assert torch.equal(together.project(delta, images), torch.cat(alone))
     # Without momentum, what is outside the mask of the gradient leaves no trace at all.
@@ -108,7 +100,7 @@ def test_a_universal_delta_may_be_wrapped_inside(net, inner, wrap):
 
 
 def test_grey_is_the_nearest_grey_point_of_the_box():
-    images, delta = pictures(), torch.randn(3, 3, *SIZE, generator=seed(1), dtype=double)
+    images, delta = pictures(), random(3, 3, *SIZE, value=1)
     low = (-images).amax(1, keepdim=True).clamp(min=-0.1)
     high = (1 - images).amin(1, keepdim=True).clamp(max=0.1)
     wanted = delta.mean(1, keepdim=True).clamp(low, high).expand_as(delta)
@@ -117,7 +109,7 @@ def test_grey_is_the_nearest_grey_point_of_the_box():
 
 def test_moves_pass_through_every_restriction():
     images = torch.full((3, 3, *SIZE), 0.5, dtype=double)
-    wild = torch.randn(3, 3, *SIZE, generator=seed(1), dtype=double) / 100
+    wild = random(3, 3, *SIZE, value=1) / 100
     band = LowFrequency(L2(5.0), 5)
     nested, shared = Grey(band), Universal(Grey(band))
     wanted = band.restrict(wild.mean(1, keepdim=True).expand_as(wild))
@@ -135,7 +127,7 @@ def test_moves_pass_through_every_restriction():
         (torch.zeros(1, 1, *SIZE), "row 0"),
     ],
 )
-def test_a_mask_that_is_none_is_refused(given, message):
+def test_an_invalid_mask_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
         Masked(Linf(0.1), given)
 

@@ -6,20 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attacks import EOT
-from attacks.perturbations.universal import Linf, Universal
-from tests.perturbations.test_perturbations import BALLS, pictures, random_like, seed, seeds
-from tests.perturbations.test_perturbations import make as wrapped
+from attacks.perturbations import Linf, Universal
+from tests.helpers.sets import BALLS, assert_files, ball, double, pictures, random_like, seed
 from transforms import Affine, Compose
 
 EPS = {name: eps for name, (_, eps) in BALLS.items()}
 
 every_set = pytest.mark.parametrize("name", BALLS)
-double = torch.float64
 few = settings(max_examples=40, deadline=None, derandomize=True)
-
-
-def make(name, factor=1.0, **arguments):
-    return wrapped(("plain", name), factor, **arguments)
+seeds = st.integers(0, 2**31)
 
 
 def backward(f, delta):
@@ -32,17 +27,17 @@ def backward(f, delta):
 @pytest.mark.parametrize("method", ["start", "noise"])
 def test_a_universal_point_is_that_of_the_inner_set_without_a_box(name, method):
     # In the middle of the range the box does not bind. The first of `pictures` is black: there it would.
-    grey, universal = torch.full((1, 3, 9, 12), 0.5), Universal(make(name))
-    found = getattr(universal, method)(pictures(), seed(3))
-    torch.testing.assert_close(found, getattr(make(name), method)(grey, seed(3)), rtol=0, atol=1e-7)
-    assert (universal.norm(found) <= EPS[name] * (1 + 1e-6)).all()
-    assert method == "start" or universal.norm(found).item() == pytest.approx(EPS[name], rel=1e-6)
+    grey, universal = torch.full((1, 3, 9, 12), 0.5), Universal(ball(name))
+    point = getattr(universal, method)(pictures(), seed(3))
+    torch.testing.assert_close(point, getattr(ball(name), method)(grey, seed(3)), rtol=0, atol=1e-7)
+    assert (universal.norm(point) <= EPS[name] * (1 + 1e-6)).all()
+    assert method == "start" or universal.norm(point).item() == pytest.approx(EPS[name], rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["l1", "l0"])
 def test_a_sparse_universal_point_takes_values_from_end_to_end(name):
     # No picture can show a change by more than 1; a black or white one shows half of them all.
-    universal = Universal(make(name))
+    universal = Universal(ball(name))
     start, noise = universal.start(pictures(), seed(3)), universal.noise(pictures(), seed(3))
     assert universal.norm(noise).item() == pytest.approx(EPS[name], rel=1e-6)
     assert set(noise.unique().tolist()) <= {-1.0, 0.0, 1.0}
@@ -50,8 +45,8 @@ def test_a_sparse_universal_point_takes_values_from_end_to_end(name):
 
 
 @every_set
-def test_a_universal_step_knows_no_picture(name):
-    universal, delta = Universal(make(name)), torch.zeros(1, 3, 9, 12)
+def test_a_universal_step_does_not_depend_on_the_pictures(name):
+    universal, delta = Universal(ball(name)), torch.zeros(1, 3, 9, 12)
     for grad in (torch.ones_like(delta), -torch.ones_like(delta)):  # the first of `pictures` is black, the last white
         step = universal.descend(grad, 0.5, delta, pictures())
         assert torch.equal(step, universal.descend(grad, 0.5, delta, 1 - pictures()))
@@ -62,17 +57,17 @@ def test_a_universal_step_knows_no_picture(name):
 @given(seeds, st.floats(-6, 6).map(lambda power: 10.0**power))
 @few
 def test_project_is_the_ball_of_the_inner_set_whatever_the_pictures(name, value, scale):
-    images, universal = pictures(value, dtype=double), Universal(make(name))
+    images, universal = pictures(value, dtype=double), Universal(ball(name))
     delta = random_like(images[:1], value, scale)
     once = universal.project(delta, images)
-    assert torch.equal(once, make(name).ball(delta))
+    assert torch.equal(once, ball(name).project(delta, None))
     assert (universal.norm(once) <= EPS[name] * (1 + 1e-12)).all()
     torch.testing.assert_close(universal.project(once, images), once, rtol=1e-15, atol=1e-15)
 
 
 @every_set
 def test_universal_takes_the_rest_from_the_inner_set(name):
-    inner, delta = make(name, random_start=False), random_like(pictures(), 1, 0.1)
+    inner, delta = ball(name, random_start=False), random_like(pictures(), 1, 0.1)
     universal = Universal(inner)
     assert (universal.eps, universal.random_start) == (EPS[name], False)
     start = universal.start(pictures(), seed())
@@ -84,7 +79,7 @@ def test_universal_takes_the_rest_from_the_inner_set(name):
 
 @every_set
 def test_a_universal_scene_is_the_clamped_sum(name):
-    images, universal = pictures(), Universal(make(name))
+    images, universal = pictures(), Universal(ball(name))
     delta = universal.noise(images, seed())
     assert not ((images + delta).clamp(0, 1) == images + delta).all()  # else the clamp would not show
     for rows in (delta, delta.expand_as(images)):
@@ -94,7 +89,7 @@ def test_a_universal_scene_is_the_clamped_sum(name):
 
 @every_set
 def test_the_gradient_of_a_universal_delta_is_the_sum_over_the_images(name):
-    images, universal = pictures(dtype=double), Universal(make(name))
+    images, universal = pictures(dtype=double), Universal(ball(name))
     delta, waves = universal.noise(images, seed()), random_like(images, 5, 3.0)
 
     def loss(delta, rows):
@@ -118,16 +113,12 @@ def test_the_gradient_of_a_universal_delta_passes_on_the_bounds_and_not_beyond()
 @given(value=seeds)
 @few
 def test_quantised_universal_pictures_are_files_within_eps(name, factor, value):
-    images, universal = pictures(value), Universal(make(name, factor))
+    images, universal = pictures(value), Universal(ball(name, factor))
     delta = universal.noise(images, seed(value))
-    found = universal.quantise(delta, images)
-    assert found.shape == images.shape
-    assert torch.equal(universal.quantise(delta.expand_as(images), images), found)
-    levels = (images + found) * 255
-    torch.testing.assert_close(levels, levels.round(), rtol=0, atol=1e-4)
-    exact = (levels.round().double() - (images * 255).round().double()) / 255
-    assert (universal.norm(exact) <= universal.eps * (1 + 2e-5)).all()
-    assert 0 <= levels.min() <= levels.max() <= 255
+    rows = universal.quantise(delta, images)
+    assert rows.shape == images.shape
+    assert torch.equal(universal.quantise(delta.expand_as(images), images), rows)
+    assert_files(universal, images, rows)
 
 
 def test_images_that_share_a_delta_are_seen_from_views_of_their_own():

@@ -28,16 +28,16 @@ def polynomial(degree, seed=0):
 def test_the_fit_recovers_a_polynomial(degree):
     true = polynomial(degree)
     light = terms(SOURCE, degree) @ true.T
-    found = fit(SOURCE, Swatches(light, EVERYWHERE))
-    assert found.degree == degree and found.swatches == 32
-    assert np.abs(found.coefficients - true).max() < 2e-3
-    assert found.before > 3 and found.after < 0.05
+    result = fit(SOURCE, Swatches(light, EVERYWHERE))
+    assert result.degree == degree and result.swatches == 32
+    assert np.abs(result.coefficients - true).max() < 2e-3
+    assert result.before > 3 and result.after < 0.05
 
 
 def test_colours_as_they_are_have_no_difference_and_stay():
-    found = fit(SOURCE, Swatches(SOURCE, EVERYWHERE))
-    assert found.before == 0 and found.after < 1e-3
-    assert np.allclose(found.coefficients[:, :4], [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], atol=1e-6)
+    result = fit(SOURCE, Swatches(SOURCE, EVERYWHERE))
+    assert result.before == 0 and result.after < 1e-3
+    assert np.allclose(result.coefficients[:, :4], [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], atol=1e-6)
 
 
 def test_monomials_are_in_the_order_of_the_map_that_reads_them():
@@ -52,20 +52,17 @@ def test_saturated_swatches_do_not_spoil_the_others():
     """Twice the light: what is beyond 1 is cut off, and a fit that took it for a colour would be far too flat."""
     true = np.array([[0, 2.0, 0, 0], [0, 0, 2.0, 0], [0, 0, 0, 2.0]])
     light = np.clip(terms(SOURCE, 1) @ true.T, 0, 1)
-    found = solved(SOURCE, Swatches(light, light < 0.99), 1)
-    assert np.abs(found - true).max() < 0.01
+    result = solved(SOURCE, Swatches(light, light < 0.99), 1)
+    assert np.abs(result - true).max() < 0.01
     assert np.abs(solved(SOURCE, Swatches(light, EVERYWHERE), 1) - true).max() > 0.3
 
 
 def test_too_few_swatches_are_refused_and_few_allow_only_degree_one():
     light = terms(SOURCE, 2) @ polynomial(2).T
-    for count, degree in ((7, None), (8, 1), (15, 1)):
-        measured = Swatches(light, EVERYWHERE & (np.arange(32) < count)[:, None])
-        if degree is None:
-            with pytest.raises(ValueError, match=r"`swatches` must be at least 8 .* found 7"):
-                fit(SOURCE, measured)
-        else:
-            assert fit(SOURCE, measured).degree == degree
+    few, *enough = (Swatches(light, EVERYWHERE & (np.arange(32) < count)[:, None]) for count in (7, 8, 15))
+    with pytest.raises(ValueError, match=r"`swatches` must be at least 8 .* found 7"):
+        fit(SOURCE, few)
+    assert [fit(SOURCE, measured).degree for measured in enough] == [1, 1]
 
 
 def test_held_out_swatches_are_not_seen():
@@ -79,44 +76,44 @@ def test_held_out_swatches_are_not_seen():
 def test_the_middle_of_every_swatch_is_measured():
     pose = posed(CARD, width=300, degrees=200, jitter=0.2, size=(560, 560))
     pixels = photographed(drawn(CARD), pose, (560, 560), light_at=0.6, noise=0.01, points=2)
-    found = measure_swatches(pixels, pose, CARD)
-    assert found.trusted.all()
-    assert difference(found.light, 0.6 * SOURCE).max() < 1.5
+    result = measure_swatches(pixels, pose, CARD)
+    assert result.trusted.all()
+    assert difference(result.light, 0.6 * SOURCE).max() < 1.5
     bright = measure_swatches(photographed(drawn(CARD), pose, (560, 560), light_at=1.7, points=2), pose, CARD)
     assert (bright.trusted == (1.7 * SOURCE < 1)).all()
 
 
 def test_a_swatch_beyond_the_edge_is_not_measured():
     pose = posed(CARD, width=300, size=(420, 420), shift=(60, 0))
-    found = measure_swatches(np.full((420, 420, 3), 99, np.uint8), pose, CARD)
+    result = measure_swatches(np.full((420, 420, 3), 99, np.uint8), pose, CARD)
     right = [swatch.box.x + swatch.box.width > 92 for swatch in CARD.chart]
-    assert found.trusted.any() and not found.trusted[right].any()
+    assert result.trusted.any() and not result.trusted[right].any()
 
 
 def test_photographs_are_brought_to_one_exposure():
     light = terms(SOURCE, 2) @ polynomial(2).T
     stops = np.array([-1.0, 0.5, 0.0, 0.2, -0.3])
     shots = [Swatches(light * 2**stop, light * 2**stop < 1) for stop in stops]
-    common, found = pooled(shots, [None] * 5)
-    assert np.allclose(np.log2(found), stops[:, None], atol=1e-6) and common.trusted.all()
+    common, result = pooled(shots, [None] * 5)
+    assert np.allclose(np.log2(result), stops[:, None], atol=1e-6) and common.trusted.all()
     assert np.allclose(common.light, light)
     assert (pooled(shots[:1], [None])[1] == 1).all()
 
 
-def test_what_the_scene_says_of_exposure_is_taken_out_of_the_colours():
-    """Gains of all photographs, common to them or not, are none of the printer's; a photograph whose scene says
-    nothing is brought to the others by its chart, each channel by itself."""
+def test_the_exposure_measured_on_the_scene_is_removed_from_the_colours():
+    """Gains, whether all photographs share them or not, are not part of the printer's map. A photograph without a
+    measured gain is scaled to the others by its chart, each channel by itself."""
     light = 0.4 * terms(SOURCE, 2) @ polynomial(2).T
     gains = np.array([0.5, 0.45, 0.55])[None] * np.array([1, 1.3, 0.8, 0.9])[:, None]
     shots = [Swatches(light * gain, EVERYWHERE) for gain in gains]
     for known in (list(gains), [*gains[:2], None, gains[3]]):
-        common, found = pooled(shots, known)
-        assert np.allclose(found, gains, rtol=1e-6) and np.allclose(common.light, light)
+        common, result = pooled(shots, known)
+        assert np.allclose(result, gains, rtol=1e-6) and np.allclose(common.light, light)
 
 
-def test_light_is_that_of_the_transforms_and_the_file_says_what_it_is():
+def test_light_is_that_of_the_transforms_and_the_file_names_its_kind():
     levels = torch.arange(256, dtype=torch.float64) / 255
     assert np.allclose(colour_fit.LIGHT, to_linear(levels), atol=1e-6)
-    said = fit(SOURCE, Swatches(SOURCE, EVERYWHERE)).to_dict()
-    assert {k: said[k] for k in ("schema", "kind", "light")} == {"schema": 1, "kind": "polynomial", "light": "linear"}
-    assert len(said["coefficients"]) == 3 and len(said["coefficients"][0]) == {1: 4, 2: 10}[said["degree"]]
+    file = fit(SOURCE, Swatches(SOURCE, EVERYWHERE)).to_dict()
+    assert np.shape(file.pop("coefficients")) == (3, {1: 4, 2: 10}[file.pop("degree")])
+    assert file == {"schema": 1, "kind": "polynomial", "light": "linear"}

@@ -49,7 +49,7 @@ def test_a_dark_photograph(light_at):
     assert len(seen) == 4 and worst(seen, true) < 1
 
 
-def test_tags_of_another_card_are_told_apart():
+def test_tags_of_another_card_are_listed_apart():
     other = card(80, 80, group=8)
     pixels = photographed(drawn(other), posed(other, width=260, size=(480, 640)), (480, 640), points=2)
     seen = detect(pixels, CARD)

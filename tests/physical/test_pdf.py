@@ -16,12 +16,10 @@ from tests.helpers.prints import MM, detected, edges, fake_run, framed, moved, r
 BAR = 0.05  # mm
 
 
-def said(made):
-    return json.loads((made.folder / "sheet.json").read_text())
-
-
-def boxes(record):
-    return [record["card"]["patch"], *(tag["box"] for tag in record["card"]["tags"])]
+def printed(*arguments):
+    """A print, and the content of its sheet.json."""
+    made = write(*arguments)
+    return made, json.loads((made.folder / "sheet.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -33,23 +31,23 @@ def boxes(record):
         ("letter", 37, (80, 20), (215.9, 279.4)),
     ],
 )
-def test_everything_is_where_it_should_be(tmp_path, paper, width, shape, page):
-    made = write(fake_run(tmp_path, framed(shape)), width, paper, 150)
-    record = said(made)
+def test_everything_has_its_position(tmp_path, paper, width, shape, page):
+    made, record = printed(fake_run(tmp_path, framed(shape)), width, paper, 150)
     ((size, picture),) = rasterised(made.folder / "sheet.pdf")
     assert np.array(size) * MM / 72 == pytest.approx(page, abs=1e-4)
     (sheet,) = record["pages"]
     assert record["card"]["patch"]["width"] == width
     assert record["card"]["patch"]["height"] == pytest.approx(width * shape[0] / shape[1])
     assert sheet["left"] * 2 + record["card"]["width"] == pytest.approx(page[0], abs=0.3), "centred"
-    off = [edges(picture, moved(box, sheet), 600) for box in boxes(record)]
+    boxes = [record["card"]["patch"], *(tag["box"] for tag in record["card"]["tags"])]
+    off = [edges(picture, moved(box, sheet), 600) for box in boxes]
     assert np.abs(off).max() < BAR / 5
     assert _ruler(picture, page) == pytest.approx(np.arange(0, RULER + 1, 10), abs=BAR / 5)
     assert sorted(detected(picture[::4, ::4])) == [tag["number"] for tag in record["card"]["tags"]]
 
 
 def _ruler(picture, page):
-    """Where the long ticks stand, from the first one, in mm."""
+    """The positions of the long ticks from the first one, in mm."""
     base = page[1] - MARGIN - FOOT + 9
     line = (
         255.0 - picture[round((base - 3.8) * 600 / MM) : round((base - 3.2) * 600 / MM), : round(112 * 600 / MM), 1]
@@ -63,7 +61,7 @@ def _ruler(picture, page):
 def test_the_pixels_in_the_file_are_those_that_went_in(tmp_path):
     texture = framed((24, 36))
     made = write(fake_run(tmp_path, texture), 60, "a4", 300)
-    wanted = patch_picture(texture.astype(np.float32), pixels(made.card, (24, 36), 300))
+    wanted = patch_picture(texture.astype(np.float32), pixels(made.plan.card, (24, 36), 300))
     assert wanted.shape == (472, 709, 3)
     assert _images(made.folder / "sheet.pdf") == [(["FlateDecode"], wanted.tobytes())]
     assert b"/Interpolate" not in (made.folder / "sheet.pdf").read_bytes()
@@ -82,8 +80,7 @@ def _images(path):
 
 
 def test_tiles_in_the_pdf_make_up_the_card(tmp_path):
-    made = write(fake_run(tmp_path, framed((24, 24))), 230, "a4", 150)
-    record = said(made)
+    made, record = printed(fake_run(tmp_path, framed((24, 24))), 230, "a4", 150)
     card = np.asarray(Image.open(made.folder / "card.png")).astype(int)
     assert len(record["pages"]) == 4 and (made.plan.rows, made.plan.columns) == (2, 2)
     seen = np.zeros(card.shape[:2], int)
@@ -115,20 +112,18 @@ def _grown(at, by):
 
 def _rims(record, size, dense):
     """Where PDFium rounds to whole pixels: the pixels at the edges of a swatch, a shape of one rectangle."""
-    found = np.zeros(size, bool)
+    rims = np.zeros(size, bool)
     for swatch in record["card"]["chart"]:
         x, y, width, height = (swatch["box"][name] * dense for name in ("x", "y", "width", "height"))
-        outer = np.s_[int(y) - 1 : int(y + height) + 2, int(x) - 1 : int(x + width) + 2]
-        inner = np.s_[int(y) + 2 : int(y + height) - 1, int(x) + 2 : int(x + width) - 1]
-        kept = found[inner].copy()
-        found[outer] = True
-        found[inner] = kept
-    return found
+        rim = np.zeros(size, bool)
+        rim[int(y) - 1 : int(y + height) + 2, int(x) - 1 : int(x + width) + 2] = True
+        rim[int(y) + 2 : int(y + height) - 1, int(x) + 2 : int(x + width) - 1] = False
+        rims |= rim
+    return rims
 
 
 def test_tiles_are_exact_too(tmp_path):
-    made = write(fake_run(tmp_path, framed((20, 80))), 380, "letter", 150)
-    record = said(made)
+    made, record = printed(fake_run(tmp_path, framed((20, 80))), 380, "letter", 150)
     assert len(record["pages"]) == 2
     measured = 0
     for place, (_, picture) in zip(record["pages"], rasterised(made.folder / "sheet.pdf"), strict=True):
@@ -147,9 +142,11 @@ def test_a_print_shop_finds_its_boxes_and_equal_runs_make_equal_files(tmp_path):
         trim, bleed = document[0].get_trimbox(), document[0].get_bleedbox()
         info = document.get_metadata_dict()
         text = document[0].get_textpage().get_text_range()
-    assert np.array(trim[2:]) - trim[:2] == pytest.approx([made.card.width * 72 / MM, made.card.height * 72 / MM])
+    assert np.array(trim[2:]) - trim[:2] == pytest.approx(
+        [made.plan.card.width * 72 / MM, made.plan.card.height * 72 / MM]
+    )
     assert np.abs(np.array(bleed) - trim) * MM / 72 == pytest.approx([BLEED] * 4, abs=1e-3)
-    assert made.id in info["Title"] and made.id in text
+    assert made.plan.id in info["Title"] and made.plan.id in text
     for wanted in ("print at 100 %, no scaling; this line must measure 100 mm", "authorised testing", "colour chart"):
         assert wanted in text
     assert b"/PrintScaling /None" in first and b"DCTDecode" not in first and b"/FontFile2" in first

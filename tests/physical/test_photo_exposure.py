@@ -1,4 +1,4 @@
-"""The camera's exposure, told apart from what printer and paper do to colours."""
+"""The camera's exposure, separated from the colours of printer and paper."""
 
 import dataclasses
 from pathlib import Path
@@ -42,41 +42,40 @@ def shots():
     return [(photograph(picture(0), QUAD, CARD, ink, DPI, shot, size, rng).pixels, shot) for shot in drawn]
 
 
-def looks(shots, of=0):
-    said = [Photo(Path("x"), f"{i}.jpg", 0) for i in range(len(shots))]
+def measured(shots, of=0):
     return [
-        measure_photo(photo, pixels, picture(of), CARD, None, WHERE, "photo")
-        for photo, (pixels, _) in zip(said, shots, strict=True)
+        measure_photo(Photo(Path("x"), f"{i}.jpg", 0), pixels, picture(of), CARD, None, WHERE, "photo")
+        for i, (pixels, _) in enumerate(shots)
     ]
 
 
 @pytest.fixture(scope="module")
 def own(shots):
-    return looks(shots)
+    return measured(shots)
 
 
 def off(fit):
     """The mean difference of colour between a map and the ink itself."""
-    colours = np.array([swatch.colour for swatch in CARD.chart], np.uint8)
-    return difference(terms(nominal(CARD), fit.degree) @ fit.coefficients.T, printed(colours[None], 0.5)[0]).mean()
+    inks = printed(np.array([[swatch.colour for swatch in CARD.chart]], np.uint8), 0.5)[0]
+    return difference(terms(nominal(CARD), fit.degree) @ fit.coefficients.T, inks).mean()
 
 
 def test_the_map_is_the_inks_and_the_exposure_is_the_cameras(shots, own):
-    found = colours_of(own, CARD)
-    assert off(found.fit) < 3 and found.compared == len(shots) and not found.notes
-    assert list(found.stops.values()) == pytest.approx([shot.stops for _, shot in shots], abs=0.2)
-    for gain, (_, shot) in zip(found.gains.values(), shots, strict=True):
+    colours = colours_of(own, CARD)
+    assert off(colours.fit) < 3 and colours.compared == len(shots) and not colours.notes
+    assert list(colours.stops.values()) == pytest.approx([shot.stops for _, shot in shots], abs=0.2)
+    for gain, (_, shot) in zip(colours.gains.values(), shots, strict=True):
         assert np.log2(gain[0] / gain[1]) == pytest.approx(shot.red, abs=0.1)
 
 
 def test_another_scene_is_no_measure_of_exposure(shots, own):
-    elsewhere = colours_of(looks(shots[:3], of=1), CARD)
+    elsewhere = colours_of(measured(shots[:3], of=1), CARD)
     assert elsewhere.compared == 0 and len(elsewhere.notes) == 1 and off(elsewhere.fit) > 6
     assert np.median(list(elsewhere.stops.values())) == pytest.approx(0, abs=1e-9)
     for known, enough in ((2, False), (3, True)):
         some = [dataclasses.replace(each, gain=each.gain if i < known else None) for i, each in enumerate(own)]
-        found = colours_of(some, CARD)
-        assert bool(found.compared) == enough and (off(found.fit) < 3) == enough
+        colours = colours_of(some, CARD)
+        assert bool(colours.compared) == enough and (off(colours.fit) < 3) == enough
 
 
 def laid(gain, inside=200, seed=0):

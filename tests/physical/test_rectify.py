@@ -17,9 +17,9 @@ CARD = card(80, 80, group=7)
 POINTS = lattice(CARD)
 
 
-def off(found, true):
+def off(result, true):
     """The largest error over the patch in pixels of a patch 300 wide, of a homography."""
-    back = project(np.linalg.inv(true), project(found, POINTS))
+    back = project(np.linalg.inv(true), project(result, POINTS))
     return np.linalg.norm(back - POINTS, axis=1).max() * 300 / CARD.patch.width
 
 
@@ -42,21 +42,21 @@ def test_rectification_is_exact_to_half_a_pixel(count):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hidden", [(28,), (28, 29), (29, 31)])
-def test_without_a_tag_the_edges_of_the_swatches_lead(hidden):
+def test_without_a_tag_the_edges_of_the_swatches_refine_the_fit(hidden):
     light = drawn(CARD, hidden=hidden)
     for seed in (0, 1):
         true = posed(CARD, width=240, degrees=25 * seed - 10, jitter=0.2, size=(500, 500), seed=seed)
         pixels = photographed(light, true, (500, 500), blur=0.9, light_at=0.7, noise=0.01, seed=seed, points=2)
         laid = fit(CARD, detect(pixels, CARD).own)
-        found = aligned(grey_of(pixels), CARD, laid.homography, laid.tags)
-        assert len(laid.tags) == 4 - len(hidden) and off(found, true) < min(0.4, off(laid.homography, true))
+        result = aligned(grey_of(pixels), CARD, laid.homography, laid.tags)
+        assert len(laid.tags) == 4 - len(hidden) and off(result, true) < min(0.4, off(laid.homography, true))
 
 
-def test_a_photograph_without_edges_leaves_the_card_where_it_is():
+def test_a_photograph_without_edges_leaves_the_homography_unchanged():
     true = posed(CARD, width=240, size=(400, 400))
     blank = np.full((400, 400), 200, np.uint8)
-    found = aligned(blank, CARD, true, ())
-    assert np.isfinite(found).all()
+    result = aligned(blank, CARD, true, ())
+    assert np.isfinite(result).all()
     beyond = np.array([[1, 0, 900], [0, 1, 0], [0, 0, 1.0]]) @ true
     assert np.array_equal(aligned(blank, CARD, beyond, (28, 29)), beyond)
 
@@ -97,15 +97,15 @@ def test_the_pose_is_that_of_the_stages():
     push = invert(pull[0] @ pull[1]).numpy()
     moved, (_, magnify, _, _, _) = view.stages[0].values(u[:, :8]), view.stages[1].values(u[:, 8:]).T
     for i, matrix in enumerate(push):
-        found = pose(matrix, Box(-1, -1, 2, 2))
+        result = pose(matrix, Box(-1, -1, 2, 2))
         # What the corners move together counts as the affine part: the offsets that are left know none of it.
         square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
-        again = square + np.array(found.corners)
-        turn = np.deg2rad(found.degrees)
-        spin = found.scale * np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
-        assert np.allclose(again @ spin.T + found.centre, project(matrix, square))
-        assert abs(found.scale - magnify[i]) < 0.3 and found.jitter <= 0.45
-        assert np.abs(np.sum(found.corners, axis=0)).max() < 1e-9
+        again = square + np.array(result.corners)
+        turn = np.deg2rad(result.degrees)
+        spin = result.scale * np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+        assert np.allclose(again @ spin.T + result.centre, project(matrix, square))
+        assert abs(result.scale - magnify[i]) < 0.3 and result.jitter <= 0.45
+        assert np.abs(np.sum(result.corners, axis=0)).max() < 1e-9
     plain = pose(invert(view.stages[1].matrix(u[:, 8:])).numpy()[0], Box(-1, -1, 2, 2))
     angle, magnify, _, right, down = view.stages[1].values(u[:, 8:])[0].tolist()
     assert np.allclose([plain.degrees, plain.scale, *plain.centre], [angle, magnify, 2 * right, 2 * down])

@@ -3,13 +3,15 @@
 import csv
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from PIL import Image
 
 from attacks.data.images import load_image, save_image, to_bytes
@@ -19,45 +21,42 @@ from attacks.experiment.directory import refuse_program
 from attacks.perturbations.patch.card import card
 from attacks.physical import score, scoring
 from attacks.physical.views import photo_view
-from attacks.run import CONFIGS, register
 from attacks.runtime.files import sha256, write_json
 from attacks.schema.presets import read as read_preset
 from attacks.schema.validate import validate
 from scripts import score_photos as script
 from tests.helpers.photographed import drawn, photographed, posed, through
+from tests.schema.test_configs import composed
 
-ASKED = ["config=patch", "data.photos=[astronaut]", "data.count=2", "data.size=64", "perturbation.size=[16,16]"]
+OVERRIDES = ["config=patch", "data.photos=[astronaut]", "data.count=2", "data.size=64", "perturbation.size=[16,16]"]
 QUAD = [[0.25, 0.25], [0.75, 0.25], [0.75, 0.75], [0.25, 0.75]]
-
-
-def composed(*overrides):
-    register()
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS)):
-        return validate(compose("run", overrides=list(overrides)))
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The folder of a run, as far as it is read here, and its print."""
+    """As much of the folder of a run, and of its print, as is read here."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "pictures" / "clean").mkdir(parents=True)
     (folder / "print").mkdir()
-    config = composed(*ASKED)
+    config = validate(composed(*OVERRIDES))
     parts = build(config)
     names = [Path(name).stem for name in parts.queries.names]
     for name, image in zip(names, parts.queries.images, strict=True):
         save_image(folder / "pictures" / "clean" / f"{name}.png", image)
     save_image(folder / "patch.png", torch.rand(3, 16, 16))
-    said = {"config": dataclasses.asdict(config), "encoder": identity(config.encoder, parts.encoder)}
-    write_json(folder / "manifest.json", said)
-    arm = {key: {"mean": 0.5, "low": 0.4, "high": 0.7} for key in ("cosine", "recall_at_1", "success")}
+    description = identity(config.encoder, parts.encoder)
+    write_json(folder / "manifest.json", {"config": dataclasses.asdict(config), "encoder": description})
+    arm = {key: {"mean": 0.5, "low": 0.4, "high": 0.7} for key in score.MEASURES}
     write_json(folder / "metrics.json", {"arms": dict.fromkeys(("clean", "noise", "no_eot", "eot"), arm)})
-    placed = {"schema": 1, "pictures": names, "size": [64, 64], "texture": [16, 16], "width_mm": None, "target": None}
-    write_json(folder / "placement.json", placed | {"quads": [[QUAD], [QUAD]]})
-    name = sha256(folder / "patch.png")[:8]
-    laid = card(80, 80, int(name, 16) % 146)
-    write_json(folder / "print" / "sheet.json", {"id": f"vp-{name}", "card": dataclasses.asdict(laid)})
+    record = {"schema": 1, "pictures": names, "size": [64, 64], "texture": [16, 16], "width_mm": None, "target": None}
+    write_json(folder / "placement.json", record | {"quads": [[QUAD], [QUAD]]})
+    sheet = {"id": f"vp-{sha256(folder / 'patch.png')[:8]}", "card": dataclasses.asdict(own_card(folder)), "dpi": 300}
+    write_json(folder / "print" / "sheet.json", sheet)
     return folder
+
+
+def photos_of(folder):
+    return json.loads((folder / "photos.json").read_text())
 
 
 def names_of(run):
@@ -68,16 +67,12 @@ def own_card(run):
     return card(80, 80, int(sha256(run / "patch.png")[:8], 16) % 146)
 
 
-def shot(run, **how):
+def shot(run, hidden=(), light_at=0.8, **how):
     """A photograph of the run's card, and its homography."""
-    laid = own_card(run)
-    texture = to_bytes(load_image(run / "patch.png")[0])
-    hidden = how.pop("hidden", ())
-    light_at = how.pop("light_at", 0.8)
-    pose = posed(laid, **{"width": 200, "size": (420, 480), **how})
+    laid, texture = own_card(run), to_bytes(load_image(run / "patch.png")[0])
+    pose = posed(laid, width=200, size=(420, 480), **how)
     light = drawn(laid, texture, [laid.tags[i].number for i in hidden], fine=8)
-    pixels = photographed(light, pose, (420, 480), points=2, light_at=light_at, fine=8)
-    return pixels, pose
+    return photographed(light, pose, (420, 480), points=2, light_at=light_at, fine=8), pose
 
 
 @pytest.fixture(scope="module")
@@ -86,22 +81,24 @@ def photos(run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("photos")
     first, second = names_of(run)
     plain, _ = shot(run, degrees=10, jitter=0.1)
-    Image.fromarray(plain).save(folder / f"{first}--plain.jpg", quality=95)
+    grey = np.asarray(Image.fromarray(plain).convert("L"))
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by a quarter clockwise
-    Image.fromarray(np.rot90(plain)).save(folder / f"{first}--turned.jpg", quality=95, exif=exif)
-    Image.fromarray(shot(run, degrees=180)[0]).save(folder / f"{first}--upside-down.png")
     (folder / second).mkdir()
-    Image.fromarray(shot(run, hidden=[1], light_at=0.5)[0]).save(folder / second / "hidden.png")
-    Image.fromarray(shot(run, shift=(150, 0))[0]).save(folder / f"{second}--cut.png")
-    grey = Image.fromarray(plain).convert("L")
-    grey.save(folder / f"{first}--grey.png")
-    Image.fromarray(np.asarray(grey, np.uint16) * 257).save(folder / f"{first}--deep.png")
-    Image.fromarray(np.full((200, 300, 3), 90, np.uint8)).save(folder / f"{first}--nothing.png")
-    (folder / f"{first}--text.jpg").write_text("no picture")
-    (folder / f"{first}--phone.heic").write_bytes(b"x")
-    (folder / "truth.json").write_text("{}")
-    Image.fromarray(plain).save(folder / "whose.png")
+    for name, pixels, options in (
+        (f"{first}--plain.jpg", plain, {"quality": 95}),
+        (f"{first}--turned.jpg", np.rot90(plain), {"quality": 95, "exif": exif}),
+        (f"{first}--upside-down.png", shot(run, degrees=180)[0], {}),
+        (f"{second}/hidden.png", shot(run, hidden=[1], light_at=0.5)[0], {}),
+        (f"{second}--cut.png", shot(run, shift=(150, 0))[0], {}),
+        (f"{first}--grey.png", grey, {}),
+        (f"{first}--deep.png", grey.astype(np.uint16) * 257, {}),
+        (f"{first}--nothing.png", np.full((200, 300, 3), 90, np.uint8), {}),
+        ("whose.png", plain, {}),
+    ):
+        Image.fromarray(pixels).save(folder / name, **options)
+    for name in (f"{first}--text.jpg", f"{first}--phone.heic", "truth.json"):
+        (folder / name).write_text("no picture")
     return folder
 
 
@@ -114,19 +111,19 @@ def scored(run, photos, tmp_path_factory):
 
 @pytest.mark.slow
 def test_every_photograph_is_scored_or_named(run, scored):
-    said = json.loads((scored / "photos.json").read_text())
+    content = photos_of(scored)
     first, second = names_of(run)
-    found = {photo["photo"]: photo for photo in said["photos"]}
+    found = {photo["photo"]: photo for photo in content["photos"]}
     kinds = ("cut.png", "deep.png", "grey.png", "hidden.png", "plain.jpg", "turned.jpg", "upside-down.png")
     assert sorted(name.replace("/", "--").rpartition("--")[2] for name in found) == list(kinds)
     assert found[f"{second}/hidden.png"]["picture"] == found[f"{second}--cut.png"]["picture"] == second
     assert [len(found[f"{second}{end}"]["fiducials"]) for end in ("/hidden.png", "--cut.png")] == [3, 2]
     assert abs(found[f"{first}--upside-down.png"]["patch"]["degrees"]) > 179
     assert found[f"{first}--plain.jpg"]["residual_px"] < 0.5
-    left = " | ".join(said["left_out"])
+    left = " | ".join(content["left_out"])
     for word in ("nothing.png: left out, 0 of the fiducials", "text.jpg: left out", "whose.png", ".heic is not read"):
         assert word in left
-    assert len(said["left_out"]) == 4
+    assert len(content["left_out"]) == 4
     rows = csv.DictReader((scored / "photos.csv").read_text().splitlines())
     assert [row["photo"] for row in rows] == list(found)
     assert len(list((scored / "rectified").iterdir())) == len(found)
@@ -137,33 +134,32 @@ def test_every_photograph_is_scored_or_named(run, scored):
 def test_the_encoder_that_is_named_is_the_one_that_ran(run, photos, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
-    said = json.loads((copy / MANIFEST).read_text())["encoder"]
-    edit(copy / MANIFEST, "encoder", {key: said[key] for key in ("sha256", "fingerprint")} | {"defence": [[]]})
+    encoder = json.loads((copy / MANIFEST).read_text())["encoder"]
+    edit(copy / MANIFEST, "encoder", {key: encoder[key] for key in ("sha256", "fingerprint")} | {"defence": [[]]})
     (tmp_path / "in").mkdir()
     name = f"{names_of(run)[0]}--plain.jpg"
     shutil.copy(photos / name, tmp_path / "in" / name)
     assert script.main([str(copy), str(tmp_path / "in"), "--device", "cpu"]) == 0
-    assert json.loads((copy / "photos" / "photos.json").read_text())["encoder"]["encoder"] == "pocket"
+    assert photos_of(copy / "photos")["encoder"]["encoder"] == "pocket"
 
 
 @pytest.mark.slow
 def test_a_turned_file_is_the_same_photograph(run, scored):
-    said = {p["photo"].rpartition("--")[2]: p for p in json.loads((scored / "photos.json").read_text())["photos"]}
-    plain, turned = said["plain.jpg"], said["turned.jpg"]
+    entries = {photo["photo"].rpartition("--")[2]: photo for photo in photos_of(scored)["photos"]}
+    plain, turned = entries["plain.jpg"], entries["turned.jpg"]
     assert turned["cosine"] == pytest.approx(plain["cosine"], abs=5e-3)
     assert turned["patch"]["degrees"] == pytest.approx(plain["patch"]["degrees"], abs=0.05)
-    assert said["deep.png"]["cosine"] == pytest.approx(said["grey.png"]["cosine"], abs=1e-5)
+    assert entries["deep.png"]["cosine"] == pytest.approx(entries["grey.png"]["cosine"], abs=1e-5)
 
 
-def test_colours_are_fitted_and_exposures_told_apart(scored):
-    said = json.loads((scored / "photos.json").read_text())
-    stops = {photo["photo"].rpartition("-")[2]: photo["stops"] for photo in said["photos"]}
-    dark = next(photo for photo in said["photos"] if "hidden" in photo["photo"])
-    assert dark["stops"] - stops["plain.jpg"] == pytest.approx(np.log2(0.5 / 0.8), abs=0.05)
+def test_colours_and_exposures_are_separated(scored):
+    content = photos_of(scored)
+    stops = {re.split("[-/]", photo["photo"])[-1]: photo["stops"] for photo in content["photos"]}
+    assert stops["hidden.png"] - stops["plain.jpg"] == pytest.approx(np.log2(0.5 / 0.8), abs=0.05)
     colour = json.loads((scored / "colour.json").read_text())
-    assert colour["kind"] == "polynomial" and said["colour"]["degree"] == colour["degree"]
-    assert said["colour"]["exposure"] == "median photograph" and said["colour"]["compared"] == 0
-    assert len(said["notes"]) == 1 and "exposure that they have in common" in said["notes"][0]
+    assert colour["kind"] == "polynomial" and content["colour"]["degree"] == colour["degree"]
+    assert content["colour"]["exposure"] == "median photograph" and content["colour"]["compared"] == 0
+    assert len(content["notes"]) == 1 and "exposure that they have in common" in content["notes"][0]
 
 
 def test_each_photograph_is_compared_with_its_own_picture(run, photos, monkeypatch):
@@ -178,53 +174,49 @@ def test_each_photograph_is_compared_with_its_own_picture(run, photos, monkeypat
 
 def test_the_view_is_judged_as_the_run_judges_its_own(run):
     """A 'photograph' that is the untouched picture has cosine 1, and is recognised."""
-    again = build(composed(*ASKED))
-    looks = []
-    for row, image in enumerate(again.queries.images):
+    parts = build(validate(composed(*OVERRIDES)))
+    measured = []
+    for row, image in enumerate(parts.queries.images):
         view = photo_view(to_bytes(image), 64)
         assert torch.equal(view.pixels, image)
-        photo = dataclasses.make_dataclass("P", ["row"])(row)
-        looks.append(dataclasses.make_dataclass("L", ["view", "photo"])(view, photo))
-    judged = score.judge(looks[::-1], again)
+        measured.append(SimpleNamespace(view=view, photo=SimpleNamespace(row=row)))
+    judged = score.judge(measured[::-1], parts)
     assert judged.cosine == pytest.approx(1, abs=1e-5) and bool(judged.recall_at_1.all())
-    assert not judged.success.any() and list(judged.nearest) == list(again.queries.names)[::-1]
+    assert not judged.success.any() and list(judged.nearest) == list(parts.queries.names)[::-1]
 
 
 @pytest.mark.slow
-def test_without_fiducials_a_person_says_where_the_patch_is(run, tmp_path, capsys):
+def test_without_fiducials_the_user_gives_the_corners(run, tmp_path, capsys):
     laid, (first, _) = own_card(run), names_of(run)
     pixels, pose = shot(run, degrees=15, jitter=0.1)
     Image.fromarray(pixels).save(tmp_path / f"{first}--seen.png")
     Image.fromarray(np.full_like(pixels, 90)).save(tmp_path / f"{first}--blank.png")
     corners = through(pose, laid.patch.corners)
     (tmp_path / "quads.json").write_text(json.dumps({f"{first}--blank.png": corners.tolist()}))
-    asked = [str(run), str(tmp_path), "--view", "scene", "--device", "cpu", "--out"]
-    assert script.main([*asked, str(tmp_path / "a"), "--quad", str(tmp_path / "quads.json")]) == 0
-    by_hand, seen = json.loads((tmp_path / "a" / "photos.json").read_text())["photos"]
+    arguments = [str(run), str(tmp_path), "--view", "scene", "--device", "cpu", "--out"]
+    assert script.main([*arguments, str(tmp_path / "a"), "--quad", str(tmp_path / "quads.json")]) == 0
+    by_hand, seen = photos_of(tmp_path / "a")["photos"]
     assert by_hand["fiducials"] == [] and len(seen["fiducials"]) == 4
     for key in ("degrees", "scale", "jitter"):
         assert by_hand["scene"][key] == pytest.approx(seen["scene"][key], abs=0.02)
     eight = ",".join(str(v) for v in corners.flatten())
-    assert script.main([*asked, str(tmp_path / "b"), "--quad", eight, "--picture", first]) == 0
+    assert script.main([*arguments, str(tmp_path / "b"), "--quad", eight, "--picture", first]) == 0
     assert not (tmp_path / "b" / "colour.json").exists()
-    said = capsys.readouterr()
-    assert "no photograph shows the colour chart" in said.out and "exposure that they have in common" in said.err
+    output = capsys.readouterr()
+    assert "no photograph shows the colour chart" in output.out and "exposure that they have in common" in output.err
 
 
-def test_the_preset_composes_and_says_what_was_seen(run, scored):
-    register()
-    from hydra.core.config_store import ConfigStore
-
+def test_the_preset_composes_with_what_was_measured(run, scored):
     preset = read_preset(scored / "preset.yaml")
     ConfigStore.instance().store(group="config", name="second_patch", node=preset, package="_global_")
-    second, first = composed("config=second_patch"), composed(*ASKED)
-    assert composed("config=second_patch", "sanity=none").sanity.pictures == 0  # its own words win over the preset's
+    second, first = (validate(composed(*words)) for words in (["config=second_patch"], OVERRIDES))
+    assert validate(composed("config=second_patch", "sanity=none")).sanity.pictures == 0  # wins over the preset
     assert second.printer.colour == str((scored / "colour.json").resolve())
     stages = second.transforms.stages
     assert list(stages)[:3] == ["perspective", "affine", "exposure"]
     low, high = stages["affine"]["degrees"]
-    for seen in json.loads((scored / "photos.json").read_text())["photos"]:
-        assert any(low - 0.1 <= seen["scene"]["degrees"] + turn <= high + 0.1 for turn in (-360, 0, 360))
+    for photo in photos_of(scored)["photos"]:
+        assert any(low - 0.1 <= photo["scene"]["degrees"] + turn <= high + 0.1 for turn in (-360, 0, 360))
     assert stages["exposure"]["stops"][0] < -0.5 and 0 < stages["perspective"]["jitter"] < 0.3
     for group in ("attack", "encoder", "perturbation", "data", "objective", "optimiser"):
         assert getattr(second, group) == getattr(first, group)
@@ -232,11 +224,10 @@ def test_the_preset_composes_and_says_what_was_seen(run, scored):
 
 @pytest.mark.parametrize("name", ["torchscript", "plugin"])
 def test_a_run_directory_does_not_start_a_program(name):
-    run = composed("config=patch")
-    run.encoder = composed("config=patch", f"encoder={name}", "encoder.model=mine.pt").encoder
-    for said in (None, "other.pt"):
+    run = validate(composed("config=patch", f"encoder={name}", "encoder.model=mine.pt"))
+    for program in (None, "other.pt"):
         with pytest.raises(ValueError, match=r"--encoder-code mine\.pt"):
-            refuse_program(run, said, "--encoder-code mine.pt")
+            refuse_program(run, program, "--encoder-code mine.pt")
     refuse_program(run, "mine.pt", "--encoder-code mine.pt")
 
 
@@ -263,28 +254,23 @@ def edit(path, key, value):
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_errors_are_one_line_and_exit_with_2(run, photos, tmp_path, capsys, what):
+def test_errors_are_one_line_and_exit_with_2(run, photos, tmp_path, refused, what):
     copy = tmp_path / "run"
     if what != "missing":
         shutil.copytree(run, copy)
-    change, arguments, words = BROKEN[what]
+    change, arguments, message = BROKEN[what]
     change(copy)
-    assert script.main([str(copy), str(photos), *arguments, "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and said.count("\n") == 1 and words in said
+    assert message in refused(script, copy, photos, *arguments, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_without_a_single_good_photograph(run, tmp_path, capsys):
-    (tmp_path / "in").mkdir()
+def test_a_folder_without_a_single_good_photograph(run, tmp_path, refused):
     other = card(80, 80, own_card(run).tags[0].number // 4 - 1)
-    pixels = photographed(
-        drawn(other, fine=8), posed(other, width=200, size=(420, 480)), (420, 480), points=1, fine=8
-    )
-    Image.fromarray(pixels).save(tmp_path / "in" / f"{names_of(run)[0]}--other.png")
-    assert script.main([str(run), str(tmp_path / "in"), "--device", "cpu"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "none of 1 photographs" in said and "another card" in said
+    pose = posed(other, width=200, size=(420, 480))
+    pixels = photographed(drawn(other, fine=8), pose, (420, 480), points=1, fine=8)
+    Image.fromarray(pixels).save(tmp_path / f"{names_of(run)[0]}--other.png")
+    line = refused(script, run, tmp_path, "--device", "cpu")
+    assert "none of 1 photographs" in line and "another card" in line
 
 
 def test_photographs_of_one_picture_are_one_draw():

@@ -9,14 +9,14 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageFont
 
 from attacks.perturbations.patch.card import card, card_from
-from attacks.physical import sheet
-from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, Label, furniture, plan
+from attacks.perturbations.patch.card_raster import patch_picture
+from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, furniture, plan
 from attacks.physical.pdf import font_file
-from attacks.physical.sheet import subject, write
-from attacks.runtime.extras import extra
+from attacks.physical.sheet import WIDTH, subject, write
 from scripts import print_patch as script
 from tests.helpers.prints import MM, fake_run, framed
 from transforms import resize
@@ -40,13 +40,13 @@ def test_the_script_writes_everything_with_its_resolution(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("tags", [None, 7])
-def test_a_card_that_the_attack_has_not_seen_is_said_and_one_that_it_has_keeps_its_tags(tmp_path, tags):
+def test_the_card_of_the_attack_keeps_its_tags_and_any_other_is_noted(tmp_path, tags):
     run = fake_run(tmp_path / "run", width=42.0)
-    said = json.loads((run / "placement.json").read_text()) | {"tags": tags}
-    (run / "placement.json").write_text(json.dumps(said))
+    placement = json.loads((run / "placement.json").read_text()) | {"tags": tags}
+    (run / "placement.json").write_text(json.dumps(placement))
     printed = write(run, dpi=150)
     assert any("has not seen the card" in note for note in printed.notes) == (tags is None)
-    assert tags is None or [tag.number for tag in printed.card.tags] == [28, 29, 30, 31]
+    assert tags is None or [tag.number for tag in printed.plan.card.tags] == [28, 29, 30, 31]
 
 
 def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(tmp_path):
@@ -71,13 +71,14 @@ def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(tmp_path):
     assert names == {"card.png", "sheet.json", "sheet.pdf", "sheet.png", "sheet-notes.png"}
 
 
+SIZES = [(5, 5), (100, 100), (142, 180), (240, 60), (60, 240), (300, 300), (900, 225), (143, 9)]
+
+
 @pytest.mark.parametrize("paper", PAPERS)
-@pytest.mark.parametrize(
-    "size", [(5, 5), (100, 100), (142, 180), (240, 60), (60, 240), (300, 300), (900, 225), (143, 9)]
-)
+@pytest.mark.parametrize("size", SIZES)
 def test_a_plan_covers_the_card_within_the_margins(paper, size):
     laid = card(*size)
-    made = plan(laid, paper, 300)
+    made = plan(laid, "vp-00000000", paper, 300)
     pixel = MM / 300
     assert {made.width, made.height} == set(PAPERS[paper]) and len(made.pages) == made.rows * made.columns
     around = MARGIN + BLEED + MARK
@@ -92,24 +93,22 @@ def test_a_plan_covers_the_card_within_the_margins(paper, size):
         assert spans[0][0] == 0 and sum(spans[-1]) == pytest.approx(length, abs=pixel)
         for before, after in itertools.pairwise(spans):
             assert sum(before) - after[0] >= OVERLAP - 2 * pixel
-    room = [side - 2 * around for side in PAPERS[paper]]
-    if (laid.width <= room[0] and laid.height <= room[1] - FOOT) or (
-        laid.width <= room[1] and laid.height <= room[0] - FOOT
-    ):
-        assert len(made.pages) == 1
+    for across, down in (PAPERS[paper], PAPERS[paper][::-1]):
+        if laid.width <= across - 2 * around and laid.height <= down - FOOT - 2 * around:
+            assert len(made.pages) == 1
 
 
 @pytest.mark.parametrize(("width", "height"), [(40, 40), (220, 55), (1200, 1200), (2000, 500)])
 def test_text_and_marks_stay_within_the_margins_and_apart(width, height):
     laid = card(width, height, 145)
-    made = plan(laid, "a4", 150)
+    made = plan(laid, "vp-ffffffff", "a4", 600)
     for page in (made.pages[0], made.pages[-1]):
-        fills, texts = furniture(made, page, laid, Label("vp-ffffffff", 600))
+        fills, texts = furniture(made, page)
         spans = []
         for line in texts:
             font = ImageFont.truetype(str(font_file(line.bold)), 100)
             long = font.getlength(line.text) * line.size / 100
-            left = line.x - {"start": 0, "middle": long / 2, "end": long}[line.anchor]
+            left = line.x - {"start": 0, "middle": long / 2}[line.anchor]
             spans.append((left, left + long, line.y - 0.75 * line.size, line.y + 0.2 * line.size))
         marks = [(b.x, b.x + b.width, b.y, b.y + b.height) for each in fills for b in each.boxes]
         for x0, x1, y0, y1 in [*spans, *marks]:
@@ -123,33 +122,27 @@ def test_text_and_marks_stay_within_the_margins_and_apart(width, height):
 def test_alpha_is_paper_and_mixes_as_premultiplied_layers_do(tmp_path):
     texture = np.random.default_rng(1).integers(0, 256, (6, 8, 4), dtype=np.uint8)
     texture[0, :, 3], texture[-1, :, 3] = 0, 255
-    found = subject(fake_run(tmp_path, texture))
-    assert (found.texture[0] == 255).all() and (found.texture[-1] == texture[-1, :, :3]).all()
+    over_white = subject(fake_run(tmp_path, texture)).texture
+    assert (over_white[0] == 255).all() and (over_white[-1] == texture[-1, :, :3]).all()
     colour, alpha = np.split(np.moveaxis(texture / 255, 2, 0)[None], [3], axis=1)
-    enlarged = [resize(sheet_tensor(v), (30, 50), "torch_bilinear") for v in (colour * alpha, alpha)]
-    wanted = (enlarged[0] + 1 - enlarged[1])[0].permute(1, 2, 0).numpy() * 255
-    assert np.abs(sheet.patch_picture(found.texture, (30, 50)) - wanted).max() <= 0.501
+    enlarged = [resize(torch.from_numpy(v), (30, 50), "torch_bilinear") for v in (colour * alpha, alpha)]
+    expected = (enlarged[0] + 1 - enlarged[1])[0].permute(1, 2, 0).numpy() * 255
+    assert np.abs(patch_picture(over_white, (30, 50)) - expected).max() <= 0.501
 
 
-def sheet_tensor(values):
-    import torch
-
-    return torch.from_numpy(values)
-
-
-def test_a_width_other_than_the_runs_is_said(tmp_path, capsys):
+def test_a_width_other_than_the_runs_is_noted(tmp_path, capsys):
     run = fake_run(tmp_path, framed((8, 8)), width=50)
     assert script.main([str(run), "--width-mm", "30", "--dpi", "150"]) == 0
     assert "note: the run placed a patch 50 mm wide; one of 30 mm" in capsys.readouterr().err
-    assert write(fake_run(tmp_path, framed((8, 8))), dpi=150).card.patch.width == sheet.WIDTH
+    assert write(fake_run(tmp_path, framed((8, 8))), dpi=150).plan.card.patch.width == WIDTH
 
 
 @pytest.mark.parametrize(
     ("arguments", "about"),
     [
-        (["run", "--width-mm", "0"], "width_mm"),
-        (["run", "--width-mm", "nan"], "width_mm"),
-        (["run", "--width-mm", "1e300"], "width_mm"),
+        (["run", "--width-mm", "0"], "`width`"),
+        (["run", "--width-mm", "nan"], "`width`"),
+        (["run", "--width-mm", "1e300"], "`width`"),
         (["run", "--width-mm", "wide"], "--width-mm"),
         (["run", "--width-mm", "5000"], "megapixels"),
         (["run", "--paper", "a3"], "--paper"),
@@ -161,14 +154,13 @@ def test_a_width_other_than_the_runs_is_said(tmp_path, capsys):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_errors_are_one_line(arguments, about, tmp_path, monkeypatch, capsys):
+def test_errors_are_one_line(arguments, about, tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     fake_run(tmp_path / "run")
-    before = sorted(tmp_path.rglob("*"))
-    assert script.main(arguments) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and said.count("\n") == 1 and about in said and len(said) < 400
-    assert sorted(tmp_path.rglob("*")) == before
+    files = sorted(tmp_path.rglob("*"))
+    line = refused(script, *arguments)
+    assert about in line and len(line) < 400
+    assert sorted(tmp_path.rglob("*")) == files
 
 
 @pytest.mark.parametrize(
@@ -185,30 +177,23 @@ def test_errors_are_one_line(arguments, about, tmp_path, monkeypatch, capsys):
         ("placement.json", b"[" * 100_000),
     ],
 )
-def test_a_broken_run_is_named(name, content, tmp_path, capsys):
+def test_a_broken_run_is_named(name, content, tmp_path, refused):
     run = fake_run(tmp_path)
     (run / name).write_bytes(content)
-    assert script.main([str(run)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and said.count("\n") == 1 and name in said
+    assert name in refused(script, run)
     assert not (run / "print").exists()
 
 
-def test_other_modes_are_refused(tmp_path, capsys):
+def test_other_modes_are_refused(tmp_path, refused):
     run = fake_run(tmp_path)
     Image.fromarray(np.zeros((24, 24), np.uint16)).save(run / "patch.png")
-    assert script.main([str(run)]) == 2
-    assert "8 bits" in capsys.readouterr().err
+    assert "8 bits" in refused(script, run)
 
 
-def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, capsys):
+def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, refused):
     run = fake_run(tmp_path)
     for name in ("cv2", "reportlab", "reportlab.pdfbase.pdfmetrics"):
         with monkeypatch.context() as without:
             without.setitem(sys.modules, name, None)
-            with pytest.raises(ValueError, match=r'pip install "viewproof\[physical\]"'):
-                extra(name)
-            assert script.main([str(run), "--dpi", "150"]) == 2
-            said = capsys.readouterr().err
-            assert said.count("\n") == 1 and 'pip install "viewproof[physical]"' in said
-    assert math.isclose(write(run, 20, dpi=150).card.patch.height, 20)
+            assert 'pip install "viewproof[physical]"' in refused(script, run, "--dpi", "150")
+    assert math.isclose(write(run, 20, dpi=150).plan.card.patch.height, 20)

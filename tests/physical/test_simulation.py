@@ -1,8 +1,8 @@
 """Simulated photographs: where things lie in them, and what light, lens and sensor do to them."""
 
-import ast
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import cv2
@@ -36,11 +36,8 @@ def light_of(scene, ink, shot, size, quad=QUAD):
     """The light of a photograph before lens and sensor, and the card's corners in it."""
     truth = taken(flat(0), shot, size, scene, quad)
     seen, plane = frame(size) @ pose(shot), from_shares(scene.shape[:2])
-    at = (
-        seen
-        @ between(CARD.patch.corners, through(plane, quad))
-        @ np.array([[0.1, 0, 0.05], [0, 0.1, 0.05], [0, 0, 1]])
-    )
+    dots = np.array([[0.1, 0, 0.05], [0, 0.1, 0.05], [0, 0, 1]])  # ten a millimetre
+    at = seen @ between(CARD.patch.corners, through(plane, quad)) @ dots
     light = camera.enlarged(scene, min(size))
     x, y = (1 / side for side in light.shape[1::-1])
     back = plane @ np.array([[x, 0, x / 2], [0, y, y / 2], [0, 0, 1]])
@@ -53,14 +50,14 @@ def light_of(scene, ink, shot, size, quad=QUAD):
 def test_a_flat_pose_shows_the_scene_and_the_card_as_they_are(dots):
     scene = smooth(400, 400)
     quad = ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75))
-    found = taken(camera.printed(dots, 0), size=(400, 400), scene=scene, quad=quad)
+    result = taken(camera.printed(dots, 0), size=(400, 400), scene=scene, quad=quad)
     expected = scene.copy()  # five dots a pixel, whose light adds up
     mean = camera.to_light(dots / np.float32(255)).reshape(260, 5, 260, 5, 3).mean((1, 3))
     expected[70:330, 70:330] = np.rint(camera.to_display(mean) * 255)
     inner = slice(1, -1)  # at its edge the scene meets what is beyond
-    assert np.abs(found.pixels.astype(int) - expected)[inner, inner].max() <= 1
-    np.testing.assert_allclose(found.patch, [(99.5, 99.5), (299.5, 99.5), (299.5, 299.5), (99.5, 299.5)], atol=1e-9)
-    np.testing.assert_allclose(found.tags["20"][0], (72.5, 72.5), atol=1e-9)
+    assert np.abs(result.pixels.astype(int) - expected)[inner, inner].max() <= 1
+    np.testing.assert_allclose(result.patch, [(99.5, 99.5), (299.5, 99.5), (299.5, 299.5), (99.5, 299.5)], atol=1e-9)
+    np.testing.assert_allclose(result.tags["20"][0], (72.5, 72.5), atol=1e-9)
 
 
 def stages(seed):
@@ -91,7 +88,7 @@ def test_the_picture_is_that_of_the_transforms(size, dots):
     scene, coarse = smooth(*size), drawn(smooth(8, 8, 5))
     light, ink = camera.enlarged(scene, min(size)), camera.printed(coarse, 0)
     quad = ((0.2, 0.3), (0.7, 0.2), (0.75, 0.8), (0.25, 0.7))
-    found, _ = light_of(scene, ink, shot, size, quad)
+    result, _ = light_of(scene, ink, shot, size, quad)
     whole = torch.tensor([[0, 0], [130, 0], [130, 130], [0, 130]], dtype=torch.float64)
     corners = through(from_shares(size), quad)
     at = between(CARD.patch.corners, corners)
@@ -101,7 +98,7 @@ def test_the_picture_is_that_of_the_transforms(size, dots):
     stack = Scene((base, Layer(layers[1], None, pull)), size)
     grey = float(camera.to_light(np.array(0.5)))
     ours = Compose(made, value=grey)(stack, u)[0].permute(1, 2, 0).numpy()
-    assert np.abs(found - ours).mean() < 0.01 and np.abs(found - light.mean()).mean() > 0.1
+    assert np.abs(result - ours).mean() < 0.01 and np.abs(result - light.mean()).mean() > 0.1
 
 
 def test_the_central_square_of_a_long_photograph_is_that_of_a_square_one(dots):
@@ -139,14 +136,14 @@ def test_a_card_neither_lets_the_scene_through_nor_darkens_its_edge():
 
 
 def test_beyond_scene_and_horizon_is_mid_grey():
-    found = taken(flat(1), Shot(pitch=75, scale=0.7), scene=np.full((40, 40, 3), 255, np.uint8))
-    assert (found.pixels[:30] == 128).all() and (found.pixels == 255).any()
+    result = taken(flat(1), Shot(pitch=75, scale=0.7), scene=np.full((40, 40, 3), 255, np.uint8))
+    assert (result.pixels[:30] == 128).all() and (result.pixels == 255).any()
     with pytest.raises(ValueError, match="behind the camera"):
         taken(flat(1), Shot(pitch=75, distance=0.3))
 
 
 @pytest.mark.slow
-def test_detected_tags_lead_to_the_true_patch_and_nearly_all_are_found(run, tmp_path):
+def test_nearly_all_tags_are_detected_and_give_the_true_corners_of_the_patch(run, tmp_path):
     simulate(run, tmp_path / "photos", count=20, size=(480, 640))
     given = cv2.aruco.DetectorParameters()
     given.perspectiveRemovePixelPerCell, given.perspectiveRemoveIgnoredMarginPerCell = 8, 0.2
@@ -158,12 +155,12 @@ def test_detected_tags_lead_to_the_true_patch_and_nearly_all_are_found(run, tmp_
         picture = cv2.imread(str(tmp_path / "photos" / photo["file"]), cv2.IMREAD_GRAYSCALE)
         twice = cv2.resize(picture, None, fx=2, fy=2, interpolation=cv2.INTER_CUBIC)
         quads, numbers, _ = cv2.aruco.ArucoDetector(family, given).detectMarkers(twice)
-        found = {int(n): (q[0] + 0.5) / 2 - 0.5 for n, q in zip(np.ravel(numbers), quads, strict=True)}
+        result = {int(n): (q[0] + 0.5) / 2 - 0.5 for n, q in zip(np.ravel(numbers), quads, strict=True)}
         ends = {int(n): np.array(at) for n, at in photo["tags_px"].items()}
         inside = {n for n, at in ends.items() if at.min() > 2 and (at.max(0) < (637, 477)).all()}
-        whole, seen = whole + len(inside), seen + len(inside & set(found))
-        if len(found) == 4:  # cornerSubPix draws blurred corners inwards; over four tags that cancels
-            points = np.concatenate([boxes[n] for n in found]), np.concatenate(list(found.values()))
+        whole, seen = whole + len(inside), seen + len(inside & set(result))
+        if len(result) == 4:  # cornerSubPix draws blurred corners inwards; over four tags that cancels
+            points = np.concatenate([boxes[n] for n in result]), np.concatenate(list(result.values()))
             at = cv2.findHomography(*points)[0]
             errors += np.linalg.norm(through(at, CARD.patch.corners) - photo["patch_px"], axis=1).tolist()
     assert whole >= 50 and seen >= 0.98 * whole
@@ -193,7 +190,7 @@ def test_a_photograph_depends_on_its_seed_and_number_alone(run, tmp_path):
     assert three[:2] == two and not set(two) & set(other) and len(set(three)) == 3
 
 
-def test_truth_tells_what_each_file_shows(run, tmp_path):
+def test_truth_describes_each_file(run, tmp_path):
     files = simulate(run, tmp_path / "photos", count=8, size=(96, 128), ranges=Ranges(blur=(2, 2)), ink=0.5)
     truth = json.loads((tmp_path / "photos" / "truth.json").read_text())
     assert [photo["file"] for photo in truth["photos"]] == [path.name for path in files]
@@ -208,9 +205,6 @@ def test_truth_tells_what_each_file_shows(run, tmp_path):
     assert cv2.imread(str(files[0])).shape == (96, 128, 3)
 
 
-def test_the_simulation_knows_nothing_of_the_transforms():
+def test_the_simulation_is_independent_of_the_transforms():
     for path in (ROOT / "attacks/physical/simulation").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) else []
-            assert not {name.split(".")[0] for name in names} & {"transforms", "torch", "kornia"}, path
+        assert not re.search(r"^\s*(from|import) (transforms|torch|kornia)\b", path.read_text(), re.M), path

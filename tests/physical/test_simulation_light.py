@@ -14,7 +14,7 @@ from tests.helpers.simulated import RANDOM
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_an_ideal_printer_prints_what_it_gets_and_a_real_one_less():
+def test_an_ideal_printer_is_exact_and_a_real_one_has_fewer_colours():
     dots = RANDOM(0).integers(0, 256, (50, 60, 3), np.uint8)
     ideal = camera.to_light(dots / np.float32(255))
     real, half, none = (camera.printed(dots, strength) for strength in (1, 0.5, 0))
@@ -28,22 +28,22 @@ def test_an_ideal_printer_prints_what_it_gets_and_a_real_one_less():
 
 
 def test_default_ranges_are_those_of_the_camera_preset():
-    said = yaml.safe_load((ROOT / "configs/transforms/camera.yaml").read_text())["stages"]
+    stages = yaml.safe_load((ROOT / "configs/transforms/camera.yaml").read_text())["stages"]
     ours = Ranges()
-    assert list(ours.degrees) == said["affine"]["degrees"] and list(ours.scale) == said["affine"]["scale"]
-    assert list(ours.shift) == said["affine"]["translate"] and ours.jitter == said["perspective"]["jitter"]
-    assert list(ours.contrast) == said["contrast"]["factor"]
+    assert list(ours.degrees) == stages["affine"]["degrees"] and list(ours.scale) == stages["affine"]["scale"]
+    assert list(ours.shift) == stages["affine"]["translate"] and ours.jitter == stages["perspective"]["jitter"]
+    assert list(ours.contrast) == stages["contrast"]["factor"]
     shown = [float(camera.to_display(camera.to_light(np.array(0.5)) * 2**stops)) - 0.5 for stops in ours.stops]
-    assert shown == pytest.approx(said["brightness"]["amount"], abs=2e-4)
+    assert shown == pytest.approx(stages["brightness"]["amount"], abs=2e-4)
 
 
-def test_light_is_multiplied_by_what_the_shot_says():
+def test_light_is_multiplied_by_the_gains_of_the_shot():
     light = np.full((101, 201, 3), 0.1, np.float32)
-    found = camera.lit(light, Shot(stops=1, red=0.5, blue=-1, gradient=0.25, brighter=0))
-    np.testing.assert_allclose(found[50, 100], [0.1 * 2**1.5, 0.2, 0.1], rtol=1e-5)
-    right, left = found[50, 150, 1], found[50, 50, 1]
+    result = camera.lit(light, Shot(stops=1, red=0.5, blue=-1, gradient=0.25, brighter=0))
+    np.testing.assert_allclose(result[50, 100], [0.1 * 2**1.5, 0.2, 0.1], rtol=1e-5)
+    right, left = result[50, 150, 1], result[50, 50, 1]
     assert right / left == pytest.approx(2 ** (0.5 * 50 / 50.5), rel=1e-5)
-    assert found[0, 100, 1] == pytest.approx(found[-1, 100, 1])
+    assert result[0, 100, 1] == pytest.approx(result[-1, 100, 1])
 
 
 def test_the_tone_curve_turns_about_mid_grey():
@@ -55,13 +55,13 @@ def test_the_tone_curve_turns_about_mid_grey():
 def test_blur_spreads_a_point_by_its_variance_and_keeps_its_light():
     point = np.zeros((81, 81, 3), np.float32)
     point[40, 40] = 1
-    found = camera.blurred(point, Shot(blur=1.5, motion=9.0, along=30))[..., 0].astype(float)
+    result = camera.blurred(point, Shot(blur=1.5, motion=9.0, along=30))[..., 0].astype(float)
     at = np.arange(81) - 40.0
-    x, y = (found * at).sum(), (found * at[:, None]).sum()
-    xx, yy, xy = (found * at**2).sum(), (found * at[:, None] ** 2).sum(), (found * np.outer(at, at)).sum()
+    x, y = (result * at).sum(), (result * at[:, None]).sum()
+    xx, yy, xy = (result * at**2).sum(), (result * at[:, None] ** 2).sum(), (result * np.outer(at, at)).sum()
     way = 9**2 / 12
     c, s = math.cos(math.radians(30)), math.sin(math.radians(30))
-    assert (found.sum(), x, y) == pytest.approx((1, 0, 0), abs=1e-4)
+    assert (result.sum(), x, y) == pytest.approx((1, 0, 0), abs=1e-4)
     between = 1 / 6  # what a line gains that lies between pixels, on average
     expected = (1.5**2 + way * c * c + between, 1.5**2 + way * s * s + between, way * c * s)
     assert (xx, yy, xy) == pytest.approx(expected, abs=0.1)
@@ -70,7 +70,7 @@ def test_blur_spreads_a_point_by_its_variance_and_keeps_its_light():
 def test_noise_has_the_variance_of_photons_and_of_the_amplifier():
     for level in (0.02, 0.3):
         light = np.full((300, 300, 3), level, np.float32)
-        found = camera.sensed(light, Shot(shot=1e-3, read=3e-3), RANDOM(0))
-        assert found.mean() == pytest.approx(level, rel=2e-3)
-        assert found.var() == pytest.approx(1e-3 * level + 9e-6, rel=0.02)
+        result = camera.sensed(light, Shot(shot=1e-3, read=3e-3), RANDOM(0))
+        assert result.mean() == pytest.approx(level, rel=2e-3)
+        assert result.var() == pytest.approx(1e-3 * level + 9e-6, rel=0.02)
     assert (camera.sensed(light * 0, Shot(), RANDOM(0)) == 0).all()

@@ -1,67 +1,65 @@
-"""What is read of a run's folder may be a stranger's: whatever stands in it, one line says what is wrong."""
+"""The files of a run's folder are not trusted: any broken content is refused in one line."""
 
 import copy
 import dataclasses
 import json
+from functools import reduce
+from operator import getitem
 
 import cv2
 import numpy as np
 import pytest
+import torch
 
 from attacks.perturbations.patch.card import SIDES, Box, card, card_from
 from attacks.physical.rectify import from_corners, natural_size, quad_of, rectified
-from attacks.physical.score import MEASURES, Judged, compared
+from attacks.physical.score import MEASURES, PhotoScores, compared
 from attacks.physical.simulation import simulate
 from attacks.physical.views import read_placement
 from tests.helpers.simulated import drawn, printed_run, smooth
 
-NASTY = [None, "x", "../../x", "a\nb: c", -1, 1e308, float("nan"), float("inf"), 10**400, [], {}, True, [[]]]
+WRONG = [None, "x", "../../x", "a\nb: c", -1, 1e308, float("nan"), float("inf"), 10**400, [], {}, True, [[]]]
 
 
 def broken(content, path=()):
     """The content with each of its leaves, and each of its branches, replaced by each of the above."""
-    node = content
-    for key in path:
-        node = node[key]
-    for value in NASTY if path else []:
+    node = reduce(getitem, path, content)
+    for value in WRONG if path else []:
         made = copy.deepcopy(content)
-        at = made
-        for key in path[:-1]:
-            at = at[key]
-        at[path[-1]] = value
+        reduce(getitem, path[:-1], made)[path[-1]] = value
         yield path, value, made
     for key in list(node) if isinstance(node, dict) else range(min(2, len(node))) if isinstance(node, list) else []:
         yield from broken(content, (*path, key))
 
 
-def test_what_is_no_card_is_refused_and_a_card_is_whole():
-    said = json.loads(json.dumps(dataclasses.asdict(card(80, 60, 3))))
-    assert card_from(said) == card(80, 60, 3)
-    for path, value, made in broken(said):
+def test_broken_cards_are_refused():
+    content = json.loads(json.dumps(dataclasses.asdict(card(80, 60, 3))))
+    assert card_from(content) == card(80, 60, 3)
+    for path, value, made in broken(content):
         with pytest.raises((KeyError, TypeError, ValueError)):
             card_from(made)
             raise AssertionError(f"{path} = {value!r} was taken")
     for key, value in (("x", 95), ("width", 500), ("height", 0)):  # beyond the card, or nothing
         with pytest.raises(ValueError, match="on the card"):
-            card_from(said | {"patch": said["patch"] | {key: value}})
+            card_from(content | {"patch": content["patch"] | {key: value}})
     with pytest.raises(ValueError, match="four different tags"):
-        card_from(said | {"tags": said["tags"][:1] * 4})
+        card_from(content | {"tags": content["tags"][:1] * 4})
 
 
 @pytest.mark.parametrize("side", [0, -1, 1e-300, 1e300, float("nan"), float("inf"), SIDES[1] + 1])
-def test_a_card_that_no_one_prints_is_refused(side):
+def test_a_card_of_an_impossible_size_is_refused(side):
     with pytest.raises(ValueError, match=r"mm; got"):
         card(side, 50)
 
 
-def test_what_is_no_placement_is_refused(tmp_path):
+def test_broken_placements_are_refused(tmp_path):
     quad = [[0.2, 0.2], [0.8, 0.2], [0.8, 0.8], [0.2, 0.8]]
-    said = {"pictures": ["a", "b"], "size": [8, 8], "texture": [4, 4], "quads": [[quad], [quad]], "target": "c"}
+    content = {"pictures": ["a", "b"], "size": [8, 8], "texture": [4, 4], "quads": [[quad], [quad]], "target": "c"}
     path = tmp_path / "placement.json"
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps(content))
     assert read_placement(tmp_path).pictures == ("a", "b")
     harmless = [("target", None), *((("target", text)) for text in ("x", "../../x", "a\nb: c"))]
-    for where, value, made in broken(said):
+    for where, value, made in broken(content):
         texts = where[0] == "pictures" and value == "x"
         if texts or (where[0], value) in harmless or (where[0] == "quads" and value == -1 and len(where) == 5):
             continue
@@ -75,22 +73,20 @@ def test_what_is_no_placement_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", "..", ".", "", "a\nb", "a\0", "a\\b"])
-def test_no_name_of_a_picture_leads_out_of_its_folder(tmp_path, name):
+def test_a_picture_name_that_leads_out_of_its_folder_is_refused(tmp_path, name):
     quads = [[[[0, 0], [1, 0], [1, 1], [0, 1]]]]
-    said = {"pictures": [name], "size": [8, 8], "texture": [4, 4], "quads": quads, "target": None}
-    (tmp_path / "placement.json").write_text(json.dumps(said))
+    content = {"pictures": [name], "size": [8, 8], "texture": [4, 4], "quads": quads, "target": None}
+    (tmp_path / "placement.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match="that of a file"):
         read_placement(tmp_path)
 
 
-def test_scores_that_are_no_numbers_are_refused():
-    import torch
-
-    judged = Judged(torch.zeros(2), torch.zeros(2), torch.zeros(2), ("a", "b"))
+def test_broken_scores_are_refused():
+    judged = PhotoScores(torch.zeros(2), torch.zeros(2), torch.zeros(2), ("a", "b"))
     arm = {name: {"mean": 0.5, "low": 0.4, "high": 0.7} for name in MEASURES}
-    said = {"arms": {"eot": arm, "noise": arm}}
-    assert compared(judged, [0, 0], said)["difference"]["cosine"]["mean"] == -0.5
-    for path, value, made in broken(said):
+    content = {"arms": {"eot": arm, "noise": arm}}
+    assert compared(judged, [0, 0], content)["difference"]["cosine"]["mean"] == -0.5
+    for path, value, made in broken(content):
         if len(path) == 4 and value != -1:
             with pytest.raises(ValueError, match=r"metrics\.json"):
                 compared(judged, [0, 0], made)
@@ -103,15 +99,15 @@ def test_the_simulation_decodes_png_and_no_bomb(tmp_path):
     whole = clean.read_bytes()
     side = (60_000).to_bytes(4, "big")
     jpeg = cv2.imencode(".jpg", np.zeros((48, 48, 3), np.uint8))[1].tobytes()
-    for content, words in ((jpeg, "no PNG"), (whole[:16] + side + side + whole[24:], "3600000000 pixels")):
-        clean.write_bytes(content)
+    for png, words in ((jpeg, "no PNG"), (whole[:16] + side + side + whole[24:], "3600000000 pixels")):
+        clean.write_bytes(png)
         with pytest.raises(ValueError, match=words):
             simulate(run, tmp_path / "out", 1, size=(64, 64))
     sheet = run / "print" / "sheet.json"
-    said = json.loads(sheet.read_text())
+    content = json.loads(sheet.read_text())
     for dpi in (0, 10**400, "300", 1e308, float("inf")):
-        sheet.write_text(json.dumps(said | {"dpi": dpi}))
-        with pytest.raises(ValueError, match="not as print_patch writes it"):
+        sheet.write_text(json.dumps(content | {"dpi": dpi}))
+        with pytest.raises(ValueError, match="not what print_patch writes"):
             simulate(run, tmp_path / "new", 1, size=(64, 64))
 
 

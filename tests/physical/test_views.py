@@ -1,7 +1,7 @@
 """The parts of scoring photographs that need no run: files, views, ranges, intervals."""
 
-import types
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from attacks.physical.views import photo_view, scene_view
 from tests.helpers.photographed import through
 
 
-def test_the_central_square_is_what_the_run_would_read(photo):
+def test_the_central_square_is_that_of_the_runs_pictures(photo):
     pixels = to_bytes(photo[0].float())
     ours = photo_view(pixels, 40)
     theirs = square(photo[0].float(), 40)
@@ -29,7 +29,7 @@ def test_the_central_square_is_what_the_run_would_read(photo):
 
 
 def test_the_scene_is_cut_out_of_the_photograph():
-    """A scene that lies unturned in a photograph is found again, bit by bit; turned, with its centre and area."""
+    """An unturned scene is cut out bit for bit, a turned one with its centre and area."""
     scene = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
     photo = np.zeros((100, 120, 3), np.uint8)
     photo[20:52, 50:82] = scene
@@ -52,14 +52,11 @@ def test_the_scene_is_cut_out_of_the_photograph():
 
 
 def test_angles_are_spanned_round_the_circle():
-    looks = [
-        types.SimpleNamespace(scene=Pose(1, d, (0, 0), ((0, 0),) * 4), view=None) for d in (170.0, -170.0, 175.0)
-    ]
-    for look in looks:
-        look.view = types.SimpleNamespace(pixels=torch.zeros(3, 2, 2))
-    found = ranges(looks, [0.5, -0.25, 0.0])
-    assert found["affine"]["degrees"] == [170, 190] and found["exposure"]["stops"] == [-0.25, 0.5]
-    assert ranges([types.SimpleNamespace(scene=None)], []) == {}
+    view = SimpleNamespace(pixels=torch.zeros(3, 2, 2))
+    poses = (Pose(1, degrees, (0, 0), ((0, 0),) * 4) for degrees in (170.0, -170.0, 175.0))
+    result = ranges([SimpleNamespace(scene=pose, view=view) for pose in poses], [0.5, -0.25, 0.0])
+    assert result["affine"]["degrees"] == [170, 190] and result["exposure"]["stops"] == [-0.25, 0.5]
+    assert ranges([SimpleNamespace(scene=None)], []) == {}
 
 
 def test_only_what_was_measured_replaces_stages():
@@ -81,14 +78,14 @@ def test_intervals_are_those_of_the_run():
 
 @pytest.mark.parametrize("rows", [[0] * 6, [0, 1] * 3, list(range(6))])
 @pytest.mark.parametrize("hit", [True, False])
-def test_photographs_that_all_agree_are_not_certain(rows, hit):
-    found = score.share(torch.full((6,), hit), rows)
-    assert found.mean == hit and found.high - found.low > 0.3
-    gap = score.difference(found, Interval(1.0, 1.0, 1.0))
-    assert gap.high - gap.low == pytest.approx(found.high - found.low)
+def test_equal_photographs_still_have_an_interval(rows, hit):
+    result = score.share(torch.full((6,), hit), rows)
+    assert result.mean == hit and result.high - result.low > 0.3
+    gap = score.difference(result, Interval(1.0, 1.0, 1.0))
+    assert gap.high - gap.low == pytest.approx(result.high - result.low)
 
 
-def test_a_share_over_pictures_is_no_surer_than_over_photographs():
+def test_the_interval_of_a_share_is_no_narrower_than_over_photographs():
     """Pictures that differ: the bootstrap's. Pictures that do not: as if their photographs were independent."""
     rows = [i // 20 for i in range(120)]
     differ = torch.tensor([i // 20 % 2 == 0 for i in range(120)])
@@ -104,12 +101,12 @@ def test_no_two_photographs_share_a_file():
     assert file_name(Photo(Path("x"), "a/street--03.png", 0)) == "a/street--03.png"
 
 
-def test_whose_photograph_it_is(tmp_path):
+def test_the_picture_that_a_photograph_shows(tmp_path):
     for name in ("a--1.jpg", "a-b--2.jpg", "c.png", "b.png"):
         (tmp_path / name).write_bytes(b"")
-    found, notes = listed(tmp_path, ["a", "a-b", "c"])
-    assert [(photo.name, photo.row) for photo in found] == [("a--1.jpg", 0), ("a-b--2.jpg", 1), ("c.png", 2)]
-    assert notes == ["b.png: left out, no picture of the run is meant; name it PICTURE--b.png"]
+    result, notes = listed(tmp_path, ["a", "a-b", "c"])
+    assert [(photo.name, photo.row) for photo in result] == [("a--1.jpg", 0), ("a-b--2.jpg", 1), ("c.png", 2)]
+    assert notes == ["b.png: left out, the picture that it shows is unknown; name it PICTURE--b.png"]
     assert {photo.row for photo in listed(tmp_path, ["x"])[0]} == {0} and len(listed(tmp_path, ["x"])[0]) == 4
     assert {photo.row for photo in listed(tmp_path, ["a", "c"], "c")[0]} == {1}
     with pytest.raises(ValueError, match="--picture"):
@@ -119,10 +116,10 @@ def test_whose_photograph_it_is(tmp_path):
     with pytest.raises(FileNotFoundError, match="no folder"):
         listed(tmp_path / "missing", ["a"])
     with pytest.raises(ValueError, match="eight numbers"):
-        quads("1,2,x", found)
+        quads("1,2,x", result)
 
 
-def test_what_telephones_write_is_read_as_the_run_reads_it(tmp_path):
+def test_photographs_are_read_as_the_runs_pictures_are(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
     exif = Image.Exif()
     exif[0x0112] = 8

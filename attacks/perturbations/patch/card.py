@@ -81,13 +81,11 @@ def card(width: float, height: float, group: int = 0) -> Card:
         group: its four tags, 0..145; they tell cards apart.
 
     Raises:
-        ValueError: a size beyond `SIDES`, or no such group.
+        ValueError: a size beyond `SIDES`.
     """
     for name, value in (("width", width), ("height", height)):
         if not SIDES[0] <= value <= SIDES[1]:
             raise ValueError(f"`{name}` of a patch must lie in {SIDES[0]:g}..{SIDES[1]:g} mm; got {value:g}")
-    if not 0 <= group < GROUPS:
-        raise ValueError(f"`group` must lie in 0..{GROUPS - 1}; got {group}")
     side = max(LEAST, SHARE * min(width, height))
     quiet = side / MODULES  # detectors need a module of white on every side
     band = side + 2 * quiet
@@ -107,15 +105,10 @@ def _row(start: float, y: float, length: float, height: float) -> list[Box]:
     return [Box(start + (i + GAP / 2) * step, y, (1 - GAP) * step, height) for i in range(ALONG)]
 
 
-def _colours() -> tuple[tuple[int, int, int], ...]:
-    """The 27 of {0, 128, 255}^3 and five more greys, shuffled by a fixed step so that neighbours differ."""
-    cube = list(itertools.product((0, 128, 255), repeat=3))
-    greys = [(v, v, v) for v in (43, 85, 170, 191, 213)]
-    mixed = cube + greys
-    return tuple(mixed[i * 13 % len(mixed)] for i in range(len(mixed)))  # type: ignore[misc]
-
-
-COLOURS = _colours()
+_LEVELS = (0, 128, 255)
+_UNMIXED = [*itertools.product(_LEVELS, _LEVELS, _LEVELS), *((v, v, v) for v in (43, 85, 170, 191, 213))]
+#: The chart: a cube of 27 colours and five more greys, shuffled by a fixed step so that neighbours differ.
+COLOURS = tuple(_UNMIXED[i * 13 % len(_UNMIXED)] for i in range(len(_UNMIXED)))
 
 
 def card_from(record: Mapping[str, Any]) -> Card:
@@ -136,11 +129,9 @@ def card_from(record: Mapping[str, Any]) -> Card:
         right, low = box.x + box.width, box.y + box.height
         if not (box.x < right <= result.width + 1e-6 and box.y < low <= result.height + 1e-6):
             raise ValueError(f"a box must lie on the card; got {values}")
-    numbers = [tag.number for tag in result.tags]
-    if not len(set(numbers)) == len(numbers) == 4 or not all(
-        type(each) is int and 0 <= each < TAGS for each in numbers
-    ):
-        raise ValueError(f"a card must have four different tags of 0..{TAGS - 1}; got {numbers!r:.80}")
+    numbers = [tag.number for tag in result.tags if type(tag.number) is int and 0 <= tag.number < TAGS]
+    if not len(set(numbers)) == len(result.tags) == 4:
+        raise ValueError(f"a card must have four different tags of 0..{TAGS - 1}; got {result.tags!r:.80}")
     colours = [swatch.colour for swatch in result.chart]
     if not colours or not all(len(c) == 3 and all(type(v) is int and 0 <= v < 256 for v in c) for c in colours):
         raise ValueError("a card must have swatches of three whole numbers, 0..255")
@@ -149,8 +140,6 @@ def card_from(record: Mapping[str, Any]) -> Card:
 
 def modules(number: int) -> NDArray[np.bool_]:
     """Tag `number` of AprilTag 36h11 as (8, 8), True where it is black: 6 x 6 of code in a black border."""
-    if not 0 <= number < TAGS:
-        raise ValueError(f"`number` of a tag must lie in 0..{TAGS - 1}; got {number}")
     aruco = extra("cv2").aruco
     family = aruco.getPredefinedDictionary(aruco.DICT_APRILTAG_36h11)
     return np.asarray(aruco.generateImageMarker(family, number, MODULES, borderBits=1) == 0)

@@ -1,4 +1,4 @@
-"""What is printed round a patch, as a part of its layer: the card with its fiducials is seen by every photograph."""
+"""The printed card round a patch, as a part of its layer: every photograph of the patch shows it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Surround:
 
     Args:
         picture: (1,C,H,W) in [0,1], the paper and all that is printed on it.
-        top, left: where the texture begins, in pixels of `picture`.
-        times: so many pixels of `picture` for a texel along each axis.
+        top, left: of the texture, in pixels of `picture`.
+        times: pixels of `picture` along each side of a texel.
     """
 
     picture: Tensor

@@ -20,7 +20,7 @@ from attacks.perturbations.patch.card import MODULES, Box, Card, Fill, card_fill
 Picture = NDArray[np.uint8]  # (H, W, 3)
 Texture = NDArray[np.float32]  # (h, w, 3) of values 0..255, already over white paper
 
-MM = 25.4  # an inch
+INCH = 25.4  # mm
 WHITE = 255
 #: Rows at a time: bounds the memory of a large card in floating point.
 STRIP = 256
@@ -48,7 +48,7 @@ class Grid:
 
 def card_picture(card: Card, texture: Texture, dpi: int) -> Picture:
     """The card at exactly `dpi` pixels an inch from its upper left corner. Raises ValueError above `MOST` pixels."""
-    grid = Grid(dpi / MM, dpi / MM)
+    grid = Grid(dpi / INCH, dpi / INCH)
     size = round(card.height * grid.down), round(card.width * grid.across)
     if math.prod(size) > MOST:
         raise ValueError(

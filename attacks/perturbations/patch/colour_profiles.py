@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import io
 import json
-import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +35,7 @@ def read_colour_map(name: str, intent: str = "relative", key: str = "printer.col
 
     Args:
         name: ideal, generic (see `attacks.perturbations.patch.inks`), or the path of an ICC profile (.icc, .icm), a
-            LUT of display colours (.cube), or a fitted polynomial (.json, see `polynomial_json`).
+            LUT of display colours (.cube), or a fitted polynomial (.json, see `ColourFit.to_dict`).
         intent: of an ICC profile only: relative (the paper is white), perceptual, or absolute (the paper's own
             colour).
         key: of the configuration, for messages.
@@ -71,38 +68,25 @@ def read_colour_map(name: str, intent: str = "relative", key: str = "printer.col
         ) from None
 
 
-def polynomial_json(coefficients: Sequence[Sequence[float]], degree: int, light: str) -> dict[str, Any]:
-    """The content of a .json file: the weights of the monomials of each channel, in the order of
-    `transforms.colour.lut.powers`; `light` is linear (light) or srgb (values). Raises ValueError."""
-    rows = [[float(value) for value in row] for row in coefficients]
-    if len(rows) != 3 or any(len(row) != len(powers(degree)) for row in rows):
-        raise ValueError(f"`coefficients` must be 3 rows of {len(powers(degree))} numbers, for degree {degree}")
-    if not all(math.isfinite(value) and abs(value) <= 1e4 for row in rows for value in row):
-        raise ValueError("`coefficients` must be numbers of at most 10000")
-    if light not in ("linear", "srgb"):
-        raise ValueError(f"`light` must be linear or srgb; got {light!r}")
-    return {"schema": 1, "kind": "polynomial", "degree": degree, "coefficients": rows, "light": light}
-
-
-def polynomial(coefficients: Sequence[Sequence[float]], degree: int, light: str) -> Tensor:
-    """The table of a polynomial in red, green and blue. Values beyond [0,1] are clamped by the stage."""
-    weights = torch.tensor(coefficients, dtype=torch.float64)
-    if light == "srgb":
-        return sampled(lambda colours: terms(colours, degree) @ weights.T)
-    return sampled(lambda colours: to_srgb(terms(to_linear(colours), degree) @ weights.T))
-
-
 def _polynomial(content: bytes) -> Tensor:
+    """A polynomial of red, green and blue: for each channel the weights of the monomials, in the order of
+    `transforms.colour.lut.powers`, in linear light or sRGB values. The stage clamps values beyond [0,1]."""
     data = json.loads(content)
     if not isinstance(data, dict) or data.get("schema") != 1 or data.get("kind") != "polynomial":
         raise ValueError('it must hold {"schema": 1, "kind": "polynomial", ...}')
-    degree, rows = data.get("degree"), data.get("coefficients")
+    degree, rows, light = (data.get(key) for key in ("degree", "coefficients", "light"))
     if type(degree) is not int or not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         raise ValueError("it needs a `degree` and three lists of `coefficients`")
-    if any(type(value) not in (int, float) for row in rows for value in row):
-        raise ValueError("`coefficients` must be numbers")
-    checked = polynomial_json(rows, degree, str(data.get("light")))
-    return polynomial(checked["coefficients"], degree, checked["light"])
+    if len(rows) != 3 or any(len(row) != len(powers(degree)) for row in rows):
+        raise ValueError(f"`coefficients` must be 3 rows of {len(powers(degree))} numbers, for degree {degree}")
+    if not all(type(value) in (int, float) and abs(value) <= 1e4 for row in rows for value in row):
+        raise ValueError("`coefficients` must be numbers of at most 10000")
+    if light not in ("linear", "srgb"):
+        raise ValueError(f"`light` must be linear or srgb; got {light!r}")
+    weights = torch.tensor(rows, dtype=torch.float64)
+    if light == "srgb":
+        return sampled(lambda colours: terms(colours, degree) @ weights.T)
+    return sampled(lambda colours: to_srgb(terms(to_linear(colours), degree) @ weights.T))
 
 
 def _profile(content: bytes, intent: str) -> Tensor:
@@ -122,8 +106,7 @@ def _profile(content: bytes, intent: str) -> Tensor:
     else:
         flags = exact | black | ImageCms.Flags.SOFTPROOFING
         steps = [ImageCms.buildProofTransform(screen, screen, profile, "RGB", "RGB", there, back, flags)]
-    asked = (nodes() * 255).round().to(torch.uint8).reshape(NODES, -1, 3).numpy()
-    shown = Image.fromarray(asked)
+    shown = Image.fromarray((nodes() * 255).round().to(torch.uint8).reshape(NODES, -1, 3).numpy())
     for step in steps:
         shown = step.apply(shown)
     table = torch.from_numpy(np.array(shown)).reshape(NODES, NODES, NODES, 3)
@@ -147,7 +130,7 @@ def _cube(content: bytes) -> Tensor:
             if [float(value) for value in others] != values:
                 raise ValueError(f"`{word}` must be {' '.join(f'{value:g}' for value in values)}: display colours")
         elif word[0].isalpha():
-            raise ValueError(f"`{word[:40]}` is not read here: a table of three axes, LUT_3D_SIZE, is wanted")
+            raise ValueError(f"`{word[:40]}` is not supported: it must be a table of three axes, LUT_3D_SIZE")
         else:
             rows.append([float(value) for value in (word, *others)])
             if len(rows[-1]) != 3 or not all(-1 <= value <= 2 for value in rows[-1]):

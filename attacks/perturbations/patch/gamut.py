@@ -34,7 +34,9 @@ class Box:
 
     def __post_init__(self) -> None:
         if not 0 <= self.low < self.high <= 1:
-            raise ValueError(f"`gamut` must be [low, high] with 0 <= low < high <= 1; got [{self.low}, {self.high}]")
+            raise ValueError(
+                f"`perturbation.gamut` must be [low, high] with 0 <= low < high <= 1; got [{self.low}, {self.high}]"
+            )
 
     def project(self, texture: Tensor) -> Tensor:
         return texture.clamp(self.low, self.high)
@@ -77,22 +79,19 @@ class Printable:
         return torch.where(share < 1, inside - (1 - share) * away, inside)
 
 
-def gamut(wish: Any) -> Gamut | None:
+def gamut(setting: Any) -> Gamut | None:
     """The gamut of a configuration's `perturbation.gamut`: null, [low, high], or a colour map by name or path.
 
     Raises:
         ValueError, FileNotFoundError: not one of these.
     """
-    if wish is None:
+    if setting is None:
         return None
-    if isinstance(wish, list | tuple):
-        if len(wish) != 2 or not all(isinstance(value, int | float) for value in wish):
-            raise ValueError(f"`perturbation.gamut` must be [low, high], generic, or a file; got {wish!r}")
-        try:
-            return Box(*map(float, wish))
-        except ValueError as error:
-            raise ValueError(str(error).replace("`gamut`", "`perturbation.gamut`")) from None
-    lut = read_colour_map(str(wish), key="perturbation.gamut")
+    if isinstance(setting, list | tuple):
+        if len(setting) != 2 or not all(isinstance(value, int | float) for value in setting):
+            raise ValueError(f"`perturbation.gamut` must be [low, high], generic, or a file; got {setting!r}")
+        return Box(*map(float, setting))
+    lut = read_colour_map(str(setting), key="perturbation.gamut")
     return None if lut is None else Printable(lut)
 
 
@@ -109,8 +108,8 @@ def _boundary(lut: Tensor) -> tuple[Tensor, Tensor]:
     total = torch.zeros(DIRECTIONS**3, dtype=lut.dtype)
     for axis in range(3):
         for end in (0.0, 1.0):
-            asked = torch.cat([plane, torch.full_like(plane[:, :1], end)], dim=1).roll(axis, dims=1)
-            away = apply_lut(asked.T[None, :, None], lut)[0, :, 0].T - middle
+            requested = torch.cat([plane, torch.full_like(plane[:, :1], end)], dim=1).roll(axis, dims=1)
+            away = apply_lut(requested.T[None, :, None], lut)[0, :, 0].T - middle
             far = away.abs().amax(1)
             far = torch.where(far > 1e-6, far, 0.0)
             node = ((away / far.clamp(min=1e-6)[:, None] + 1) * ((DIRECTIONS - 1) / 2)).round().long()

@@ -1,16 +1,18 @@
-"""A patch: one texture for all pictures, lying in each of them."""
+"""A patch: one texture, placed in every picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Protocol, Self, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor
 
+from attacks.perturbations.ball import each
 from attacks.perturbations.base import Corners, PerturbationSet
 from attacks.perturbations.patch.card_layer import Surround
+from attacks.perturbations.patch.gamut import Gamut
 from attacks.perturbations.patch.placement import Placements, Quad, placements_of
 from attacks.perturbations.patch.shape import alpha_of, outline_of
 from transforms import Layer, Scene, Shown, scene_of
@@ -24,13 +26,6 @@ Shape = str | Sequence[Sequence[float]]
 CENTRE: Quad = ((0.3, 0.3), (0.7, 0.3), (0.7, 0.7), (0.3, 0.7))
 #: The most texels of a side; a print of a metre at 300 dpi has 11 811 dots.
 LONGEST = 2**14
-
-
-class Colours(Protocol):
-    """Which colours a texture may have (see `attacks.perturbations.patch.gamut`)."""
-
-    def project(self, texture: Tensor) -> Tensor:
-        """The nearest texture (N,C,h,w) of allowed colours."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +52,7 @@ class Patch(PerturbationSet):
     start_from: Start | Tensor = "grey"
     shape: Shape = "rectangle"
     grey: bool = False
-    gamut: Colours | None = None
+    gamut: Gamut | None = None
     surround: Surround | None = None
     placements: Placements = field(init=False, repr=False)
     alpha: Tensor | None = field(init=False, repr=False)
@@ -65,7 +60,7 @@ class Patch(PerturbationSet):
     shared: ClassVar[bool] = True
     eps: ClassVar[float] = 1.0
     reach: ClassVar[float] = 0.5
-    #: The loop asks because an embedding loss has no gradient where nothing has changed; any texture is a change.
+    #: Read as "does not start at zero": any texture is a change, so an embedding loss has a gradient.
     random_start: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -78,14 +73,18 @@ class Patch(PerturbationSet):
             )
         object.__setattr__(self, "alpha", alpha_of(self.shape, self.size))
         object.__setattr__(self, "placements", placements_of(self.quad))
-        cover = self.placements.cover
-        if cover is not None and cover.shape[2:] != (1, 1):
+        if (cover := self.placements.cover) is not None and self._has_regions:
             if cover.shape[2:] != self.size:
                 raise ValueError(
                     f"`cover` must be as large as the texture, {self.size}; got {tuple(cover.shape[2:])}"
                 )
             if self.surround is not None:
                 raise ValueError("`surround` is a whole sheet; a region that shows a part of it cannot be given too")
+
+    @property
+    def _has_regions(self) -> bool:
+        """Whether `cover` shows or hides single texels, not only whole placements."""
+        return self.placements.cover is not None and self.placements.cover.shape[2:] != (1, 1)
 
     def take(self, rows: Tensor) -> Self:
         """The patch in some of the pictures."""
@@ -114,22 +113,21 @@ class Patch(PerturbationSet):
     def scene(self, images: Tensor, delta: Tensor) -> Scene:
         """The pictures with the patch over them; `delta` is (1,C,h,w), or has a row for each of them."""
         base, cover = scene_of(images), self.placements.cover
-        pixels, alpha = delta, self.alpha
+        pixels, alpha, outline = delta, self.alpha, outline_of(self.shape, self.size)
         inward = torch.eye(3, dtype=torch.float64)
-        if self.surround is not None:
-            pixels, alpha, inward = self.surround.embed(delta, alpha), None, self.surround.pull(self.size)
-        # A region shows an end of its own; a sheet ends where its paper does.
-        line = None if cover is not None and cover.shape[2:] != (1, 1) else outline_of(self.shape, self.size)
-        line = line if self.surround is None else Outline()
+        if self.surround is not None:  # a sheet ends where its paper does
+            pixels, alpha, outline = self.surround.embed(delta, alpha), None, Outline()
+            inward = self.surround.pull(self.size)
+        elif self._has_regions:  # a region has an edge of its own
+            outline = None
         over = []
         for k, pull in enumerate(self.placements.pulls(base.size, self.size)):
             opacity = None if alpha is None else alpha.to(pixels)
             if cover is not None:
-                part = cover[:, k, None].to(pixels)
                 full = pixels.new_ones(1, 1, *pixels.shape[2:]) if opacity is None else opacity
-                opacity = part * full
+                opacity = cover[:, k, None].to(pixels) * full
             place = (inward @ pull).to(images.device, torch.promote_types(images.dtype, torch.float32))
-            over.append(Layer(pixels, opacity, place, outline=line))
+            over.append(Layer(pixels, opacity, place, outline=outline))
         return Scene((*base.layers, *over), base.size)
 
     def steepest(self, grad: Tensor) -> Tensor:
@@ -138,9 +136,7 @@ class Patch(PerturbationSet):
 
     def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
         """The move that lowers the loss the most, to first order, no value by more than `length`."""
-        if isinstance(length, Tensor):
-            length = length[:, None, None, None]
-        return -length * self.steepest(grad)
+        return -each(length) * self.steepest(grad)
 
     def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
         """delta + by, the nearest texture that is allowed."""
@@ -160,12 +156,10 @@ class Patch(PerturbationSet):
 
     @property
     def texture_size(self) -> tuple[int, int]:
-        """(height, width) of the texture."""
         return self.size
 
     @property
     def texture_alpha(self) -> Tensor | None:
-        """The shape, (1,1,h,w); None: a rectangle."""
         return self.alpha
 
     def written(self, images: Tensor, delta: Tensor) -> Tensor:
@@ -173,13 +167,10 @@ class Patch(PerturbationSet):
         return (seen(self.scene(images, delta)) * 255).round() / 255
 
     def evaluated(self, images: Tensor, delta: Tensor) -> Shown:
-        """The scene: a view samples the texture itself, for a picture with the patch pasted in would be resampled
-        twice."""
+        """The scene: in a picture with the patch pasted in, a view would resample the texture a second time."""
         return self.scene(images, delta)
 
     def corners(self) -> list[list[Corners]]:
-        """Where the texture lies: for each picture, or once for all. A place that a picture does not have is left
-        out."""
         return self.placements.corners()
 
     def footprint(self, size: tuple[int, int], sheet: bool = False) -> Scene | None:

@@ -61,10 +61,6 @@ class Placements:
                     f"lower left of the texture; got {quad.tolist()}"
                 ) from None
 
-    def __len__(self) -> int:
-        """The number of placements in each picture."""
-        return self.quads.shape[1]
-
     def pulls(self, size: tuple[int, int], texture: tuple[int, int]) -> list[Tensor]:
         """For each placement (N,3,3) in float64 from the stage frame of pictures of `size` (height, width) to that of
         a texture of `texture` (height, width)."""

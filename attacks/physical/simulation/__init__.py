@@ -14,25 +14,24 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.experiment.directory import read_json
-from attacks.perturbations.patch.card import Card, card_from
+from attacks.perturbations.patch.card import Card
 from attacks.physical.simulation.camera import Pixels, filed, printed
 from attacks.physical.simulation.photographs import MM, photograph
 from attacks.physical.simulation.shots import Ranges, draw
-from attacks.physical.views import read_placement
-from attacks.runtime.files import atomic, write_json
+from attacks.physical.views import read_placement, read_sheet
+from attacks.runtime.files import write_bytes, write_json
 
 __all__ = ["Ranges", "simulate"]
 
-#: Limits of a print's resolution and of a picture's size.
-MOST_DPI, MOST_PIXELS = 10_000, 89_000_000
+#: The largest picture that is read.
+MOST_PIXELS = 89_000_000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
     """The printed card of a run, and its pictures: name, file and quads of each."""
 
-    name: str
+    id: str
     card: Card
     ink: Pixels
     dpi: int
@@ -81,26 +80,15 @@ def simulate(
         quad = index // len(subject.pictures) % len(quads)
         rng = np.random.default_rng((seed, index))
         shot = draw(ranges, rng)
-        laid = quads[quad], subject.card, subject.ink, subject.dpi
-        taken = photograph(_read(path), *laid, shot, size, rng)
+        taken = photograph(_read(path), quads[quad], subject.card, subject.ink, subject.dpi, shot, size, rng)
         files.append(out / f"{picture.replace('/', '-')}--{index + 1:04d}.jpg")
-        with atomic(files[-1]) as temporary:
-            temporary.write_bytes(filed(taken.pixels, shot.quality))
-        records.append(
-            {
-                "file": files[-1].name,
-                "picture": picture,
-                "quad": quad,
-                "patch_px": taken.patch,
-                "card_px": taken.card,
-                "tags_px": taken.tags,
-                "scene_px": taken.scene,
-                "values": shot.to_dict(),
-            }
-        )
+        write_bytes(files[-1], filed(taken.pixels, shot.quality))
+        corners = {f"{name}_px": getattr(taken, name) for name in ("patch", "card", "tags", "scene")}
+        record = {"file": files[-1].name, "picture": picture, "quad": quad, **corners, "values": shot.to_dict()}
+        records.append(record)
     truth = {
         "schema": 1,
-        "id": subject.name,
+        "id": subject.id,
         "frame": "pixel centres are whole numbers; corners from the upper left, clockwise",
         "size": list(size),
         "view_px": [(size[1] - min(size)) / 2 - 0.5, (size[0] - min(size)) / 2 - 0.5, min(size)],  # left, top, side
@@ -124,20 +112,14 @@ def _subject(run: Path, strength: float) -> Subject:
     for path in (sheet, raster):
         if not path.is_file():
             raise FileNotFoundError(f"`{path}` is missing: run `python scripts/print_patch.py {run}` first")
-    content, placement = read_json(sheet), read_placement(run)
-    try:
-        card, name, dpi = card_from(content["card"]), str(content["id"]), content["dpi"]
-        if type(dpi) is not int or not 1 <= dpi <= MOST_DPI:
-            raise ValueError(f"`dpi` must be a whole number of 1..{MOST_DPI}")
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"`{sheet}` is not as print_patch writes it ({type(error).__name__}: {error})") from None
+    (card, name, dpi), placement = read_sheet(sheet), read_placement(run)
     pictures = tuple(
         (each, run / "pictures" / "clean" / f"{each}.png", quads)
         for each, quads in zip(placement.pictures, placement.quads, strict=True)
     )
     pixels = _read(raster)
     if any(abs(side - of * dpi / MM) > 2 for side, of in zip(pixels.shape, (card.height, card.width), strict=False)):
-        raise ValueError(f"`{raster}` has not the size that `{sheet}` says: print the run again")
+        raise ValueError(f"`{raster}` has another size than in `{sheet}`: print the run again")
     return Subject(name, card, printed(pixels, strength), dpi, pictures)
 
 

@@ -132,11 +132,11 @@ def blurred(light: Pixels, shot: Shot) -> Pixels:
     if shot.blur > 0:
         light = cv2.GaussianBlur(light, (0, 0), shot.blur, borderType=cv2.BORDER_REPLICATE)
     if shot.motion > 0:
-        light = cv2.filter2D(light, -1, _way(shot.motion, shot.along), borderType=cv2.BORDER_REPLICATE)
+        light = cv2.filter2D(light, -1, _motion_kernel(shot.motion, shot.along), borderType=cv2.BORDER_REPLICATE)
     return light
 
 
-def _way(length: float, degrees: float) -> NDArray[np.float32]:
+def _motion_kernel(length: float, degrees: float) -> NDArray[np.float32]:
     """The kernel of a straight motion of `length` pixels; it adds up to 1."""
     reach = math.ceil(length / 2) + 1
     steps = length * ((np.arange(16 * reach) + 0.5) / (16 * reach) - 0.5)
@@ -166,6 +166,6 @@ def developed(light: Pixels, shot: Shot) -> NDArray[np.uint8]:
 
 def filed(picture: NDArray[np.uint8], quality: int) -> bytes:
     """Encode as JPEG with 4:2:0 chroma subsampling, as cameras do."""
-    halved = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420]
-    asked = [cv2.IMWRITE_JPEG_QUALITY, quality, *halved]
-    return cv2.imencode(".jpg", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), asked)[1].tobytes()
+    options = [cv2.IMWRITE_JPEG_QUALITY, quality]
+    options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420]
+    return cv2.imencode(".jpg", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), options)[1].tobytes()

@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,33 +142,13 @@ UNITS = {
 
 def draw(ranges: Ranges, rng: np.random.Generator) -> Shot:
     """Draw the parameters of a photograph. Always takes the same number of values from `rng`."""
-
-    def one(name: str) -> float:
-        return float(rng.uniform(*getattr(ranges, name)))
-
+    bounds = vars(ranges) | {"right": ranges.shift, "down": ranges.shift, "brighter": (0, 360), "along": (0, 180)}
     corners = rng.uniform(-1, 1, (4, 2)) * ranges.jitter
-    return Shot(
-        degrees=one("degrees"),
-        scale=one("scale"),
-        right=one("shift"),
-        down=one("shift"),
-        corners=tuple((float(x), float(y)) for x, y in corners),
-        yaw=one("yaw"),
-        pitch=one("pitch"),
-        distance=one("distance"),
-        stops=one("stops"),
-        contrast=one("contrast"),
-        red=one("red"),
-        blue=one("blue"),
-        gradient=one("gradient"),
-        brighter=float(rng.uniform(0, 360)),
-        blur=one("blur"),
-        motion=one("motion"),
-        along=float(rng.uniform(0, 180)),
-        shot=one("shot"),
-        read=one("read"),
-        quality=round(one("quality")),
-    )
+    values: dict[str, Any] = {"corners": tuple((float(x), float(y)) for x, y in corners)}
+    for each in dataclasses.fields(Shot):
+        if each.name != "corners":
+            values[each.name] = float(rng.uniform(*bounds[each.name]))
+    return Shot(**values | {"quality": round(values["quality"])})
 
 
 def pose(shot: Shot) -> Matrix:
@@ -210,8 +191,8 @@ def between(src: Sequence[Sequence[float]] | Points, dst: Sequence[Sequence[floa
         ValueError: `dst` is not convex, or three of its points lie in a line.
     """
     corners = np.asarray(dst, float)
-    side = np.roll(corners, -1, 0) - corners
-    turns = np.sign(np.cross(np.c_[side, np.zeros(4)], np.roll(np.c_[side, np.zeros(4)], -1, 0))[:, 2].round(9))
+    side = np.c_[np.roll(corners, -1, 0) - corners, np.zeros(4)]
+    turns = np.sign(np.cross(side, np.roll(side, -1, 0))[:, 2].round(9))
     if abs(turns.sum()) != 4:
         raise ValueError(f"a quad must be convex, with no three corners in a line; got {corners.tolist()}")
     rows, right = [], []

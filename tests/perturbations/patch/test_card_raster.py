@@ -70,18 +70,15 @@ def test_a_tag_is_one_black_frame_and_its_code():
     assert seen[[0, -1]].all() and seen[:, [0, -1]].all() and not seen.all()
     boxes = black(Tag(17, Box(3, 4, 16, 16)))
     assert sum(box.width * box.height for box in boxes) == pytest.approx(seen.sum() * 4)
-    for number in (-1, 587):
-        with pytest.raises(ValueError, match=r"`number`.*0\.\.586"):
-            modules(number)
 
 
 @pytest.mark.parametrize("dpi", [150, 300])
 def test_opencv_finds_the_fiducials_where_the_layout_has_them(dpi):
     laid = card(41.3, 30.7, 11)
-    found = detected(card_picture(laid, texture((30, 40)), dpi))
-    assert sorted(found) == [44, 45, 46, 47]
+    corners = detected(card_picture(laid, texture((30, 40)), dpi))
+    assert sorted(corners) == [44, 45, 46, 47]
     for tag in laid.tags:  # OpenCV counts from the centre of the first pixel, and refines to about half a pixel
-        off = found[tag.number] + 0.5 - np.array(tag.box.corners) * dpi / MM
+        off = corners[tag.number] + 0.5 - np.array(tag.box.corners) * dpi / MM
         assert np.abs(off).max() < 1.0
 
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageCms
 
 from attacks.data.images import to_bytes
-from attacks.perturbations.patch.colour_profiles import polynomial_json, read_colour_map
+from attacks.perturbations.patch.colour_profiles import read_colour_map
 from attacks.perturbations.patch.inks import INKS, generic, neugebauer
 from transforms.colour.lut import apply_lut, nodes, terms
 from transforms.colour.spaces import to_linear, to_srgb
@@ -29,11 +29,7 @@ def shown(lut, levels):
     return apply_lut(colours.T[None, :, None], lut)[0, :, 0].T * 255
 
 
-def test_ideal_is_no_map_at_all():
-    assert read_colour_map("ideal") is None
-
-
-def test_ideal_inks_print_what_is_asked_for(photo):
+def test_ideal_inks_reproduce_every_colour(photo):
     colours = photo[0].flatten(1).T
     corners = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=double)] * 3)
     for n in (1.0, 2.0):
@@ -54,18 +50,16 @@ def test_the_generic_printer_is_neugebauers_equations():
         total = total + area[:, None] * np.sqrt(light(np.array(inks[1 - c, 1 - m, 1 - y]) / 255))
     wanted = total**2
     wanted = np.where(wanted <= 0.0031308, wanted * 12.92, 1.055 * wanted ** (1 / 2.4) - 0.055)
-    found = neugebauer(torch.tensor(colours), torch.tensor(INKS, dtype=double) / 255)
-    np.testing.assert_allclose(found.numpy(), wanted, rtol=0, atol=1e-6)  # the knee
+    result = neugebauer(torch.tensor(colours), torch.tensor(INKS, dtype=double) / 255)
+    np.testing.assert_allclose(result.numpy(), wanted, rtol=0, atol=1e-6)  # the knee
     through = shown(generic(), colours * 255)
     np.testing.assert_allclose(through.numpy(), wanted * 255, rtol=0, atol=1e-3)
 
 
-def test_half_tints_of_the_generic_printer_are_the_ones_that_swop_is_known_for():
+def test_half_tints_of_the_generic_printer_are_those_of_swop():
     # Cyan and yellow of 50 %, as layout programs show them; what they ask of the printer is their own red, or blue.
-    found = shown(generic(), [[109, 255, 255], [255, 255, 153]])
-    torch.testing.assert_close(
-        found, torch.tensor([[109, 207, 246], [255, 247, 153]], dtype=double), rtol=0, atol=2.5
-    )
+    result = shown(generic(), [[109, 255, 255], [255, 255, 153]])
+    np.testing.assert_allclose(result, [[109, 207, 246], [255, 247, 153]], rtol=0, atol=2.5)
 
 
 def cube(folder, lines, name="map.cube"):
@@ -86,7 +80,7 @@ EIGHT = ["0 0 0"] * 8
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         (EIGHT, "LUT_3D_SIZE"),
         (["LUT_3D_SIZE 2", *EIGHT[1:]], "got 2 and 7"),
@@ -103,10 +97,13 @@ EIGHT = ["0 0 0"] * 8
         (["LUT_3D_SIZE 2", *EIGHT[1:], "0 0 ("], "could not convert"),
     ],
 )  # fmt: skip
-def test_a_wrong_cube_is_refused_in_one_line(tmp_path, lines, said):
-    with pytest.raises(ValueError, match=said) as error:
+def test_a_wrong_cube_is_refused_in_one_line(tmp_path, lines, message):
+    with pytest.raises(ValueError, match=message) as error:
         read_colour_map(cube(tmp_path, lines))
     assert "`printer.colour`" in str(error.value) and "\n" not in str(error.value)
+
+
+FIT = {"schema": 1, "kind": "polynomial", "degree": 1, "coefficients": [[0, 1, 0, 0]] * 3, "light": "srgb"}
 
 
 @pytest.mark.parametrize(("degree", "light"), [(1, "srgb"), (2, "linear"), (3, "srgb")])
@@ -115,36 +112,23 @@ def test_a_fit_is_the_polynomial_that_it_says(tmp_path, degree, light):
     weights = 0.3 / count * torch.rand(3, count, dtype=double)
     weights[:, :4] += torch.cat([torch.full((3, 1), 0.1, dtype=double), 0.4 * torch.eye(3, dtype=double)], dim=1)
     path = tmp_path / "fit.json"
-    path.write_text(json.dumps(polynomial_json(weights.tolist(), degree, light)))
+    path.write_text(json.dumps(FIT | {"degree": degree, "coefficients": weights.tolist(), "light": light}))
     colours = torch.rand(500, 3, dtype=double)
     wanted = terms(to_linear(colours) if light == "linear" else colours, degree) @ weights.T
     wanted = to_srgb(wanted) if light == "linear" else wanted
-    found = shown(read_colour_map(str(path)), (colours * 255).tolist()) / 255
-    torch.testing.assert_close(found, wanted, rtol=0, atol=0.1 / 255)
+    result = shown(read_colour_map(str(path)), (colours * 255).tolist()) / 255
+    torch.testing.assert_close(result, wanted, rtol=0, atol=0.1 / 255)
 
 
-FIT = {"schema": 1, "kind": "polynomial", "degree": 1, "coefficients": [[0, 1, 0, 0]] * 3, "light": "srgb"}
+WRONG = [
+    *({"schema": 2}, {"kind": "code"}, {"degree": 2}, {"degree": 9}, {"degree": True}, {"light": "xyz"}),
+    {"coefficients": [[0, 1, 0, 0]] * 2},
+    *({"coefficients": [[value, 1, 0, 0]] * 3} for value in ("0", float("nan"), 10**400)),
+]
+FITS = ["", "[1, 2]", "[" * 50_000, *(json.dumps(FIT | each) for each in WRONG), json.dumps(FIT) + " " * 2**16]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[1, 2]",
-        "[" * 50_000,
-        json.dumps(FIT | {"schema": 2}),
-        json.dumps(FIT | {"kind": "code"}),
-        json.dumps(FIT | {"degree": 2}),
-        json.dumps(FIT | {"degree": 9}),
-        json.dumps(FIT | {"degree": True}),
-        json.dumps(FIT | {"light": "xyz"}),
-        json.dumps(FIT | {"coefficients": [[0, 1, 0, 0]] * 2}),
-        json.dumps(FIT | {"coefficients": [["0", 1, 0, 0]] * 3}),
-        json.dumps(FIT | {"coefficients": [[float("nan"), 1, 0, 0]] * 3}),
-        json.dumps(FIT | {"coefficients": [[10**400, 1, 0, 0]] * 3}),
-        json.dumps(FIT) + " " * 2**16,
-    ],
-)
+@pytest.mark.parametrize("content", FITS)
 def test_a_wrong_fit_is_refused_in_one_line(tmp_path, content):
     path = tmp_path / "fit.json"
     path.write_text(content)
@@ -156,24 +140,20 @@ def test_a_wrong_fit_is_refused_in_one_line(tmp_path, content):
 def dull(share):
     """The bytes of an RGB profile whose primaries are sRGB's, mixed with so much of the two others."""
     content = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
-    entries = [
-        bytes(content[at : at + 12]) for at in range(132, 132 + 12 * int.from_bytes(content[128:132], "big"), 12)
-    ]
-    tags = {entry[:4]: int.from_bytes(entry[4:8], "big") for entry in entries}
-    own = {tag: tags[tag] + 8 for tag in (b"rXYZ", b"gXYZ", b"bXYZ")}
-    values = np.array([np.frombuffer(bytes(content[at : at + 12]), ">i4") for at in own.values()])
+    starts = range(132, 132 + 12 * int.from_bytes(content[128:132], "big"), 12)  # of the table of tags
+    offsets = {bytes(content[at : at + 4]): int.from_bytes(content[at + 4 : at + 8], "big") + 8 for at in starts}
+    own = [offsets[tag] for tag in (b"rXYZ", b"gXYZ", b"bXYZ")]
+    values = np.array([np.frombuffer(bytes(content[at : at + 12]), ">i4") for at in own])
     mixed = np.rint(values * (1 - 2 * share) + (values.sum(0) - values) * share).astype(">i4")
-    for row, at in zip(mixed, own.values(), strict=True):
+    for row, at in zip(mixed, own, strict=True):
         content[at : at + 12] = row.tobytes()
     return bytes(content)
 
 
 def proofed(photo, profile, there, back):
     """Pillow's own soft proof of an 8-bit photograph, in levels (H,W,3)."""
-    screen, flags = (
-        ImageCms.createProfile("sRGB"),
-        ImageCms.Flags.SOFTPROOFING | ImageCms.Flags.BLACKPOINTCOMPENSATION,
-    )
+    screen = ImageCms.createProfile("sRGB")
+    flags = ImageCms.Flags.SOFTPROOFING | ImageCms.Flags.BLACKPOINTCOMPENSATION
     proof = ImageCms.buildProofTransform(screen, screen, profile, "RGB", "RGB", there, back, flags)
     return np.asarray(ImageCms.applyTransform(Image.fromarray(to_bytes(photo[0])), proof)).astype(float)
 
@@ -189,34 +169,34 @@ def test_a_profile_is_pillows_way_there_and_back(photo, tmp_path):
     there, back = (ImageCms.buildTransform(*way, "RGB", "RGB", 1) for way in ((screen, profile), (profile, screen)))
     device = ImageCms.applyTransform(Image.fromarray(to_bytes(photo[0])), there)
     wanted = np.asarray(ImageCms.applyTransform(device, back)).astype(float)
-    found = levels(read_colour_map(str(path)), photo)
+    result = levels(read_colour_map(str(path)), photo)
     original = photo[0].permute(1, 2, 0).numpy() * 255
     assert np.abs(wanted - original).max() > 10  # the profile cannot show all of it
-    assert np.abs(found - wanted).max() <= 2
+    assert np.abs(result - wanted).max() <= 2
 
 
 def test_srgb_itself_changes_nothing(photo, tmp_path):
     path = tmp_path / "srgb.icm"
     path.write_bytes(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
     for intent in ("relative", "perceptual", "absolute"):
-        found = levels(read_colour_map(str(path), intent), photo)
-        assert np.abs(found - photo[0].permute(1, 2, 0).numpy() * 255).max() <= 1
+        result = levels(read_colour_map(str(path), intent), photo)
+        assert np.abs(result - photo[0].permute(1, 2, 0).numpy() * 255).max() <= 1
 
 
 @pytest.mark.parametrize(("intent", "there", "back"), [("relative", 1, 1), ("perceptual", 0, 1), ("absolute", 3, 3)])
 def test_a_press_is_pillows_soft_proof(photo, intent, there, back):
-    found = [path for path in PRESSES if path.is_file()]
-    if not found:
+    installed = [path for path in PRESSES if path.is_file()]
+    if not installed:
         pytest.skip("no profile of a press on this machine (Debian: ghostscript)")
-    wanted = proofed(photo, ImageCms.getOpenProfile(str(found[0])), there, back)
-    apart = np.abs(levels(read_colour_map(str(found[0]), intent), photo) - wanted)
+    wanted = proofed(photo, ImageCms.getOpenProfile(str(installed[0])), there, back)
+    apart = np.abs(levels(read_colour_map(str(installed[0]), intent), photo) - wanted)
     assert np.quantile(apart, 0.99) <= 2 and apart.max() <= 4  # LittleCMS is up to 4 off itself, by its flags
-    white = shown(read_colour_map(str(found[0]), intent), [[255, 255, 255]])
+    white = shown(read_colour_map(str(installed[0]), intent), [[255, 255, 255]])
     assert (white.min() < 245) == (intent == "absolute")  # the paper's own colour
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("a.icc", b"", "cannot open profile"),
         ("a.icc", b"\0" * 4000, "cannot open profile"),
@@ -226,15 +206,15 @@ def test_a_press_is_pillows_soft_proof(photo, intent, there, back):
     ],
     ids=["empty", "zeros", "cut", "large", "lab"],
 )
-def test_a_wrong_profile_is_refused_in_one_line(tmp_path, name, content, said):
+def test_a_wrong_profile_is_refused_in_one_line(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=said) as error:
+    with pytest.raises(ValueError, match=message) as error:
         read_colour_map(str(tmp_path / name))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("call", "kind", "said"),
+    ("call", "kind", "message"),
     [
         (("generick",), ValueError, "`printer.colour` must be ideal, generic, or a file .icc"),
         (("a.png",), ValueError, "`printer.colour` must be"),
@@ -244,6 +224,6 @@ def test_a_wrong_profile_is_refused_in_one_line(tmp_path, name, content, said):
         (("missing.cube", "relative", "x.y"), FileNotFoundError, "`x.y`"),
     ],
 )
-def test_names_out_of_range_are_named(call, kind, said):
-    with pytest.raises(kind, match=said):
+def test_names_out_of_range_are_named(call, kind, message):
+    with pytest.raises(kind, match=message):
         read_colour_map(*call)

@@ -39,7 +39,7 @@ def test_projecting_twice_is_projecting_once(made, dtype):
     torch.testing.assert_close(made[0].project(once), once, rtol=0, atol=1e-3 * LEVEL)
 
 
-def test_what_can_be_printed_stays_as_it_is(made):
+def test_printable_colours_stay_unchanged(made):
     colours = apply_lut(texture(), made[1])  # its boundary too
     apart = (made[0].project(colours) - colours).abs()
     assert apart.max() <= LEVEL
@@ -49,30 +49,30 @@ def test_what_can_be_printed_stays_as_it_is(made):
 
 def test_no_step_carries_a_texture_out_of_the_cube(made):
     far = 4 * torch.randn(1, 3, 20, 20, dtype=double)
-    found = made[0].project(far)
-    assert found.min() >= 0 and found.max() <= 1
-    torch.testing.assert_close(found, made[0].project(far.clamp(0, 1)), rtol=0, atol=1e-12)
+    result = made[0].project(far)
+    assert result.min() >= 0 and result.max() <= 1
+    torch.testing.assert_close(result, made[0].project(far.clamp(0, 1)), rtol=0, atol=1e-12)
 
 
-def test_a_dull_printers_colours_end_where_they_end():
-    # The exact answer for a parallelepiped: what is asked of the printer, in its own coordinates, meets the cube.
+def test_the_boundary_of_a_dull_printer_is_exact():
+    # The exact answer for a parallelepiped: the requested colour, in the printer's own coordinates, meets the cube.
     given = texture()
-    colours, found = (x.permute(0, 2, 3, 1).reshape(-1, 3) for x in (given, Printable(DULL).project(given)))
-    asked = torch.linalg.solve(MATRIX, (colours - OFFSET).T).T - 0.5
-    share = (0.5 / asked.abs().amax(1, keepdim=True)).clamp(max=1)
+    colours, result = (x.permute(0, 2, 3, 1).reshape(-1, 3) for x in (given, Printable(DULL).project(given)))
+    requested = torch.linalg.solve(MATRIX, (colours - OFFSET).T).T - 0.5
+    share = (0.5 / requested.abs().amax(1, keepdim=True)).clamp(max=1)
     middle = OFFSET + MATRIX.sum(1) / 2
-    torch.testing.assert_close(found, middle + share * (colours - middle), rtol=0, atol=2 * LEVEL)
+    torch.testing.assert_close(result, middle + share * (colours - middle), rtol=0, atol=2 * LEVEL)
     assert (share < 0.9).any() and (share == 1).any()
 
 
-def test_a_configuration_names_them(tmp_path):
+def test_a_configuration_names_them():
     assert gamuts.gamut(None) is None and gamuts.gamut("ideal") is None
     assert gamuts.gamut([0.1, 0.9]) == Box(0.1, 0.9)
     assert torch.equal(gamuts.gamut("generic").lut, generic())
 
 
 @pytest.mark.parametrize(
-    ("wish", "said"),
+    ("setting", "message"),
     [
         ([0.9, 0.1], r"`perturbation\.gamut` must be \[low, high\] with"),
         ([0, 2], r"`perturbation\.gamut` must be \[low, high\] with"),
@@ -81,25 +81,20 @@ def test_a_configuration_names_them(tmp_path):
         ("x.png", r"`perturbation\.gamut` must be ideal, generic, or a file"),
     ],
 )
-def test_wishes_out_of_range_are_named(wish, said):
-    with pytest.raises(ValueError, match=said):
-        gamuts.gamut(wish)
+def test_settings_out_of_range_are_named(setting, message):
+    with pytest.raises(ValueError, match=message):
+        gamuts.gamut(setting)
 
 
-@pytest.mark.parametrize("wish", [[0.6, 0.8], "generic"])
+@pytest.mark.parametrize("setting", [[0.6, 0.8], "generic"])
 @pytest.mark.parametrize("first", ["grey", "noise", "white"])
-def test_no_texture_of_a_patch_leaves_its_gamut(wish, first):
-    colours, images = gamuts.gamut(wish), torch.rand(2, 3, 16, 16)
+def test_no_texture_of_a_patch_leaves_its_gamut(setting, first):
+    colours, images = gamuts.gamut(setting), torch.rand(2, 3, 16, 16)
     first = torch.ones(3, 6, 8) if first == "white" else first
     patch = Patch((6, 8), start_from=first, gamut=colours)
     generator, wild = torch.Generator().manual_seed(0), torch.rand(1, 3, 6, 8) * 3 - 1
-    made = {
-        "start": patch.start(images, generator),
-        "noise": patch.noise(images, generator),
-        "move": patch.move(wild, 0.1 * wild, images),
-        "project": patch.project(wild, images),
-        "quantise": patch.quantise(wild, images),  # rounded
-    }
-    for name, texture in made.items():
-        loose = 3 * LEVEL if name == "quantise" else 1e-6
-        torch.testing.assert_close(texture, colours.project(texture), rtol=0, atol=loose, msg=name)
+    exact = patch.start(images, generator), patch.noise(images, generator), patch.move(wild, 0.1 * wild, images)
+    for texture in (*exact, patch.project(wild, images)):
+        torch.testing.assert_close(texture, colours.project(texture), rtol=0, atol=1e-6)
+    rounded = patch.quantise(wild, images)
+    torch.testing.assert_close(rounded, colours.project(rounded), rtol=0, atol=3 * LEVEL)

@@ -1,4 +1,4 @@
-"""A patch lies where its quad says, is one texture for all, and is optimised through the views."""
+"""A patch: its placement by a quad, one texture for all pictures, and its optimisation through views."""
 
 import pytest
 import torch
@@ -7,29 +7,23 @@ from torch import nn
 
 from attacks import EOT, PGD, Away, attack, bank, load_encoder, solve
 from attacks.data.gallery import tiles
-from attacks.eot.protocols import Objective
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.patch.patch import Patch
-from attacks.solvers.solver import pictures
+from tests.helpers.sets import Dot, attacked, double, random, seed, uniform
 from transforms import Affine, Compose, Perspective
 from transforms.compose import view
 
-double = torch.float64
 #: On the whole pixels 4..12 across and 2..8 down of a picture of 12 x 16.
 MIDDLE = ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75))
 QUAD = ((4 / 16, 2 / 12), (12 / 16, 2 / 12), (12 / 16, 8 / 12), (4 / 16, 8 / 12))
 
 
-def seed(value=0):
-    return torch.Generator().manual_seed(value)
-
-
 def images(count=2, height=12, width=16):
-    return torch.rand(count, 3, height, width, generator=seed(), dtype=double)
+    return uniform(count, 3, height, width)
 
 
 def texture(height=6, width=8):
-    return torch.rand(1, 3, height, width, generator=seed(1), dtype=double)
+    return uniform(1, 3, height, width, value=1)
 
 
 def pasted(base, patch):
@@ -39,14 +33,14 @@ def pasted(base, patch):
 
 
 def test_a_texture_as_fine_as_the_picture_is_pasted():
-    found = pictures(Patch((6, 8), QUAD), images(), texture())
-    torch.testing.assert_close(found, pasted(images(), texture()), rtol=0, atol=1e-12)
+    result = attacked(Patch((6, 8), QUAD), images(), texture())
+    torch.testing.assert_close(result, pasted(images(), texture()), rtol=0, atol=1e-12)
 
 
 def test_a_finer_texture_is_reduced_and_a_coarser_one_enlarged_in_the_view():
-    found = pictures(Patch((12, 16), QUAD), images(), texture(12, 16))
-    torch.testing.assert_close(found, pasted(images(), F.avg_pool2d(texture(12, 16), 2)), rtol=0, atol=1e-12)
-    coarse = pictures(Patch((1, 1), QUAD), images(), texture(1, 1))
+    result = attacked(Patch((12, 16), QUAD), images(), texture(12, 16))
+    torch.testing.assert_close(result, pasted(images(), F.avg_pool2d(texture(12, 16), 2)), rtol=0, atol=1e-12)
+    coarse = attacked(Patch((1, 1), QUAD), images(), texture(1, 1))
     inner = coarse[..., 4:6, 7:9]  # away from the edge of a texel, which is soft
     torch.testing.assert_close(inner, texture(1, 1).expand_as(inner), rtol=0, atol=0.25)
 
@@ -60,14 +54,14 @@ def test_a_finer_texture_is_reduced_and_a_coarser_one_enlarged_in_the_view():
     ],
 )
 def test_corners_are_those_of_the_texture_in_order(turn, move):
-    found = pictures(Patch((6, 8), turn(QUAD)), images(), texture())
-    torch.testing.assert_close(found, pasted(images(), move(texture())), rtol=0, atol=1e-12)
+    result = attacked(Patch((6, 8), turn(QUAD)), images(), texture())
+    torch.testing.assert_close(result, pasted(images(), move(texture())), rtol=0, atol=1e-12)
 
 
-def test_a_quad_in_perspective_has_its_corners_where_it_says():
+def test_a_quad_in_perspective_has_the_given_corners():
     quad = ((0.1, 0.2), (0.8, 0.1), (0.9, 0.9), (0.3, 0.7))
     base = torch.zeros(1, 3, 200, 300, dtype=double)
-    shown = pictures(Patch((40, 40), quad), base, torch.ones(1, 3, 40, 40, dtype=double))[0, 0] > 0.5
+    shown = attacked(Patch((40, 40), quad), base, torch.ones(1, 3, 40, 40, dtype=double))[0, 0] > 0.5
     y, x = torch.meshgrid(torch.arange(200) + 0.5, torch.arange(300) + 0.5, indexing="ij")
     inside = torch.ones(200, 300, dtype=torch.bool)
     for (x0, y0), (x1, y1) in zip(quad, quad[1:] + quad[:1], strict=True):
@@ -77,11 +71,10 @@ def test_a_quad_in_perspective_has_its_corners_where_it_says():
 
 def test_rows_of_delta_are_pictures_of_their_own():
     patch, views = Patch((6, 8), QUAD, shape="ellipse"), Compose([Affine(degrees=30)])
-    u = torch.rand(2, views.dims, generator=seed(), dtype=double)
+    u = uniform(2, views.dims)
     rows = texture().expand(2, -1, -1, -1)
-    torch.testing.assert_close(
-        views(patch.scene(images(), texture()), u), views(patch.scene(images(), rows), u), rtol=0, atol=1e-12
-    )
+    together, apart = (views(patch.scene(images(), each), u) for each in (texture(), rows))
+    torch.testing.assert_close(together, apart, rtol=0, atol=1e-12)
 
 
 def test_start_noise_and_file():
@@ -99,21 +92,14 @@ def test_start_noise_and_file():
 
 
 def test_moves_stay_in_the_box_and_steepest_attains_the_dual_norm():
-    patch, grad = Patch((6, 8)), torch.randn(1, 3, 6, 8, generator=seed(), dtype=double)
+    patch, grad = Patch((6, 8)), random(1, 3, 6, 8)
     by = patch.descend(grad, torch.tensor([0.7], dtype=double), texture(), images())
     assert torch.equal(by, -0.7 * grad.sign())
-    found = patch.move(texture(), by, images())
-    assert 0 == found.min() < found.max() == 1
-    assert torch.equal(patch.project(found, images()), found)
+    result = patch.move(texture(), by, images())
+    assert 0 == result.min() < result.max() == 1
+    assert torch.equal(patch.project(result, images()), result)
     torch.testing.assert_close((patch.steepest(grad) * grad).sum(), grad.abs().sum())
-    assert patch.norm(found).item() <= patch.eps
-
-
-class Dot(Objective):
-    """A loss that is linear in the features."""
-
-    def __call__(self, features, anchor):
-        return (features * anchor).sum(1)
+    assert patch.norm(result).item() <= patch.eps
 
 
 @pytest.mark.parametrize("shape", ["rectangle", "ellipse"])
@@ -151,16 +137,10 @@ def test_a_patch_is_optimised_through_camera_views():
     best = solve(photos, anchor, eot=EOT(views, views=4), steps=30, **parts)
     assert best.delta.shape == (1, 3, 24, 24)
     held_out = bank(views, 32, seed=9, purpose="evaluate")
-    textures = {
-        "ours": patch.quantise(best.delta, photos),
-        "noise": patch.noise(photos, seed()),
-        "grey": patch.start(photos, seed()),
-    }
-    cosine = {}
-    for name, each in textures.items():
-        losses = held_out.losses(pictures(patch, photos, each), anchor, encoder, Away(), 32)
-        cosine[name] = float(losses.mean())
-    assert cosine["ours"] < min(cosine["noise"], cosine["grey"]) - 0.1
+    textures = patch.quantise(best.delta, photos), patch.noise(photos, seed()), patch.start(photos, seed())
+    shown = (attacked(patch, photos, each) for each in textures)
+    ours, noise, grey = (float(held_out.losses(each, anchor, encoder, Away(), 32).mean()) for each in shown)
+    assert ours < min(noise, grey) - 0.1
 
 
 @pytest.mark.parametrize(
@@ -177,7 +157,7 @@ def test_a_patch_is_optimised_through_camera_views():
         ({"size": (6, 8), "quad": ((0, 0), (1, 1), (0, 1))}, "four corners"),
     ],
 )
-def test_a_patch_that_is_none_is_refused(arguments, message):
+def test_an_invalid_patch_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Patch(**arguments)
 

@@ -1,4 +1,4 @@
-"""How a patch is seen from afar: every texel counts, black is no hole, and edges are cut where they lie."""
+"""A patch seen from afar: every texel has a gradient, black is opaque, and edges are exact."""
 
 import math
 
@@ -69,11 +69,16 @@ def inside(shape, at, texture):
     return odd
 
 
+def around(pull, shape, texture, size):
+    """All pixels (P,2) of a picture, and which of 49 points in and round each lie in the shape (P,49)."""
+    rows = torch.cartesian_prod(torch.arange(size[0]), torch.arange(size[1]))
+    points = torch.cartesian_prod(*[torch.linspace(-1, 2, 7, dtype=double)] * 2)
+    return rows, inside(shape, shares(pull, texture, size, rows, points), texture)
+
+
 def edges(pull, shape, texture, size):
     """The pixels (P,2) near an edge of the shape, and how much of each it covers (P,)."""
-    rows = torch.cartesian_prod(torch.arange(size[0]), torch.arange(size[1]))
-    some = torch.cartesian_prod(*[torch.linspace(-1, 2, 7, dtype=double)] * 2)
-    hits = inside(shape, shares(pull, texture, size, rows, some), texture)
+    rows, hits = around(pull, shape, texture, size)
     near = rows[hits.any(1) & ~hits.all(1)]
     return near, inside(shape, shares(pull, texture, size, near, finely()), texture).double().mean(1)
 
@@ -87,6 +92,13 @@ def cut_view(base, layer, outline, size, **options):
     return over[:, :-1] + (1 - over[:, -1:]) * base
 
 
+def viewed(edge, base, layer, size, **options):
+    """The view of a scene whose upper layer has a soft edge, or is cut at its edge."""
+    if edge == "cut":
+        return cut_view(base, layer, Outline(), size, **options)
+    return Compose(**options)(Scene((Layer(base, None, EYE), layer), size), torch.zeros(1, 0))
+
+
 @pytest.mark.parametrize("degrees", [0, 17, 45, 71])
 @pytest.mark.parametrize("side", [100, 300])
 @pytest.mark.parametrize("edge", ["soft", "cut"])
@@ -94,11 +106,7 @@ def test_a_tenth_of_its_size_every_texel_has_a_gradient(side, degrees, edge):
     size = (side // 5,) * 2
     pull, base = placed((side, side), size, side / 10, degrees, seed=degrees), torch.ones(1, 3, *size, dtype=double)
     texture = torch.full((1, 3, side, side), 0.5, dtype=double, requires_grad=True)
-    layer = Layer(texture, None, pull)
-    if edge == "soft":
-        view = Compose()(Scene((Layer(base, None, EYE), layer), size), torch.zeros(1, 0))
-    else:
-        view = cut_view(base, layer, Outline(), size)
+    view = viewed(edge, base, Layer(texture, None, pull), size)
     (view * torch.rand_like(view)).sum().backward()
     assert (texture.grad != 0).all()
     # Placed by its nearest texels (as in ART), the patch is seen at a few of them.
@@ -112,17 +120,12 @@ def test_a_tenth_of_its_size_every_texel_has_a_gradient(side, degrees, edge):
 @pytest.mark.parametrize("kernel", ["nearest", "bilinear", "bicubic", "keys(-0.5)"])
 @pytest.mark.parametrize("scale", [1.0, 0.5, 0.25, 0.1])
 @pytest.mark.parametrize("edge", ["soft", "cut"])
-def test_black_on_white_is_black_and_no_hole(scale, kernel, edge):
+def test_black_on_white_is_opaque(scale, kernel, edge):
     size, texture = (48, 48), (round(24 / scale), round(30 / scale))
     pull, base = placed(texture, size, 24, 17, 0.1), torch.ones(1, 3, *size, dtype=double)
     black = Layer(torch.zeros(1, 3, *texture, dtype=double), None, pull)
-    if edge == "soft":
-        view = Compose(kernel=kernel)(Scene((Layer(base, None, EYE), black), size), torch.zeros(1, 0))
-    else:
-        view = cut_view(base, black, Outline(), size, kernel=kernel)
-    rows = torch.cartesian_prod(torch.arange(size[0]), torch.arange(size[1]))
-    around = torch.cartesian_prod(*[torch.linspace(-1, 2, 7, dtype=double)] * 2)
-    deep = inside("rectangle", shares(pull, texture, size, rows, around), texture).all(1)
+    view = viewed(edge, base, black, size, kernel=kernel)
+    deep = around(pull, "rectangle", texture, size)[1].all(1)
     assert deep.sum() > 400
     assert view[0].permute(1, 2, 0).flatten(0, 1)[deep].abs().max() <= 1e-6
 
@@ -138,12 +141,13 @@ def test_edges_are_those_of_a_supersampled_picture(shape, scale, degrees, bend, 
     ink = torch.tensor(INK, dtype=double)
     alpha = alpha_of(shape, texture)
     layer = Layer(ink[None, :, None, None].expand(1, 3, *texture), None if alpha is None else alpha.to(double), pull)
-    (i, j), covered = (found := edges(pull, shape, texture, size))[0].T, found[1][:, None]
+    near, covered = edges(pull, shape, texture, size)
+    (i, j), covered = near.T, covered[:, None]
     assert (covered > 0.02).sum() > 80
     for base in (torch.zeros(1, 3, *size, dtype=double), torch.ones(1, 3, *size, dtype=double), photo[..., :72, :72]):
         view = cut_view(base, layer, outline_of(shape, texture), size)[0, :, i, j].T
         goal = covered * ink + (1 - covered) * base[0, :, i, j].T
-        assert (view - goal).abs().max() <= 1.5 / 255  # of which the points, a 64th apart, take the most
+        assert (view - goal).abs().max() <= 1.5 / 255  # most of it from the points, a 64th apart
 
 
 def test_a_mirrored_and_an_oblique_patch_are_cut_as_well():
@@ -189,7 +193,7 @@ def test_the_cut_has_a_gradient_in_the_texture_and_in_its_place(side, degrees):
     assert torch.autograd.gradcheck(view, [value.requires_grad_() for value in inputs])
 
 
-def test_what_lies_beyond_the_horizon_is_not_cut_into_view():
+def test_points_beyond_the_horizon_stay_hidden():
     places = torch.zeros(1, 4, 4, 2, dtype=double)
     ahead = torch.zeros(1, 4, 4, dtype=torch.bool)
     view = torch.full((1, 2, 4, 4), 0.5, dtype=double)

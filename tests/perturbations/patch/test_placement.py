@@ -6,23 +6,18 @@ import torch
 from attacks.perturbations.patch.card_layer import Surround
 from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.placement import Placements
-from attacks.solvers.solver import pictures
+from tests.helpers.sets import attacked, double, random, seed, uniform
 from transforms import Affine, Brightness, Compose, OnLayers, Perspective, taken
 
-double = torch.float64
 LEFT, RIGHT = ([[x, 0.25], [x + 0.25, 0.25], [x + 0.25, 0.75], [x, 0.75]] for x in (0.0, 0.5))
 
 
-def seed(value=0):
-    return torch.Generator().manual_seed(value)
-
-
 def images(count=2):
-    return torch.rand(count, 3, 16, 32, generator=seed(), dtype=double)
+    return uniform(count, 3, 16, 32)
 
 
 def texture():
-    return torch.rand(1, 3, 8, 8, generator=seed(1), dtype=double)
+    return uniform(1, 3, 8, 8, value=1)
 
 
 def quads(rows):
@@ -37,41 +32,41 @@ def pasted(base, *lefts):
 
 
 def test_several_places_show_the_texture_several_times():
-    found = pictures(Patch((8, 8), [LEFT, RIGHT]), images(), texture())
-    torch.testing.assert_close(found, pasted(images(), (0, 16), (0, 16)), rtol=0, atol=1e-12)
+    result = attacked(Patch((8, 8), [LEFT, RIGHT]), images(), texture())
+    torch.testing.assert_close(result, pasted(images(), (0, 16), (0, 16)), rtol=0, atol=1e-12)
 
 
 def test_each_picture_has_places_of_its_own():
     cover = torch.tensor([[1.0, 1.0], [1.0, 0.0]])[..., None, None]
     patch = Patch((8, 8), Placements(quads([[LEFT, RIGHT], [RIGHT, LEFT]]), cover))
-    torch.testing.assert_close(
-        pictures(patch, images(), texture()), pasted(images(), (0, 16), (16,)), rtol=0, atol=1e-12
-    )
-    second = patch.take(torch.tensor([1]))
-    alone = pictures(second, images()[1:], texture())
+    both = attacked(patch, images(), texture())
+    torch.testing.assert_close(both, pasted(images(), (0, 16), (16,)), rtol=0, atol=1e-12)
+    alone = attacked(patch.take(torch.tensor([1])), images()[1:], texture())
     torch.testing.assert_close(alone, pasted(images(), (), (16,))[1:], rtol=0, atol=1e-12)
 
 
-def test_a_region_shows_a_part_of_the_texture():
-    half = torch.ones(1, 1, 8, 8)
-    half[..., :4] = 0
-    found = pictures(Patch((8, 8), Placements(quads([[LEFT]]), half)), images(), texture())
+@pytest.fixture
+def half():
+    """A cover that hides the left half of the texture."""
+    return torch.cat([torch.zeros(1, 1, 8, 4), torch.ones(1, 1, 8, 4)], dim=3)
+
+
+def test_a_region_shows_a_part_of_the_texture(half):
+    result = attacked(Patch((8, 8), Placements(quads([[LEFT]]), half)), images(), texture())
     expected = images()
     expected[:, :, 4:12, 4:8] = texture()[..., 4:]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
 
 
-def test_of_a_region_only_what_lies_in_the_shape_shows():
-    half = torch.ones(1, 1, 8, 8)
-    half[..., :4] = 0
+def test_of_a_region_only_what_lies_in_the_shape_shows(half):
     shaped = Patch((8, 8), Placements(quads([[LEFT]]), half), shape="ellipse")
     white, black = torch.ones_like(texture()), torch.zeros(2, 3, 16, 32, dtype=double)
-    found = pictures(shaped, black, white)[:, 0, 4:12, :8]
+    result = attacked(shaped, black, white)[:, 0, 4:12, :8]
     expected = (shaped.alpha * half)[:, 0].to(double)
-    torch.testing.assert_close(found, expected.expand(2, 8, 8), rtol=0, atol=1e-12)
+    torch.testing.assert_close(result, expected.expand(2, 8, 8), rtol=0, atol=1e-12)
     # Between pixels as well: what is hidden ends nowhere.
     between = Patch((8, 8), Placements(quads([[[[x + 0.01, y + 0.02] for x, y in LEFT]]]), half))
-    assert (pictures(between, black, white)[..., :4] == 0).all()
+    assert (attacked(between, black, white)[..., :4] == 0).all()
 
 
 def overlap(low, high, count):
@@ -81,7 +76,7 @@ def overlap(low, high, count):
 
 
 @pytest.mark.parametrize("printed", [False, True])
-def test_a_patch_ends_where_it_ends_and_not_at_a_texel(printed):
+def test_a_patch_ends_at_its_exact_edge_and_not_at_a_texel(printed):
     # Small texels on large pixels, and the reverse: the share of a pixel that is covered, at every edge.
     black, (left, top, right, low) = torch.zeros(2, 3, 16, 32, dtype=double), (5.3, 3.6, 20.2, 12.9)
     quad = [[x / 32, y / 16] for x, y in ((left, top), (right, top), (right, low), (left, low))]
@@ -89,53 +84,52 @@ def test_a_patch_ends_where_it_ends_and_not_at_a_texel(printed):
     for size in ((4, 5), (40, 60)):
         scene = Patch(size, quad).scene(black, torch.ones(1, 3, *size, dtype=double))
         for shown in (scene, taken(scene, torch.tensor([1, 0]))):
-            found = views(shown, torch.zeros(2, views.dims, dtype=double))[:, 0]
+            result = views(shown, torch.zeros(2, views.dims, dtype=double))[:, 0]
             expected = overlap(top, low, 16)[:, None] * overlap(left, right, 32)
-            torch.testing.assert_close(found, expected.expand(2, 16, 32), rtol=0, atol=1e-9)
+            torch.testing.assert_close(result, expected.expand(2, 16, 32), rtol=0, atol=1e-9)
 
 
 def sheet(times=1):
-    picture = torch.rand(1, 3, 8 * times + 10, 8 * times + 13, generator=seed(3), dtype=double)
+    picture = uniform(1, 3, 8 * times + 10, 8 * times + 13, value=3)
     return Surround(picture, top=4, left=5, times=times)
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_what_is_printed_round_a_patch_leaves_it_where_it_is(times):
+def test_a_surround_does_not_move_the_patch(times):
     camera = Compose([Affine(degrees=20, scale=(0.8, 1.2)), Perspective(0.1)])
-    u = torch.rand(3, camera.dims, generator=seed(2), dtype=double)
-    one = images(1)
-    plain = Patch((8, 8), LEFT)
+    u = uniform(3, camera.dims, value=2)
+    one, plain, surrounded = images(1), Patch((8, 8), LEFT), Patch((8, 8), LEFT, surround=sheet(times))
     smooth = texture()[..., :2, :2].repeat_interleave(4, 2).repeat_interleave(4, 3)
-    found = camera(Patch((8, 8), LEFT, surround=sheet(times)).scene(one, smooth), u)
+    result = camera(surrounded.scene(one, smooth), u)
     expected = camera(plain.scene(one, smooth), u)
     # Well inside the patch both show the texture; the finer sheet is another pyramid, so not to the last digit.
     inside = camera(plain.scene(torch.zeros_like(one), torch.ones_like(texture())), u)[:, :1]
     inner = -torch.nn.functional.max_pool2d(-inside, 5, 1, 2) > 0.999
     assert inner.sum() > 10
-    assert ((found - expected).abs() * inner).max() < (1e-9 if times == 1 else 0.12)
-    whole = camera(Patch((8, 8), LEFT, surround=sheet(times)).scene(torch.zeros_like(one), texture()), u)
-    assert not torch.equal(whole, camera(plain.scene(torch.zeros_like(one), texture()), u))
+    assert ((result - expected).abs() * inner).max() < (1e-9 if times == 1 else 0.12)
+    with_sheet, without = (camera(each.scene(torch.zeros_like(one), texture()), u) for each in (surrounded, plain))
+    assert not torch.equal(with_sheet, without)
 
 
 def test_a_sheet_lies_texel_on_pixel():
     one, own = images(1), sheet(1)
-    found = pictures(Patch((8, 8), [[x + 0.25, y] for x, y in LEFT], surround=own), one, texture())
+    result = attacked(Patch((8, 8), [[x + 0.25, y] for x, y in LEFT], surround=own), one, texture())
     expected, whole = one.clone(), own.picture.clone()
     whole[..., 4:12, 5:13] = texture()
     expected[..., 0:16, 3:24] = whole[..., 0:16, :]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
 
 
 def test_paper_shows_where_a_patch_is_transparent():
     alpha = Patch((8, 8), shape="ellipse").alpha
     white = Surround(torch.ones(1, 3, 8, 8, dtype=double), 0, 0, 1)
-    found = white.embed(torch.zeros(1, 3, 8, 8, dtype=double), alpha)
-    torch.testing.assert_close(found, (1 - alpha.to(double)).expand(1, 3, 8, 8), rtol=0, atol=1e-12)
+    result = white.embed(torch.zeros(1, 3, 8, 8, dtype=double), alpha)
+    torch.testing.assert_close(result, (1 - alpha.to(double)).expand(1, 3, 8, 8), rtol=0, atol=1e-12)
 
 
 def test_a_grey_patch_stays_grey_and_descends():
     patch = Patch((8, 8), grey=True)
-    grad = torch.randn(1, 3, 8, 8, generator=seed(), dtype=double)
+    grad = random(1, 3, 8, 8)
     moved = patch.move(patch.start(images(), seed()), patch.descend(grad, 0.1, texture(), images()), images())
     torch.testing.assert_close(moved, moved[:, :1].expand_as(moved), rtol=0, atol=0)
     torch.testing.assert_close(moved[:, :1], 0.5 - 0.1 * grad.sum(1, keepdim=True).sign(), rtol=0, atol=1e-12)
@@ -144,17 +138,14 @@ def test_a_grey_patch_stays_grey_and_descends():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("quad", "cover", "size", "surround", "message"),
     [
-        (lambda: Placements(torch.rand(4, 2)), "four corners"),
-        (lambda: Placements(quads([[LEFT]]), torch.ones(1, 2, 1, 1)), "`cover` must be"),
-        (lambda: Patch((4, 4), Placements(quads([[LEFT]]), torch.ones(1, 1, 8, 8))), "as large as the texture"),
-        (
-            lambda: Patch((8, 8), Placements(quads([[LEFT]]), torch.ones(1, 1, 8, 8)), surround=sheet(1)),
-            "whole sheet",
-        ),
+        (torch.rand(4, 2), None, 8, None, "four corners"),
+        (quads([[LEFT]]), torch.ones(1, 2, 1, 1), 8, None, "`cover` must be"),
+        (quads([[LEFT]]), torch.ones(1, 1, 8, 8), 4, None, "as large as the texture"),
+        (quads([[LEFT]]), torch.ones(1, 1, 8, 8), 8, sheet(1), "whole sheet"),
     ],
 )
-def test_places_that_cannot_be_are_refused(make, message):
+def test_impossible_placements_are_refused(quad, cover, size, surround, message):
     with pytest.raises(ValueError, match=message):
-        make()
+        Patch((size, size), Placements(quad, cover), surround=surround)

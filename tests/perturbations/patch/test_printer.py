@@ -30,14 +30,13 @@ def test_a_printer_prints_any_texture_with_a_gradient(name):
     assert texture.grad.isfinite().all() and texture.grad.flatten(1).norm(dim=1).min() > 1e-3
 
 
-def test_what_is_printed_as_the_file_says_has_no_stages():
+def test_an_ideal_printer_has_no_stages():
     assert printed(PrinterConfig("none")) == []
 
 
 def test_the_colours_come_first_then_the_light_then_the_paper():
-    first, light, bend = printed(
-        PrinterConfig("x", "generic", "relative", {"exposure": {"stops": 1}, "cylinder": {"arc": 30}})
-    )
+    stages = {"exposure": {"stops": 1}, "cylinder": {"arc": 30}}
+    first, light, bend = printed(PrinterConfig("x", "generic", "relative", stages))
     assert isinstance(first, ColourMap) and isinstance(light, Exposure) and isinstance(bend, Geometry)
     texture = torch.rand(1, 3, 8, 8)
     torch.testing.assert_close(first(texture, torch.rand(1, 0)), apply_lut(texture, generic()))
@@ -56,7 +55,7 @@ def test_every_stage_is_of_the_sheet_or_refused():
 
 
 @pytest.mark.parametrize(
-    ("stages", "said"),
+    ("stages", "message"),
     [
         ({"jpeg": {"quality": 70}}, r"`printer\.stages\.jpeg` is of a camera, not of a sheet"),
         ({"cylinder": {}, "exposure2": {}}, r"`printer\.stages\.exposure2` must stand before cylinder"),
@@ -64,8 +63,8 @@ def test_every_stage_is_of_the_sheet_or_refused():
         ({"exposure": {"stop": 1}}, r"unknown key `printer\.stages\.exposure\.stop`"),
     ],
 )
-def test_wrong_stages_are_named(stages, said):
-    with pytest.raises(ValueError, match=said):
+def test_wrong_stages_are_named(stages, message):
+    with pytest.raises(ValueError, match=message):
         printed(PrinterConfig("x", stages=stages))
 
 
@@ -75,10 +74,8 @@ def test_a_wrong_colour_is_named():
 
 
 def test_paper_is_the_generic_printer_and_a_bend():
-    nodes = [
-        OmegaConf.to_container(OmegaConf.load(CONFIGS / "printer" / f"{name}.yaml")) for name in ("generic", "paper")
-    ]
-    ink, paper = nodes
+    files = (CONFIGS / "printer" / f"{name}.yaml" for name in ("generic", "paper"))
+    ink, paper = (OmegaConf.to_container(OmegaConf.load(path)) for path in files)
     assert {**paper["stages"], **ink["stages"]} == paper["stages"]
     assert [name for name in paper["stages"] if name not in ink["stages"]] == list(PAPER)
     assert (paper["colour"], paper["intent"]) == (ink["colour"], ink["intent"])
@@ -88,7 +85,7 @@ def test_the_colours_of_a_printer_are_named_without_their_numbers():
     assert re.fullmatch(r"ColourMap\(name='generic'\)", repr(printed(PrinterConfig("x", "generic"))[0]))
 
 
-def test_an_attack_that_ignores_the_views_knows_the_printer_and_nothing_that_varies():
+def test_an_attack_without_views_has_the_printers_colours_and_nothing_random():
     colours = ColourMap(generic())
     camera = (Affine(degrees=20),)
     (left,) = fixed(Compose([OnLayers([colours, Exposure(0.3)], Placement()), *camera])).stages

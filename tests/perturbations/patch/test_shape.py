@@ -1,4 +1,4 @@
-"""A mask holds of every texel the share that is covered."""
+"""A mask holds the share of each texel that the shape covers."""
 
 import math
 from pathlib import Path
@@ -47,17 +47,17 @@ def test_curves_are_exact_in_every_texel(size):
     circle = oracle(lambda x, y: (x - width / 2) ** 2 + (y - height / 2) ** 2 <= radius**2, size)
     ellipse = oracle(lambda x, y: (2 * x / width - 1) ** 2 + (2 * y / height - 1) ** 2 <= 1, size)
     for shape, expected in (("circle", circle), ("ellipse", ellipse)):
-        found = alpha_of(shape, size)
-        assert found.shape == (1, 1, *size) and found.dtype == torch.float32
-        assert found.min() >= 0 and found.max() == 1
-        torch.testing.assert_close(found, expected, rtol=0, atol=0.5 / 255)
+        mask = alpha_of(shape, size)
+        assert mask.shape == (1, 1, *size) and mask.dtype == torch.float32
+        assert mask.min() >= 0 and mask.max() == 1
+        torch.testing.assert_close(mask, expected, rtol=0, atol=0.5 / 255)
 
 
 @pytest.mark.parametrize("shape", ["circle", "ellipse", ARROW])
-def test_what_is_all_in_is_one_and_what_is_all_out_is_zero(shape):
-    found = alpha_of(shape, (33, 47))
-    some = (found > 1e-6) & (found < 1 - 1e-6)
-    assert set(found[~some].tolist()) == {0.0, 1.0}
+def test_texels_inside_are_one_and_texels_outside_are_zero(shape):
+    mask = alpha_of(shape, (33, 47))
+    some = (mask > 1e-6) & (mask < 1 - 1e-6)
+    assert set(mask[~some].tolist()) == {0.0, 1.0}
 
 
 def test_a_polygon_is_what_scikit_image_fills():
@@ -65,9 +65,9 @@ def test_a_polygon_is_what_scikit_image_fills():
 
 
 def test_turning_and_the_first_corner_do_not_matter():
-    found = alpha_of(ARROW, SIZE)
+    mask = alpha_of(ARROW, SIZE)
     for other in (ARROW[::-1], ARROW[2:] + ARROW[:2]):
-        torch.testing.assert_close(alpha_of(other, SIZE), found, rtol=0, atol=1e-6)
+        torch.testing.assert_close(alpha_of(other, SIZE), mask, rtol=0, atol=1e-6)
 
 
 def test_a_polygon_and_its_complement_make_a_whole():
@@ -80,29 +80,29 @@ def test_a_polygon_and_its_complement_make_a_whole():
 
 def test_the_alpha_channel_of_a_picture_is_taken_as_it_is(tmp_path):
     rgba = np.random.default_rng(0).integers(0, 256, (*SIZE, 4), dtype=np.uint8)
-    found = alpha_of(save(tmp_path / "mask.png", rgba), SIZE)
-    assert torch.equal(found[0, 0], torch.tensor(rgba[..., 3]) / 255)
-    assert torch.equal(alpha_of(Path(tmp_path / "mask.png"), SIZE), found)
+    mask = alpha_of(save(tmp_path / "mask.png", rgba), SIZE)
+    assert torch.equal(mask[0, 0], torch.tensor(rgba[..., 3]) / 255)
+    assert torch.equal(alpha_of(Path(tmp_path / "mask.png"), SIZE), mask)
 
 
-def test_without_an_alpha_channel_lightness_counts(tmp_path):
+def test_without_an_alpha_channel_the_lightness_is_the_mask(tmp_path):
     grey = np.random.default_rng(0).integers(0, 256, SIZE, dtype=np.uint8)
     for array in (grey, grey[..., None].repeat(3, 2)):
-        found = alpha_of(save(tmp_path / "mask.png", array), SIZE)
-        assert torch.equal(found[0, 0], torch.tensor(grey) / 255)
+        mask = alpha_of(save(tmp_path / "mask.png", array), SIZE)
+        assert torch.equal(mask[0, 0], torch.tensor(grey) / 255)
 
 
 def test_sixteen_bits_are_shares_too(tmp_path):
     deep = np.array([[0, 65535], [32768, 257]], dtype=np.uint16)
-    found = alpha_of(save(tmp_path / "mask.png", deep), (2, 2))
-    torch.testing.assert_close(found[0, 0], torch.tensor([[0, 1], [32768 / 65535, 1 / 255]]), rtol=0, atol=1e-6)
+    mask = alpha_of(save(tmp_path / "mask.png", deep), (2, 2))
+    torch.testing.assert_close(mask[0, 0], torch.tensor([[0, 1], [32768 / 65535, 1 / 255]]), rtol=0, atol=1e-6)
 
 
 def test_a_larger_picture_is_averaged_over_each_texel(tmp_path):
     grey = np.random.default_rng(0).integers(0, 256, (40, 60), dtype=np.uint8)
-    found = alpha_of(save(tmp_path / "mask.png", grey), (10, 15))
+    mask = alpha_of(save(tmp_path / "mask.png", grey), (10, 15))
     expected = torch.tensor(grey.reshape(10, 4, 15, 4).mean((1, 3)) / 255, dtype=torch.float32)
-    torch.testing.assert_close(found[0, 0], expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(mask[0, 0], expected, rtol=0, atol=1e-5)
     assert alpha_of(save(tmp_path / "mask.png", grey), (79, 119)).shape == (1, 1, 79, 119)  # within 2 %, enlarged
 
 
@@ -144,13 +144,13 @@ def test_the_same_formats_are_read_as_for_pictures():
         ([[0, 0], [1, 0], [1, 0], [0, 1]], "touch"),
     ],
 )
-def test_a_shape_that_is_none_is_refused(shape, message):
+def test_an_invalid_shape_is_refused(shape, message):
     with pytest.raises(ValueError, match=message) as error:
         alpha_of(shape, SIZE)
     assert "`perturbation.shape`" in str(error.value)
 
 
-def test_a_picture_that_is_no_mask_is_refused(tmp_path):
+def test_an_invalid_picture_of_a_mask_is_refused(tmp_path):
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"no picture")
     wide = save(tmp_path / "wide.png", np.full((30, 46), 255, dtype=np.uint8))
