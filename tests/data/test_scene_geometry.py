@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from attacks.data.images import load_image
 from attacks.data.pictures import square, squared
 from attacks.perturbations.patch.patch import Patch
-from attacks.solvers.solver import pictures
 from tests.helpers.scenery import CORNERS, SIDE, blob, box, noise, photo, read, table
+from transforms.compose import seen
 
 double = torch.float64
 MIDDLE = ("path", "x", "y", "degrees", "mm_per_pixel")
@@ -142,5 +142,5 @@ def test_a_mask_alone_has_the_texture_span_its_light_part_and_nothing_else_is_ch
     expected[..., 8:24, 12:28] = torch.where(
         torch.tensor(mask[8:24, 12:28]) > 0, texture.double(), expected[..., 8:24, 12:28]
     )
-    result = pictures(Patch((16, 16), places), image.double(), texture.double())
+    result = seen(Patch((16, 16), places).scene(image.double(), texture.double()))
     torch.testing.assert_close(result, expected.double(), rtol=0, atol=1e-6)

@@ -13,10 +13,10 @@ from attacks.eot.protocols import Objective
 from attacks.experiment.build.data import data
 from attacks.perturbations.patch.patch import Patch
 from attacks.schema.patch import PatchConfig, ScenesConfig
-from attacks.solvers.solver import pictures
 from tests.helpers.scenery import CORNERS, SIDE, box, document, noise, read, table
 from tests.run.test_run import call
 from transforms import Affine, Compose
+from transforms.compose import seen
 
 double = torch.float64
 
@@ -67,7 +67,7 @@ def test_the_gradient_over_scenes_is_the_mean_of_theirs_whatever_the_order_of_li
     torch.testing.assert_close(gradient(images[order], other, anchor[order], bend), joint, rtol=1e-9, atol=1e-15)
     texture = torch.rand(1, 3, 8, 8, dtype=double)
     one, two = (
-        pictures(Patch((8, 8), at), images[rows], texture) for at, rows in ((places, [0, 1, 2]), (other, order))
+        seen(Patch((8, 8), at).scene(images[rows], texture)) for at, rows in ((places, [0, 1, 2]), (other, order))
     )
     torch.testing.assert_close(two, one[order], rtol=0, atol=1e-12)
 
@@ -78,10 +78,10 @@ def test_every_place_receives_the_texture_and_its_gradients_add_up(three):
     shelf, places, _ = read(table(folder / "x.csv", *both))
     image, anchor = shelf.read([0]).double(), torch.randn(1, 3 * SIDE * SIDE, dtype=double)
     texture = torch.rand(1, 3, 8, 8, dtype=double)
-    result, expected, parts = pictures(Patch((8, 8), places), image, texture), image.clone(), []
+    result, expected, parts = seen(Patch((8, 8), places).scene(image, texture)), image.clone(), []
     for row in both:
         own = read(table(folder / "one.csv", row))[1]
-        part = pictures(Patch((8, 8), own), image, texture)
+        part = seen(Patch((8, 8), own).scene(image, texture))
         expected = torch.where((part - image).abs() > 1e-9, part, expected)
         parts.append(gradient(image, own, anchor))
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
@@ -93,10 +93,10 @@ def test_a_place_that_a_picture_does_not_have_changes_nothing(three):
     shelf, places, _ = read(table(folder / "x.csv", *rows))
     assert places.cover.flatten(1).tolist() == [[1, 1], [1, 0], [1, 0]]
     texture, images = torch.rand(1, 3, 8, 8, dtype=double), shelf.read(range(3)).double()
-    result = pictures(Patch((8, 8), places), images, texture)
+    result = seen(Patch((8, 8), places).scene(images, texture))
     for i, name in enumerate(shelf.names):
         own = read(table(folder / "one.csv", *(row for row in rows if row[0] == name)))[1]
-        alone = pictures(Patch((8, 8), own), images[i : i + 1], texture)
+        alone = seen(Patch((8, 8), own).scene(images[i : i + 1], texture))
         torch.testing.assert_close(result[i : i + 1], alone, rtol=0, atol=1e-12)
 
 

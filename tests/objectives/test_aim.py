@@ -11,8 +11,8 @@ from attacks.experiment.build.objective import aim, shown_sign, wants_gallery, w
 from attacks.experiment.build.pipeline import pipeline
 from attacks.objectives.aim import Known
 from attacks.schema import groups
-from attacks.solvers.solver import pictures
 from transforms import Affine, Compose
+from transforms.compose import seen
 
 VIEWS = Compose([Affine(degrees=(-10, 10), scale=(0.9, 1.1))])
 OBJECTIVE = groups.CHOICES["objective"]
@@ -53,7 +53,7 @@ def test_what_the_attack_lowers_falls_on_views_it_has_not_seen(name, setting):
         objective, anchor = aim(node, known, encoder, VIEWS, seed=0)
         parts = {"encoder": encoder, "objective": objective, "perturbation": perturbation, "optimiser": PGD()}
         best = solve(known.images, anchor, **parts, eot=EOT(VIEWS, views=2), steps=8)
-        attacked = pictures(perturbation, known.images, best.delta)
+        attacked = seen(perturbation.scene(known.images, best.delta))
         before, after = (
             views.losses(x, anchor, encoder, objective, 16, untouched=known.images).mean(1)
             for x in (known.images, attacked)
