@@ -75,18 +75,18 @@ def main(config: DictConfig) -> None:
         run = schema.validate(config)
         refuse_unasked(run.tracker, settings.overrides.task)
         presets.refuse_unasked(run, settings.overrides.task)
-        from attacks.experiment.directory import typed
+        from attacks.experiment.directory import accepted_overrides
         from attacks.experiment.job import job, resume, show
 
         if run.show is not None:
             show(run)
             return
-        out, words = Path(settings.runtime.output_dir), list(settings.overrides.task)
+        out, overrides = Path(settings.runtime.output_dir), list(settings.overrides.task)
         with stoppable(out):
-            if launchers.again(out, words):
-                refuse_failed(resume(out, typed(words)))
+            if launchers.again(out, overrides):
+                refuse_failed(resume(out, accepted_overrides(overrides)))
             else:
-                refuse_failed(job(run, out, settings.runtime.choices["config"], words))
+                refuse_failed(job(run, out, settings.runtime.choices["config"], overrides))
     except Stopped as stop:
         launchers.hand_on(stop.number)
         raise
@@ -94,7 +94,7 @@ def main(config: DictConfig) -> None:
         mendable = isinstance(error, USER_ERRORS)
         if PROCESSES > 1:
             _end(error)
-        if mendable and settings.mode is RunMode.RUN and not _all_asked():
+        if mendable and settings.mode is RunMode.RUN and not _full_errors():
             _fail(error)  # exits: Hydra would add a line of its own
         if mendable and settings.mode is RunMode.MULTIRUN:  # the sweep goes on; Hydra raises this again at its end
             print(f"error: job {settings.job.num}: {one_line(error)}", file=sys.stderr, flush=True)
@@ -124,7 +124,7 @@ def cli() -> None:
         ours = (
             isinstance(error, RecursionError) and "attacks.experiment.job" in sys.modules
         )  # Hydra has finished composing
-        if _all_asked() or ours:
+        if _full_errors() or ours:
             raise
         _fail(error)
     except Stopped as stop:
@@ -144,33 +144,33 @@ def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> Run:
     Raises ValueError in one line."""
     register()
     try:
-        words = [_stored(f"config={preset}"), *overrides]
-        _refuse_unchecked([presets.plain_word(word) for word in words])
+        overrides = [_stored(f"config={preset}"), *overrides]
+        _refuse_unchecked([presets.plain_word(word) for word in overrides])
         with hydra.initialize_config_dir(str(CONFIGS), **RULES):
-            run = schema.validate(hydra.compose("run", overrides=words))
+            run = schema.validate(hydra.compose("run", overrides=overrides))
     except (CompactHydraException, OmegaConfBaseException, RecursionError) as error:
-        raise ValueError(one_line(error, words)) from None
-    refuse_unasked(run.tracker, words)
-    presets.refuse_unasked(run, words)
+        raise ValueError(one_line(error, overrides)) from None
+    refuse_unasked(run.tracker, overrides)
+    presets.refuse_unasked(run, overrides)
     return run
 
 
 def _resume(arguments: Sequence[str]) -> None:
     """`resume=DIRECTORY`, which contains the whole configuration."""
-    folder, words = "", []
+    folder, overrides = "", []
     for argument in arguments:
         key, _, value = argument.partition("=")
         refuse_credentials(value, f"`{key}`")
         if key == "resume":
             folder = value
         else:
-            words.append(argument)
+            overrides.append(argument)
     if not folder:
         raise ValueError("`resume` must be the directory of a run: resume=outputs/...")
     from attacks.experiment.job import resume
 
     with stoppable(Path(folder)):
-        refuse_failed(resume(Path(folder), words))
+        refuse_failed(resume(Path(folder), overrides))
 
 
 def _run() -> None:
@@ -201,10 +201,11 @@ def _follower(arguments: list[str], scratch: str) -> list[str]:
     ours = {f"hydra.{mode}.dir": scratch for mode in ("run", "sweep")}
     ours |= {"hydra.sweep.subdir": ".", "hydra.output_subdir": "null"}
     ours |= {f"hydra/{log}": "disabled" for log in ("job_logging", "hydra_logging")}
-    kept = [argument for argument in arguments if argument.partition("=")[0] not in ours]
+    rest = [argument for argument in arguments if argument.partition("=")[0] not in ours]
     # Next to the other overrides: Hydra accepts none after a flag such as -m.
-    at = max((i for i, argument in enumerate(kept, 1) if "=" in argument and argument[0] != "-"), default=len(kept))
-    return [*kept[:at], *(f"{key}={value}" for key, value in ours.items()), *kept[at:]]
+    last = [i for i, argument in enumerate(rest, 1) if "=" in argument and argument[0] != "-"]
+    at = max(last, default=len(rest))
+    return [*rest[:at], *(f"{key}={value}" for key, value in ours.items()), *rest[at:]]
 
 
 #: The number of processes of torchrun, and the rank of this one.
@@ -216,7 +217,7 @@ PAUSE = 5.0
 ALL = "VIEWPROOF_FULL_ERROR"
 
 
-def _all_asked() -> bool:
+def _full_errors() -> bool:
     """Whether the user set HYDRA_FULL_ERROR=1 to see tracebacks."""
     return os.environ.get(ALL) == "1"
 
@@ -224,7 +225,7 @@ def _all_asked() -> bool:
 def _end(error: Exception) -> NoReturn:
     """End this one of several processes, and with it the run or sweep: alone in the next job, it would receive
     messages of this one."""
-    if isinstance(error, USER_ERRORS) and not _all_asked():
+    if isinstance(error, USER_ERRORS) and not _full_errors():
         _fail(error)
     _give_way()
     traceback.print_exception(error)

@@ -13,7 +13,7 @@ ROOMS = {
         encoders perturbations <- runtime schema
         data        <- perturbations runtime
         eot         <- encoders runtime
-        objectives  <- encoders eot perturbations runtime
+        objectives  <- encoders eot perturbations runtime schema
         optimisers  <- eot runtime
         solvers     <- encoders eot objectives optimisers perturbations runtime
         evaluation  <- data encoders eot objectives optimisers runtime solvers

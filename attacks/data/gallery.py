@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attacks.data.images import SUFFIXES, load_image
-from attacks.data.pictures import Shelf, read_files, shelved, square
+from attacks.data.pictures import Shelf, shelved, square
 from attacks.perturbations.patch.placement import Placements
 
 PHOTOS = Path(__file__).parent / "photos"
@@ -89,17 +89,6 @@ def tiles(size: int, photos: Sequence[str] | None = None) -> Pictures:
             f"`size` must leave at least one tile; no photograph among {list(chosen)} holds {size} pixels"
         )
     return Pictures(tuple(names), torch.stack(pictures))
-
-
-def folder(path: str | Path, size: int) -> Pictures:
-    """Read a picture file, or every picture of a folder, a list or a table (see `attacks.data.listing.listed`), into
-    memory; each is resized so that its shorter side is `size` (Pillow's bicubic), cut to the central square and
-    rounded to 8 bits.
-
-    Raises FileNotFoundError or ValueError, naming the file.
-    """
-    shelf = read_files(path, size)
-    return Pictures(shelf.names, shelf.read(range(len(shelf))), shelf.remarks())
 
 
 @dataclass(frozen=True)
@@ -202,7 +191,9 @@ def gathered(queries: Shelf, others: Shelf) -> Gallery:
     return replace(both, shelves=(queries.only(fresh), others), positions=tuple(positions))
 
 
-def _agreed(mine: str | None, theirs: str | None, name: str, other: str) -> str | None:
-    if None not in (mine, theirs) and mine != theirs:
-        raise ValueError(f"`{name}` and `{other}` have the same pixels and two identities, {mine} and {theirs}")
-    return theirs if mine is None else mine
+def _agreed(first_label: str | None, second_label: str | None, name: str, other: str) -> str | None:
+    if None not in (first_label, second_label) and first_label != second_label:
+        raise ValueError(
+            f"`{name}` and `{other}` have the same pixels and two identities, {first_label} and {second_label}"
+        )
+    return second_label if first_label is None else first_label

@@ -45,7 +45,7 @@ def load_image(path: str | Path) -> tuple[Tensor, list[str]]:
         raise FileNotFoundError(f"image `{name}` {'is a folder' if path.is_dir() else there}")
     notes: list[str] = []
     try:
-        with warnings.catch_warnings(record=True) as heard:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=FORMATS) as opened:
@@ -66,7 +66,7 @@ def load_image(path: str | Path) -> tuple[Tensor, list[str]]:
         ) from None
     notes += ["set upright as its EXIF orientation says"] if turned else []
     notes += ["the first of several frames is taken"] if several else []
-    notes += list(dict.fromkeys(shown(f"Pillow warns: {warning.message}") for warning in heard))
+    notes += list(dict.fromkeys(shown(f"Pillow warns: {warning.message}") for warning in caught))
     return tensor, [f"{shown(path.name)}: {note}" for note in notes]
 
 
@@ -80,11 +80,10 @@ def _why(error: Exception) -> str:
 def shown(name: str) -> str:
     """A file's name as reports, tables and a terminal have it: what cannot be printed as %0A is of a line's end. Two
     names stay two, and none can end a line, move a cursor, or fail to be written as UTF-8."""
-    return _ODD.sub(lambda match: match[0] if _harmless(match[0]) else quote(os.fsencode(match[0])), name)
-
-
-def _harmless(letter: str) -> bool:
-    return letter.isprintable() and letter != "%"
+    return _ODD.sub(
+        lambda match: quote(os.fsencode(match[0])) if match[0] == "%" or not match[0].isprintable() else match[0],
+        name,
+    )
 
 
 _ODD = re.compile(r"%(?=[0-9A-Fa-f]{2})|[^ -~]")

@@ -92,8 +92,8 @@ def text_of(path: Path, longest: float = LONGEST) -> str:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        before = raw.count(b"\n", 0, error.start)
-        raise ValueError(f"`{path}` line {before + 1}: this is not UTF-8 text; save it as UTF-8") from None
+        lines_before = raw.count(b"\n", 0, error.start)
+        raise ValueError(f"`{path}` line {lines_before + 1}: this is not UTF-8 text; save it as UTF-8") from None
     for number, line in enumerate(_split(text), 1):
         if "\0" in line:
             raise ValueError(f"`{path}` line {number}: a zero byte is no text; is it a file of paths?")

@@ -86,7 +86,7 @@ def read_files(path: str | Path, size: int, unreadable: str = "refuse") -> Shelf
 
 def read_entries(entries: list[Entry], notes: list[str], size: int, unreadable: str = "refuse") -> Shelf:
     """As `read_files`, for a listing and its notes."""
-    whole: list[Entry] = []
+    readable: list[Entry] = []
     digests: list[str] = []
     changes: list[tuple[str, ...]] = []
     failed: list[tuple[Entry, Exception]] = []
@@ -97,19 +97,19 @@ def read_entries(entries: list[Entry], notes: list[str], size: int, unreadable: 
         except Exception as error:  # Pillow's errors for broken files have no common base class
             failed.append((entry, error))
             continue
-        whole.append(entry)
+        readable.append(entry)
         digests.append(digest(cut))
         if image.shape[1:] != (size, size):
             file_notes.append(f"{entry.name}: {image.shape[2]}x{image.shape[1]} resized and cropped to {size}x{size}")
         changes.append(tuple(file_notes))
-    if failed and (unreadable == "refuse" or not whole):
+    if failed and (unreadable == "refuse" or not readable):
         raise _refusal(failed, len(entries), unreadable)
     missing = tuple(f"{entry.name}: left out, {_reason(entry, error)}" for entry, error in failed)
     return Shelf(
-        names=tuple(entry.name for entry in whole),
+        names=tuple(entry.name for entry in readable),
         digests=tuple(digests),
-        labels=tuple(entry.label for entry in whole),
-        load=lambda i: square(load_image(whole[i].path)[0], size),
+        labels=tuple(entry.label for entry in readable),
+        load=lambda i: square(load_image(readable[i].path)[0], size),
         changes=tuple(changes),
         notes=(*notes, *missing),
         missing=missing,
@@ -156,10 +156,10 @@ def square(image: Tensor, size: int) -> Tensor:
     return (image[:, top : top + size, left : left + size] * 255).round() / 255
 
 
-def squared(points: Tensor, before: tuple[int, int], size: int) -> Tensor:
+def squared(points: Tensor, photo_size: tuple[int, int], size: int) -> Tensor:
     """Where points (...,2) of a picture of `before` (height, width) lie in its `square`, as shares of it. They are in
     pixels from the left and upper edge: (x, y) = (width, height) is the lower right corner."""
-    height, width = target_size(before, size)
-    scale = points.new_tensor([width / before[1], height / before[0]])
+    height, width = target_size(photo_size, size)
+    scale = points.new_tensor([width / photo_size[1], height / photo_size[0]])
     corner = points.new_tensor([(width - size) // 2, (height - size) // 2])
     return (points * scale - corner) / size

@@ -1,4 +1,4 @@
-"""The geometry of a placement: its four corners in a photograph, and the part of each texel that shows."""
+"""The geometry of a placement: its four corners in a photograph, and the visible share of each texel."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from attacks.data.scene_table import PlacementCorners
 from transforms.sampling.homography import edges_to_centres, homography, transform
 from transforms.sampling.warp import warp_by_matrix
 
-#: Largest relative difference between the width of the print and that of its quad.
+#: The largest relative difference between the width of the print and that of its quad that needs no note.
 OFF = 0.05
-#: Most samples along each side of a texel; more pixels are averaged first.
+#: The most samples along each side of a texel; beyond this, antialiasing averages the pixels.
 SAMPLES = 16
-#: The corners of a texture in shares of it, in the order of a quad.
+#: The corners of a texture as shares of its sides, in the order of a quad.
 UNIT = torch.tensor([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=torch.float64)
 
 
@@ -30,7 +30,8 @@ class Print(NamedTuple):
 
 
 def mask_of(placement: PlacementCorners, photo: str, size: tuple[int, int]) -> tuple[Tensor | None, list[str]]:
-    """The mask of a placement, (H,W) in [0,1], if it has one, and notes on conversions."""
+    """The mask of a placement, (H,W) in [0,1] or None, and notes on its conversion. Raises ValueError or
+    FileNotFoundError for a mask that is unreadable, of another size, or dark."""
     where = placement.where
     if placement.mask is None:
         return None, []
@@ -50,7 +51,7 @@ def mask_of(placement: PlacementCorners, photo: str, size: tuple[int, int]) -> t
 
 
 def corners_of(placement: PlacementCorners, sheet: Print, mask: Tensor | None) -> Tensor:
-    """The four corners (4,2) in pixels of the photograph."""
+    """The four corners (4,2) in pixels of the photograph. Raises ValueError for a middle without a size."""
     where = placement.where
     if placement.quad is not None:
         return torch.tensor(placement.quad, dtype=torch.float64)
@@ -68,14 +69,14 @@ def corners_of(placement: PlacementCorners, sheet: Print, mask: Tensor | None) -
     width = sheet.width_mm / placement.mm_per_pixel
     height = width * sheet.texture[0] / sheet.texture[1]
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    turn = UNIT.new_tensor([[cos, sin], [-sin, cos]])  # of rows (x, y), clockwise, for y points down
-    return UNIT.new_tensor([x, y]) + (UNIT - 0.5) * UNIT.new_tensor([width, height]) @ turn
+    rotation = UNIT.new_tensor([[cos, sin], [-sin, cos]])  # of rows (x, y), clockwise because y points down
+    return UNIT.new_tensor([x, y]) + (UNIT - 0.5) * UNIT.new_tensor([width, height]) @ rotation
 
 
 def check_corners(
     placement: PlacementCorners, photo: str, corners: Tensor, size: tuple[int, int], sheet: Print
 ) -> list[str]:
-    """Notes on a quad. Raises ValueError for one that is degenerate or not inside the photograph."""
+    """Notes on a quad. Raises ValueError if it is degenerate, or not inside the photograph."""
     where, listed = placement.where, ", ".join(f"({x:g}, {y:g})" for x, y in corners.tolist())
     height, width = size
     if bool((corners.amax(0) <= 1).all()):
@@ -96,19 +97,19 @@ def check_corners(
     if _area(corners) < 0:
         notes.append(f"{where}: the corners run counterclockwise, so `{photo}` shows the patch mirrored")
     if placement.quad is not None and placement.mm_per_pixel is not None and sheet.width_mm is not None:
-        across = (corners[1] - corners[0]).norm() + (corners[2] - corners[3]).norm()
-        wide = float(across) / 2 * placement.mm_per_pixel
-        if abs(wide / sheet.width_mm - 1) > OFF:
+        top, bottom = (corners[1] - corners[0]).norm(), (corners[2] - corners[3]).norm()
+        width_mm = float(top + bottom) / 2 * placement.mm_per_pixel
+        if abs(width_mm / sheet.width_mm - 1) > OFF:
             notes.append(
-                f"{where}: the quad in `{photo}` is {wide:.0f} mm wide at {placement.mm_per_pixel:g} mm a pixel, and "
-                f"perturbation.width_mm is {sheet.width_mm:g}; the quad is used"
+                f"{where}: the quad in `{photo}` is {width_mm:.0f} mm wide at {placement.mm_per_pixel:g} mm a pixel, "
+                f"and perturbation.width_mm is {sheet.width_mm:g}; the quad is used"
             )
     return notes
 
 
 def check_crop(placement: PlacementCorners, photo: str, shares: Tensor) -> list[str]:
-    """A note if the central square cuts off a part of a quad (4,2), in shares of it. Raises ValueError if all is cut
-    off."""
+    """A note if the central square of the photograph cuts off a part of a quad (4,2), given in shares of the square.
+    Raises ValueError if it cuts off the whole quad."""
     where, inside = placement.where, abs(_area(_clipped(shares)) / _area(shares))
     reach = float((shares - 0.5).abs().max())
     if inside < 1e-6 or reach >= 1.5:
@@ -144,16 +145,17 @@ def _clipped(quad: Tensor) -> Tensor:
 
 
 def texel_cover(placement: PlacementCorners, mask: Tensor, corners: Tensor, texture: tuple[int, int]) -> Tensor:
-    """How much of each texel shows, (h,w) in [0,1]: the mean of the mask over the texel's part of the photograph."""
-    where, sides = placement.where, (corners.roll(-1, 0) - corners).norm(dim=1)
-    wide = max(float(sides[[0, 2]].max()) / texture[1], float(sides[[1, 3]].max()) / texture[0])
-    fine = min(max(math.ceil(wide), 1), SAMPLES)
-    size = (texture[0] * fine, texture[1] * fine)
+    """The visible share of each texel, (h,w) in [0,1]: the mean of the mask over the texel's part of the photograph.
+    Raises ValueError if no texel shows."""
+    sides = (corners.roll(-1, 0) - corners).norm(dim=1)
+    pixels = max(float(sides[[0, 2]].max()) / texture[1], float(sides[[1, 3]].max()) / texture[0])
+    samples = min(max(math.ceil(pixels), 1), SAMPLES)
+    size = (texture[0] * samples, texture[1] * samples)
     to_centres = edges_to_centres(UNIT)
     outer = UNIT * UNIT.new_tensor([size[1], size[0]])
     ends = [transform(to_centres[None], points[None])[0] for points in (outer, corners)]
     dense = warp_by_matrix(mask[None, None], homography(*ends), size, border="reflect", antialias=True)
-    cover = F.avg_pool2d(dense, fine)[0, 0].clamp(0, 1)
+    cover = F.avg_pool2d(dense, samples)[0, 0].clamp(0, 1)
     if not bool((cover > 1 / 255).any()):
-        raise ValueError(f"{where}: `mask` is dark all over the quad; the patch would not show")
+        raise ValueError(f"{placement.where}: `mask` is dark all over the quad; the patch would not show")
     return cover

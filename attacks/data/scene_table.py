@@ -54,8 +54,7 @@ def read_table(path: str | Path) -> list[tuple[Entry, tuple[PlacementCorners, ..
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"`data.path`: `{short(str(path))}` is no file (paths are relative to {Path.cwd()})")
-    readers = {".csv": _table, ".json": _json}
-    reader = readers.get(path.suffix.lower())
+    reader = {".csv": _table, ".json": _json}.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"`data.path` must be a .csv or .json of scenes; got {path} (data=folder takes pictures)")
     placements: dict[Path, list[PlacementCorners]] = {}
@@ -94,11 +93,12 @@ def _check_header(where: str, cells: list[str]) -> None:
 
 
 def _json(path: Path) -> Iterator[Row]:
+    text = text_of(path, math.inf)
     try:
-        content = json.loads(text_of(path, math.inf), object_pairs_hook=_unique_keys)
+        content = json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
         raise ValueError(f"`{path}` line {error.lineno}: this is no JSON ({error.msg})") from None
-    except (RecursionError, _DuplicateKeyError) as error:
+    except (RecursionError, ValueError) as error:
         raise ValueError(f"`{path}`: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"`{path}` must hold an object, photographs by their paths; got {type(content).__name__}")
@@ -118,7 +118,7 @@ def _json(path: Path) -> Iterator[Row]:
 
 
 def _as_cells(where: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each of the quads and middles as the cells of a table, and its place in the file in words."""
+    """Each of the quads and middles as the cells of a table, and its location in the file, for messages."""
     quads, middles = fields.get("quads", []), fields.get("middles", [])
     for key, value in (("quads", quads), ("middles", middles)):
         if not isinstance(value, list):
@@ -135,15 +135,12 @@ def _as_cells(where: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, dict
         yield where, {}
 
 
-class _DuplicateKeyError(Exception):
-    """A key that an object has twice: json.loads silently drops the first one."""
-
-
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The pairs of a JSON object; json.loads itself would silently drop the first of two equal keys."""
     names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
-            raise _DuplicateKeyError(f"`{short(name)}` is there twice; put all its placements into one `quads`")
+            raise ValueError(f"`{short(name)}` is there twice; put all its placements into one `quads`")
     return dict(pairs)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from attacks.encoders.defended import Defended
-from attacks.encoders.families.plugins import package_of
+from attacks.encoders.families.plugin_models import package_of
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.layers import unwrapped
 from attacks.encoders.loading import POCKET_WEIGHTS

@@ -14,20 +14,14 @@ from attacks.encoders.phash import Phash
 from attacks.encoders.pocket import untrained
 from attacks.encoders.request import PRETRAINED, Family, Request
 from attacks.encoders.weights import load_weights
+from attacks.schema.encoder import ENCODERS
 
 POCKET_WEIGHTS = Path(__file__).parents[1] / "data" / "pocket.safetensors"
 
-#: Family -> the module with its `load`, imported on first use because it imports the library.
-FAMILIES = {
-    "torchvision": "torchvision_models",
-    "timm": "timm_models",
-    "open_clip": "open_clip_models",
-    "transformers": "transformers_models",
-    "diffusers": "diffusers_models",
-    "onnx": "onnx_models",
-    "torchscript": "torchscript_models",
-    "plugin": "plugins",
-}
+#: Encoders that are no family. Every other encoder of the schema is one: the module NAME_models of `families/` has
+#: its `load`, and is imported on first use because it imports the library.
+BUILT_IN = ("pocket", "phash")
+FAMILIES = tuple(name for name in ENCODERS if name not in BUILT_IN)
 
 
 def load_encoder(
@@ -55,7 +49,7 @@ def load_encoder(
         ValueError, FileNotFoundError: in one line: an unknown name, a library that is not installed, weights that do
             not fit or cannot be fetched.
     """
-    if name not in ("pocket", "phash", *FAMILIES):
+    if name not in ENCODERS:
         raise ValueError(
             f"`encoder` must be one of pocket, phash, {', '.join(FAMILIES)}; got {name!r} (any module may be passed "
             "to `attack` itself)"
@@ -64,7 +58,7 @@ def load_encoder(
         if not model:
             raise ValueError(f"`encoder.model` says which of {name}: give it a name, see docs/encoders.md")
         request = Request(name, model, str(weights or PRETRAINED), dict(preprocess or {}), pool)
-        load: Family = importlib.import_module(f"attacks.encoders.families.{FAMILIES[name]}").load
+        load: Family = importlib.import_module(f"attacks.encoders.families.{name}_models").load
         try:
             encoder = load(request)
         except (ValueError, OSError):

@@ -114,10 +114,8 @@ def arms_of(run: Run) -> tuple[str, ...]:
 def part_of(parts: Parts, rows: Sequence[int]) -> Parts:
     """The parts with the pictures `rows` only."""
     chosen = torch.tensor(list(rows))
-    queries = parts.queries
-    some = replace(
-        queries, names=tuple(queries.names[i] for i in rows), images=queries.images[chosen], placements=None
-    )
+    names, images = tuple(parts.queries.names[i] for i in rows), parts.queries.images[chosen]
+    some = replace(parts.queries, names=names, images=images, placements=None)
     goal = None if parts.goal is None else parts.goal[chosen]
     perturbation = parts.perturbation.take(chosen)
     return replace(parts, queries=some, truth=parts.truth[chosen], goal=goal, perturbation=perturbation)

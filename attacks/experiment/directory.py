@@ -91,14 +91,14 @@ def interrupted(folder: Path, program: str | None = None) -> Earlier:
 TYPED = ("encoder.model", "tracker.mode", "tracker.uri", "data.cache")
 
 
-def typed(words: Sequence[str]) -> list[str]:
+def accepted_overrides(overrides: Sequence[str]) -> list[str]:
     """The overrides of a command line that a resumed run accepts."""
-    return [word for word in words if word.lstrip("+").partition("=")[0] in TYPED]
+    return [word for word in overrides if word.lstrip("+").partition("=")[0] in TYPED]
 
 
-def refuse_words(manifest: dict[str, Any], words: Sequence[str]) -> None:
+def refuse_overrides(manifest: dict[str, Any], overrides: Sequence[str]) -> None:
     """Raise ValueError for an override that would change the configuration of a resumed run."""
-    for word in words:
+    for word in overrides:
         key, _, _ = word.lstrip("+~").partition("=")
         if key in TYPED:
             continue
@@ -112,11 +112,11 @@ def refuse_words(manifest: dict[str, Any], words: Sequence[str]) -> None:
         )
 
 
-def refuse_program(run: Run, program: str | None, words: str) -> None:
-    """Raise ValueError for an encoder that runs code unless the user names it as `program`, with `words`."""
+def refuse_program(run: Run, program: str | None, hint: str) -> None:
+    """Raise ValueError for an encoder that runs code unless the user names it as `program`, with the `hint`."""
     if run.encoder.name not in PROGRAMS or run.encoder.model == program:
         return
     raise ValueError(
         f"`encoder={run.encoder.name}` runs a program, {run.encoder.model}, so a run directory may not choose it: "
-        f"where you trust it, say {words}" + (f"; got {program!r}" if program else "")
+        f"where you trust it, say {hint}" + (f"; got {program!r}" if program else "")
     )

@@ -60,13 +60,7 @@ class Session(NamedTuple):
     follow: Callable[[Trace], None] | None = None
 
 
-def experiment(
-    run: Run,
-    parts: Parts,
-    module: nn.Module,
-    decision: Decision,
-    session: Session,
-) -> Outcome:
+def experiment(run: Run, parts: Parts, module: nn.Module, decision: Decision, session: Session) -> Outcome:
     """Run all arms; write `pictures/`, `adversarial.png`, `perturbation.safetensors` and `steps.csv` (the first
     process of the world does). Results in the checkpoint are reused.
 
@@ -114,18 +108,8 @@ def _bench(
         assert isinstance(embeddings, Tensor)
         own, passed = embeddings, passed + len(images)
     signature = signature_of(parts.encoder)
-    judges = Judge(
-        judge,
-        own,
-        gallery,
-        parts.gallery,
-        parts.truth,
-        parts.goal,
-        run.evaluate.neighbours,
-        decision.chunk,
-        world,
-        signature,
-    )
+    right = (parts.gallery, parts.truth, parts.goal)
+    judges = Judge(judge, own, gallery, *right, run.evaluate.neighbours, decision.chunk, world, signature)
     names = tuple(file_names(parts.queries.names))
     exhibits = Exhibits(out, names, images, parts.perturbation, parts.device, world)
     banks = _banks(run, parts.transforms, first)
@@ -171,12 +155,10 @@ def _gathered(bench: Bench, results: list[BatchResult], spent: Spent, cached: in
         each = [result.drift for result in results if result.drift is not None]
         cosine = {arm: torch.cat([d.cosine[arm] for d in each], dim=1) for arm in first.drift.cosine}
         drift = Drift(first.drift.layers, cosine, sum(d.forward for d in each), sum(d.seconds for d in each))
+    scores = {name: {arm: joined([r.scores[name][arm] for r in results]) for arm in arms} for name in bench.banks}
     return Outcome(
         bench,
-        {
-            name: {arm: joined([result.scores[name][arm] for result in results]) for arm in arms}
-            for name in bench.banks
-        },
+        scores,
         {arm: torch.cat([result.worst[arm] for result in results]) for arm in arms},
         {arm: torch.cat([result.budget[arm] for result in results]) for arm in arms},
         [line for result in results for line in result.trace],

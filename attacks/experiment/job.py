@@ -23,7 +23,7 @@ from attacks.experiment.build.data import data
 from attacks.experiment.build.encoder import subject
 from attacks.experiment.build.objective import watched
 from attacks.experiment.build.parts import build, device
-from attacks.experiment.directory import interrupted, read_json, refuse_words
+from attacks.experiment.directory import interrupted, read_json, refuse_overrides
 from attacks.experiment.experiment import Session, experiment
 from attacks.experiment.identity import Identity, identity, key_of, refuse_other
 from attacks.experiment.outcome import Outcome
@@ -179,7 +179,7 @@ def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
     values = dict(word.split("=", 1) for word in overrides if "=" in word)
     previous = interrupted(folder, values.get("encoder.model"))
-    refuse_words(previous.manifest, overrides)
+    refuse_overrides(previous.manifest, overrides)
     refuse_unasked(previous.run.tracker, overrides)
     if getattr(previous.run.data, "cache", None) is not None:  # a directory may not choose where to write
         previous.run.data.cache = values.get("data.cache")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -20,11 +21,8 @@ SIZES = (0.0, 0.5, 1.0)
 def facts(
     node: PatchConfig, printer: PrinterConfig, perturbation: Perturbation, size: tuple[int, int], target: str | None
 ) -> dict[str, Any]:
-    """The block `threat.patch` of metrics.json, for pictures of `size` (height, width).
-
-    #: Coordinates at which the area of a random placement is evaluated: smallest, middle and largest.
-        most over the pictures. `sheet_area` includes the card.
-    """
+    """The block `threat.patch` of metrics.json, for pictures of `size` (height, width). The areas are shares of a
+    picture: the mean, least and most over the pictures. `sheet_area` includes the card."""
     place = anywhere(node)
     return {
         "texture": list(perturbation.texture_size or ()),
@@ -39,12 +37,7 @@ def facts(
         "width_mm": node.width_mm,
         "card": node.card,
         "tags": tags(node),
-        "printer": {
-            "name": printer.name,
-            "colour": printer.colour,
-            "intent": printer.intent,
-            "stages": printer.stages,
-        },
+        "printer": asdict(printer),
         "target": target,
     }
 

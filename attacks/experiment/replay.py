@@ -35,17 +35,7 @@ from attacks.schema.validate import Run
 from transforms import stream
 
 
-def rebuildable(folder: Path, program: str | None) -> Earlier:
-    """A run directory whose encoder can be rebuilt. Raises as `of_run`."""
-    previous = earlier(folder)
-    node = previous.run.encoder
-    if node.name == MODULE:
-        raise ValueError("`encoder` was a module in memory, and a directory cannot hold it: replay it from Python")
-    refuse_program(previous.run, program, f"--encoder-code {getattr(node, 'model', None)}")
-    return previous
-
-
-def as_run(module: nn.Module, previous: Earlier) -> Encoder:
+def _prepared(module: nn.Module, previous: Earlier) -> Encoder:
     """The encoder as the engine ran it, but in float32 and without compilation."""
     try:
         decision = Decision.from_dict(previous.manifest["engine"]["decision"])
@@ -90,8 +80,11 @@ def of_run(folder: Path, named: Named, where: str = "auto", program: str | None 
     Raises:
         FileNotFoundError, ValueError: in one line.
     """
-    previous = rebuildable(folder, program)
+    previous = earlier(folder)
     run = previous.run
+    if run.encoder.name == MODULE:
+        raise ValueError("`encoder` was a module in memory, and a directory cannot hold it: replay it from Python")
+    refuse_program(run, program, f"--encoder-code {getattr(run.encoder, 'model', None)}")
     _refuse(run, named)
     run.engine.device = where
     if getattr(run.data, "cache", None) is not None:
@@ -105,7 +98,7 @@ def of_run(folder: Path, named: Named, where: str = "auto", program: str | None 
     images = own.queries.images.to(parts.device)
     with watched(parts.encoder, run.objective) as module:
         goal = aim(run.objective, _known(run, own, images), module, own.transforms, run.seed)
-        problem = Problem(images, goal.anchor, as_run(module, previous), goal.objective, own.perturbation)
+        problem = Problem(images, goal.anchor, _prepared(module, previous), goal.objective, own.perturbation)
         with torch.no_grad():
             view = one_view(Query(problem, own.transforms, delta, u, torch.zeros(1)), 0, 0)
         lines, shown = traced(view)
@@ -180,11 +173,11 @@ def _saved(folder: Path, parts: Parts, picture: int) -> Tensor:
     return deltas[picture, None]
 
 
-def _known(run: Run, mine: Parts, images: Tensor) -> Known:
+def _known(run: Run, own_parts: Parts, images: Tensor) -> Known:
     """The data of one picture; the gallery is embedded only if the objective needs it."""
     with torch.no_grad():
-        own: Any = mine.encoder(images)
+        own: Any = own_parts.encoder(images)
     if not wants_gallery(run.objective):
         return Known(images, own, own, torch.zeros(1, dtype=torch.long, device=own.device), None)
-    rows = embedded(mine.gallery, mine.encoder, mine.device, Decision().chunk).rows
-    return Known(images, own, rows, mine.truth, mine.goal, mine.gallery.label_numbers)
+    rows = embedded(own_parts.gallery, own_parts.encoder, own_parts.device, Decision().chunk).rows
+    return Known(images, own, rows, own_parts.truth, own_parts.goal, own_parts.gallery.label_numbers)

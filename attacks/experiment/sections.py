@@ -83,7 +83,9 @@ class Sections:
 def check(run: Run, parts: Parts) -> None:
     """Check the configuration of the parts before anything is attacked. Raises ValueError in one line."""
     config = run.evaluate
-    axes_of(SlicePlan(*wished(run, parts.transforms), parts.transforms, wide_of(parts.transforms, config.wide)))
+    axes_of(
+        SlicePlan(*configured_slices(run, parts.transforms), parts.transforms, wide_of(parts.transforms, config.wide))
+    )
     if config.left_out:
         varying(parts.transforms)
 
@@ -95,14 +97,14 @@ def sections(outcome: Outcome) -> Sections:
     costs: dict[str, Spent] = {}
     failed: dict[str, str] = {}
     meter = bench.meter()
-    for name, wanted, make in (
-        ("response", any(wished(bench.run, bench.parts.transforms)), _response),
+    for name, configured, make in (
+        ("response", any(configured_slices(bench.run, bench.parts.transforms)), _response),
         ("left_out", config.left_out, _left_out),
         ("deployment", config.deploy, _deployment),
         ("explanations", config.explain, _explanations),
     ):
         parts[name] = None
-        if not wanted:
+        if not configured:
             continue
         try:
             with memory_told():
@@ -139,7 +141,7 @@ def wide_of(transforms: Compose, factor: float) -> Compose:
     return widened(transforms, factor) if factor > 1 else transforms
 
 
-def wished(run: Run, transforms: Compose) -> tuple[list[Any], list[Any]]:
+def configured_slices(run: Run, transforms: Compose) -> tuple[list[Any], list[Any]]:
     """The configured maps and curves, each by the names of its coordinates. `auto` stands for up to two coordinates
     that vary, so that a preset suits any views."""
     config = run.evaluate
@@ -164,7 +166,7 @@ def _telling(transforms: Compose, wide: Compose) -> list[str]:
 
 def _response(outcome: Outcome, _: Meter) -> Section:
     bench, config = outcome.bench, outcome.bench.run.evaluate
-    maps, curves = wished(bench.run, bench.parts.transforms)
+    maps, curves = configured_slices(bench.run, bench.parts.transforms)
     rows, names = _some(bench, config.map_pictures)
     transforms = bench.parts.transforms
     plan = SlicePlan(maps, curves, transforms, wide_of(transforms, config.wide), CELLS, CURVE_CELLS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Problem
 from attacks.experiment.build.objective import aim, wants_gallery, watched
+from attacks.experiment.directory import read_json
 from attacks.experiment.embeddings import BLOCK, cache_of, embedded
 from attacks.experiment.parts import Parts
 from attacks.objectives.aim import Known
@@ -31,8 +31,8 @@ def decide(run: Run, parts: Parts, world: World) -> Choice:
 
     Raises ValueError or FileNotFoundError for a setting that does not exist.
     """
-    wanted = {name: getattr(run.engine, name) for name in SETTINGS}
-    given = {name: value for name, value in wanted.items() if value != "auto"}
+    requested = {name: getattr(run.engine, name) for name in SETTINGS}
+    given = {name: value for name, value in requested.items() if value != "auto"}
     try:
         decision = Decision(**given)
     except ValueError as error:
@@ -41,8 +41,8 @@ def decide(run: Run, parts: Parts, world: World) -> Choice:
         decision = earlier(run.engine.reuse)
         if run.engine.name == "auto" and not given.items() <= decision.to_dict().items():
             raise ValueError("`engine.reuse` takes over a whole decision; give no other engine setting beside it")
-    elif len(given) < len(wanted):
-        choice = _measured(run, parts, wanted) if world.first else None
+    elif len(given) < len(requested):
+        choice = _measured(run, parts, requested) if world.first else None
         plain = None if choice is None else [choice.decision.to_dict(), [m.to_dict() for m in choice.measurements]]
         settings, measurements = world.agree(plain)
         return Choice(Decision.from_dict(settings), tuple(Measurement(**m) for m in measurements))
@@ -55,12 +55,12 @@ def earlier(path: str) -> Decision:
     if not file.is_file():
         raise FileNotFoundError(f"`engine.reuse` must be a run directory or its manifest.json; got {path!r}")
     try:
-        return Decision.from_dict(dict(json.loads(file.read_text())["engine"]["decision"]))
+        return Decision.from_dict(dict(read_json(file)["engine"]["decision"]))
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"`engine.reuse`: {file} holds no engine decision; is it a manifest.json?") from None
 
 
-def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:
+def _measured(run: Run, parts: Parts, requested: dict[str, Any]) -> Choice:
     """Measure on the first step of the attack: its first pictures, views, and start."""
     views, count = run.attack.views, len(parts.queries)
     some = min(count, max(1, ROWS[parts.device.type == "cuda"] // views))
@@ -84,4 +84,4 @@ def _measured(run: Run, parts: Parts, wanted: dict[str, Any]) -> Choice:
     total = 2 * count * run.attack.steps * views  # both optimised arms
     with watched(parts.encoder, run.objective) as encoder:
         objective, anchor = aim(run.objective, known, encoder, parts.transforms, run.seed)
-        return choose(encoder, trial, wanted, rows=some * views, total_views=total, device=parts.device)
+        return choose(encoder, trial, requested, rows=some * views, total_views=total, device=parts.device)

@@ -1,4 +1,4 @@
-"""What an attack is aimed at."""
+"""An objective with its anchor, and the data that both are made from."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Aim(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is known of the attacked pictures: the pictures `images` (N,C,H,W), their embeddings `own` (N,D), the
-    gallery's (G,D), each one's row in it (N,), and the row that the attacker wants (N,), or None; `identity` (G,) is
-    equal for gallery pictures that show the same, None where no two do."""
+    """The attacked pictures `images` (N,C,H,W) and their embeddings `own` (N,D); the `gallery`'s embeddings (G,D),
+    the row of each picture in it (N,), and the row of its target (N,) or None. `identity` (G,) is equal for gallery
+    pictures of the same identity; None if every picture is its own."""
 
     images: Tensor
     own: Tensor

@@ -1,4 +1,4 @@
-"""The share of bits of a hash that stay."""
+"""The objective for a hash: its bits should change."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ from torch import Tensor
 
 from attacks.encoders.phash import bits
 from attacks.eot.protocols import Objective
+from attacks.schema.options import option
 
 
 @dataclass(frozen=True)
 class Bits(Objective):
-    """The share of bits that stay, softly: each counts by how far its number lies on the side where the anchor has
-    it, from -1 (far on the other side) through 0 (on the edge) to 1.
+    """The signs of the features should change: for encoder=phash.
+
+    The loss is a smooth share of unchanged bits. A bit counts by its distance from the edge, the sign change: from -1
+    (far on the other side) through 0 (on the edge) to 1. Its gradient falls with the square of this distance, so the
+    attack works on the bits near the edge: neither on those that have changed (as a linear loss would) nor on those
+    out of reach (as a hinge would).
 
     Args:
-        margin: the distance from the edge, in the units of the features (for `Phash` grey levels), where a bit counts
-            by a half. The pull on a bit falls with the square of its distance, and so goes to those that can still
-            change: not to those already changed (a linear loss pulls on), nor to the hopeless (a hinge does).
+        margin: the distance in the units of the features (for `Phash` grey levels) where a bit counts by a half.
     """
 
-    margin: float = 8.0
+    margin: float = option(
+        8.0, "distance from the edge, in the features' units, where a bit counts by a half", range="above 0"
+    )
 
     def __post_init__(self) -> None:
         if not (self.margin > 0 and math.isfinite(self.margin)):
@@ -31,5 +36,5 @@ class Bits(Objective):
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
         """(N,D) whose signs are bits, (N,D) those of the pictures to move away from -> (N,) in (-1,1)."""
-        kept = torch.where(bits(anchor), features, -features)
-        return (kept / (self.margin + kept.abs())).mean(1)
+        unchanged = torch.where(bits(anchor), features, -features)
+        return (unchanged / (self.margin + unchanged.abs())).mean(1)

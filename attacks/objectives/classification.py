@@ -17,10 +17,8 @@ TINY = 1e-12
 
 @dataclass(frozen=True)
 class CrossEntropy(Objective):
-    """Minus the cross-entropy of the true label; if `targeted`, the cross-entropy of the label that is wanted. The
-    anchor is that label, (N,) whole numbers.
-
-    Where a classifier is very sure, its gradient drowns in rounding; `DLR` does not know that trouble.
+    """Minus the cross-entropy of the true label; if `targeted`, the cross-entropy of the target. The anchor is that
+    label, (N,) whole numbers. For a very confident classifier its gradient is lost in rounding; that of `DLR` is not.
     """
 
     targeted: bool = False
@@ -36,10 +34,10 @@ class DLR(Objective):
     """The difference of logits ratio (Croce & Hein 2020), which a shift or a scale of all logits does not change.
 
     Untargeted (their eq. 6): (z_y - max_{i != y} z_i) / (z_1st - z_3rd); below 0 the label is lost. The anchor is y,
-    (N,) whole numbers. A view whose true label has come third is at -1 exactly, where AutoAttack has no gradient and
-    is done; here the third logit is then held still, and the label falls on, since other views may not be done.
+    (N,) whole numbers. A view whose true label is third has the loss -1 exactly and, in AutoAttack, no gradient. Here
+    the third logit is then a constant, so that the gradient stays: other views may still need it.
     Targeted (eq. 7): (z_y - z_t) / (z_1st - (z_3rd + z_4th) / 2); the anchor is {"label": y, "target": t}, (N,) each.
-    It is a way to lose the label in the direction of t; that t comes first only a targeted `CrossEntropy` insists on.
+    It loses the label in the direction of t, but only a targeted `CrossEntropy` requires t to come first.
     """
 
     targeted: bool = False
@@ -67,18 +65,18 @@ class DLR(Objective):
 
 
 def own(scores: Tensor, rows: Tensor) -> Tensor:
-    """The score of each one's own column: (N,K), (N,) -> (N,)."""
+    """The score in the column of each row: (N,K), (N,) -> (N,)."""
     return scores.gather(1, labels(rows, scores)[:, None])[:, 0]
 
 
 def others(scores: Tensor, rows: Tensor) -> Tensor:
-    """The scores with each one's own column at minus infinity: (N,K), (N,) -> (N,K)."""
+    """The scores with that column at minus infinity: (N,K), (N,) -> (N,K)."""
     return scores.scatter(1, labels(rows, scores)[:, None], -float("inf"))
 
 
 def labels(anchor: Tensor, scores: Tensor) -> Tensor:
     """The anchor as whole numbers on the scores' device. Raises ValueError if it is something else."""
     if not isinstance(anchor, Tensor) or anchor.is_floating_point() or anchor.shape != scores.shape[:1]:
-        found = f"{anchor.dtype} of shape {tuple(anchor.shape)}" if isinstance(anchor, Tensor) else type(anchor)
-        raise ValueError(f"`anchor` must hold a whole number for each of {len(scores)} views, (N,); got {found}")
+        kind = f"{anchor.dtype} of shape {tuple(anchor.shape)}" if isinstance(anchor, Tensor) else type(anchor)
+        raise ValueError(f"`anchor` must hold a whole number for each of {len(scores)} views, (N,); got {kind}")
     return anchor.to(scores.device).long()

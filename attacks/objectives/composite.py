@@ -16,8 +16,7 @@ from attacks.objectives.embedding import unpaired
 
 
 class Term(NamedTuple):
-    """One term of a sum: `weight` times `objective`, which compares with the whole anchor, or with the `part` of it
-    that has this name."""
+    """One term of a sum: `weight` times `objective`, whose anchor is the whole anchor, or the `part` of this name."""
 
     weight: float
     objective: Objective
@@ -26,11 +25,10 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Sum(Objective):
-    """The weighted sum of objectives that look at the same features.
+    """The weighted sum of objectives of the same features.
 
-    Every term says which part of the anchor it wants, so there is nothing to guess:
-    `Sum((Term(1, Away(), "own"), Term(0.5, Toward(), "goal")))` takes {"own": (N,D), "goal": (N,D)}, and terms
-    without a name share one anchor. A term of weight 0 is left out altogether.
+    `Sum((Term(1, Away(), "own"), Term(0.5, Toward(), "goal")))` takes the anchor {"own": (N,D), "goal": (N,D)}; terms
+    without a name share one anchor. A term of weight 0 is not evaluated.
     """
 
     terms: tuple[Term, ...]
@@ -42,16 +40,13 @@ class Sum(Objective):
 
     @property
     def stationary_at_anchor(self) -> bool:
-        """Where every term is: one that is not gets the attack going."""
+        """Whether every term is: one other term gives a gradient."""
         return all(term.objective.stationary_at_anchor for term in self.terms if term.weight)
 
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
-        """Features and anchor as the terms want them -> (N,)."""
-        losses = [
-            term.weight * term.objective(features, _named(anchor, term.part, "anchor"))
-            for term in self.terms
-            if term.weight
-        ]
+        """The features, and the anchors of all terms -> (N,)."""
+        terms = [term for term in self.terms if term.weight]
+        losses = [each.weight * each.objective(features, _named(anchor, each.part, "anchor")) for each in terms]
         return torch.stack(losses).sum(0)
 
 
@@ -60,12 +55,12 @@ class Each(Objective):
     """The weighted mean of one objective over layers by name (see `attacks.encoders.layers.Layers`), whose features
     and anchor are mappings.
 
-    Layers differ in scale by orders of magnitude, so each is measured in lengths of its anchor: a cosine stays what
-    it is, a Euclidean distance becomes a relative one. Only features are scaled: an anchor of labels is not.
+    Layers differ in scale by orders of magnitude, so features and anchor are divided by the anchor's length: a cosine
+    does not change, and a Euclidean distance becomes relative. An anchor of labels is not scaled.
 
     Args:
         weights: by layer, at least 0; only their ratios matter.
-        objective: what is wanted in each layer.
+        objective: that of each layer.
     """
 
     weights: Mapping[str, float]
@@ -91,7 +86,7 @@ class Each(Objective):
 
 
 def _relative(features: Tensor, anchor: Tree) -> tuple[Tensor, Tree]:
-    """Both in lengths of the anchor, vector by vector; a dead layer's anchor of length 0 leaves them as they are."""
+    """Both divided by the anchor's length, vector by vector, unless it is 0 (a dead layer)."""
     if not isinstance(anchor, Tensor) or not anchor.is_floating_point():
         return features, anchor
     length = torch.linalg.vector_norm(anchor, dim=-1, keepdim=True)
@@ -103,8 +98,8 @@ def _named(tree: Tree, name: str | None, what: str) -> Tree:
     if name is None:
         return tree
     if not isinstance(tree, Mapping) or name not in tree:
-        found = ", ".join(tree) if isinstance(tree, Mapping) else f"a {type(tree).__name__}"
-        raise ValueError(f"`{what}` must be a mapping with {name!r} in it; got {found}")
+        content = ", ".join(tree) if isinstance(tree, Mapping) else f"a {type(tree).__name__}"
+        raise ValueError(f"`{what}` must be a mapping with {name!r} in it; got {content}")
     return tree[name]
 
 

@@ -1,8 +1,8 @@
-"""What the attacker wants of an embedding. Losses have shape (N,) and lower is better for the attacker.
+"""Objectives on embeddings. Losses have shape (N,); lower is better for the attacker.
 
-An embedding is (N,D), or (N,T,D) with a vector for each token: then tokens are compared one by one, and their losses
-averaged. A text target needs no objective of its own: in a two-tower encoder (CLIP, Radford et al. 2021) it is
-`Toward` with the text's embedding as anchor, for several prompts the mean of their unit vectors.
+An embedding is (N,D), or (N,T,D) with a vector for each token: tokens are compared one by one, and their losses are
+averaged. In a two-tower encoder (CLIP, Radford et al. 2021) a text target is `Toward` with the text's embedding as
+anchor; for several prompts, the mean of their unit vectors.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from torch import Tensor
 from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.protocols import Objective
 
-#: How far apart two embeddings are: by their angle, or by the length of their difference.
+#: The similarity of two embeddings: their cosine, or minus the length of their difference.
 Metric = Literal["cosine", "l2"]
 
 
 @dataclass(frozen=True)
 class Away(Objective):
-    """Similarity to the anchor: the view should stop looking like its own picture.
+    """The similarity to the anchor, the picture's own embedding.
 
-    At delta = 0 and the identity view its gradient is exactly zero (the similarity is at its maximum), so an attack
-    with it must start at random.
+    It is at its maximum at delta = 0 and the identity view, where its gradient is exactly zero, so an attack must
+    start at random.
 
     Args:
         metric: "cosine", in [-1,1]; or "l2", minus the Euclidean distance. Where embeddings are compared by cosine,
-            an attack on "l2" spends itself on their length.
+            an attack on "l2" wastes effort on their length.
     """
 
     metric: Metric = "cosine"
@@ -47,7 +47,7 @@ class Away(Objective):
 
 @dataclass(frozen=True)
 class Toward(Objective):
-    """Minus the similarity to the anchor, here the embedding of a picture (or text) to be mistaken for.
+    """Minus the similarity to the anchor, the embedding of the target (a picture or a text).
 
     Args:
         metric: "cosine", in [-1,1]; or "l2", the Euclidean distance.
@@ -66,12 +66,12 @@ class Toward(Objective):
 
 @dataclass(frozen=True)
 class Paired(Objective):
-    """The anchor of each view is the untouched picture in that very view, so that what the view alone does to an
-    embedding counts for nothing. It costs a second forward pass of every view.
+    """The anchor of each view is the untouched picture in the same view, which removes the effect of the view alone.
+    It costs a second forward pass of every view.
 
     Args:
-        inner: what is asked of the pair, such as `Away()`. It must compare a picture with itself: `Toward` its own
-            embedding is no attack.
+        inner: the objective of each pair, such as `Away()`. It must lead away from the anchor: `Toward` the picture's
+            own embedding is no attack.
     """
 
     inner: Objective
@@ -79,7 +79,7 @@ class Paired(Objective):
 
     @property
     def stationary_at_anchor(self) -> bool:
-        """That of `inner`: without a perturbation, features and anchor are equal."""
+        """That of `inner`; without a perturbation, features and anchor are equal."""
         return self.inner.stationary_at_anchor
 
     def __post_init__(self) -> None:
@@ -89,7 +89,7 @@ class Paired(Objective):
             unpaired(self.inner, "inner")
 
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
-        """Features of the attacked views, and of the same views of the untouched pictures -> (N,)."""
+        """The features of the attacked views, and those of the same views of the untouched pictures -> (N,)."""
         return self.inner(features, anchor)
 
     @property
@@ -118,25 +118,24 @@ def similarity(features: Tensor, anchor: Tensor, metric: Metric) -> Tensor:
             f"`anchor` must be shaped like the features (N,D); got {tuple(anchor.shape)} for {tuple(features.shape)}"
         )
     if metric == "cosine":
-        found = F.cosine_similarity(features, anchor, dim=-1)
+        values = F.cosine_similarity(features, anchor, dim=-1)
     else:
-        found = -torch.linalg.vector_norm(features - anchor, dim=-1)
-    return found.flatten(1).mean(1) if found.dim() > 1 else found
+        values = -torch.linalg.vector_norm(features - anchor, dim=-1)
+    return values.flatten(1).mean(1) if values.dim() > 1 else values
 
 
 def _parts(objective: Objective) -> Iterator[Objective]:
-    """An objective and all that it is made of."""
+    """An objective and, recursively, its parts."""
     yield objective
     for value in vars(objective).values():
         for part in value if isinstance(value, tuple) else (value,):
-            inner: Any = getattr(part, "objective", part)  # of a `Term`, whose module imports this one
+            inner: Any = getattr(part, "objective", part)  # a `Term`, whose module imports this one
             if isinstance(inner, Objective):
                 yield from _parts(inner)
 
 
 def unpaired(objective: Objective, name: str) -> None:
-    """Refuse a part that wants an anchor of its own making, or its gradients apart: the loop looks at the outermost
-    objective only."""
+    """Refuse a part that is paired or combines gradients: the loop reads both from the outermost objective only."""
     if objective.paired:
         raise ValueError(f"`{name}` must not be Paired; put Paired outside, round the whole: Paired(...)")
     if objective.combine == "gradients":

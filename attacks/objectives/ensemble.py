@@ -22,8 +22,8 @@ Combine = Literal["losses", "gradients"]
 class Ensemble(nn.Module):
     """Several encoders as one: (N,3,H,W) in [0,1] -> a tuple with the features of each.
 
-    All see the same views in full resolution; each one's preprocessing is its own and in the graph. A view costs a
-    pass of every member.
+    All get the same views in full resolution; each has its own preprocessing in the graph. A view costs a pass of
+    every member.
 
     Args:
         encoders: modules in evaluation mode.
@@ -42,7 +42,7 @@ class Ensemble(nn.Module):
 
     @property
     def randomness(self) -> EncoderDraws | None:
-        """What its members draw, one after the other."""
+        """The draws of its members, one after the other."""
         return joined(map(randomness_of, self.members))
 
     def forward(self, images: Tensor, only: int | None = None, draws: Tensor | None = None) -> Tree:
@@ -50,30 +50,28 @@ class Ensemble(nn.Module):
         own = dealt(draws, [*map(randomness_of, self.members)], len(images))
         if only is not None:
             return self.members[only](images, **own[only])
-        # Autocast may begin inside a member (attacks.encoders.engine.precision), but not before the next one's
-        # preprocessing.
-        kind, before = images.device.type, torch.is_autocast_enabled(images.device.type)
-        found = []
+        # A member may switch autocast on (attacks.encoders.engine.precision); the next one's preprocessing needs it
+        # off.
+        kind, enabled = images.device.type, torch.is_autocast_enabled(images.device.type)
+        features = []
         for i, member in enumerate(self.members):
-            torch.set_autocast_enabled(kind, before)
-            features = member(images, **own[i])
-            # In a sum with the others its missing gradient would not show.
-            if images.requires_grad and not any(leaf.requires_grad for leaf in leaves(features)):
+            torch.set_autocast_enabled(kind, enabled)
+            features.append(member(images, **own[i]))
+            # Among the other members a missing gradient would not be noticed.
+            if images.requires_grad and not any(leaf.requires_grad for leaf in leaves(features[-1])):
                 raise ValueError(f"encoder {i} of the ensemble cuts the graph (uint8, .numpy(), no_grad)")
-            found.append(features)
-        return tuple(found)
+        return tuple(features)
 
 
 @dataclass(frozen=True)
 class Members(Objective):
-    """What is wanted of the members of an `Ensemble`: the mean of their losses. Features and anchor are tuples with a
-    part for each.
+    """The mean loss of the members of an `Ensemble`. Features and anchor are tuples with a part for each.
 
     Args:
         objective: of each member; or a tuple of objectives, one for each (where a gallery belongs to an encoder).
-        combine: "losses" follows the gradient of that mean (Dong et al. 2018, their ensemble in loss), where a member
-            with steep gradients has most of the say; "gradients" gives each member's mean gradient the same L1 norm
-            first, see `combined`. What is reported and compared is the mean loss in either case.
+        combine: "losses" follows the gradient of the mean loss (Dong et al. 2018, their ensemble in loss), which
+            members with steep gradients dominate; "gradients" first scales each member's mean gradient to the same L1
+            norm, see `combined`. The mean loss is reported and compared in either case.
     """
 
     objective: Objective | tuple[Objective, ...]
@@ -89,31 +87,31 @@ class Members(Objective):
 
     @property
     def stationary_at_anchor(self) -> bool:
-        """Where every member's objective is."""
+        """Whether every member's objective is."""
         several = self.objective if isinstance(self.objective, tuple) else (self.objective,)
         return all(objective.stationary_at_anchor for objective in several)
 
     def __call__(self, features: tuple[Tree, ...], anchor: tuple[Tree, ...]) -> Tensor:
         """One tree of features and one of anchors for each member -> (N,)."""
-        pairs = zip(self.each(features, anchor), features, anchor, strict=True)
-        return torch.stack([objective(one, beside) for objective, one, beside in pairs]).mean(0)
+        parts = zip(self.each(features, anchor), features, anchor, strict=True)
+        return torch.stack([objective(own, part) for objective, own, part in parts]).mean(0)
 
     def each(self, *trees: tuple[Tree, ...]) -> tuple[Objective, ...]:
         """The objective of each member. Raises ValueError unless the trees are tuples with a part for each."""
-        wish = self.objective
-        count = len(wish) if isinstance(wish, tuple) else len(trees[0])
+        several = self.objective
+        count = len(several) if isinstance(several, tuple) else len(trees[0])
         for tree in trees:
             if not isinstance(tree, tuple) or len(tree) != count:
-                found = len(tree) if isinstance(tree, tuple) else f"a {type(tree).__name__}"
+                size = len(tree) if isinstance(tree, tuple) else f"a {type(tree).__name__}"
                 raise ValueError(
-                    f"features and anchor of Members must be tuples with a part for each of {count}; got {found}"
+                    f"features and anchor of Members must be tuples with a part for each of {count}; got {size}"
                 )
-        return wish if isinstance(wish, tuple) else (wish,) * count
+        return several if isinstance(several, tuple) else (several,) * count
 
     def members(self, encoder: Encoder, anchor: tuple[Tree, ...]) -> list[tuple[Encoder, Objective, Tree]]:
         """For "gradients", the encoder, objective and anchor of each member; none for "losses". The encoder must take
         `only`, as an `Ensemble` does."""
         if self.combine == "losses":
             return []
-        several = zip(self.each(anchor), anchor, strict=True)
-        return [(partial(encoder, only=i), objective, beside) for i, (objective, beside) in enumerate(several)]
+        parts = zip(self.each(anchor), anchor, strict=True)
+        return [(partial(encoder, only=i), objective, part) for i, (objective, part) in enumerate(parts)]

@@ -1,7 +1,7 @@
-"""Prices on how a perturbation looks, paid once a step: they know no views.
+"""Penalties on the visibility of a perturbation, computed once a step, without views.
 
-A price is its weight times a mean over pixels or windows, so that one weight serves pictures of any size. It is added
-to the loss, of which a cosine moves by 1 or so: a weight is what one unit of ugliness may cost.
+A penalty is its weight times a mean over pixels or windows, so that a weight suits pictures of any size. It is added
+to the loss; a cosine changes by about 1.
 """
 
 from __future__ import annotations
@@ -24,32 +24,29 @@ from attacks.runtime.extras import extra
 from transforms.colour.spaces import widened
 from transforms.compose import seen
 
-#: (delta, attacked pictures (N,C,H,W), untouched pictures (N,C,H,W)) -> (N,).
-Price = Callable[[Tensor, Tensor, Tensor], Tensor]
-#: What total variation is taken of.
+#: The argument of the total variation.
 Of = Literal["change", "texture"]
-#: A tenth of a grey level: where the smooth absolute value turns round, below what a file can hold.
+#: Width of the smooth absolute value's rounded tip: a tenth of a grey level, less than a file can hold.
 EDGE = 0.1 / 255
-#: LPIPS's networks, and what torchvision calls them.
+#: LPIPS's networks, and their names in torchvision.
 TRUNKS = {"alex": "alexnet", "vgg": "vgg16", "squeeze": "squeezenet1_1"}
 
 
 @dataclass(frozen=True)
 class TotalVariation:
-    """weight * the mean, over pixels and channels, of how much the perturbation differs from pixel to pixel (Rudin,
-    Osher & Fatemi 1992), in [0,1] units: about 0.03 for a random pattern of 0 and 8/255, 0 for one flat colour.
+    """weight * the mean, over pixels and channels, of the perturbation's total variation (Rudin, Osher & Fatemi
+    1992), in [0,1] units: about 0.03 for a random pattern of 0 and 8/255, 0 for one flat colour.
 
-    Differences are to the right and to the lower neighbour, none at the last column and row. The absolute value is
-    sqrt(d^2 + e^2) - e with e = `EDGE`: |d| has no derivative at 0, where every attack from zero starts, and the
-    isotropic root there has none that is finite. It is 0 at 0, and at most e below |d|.
+    Differences are to the right and to the lower neighbour, none at the last column and row. Their absolute value is
+    sqrt(d^2 + e^2) - e with e = `EDGE`, because |d| has no derivative at 0, where an attack may start. It is 0 at 0,
+    and at most e below |d|.
 
     Args:
         weight: positive; 1 to 10 beside a cosine.
         isotropic: the length of both differences together (no direction is cheaper), or the sum of their absolute
             values.
-        of: "change" is what the perturbation did to the pictures, seen directly: right for all that is added to a
-            picture, clamped or not, however its delta is stored. "texture" is the delta itself, (1,C,h,w) or
-            (N,C,h,w) of any size: right for a patch, whose print must be smooth, not its difference to what it hides.
+        of: "change" is the difference of the attacked and the untouched pictures, for everything that is added to a
+            picture. "texture" is the delta itself, (1|N,C,h,w), for a patch, whose print should be smooth.
     """
 
     weight: float = 3.0
@@ -57,7 +54,7 @@ class TotalVariation:
     of: Of = "change"
 
     def __post_init__(self) -> None:
-        _check(self.weight)
+        check_weight(self.weight)
         if self.of not in get_args(Of):
             raise ValueError(f"`of` must be one of {', '.join(get_args(Of))}; got {self.of!r}")
 
@@ -82,7 +79,7 @@ class SSIM:
     window: int = 11
 
     def __post_init__(self) -> None:
-        _check(self.weight)
+        check_weight(self.weight)
         if type(self.window) is not int or self.window < 3 or self.window % 2 == 0:
             raise ValueError(f"`window` must be an odd number of pixels, at least 3; got {self.window!r}")
 
@@ -94,18 +91,18 @@ class SSIM:
             )
         from kornia.metrics import ssim  # slow to import
 
-        # eps=0: kornia's default would charge black pictures that are equal.
-        found = ssim(widened(pictures), widened(images), self.window, eps=0.0, padding="valid")
-        return self.weight * (1 - found.flatten(1).mean(1)).to(images.dtype)
+        # eps=0: with kornia's default two equal black pictures have a penalty.
+        similarity = ssim(widened(pictures), widened(images), self.window, eps=0.0, padding="valid")
+        return self.weight * (1 - similarity.flatten(1).mean(1)).to(images.dtype)
 
 
 @dataclass(frozen=True)
 class LPIPS:
-    """weight * the learned perceptual distance (Zhang et al. 2018) of package `lpips`, whose networks want RGB of at
+    """weight * the learned perceptual distance (Zhang et al. 2018) of package `lpips`, whose networks need RGB of at
     least 64 pixels.
 
-    Offline rule: nothing is ever downloaded. The package brings its linear layers; the network under them is read
-    from torch's cache of checkpoints, where it must lie already.
+    Nothing is downloaded: the network is read from torch's cache of checkpoints, and only its linear layers come with
+    the package.
 
     Args:
         weight: positive.
@@ -120,10 +117,10 @@ class LPIPS:
     net: str = "alex"
 
     def __post_init__(self) -> None:
-        _check(self.weight)
+        check_weight(self.weight)
         if self.net not in TRUNKS:
             raise ValueError(f"`net` must be one of {', '.join(TRUNKS)}; got {self.net!r}")
-        _distance(self.net, torch.device("cpu"))  # what is missing is said before the attack starts
+        _distance(self.net, torch.device("cpu"))  # reports missing files before the attack starts
 
     def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
         """(delta, (N,3,H,W), (N,3,H,W)) -> (N,)."""
@@ -133,9 +130,9 @@ class LPIPS:
 
 @dataclass(frozen=True)
 class Penalties:
-    """The sum of several prices."""
+    """The sum of several penalties."""
 
-    parts: tuple[Price, ...]
+    parts: tuple[Penalty, ...]
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -143,7 +140,7 @@ class Penalties:
 
     def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:
         """(delta, (N,C,H,W), (N,C,H,W)) -> (N,)."""
-        return torch.stack([price(delta, pictures, images) for price in self.parts]).sum(0)
+        return torch.stack([penalty(delta, pictures, images) for penalty in self.parts]).sum(0)
 
 
 def total_variation(pattern: Tensor, *, isotropic: bool = True) -> Tensor:
@@ -184,11 +181,12 @@ def _distance(net: str, device: torch.device) -> Callable[..., Tensor]:
     if not file.is_file():
         raise FileNotFoundError(f"LPIPS needs {file}, and nothing is downloaded here: fetch it from {url} yourself")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # lpips calls torchvision by arguments that are out of fashion
-        made: nn.Module = package.LPIPS(net=net, verbose=False).eval().requires_grad_(False).to(device)
-    return made
+        warnings.simplefilter("ignore")  # lpips calls torchvision with deprecated arguments
+        distance: nn.Module = package.LPIPS(net=net, verbose=False).eval().requires_grad_(False).to(device)
+    return distance
 
 
-def _check(weight: float) -> None:
+def check_weight(weight: float) -> None:
+    """Raise ValueError unless the weight is positive and finite."""
     if not (weight > 0 and math.isfinite(weight)):
         raise ValueError(f"`weight` must be a positive number; got {weight} (to have no penalty, leave it out)")

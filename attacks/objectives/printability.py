@@ -1,4 +1,4 @@
-"""A price on colours that a printer cannot print."""
+"""A penalty on colours that a printer cannot print."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from attacks.objectives.penalties import EDGE
+from attacks.objectives.penalties import EDGE, check_weight
 from attacks.perturbations.patch.colour_profiles import MOST as COLOUR_MAPS
 from attacks.perturbations.patch.colour_profiles import read_colour_map
 from attacks.perturbations.patch.inks import generic
 from transforms.colour.lut import apply_lut
 
-#: The tints of each channel that a printer is asked for, where its palette is not measured.
+#: The tints of each channel that make the palette of a printer whose palette is not measured.
 TINTS = (0.0, 0.5, 1.0)
-#: A palette may have so many colours, and its file so many bytes.
+#: The most colours of a palette, and bytes of its file.
 MOST, BYTES = 4096, 2**17
 
 
@@ -26,12 +26,12 @@ class NonPrintability:
     """weight * the mean, over the texels of a patch, of the distance from its colour to the nearest one of a palette,
     in sRGB of [0,1]: about 0.2 for random colours and the palette of the generic printer, 0 for those of the palette.
 
-    After the non-printability score of Sharif et al. 2016, which multiplies the distances to all colours: that
-    product of thirty numbers below 1 is next to nothing everywhere, and so is its gradient. The nearest alone is what
-    the product is after, since only it decides whether the product is 0; and it is in units that mean something.
+    The non-printability score of Sharif et al. 2016 multiplies the distances to all colours, and a product of thirty
+    numbers below 1 is nearly 0 everywhere, and so is its gradient. Here only the nearest colour counts, which alone
+    decides whether the product is 0.
 
-    The length is sqrt(d^2 + e^2) - e with e = `EDGE`, whose gradient at a printable colour is 0. The whole texture
-    counts, whatever of it is opaque.
+    The distance is sqrt(d^2 + e^2) - e with e = `EDGE`, whose gradient at a printable colour is 0. All texels count,
+    also the transparent ones.
 
     Args:
         weight: positive; 0.1 to 1 beside a cosine.
@@ -43,10 +43,7 @@ class NonPrintability:
     colours: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not (self.weight > 0 and math.isfinite(self.weight)):
-            raise ValueError(
-                f"`weight` must be a positive number; got {self.weight} (to have no penalty, leave it out)"
-            )
+        check_weight(self.weight)
         palette = read_palette(self.palette) if isinstance(self.palette, str) else self.palette
         if palette.dim() != 2 or palette.shape[1] != 3 or not 1 <= len(palette) <= MOST:
             raise ValueError(f"`palette` must be (K,3) with K from 1 to {MOST}; got shape {tuple(palette.shape)}")
@@ -56,35 +53,30 @@ class NonPrintability:
 
     def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
         """(texture (1|N,3,h,w), (N,3,H,W), (N,3,H,W)) -> (N,)."""
-        # A printed grey is a colour too, and need not be neutral.
-        texture = delta.expand(-1, 3, -1, -1)
-        apart = texture - nearest(texture.detach(), self.colours)
-        lengths = (apart.square().sum(1) + EDGE**2).sqrt() - EDGE
+        texture = delta.expand(-1, 3, -1, -1)  # a printed grey is compared as a colour, for it need not be neutral
+        difference = texture - nearest(texture.detach(), self.colours)
+        lengths = (difference.square().sum(1) + EDGE**2).sqrt() - EDGE
         return self.weight * lengths.flatten(1).mean(1).expand(len(images))
 
 
 @torch.no_grad()
 def nearest(texture: Tensor, palette: Tensor) -> Tensor:
-    """Each colour's nearest one of a palette, (N,3,h,w). One colour of the palette at a time, so that memory does
-    not grow with their number."""
-    best = torch.full_like(texture[:, 0], math.inf)
-    which = torch.zeros_like(best, dtype=torch.long)
+    """The nearest palette colour of each texel, (N,3,h,w). One colour at a time, so that memory does not grow with
+    the palette."""
+    least = torch.full_like(texture[:, 0], math.inf)
+    row = torch.zeros_like(least, dtype=torch.long)
     colours = palette.to(texture)
-    for row, colour in enumerate(colours):
-        away = (texture - colour[:, None, None]).square().sum(1)
-        which.masked_fill_(away < best, row)
-        best = torch.minimum(best, away)
-    return colours[which].permute(0, 3, 1, 2)
+    for i, colour in enumerate(colours):
+        distance = (texture - colour[:, None, None]).square().sum(1)
+        row.masked_fill_(distance < least, i)
+        least = torch.minimum(least, distance)
+    return colours[row].permute(0, 3, 1, 2)
 
 
 def read_palette(name: str) -> Tensor:
-    """The printable colours (K,3) that a name stands for: those of a printer at `TINTS` of each channel, by the name
-    or path of its map of colours (see `read_colour_map`); or those of a text or CSV file of measured ones, a line
-    each, "r, g, b" from 0 to 255.
-
-    Raises:
-        ValueError, FileNotFoundError: in one line.
-    """
+    """The printable colours (K,3): those of a printer at `TINTS` of each channel, by the name or path of its colour
+    map (see `read_colour_map`); or the measured ones of a text or CSV file, a line "r, g, b" each, from 0 to 255.
+    Raises ValueError or FileNotFoundError in one line."""
     if name == "generic":
         return tints(generic())
     suffix = Path(name).suffix.lower()
@@ -111,7 +103,7 @@ def read_palette(name: str) -> Tensor:
 
 
 def tints(lut: Tensor) -> Tensor:
-    """What a printer shows for every mixture of `TINTS`, (27,3)."""
+    """The printed colours of all mixtures of `TINTS`, (27,3)."""
     level = lut.new_tensor(TINTS)
     return apply_lut(torch.cartesian_prod(level, level, level).T[None, :, None], lut)[0, :, 0].T
 

@@ -1,4 +1,4 @@
-"""Objectives of search and of verification: not how far an embedding went, but what it is then taken for."""
+"""Objectives of retrieval and verification: what matters is the picture that a view is taken for."""
 
 from __future__ import annotations
 
@@ -11,37 +11,40 @@ from torch import Tensor
 
 from attacks.eot.protocols import Objective
 from attacks.objectives.classification import CrossEntropy, labels, others, own
+from attacks.schema.options import option
 
-#: What is left of the gradient of a view whose margin is reached.
+#: The share of its gradient that a view keeps once its margin is reached.
 LEAK = 0.01
 
 
 @dataclass(frozen=True, eq=False)
 class Retrieval(Objective):
-    """How far the true match is above the best impostor, cos(e, g_true) - max_j cos(e, g_j): below 0 the view is
-    taken for another picture. The anchor holds the row of the true match, (N,) whole numbers. With identities the
-    true match is the best of its identity, and none of these is an impostor: below 0 another identity is nearest.
+    """The true match should fall below the best impostor of the gallery.
 
-    With a `margin` it is the hinge of Carlini & Wagner 2017 (their f_6, kappa = margin), but leaky: a view that is
-    lost by the margin keeps 1 % of its gradient. So the effort goes to the views that still hold, and yet the
-    gradient is never exactly zero, which the loop would take for a graph that is cut; of two perturbations that reach
-    the margin everywhere, the one that goes further has the lower loss. The margin is reached where loss <= -margin.
+    The loss is cos(e, g_true) - max_j cos(e, g_j): below 0 the view is taken for another picture. The anchor holds
+    the row of the true match, (N,) whole numbers. With identities the true match is the nearest picture of its
+    identity, and no picture of this identity is an impostor: below 0 another identity is nearest.
+
+    With a `margin` the loss is the hinge of Carlini & Wagner 2017 (their f_6, kappa = margin), but leaky: a view that
+    is lost by the margin keeps 1 % of its gradient. So the attack works on the other views, and its gradient is never
+    exactly zero, which would look like a cut graph. The margin is reached where loss <= -margin.
 
     Args:
         gallery: (G,D) embeddings, G at least 2, on the encoder's device.
         margin: cosine by which the best impostor should win, at least 0; None for no hinge.
-        identity: (G,) whole numbers, equal for pictures of the same; None where each is its own.
+        identity: (G,) whole numbers, equal for pictures of the same identity; None if every picture is its own.
     """
 
     gallery: Tensor
-    margin: float | None = None
+    margin: float | None = option(
+        None, "a view lost by so much hardly counts any more (a hinge)", range="[0, 2)", paper="Carlini & Wagner 2017"
+    )
     identity: Tensor | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gallery", _unit(self.gallery))
         _check_identity(self.identity, self.gallery)
-        if self.margin is not None:
-            _check_margin(self.margin)
+        _check_margin(self.margin)
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
         """(N,D), (N,) -> (N,) in [-2,2]."""
@@ -55,10 +58,10 @@ class Retrieval(Objective):
 
 @dataclass(frozen=True, eq=False)
 class InfoNCE(Objective):
-    """The contrastive loss (van den Oord et al. 2018, eq. 4) of the true match against a whole gallery, as the
-    attacker wants it: the logarithm of the true match's share of softmax(cosines / temperature). The anchor holds
-    its row, (N,) whole numbers; if `targeted`, the row to be taken for. With identities it is the share of all
-    pictures of the identity together (as in Goldberger et al. 2004).
+    """Minus the contrastive loss (van den Oord et al. 2018, eq. 4) of the true match against a whole gallery: the
+    logarithm of the true match's share of softmax(cosines / temperature). The anchor holds its row, (N,) whole
+    numbers. If `targeted`, it is the contrastive loss of the target, whose row the anchor holds. With identities it
+    is the share of all pictures of the identity together (as in Goldberger et al. 2004).
 
     Args:
         gallery: (G,D) embeddings, G at least 2, on the encoder's device.
@@ -91,9 +94,9 @@ class InfoNCE(Objective):
 
 @dataclass(frozen=True)
 class Triplet(Objective):
-    """The triplet loss (Schroff et al. 2015) with the roles as the attacker casts them: the view should be nearer to
-    the `positive`, what it is to be mistaken for, than to the `negative`, its own picture. The loss is
-    cos(e, negative) - cos(e, positive), with the leaky hinge of `Retrieval`; the anchor holds both, (N,D) each.
+    """The triplet loss (Schroff et al. 2015) for an attacker: the view should be nearer to the `positive`, its
+    target, than to the `negative`, its own picture. The loss is cos(e, negative) - cos(e, positive), with the leaky
+    hinge of `Retrieval`; the anchor holds both, (N,D) each.
 
     Args:
         margin: cosine by which the positive should win, at least 0; None for no hinge.
@@ -102,29 +105,30 @@ class Triplet(Objective):
     margin: float | None = None
 
     def __post_init__(self) -> None:
-        if self.margin is not None:
-            _check_margin(self.margin)
+        _check_margin(self.margin)
 
     def __call__(self, features: Tensor, anchor: Mapping[str, Tensor]) -> Tensor:
         """(N,D), {"positive": (N,D), "negative": (N,D)} -> (N,) in [-2,2]."""
         if not isinstance(anchor, Mapping) or set(anchor) != {"positive", "negative"}:
-            found = sorted(anchor) if isinstance(anchor, Mapping) else type(anchor).__name__
-            raise ValueError(f"`anchor` of Triplet must be a mapping of positive and negative; got {found}")
+            kind = sorted(anchor) if isinstance(anchor, Mapping) else type(anchor).__name__
+            raise ValueError(f"`anchor` of Triplet must be a mapping of positive and negative; got {kind}")
         far, near = (F.cosine_similarity(features, anchor[name], dim=1) for name in ("negative", "positive"))
         return _hinge(far - near, self.margin)
 
 
 @dataclass(frozen=True)
 class Verification(Objective):
-    """How far a decision at a threshold still is from being wrong, as a cosine; at 0 and below it is wrong, so
-    `stop=0` ends the attack there. The anchor (N,D) is the embedding that the view is verified against.
+    """The view and its own picture should no longer be accepted as the same.
+
+    The loss is the distance of the cosine from the threshold of a wrong decision; at 0 and below the decision is
+    wrong, so `stop=0` ends the attack there. The anchor (N,D) is the embedding that the view is verified against.
 
     Args:
-        threshold: two pictures are said to show the same if their cosine is at least this, between -1 and 1.
+        threshold: a pair with at least this cosine is accepted as the same, between -1 and 1.
         same: true for a genuine pair that should be rejected, false for an impostor that should be accepted.
     """
 
-    threshold: float = 0.5
+    threshold: float = option(0.5, "the cosine from which the deployed system accepts a pair", range="(-1, 1)")
     same: bool = True
 
     def __post_init__(self) -> None:
@@ -133,7 +137,7 @@ class Verification(Objective):
 
     @property
     def stationary_at_anchor(self) -> bool:
-        """A genuine pair may be a picture and itself; an impostor is another."""
+        """True for a genuine pair, which may be a picture and itself."""
         return self.same
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
@@ -148,7 +152,7 @@ class Verification(Objective):
 
 
 def alike(identity: Tensor, rows: Tensor) -> Tensor:
-    """Which pictures of the gallery show the same as those in some rows: (G,), (N,) -> (N,G), where the rows are."""
+    """Which pictures of the gallery have the identity of each row: (G,), (N,) -> (N,G), on the device of `rows`."""
     identity = identity.to(rows.device)
     return identity[rows][:, None] == identity
 
@@ -182,6 +186,6 @@ def _check_identity(identity: Tensor | None, gallery: Tensor) -> None:
         raise ValueError("`gallery` shows one identity only, so there is nothing else to be taken for; add pictures")
 
 
-def _check_margin(margin: float) -> None:
-    if not 0 <= margin < 2:
+def _check_margin(margin: float | None) -> None:
+    if margin is not None and not 0 <= margin < 2:
         raise ValueError(f"`margin` is a difference of cosines and must lie in [0, 2); got {margin}")

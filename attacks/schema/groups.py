@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from attacks.schema.declared import declared
 from attacks.schema.encoder import ENCODERS, DefenceConfig
 from attacks.schema.options import MISSING, derived, option
 from attacks.schema.patch import NonPrintabilityConfig, PatchConfig, PrinterConfig, ScenesConfig
@@ -18,7 +19,6 @@ from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, TensorBoardCon
 TARGET = "another (of another photograph, drawn by the seed), a gallery picture's name, or the path of an image"
 ANCHOR = "own: the untouched picture; views: its mean over views; paired: itself in the same view (a second pass)"
 SCHEDULE = "constant, cosine, linear"
-COSINE = "[0, 2)"
 
 
 @dataclass
@@ -40,23 +40,13 @@ class TowardConfig:
 
 
 @dataclass
-class RetrievalConfig:
-    """The true match should fall below the best impostor of the gallery."""
-
-    name: str = "retrieval"
-    margin: float | None = option(
-        None, "a view lost by so much hardly counts any more (a hinge)", range=COSINE, paper="Carlini & Wagner 2017"
-    )
-
-
-@dataclass
 class TripletConfig:
     """The view should be nearer to another picture than to its own."""
 
     name: str = "triplet"
     target: str = option("another", TARGET)
     margin: float | None = option(
-        None, "a view won by so much hardly counts any more (a hinge)", range=COSINE, paper="Schroff et al. 2015"
+        None, "a view won by so much hardly counts any more (a hinge)", range="[0, 2)", paper="Schroff et al. 2015"
     )
 
 
@@ -69,14 +59,6 @@ class InfoNCEConfig:
         0.07, "that of the encoder's training, if it is known", range="above 0", paper="van den Oord et al. 2018"
     )
     target: str | None = option(None, f"should win: {TARGET}; null: the true match should lose")
-
-
-@dataclass
-class VerificationConfig:
-    """The view and its own picture should no longer be accepted as the same."""
-
-    name: str = "verification"
-    threshold: float = option(0.5, "the cosine from which the deployed system accepts a pair", range="(-1, 1)")
 
 
 @dataclass
@@ -99,16 +81,6 @@ class MixedConfig:
     name: str = "mixed"
     away: float = option(1.0, "weight of away", range="at least 0")
     retrieval: float = option(1.0, "weight of retrieval", range="at least 0")
-
-
-@dataclass
-class BitsConfig:
-    """The signs of the features should change: for encoder=phash."""
-
-    name: str = "bits"
-    margin: float = option(
-        8.0, "distance from the edge, in the features' units, where a bit counts by a half", range="above 0"
-    )
 
 
 @dataclass
@@ -370,6 +342,14 @@ class SuiteConfig:
     nearest: int = option(3, "how many of the nearest gallery pictures are tried as targets", range="at least 0")
 
 
+#: Objectives that declare their keys themselves: choice -> class.
+OBJECTIVES = {
+    "retrieval": "attacks.objectives.retrieval.Retrieval",
+    "verification": "attacks.objectives.retrieval.Verification",
+    "bits": "attacks.objectives.bits.Bits",
+}
+
+
 def _by_name(*choices: Any) -> dict[str, type]:
     return {choice.name: choice for choice in choices}
 
@@ -379,17 +359,10 @@ CHOICES: dict[str, dict[str, type]] = {
     "attack": _by_name(SingleConfig, SuiteConfig),
     "encoder": ENCODERS,
     "defence": dict.fromkeys(("none", "jpeg", "bits", "blur", "resize", "resize_pad"), DefenceConfig),
-    "objective": _by_name(
-        AwayConfig,
-        TowardConfig,
-        RetrievalConfig,
-        TripletConfig,
-        InfoNCEConfig,
-        VerificationConfig,
-        LayersConfig,
-        MixedConfig,
-        BitsConfig,
-    ),
+    "objective": {
+        **_by_name(AwayConfig, TowardConfig, TripletConfig, InfoNCEConfig, LayersConfig, MixedConfig),
+        **{name: declared(name, place) for name, place in OBJECTIVES.items()},
+    },
     "perturbation": _by_name(
         derived(BallConfig, "linf", "No value changes by more than eps.", eps="8/255"),
         derived(BallConfig, "l2", "Euclidean norm over all values of a picture in [0, 1] units.", eps="4"),

@@ -54,10 +54,10 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_a_file_of_paths_is_as_the_folder_itself(mine, form):
     name, text = FORMS[form]
-    for found, wanted in zip(
+    for result, expected in zip(
         everything(read_files(write(mine / name, text), SIZE)), everything(read_files(mine, SIZE)), strict=True
     ):
-        assert torch.equal(found, wanted) if isinstance(found, torch.Tensor) else found == wanted
+        assert torch.equal(result, expected) if isinstance(result, torch.Tensor) else result == expected
 
 
 def test_paths_are_relative_to_their_file_or_absolute(mine, tmp_path, monkeypatch):
@@ -78,14 +78,14 @@ def test_identities_are_those_of_the_table(mine):
 
 
 def test_a_folder_of_folders_has_their_names_as_identities(mine, tmp_path_factory):
-    found, notes = listed(mine)
-    assert [entry.name for entry in found] == ["a.png", "b.png", "c.png"]
-    assert {entry.label for entry in found} == {None}
+    result, notes = listed(mine)
+    assert [entry.name for entry in result] == ["a.png", "b.png", "c.png"]
+    assert {entry.label for entry in result} == {None}
     assert re.search("2 folders are ignored", *notes)
     for name in "abc":
         (mine / f"{name}.png").unlink()
-    found, notes = listed(mine)
-    assert [(entry.name, entry.label) for entry in found] == [("p/x.png", "p"), ("q/x.png", "q")]
+    result, notes = listed(mine)
+    assert [(entry.name, entry.label) for entry in result] == [("p/x.png", "p"), ("q/x.png", "q")]
     assert not notes
 
 
@@ -160,9 +160,9 @@ def test_broken_files_are_refused_by_name(mine):
 
 
 def test_broken_files_are_left_out_with_a_note_each(mine):
-    wanted, bad = everything(read_files(mine, SIZE)), break_some(mine)
+    expected, bad = everything(read_files(mine, SIZE)), break_some(mine)
     shelf = read_files(mine, SIZE, "skip")
-    assert shelf.names == wanted[0] and torch.equal(everything(shelf)[2], wanted[2])
+    assert shelf.names == expected[0] and torch.equal(everything(shelf)[2], expected[2])
     assert [note.partition(":")[0] for note in shelf.missing] == bad
     assert set(shelf.missing) <= set(shelf.notes)
     assert "too slender" in shelf.missing[-1]
@@ -227,12 +227,9 @@ def test_with_classes_no_gallery_is_made(mine):
     assert len(set(queries.notes)) == len(queries.notes)
 
 
-def test_what_was_changed_is_said_of_the_attacked_pictures_alone(mine):
+def test_notes_name_conversions_of_queries_and_what_the_gallery_ignores(mine, tmp_path_factory):
     queries, _, _ = data(groups.FolderConfig(path=str(mine), gallery=str(mine), size=SIZE + 1, count=1))
     assert [note.partition(":")[0] for note in queries.notes] == [str(mine), "a.png"]
-
-
-def test_folders_of_the_gallery_that_are_passed_over_are_a_note(mine, tmp_path_factory):
     alone = tmp_path_factory.mktemp("alone")
     (mine / "a.png").rename(alone / "a.png")
     queries, _, _ = data(folder(alone, gallery=mine))
@@ -247,14 +244,8 @@ def test_what_the_gallery_leaves_out_is_a_note_of_the_run(mine):
         data(folder(mine, gallery=mine / "p"))
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"unreadable": "ignore"}, "`data.unreadable` must be refuse or skip"),
-        ({"cache": "a.png"}, "`data.cache` must"),
-    ],
-)
-def test_settings_that_are_none(mine, more, message):
-    more = {key: mine / value if key == "cache" else value for key, value in more.items()}
-    with pytest.raises(ValueError, match=message):
-        data(folder(mine, **more))
+def test_wrong_settings_are_refused(mine):
+    with pytest.raises(ValueError, match=r"`data\.unreadable` must be refuse or skip"):
+        data(folder(mine, unreadable="ignore"))
+    with pytest.raises(ValueError, match=r"`data\.cache` must"):
+        data(folder(mine, cache=mine / "a.png"))

@@ -29,9 +29,9 @@ def animated(kind, **options):
     return saved(kind, FRAMES[0], save_all=True, append_images=FRAMES[1:], **options)
 
 
-def turned(kind, way):
+def turned(kind, direction):
     exif = Image.Exif()
-    exif[0x0112] = way
+    exif[0x0112] = direction
     return saved(kind, Image.fromarray(RGB), exif=exif)
 
 
@@ -65,9 +65,9 @@ PILLOW = {
     "one-bit.tif": saved("TIFF", Image.fromarray(GREY > 127), compression="group4"),
     "profile.png": profiled(),
     **{
-        f"turned-{way}.{kind.lower()}": turned(kind, way)
+        f"turned-{direction}.{kind.lower()}": turned(kind, direction)
         for kind in ("JPEG", "PNG", "WEBP", "TIFF")
-        for way in (5, 6)
+        for direction in ((2, 3, 5, 6, 8) if kind == "PNG" else (5, 6))
     },
     "text-inside.png": png(
         32, 24, rows=b"".join(b"\0" + row.tobytes() for row in RGB), more=[chunk(b"tEXt", b"k\0<script>")]
@@ -91,47 +91,48 @@ def pillow(content):
 @pytest.mark.parametrize("name", PILLOW)
 def test_it_is_the_picture_that_pillow_shows(tmp_path, name):
     (tmp_path / name).write_bytes(PILLOW[name])
-    found, notes = load_image(tmp_path / name)
-    wanted = torch.tensor(pillow(PILLOW[name])).permute(2, 0, 1)
-    assert found.shape == wanted.shape and found.dtype == torch.float32
-    assert (found.double() * 255 - wanted).abs().max() < 1.01
+    result, notes = load_image(tmp_path / name)
+    expected = torch.tensor(pillow(PILLOW[name])).permute(2, 0, 1)
+    assert result.shape == expected.shape and result.dtype == torch.float32
+    assert (result.double() * 255 - expected).abs().max() < 1.01
     assert all(note.isprintable() and note.startswith(f"{name}: ") for note in notes)
     frames = any(word in name for word in ("a.", "apng", "pages", "mpo")) and "alpha" not in name
     assert any("first of several" in note for note in notes) == frames
+    assert any("EXIF" in note for note in notes) == name.startswith("turned")
 
 
 @pytest.mark.parametrize("kind", ["rgb.png", "rgb.tif", "grey.png", "grey.tif", "alpha.png"])
 def test_sixteen_bits_are_scaled_to_the_nearest_of_eight(tmp_path, kind):
     given = {"g": DEEP[..., 0], "r": DEEP[..., ::-1], "a": np.dstack([DEEP[..., ::-1], np.full((24, 32), 65535)])}
     cv2.imwrite(str(tmp_path / kind), given[kind[0]].astype(np.uint16))
-    found, _ = load_image(tmp_path / kind)
-    wanted = torch.tensor(np.broadcast_to(DEEP[..., :1], DEEP.shape) / 257 if kind[0] == "g" else DEEP / 257)
+    result, _ = load_image(tmp_path / kind)
+    expected = torch.tensor(np.broadcast_to(DEEP[..., :1], DEEP.shape) / 257 if kind[0] == "g" else DEEP / 257)
     limit = 0.5 if kind[0] == "g" else 1.0  # of colours Pillow itself keeps the upper eight bits
-    assert (found.double() * 255 - wanted.permute(2, 0, 1)).abs().max() <= limit + 1e-4
+    assert (result.double() * 255 - expected.permute(2, 0, 1)).abs().max() <= limit + 1e-4
 
 
 def test_a_picture_of_one_pixel_is_one(tmp_path):
     (tmp_path / "dot.png").write_bytes(encoded("PNG", RGB[:1, :1]))
-    found, notes = load_image(tmp_path / "dot.png")
-    assert notes == [] and (found[:, 0, 0] * 255).round().tolist() == RGB[0, 0].tolist()
+    result, notes = load_image(tmp_path / "dot.png")
+    assert notes == [] and (result[:, 0, 0] * 255).round().tolist() == RGB[0, 0].tolist()
 
 
 def test_names_stay_apart_and_can_be_shown():
     strange = ["a\nb", "a%0Ab", "a%250Ab", "a\\nb", "a\u2028b", os.fsdecode(b"a\xff"), "a\x1b[2J", "\u202eb"]
     strange += ["50%", "ä", "%zz"]
-    found = [shown(name) for name in strange]
-    assert len(set(found)) == len(found)
-    assert all(name.isprintable() and name.encode() for name in found)
-    assert found[-3:] == strange[-3:]
+    result = [shown(name) for name in strange]
+    assert len(set(result)) == len(result)
+    assert all(name.isprintable() and name.encode() for name in result)
+    assert result[-3:] == strange[-3:]
 
 
 def test_every_name_of_a_picture_is_one_of_a_file_in_the_folder(tmp_path):
     names = [f"{letter * 251}.png" for letter in "ab"] + ["a/b.png", "a-b.png", "..png", "\\..\\c.png"]
     names += ["=1+1.png", f"{'ü' * 120}.png"]
     names += [f"{'a' * 240}-{i}.png" for i in range(3)]
-    found = file_names(tuple(names))
-    assert len(set(found)) == len(names)
-    for name in found:
+    result = file_names(tuple(names))
+    assert len(set(result)) == len(names)
+    for name in result:
         assert len(name.encode()) < LONGEST_NAME + 20 and not {"/", "\\"} & set(name)
         (tmp_path / name).write_bytes(b"")
     assert len(list(tmp_path.iterdir())) == len(names)

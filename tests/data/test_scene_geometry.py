@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from attacks.data.images import load_image
 from attacks.data.pictures import square, squared
 from attacks.perturbations.patch.patch import Patch
-from attacks.solvers.solver import pictures
 from tests.helpers.scenery import CORNERS, SIDE, blob, box, noise, photo, read, table
+from transforms.compose import seen
 
 double = torch.float64
 MIDDLE = ("path", "x", "y", "degrees", "mm_per_pixel")
@@ -30,8 +30,8 @@ def test_a_mark_in_the_photograph_lies_where_its_mapped_point_says(tmp_path, for
     picture = photo(tmp_path / "a.png", blob(width, height, [mark], 14), orientation)
     x, y = mark
     _, places, _ = read(table(tmp_path / "x.csv", ["a.png", x, y, x + 99, y, x + 99, y + 99, x, y + 99]), 224)
-    found = light(square(load_image(picture)[0], 224))
-    assert (places.quads[0, 0, 0] * 224 - found).abs().max() < 0.1
+    result = light(square(load_image(picture)[0], 224))
+    assert (places.quads[0, 0, 0] * 224 - result).abs().max() < 0.1
 
 
 @pytest.mark.parametrize("size", [(1403, 901), (900, 1400), (300, 300)])
@@ -142,5 +142,5 @@ def test_a_mask_alone_has_the_texture_span_its_light_part_and_nothing_else_is_ch
     expected[..., 8:24, 12:28] = torch.where(
         torch.tensor(mask[8:24, 12:28]) > 0, texture.double(), expected[..., 8:24, 12:28]
     )
-    found = pictures(Patch((16, 16), places), image.double(), texture.double())
-    torch.testing.assert_close(found, expected.double(), rtol=0, atol=1e-6)
+    result = seen(Patch((16, 16), places).scene(image.double(), texture.double()))
+    torch.testing.assert_close(result, expected.double(), rtol=0, atol=1e-6)

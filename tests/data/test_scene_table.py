@@ -48,27 +48,27 @@ def test_both_forms_say_the_same(mine):
         "b.png": {"middles": [[20, 21]], "mm_per_pixel": 2},
     }
     forms = table(mine / "x.csv", *rows, columns=columns), document(mine / "x.json", content)
-    found = []
+    result = []
     for form in forms:
         read = read_table(form)
-        found.append(
+        result.append(
             [
                 (e.path, e.name, e.label, [(s.quad, s.middle, s.mask, s.mm_per_pixel) for s in spots])
                 for e, spots in read
             ]
         )
-    assert found[0] == found[1]
-    (path, name, identity, spots), second = found[0]
+    assert result[0] == result[1]
+    (path, name, identity, spots), second = result[0]
     assert (path, name, identity) == (mine / "a.png", "a.png", "anna")
     assert spots[0] == (tuple(map(tuple, corners)), None, mine / "corner.png", 1.5)
     assert spots[1][:2] == (None, (9, 8, 30)) and second[3] == [(None, (20, 21, 0), None, 2)]
 
 
 def test_photographs_that_ship_have_places_that_can_be():
-    shelf, found, notes = places(BUNDLED)
+    shelf, result, notes = places(BUNDLED)
     assert len(shelf) == 4 and not notes
-    assert found.cover is not None and found.cover.flatten().tolist().count(0) == 3  # one has two places
-    assert ((found.quads >= 0) & (found.quads <= 1)).all()
+    assert result.cover is not None and result.cover.flatten().tolist().count(0) == 3  # one has two places
+    assert ((result.quads >= 0) & (result.quads <= 1)).all()
     assert read_scenes("bundled", 40)[0].digests == shelf.digests
 
 
@@ -109,14 +109,6 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_with_a_table_is_said_in_one_line(mine, case):
-    text, message = WRONG[case]
-    with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
-        places(document(mine / "x.csv", text))
-    assert "\n" not in str(error.value)
-
-
 WRONG_JSON = {
     "no JSON": ('{"a.png":\n{"quads"\n}', r"x\.json` line 3: this is no JSON"),
     "a list": ("[]", r"must hold an object"),
@@ -136,11 +128,14 @@ WRONG_JSON = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG_JSON)
-def test_what_is_wrong_with_a_document_is_said_in_one_line(mine, case):
-    text, message = WRONG_JSON[case]
-    with pytest.raises(ValueError, match=message) as error:
-        places(document(mine / "x.json", text))
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [*(("x.csv", *case) for case in WRONG.values()), *(("x.json", *case) for case in WRONG_JSON.values())],
+    ids=[*WRONG, *(f"json {name}" for name in WRONG_JSON)],
+)
+def test_a_wrong_file_is_refused_in_one_line(mine, name, text, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
+        places(document(mine / name, text))
     assert "\n" not in str(error.value)
 
 

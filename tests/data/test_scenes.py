@@ -1,7 +1,6 @@
 """One patch for scenes of a person's own: what it learns from them, and what a run says of them."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -13,11 +12,11 @@ from attacks import EOT, PGD, attack
 from attacks.eot.protocols import Objective
 from attacks.experiment.build.data import data
 from attacks.perturbations.patch.patch import Patch
-from attacks.run import cli
 from attacks.schema.patch import PatchConfig, ScenesConfig
-from attacks.solvers.solver import pictures
 from tests.helpers.scenery import CORNERS, SIDE, box, document, noise, read, table
+from tests.run.test_run import call
 from transforms import Affine, Compose
+from transforms.compose import seen
 
 double = torch.float64
 
@@ -68,7 +67,7 @@ def test_the_gradient_over_scenes_is_the_mean_of_theirs_whatever_the_order_of_li
     torch.testing.assert_close(gradient(images[order], other, anchor[order], bend), joint, rtol=1e-9, atol=1e-15)
     texture = torch.rand(1, 3, 8, 8, dtype=double)
     one, two = (
-        pictures(Patch((8, 8), at), images[rows], texture) for at, rows in ((places, [0, 1, 2]), (other, order))
+        seen(Patch((8, 8), at).scene(images[rows], texture)) for at, rows in ((places, [0, 1, 2]), (other, order))
     )
     torch.testing.assert_close(two, one[order], rtol=0, atol=1e-12)
 
@@ -79,13 +78,13 @@ def test_every_place_receives_the_texture_and_its_gradients_add_up(three):
     shelf, places, _ = read(table(folder / "x.csv", *both))
     image, anchor = shelf.read([0]).double(), torch.randn(1, 3 * SIDE * SIDE, dtype=double)
     texture = torch.rand(1, 3, 8, 8, dtype=double)
-    found, expected, parts = pictures(Patch((8, 8), places), image, texture), image.clone(), []
+    result, expected, parts = seen(Patch((8, 8), places).scene(image, texture)), image.clone(), []
     for row in both:
         own = read(table(folder / "one.csv", row))[1]
-        part = pictures(Patch((8, 8), own), image, texture)
+        part = seen(Patch((8, 8), own).scene(image, texture))
         expected = torch.where((part - image).abs() > 1e-9, part, expected)
         parts.append(gradient(image, own, anchor))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(gradient(image, places, anchor), sum(parts), rtol=1e-9, atol=1e-12)
 
 
@@ -94,11 +93,11 @@ def test_a_place_that_a_picture_does_not_have_changes_nothing(three):
     shelf, places, _ = read(table(folder / "x.csv", *rows))
     assert places.cover.flatten(1).tolist() == [[1, 1], [1, 0], [1, 0]]
     texture, images = torch.rand(1, 3, 8, 8, dtype=double), shelf.read(range(3)).double()
-    found = pictures(Patch((8, 8), places), images, texture)
+    result = seen(Patch((8, 8), places).scene(images, texture))
     for i, name in enumerate(shelf.names):
         own = read(table(folder / "one.csv", *(row for row in rows if row[0] == name)))[1]
-        alone = pictures(Patch((8, 8), own), images[i : i + 1], texture)
-        torch.testing.assert_close(found[i : i + 1], alone, rtol=0, atol=1e-12)
+        alone = seen(Patch((8, 8), own).scene(images[i : i + 1], texture))
+        torch.testing.assert_close(result[i : i + 1], alone, rtol=0, atol=1e-12)
 
 
 def test_some_of_the_pictures_keep_their_own_places(three):
@@ -146,15 +145,6 @@ def test_photographs_that_cannot_be_read_are_left_out_with_their_places(three):
     assert queries.names == ("b.png", "c.png") and tuple(queries.placements.quads.shape) == (2, 1, 4, 2)
 
 
-def call(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["viewproof", *map(str, arguments)])
-    try:
-        cli()
-    except SystemExit as stop:
-        return stop.code
-    return 0
-
-
 @pytest.mark.slow
 def test_a_run_says_where_the_patch_lies(three, monkeypatch, capsys):
     folder, _ = three
@@ -166,28 +156,11 @@ def test_a_run_says_where_the_patch_lies(three, monkeypatch, capsys):
     out = ["data.count=null", f"data.path={document(folder / 'x.json', places)}", f"hydra.run.dir={folder / 'run'}"]
     assert call(monkeypatch, "config=patch_universal", "perturbation.size=[8,10]", *short, *out) == 0
     assert "eot" in capsys.readouterr().out
-    found = json.loads((folder / "run" / "placement.json").read_text())
-    assert found["pictures"] == ["wide", "a"] and found["size"] == [SIDE, SIDE] and found["texture"] == [8, 10]
-    assert found["target"] is not None and [len(quads) for quads in found["quads"]] == [1, 2]
+    result = json.loads((folder / "run" / "placement.json").read_text())
+    assert result["pictures"] == ["wide", "a"] and result["size"] == [SIDE, SIDE] and result["texture"] == [8, 10]
+    assert result["target"] is not None and [len(quads) for quads in result["quads"]] == [1, 2]
     np.testing.assert_allclose(
-        found["quads"][0][0], np.array([[10, 10], [30, 12], [30, 30], [10, 30]]) / SIDE, atol=1e-12
+        result["quads"][0][0], np.array([[10, 10], [30, 12], [30, 30], [10, 30]]) / SIDE, atol=1e-12
     )
     with Image.open(folder / "run" / "patch.png") as patch:
         assert patch.size == (10, 8)
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["+perturbation.place.scale=[0.3,0.5]"], "the scenes have places for it"),
-        (["data.path=none.csv"], "`none.csv` is no file"),
-        (["perturbation=linf", "perturbation.eps=0.1"], "`data=scenes` says where a patch lies"),
-    ],
-)
-def test_what_does_not_go_with_scenes_is_refused_in_one_line(monkeypatch, capsys, tmp_path, more, message):
-    base = ["config=patch_universal", f"hydra.run.dir={tmp_path}"]
-    if more[0] == "perturbation=linf":
-        base = ["config=smoke", "data=scenes", "data.path=bundled", base[1]]
-    assert call(monkeypatch, *base, *more) == 1
-    said = capsys.readouterr().err.strip().splitlines()
-    assert message in said[-1] and not any("Traceback" in line for line in said)

@@ -30,15 +30,15 @@ def problem():
 
 def run(images, anchor, parts, solved=None):
     """All steps; `solved` maps a step's index to the pictures that are solved after it."""
-    going, steps, said = attack(images, anchor, **parts), [], None
+    going, steps, reply = attack(images, anchor, **parts), [], None
     while True:
         try:
-            steps.append(going.send(said))
+            steps.append(going.send(reply))
         except StopIteration:
             return steps
-        said = None
+        reply = None
         if solved and steps[-1].index in solved:
-            said = torch.tensor([i in solved[steps[-1].index] for i in range(len(images))])
+            reply = torch.tensor([i in solved[steps[-1].index] for i in range(len(images))])
 
 
 def test_a_solved_picture_leaves_and_the_others_do_not_notice(problem):
@@ -116,12 +116,12 @@ def test_a_common_perturbation_is_solved_when_it_solves_all(problem):
 def test_the_last_iterate_of_a_spent_budget_is_compared(problem):
     images, anchor, parts = problem
     parts |= {"steps": 40, "perturbation": Linf(0.1, random_start=False)}
-    found = solve(images, anchor, **parts | {"budget": torch.tensor([4 * 7, 4 * 40, 4 * 40, 4 * 40])})
+    result = solve(images, anchor, **parts | {"budget": torch.tensor([4 * 7, 4 * 40, 4 * 40, 4 * 40])})
     last = run(images, anchor, parts)[6].delta[:1]
     views = bank(SEEN, VIEWS, seed=5, purpose="select")
     views = views._replace(u=views.u.to(images))
     loss = views.losses(images[:1] + last, anchor[:1], parts["encoder"], parts["objective"], 64).mean()
-    assert found.loss[0] <= loss + 1e-12
+    assert result.loss[0] <= loss + 1e-12
 
 
 @pytest.mark.parametrize("risk", [CVaR(0.25), WorstOf(24)])

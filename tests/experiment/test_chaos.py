@@ -65,7 +65,7 @@ def whole(tmp_path_factory, go_on):
 
 @pytest.mark.parametrize("trial", mostly_nightly(range(20), 10))
 def test_killed_at_random_moments(whole, go_on, tmp_path, trial):
-    wanted, seconds = whole
+    expected, seconds = whole
     folder, chance = tmp_path / "run", random.Random(trial)
     for _ in range(KILLS):
         if (folder / "metrics.json").exists():
@@ -78,26 +78,26 @@ def test_killed_at_random_moments(whole, go_on, tmp_path, trial):
         assert ended(started(go_on(folder), f"{folder}.log")) == 0, Path(f"{folder}.log").read_text()
     elif (folder / "checkpoint").exists():  # killed as the last thing it did
         assert ended(started(go_on(folder), f"{folder}.log")) == 1
-    assert facts(folder) == wanted
+    assert facts(folder) == expected
     assert not (folder / "checkpoint").exists() and not list(folder.rglob("*.tmp"))
 
 
 @pytest.mark.parametrize("part", mostly_nightly(range(10), 5))
 def test_killed_in_the_middle_of_a_write(whole, go_on, tmp_path, part):
     """At the n-th synchronising or renaming of a file: n from the first to beyond the last, in ten parts."""
-    wanted, _ = whole
+    expected, _ = whole
     folder, at, code = tmp_path / "run", 1 + part, None
     while code != 0 and not (folder / "metrics.json").exists():
         process = started(go_on(folder), f"{folder}.log", at)
         code = ended(process)
         assert code in (0, -signal.SIGKILL), Path(f"{folder}.log").read_text()
         at += 41
-    assert facts(folder) == wanted
+    assert facts(folder) == expected
 
 
 @pytest.mark.parametrize("number", mostly_nightly([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], 3))
 def test_asked_to_stop_it_says_how_to_go_on(whole, go_on, tmp_path, number):
-    wanted, _ = whole
+    expected, _ = whole
     folder = tmp_path / "run"
     process = started(go_on(folder), f"{folder}.log")
     while not list(folder.glob("checkpoint/*.eot.now.safetensors")) and process.exitcode is None:
@@ -107,4 +107,4 @@ def test_asked_to_stop_it_says_how_to_go_on(whole, go_on, tmp_path, number):
     last = Path(f"{folder}.log").read_text().splitlines()[-1]
     assert last == f"stopped by {number.name}; go on with: python -m attacks.run resume={folder}"
     assert ended(started(go_on(folder), f"{folder}.log")) == 0
-    assert facts(folder) == wanted
+    assert facts(folder) == expected

@@ -76,8 +76,8 @@ def test_a_process_alone_has_nothing_to_wait_for(monkeypatch):
 def test_processes_find_the_same(size, tmp_path):
     (tmp_path / "laws.py").write_text(LAWS)
     torchrun(size, ["laws.py", str(tmp_path)], tmp_path)
-    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(size)]
-    for rank, each in enumerate(found):
+    result = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(size)]
+    for rank, each in enumerate(result):
         assert (each["rank"], each["size"], each["first"]) == (rank, size, rank == 0)
         assert each["whole"]
         total = sum(range(size))
@@ -86,7 +86,7 @@ def test_processes_find_the_same(size, tmp_path):
         assert each["least"] == 7 - size + 1
         assert each["agreed"] == {"from": 0, "none": None}
         assert each["sent"] == [0 + 0, 1, 2]
-    assert len({each["bits"] for each in found}) == 1
+    assert len({each["bits"] for each in result}) == 1
 
 
 QUICK = ["config=smoke", "attack.views=8", "attack.steps=4", "evaluate.views=16"]
@@ -123,25 +123,25 @@ def compare(sizes, folder, arguments, rel):
     for size in sizes:
         where = folder / str(size)
         where.mkdir()
-        said = torchrun(size, ["-m", "attacks.run", *arguments], where)
+        output = torchrun(size, ["-m", "attacks.run", *arguments], where)
         (run,) = where.glob("outputs/*/*")
         assert [p.name for p in where.iterdir()] == ["outputs"]
         assert len(list(where.glob("outputs/*"))) == 1
-        assert said.stdout.count("report: ") == 1
-        assert said.stderr.count("eot: 4/") <= 2  # one process speaks (`no_eot` and `eot`)
+        assert output.stdout.count("report: ") == 1
+        assert output.stderr.count("eot: 4/") <= 2  # one process speaks (`no_eot` and `eot`)
         assert json.loads((run / "manifest.json").read_text())["processes"] == size
         runs[size] = run_of(run)
     alone, metrics = runs[1]
-    for lines, found in runs.values():
+    for lines, result in runs.values():
         assert [line["evals"] for line in lines] == [line["evals"] for line in alone]
         for now, then in zip(lines, alone, strict=True):
             # A cosine near zero is the sum of numbers near 1, in float32.
             assert float(now["objective"]) == pytest.approx(float(then["objective"]), rel=rel, abs=1e-7), now
-        for arm, row in found["arms"].items():
+        for arm, row in result["arms"].items():
             for name in ("cosine", "recall_at_1", "success"):
                 assert row[name]["mean"] == pytest.approx(metrics["arms"][arm][name]["mean"], abs=1e-3), (arm, name)
-        assert found["cost"]["forward"] == metrics["cost"]["forward"]
-        assert found["cost"]["backward"] == metrics["cost"]["backward"]
+        assert result["cost"]["forward"] == metrics["cost"]["forward"]
+        assert result["cost"]["backward"] == metrics["cost"]["backward"]
 
 
 def cut(arguments, folder, place, stop):
@@ -155,9 +155,9 @@ def cut(arguments, folder, place, stop):
             time.sleep(0.02)
         workers = [int(pid) for pid in Path(children.format(running.pid)).read_text().split()]
         stop(running.pid, workers)
-        said = running.communicate(timeout=60)[1]
+        output = running.communicate(timeout=60)[1]
     assert running.returncode != 0
-    return said
+    return output
 
 
 def kill_one(_, workers):
@@ -171,16 +171,16 @@ def end(torchrun, _):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
 def test_two_processes_that_are_stopped_go_on_and_end_with_the_same_bytes(tmp_path, monkeypatch, capsys):
-    words = ["config=smoke", "data.count=2", "attack.views=4", "attack.steps=4", "evaluate.views=4", "engine=fixed"]
-    words += ["sanity=none", "checkpoint.steps=1", "evaluate.refine=0"]
+    overrides = ["config=smoke", "data.count=2", "attack.views=4", "attack.steps=4", "evaluate.views=4"]
+    overrides += ["engine=fixed", "sanity=none", "checkpoint.steps=1", "evaluate.refine=0"]
     run, whole = tmp_path / "run", tmp_path / "whole"
     beside = subprocess.Popen(
-        [*TORCHRUN, "2", "-m", "attacks.run", *words, f"hydra.run.dir={whole}"], cwd=tmp_path, env=ENVIRONMENT
+        [*TORCHRUN, "2", "-m", "attacks.run", *overrides, f"hydra.run.dir={whole}"], cwd=tmp_path, env=ENVIRONMENT
     )
-    cut([*words, f"hydra.run.dir={run}"], tmp_path, "run/checkpoint/*.eot.now.safetensors", kill_one)
-    said = cut([f"resume={run}"], tmp_path, "run/checkpoint/*.no_eot.now.safetensors", end)
+    cut([*overrides, f"hydra.run.dir={run}"], tmp_path, "run/checkpoint/*.eot.now.safetensors", kill_one)
+    output = cut([f"resume={run}"], tmp_path, "run/checkpoint/*.no_eot.now.safetensors", end)
     again = f"torchrun --standalone --nproc-per-node 2 -m attacks.run resume={run}"
-    assert said.count("stopped by SIGTERM") == said.count(f"stopped by SIGTERM; go on with: {again}\n") == 1
+    assert output.count("stopped by SIGTERM") == output.count(f"stopped by SIGTERM; go on with: {again}\n") == 1
     assert call(monkeypatch, f"resume={run}") == 1
     assert "the number of processes was 2 and is 1" in capsys.readouterr().err
     torchrun(2, ["-m", "attacks.run", f"resume={run}"], tmp_path)
@@ -189,7 +189,7 @@ def test_two_processes_that_are_stopped_go_on_and_end_with_the_same_bytes(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "command"),
     [
         ({}, "python -m attacks.run"),
         ({"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, "python -m attacks.run"),
@@ -197,13 +197,13 @@ def test_two_processes_that_are_stopped_go_on_and_end_with_the_same_bytes(tmp_pa
         ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, "torchrun with the same flags, -m attacks.run"),
     ],
 )
-def test_a_run_that_is_stopped_names_the_command_that_starts_as_many_processes(monkeypatch, tmp_path, given, words):
+def test_a_run_that_is_stopped_names_the_command_that_starts_as_many_processes(monkeypatch, tmp_path, given, command):
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "manifest.json").touch()
-    assert str(Stopped(signal.SIGTERM, tmp_path)) == f"stopped by SIGTERM; go on with: {words} resume={tmp_path}"
+    assert str(Stopped(signal.SIGTERM, tmp_path)) == f"stopped by SIGTERM; go on with: {command} resume={tmp_path}"
 
 
 @pytest.mark.slow
@@ -232,9 +232,9 @@ def test_where_another_process_is_gone_the_rest_say_so_in_a_line(monkeypatch):
 
 @pytest.mark.slow
 def test_an_error_is_told_by_the_process_that_meets_it(tmp_path):
-    said = torchrun(2, ["-m", "attacks.run", "config=smoke", "attack.steps=0"], tmp_path, check=False)
-    assert said.returncode != 0
-    assert said.stderr.count("error: `attack.steps` must be at least 1") == 1
+    output = torchrun(2, ["-m", "attacks.run", "config=smoke", "attack.steps=0"], tmp_path, check=False)
+    assert output.returncode != 0
+    assert output.stderr.count("error: `attack.steps` must be at least 1") == 1
     assert not list(tmp_path.glob("outputs/*/*/metrics.json"))
 
 
@@ -253,15 +253,15 @@ def test_another_process_writes_nothing_and_names_itself(monkeypatch, capsys, tm
     before, after = flags
     folders = [f"hydra.{mode}.dir={tmp_path}/theirs" for mode in ("run", "sweep")]
     assert call(monkeypatch, *before, "config=smoke", "attack.steps=0", *given, *folders, *after) == 1
-    said = capsys.readouterr()
-    assert said.err.startswith("process 1: error: `attack.steps` must be at least 1")
-    assert said.err.count("\n") == 1 and not said.out
+    output = capsys.readouterr()
+    assert output.err.startswith("process 1: error: `attack.steps` must be at least 1")
+    assert output.err.count("\n") == 1 and not output.out
     assert not list(tmp_path.iterdir())
 
 
 def test_another_process_takes_an_interrupted_run_up_as_the_first_does(monkeypatch, tmp_path, follower):
     seen = []
-    monkeypatch.setattr("attacks.experiment.job.resume", lambda folder, words: (seen.append((folder, words)), {})[1])
+    monkeypatch.setattr("attacks.experiment.job.resume", lambda *given: (seen.append(given), {})[1])
     assert call(monkeypatch, f"resume={tmp_path}") == 0
     assert seen == [(tmp_path, [])]
 
@@ -283,8 +283,8 @@ def test_a_fault_of_ours_ends_one_of_several_processes_with_its_traceback(monkey
     monkeypatch.setattr("attacks.schema.validate.validate", fault)
     folders = [f"hydra.{mode}.dir={tmp_path}" for mode in ("run", "sweep")]
     assert call(monkeypatch, *mode, "config=smoke", "seed=1,2" if mode else "seed=1", *folders) == 1
-    said = capsys.readouterr().err
-    assert said.count("Traceback") == said.count("RuntimeError: not the person's") == 1
+    output = capsys.readouterr().err
+    assert output.count("Traceback") == output.count("RuntimeError: not the person's") == 1
 
 
 def test_a_number_without_others_is_no_other_process(tmp_path):

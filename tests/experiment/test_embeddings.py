@@ -40,7 +40,7 @@ class Net(nn.Module):
         self._seen.append(len(images))
         return self.layer(images.flatten(1)) * self.scale + len(images) * 1e-7
 
-    def told(self):
+    def counts(self):
         seen, self._seen = self._seen, []
         return seen
 
@@ -52,9 +52,9 @@ def pictures(count, seed=0):
 
 def cache(folder, net, node=NODE, decision=PLAIN):
     run = Run(encoder=node, data=groups.FolderConfig(size=SIZE, cache=str(folder)))
-    found = cache_of(run, net, decision, CPU)
-    net.told()
-    return found
+    result = cache_of(run, net, decision, CPU)
+    net.counts()
+    return result
 
 
 GALLERY = on_shelf(pictures(11).shelf())
@@ -64,11 +64,11 @@ GALLERY = on_shelf(pictures(11).shelf())
 def test_a_hit_is_what_a_miss_is_bit_for_bit_and_takes_no_pass(tmp_path, chunk):
     net = Net()
     plain = embed(torch.cat(list(GALLERY.chunks(5))), net, CPU, min(chunk, BLOCK))
-    net.told()
+    net.counts()
     for expected in (11, 0, 0):
-        found = embedded(GALLERY, net, CPU, chunk, cache(tmp_path, net))
-        assert torch.equal(found.rows, plain) and not found.notes
-        assert sum(net.told()) == found.passed == expected and found.cached == 11 - expected
+        result = embedded(GALLERY, net, CPU, chunk, cache(tmp_path, net))
+        assert torch.equal(result.rows, plain) and not result.notes
+        assert sum(net.counts()) == result.passed == expected and result.cached == 11 - expected
 
 
 def test_of_several_processes_one_writes(tmp_path):
@@ -83,22 +83,22 @@ def test_of_several_processes_one_writes(tmp_path):
 def test_a_run_lets_its_first_process_write(monkeypatch, tmp_path, rank):
     """Else it would now and then read what another has just written, and count it as saved."""
     run = validate(composed("config=smoke", "data.count=1", "sanity=none"))
-    asked = []
+    calls = []
 
     def stopped(*_, keep, **__):
-        asked.append(keep)
+        calls.append(keep)
         raise InterruptedError
 
     monkeypatch.setattr("attacks.experiment.experiment.embedded", stopped)
     with pytest.raises(InterruptedError):
         parts = build(run)
         experiment(run, parts, parts.encoder, PLAIN, Session(World(rank, 2), tmp_path, None, NOWHERE))
-    assert asked == [rank == 0]
+    assert calls == [rank == 0]
 
 
 def test_without_a_cache_every_picture_passes_and_nothing_is_written(tmp_path):
-    found = embedded(GALLERY, Net(), CPU, 4)
-    assert (found.passed, found.cached) == (11, 0)
+    result = embedded(GALLERY, Net(), CPU, 4)
+    assert (result.passed, result.cached) == (11, 0)
     assert cache_of(Run(encoder=NODE, data=groups.FolderConfig(size=SIZE)), Net(), PLAIN, CPU) is None
 
 
@@ -106,13 +106,13 @@ def test_rows_are_in_the_gallerys_order_and_do_not_depend_on_the_queries(tmp_pat
     net, others = Net(), pictures(11).shelf()
     both = cache(tmp_path, net)
     embedded(on_shelf(others), net, CPU, 4, both)
-    net.told()
+    net.counts()
     queries = Pictures(("one", "new"), torch.cat([pictures(11).images[5:6], pictures(1, seed=3).images])).shelf()
     gallery = gathered(queries, others)
-    found = embedded(gallery, net, CPU, 4, both)
-    assert net.told() == [1] and found.cached == 11  # the new one alone
+    result = embedded(gallery, net, CPU, 4, both)
+    assert net.counts() == [1] and result.cached == 11  # the new one alone
     wanted = torch.cat([net(image[None]) for chunk in gallery.chunks(5) for image in chunk])
-    torch.testing.assert_close(found.rows, wanted)
+    torch.testing.assert_close(result.rows, wanted)
     assert gallery.names[:3] == ("one", "new", "0-0") and len(gallery) == 12
 
 
@@ -128,8 +128,8 @@ OTHER = {
 def test_another_encoder_reads_nothing(tmp_path, what):
     embedded(GALLERY, Net(), CPU, 4, cache(tmp_path, Net()))
     changes = {"net": Net()} | OTHER[what]
-    found = embedded(GALLERY, changes["net"], CPU, 4, cache(tmp_path, **changes))
-    assert (found.passed, found.cached) == (11, 0) and not found.notes
+    result = embedded(GALLERY, changes["net"], CPU, 4, cache(tmp_path, **changes))
+    assert (result.passed, result.cached) == (11, 0) and not result.notes
 
 
 def test_other_code_of_the_same_name_reads_nothing(tmp_path):
@@ -151,11 +151,11 @@ def test_other_pictures_or_another_order_read_nothing(tmp_path):
     assert embedded(on_shelf(renamed.shelf()), net, CPU, 20, cache(tmp_path, net)).cached == 11
 
 
-def forged(path, tensor, **said):
+def forged(path, tensor, **output):
     """The file with other numbers; its header as it should be but for `said`."""
     key = path.name.removesuffix(".safetensors")
     save_file(
-        {"embeddings": tensor}, path, {"key": key, "sha256": attacks.experiment.embeddings._sha256(tensor)} | said
+        {"embeddings": tensor}, path, {"key": key, "sha256": attacks.experiment.embeddings._sha256(tensor)} | output
     )
 
 
@@ -170,6 +170,9 @@ HARM = {
     "another name": lambda path: save_file({"rows": load_file(path)["embeddings"]}, path),
     "too few": lambda path: forged(path, torch.zeros(10, 7)),
     "too wide": lambda path: forged(path, torch.zeros(11, 8)),
+    "NaN": lambda path: forged(path, torch.full((11, 7), torch.nan)),
+    "infinite": lambda path: forged(path, torch.full((11, 7), torch.inf)),
+    "8 bits": lambda path: forged(path, torch.zeros(11, 7).to(torch.float8_e4m3fn)),
     "one axis": lambda path: forged(path, torch.zeros(77)),
     "whole numbers": lambda path: forged(path, torch.zeros(11, 7, dtype=torch.int32)),
     "a folder": lambda path: (path.unlink(), path.mkdir()),
@@ -182,9 +185,9 @@ def test_a_file_that_is_not_what_it_should_be_is_noted_and_made_afresh(tmp_path,
     first = embedded(GALLERY, net, CPU, 20, cache(tmp_path, net))
     (path,) = tmp_path.iterdir()
     HARM[harm](path)
-    found = embedded(GALLERY, net, CPU, 20, cache(tmp_path, net))
-    assert torch.equal(found.rows, first.rows) and found.passed == 11
-    (note,) = found.notes
+    result = embedded(GALLERY, net, CPU, 20, cache(tmp_path, net))
+    assert torch.equal(result.rows, first.rows) and result.passed == 11
+    (note,) = result.notes
     assert "\n" not in note and str(tmp_path) in note
     if harm != "a folder":
         again = embedded(GALLERY, net, CPU, 20, cache(tmp_path, net))
@@ -195,15 +198,15 @@ def test_a_file_that_is_not_what_it_should_be_is_noted_and_made_afresh(tmp_path,
 def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(tmp_path):
     net = Net()
     missing = dataclasses.replace(cache(tmp_path, net), folder=tmp_path / "gone")
-    found = embedded(GALLERY, net, CPU, 20, missing)
-    assert found.passed == 11 and "cannot be kept" in found.notes[0]
+    result = embedded(GALLERY, net, CPU, 20, missing)
+    assert result.passed == 11 and "cannot be kept" in result.notes[0]
 
 
 def test_only_a_block_of_pictures_is_there_at_a_time():
-    shelf, asked = pictures(30).shelf(), []
-    lazy = dataclasses.replace(shelf, load=lambda i: asked.append(i) or shelf.load(i))
+    shelf, calls = pictures(30).shelf(), []
+    lazy = dataclasses.replace(shelf, load=lambda i: calls.append(i) or shelf.load(i))
     net = Net()
     after = []
-    net.register_forward_pre_hook(lambda module, images: after.append((len(asked), len(images[0]))))
+    net.register_forward_pre_hook(lambda module, images: after.append((len(calls), len(images[0]))))
     embedded(on_shelf(lazy), net, CPU, 8)
     assert after == [(8, 8), (16, 8), (24, 8), (30, 6)]

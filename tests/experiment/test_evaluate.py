@@ -45,8 +45,8 @@ def test_what_only_the_first_process_writes_asks_no_other(tmp_path, monkeypatch)
     monkeypatch.setattr(attacks.experiment.job, "join", lambda: world)
     for module in (attacks.experiment.experiment, attacks.experiment.job):
         monkeypatch.setattr(module, "_write", alone(module._write))
-    words = ["config=smoke", "attack.steps=1", "data.size=64", "evaluate.views=2", "evaluate.refine=0"]
-    assert call(monkeypatch, *words, f"hydra.run.dir={tmp_path / 'run'}") == 0
+    overrides = ["config=smoke", "attack.steps=1", "data.size=64", "evaluate.views=2", "evaluate.refine=0"]
+    assert call(monkeypatch, *overrides, f"hydra.run.dir={tmp_path / 'run'}") == 0
 
 
 @pytest.mark.slow
@@ -87,8 +87,7 @@ def test_batches_have_noise_of_their_own(whole):
 
 
 def test_parts_of_some_pictures():
-    run = compose("evaluate", ["data.count=3"])
-    parts = build(run)
+    parts = build(compose("evaluate", ["data.count=3"]))
     some = part_of(parts, [2, 0])
     assert some.queries.names == (parts.queries.names[2], parts.queries.names[0])
     assert torch.equal(some.truth, parts.truth[[2, 0]])
@@ -103,9 +102,9 @@ def test_the_arms_that_a_run_asks_for():
 def test_rows_read_back_bit_for_bit(tmp_path):
     rows = [{"name": 'a "b",\n<c>', "value": 0.1 + 0.2, "whole": 3, "yes": True, "none": None}]
     write_rows(tmp_path / "rows.csv", rows)
-    (found,) = read_rows(tmp_path / "rows.csv")
-    assert found == {"name": rows[0]["name"], "value": repr(0.1 + 0.2), "whole": "3", "yes": "1", "none": ""}
-    assert float(found["value"]) == rows[0]["value"]
+    (result,) = read_rows(tmp_path / "rows.csv")
+    assert result == {"name": rows[0]["name"], "value": repr(0.1 + 0.2), "whole": "3", "yes": "1", "none": ""}
+    assert float(result["value"]) == rows[0]["value"]
     with pytest.raises(ValueError, match="same keys"):
         write_rows(tmp_path / "rows.csv", [{"a": 1}, {"b": 2}])
 

@@ -4,7 +4,7 @@ import pytest
 
 from attacks.evaluation.response import SlicePlan, axes_of
 from attacks.experiment.build.pipeline import pipeline
-from attacks.experiment.sections import wide_of, wished
+from attacks.experiment.sections import configured_slices, wide_of
 from attacks.run import compose
 
 
@@ -27,7 +27,7 @@ def test_an_evaluation_takes_any_perturbation(perturbation):
 def test_an_evaluation_draws_maps_of_any_views(transforms, names):
     run = compose("evaluate", [f"transforms={transforms}"])
     views = pipeline(run.transforms)
-    maps, curves = wished(run, views)
+    maps, curves = configured_slices(run, views)
     assert [name.partition(" (")[0] for name in curves] == names
     assert maps == ([curves] if len(curves) > 1 else [])
     axes = axes_of(SlicePlan(maps, curves, views, wide_of(views, run.evaluate.wide)))
@@ -36,5 +36,5 @@ def test_an_evaluation_draws_maps_of_any_views(transforms, names):
 
 def test_maps_that_are_named_stay_as_they_are():
     run = compose("evaluate", ["evaluate.maps=[[angle,shear],auto]", "evaluate.curves=[bright]"])
-    maps, curves = wished(run, pipeline(run.transforms))
+    maps, curves = configured_slices(run, pipeline(run.transforms))
     assert (maps[0], len(maps), curves) == (["angle", "shear"], 2, ["bright"])

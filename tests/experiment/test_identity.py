@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BASE = ["data.count=2", "data.size=32"]
 
 
-def named(*words, **parts):
-    run = compose("smoke", [*BASE, *words])
+def named(*overrides, **parts):
+    run = compose("smoke", [*BASE, *overrides])
     given = {"decision": Decision(), "world": World(), "versions": {"torch": "1"}} | parts
     return identity(run, build(run), **given)
 

@@ -45,7 +45,7 @@ def cosines(degrees):
 
 
 @pytest.mark.parametrize(
-    ("degrees", "row", "mine", "theirs"),
+    ("degrees", "row", "mine", "reference"),
     [
         (0.0, 0, 0, 20),  # itself against the nearest of another identity
         (35.0, 0, 40, 20),  # by the other picture of its own
@@ -54,10 +54,10 @@ def cosines(degrees):
         (70.0, 4, 60, 40),
     ],
 )
-def test_the_best_of_ones_own_against_the_best_of_all_others(degrees, row, mine, theirs):
+def test_the_best_of_ones_own_against_the_best_of_all_others(degrees, row, mine, reference):
     loss = Retrieval(GALLERY, identity=IDENTITY)(at(degrees), torch.tensor([row]))
-    wanted = F.cosine_similarity(at(degrees), at(mine)) - F.cosine_similarity(at(degrees), at(theirs))
-    torch.testing.assert_close(loss, wanted, atol=1e-6, rtol=0)
+    expected = F.cosine_similarity(at(degrees), at(mine)) - F.cosine_similarity(at(degrees), at(reference))
+    torch.testing.assert_close(loss, expected, atol=1e-6, rtol=0)
 
 
 def test_below_zero_is_where_the_nearest_shows_another():
@@ -100,9 +100,10 @@ def test_identities_that_are_none(make, identity, message):
         make(GALLERY, identity=identity)
 
 
+OBJECTIVE = groups.CHOICES["objective"]
 NODES = {
-    "retrieval": groups.RetrievalConfig(),
-    "hinge": groups.RetrievalConfig(margin=0.1),
+    "retrieval": OBJECTIVE["retrieval"](),
+    "hinge": OBJECTIVE["retrieval"](margin=0.1),
     "infonce": groups.InfoNCEConfig(temperature=0.1),
     "mixed": groups.MixedConfig(away=1, retrieval=1),
 }
@@ -135,8 +136,8 @@ def noise(seed):
 
 
 def shelf(labels, *seeds):
-    found = Pictures(tuple("abcdefgh"[: len(seeds)]), torch.stack([noise(seed) for seed in seeds])).shelf()
-    return type(found)(found.names, found.digests, tuple(labels), found.load)
+    result = Pictures(tuple("abcdefgh"[: len(seeds)]), torch.stack([noise(seed) for seed in seeds])).shelf()
+    return type(result)(result.names, result.digests, tuple(labels), result.load)
 
 
 def test_identity_is_none_where_no_two_are_the_same():
@@ -189,8 +190,8 @@ def test_a_target_from_a_file_is_found_under_any_name(tmp_path):
 
 
 def test_files_with_dashes_are_not_parts_of_one_photograph():
-    found = Pictures(("my-1-1.png", "my-1-2.png"), torch.stack([noise(1), noise(2)])).shelf()
-    assert targeted("another", on_shelf(found), torch.tensor([0]), 0, 16)[1].tolist() == [1]
+    result = Pictures(("my-1-1.png", "my-1-2.png"), torch.stack([noise(1), noise(2)])).shelf()
+    assert targeted("another", on_shelf(result), torch.tensor([0]), 0, 16)[1].tolist() == [1]
     tiles = Pictures(("my-1-1", "my-1-2", "your-1-1"), torch.stack([noise(1), noise(2), noise(3)])).shelf()
     assert targeted("another", on_shelf(tiles), torch.tensor([0]), 0, 16)[1].tolist() == [2]
 
@@ -198,12 +199,12 @@ def test_files_with_dashes_are_not_parts_of_one_photograph():
 @pytest.fixture(scope="module")
 def album(tmp_path_factory):
     """Six tiles, two of each of three photographs: as a folder, a list, a table, and a table with identities."""
-    folder, found = tmp_path_factory.mktemp("album"), tiles(64)
-    by_photo = [sorted(name for name in found.names if name.startswith(photo)) for photo in HELD_OUT]
+    folder, result = tmp_path_factory.mktemp("album"), tiles(64)
+    by_photo = [sorted(name for name in result.names if name.startswith(photo)) for photo in HELD_OUT]
     names = [name for few in by_photo for name in few[10:12]]
     (folder / "pictures").mkdir()
     for name in names:
-        save_image(folder / "pictures" / f"{name}.png", found.images[found.names.index(name)])
+        save_image(folder / "pictures" / f"{name}.png", result.images[result.names.index(name)])
     rows = [f"pictures/{name}.png" for name in names]
     (folder / "plain.csv").write_text("\n".join(["path", *rows]))
     (folder / "list.txt").write_text("\n".join(rows))
@@ -216,9 +217,9 @@ SHORT = ["config=smoke", "data=folder", "data.size=64", "data.count=2", "evaluat
 SHORT += ["evaluate.views=4", "attack.steps=2", "engine.device=cpu"]
 
 
-def done(out, *words):
+def done(out, *overrides):
     """A run, its parts, its outcome, its metrics without the cost, and the cost."""
-    parts = build(run := schema.validate(composed(*SHORT, *words)))
+    parts = build(run := schema.validate(composed(*SHORT, *overrides)))
     (out / "kept").mkdir(parents=True)
     with ledger_of(parts, None, out, ALONE) as ledger:
         session = Session(ALONE, out, ledger, Checkpoint(out / "kept"))
@@ -230,20 +231,22 @@ def done(out, *words):
 
 @pytest.mark.slow
 def test_a_table_a_list_and_a_folder_give_the_same_numbers(album, tmp_path):
-    found = []
+    result = []
     for name in ("pictures", "plain.csv", "list.txt"):
-        words = (f"data.path={album / name}", f"data.gallery={album / 'pictures'}")
-        found.append((done(tmp_path / name, *words)[3], (tmp_path / name / "perturbation.safetensors").read_bytes()))
-    assert found[0] == found[1] == found[2]
-    assert found[0][0]["gallery"] == 6 and found[0][0]["identities"] is None
+        overrides = (f"data.path={album / name}", f"data.gallery={album / 'pictures'}")
+        result.append(
+            (done(tmp_path / name, *overrides)[3], (tmp_path / name / "perturbation.safetensors").read_bytes())
+        )
+    assert result[0] == result[1] == result[2]
+    assert result[0][0]["gallery"] == 6 and result[0][0]["identities"] is None
 
 
 @pytest.mark.slow
 def test_the_order_of_the_gallery_does_not_matter(album, tmp_path):
     lines = (album / "known.csv").read_text().splitlines()
     (album / "turned.csv").write_text("\n".join([lines[0], *lines[:0:-1]]))
-    words = (f"data.path={album / 'pictures'}", "objective=retrieval")
-    one, other = (done(tmp_path / x, *words, f"data.gallery={album / x}")[3] for x in ("known.csv", "turned.csv"))
+    overrides = (f"data.path={album / 'pictures'}", "objective=retrieval")
+    one, other = (done(tmp_path / x, *overrides, f"data.gallery={album / x}")[3] for x in ("known.csv", "turned.csv"))
     assert one["queries"] == other["queries"] and one["identities"] == 3
     for arm, row in one["arms"].items():
         for key in ("cosine", "recall_at_1", "success"):
@@ -252,9 +255,9 @@ def test_the_order_of_the_gallery_does_not_matter(album, tmp_path):
 
 @pytest.mark.slow
 def test_the_cache_changes_no_number_and_saves_the_passes(album, tmp_path):
-    words = (f"data.path={album / 'pictures'}", f"data.gallery={album / 'plain.csv'}", "objective=retrieval")
+    overrides = (f"data.path={album / 'pictures'}", f"data.gallery={album / 'plain.csv'}", "objective=retrieval")
     (*_, plain, cost), (*_, first, made), (*_, again, saved) = (
-        done(tmp_path / name, *words, f"data.cache={cache}")
+        done(tmp_path / name, *overrides, f"data.cache={cache}")
         for name, cache in (("plain", "null"), ("first", tmp_path / "cache"), ("again", tmp_path / "cache"))
     )
     assert plain == first == again
@@ -267,19 +270,19 @@ def test_the_cache_changes_no_number_and_saves_the_passes(album, tmp_path):
     ["retrieval", *(pytest.param(name, marks=pytest.mark.slow) for name in ("infonce", "mixed", "toward"))],
 )
 def test_a_view_is_recognised_by_any_picture_of_its_identity(objective, album, tmp_path):
-    words = [f"objective={objective}", f"data.path={album / 'known.csv'}", f"data.gallery={album / 'known.csv'}"]
-    words += ["objective.target=another"] * (objective == "toward")
-    run, parts, outcome, content, _ = done(tmp_path, *words)
+    overrides = [f"objective={objective}", f"data.path={album / 'known.csv'}", f"data.gallery={album / 'known.csv'}"]
+    overrides += ["objective.target=another"] * (objective == "toward")
+    run, parts, outcome, content, _ = done(tmp_path, *overrides)
     assert (content["gallery"], content["identities"]) == (6, 3)
     shown = [name.partition("-")[0] for name in parts.gallery.names]
     # As if views were taken for this and that.
     nearest = torch.randint(0, 6, (2, 4), generator=torch.Generator().manual_seed(0))
     same = parts.gallery.same(nearest, parts.truth[:, None])
     rank = torch.where(same, 1, 2)
-    scores = {arm: found._replace(nearest=nearest, rank=rank) for arm, found in outcome.scores["same"].items()}
+    scores = {arm: result._replace(nearest=nearest, rank=rank) for arm, result in outcome.scores["same"].items()}
     seen = replace(outcome, scores={"same": scores})
-    found = metrics(run, parts, seen, sections(seen), "smoke")[0]["arms"]["eot"]
-    wanted = parts.truth if parts.goal is None else parts.goal
+    result = metrics(run, parts, seen, sections(seen), "smoke")[0]["arms"]["eot"]
+    expected = parts.truth if parts.goal is None else parts.goal
 
     def share(rows):
         pairs = zip(rows.tolist(), nearest.tolist(), strict=True)
@@ -287,8 +290,8 @@ def test_a_view_is_recognised_by_any_picture_of_its_identity(objective, album, t
 
     right = share(parts.truth)
     assert 0 < right < 1 and right > float((nearest == parts.truth[:, None]).double().mean())
-    assert found["recall_at_1"]["mean"] == pytest.approx(right)
-    assert found["success"]["mean"] == pytest.approx(share(wanted) if objective == "toward" else 1 - right)
+    assert result["recall_at_1"]["mean"] == pytest.approx(right)
+    assert result["success"]["mean"] == pytest.approx(share(expected) if objective == "toward" else 1 - right)
 
 
 @pytest.mark.parametrize(

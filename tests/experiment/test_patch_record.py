@@ -17,6 +17,7 @@ from attacks.report.facts import rows
 from attacks.report.page import verdict
 from attacks.report.warnings import warnings
 from attacks.schema.patch import NonPrintabilityConfig, PatchConfig, PrinterConfig
+from tests.helpers.runs import quiet
 from transforms import Compose
 
 IMAGES = torch.zeros(2, 3, 40, 60)
@@ -28,7 +29,7 @@ def node(**keys):
     return PatchConfig(**({"size": [16, 24], "quad": QUAD, "start_from": "grey", "shape": "rectangle"} | keys))
 
 
-def told(places=None, printer=PLAIN, target=None, **keys):
+def record(places=None, printer=PLAIN, target=None, **keys):
     return facts(node(**keys), printer, patch(node(**keys), IMAGES, places), (40, 60), target)
 
 
@@ -37,50 +38,48 @@ def told(places=None, printer=PLAIN, target=None, **keys):
     [("rectangle", 1), ("ellipse", math.pi / 4), ("circle", math.pi / 6), ([[0, 0], [1, 0], [0, 1]], 0.5)],
 )
 def test_the_area_is_that_of_the_shape_in_its_quad(shape, share):
-    area = told(shape=shape)["area"]
+    area = record(shape=shape)["area"]
     assert list(area.values()) == pytest.approx([0.4 * 0.5 * share] * 3, abs=2e-3)
 
 
 def test_the_area_is_that_of_each_picture_and_overlaps_count_once():
     quads = torch.tensor([[QUAD, QUAD], [QUAD, [[x / 2, y / 2] for x, y in QUAD]]], dtype=torch.float64)
     there = torch.tensor([[1.0, 1.0], [0.0, 1.0]])[..., None, None]
-    area = told(Placements(quads, there))["area"]
+    area = record(Placements(quads, there))["area"]
     assert list(area.values()) == pytest.approx([0.125, 0.05, 0.2], abs=1e-3)
 
 
 def test_anywhere_ranges_over_its_sizes():
-    found = told(place={"scale": [0.2, 0.4], "degrees": 20})
+    result = record(place={"scale": [0.2, 0.4], "degrees": 20})
     # Of the shorter side, 40 pixels; the texture is 1.5 times as wide as high.
     sides = [0.2 * 40, 0.3 * 40, 0.4 * 40]
     low, mean, high = (1.5 * side**2 / 2400 for side in sides)
-    assert found["area"] == pytest.approx({"mean": mean, "low": low, "high": high}, abs=1e-3)
+    assert result["area"] == pytest.approx({"mean": mean, "low": low, "high": high}, abs=1e-3)
     ranges = {"scale": [0.2, 0.4], "degrees": [-20, 20], "x": [0, 1], "y": [0, 1]}
-    assert found["anywhere"] == {key: pytest.approx(ends) for key, ends in ranges.items()}
-    assert "scale 0.2 to 0.4, degrees -20 to 20, x 0 to 1" in dict(rows(found))["lies"]
+    assert result["anywhere"] == {key: pytest.approx(ends) for key, ends in ranges.items()}
+    assert "scale 0.2 to 0.4, degrees -20 to 20, x 0 to 1" in dict(rows(result))["lies"]
 
 
 def test_a_card_covers_more_than_its_patch():
-    found = told(card=True, width_mm=60.0)
-    assert found["sheet_area"]["mean"] > 1.3 * found["area"]["mean"] == pytest.approx(1.3 * 0.2, abs=2e-3)
-    said = dict(rows(found))
-    assert "20.0% of the picture; with the card" in said["covers"]
-    assert f"60 mm wide; seen with its card, fiducials of group {found['tags']}" in said["printed"]
+    result = record(card=True, width_mm=60.0)
+    assert result["sheet_area"]["mean"] > 1.3 * result["area"]["mean"] == pytest.approx(1.3 * 0.2, abs=2e-3)
+    output = dict(rows(result))
+    assert "20.0% of the picture; with the card" in output["covers"]
+    assert f"60 mm wide; seen with its card, fiducials of group {result['tags']}" in output["printed"]
 
 
 def test_the_words_name_printer_colours_and_target():
     printer = PrinterConfig(name="generic", colour="generic", stages={"exposure": {"stops": 0.3}})
-    said = dict(rows(told(printer=printer, target="chelsea-0-0", gamut=[0.1, 0.9], grey=True)))
-    assert said["printed"] == "printer=generic, colours generic (relative); exposure"
-    assert said["its colours"] == "gamut [0.1, 0.9], grey only" and said["target"] == "chelsea-0-0"
-    assert "saw no printer" in dict(rows(told()))["printed"] and "target" not in dict(rows(told()))
+    output = dict(rows(record(printer=printer, target="chelsea-0-0", gamut=[0.1, 0.9], grey=True)))
+    assert output["printed"] == "printer=generic, colours generic (relative); exposure"
+    assert output["its colours"] == "gamut [0.1, 0.9], grey only" and output["target"] == "chelsea-0-0"
+    assert "saw no printer" in dict(rows(record()))["printed"] and "target" not in dict(rows(record()))
 
 
 def test_no_budget_is_missed_by_a_patch_that_resembles_what_it_hides():
-    arm = {key: {"mean": 0.9, "low": 0.9, "high": 0.9} for key in ("cosine", "success", "recall_at_1")}
-    arms = {name: arm | {"budget_used": 0.2} for name in ("clean", "noise", "no_eot")}
-    arms["eot"] = arm | {"budget_used": 0.2, "cosine": {"mean": 0.1}}
-    content = {"sanity": None, "queries": list("abcde"), "arms": arms, "encoder": {"weights": None}}
-    content |= {"bank": {"coordinates": []}, "threat": {"objective": "away", "targeted": False, "patch": told()}}
+    content = quiet(
+        0.1, 0.2, bank={"coordinates": []}, threat={"objective": "away", "targeted": False, "patch": record()}
+    )
     assert warnings(content) == []
     assert "recognises a picture with the patch in 90%" in verdict(content)
 

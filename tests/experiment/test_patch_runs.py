@@ -48,12 +48,12 @@ def test_several_pictures_with_several_views_are_each_by_itself(kind, shape):
         pytest.skip("a region has a shape of its own")
     made = Patch((4, 5), Placements(QUADS, cover(kind)), shape=shape)
     images, texture, u = rand(3, 3, *SIZE), rand(1, 3, 4, 5, seed=1), rand(6, VIEWS.dims, seed=2)
-    found = VIEWS(made.scene(images, texture), u)
+    result = VIEWS(made.scene(images, texture), u)
     for i in range(3):
         own = made.take(torch.tensor([i])).scene(images[i, None], texture)
-        torch.testing.assert_close(found[2 * i : 2 * i + 2], VIEWS(own, u[2 * i : 2 * i + 2]), rtol=0, atol=1e-12)
+        torch.testing.assert_close(result[2 * i : 2 * i + 2], VIEWS(own, u[2 * i : 2 * i + 2]), rtol=0, atol=1e-12)
     rows = made.scene(images, texture.expand(3, -1, -1, -1))
-    torch.testing.assert_close(VIEWS(rows, u), found, rtol=0, atol=1e-12)
+    torch.testing.assert_close(VIEWS(rows, u), result, rtol=0, atol=1e-12)
 
 
 def encoder():
@@ -79,18 +79,18 @@ def estimated(net, chunk, **world):
 @pytest.mark.parametrize("chunk", [1, 4, 7])
 def test_passes_do_not_matter(chunk):
     net = encoder()
-    found, whole = estimated(net, chunk), estimated(net, 100)
-    torch.testing.assert_close(found.grad, whole.grad, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(found.mean, whole.mean, rtol=1e-12, atol=1e-12)
+    result, whole = estimated(net, chunk), estimated(net, 100)
+    torch.testing.assert_close(result.grad, whole.grad, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(result.mean, whole.mean, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_processes_do_not_matter(size):
     net = encoder()
     alone = estimated(net, 5)
-    for found in together(size, lambda world: estimated(net, 5, world=world)):
-        torch.testing.assert_close(found.grad, alone.grad, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(found.mean, alone.mean, rtol=1e-12, atol=1e-12)
+    for result in together(size, lambda world: estimated(net, 5, world=world)):
+        torch.testing.assert_close(result.grad, alone.grad, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(result.mean, alone.mean, rtol=1e-12, atol=1e-12)
 
 
 def test_without_views_a_patch_is_sampled_as_in_them():
@@ -121,8 +121,8 @@ def test_the_inside_of_an_ellipse_of_few_texels_is_opaque(texture):
     box = ((0.1, 0.15), (0.9, 0.8))
     quad = (box[0], (box[1][0], box[0][1]), box[1], (box[0][0], box[1][1]))
     made, black = Patch(texture, quad, shape="ellipse"), torch.zeros(1, 3, 40, 50, dtype=double)
-    found = Compose()(made.scene(black, torch.ones(1, 3, *texture, dtype=double)), torch.zeros(1, 0))[0, 0]
-    assert (found - disc((40, 50), box)).abs().max() < 2 / 255
+    result = Compose()(made.scene(black, torch.ones(1, 3, *texture, dtype=double)), torch.zeros(1, 0))[0, 0]
+    assert (result - disc((40, 50), box)).abs().max() < 2 / 255
 
 
 @pytest.mark.parametrize("texels", [24, 33, 36, 48])
@@ -130,9 +130,9 @@ def test_an_edge_between_the_middles_of_two_pixels_is_cut(texels):
     # About one texel on a pixel: no pixel reads a coverage between 0 and 1 then.
     quad, size = ((0.2, 0.25), (0.7, 0.2), (0.8, 0.75), (0.15, 0.7)), (60, 80)
     made, black = Patch((texels, texels), quad), torch.zeros(1, 3, *size, dtype=double)
-    found = Compose()(made.scene(black, torch.ones(1, 3, texels, texels, dtype=double)), torch.zeros(1, 0))[0, 0]
+    result = Compose()(made.scene(black, torch.ones(1, 3, texels, texels, dtype=double)), torch.zeros(1, 0))[0, 0]
     y, x = torch.meshgrid(*((torch.arange(32 * n, dtype=double) + 0.5) / 32 for n in size), indexing="ij")
     inside = torch.ones_like(x, dtype=torch.bool)
     for (x0, y0), (x1, y1) in zip(quad, quad[1:] + quad[:1], strict=True):
         inside &= (x1 - x0) * 80 * (y - y0 * 60) - (y1 - y0) * 60 * (x - x0 * 80) >= 0
-    assert (found - F.avg_pool2d(inside.to(double)[None, None], 32)[0, 0]).abs().max() < 2 / 255
+    assert (result - F.avg_pool2d(inside.to(double)[None, None], 32)[0, 0]).abs().max() < 2 / 255

@@ -35,8 +35,8 @@ SMALL = (
 )
 
 
-def run_of(*words, **stages):
-    run = schema.validate(composed(*SMALL, *words))
+def run_of(*overrides, **stages):
+    run = schema.validate(composed(*SMALL, *overrides))
     if stages:
         run.transforms.stages = stages
     return run
@@ -48,7 +48,7 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("shared", "targe
 @pytest.fixture(scope="module", params=["batches", *SLOW])
 def finished(request, tmp_path_factory):
     """(directory, the views of every step of the arm eot by batch)."""
-    words = {
+    overrides = {
         "batches": ["evaluate.batch=1"],
         "shared": ["perturbation.shared=true"],
         "targeted": ["objective=toward", "objective.target=another"],
@@ -62,7 +62,7 @@ def finished(request, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EOT, "estimate", spy)
-        job(run_of(*words), out, "smoke", [])
+        job(run_of(*overrides), out, "smoke", [])
     return out, seen, request.param
 
 
@@ -86,19 +86,19 @@ def test_a_named_view_is_the_one_that_the_attack_has_seen(finished):
 
 def test_the_script_prints_a_line_for_each_stage_and_writes_the_view(finished, capsys, tmp_path):
     out, _, _ = finished
-    words = [str(out), "--step", "1", "--view", "2", "--picture", "1", "--out", str(tmp_path / "view.png")]
-    assert replay_view.main(words) == 0
-    said = capsys.readouterr().out
+    overrides = [str(out), "--step", "1", "--view", "2", "--picture", "1", "--out", str(tmp_path / "view.png")]
+    assert replay_view.main(overrides) == 0
+    output = capsys.readouterr().out
     for word in ("picture", "affine", "perspective", "encoder", "objective"):
-        assert f"\n{word} " in said
-    assert "affine angle (deg): " in said
-    assert "with the perturbation that the run has written" in said
+        assert f"\n{word} " in output
+    assert "affine angle (deg): " in output
+    assert "with the perturbation that the run has written" in output
     with Image.open(tmp_path / "view.png") as image:
         assert image.mode == "RGB"
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         ("--step 2 --view 0 --picture 0", "`--step` must be one of 0 to 1"),
         ("--step 0 --view 4 --picture 0", "`--view` must be one of 0 to 3"),
@@ -107,11 +107,11 @@ def test_the_script_prints_a_line_for_each_stage_and_writes_the_view(finished, c
         ("", "met no view"),
     ],
 )
-def test_what_cannot_be_had_is_refused_in_one_line(finished, capsys, words, message):
-    assert replay_view.main([str(finished[0]), *words.split()]) == 1
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+def test_what_cannot_be_had_is_refused_in_one_line(finished, capsys, overrides, message):
+    assert replay_view.main([str(finished[0]), *overrides.split()]) == 1
+    output = capsys.readouterr().err
+    assert message in output
+    assert output.count("\n") == 1
 
 
 def test_what_is_not_there_or_torn_is_refused_in_one_line(stopped, capsys, tmp_path):
@@ -119,8 +119,8 @@ def test_what_is_not_there_or_torn_is_refused_in_one_line(stopped, capsys, tmp_p
     (out / fault.NAME).write_bytes((out / fault.NAME).read_bytes()[:3000])
     for path, message in ((out / "none", "does not exist: name the directory"), (out, "does not hold a view")):
         assert replay_view.main([str(path)]) == 1
-        said = capsys.readouterr().err
-        assert message in said and said.count("\n") == 1
+        output = capsys.readouterr().err
+        assert message in output and output.count("\n") == 1
 
 
 @pytest.fixture
@@ -152,9 +152,9 @@ def test_the_view_that_a_run_stopped_at_is_seen_again(stopped, capsys):
     assert bad["turn"] > 0
     command = str(error).partition("python scripts/replay_view.py ")[2]
     assert replay_view.main([command]) == 0
-    said = capsys.readouterr().out
-    assert "NaN or inf begins at stage `turn`" in said
-    assert f"turn angle (deg): {error.fault.values['turn angle (deg)']:.6g}" in said
+    output = capsys.readouterr().out
+    assert "NaN or inf begins at stage `turn`" in output
+    assert f"turn angle (deg): {error.fault.values['turn angle (deg)']:.6g}" in output
 
 
 def test_a_program_must_be_named(finished, capsys, tmp_path):
@@ -179,8 +179,8 @@ def test_a_gradient_that_is_not_finite_is_seen_again(tmp_path, monkeypatch, caps
     out, error = _stopped(tmp_path, monkeypatch, Steep)
     assert error.fault.where == "the gradient of stage `turn`"
     assert replay_view.main([str(out)]) == 0
-    said = capsys.readouterr().out
-    assert "NaN or inf begins at the gradient of stage `turn`" in said
+    output = capsys.readouterr().out
+    assert "NaN or inf begins at the gradient of stage `turn`" in output
 
 
 SHARED = "perturbation.shared=true"
@@ -188,21 +188,21 @@ SHARED = "perturbation.shared=true"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words", [[SHARED], ["evaluate.batch=1", "data.count=3"]], ids=["a delta for all", "picture by picture"]
+    "overrides", [[SHARED], ["evaluate.batch=1", "data.count=3"]], ids=["a delta for all", "picture by picture"]
 )
-def test_a_run_that_a_view_has_stopped_keeps_it_and_tells_the_command(tmp_path, monkeypatch, capsys, words):
+def test_a_run_that_a_view_has_stopped_keeps_it_and_tells_the_command(tmp_path, monkeypatch, capsys, overrides):
     monkeypatch.setitem(STAGES, "turn", Turn)
-    run = run_of(*words, affine={"degrees": 20}, turn={"limit": -9.9})
+    run = run_of(*overrides, affine={"degrees": 20}, turn={"limit": -9.9})
     with pytest.raises(FloatingPointError) as caught:
         job(run, tmp_path, "smoke", [])
     name = str(caught.value).partition("python scripts/replay_view.py ")[2]
     capsys.readouterr()
     assert replay_view.main([name]) == 0
-    said = capsys.readouterr().out
-    assert "NaN or inf begins at stage `turn`" in said
-    if SHARED in words:
+    output = capsys.readouterr().out
+    assert "NaN or inf begins at stage `turn`" in output
+    if SHARED in overrides:
         assert name == str(tmp_path)
         return
     assert replay_view.main([str(tmp_path)]) == 1
-    said = capsys.readouterr().err
-    assert "holds 3 views that were not finite; name one of them" in said and name in said
+    output = capsys.readouterr().err
+    assert "holds 3 views that were not finite; name one of them" in output and name in output

@@ -14,7 +14,8 @@ import attacks.experiment.units
 from attacks.experiment.batch import ARMS
 from attacks.experiment.identity import key_of
 from attacks.runtime.values import read, write
-from tests.helpers.runs import FILES, FIRST, LEAN, TINY, whole_run, without_seconds
+from tests.helpers.processes import facts
+from tests.helpers.runs import FIRST, LEAN, TINY, whole_run
 from tests.run.test_run import call
 
 
@@ -54,14 +55,11 @@ def test_a_run_that_was_stopped_ends_with_the_same_bytes(whole, stopped, monkeyp
     )
     assert call(monkeypatch, f"resume={stopped}") == 0
     assert seen == [1]
-    for name in FILES:
-        mine, theirs = ((folder / name).read_bytes() for folder in (stopped, whole))
-        if name == "manifest.json":
-            mine, theirs = (json.loads(text) | {"overrides": []} for text in (mine, theirs))
-        assert mine == theirs, name
-    assert without_seconds(stopped) == without_seconds(whole)
-    for path in sorted((whole / "pictures").rglob("*.png")):
-        assert path.read_bytes() == (stopped / path.relative_to(whole)).read_bytes()
+    assert facts(stopped) == facts(whole)
+    manifests = [
+        json.loads((folder / "manifest.json").read_text()) | {"overrides": []} for folder in (stopped, whole)
+    ]
+    assert manifests[0] == manifests[1]
     assert not (stopped / "checkpoint").exists()
 
 
@@ -79,7 +77,7 @@ def edited(folder):
 
 
 @pytest.mark.parametrize(
-    ("harm", "words"),
+    ("harm", "overrides"),
     [
         (lambda folder: shutil.rmtree(folder), "there is none"),
         (lambda folder: (folder / "checkpoint" / FIRST).write_bytes(b"no"), "cannot use"),
@@ -94,11 +92,11 @@ def edited(folder):
     ],
     ids=["gone", "torn", "changed", "unnamed", "weights", "code", "library"],
 )
-def test_what_cannot_be_taken_up_is_said_in_a_line(harm, words, stopped, monkeypatch, capsys):
+def test_what_cannot_be_taken_up_is_said_in_a_line(harm, overrides, stopped, monkeypatch, capsys):
     harm(stopped)
     assert call(monkeypatch, f"resume={stopped}") == 1
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
-    assert len(said) == 1 and words in said[0]
+    output = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert len(output) == 1 and overrides in output[0]
 
 
 def test_batches_are_not_taken_up_beside_another_gallery(tmp_path, monkeypatch, capsys):
@@ -115,11 +113,11 @@ def test_batches_are_not_taken_up_beside_another_gallery(tmp_path, monkeypatch, 
             raise KeyboardInterrupt
         return real(bench, unit)
 
-    words = ["config=smoke", "data=folder", f"data.path={tmp_path / 'two.txt'}", f"data.gallery={pictures}"]
-    words += ["data.size=64", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0", "evaluate.batch=1"]
+    overrides = ["config=smoke", "data=folder", f"data.path={tmp_path / 'two.txt'}", f"data.gallery={pictures}"]
+    overrides += ["data.size=64", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0", "evaluate.batch=1"]
     with monkeypatch.context() as patch:
         patch.setattr(attacks.experiment.units, "attacked", attacked)
-        assert call(patch, *words, f"hydra.run.dir={out}") == 130
+        assert call(patch, *overrides, f"hydra.run.dir={out}") == 130
     Image.new("RGB", (64, 64), (200, 30, 30)).save(pictures / "0.png")
     assert call(monkeypatch, f"resume={out}") == 1
     assert "the gallery was" in capsys.readouterr().err
@@ -137,7 +135,7 @@ def test_a_run_that_died_over_its_report_is_not_finished(whole, tmp_path, monkey
         assert call(patch, *TINY, *LEAN, f"hydra.run.dir={folder}") == 130
     assert not (folder / "report.html").exists() and not (folder / "metrics.json").exists()
     assert call(monkeypatch, f"resume={folder}") == 0
-    assert (folder / "report.html").exists() and without_seconds(folder) == without_seconds(whole)
+    assert (folder / "report.html").exists() and facts(folder) == facts(whole)
 
 
 def test_a_resumed_run_takes_no_other_setting(stopped, monkeypatch, capsys):
@@ -148,8 +146,8 @@ def test_a_resumed_run_takes_no_other_setting(stopped, monkeypatch, capsys):
 def test_a_batch_comes_back_as_it_was_written(stopped, tmp_path):
     path = stopped / "checkpoint" / FIRST
     key = key_of(json.loads((stopped / "identity.json").read_text()))
-    found, _ = read(path, key), write(tmp_path / "again", read(path, key), key)
+    result, _ = read(path, key), write(tmp_path / "again", read(path, key), key)
     assert (tmp_path / "again").read_bytes() == path.read_bytes()
-    assert found.rows == (0, 1) and [line.arm for line in found.trace if line.step == 0] == list(ARMS[2:])
+    assert result.rows == (0, 1) and [line.arm for line in result.trace if line.step == 0] == list(ARMS[2:])
     with pytest.raises(ValueError, match="another run"):
         read(path, "other")

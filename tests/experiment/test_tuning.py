@@ -53,41 +53,23 @@ def test_what_is_measured_is_written_down_and_can_be_given_back(job, monkeypatch
     monkeypatch.setattr(tuner, "BUDGET", 1e9)
     code, measured = job("a", "engine=auto", "engine.compile=false")
     assert code == 0
-    found = engine(measured)
-    names = {m["name"] for m in found["measurements"]}
+    result = engine(measured)
+    names = {m["name"] for m in result["measurements"]}
     assert {"start", "channels_last", "fold", "mixed", "bfloat16", "float16"} <= names
-    for m in found["measurements"]:
+    for m in result["measurements"]:
         assert m["why"]
         if m["taken"] and m["settings"]["precision"] != "float32":
             assert m["rounding"] ** 2 < 0.15 * m["noise"] ** 2
-    said = capsys.readouterr().err
-    assert "rounding" in said and "sampling noise" in said
-    assert f"note: engine: {' '.join(found['settings'])}" in said
+    output = capsys.readouterr().err
+    assert "rounding" in output and "sampling noise" in output
+    assert f"note: engine: {' '.join(result['settings'])}" in output
     monkeypatch.setattr("attacks.experiment.tuning.choose", None)  # nothing is measured again
-    again = {"words": found["settings"], "run": [f"engine.reuse={measured}"]}
-    for name, words in again.items():
-        code, repeated = job(name, "engine=auto", *words)
+    again = {"overrides": result["settings"], "run": [f"engine.reuse={measured}"]}
+    for name, overrides in again.items():
+        code, repeated = job(name, "engine=auto", *overrides)
         assert code == 0
-        assert engine(repeated)["decision"] == found["decision"]
+        assert engine(repeated)["decision"] == result["decision"]
         assert figures(repeated) == figures(measured)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [
-        ("chunk=many", "at least 1"),
-        ("precision=int8", "float32, mixed, bfloat16, float16"),
-        ("layout=nhwc", "contiguous, channels_last"),
-        ("fold=perhaps", "true or false"),
-        ("reuse=nowhere", "must be a run directory"),
-    ],
-)
-def test_refuses(job, capsys, setting, words):
-    code, _ = job("a", f"engine.{setting}")
-    said = capsys.readouterr().err
-    assert code == 1
-    assert f"`engine.{setting.partition('=')[0]}`" in said and words in said
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"engine": 3}', '{"engine": {"decision": {"speed": 9}}}'])
@@ -95,26 +77,6 @@ def test_refuses_a_manifest_without_a_decision(tmp_path, content):
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(ValueError, match="engine"):
         earlier(str(tmp_path))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (["attack.stop=2"], "`attack.stop` is a loss of objective=away, between -1 and 1"),
-        (["attack.stop=0.3", "objective=infonce"], "of objective=infonce, between -inf and 0"),
-        (["attack.stop=0.3", "objective.metric=l2"], "between -inf and 0"),
-        (["attack.adversary=8", "optimiser=square"], "optimiser=square keeps the same"),
-        (["attack.adversary=8", "risk=cvar"], "needs risk=mean"),
-        (["attack.budget=64"], "`attack.cosine` asks for them"),
-        (["attack.cosine=0.9"], "`attack.cosine` needs `attack.budget`"),
-        (["attack.cosine=0.9", "attack.budget=4"], "above 4"),
-        (["risk=worst_of", "risk.k=3"], "`attack.views` must be a multiple of risk.k = 3"),
-    ],
-)
-def test_refuses_what_would_do_nothing_or_mislead(job, capsys, settings, words):
-    code, _ = job("a", *settings)
-    assert code == 1 and words in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -129,8 +91,8 @@ def test_a_weak_attack_is_told_as_such(job, capsys):
 
 @pytest.mark.slow
 def test_without_eot_as_many_gradients_are_spent(job):
-    for name, words in {"a": [], "b": ["attack.stop=0.9", "attack.steps=20"], "c": ["risk=cvar"]}.items():
-        _, folder = job(name, *words)
+    for name, overrides in {"a": [], "b": ["attack.stop=0.9", "attack.steps=20"], "c": ["risk=cvar"]}.items():
+        _, folder = job(name, *overrides)
         lines = [line.split(",") for line in (folder / "steps.csv").read_text().splitlines()[1:]]
         spent = {arm: int([line for line in lines if line[1] == arm][-1][-1]) for arm in ("no_eot", "eot")}
         assert spent["eot"] <= spent["no_eot"] < spent["eot"] + 2  # two pictures, rounded up

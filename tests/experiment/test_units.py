@@ -3,7 +3,6 @@
 import json
 import shutil
 import time
-from pathlib import Path
 
 import pytest
 import skimage.data
@@ -19,14 +18,8 @@ from tests.helpers.sampled import mostly_nightly
 from tests.run.test_run import call
 
 SMALL = ["config=smoke", "data=folder", "data.size=32", "attack.steps=1", "attack.views=1", "evaluate.views=2"]
-SMALL += [
-    "evaluate.refine=0",
-    "engine=fixed",
-    "engine.threads=1",
-    "sanity=none",
-    "transforms=eot2d",
-    "data.count=null",
-]
+SMALL += ["evaluate.refine=0", "engine=fixed", "engine.threads=1", "sanity=none", "transforms=eot2d"]
+SMALL += ["data.count=null"]
 
 
 def pictures(folder, count):
@@ -41,10 +34,10 @@ def pictures(folder, count):
 
 @pytest.mark.parametrize("batch", mostly_nightly([8, 1], 2))
 def test_four_processes_of_which_two_are_killed_give_the_table_of_one(tmp_path, batch):
-    words = [*SMALL, f"data.path={pictures(tmp_path / 'in', 200)}", f"evaluate.batch={batch}"]
+    overrides = [*SMALL, f"data.path={pictures(tmp_path / 'in', 200)}", f"evaluate.batch={batch}"]
     alone, shared = tmp_path / "alone", tmp_path / "shared"
-    assert ended(started([*words, f"hydra.run.dir={alone}"], tmp_path / "alone.log")) == 0
-    workers = [started([*words, f"hydra.run.dir={shared}"], tmp_path / "0.log")]
+    assert ended(started([*overrides, f"hydra.run.dir={alone}"], tmp_path / "alone.log")) == 0
+    workers = [started([*overrides, f"hydra.run.dir={shared}"], tmp_path / "0.log")]
     while not (shared / "manifest.json").exists():
         time.sleep(0.01)
     workers += [started([f"resume={shared}"], tmp_path / f"{i}.log") for i in range(1, 4)]
@@ -58,8 +51,26 @@ def test_four_processes_of_which_two_are_killed_give_the_table_of_one(tmp_path, 
     assert facts(shared) == facts(alone)
     names = json.loads((shared / "metrics.json").read_text())["queries"]
     assert sorted(names) == [f"{at:03d}.png" for at in range(200)] and len(set(names)) == 200
-    said = "".join((tmp_path / f"{i}.log").read_text() for i in range(4))
-    assert said.count("another process writes the tables") == 1
+    output = "".join((tmp_path / f"{i}.log").read_text() for i in range(4))
+    assert output.count("another process writes the tables") == 1
+
+
+@pytest.fixture
+def attacked(monkeypatch, tmp_path):
+    """A function that runs an attack on `count` pictures, of which those of `failing` raise an error: its exit code
+    and directory."""
+
+    def start(count, *overrides, failing=(), error=None):
+        path, run = pictures(tmp_path / "in", count), tmp_path / "run"
+        with monkeypatch.context() as patch:
+            spoiled(patch, failing, error)
+            return call(patch, *SMALL, f"data.path={path}", *overrides, f"hydra.run.dir={run}"), run
+
+    return start
+
+
+DISK_FULL = OSError("the disk is full")
+NAN = NotFinite("NaN begins at lens")
 
 
 def spoiled(monkeypatch, names, error):
@@ -82,18 +93,11 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("error", FAULTS)
-def test_a_picture_that_fails_is_tried_alone_then_reported(tmp_path, monkeypatch, capsys, error):
-    words = [
-        *SMALL,
-        f"data.path={pictures(tmp_path / 'in', 5)}",
-        "evaluate.batch=3",
-        f"hydra.run.dir={tmp_path / 'run'}",
-    ]
-    spoiled(monkeypatch, ["001.png"], error)
-    assert call(monkeypatch, *words) == 1
-    said = capsys.readouterr()
-    assert said.err.splitlines()[-1].startswith("error: 1 picture(s) failed twice and are in no table, 001.png")
-    assert "1 PICTURE(S) FAILED" in said.out
+def test_a_picture_that_fails_is_tried_alone_then_reported(tmp_path, attacked, capsys, error):
+    assert attacked(5, "evaluate.batch=3", failing=["001.png"], error=error)[0] == 1
+    output = capsys.readouterr()
+    assert output.err.splitlines()[-1].startswith("error: 1 picture(s) failed twice and are in no table, 001.png")
+    assert "1 PICTURE(S) FAILED" in output.out
     content = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert content["queries"] == ["000.png", "002.png", "003.png", "004.png"]
     assert content["failed"] == [{"picture": 1, "name": "001.png", "tries": 2, "reason": str(error)}]
@@ -103,30 +107,26 @@ def test_a_picture_that_fails_is_tried_alone_then_reported(tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-def test_memory_that_runs_out_in_no_pass_costs_a_picture_and_not_the_run(tmp_path, monkeypatch):
-    spoiled(monkeypatch, ["001.png"], RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"))
-    path = pictures(tmp_path / "in", 2)
-    run = tmp_path / "run"
-    assert call(monkeypatch, *SMALL, f"data.path={path}", "evaluate.batch=1", f"hydra.run.dir={run}") == 1
+def test_memory_that_runs_out_in_no_pass_costs_a_picture_and_not_the_run(attacked):
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 8 bytes")
+    code, run = attacked(2, "evaluate.batch=1", failing=["001.png"], error=error)
+    assert code == 1
     (failed,) = json.loads((run / "metrics.json").read_text())["failed"]
     assert failed["name"] == "001.png" and failed["reason"].startswith("memory ran out; make the pictures smaller")
 
 
-def test_where_nothing_succeeds_the_run_ends(tmp_path, monkeypatch, capsys):
-    path, run = pictures(tmp_path / "in", 5), tmp_path / "run"
-    spoiled(monkeypatch, [f"{at:03d}.png" for at in range(5)], NotFinite("NaN begins at lens"))
-    assert call(monkeypatch, *SMALL, f"data.path={path}", "evaluate.batch=2", f"hydra.run.dir={run}") == 1
-    assert capsys.readouterr().err.splitlines()[-1] == "error: NaN begins at lens"
-    assert not (tmp_path / "run" / "metrics.json").exists()
+def test_where_nothing_succeeds_the_run_ends(attacked, capsys):
+    code, run = attacked(5, "evaluate.batch=2", failing=[f"{at:03d}.png" for at in range(5)], error=NAN)
+    assert code == 1 and capsys.readouterr().err.splitlines()[-1] == "error: NaN begins at lens"
+    assert not (run / "metrics.json").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2])
-def test_bad_pictures_at_the_beginning_do_not_end_a_run(tmp_path, monkeypatch, batch):
-    path, run = pictures(tmp_path / "in", 3), tmp_path / "run"
-    spoiled(monkeypatch, ["000.png", "001.png"], NotFinite("NaN begins at lens"))
-    words = [*SMALL, "sanity=short", f"data.path={path}", f"evaluate.batch={batch}", f"hydra.run.dir={run}"]
-    assert call(monkeypatch, *words) == 1
+def test_bad_pictures_at_the_beginning_do_not_end_a_run(attacked, batch):
+    overrides = ["sanity=short", f"evaluate.batch={batch}"]
+    code, run = attacked(3, *overrides, failing=["000.png", "001.png"], error=NAN)
+    assert code == 1
     content = json.loads((run / "metrics.json").read_text())
     assert content["queries"] == ["002.png"] and [each["picture"] for each in content["failed"]] == [0, 1]
     (check,) = content["sanity"]["checks"]
@@ -135,36 +135,28 @@ def test_bad_pictures_at_the_beginning_do_not_end_a_run(tmp_path, monkeypatch, b
 
 
 @pytest.mark.slow
-def test_a_run_all_of_whose_pictures_have_failed_says_so_again(tmp_path, monkeypatch, capsys):
-    path, run = pictures(tmp_path / "in", 2), tmp_path / "run"
-    spoiled(monkeypatch, ["000.png", "001.png"], NotFinite("NaN begins at lens"))
-    words = [*SMALL, f"data.path={path}", f"hydra.run.dir={run}"]
-    for command in (words, [f"resume={run}"]):
-        assert call(monkeypatch, *command) == 1
-        last = capsys.readouterr().err.splitlines()[-1]
-        assert last == "error: none of the 2 pictures could be attacked; 000.png: NaN begins at lens"
+def test_a_run_all_of_whose_pictures_have_failed_says_so_again(attacked, monkeypatch, capsys):
+    code, run = attacked(2, failing=["000.png", "001.png"], error=NAN)
+    first = capsys.readouterr().err.splitlines()[-1]
+    assert (code, call(monkeypatch, f"resume={run}")) == (1, 1)
+    assert first == "error: none of the 2 pictures could be attacked; 000.png: NaN begins at lens"
+    assert capsys.readouterr().err.splitlines()[-1] == first
     assert not (run / "metrics.json").exists()
 
 
 @pytest.mark.slow
-def test_another_fault_ends_the_run_at_once_and_is_no_picture_s(tmp_path, monkeypatch, capsys):
-    path, run = pictures(tmp_path / "in", 3), tmp_path / "run"
-    with monkeypatch.context() as patch:
-        spoiled(patch, ["001.png"], OSError("the disk is full"))
-        assert call(patch, *SMALL, f"data.path={path}", "evaluate.batch=1", f"hydra.run.dir={run}") == 1
-    assert capsys.readouterr().err.splitlines()[-1] == "error: the disk is full"
+def test_another_fault_ends_the_run_at_once_and_is_no_picture_s(attacked, monkeypatch, capsys):
+    code, run = attacked(3, "evaluate.batch=1", failing=["001.png"], error=DISK_FULL)
+    assert code == 1 and capsys.readouterr().err.splitlines()[-1] == "error: the disk is full"
     assert call(monkeypatch, f"resume={run}") == 0
     assert json.loads((run / "metrics.json").read_text())["failed"] == []
 
 
 @pytest.mark.slow
-def test_a_file_of_the_checkpoint_that_is_gone_is_made_again(tmp_path, monkeypatch):
-    path, run, whole = pictures(tmp_path / "in", 3), tmp_path / "run", tmp_path / "whole"
-    words = [*SMALL, f"data.path={path}", "evaluate.batch=1"]
-    assert call(monkeypatch, *words, f"hydra.run.dir={whole}") == 0
-    with monkeypatch.context() as patch:
-        spoiled(patch, ["002.png"], OSError("the disk is full"))
-        assert call(patch, *words, f"hydra.run.dir={run}") == 1
+def test_a_file_of_the_checkpoint_that_is_gone_is_made_again(tmp_path, attacked, monkeypatch):
+    code, run = attacked(3, "evaluate.batch=1", failing=["002.png"], error=DISK_FULL)
+    whole, path = tmp_path / "whole", f"data.path={tmp_path / 'in'}"
+    assert (code, call(monkeypatch, *SMALL, path, "evaluate.batch=1", f"hydra.run.dir={whole}")) == (1, 0)
     (run / "checkpoint" / "000000-000001.safetensors").unlink()
     assert call(monkeypatch, f"resume={run}") == 0
     assert facts(run) == facts(whole)
@@ -172,11 +164,9 @@ def test_a_file_of_the_checkpoint_that_is_gone_is_made_again(tmp_path, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("late", ["at its beginning", "at work"])
-def test_who_comes_when_the_run_ends_leaves_nothing_behind(tmp_path, monkeypatch, capsys, late):
-    path, run = pictures(tmp_path / "in", 3), tmp_path / "run"
-    with monkeypatch.context() as patch:
-        spoiled(patch, ["000.png"], OSError("the disk is full"))
-        assert call(patch, *SMALL, f"data.path={path}", "evaluate.batch=1", f"hydra.run.dir={run}") == 1
+def test_who_comes_when_the_run_ends_leaves_nothing_behind(attacked, monkeypatch, capsys, late):
+    code, run = attacked(3, "evaluate.batch=1", failing=["000.png"], error=DISK_FULL)
+    assert code == 1
 
     def ended(*given):
         """Another process has come to the end meanwhile."""
@@ -194,12 +184,10 @@ def test_who_comes_when_the_run_ends_leaves_nothing_behind(tmp_path, monkeypatch
     assert not (run / "checkpoint").exists()
 
 
-def test_a_ledger_that_is_gone_is_made_from_the_files(tmp_path, monkeypatch):
-    path, run = pictures(tmp_path / "in", 3), tmp_path / "run"
-    with monkeypatch.context() as patch:
-        spoiled(patch, ["002.png"], OSError("the disk is full"))
-        assert call(patch, *SMALL, f"data.path={path}", "evaluate.batch=1", f"hydra.run.dir={run}") == 1
-    Path(run / "ledger.sqlite").unlink()
+def test_a_ledger_that_is_gone_is_made_from_the_files(attacked, monkeypatch):
+    code, run = attacked(3, "evaluate.batch=1", failing=["002.png"], error=DISK_FULL)
+    assert code == 1
+    (run / "ledger.sqlite").unlink()
     seen, real = [], attacks.experiment.units.attacked
     monkeypatch.setattr(
         attacks.experiment.units, "attacked", lambda b, unit: (seen.append(unit.start), real(b, unit))[1]
@@ -215,16 +203,16 @@ def test_a_unit_s_seed_is_its_own():
 
 
 @pytest.mark.slow
-def test_a_part_that_fails_costs_the_part_and_is_said(tmp_path, monkeypatch, capsys):
+def test_a_part_that_fails_costs_the_part_and_is_said(attacked, monkeypatch, capsys):
     def broken(*_):
-        raise NotFinite("NaN begins at lens")
+        raise NAN
 
-    path, run = pictures(tmp_path / "in", 2), tmp_path / "run"
     monkeypatch.setattr("attacks.experiment.sections._deployment", broken)
-    assert call(monkeypatch, *SMALL, f"data.path={path}", "evaluate.deploy=1", f"hydra.run.dir={run}") == 1
-    said = capsys.readouterr()
-    assert said.err.splitlines()[-1].startswith("error: the part deployment failed, and the tables are without it")
-    assert "THE PART deployment FAILED: NaN begins at lens" in said.out
+    code, run = attacked(2, "evaluate.deploy=1")
+    output = capsys.readouterr()
+    assert code == 1
+    assert output.err.splitlines()[-1].startswith("error: the part deployment failed, and the tables are without it")
+    assert "THE PART deployment FAILED: NaN begins at lens" in output.out
     content = json.loads((run / "metrics.json").read_text())
     assert content["deployment"] is None and content["failed_parts"] == {"deployment": "NaN begins at lens"}
     assert len(content["queries"]) == 2 and "THE PART deployment FAILED" in (run / "report.html").read_text()

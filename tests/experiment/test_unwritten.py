@@ -47,12 +47,12 @@ def small(tmp_path_factory):
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def refused(write, path, words):
+def refused(write, path, message):
     """Writing fails in one line, and leaves the folder as it was."""
     before = {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
     with pytest.raises(Unwritten, match="what was complete before is untouched") as error:
         write(path)
-    assert f"{path} cannot be written: {words}" in str(error.value)
+    assert f"{path} cannot be written: {message}" in str(error.value)
     assert "\n" not in str(error.value)
     assert {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()} == before
     return error.value
@@ -162,14 +162,14 @@ def test_what_a_killed_process_has_left_is_removed_and_nothing_else(tmp_path):
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "file.png")], cwd=root, check=False)
     (left,) = tmp_path.iterdir()
     old, fresh = (tmp_path / f".{name}.00000000-4.tmp" for name in ("old", "fresh"))  # of another machine
-    kept = [fresh, tmp_path / "file.png", tmp_path / ".file.123.tmp", tmp_path / "a.tmp", tmp_path / ".tmp"]
-    for file in (old, *kept):
+    remaining = [fresh, tmp_path / "file.png", tmp_path / ".file.123.tmp", tmp_path / "a.tmp", tmp_path / ".tmp"]
+    for file in (old, *remaining):
         file.write_text("")
     os.utime(old, (time.time() - 90_000,) * 2)
     with atomic(tmp_path / "now") as temporary:
         temporary.write_text("our own")
         clean(tmp_path)
-    assert sorted(tmp_path.iterdir()) == sorted([*kept, tmp_path / "now"])
+    assert sorted(tmp_path.iterdir()) == sorted([*remaining, tmp_path / "now"])
     assert left not in tmp_path.iterdir()
 
 

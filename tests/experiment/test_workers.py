@@ -72,16 +72,16 @@ def test_four_workers_of_which_two_are_killed_do_every_picture(path):
                 assert process.poll() is None
                 time.sleep(0.005)
             process.send_signal(signal.SIGKILL)  # and nobody waits for it: it stays a zombie
-        said = [process.communicate(timeout=60)[0].split() for process in processes]
+        outputs = [process.communicate(timeout=60)[0].split() for process in processes]
         assert [process.returncode for process in processes] == [-9, -9, 0, 0]
         assert ledger.units() == [Claim(i, i + 1) for i in range(200)]
-    lines = Counter(line for lines in said for line in lines)
+    lines = Counter(line for lines in outputs for line in lines)
     assert lines.pop("finish") == 1
     assert sorted(map(int, lines)) == list(range(200))
-    alive = Counter(line for lines in said[2:] for line in lines if line != "finish")
+    alive = Counter(line for lines in outputs[2:] for line in lines if line != "finish")
     assert max(alive.values()) == 1  # nothing twice by those that lived
     again = {line for line, count in lines.items() if count > 1}
-    assert again <= {killed[-1] for killed in said[:2] if killed}  # only the picture in hand of those that did not
+    assert again <= {killed[-1] for killed in outputs[:2] if killed}  # only the picture in hand of those that did not
 
 
 def test_a_number_of_a_process_that_was_given_out_again_is_noticed(path):

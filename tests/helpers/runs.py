@@ -1,7 +1,5 @@
 """A small evaluation in batches, for the tests of what it finds and of how it goes on after a stop."""
 
-import json
-
 import pytest
 
 from tests.run.test_run import call
@@ -20,14 +18,6 @@ TINY = [
 #: Without the parts that take the most of a small run.
 LEAN = ["evaluate.maps=[]", "evaluate.curves=[]", "evaluate.left_out=0", "evaluate.deploy=0", "evaluate.explain=0"]
 FIRST = "000000-000002.safetensors"
-FILES = ("per_image.csv", "perturbation.safetensors", "adversarial.png", "steps.csv", "manifest.json")
-
-
-def without_seconds(folder):
-    content = json.loads((folder / "metrics.json").read_text())
-    content.pop("cost")
-    content.pop("costs")
-    return content
 
 
 def whole_run(tmp_path_factory):
@@ -36,3 +26,14 @@ def whole_run(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         assert call(patch, *TINY, *LEAN, f"hydra.run.dir={folder}") == 0
     return folder
+
+
+def quiet(cosine=0.2, used=1.0, **changes):
+    """What warnings read of metrics.json, with nothing to warn of: an attack with this mean `cosine`, and arms that
+    use this share of the budget."""
+    arm = {key: {"mean": 0.9, "low": 0.9, "high": 0.9} for key in ("cosine", "success", "recall_at_1")}
+    arm |= {"budget_used": used}
+    arms = dict.fromkeys(("clean", "noise", "no_eot"), arm) | {"eot": arm | {"cosine": {"mean": cosine}}}
+    threat = {"objective": "away", "targeted": False, "patch": None}
+    content = {"sanity": None, "queries": list("abcde"), "arms": arms, "threat": threat}
+    return content | {"encoder": {"weights": None}, "bank": {"coordinates": ["angle (deg)"]}} | changes

@@ -11,22 +11,23 @@ from attacks.experiment.build.objective import aim, shown_sign, wants_gallery, w
 from attacks.experiment.build.pipeline import pipeline
 from attacks.objectives.aim import Known
 from attacks.schema import groups
-from attacks.solvers.solver import pictures
 from transforms import Affine, Compose
+from transforms.compose import seen
 
 VIEWS = Compose([Affine(degrees=(-10, 10), scale=(0.9, 1.1))])
+OBJECTIVE = groups.CHOICES["objective"]
 NODES = {
     "away": groups.AwayConfig(),
     "l2": groups.AwayConfig(metric="l2"),
     "views": groups.AwayConfig(anchor="views"),
     "paired": groups.AwayConfig(anchor="paired"),
     "toward": groups.TowardConfig(target="another"),
-    "retrieval": groups.RetrievalConfig(),
-    "hinge": groups.RetrievalConfig(margin=0.1),
+    "retrieval": OBJECTIVE["retrieval"](),
+    "hinge": OBJECTIVE["retrieval"](margin=0.1),
     "triplet": groups.TripletConfig(target="another"),
     "infonce": groups.InfoNCEConfig(temperature=0.07),
     "infonce toward": groups.InfoNCEConfig(temperature=0.07, target="another"),
-    "verification": groups.VerificationConfig(threshold=0.5),
+    "verification": OBJECTIVE["verification"](threshold=0.5),
     "layers": groups.LayersConfig(layers=["stages.2", "stages.8:mean"]),
     "weighted": groups.LayersConfig(layers=["stages.2", "stages.8:mean"], weights=[3, 1]),
     "layers paired": groups.LayersConfig(layers=["stages.5:flat"], anchor="paired"),
@@ -52,7 +53,7 @@ def test_what_the_attack_lowers_falls_on_views_it_has_not_seen(name, setting):
         objective, anchor = aim(node, known, encoder, VIEWS, seed=0)
         parts = {"encoder": encoder, "objective": objective, "perturbation": perturbation, "optimiser": PGD()}
         best = solve(known.images, anchor, **parts, eot=EOT(VIEWS, views=2), steps=8)
-        attacked = pictures(perturbation, known.images, best.delta)
+        attacked = seen(perturbation.scene(known.images, best.delta))
         before, after = (
             views.losses(x, anchor, encoder, objective, 16, untouched=known.images).mean(1)
             for x in (known.images, attacked)
@@ -80,17 +81,13 @@ def test_triplet_is_the_picture_itself_against_the_target(setting):
 
 def test_weights_are_those_of_their_layers(setting):
     plain, known = setting
-    found = {}
-    for name, weights in (
-        ("both", []),
-        ("first", [1, 0]),
-        ("second", [0, 1]),
-    ):
+    result = {}
+    for name, weights in (("both", []), ("first", [1, 0]), ("second", [0, 1])):
         node = groups.LayersConfig(layers=["stages.2", "stages.8:mean"], weights=weights)
         with watched(plain, node) as encoder:
             objective, anchor = aim(node, known, encoder, VIEWS, seed=0)
-            found[name] = objective(encoder(known.images.flip(0)), anchor)
-    torch.testing.assert_close(found["both"], (found["first"] + found["second"]) / 2)
+            result[name] = objective(encoder(known.images.flip(0)), anchor)
+    torch.testing.assert_close(result["both"], (result["first"] + result["second"]) / 2)
 
 
 def test_infonce_with_a_target_is_what_a_classifier_of_the_gallery_would_lose(setting):
@@ -116,10 +113,7 @@ def test_who_wants_the_gallery_and_what_is_shown_with_its_sign():
         (groups.AwayConfig(anchor="mean"), "`objective.anchor` must be one of own, views, paired"),
         (groups.AwayConfig(metric="l2", anchor="views"), "needs `objective.metric` cosine"),
         (groups.AwayConfig(metric="l1"), "`objective.metric` must be one of cosine, l2"),
-        (groups.RetrievalConfig(margin=3), "`objective.margin` is a difference of cosines"),
-        (groups.TripletConfig(target="another", margin=-1), "`objective.margin` is a difference of cosines"),
-        (groups.VerificationConfig(threshold=2), "`objective.threshold` is a cosine"),
-        (groups.InfoNCEConfig(temperature=0), "`objective.temperature` must be a positive number"),
+        (OBJECTIVE["retrieval"](margin=3), "`objective.margin` is a difference of cosines"),
     ],
 )
 def test_a_wish_that_is_none_is_named(node, message, setting):

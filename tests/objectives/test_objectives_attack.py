@@ -85,8 +85,8 @@ def test_an_attack_reaches_its_goal(pictures, encoder, classifier, gallery, make
     run = classifier if isinstance(objective, CrossEntropy | DLR) else encoder
     after = attacked(pictures, run, objective, anchor)
     with torch.no_grad():
-        found = classifier(after).argmax(1)
-    assert (found != THREE).all() if rows is None else torch.equal(found, rows)
+        result = classifier(after).argmax(1)
+    assert (result != THREE).all() if rows is None else torch.equal(result, rows)
 
 
 def test_away_in_l2_goes_further_than_the_embedding_is_long(pictures, encoder, gallery):
@@ -99,15 +99,15 @@ def test_away_in_l2_goes_further_than_the_embedding_is_long(pictures, encoder, g
 
 def test_a_text_is_a_target_like_any_other(pictures, encoder):
     # A two-tower encoder: words have embeddings where pictures have theirs.
-    def tower(words):
-        generator = torch.Generator().manual_seed(len(words))
+    def tower(overrides):
+        generator = torch.Generator().manual_seed(len(overrides))
         return F.normalize(torch.randn(128, generator=generator), dim=0)
 
-    prompts = torch.stack([tower(words) for words in ("a photo of a cat", "a drawing of a cat")])
+    prompts = torch.stack([tower(overrides) for overrides in ("a photo of a cat", "a drawing of a cat")])
     anchor = prompts.mean(0).expand(3, -1)
-    found = attacked(pictures, encoder, Toward(), anchor)
+    result = attacked(pictures, encoder, Toward(), anchor)
     with torch.no_grad():
-        before, after = (F.cosine_similarity(encoder(images), anchor) for images in (pictures[:3], found))
+        before, after = (F.cosine_similarity(encoder(images), anchor) for images in (pictures[:3], result))
     assert (before < 0.2).all()
     assert (after > before + 0.3).all()
 

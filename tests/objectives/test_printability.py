@@ -28,30 +28,30 @@ def price(texture, palette, weight=1.0, pictures=2):
 @pytest.mark.parametrize("rows", [1, 2])
 def test_it_is_the_mean_distance_to_the_nearest_colour(rows):
     palette, texture = colours(9), torch.rand(rows, 3, 6, 7, dtype=double)
-    wanted = [
+    expected = [
         sum(min(math.dist(pixel, one) for one in palette.tolist()) for pixel in row.flatten(1).T.tolist()) / 42
         for row in texture
     ]
-    found = price(texture, palette, 2.5)
-    assert found.shape == (2,)
-    below = 2.5 * torch.tensor(wanted, dtype=double) - found
+    result = price(texture, palette, 2.5)
+    assert result.shape == (2,)
+    below = 2.5 * torch.tensor(expected, dtype=double) - result
     assert (below >= 0).all() and (below <= 2.5 * EDGE).all()
 
 
 def test_printable_colours_cost_nothing_and_have_a_finite_gradient():
     palette = colours(5)
     texture = palette[torch.randint(5, (1, 4, 6))].permute(0, 3, 1, 2).clone().requires_grad_()
-    found = price(texture, palette)
-    found.sum().backward()
-    assert found.abs().max() == 0 and texture.grad.abs().max() == 0
+    result = price(texture, palette)
+    result.sum().backward()
+    assert result.abs().max() == 0 and texture.grad.abs().max() == 0
 
 
 def test_its_gradient_points_away_from_the_nearest_colour():
     palette, texture = colours(9), torch.rand(1, 3, 5, 5, dtype=double).requires_grad_()
     assert torch.autograd.gradcheck(lambda t: price(t, palette), texture)
     price(texture, palette, pictures=1).sum().backward()
-    way = texture.detach() - nearest(texture.detach(), palette)
-    cosine = torch.cosine_similarity(texture.grad, way, dim=1)
+    direction = texture.detach() - nearest(texture.detach(), palette)
+    cosine = torch.cosine_similarity(texture.grad, direction, dim=1)
     torch.testing.assert_close(cosine, torch.ones_like(cosine))
     torch.testing.assert_close(25 * texture.grad.norm(dim=1), torch.ones_like(cosine), rtol=0, atol=1e-3)
 
@@ -72,11 +72,11 @@ class Largest(TorchDispatchMode):
     numbers = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        for one in found if isinstance(found, tuple | list) else (found,):
+        result = func(*args, **(kwargs or {}))
+        for one in result if isinstance(result, tuple | list) else (result,):
             if isinstance(one, torch.Tensor):
                 self.numbers = max(self.numbers, one.numel())
-        return found
+        return result
 
 
 def test_no_tensor_grows_with_the_palette():
@@ -96,12 +96,12 @@ def test_the_generic_palette_holds_the_inks_and_what_lies_between():
 def test_a_palette_is_a_file_of_colours(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("0, 0,0\n\n255,127.5 ,0\n12;13\t14\n")
-    wanted = torch.tensor([[0, 0, 0], [255, 127.5, 0], [12, 13, 14]]) / 255
-    assert torch.equal(read_palette(str(path)), wanted)
+    expected = torch.tensor([[0, 0, 0], [255, 127.5, 0], [12, 13, 14]]) / 255
+    assert torch.equal(read_palette(str(path)), expected)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("", "must hold 1 to 4096 colours; it holds 0"),
         ("1,2,3\n" * 4097, "it holds 4097"),
@@ -113,16 +113,16 @@ def test_a_palette_is_a_file_of_colours(tmp_path):
         (b"\xff\xfe\x00", "line 1"),
     ],
 )
-def test_a_wrong_palette_is_refused_in_one_line(tmp_path, content, said):
+def test_a_wrong_palette_is_refused_in_one_line(tmp_path, content, message):
     path = tmp_path / "mine.txt"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ValueError, match=said) as error:
+    with pytest.raises(ValueError, match=message) as error:
         read_palette(str(path))
     assert "`penalty.palette`" in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("make", "kind", "said"),
+    ("make", "kind", "message"),
     [
         (lambda: NonPrintability(0.0, colours(3)), ValueError, "`weight` must"),
         (lambda: NonPrintability(1.0, colours(3)[:, :2]), ValueError, r"`palette` must be \(K,3\)"),
@@ -132,8 +132,8 @@ def test_a_wrong_palette_is_refused_in_one_line(tmp_path, content, said):
         (lambda: read_palette("no.cube"), FileNotFoundError, "`penalty.palette`: there is no file"),
     ],
 )  # fmt: skip
-def test_arguments_out_of_range_are_named(make, kind, said):
-    with pytest.raises(kind, match=said):
+def test_arguments_out_of_range_are_named(make, kind, message):
+    with pytest.raises(kind, match=message):
         make()
 
 

@@ -17,6 +17,7 @@ from attacks.experiment.build import encoder as subject
 from attacks.experiment.experiment import experiment
 from attacks.report.warnings import warnings
 from attacks.schema.groups import CHOICES
+from tests.helpers.runs import quiet
 from tests.run.test_run import call
 
 SHORT = ("config=smoke", "data.count=1", "evaluate.views=4", "evaluate.refine=1", "attack.steps=2")
@@ -53,14 +54,14 @@ def content(folder):
 def test_every_choice_runs(group, name, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     assert call(monkeypatch, *SHORT, f"{group}={name}", *WITH.get(name, []), f"hydra.run.dir={folder}") == 0
-    found = content(folder)
-    assert set(found["arms"]) == {"clean", "noise", "no_eot", "eot"}
-    assert found["arms"]["eot"]["cosine"]["mean"] < found["arms"]["clean"]["cosine"]["mean"] or name == "toward"
-    assert found["arms"]["eot"]["budget_used"] <= 1 + 1e-4
+    result = content(folder)
+    assert set(result["arms"]) == {"clean", "noise", "no_eot", "eot"}
+    assert result["arms"]["eot"]["cosine"]["mean"] < result["arms"]["clean"]["cosine"]["mean"] or name == "toward"
+    assert result["arms"]["eot"]["budget_used"] <= 1 + 1e-4
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         ["perturbation.grey=true"],
         ["perturbation.keep=8"],
@@ -76,9 +77,9 @@ def test_every_choice_runs(group, name, tmp_path, monkeypatch):
     ids=" ".join,
 )
 @pytest.mark.slow
-def test_every_option_runs_and_stays_in_its_budget(words, tmp_path, monkeypatch):
+def test_every_option_runs_and_stays_in_its_budget(overrides, tmp_path, monkeypatch):
     folder = tmp_path / "run"
-    assert call(monkeypatch, *SHORT, *words, f"hydra.run.dir={folder}") == 0
+    assert call(monkeypatch, *SHORT, *overrides, f"hydra.run.dir={folder}") == 0
     arms = content(folder)["arms"]
     assert arms["eot"]["cosine"]["mean"] < arms["clean"]["cosine"]["mean"]
     assert arms["eot"]["budget_used"] <= 1 + 1e-4
@@ -97,42 +98,35 @@ def test_a_mask_is_kept_to_in_the_files(tmp_path, monkeypatch):
 
 def test_a_mask_of_another_size_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
     Image.new("L", (5, 7), 255).save(tmp_path / "mask.png")
-    words = (f"perturbation.mask={tmp_path / 'mask.png'}", f"hydra.run.dir={tmp_path / 'run'}")
-    assert call(monkeypatch, *SHORT, *words) == 1
+    overrides = (f"perturbation.mask={tmp_path / 'mask.png'}", f"hydra.run.dir={tmp_path / 'run'}")
+    assert call(monkeypatch, *SHORT, *overrides) == 1
     assert "must be as large as the attacked pictures, 128x128" in capsys.readouterr().err
 
 
+#: Command line -> the error, where a run is refused only after its directory has been made.
+LATE = {
+    "objective.metric=l7": "`objective.metric` must be one of cosine, l2",
+    "objective=layers objective.layers=[stages.9]": "`objective.layers`: the encoder has no 'stages.9'",
+    "objective=layers objective.layers=[head:max]": "`objective.layers`: the pool of head must be one of",
+    "objective=layers objective.weights=[1]": "`objective.weights` must be one number for each of 2",
+    "objective=layers encoder=phash": "it has no named layers, only 'output'",
+    "attack=suite attack.nearest=9999": "`attack.nearest` must lie between 0 and",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["perturbation=l0", "perturbation.eps=2.5"], "whole number of pixels"),
-        (["perturbation.mask=nowhere.png"], "there is none at 'nowhere.png'"),
-        (["attack=suite", "attack.nearest=9999"], "`attack.nearest` must lie between 0 and"),
-        (["attack=suite", "objective=layers"], "cannot be combined"),
-        (["attack.adversary=1"], "`attack.adversary` chooses the views of a step, 2, among"),
-        (["objective=layers", "objective.layers=[stages.9]"], "`objective.layers`: the encoder has no 'stages.9'"),
-        (["objective=layers", "objective.layers=[head:max]"], "`objective.layers`: the pool of head must be one of"),
-        (["objective=layers", "objective.weights=[1]"], "`objective.weights` must be one number for each of 2"),
-        (["objective=layers", "encoder=phash"], "it has no named layers, only 'output'"),
-        (["objective=away", "objective.metric=l7"], "`objective.metric` must be one of cosine, l2"),
-        (["optimiser=square", "optimiser.p_init=2"], "`optimiser.p_init` must lie in (0, 1]"),
-        (["sanity=short", "sanity.pictures=-1"], "`sanity.pictures` must be at least 0"),
-        (["penalty=lpips"], "lpips"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_what_cannot_be_is_one_line(words, message, tmp_path, monkeypatch, capsys):
-    assert call(monkeypatch, *SHORT, *words, f"hydra.run.dir={tmp_path / 'run'}") == 1
-    said = capsys.readouterr().err
-    assert message in said and "Traceback" not in said
+@pytest.mark.parametrize("overrides", LATE)
+def test_what_is_refused_late_is_one_line(overrides, tmp_path, monkeypatch, capsys):
+    assert call(monkeypatch, *SHORT, *overrides.split(), f"hydra.run.dir={tmp_path / 'run'}") == 1
+    errors = capsys.readouterr().err
+    assert LATE[overrides] in errors and "Traceback" not in errors
 
 
 @pytest.mark.slow
 def test_a_patch_is_saved_as_itself_and_in_the_pictures(tmp_path, monkeypatch):
     folder = tmp_path / "run"
-    words = ("config=patch", "sanity=none", *SHORT[1:], f"hydra.run.dir={folder}")
-    assert call(monkeypatch, *words) == 0
+    overrides = ("config=patch", "sanity=none", *SHORT[1:], f"hydra.run.dir={folder}")
+    assert call(monkeypatch, *overrides) == 0
     saved = pixels(folder / "patch.png")
     assert saved.shape == (48, 48, 3)
     texture = load_file(folder / "perturbation.safetensors")["eot"][0]
@@ -147,16 +141,16 @@ class Enough(ValueError):
 
 
 @pytest.fixture
-def kept(monkeypatch):
+def outcomes(monkeypatch):
     """The configuration, the parts and the outcome of each run, which then ends."""
-    found = []
+    result = []
 
     def run_and_end(run, parts, *rest):
-        found.append((run, parts, experiment(run, parts, *rest)))
+        result.append((run, parts, experiment(run, parts, *rest)))
         raise Enough
 
     monkeypatch.setattr(job, "experiment", run_and_end)
-    return found
+    return result
 
 
 def bits_of(path):
@@ -166,71 +160,66 @@ def bits_of(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])  # the encoder itself, and as the engine wraps it
-def test_a_hash_is_judged_by_the_bits_of_the_saved_files(layout, kept, tmp_path, monkeypatch):
-    words = ("encoder=phash", "objective=bits", "transforms=identity", "data.count=2", f"engine.layout={layout}")
+def test_a_hash_is_judged_by_the_bits_of_the_saved_files(layout, outcomes, tmp_path, monkeypatch):
+    overrides = ("encoder=phash", "objective=bits", "transforms=identity", "data.count=2", f"engine.layout={layout}")
     folder = tmp_path / "run"
-    call(monkeypatch, *SHORT, *words, f"hydra.run.dir={folder}")
-    ((_, parts, outcome),) = kept
+    call(monkeypatch, *SHORT, *overrides, f"hydra.run.dir={folder}")
+    ((_, parts, outcome),) = outcomes
     names = file_names(parts.queries.names)
     clean, eot = (
         torch.stack([bits_of(folder / "pictures" / arm / name) for name in names]) for arm in ("clean", "eot")
     )
-    flipped, found = (eot != clean).sum(1), outcome.scores["same"]["eot"]
+    flipped, result = (eot != clean).sum(1), outcome.scores["same"]["eot"]
     assert (flipped > 8).all()
-    assert torch.equal(found.cosine, (1 - 2 * flipped[:, None] / 64).expand(2, 4).to(found.cosine))
+    assert torch.equal(result.cosine, (1 - 2 * flipped[:, None] / 64).expand(2, 4).to(result.cosine))
     # And looked up by them: nothing in the gallery differs in fewer bits than what a view is taken for.
     for number, image in enumerate(image for chunk in parts.gallery.chunks(32) for image in chunk):
         save_image(tmp_path / f"{number}.png", image)
     gallery = torch.stack([bits_of(tmp_path / f"{number}.png") for number in range(len(parts.gallery))])
     far = (gallery != eot[:, None]).sum(2)
-    assert torch.equal(far.gather(1, found.nearest), far.amin(1, True).expand(2, 4))
+    assert torch.equal(far.gather(1, result.nearest), far.amin(1, True).expand(2, 4))
 
 
 @pytest.mark.parametrize("objective", ["away", "layers", "verification", "bits", "retrieval"])
 def test_an_attack_that_wants_low_cosines_is_judged_by_them(objective):
-    arm = {key: {"mean": value} for key, value in (("cosine", 0.9), ("success", 0.0), ("recall_at_1", 1.0))}
-    arm |= {"budget_used": 1.0}
-    content = {"sanity": None, "queries": list("abcde"), "threat": {"objective": objective}}
-    content |= {"bank": {"coordinates": ["angle (deg)"]}, "encoder": {"weights": None}}
-    lowered = dict.fromkeys(("clean", "noise", "no_eot"), arm) | {"eot": arm | {"cosine": {"mean": 0.2}}}
-    assert bool(warnings(content | {"arms": lowered})) == (objective == "retrieval")
-    unused = lowered | {"eot": lowered["eot"] | {"budget_used": 0.1}}
-    assert any("use 10% of the budget" in line for line in warnings(content | {"arms": unused}))
+    threat = {"objective": objective}
+    assert bool(warnings(quiet(threat=threat))) == (objective == "retrieval")
+    assert any("use 10% of the budget" in line for line in warnings(quiet(used=0.1, threat=threat)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["fixed", "auto"])
 @pytest.mark.parametrize("anchor", ["own", "nobody"])
-def test_no_hook_outlives_a_run_or_its_failure(engine, anchor, kept, tmp_path, monkeypatch):
+def test_no_hook_outlives_a_run_or_its_failure(engine, anchor, outcomes, tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(subject, "load_encoder", lambda *a, **k: made.append(load_encoder(*a, **k)) or made[-1])
-    words = ("objective=layers", f"objective.anchor={anchor}", f"engine={engine}")
-    call(monkeypatch, *SHORT, *words, f"hydra.run.dir={tmp_path / 'run'}")
-    assert len(kept) == (anchor == "own")  # the other is refused, in the run itself or while it is measured
+    overrides = ("objective=layers", f"objective.anchor={anchor}", f"engine={engine}")
+    call(monkeypatch, *SHORT, *overrides, f"hydra.run.dir={tmp_path / 'run'}")
+    assert len(outcomes) == (anchor == "own")  # the other is refused, in the run itself or while it is measured
     assert not any(module._forward_hooks for encoder in made for module in encoder.modules())
     assert len(made) == 1
 
 
 @pytest.mark.slow
-def test_layers_are_chosen_on_the_command_line(kept, tmp_path, monkeypatch):
+def test_layers_are_chosen_on_the_command_line(outcomes, tmp_path, monkeypatch):
     # Two lists replace those of the shared file; a mapping would be merged with it.
-    words = ("objective=layers", "objective.layers=[stages.2:mean,stages.8]", "objective.weights=[3,1]")
-    call(monkeypatch, *SHORT, *words, f"hydra.run.dir={tmp_path / 'run'}")
-    ((run, _, _),) = kept
+    overrides = ("objective=layers", "objective.layers=[stages.2:mean,stages.8]", "objective.weights=[3,1]")
+    call(monkeypatch, *SHORT, *overrides, f"hydra.run.dir={tmp_path / 'run'}")
+    ((run, _, _),) = outcomes
     assert (run.objective.layers, run.objective.weights) == (["stages.2:mean", "stages.8"], [3.0, 1.0])
 
 
 @pytest.mark.slow
 def test_the_checks_are_printed_stored_and_shown(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "run"
-    words = ("sanity=short", "sanity.pictures=1", "sanity.steps=8", f"hydra.run.dir={folder}")
-    assert call(monkeypatch, *SHORT[:-1], "attack.steps=8", *words) == 0
-    said, checks = capsys.readouterr().out, content(folder)["sanity"]["checks"]
+    overrides = ("sanity=short", "sanity.pictures=1", "sanity.steps=8", f"hydra.run.dir={folder}")
+    assert call(monkeypatch, *SHORT[:-1], "attack.steps=8", *overrides) == 0
+    output, checks = capsys.readouterr().out, content(folder)["sanity"]["checks"]
     page = (folder / "report.html").read_text()
     names = [check["name"] for check in checks]
     assert {"active test", "largest radius", "one step", "gradient-free", "transfer", "masking"} <= set(names)
     for check in checks:
-        assert any(line.startswith(check["name"]) for line in said.splitlines())
+        assert any(line.startswith(check["name"]) for line in output.splitlines())
         assert check["name"] in page
     assert next(check for check in checks if check["name"] == "active test")["verdict"] == "passed"
 
@@ -239,8 +228,8 @@ def test_the_checks_are_printed_stored_and_shown(tmp_path, monkeypatch, capsys):
 def test_a_failed_check_is_the_first_warning(tmp_path, monkeypatch, capsys):
     # Steps a thousand times too short: the whole point of the checks.
     folder = tmp_path / "run"
-    words = ("sanity=short", "sanity.pictures=1", "sanity.steps=8", "optimiser=sgd", "optimiser.lr=1e-5")
-    assert call(monkeypatch, *SHORT[:-1], "attack.steps=8", *words, f"hydra.run.dir={folder}") == 0
+    overrides = ("sanity=short", "sanity.pictures=1", "sanity.steps=8", "optimiser=sgd", "optimiser.lr=1e-5")
+    assert call(monkeypatch, *SHORT[:-1], "attack.steps=8", *overrides, f"hydra.run.dir={folder}") == 0
     assert "active test" in content(folder)["sanity"]["failed"]
     warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning:")]
     assert warnings[0].startswith("warning: SANITY CHECK FAILED")

@@ -43,14 +43,14 @@ def shipped():
 def spoilt(value=None, shape=None, drop=False):
     state = dict(shipped())
     name = next(name for name, each in state.items() if each.is_floating_point() and each.dim() > 1)
-    kept = state.pop(name)
+    weights = state.pop(name)
     if value is not None:
-        state[name] = kept.clone()
+        state[name] = weights.clone()
         state[name].view(-1)[0] = value
     elif shape is not None:
         state[name] = torch.zeros(shape)
     elif not drop:
-        state[name] = kept.to(torch.int32)
+        state[name] = weights.to(torch.int32)
     return save(state)
 
 
@@ -98,8 +98,8 @@ def test_bad_weights_are_one_line(desk, name):
     content, reason = WEIGHT_FILES[name]
     path = desk.given / name
     content(path) if callable(content) else path.write_bytes(content)
-    said = desk.refused("config=smoke", f"encoder.weights={path}")
-    assert name in said and re.search(reason, said), said
+    message = desk.refused("config=smoke", f"encoder.weights={path}")
+    assert name in message and re.search(reason, message), message
 
 
 @functools.cache
@@ -107,23 +107,23 @@ def begun():
     """The manifest of a run that was stopped, as text."""
     config = dataclasses.asdict(compose("smoke"))
     decision = {key: config["engine"][key] for key in ("layout", "precision", "fold", "compile", "chunk")}
-    said = {"config": config, "preset": "smoke", "overrides": [], "engine": {"decision": decision}, "threads": 1}
-    return json.dumps(said)
+    message = {"config": config, "preset": "smoke", "overrides": [], "engine": {"decision": decision}, "threads": 1}
+    return json.dumps(message)
 
 
 def manifest(**changes):
     """The same, with values replaced by dotted names (`__` for a dot)."""
-    said = json.loads(begun())
+    message = json.loads(begun())
     for key, value in changes.items():
-        *way, last = key.split("__")
-        functools.reduce(lambda node, part: node[part], way, said)[last] = value
-    return json.dumps(said)
+        *path_to, last = key.split("__")
+        functools.reduce(lambda node, part: node[part], path_to, message)[last] = value
+    return json.dumps(message)
 
 
 def without(name):
-    said = json.loads(begun())
-    del said[name]
-    return json.dumps(said)
+    message = json.loads(begun())
+    del message[name]
+    return json.dumps(message)
 
 
 #: What lies in a directory -> its files, and what `resume=` says.
@@ -178,8 +178,8 @@ def test_a_bad_run_directory_is_one_line(desk, name):
             os.mkfifo(path)
         else:
             path.write_bytes(content.encode(errors="surrogateescape"))
-    said = desk.refused(f"resume={desk.given / 'run'}", out=None)
-    assert re.search(reason, said), said
+    message = desk.refused(f"resume={desk.given / 'run'}", out=None)
+    assert re.search(reason, message), message
 
 
 def test_only_a_link_that_leads_out_of_a_run_directory_is_refused(tmp_path):

@@ -71,11 +71,7 @@ CONTENTS = {
     "wide.png": (encoded("PNG", np.zeros((2, 30_000, 3), np.uint8)), SLENDER),
     "high.png": (encoded("PNG", np.zeros((30_000, 2, 3), np.uint8)), SLENDER),
     "half.png": (encoded("PNG")[:600], BROKEN),
-    "half.jpg": (encoded("JPEG", np.tile(RGB, (8, 8, 1)))[:4000], BROKEN),
-    "half.tif": (encoded("TIFF")[:600], BROKEN),
     "half.gif": (encoded("GIF")[:500], BROKEN),
-    "half.webp": (encoded("WEBP", lossless=True)[:600], BROKEN),
-    "half.bmp": (encoded("BMP")[:600], BROKEN),
     "text.png": (b"this is no picture\n" * 40, BROKEN),
     "empty.png": (b"", BROKEN),
     "header.png": (b"\x89PNG\r\n\x1a\n", BROKEN),
@@ -105,8 +101,8 @@ CONTENTS = {
 def test_a_bad_file_is_one_line(desk, name):
     content, reason = CONTENTS[name]
     (desk.given / name).write_bytes(content)
-    said = desk.refused("config=smoke", "data=folder", f"data.path='{desk.given / name}'")
-    assert re.search(reason, said), said
+    message = desk.refused("config=smoke", "data=folder", f"data.path='{desk.given / name}'")
+    assert re.search(reason, message), message
 
 
 def link(path, aim):

@@ -37,13 +37,13 @@ def asked(monkeypatch, tmp_path):
 
 
 def test_arguments_become_the_command_lines_words(asked, tmp_path):
-    found = robustness("timm:vit_tiny", tmp_path, preset="smoke", eps="4/255", seed=3, **{"attack.steps": 5})
+    result = robustness("timm:vit_tiny", tmp_path, preset="smoke", eps="4/255", seed=3, **{"attack.steps": 5})
     (call,) = asked
     run = call["run"]
     assert (run.encoder.name, run.encoder.model, run.seed, run.attack.steps) == ("timm", "vit_tiny", 3, 5)
     assert (run.data.path, run.perturbation.eps, call["module"]) == (str(tmp_path), "4/255", None)
     assert call["preset"] == "smoke" and "data=folder" in call["overrides"]
-    assert found.folder == call["out"] and found.folder.parts[0] == "outputs"
+    assert result.folder == call["out"] and result.folder.parts[0] == "outputs"
 
 
 def test_a_module_takes_the_encoders_place_and_fresh_folders_differ(asked, tmp_path):
@@ -65,7 +65,7 @@ class Pair(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("module", "said"),
+    ("module", "message"),
     [
         (
             conv(),
@@ -76,8 +76,8 @@ class Pair(torch.nn.Module):
         (torch.nn.Flatten(), "as many features for every size of picture; it gave 49152 before and "),
     ],
 )
-def test_a_module_that_is_no_encoder_is_told_what_it_answers(module, said, tmp_path):
-    with pytest.raises(ValueError, match=said) as error:
+def test_a_module_that_is_no_encoder_is_told_what_it_answers(module, message, tmp_path):
+    with pytest.raises(ValueError, match=message) as error:
         robustness(module.eval(), preset="smoke", out=tmp_path, **TINY)
     assert "\n" not in str(error.value) and not module._forward_hooks
 
@@ -112,7 +112,7 @@ def test_a_preset_file_of_ones_own(asked, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"attack.stepz": 3}, "stepz"),
         ({"data.count": "many"}, "data.count"),
@@ -124,8 +124,8 @@ def test_a_preset_file_of_ones_own(asked, tmp_path):
         ({"pictures": ["a.png"]}, "`pictures` must be the path of a folder; got list"),
     ],
 )
-def test_a_mistake_is_one_line_and_runs_nothing(asked, values, said):
-    with pytest.raises(ValueError, match=said) as error:
+def test_a_mistake_is_one_line_and_runs_nothing(asked, values, message):
+    with pytest.raises(ValueError, match=message) as error:
         robustness(**{"preset": "smoke"} | values)
     assert "\n" not in str(error.value) and asked == []
 
@@ -156,9 +156,9 @@ def test_hydra_reads_every_value_as_it_was_meant(value):
 def test_a_result_reads_its_rows_and_shows_its_report(tmp_path):
     (tmp_path / "report.html").write_text(PAGE)
     (tmp_path / "per_image.csv").write_text("picture,arm,cosine,rank,knn\n0001,eot,0.1,3,\n")
-    found = Robustness(tmp_path, {"arms": {"eot": {"success": {"mean": 0.5}}}})
-    assert found.per_image == [{"picture": "0001", "arm": "eot", "cosine": 0.1, "rank": 3, "knn": None}]
-    assert found.arms["eot"]["success"]["mean"] == 0.5
+    result = Robustness(tmp_path, {"arms": {"eot": {"success": {"mean": 0.5}}}})
+    assert result.per_image == [{"picture": "0001", "arm": "eot", "cosine": 0.1, "rank": 3, "knn": None}]
+    assert result.arms["eot"]["success"]["mean"] == 0.5
 
     class Frames(HTMLParser):
         seen = ()
@@ -167,11 +167,11 @@ def test_a_result_reads_its_rows_and_shows_its_report(tmp_path):
             self.seen += ((tag, dict(attributes)),)
 
     frames = Frames()
-    frames.feed(found._repr_html_())
+    frames.feed(result._repr_html_())
     ((tag, attributes),) = frames.seen  # nothing of the page stands outside of the frame
     assert tag == "iframe" and attributes["srcdoc"] == PAGE
     assert not attributes["sandbox"]  # no scripts, no forms, no way out
-    assert html.escape(PAGE) in found._repr_html_()
+    assert html.escape(PAGE) in result._repr_html_()
 
 
 @pytest.mark.slow
@@ -187,10 +187,10 @@ def test_it_is_said_in_under_15_lines_and_is_the_command_lines_run(tmp_path, mon
     (cell,) = [cell for cell in cells if "robustness(" in cell and "import" in cell and "module" not in cell]
     assert len([line for line in cell.splitlines() if line.strip()]) < 15
     monkeypatch.chdir(tmp_path)
-    found = robustness(preset="smoke", out="a", **TINY)
+    result = robustness(preset="smoke", out="a", **TINY)
     job(compose("smoke", [word(key, value) for key, value in TINY.items()]), tmp_path / "b", "smoke", [])
     assert (tmp_path / "a" / "per_image.csv").read_bytes() == (tmp_path / "b" / "per_image.csv").read_bytes()
-    assert found.metrics["arms"] == json.loads((tmp_path / "b" / "metrics.json").read_text())["arms"]
+    assert result.metrics["arms"] == json.loads((tmp_path / "b" / "metrics.json").read_text())["arms"]
     events = [
         [{**json.loads(line), "seconds": 0} for line in (tmp_path / name / "events.jsonl").read_text().splitlines()]
         for name in "ab"
@@ -201,6 +201,6 @@ def test_it_is_said_in_under_15_lines_and_is_the_command_lines_run(tmp_path, mon
         {**json.loads(line), "seconds": 0} for line in (tmp_path / "a" / "events.jsonl").read_text().splitlines()
     ]
     assert again == events[0]
-    pictures = {row["picture"] for row in found.per_image}
-    assert pictures == set(found.metrics["queries"]) and "eot" in str(found)
-    assert "<iframe sandbox" in found._repr_html_()
+    pictures = {row["picture"] for row in result.per_image}
+    assert pictures == set(result.metrics["queries"]) and "eot" in str(result)
+    assert "<iframe sandbox" in result._repr_html_()

@@ -6,12 +6,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from attacks import load_encoder
 from attacks.evaluation.classes import class_embeddings
-from attacks.experiment.embeddings import Cache, _Block, _sha256
 from attacks.run import CONFIGS, cli
 from attacks.schema import presets
 
@@ -30,17 +27,21 @@ FILES = {
     "up_value.yaml": "defaults: [override /encoder: UP/evil]\n",
     "up_placed.yaml": "defaults: [UP/bare@hydra.job_logging]\n",
     "root.yaml": "defaults: [/ROOT/evil]\n",
+    "dir4/encoder/theirs.yaml": "a: [{b: {_target_: os.system}}]\n",
+    "quickstart.yaml": "seed: 1\n",
 }
 PRESETS = [["config={}/up.yaml"], ["config={}/up_value.yaml"], ["config={}/up_placed.yaml"], ["config={}/root.yaml"]]
 FOLDERS = [
     ["--config-dir={}/dir", "config=header"],
     ["--config-dir", "{}/dir2", "config=placed"],
     ["--config-dir={}/dir3", "config=smoke"],
+    ["--config-dir={}/dir4", "config=smoke"],
     ["--config-dir={}/linked", "config=key"],
     ["--config-d={}/elsewhere", "config=key"],
     ["hydra.searchpath=[file://{}/elsewhere]", "config=key"],
 ]
 PATHS = [
+    ["config={}/quickstart.yaml"],
     ["config=UP/evil"],
     ["config=smoke", "encoder=UP/evil"],
     ["--config-path={}/elsewhere"],
@@ -62,11 +63,11 @@ def place(tmp_path):
     """The files, and a function that fills in the places in a text."""
 
     def filled(text):
-        words = {"{}": str(tmp_path), "ROOT": str(tmp_path), "MARK": str(tmp_path / "mark")}
-        words["UP"] = "/".join([".."] * len((CONFIGS / "config").parts)) + str(tmp_path)
+        replacements = {"{}": str(tmp_path), "ROOT": str(tmp_path), "MARK": str(tmp_path / "mark")}
+        replacements["UP"] = "/".join([".."] * len((CONFIGS / "config").parts)) + str(tmp_path)
         inside = LOGGING.rstrip().replace("\n", "\n    ")
         text = text.replace("{LOG}", f"\n    {inside}")
-        for word, value in words.items():
+        for word, value in replacements.items():
             text = text.replace(word, value)
         return text
 
@@ -88,24 +89,19 @@ def test_nothing_is_read_that_was_not_checked(place, tmp_path, monkeypatch, caps
     with pytest.raises(SystemExit) as stop:
         cli()
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert stop.value.code == 1 and ("refused" in line or "must name a choice" in line), line
+    assert stop.value.code == 1 and ("refused" in line or "must name a choice" in line or "rename" in line), line
     assert not (tmp_path / "mark").exists()
 
 
-DEEP = "[" * 3000 + "]" * 3000
 ODD = {
     "a number of defaults": "defaults: 5\n",
     "defaults in question": "defaults: true\n",
-    "a list of itself": "encoder: &a [*a]\n",
     "a mapping of itself": "a: &a {b: *a}\n",
-    "deeper than Python": f"a: {DEEP}\n",
     "a line end of Unicode's": "# x\u2028# @package hydra.job_logging\na: 1\n",
     "a default put together": "defaults: ['${config}/job_logging/y']\n",
     "the environment after a tab": 'a: "${\\toc.env:HOME}"\n',
-    "the environment by another key": "b: oc.env\na: ${${b}:HOME}\n",
     "the environment by half a name": "b: env\na: ${oc.${b}:HOME}\n",
     "the environment decoded": "b: env\na: ${oc.decode:'${b}'}\n",
-    "what Hydra knows": "a: ${hydra:runtime.cwd}\n",
 }
 
 
@@ -149,22 +145,3 @@ def test_whatever_a_library_raises_is_one_line(monkeypatch, error):
     assert "\n" not in str(caught.value) and caught.value.__cause__ is error
     with pytest.raises(ValueError, match="does not take the class 'a'"):
         class_embeddings(load, ["a"], ["{}"])
-
-
-BAD = [torch.full((2, 4), torch.nan), torch.full((2, 4), torch.inf), torch.zeros(2, 4).to(torch.float8_e4m3fn)]
-
-
-@pytest.mark.parametrize("forged", BAD, ids=["NaN", "infinite", "8 bits"])
-def test_a_forged_cache_file_cannot_stop_a_run(tmp_path, forged):
-    block = _Block(Cache(tmp_path, "recipe", 4), ["a", "b"])
-    save_file({"embeddings": forged}, block.path, {"key": block.key, "sha256": _sha256(forged)})
-    found, trouble = block.read()
-    assert found is None and "made afresh" in trouble
-
-
-def test_a_preset_that_multiplies_itself_is_refused_before_it_does(tmp_path):
-    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
-    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
-    (tmp_path / "bomb.yaml").write_text("\n".join(lines))
-    with pytest.raises(ValueError, match=r"bomb\.yaml`: YAML aliases"):
-        presets.read(tmp_path / "bomb.yaml")

@@ -1,4 +1,4 @@
-"""From a configuration to the pictures: which are attacked, what a view can be taken for, and what it should be."""
+"""The configured pictures: the queries, their gallery, and their targets."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from transforms import stream
 def data(
     node: groups.BundledConfig | groups.FolderConfig | ScenesConfig, perturbation: object = None
 ) -> tuple[Pictures, Gallery, Tensor]:
-    """The queries, the gallery, and each query's row in it, (N,): every query is in the gallery. Scenes have
-    placements for a patch, which depend on its shape; without a `perturbation` they are plain pictures.
+    """The queries, the gallery, and each query's row in it, (N,). Scenes have placements for a patch, which depend on
+    its shape; without a `perturbation` they are plain pictures.
 
-    So recall asks whether the attacked picture is still taken for the one that it was made from, or, with identities,
-    for any of the same identity. It does not ask whether an encoder knows a person from other pictures alone: the
-    query's own file is the nearest of all, clean views find it nearly always, and an attack has it against itself.
+    Every query is in the gallery. So recall measures whether the attacked picture still retrieves the original, or,
+    with identities, any picture of the same identity. It does not measure whether an encoder recognises a person from
+    other pictures alone.
     """
     if isinstance(node, groups.BundledConfig):
         queries, pictures = gallery.tiles(node.size, node.photos), gallery.tiles(node.size)
@@ -68,18 +68,21 @@ def _check(node: groups.FolderConfig | ScenesConfig) -> None:
     if node.unreadable not in ("refuse", "skip"):
         raise ValueError(f"`data.unreadable` must be refuse or skip; got {node.unreadable!r}")
     if node.cache is not None:
-        _made(Path(node.cache))
+        try:
+            Path(node.cache).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"`data.cache` must be a folder that can be written to; got {node.cache} ({error})"
+            ) from None
 
 
 def _chosen(
     node: groups.FolderConfig | ScenesConfig, own: Shelf, rows: list[int]
 ) -> tuple[Pictures, Gallery, Tensor]:
-    """Some of a person's own pictures, and the gallery round them."""
+    """The chosen rows of the user's pictures as queries, and their gallery."""
     chosen = own.only(rows)
     notes = chosen.remarks()
-    if (
-        isinstance(node, groups.FolderConfig) and node.classes is not None
-    ):  # they take the gallery's place: none is read
+    if isinstance(node, groups.FolderConfig) and node.classes is not None:  # classes replace the gallery
         others = own.only([])
     elif node.gallery is None:
         others = gallery.tiles(128).shelf(node.size)
@@ -87,22 +90,15 @@ def _chosen(
         others = own
     else:
         others = read_files(node.gallery, node.size, node.unreadable)
-        notes += others.notes  # not what was converted: there may be thousands
+        notes += others.notes  # without the conversions, of which there may be thousands
     queries = Pictures(chosen.names, chosen.read(range(len(chosen))), notes)
     return queries, gallery.gathered(chosen, others), torch.arange(len(chosen))
-
-
-def _made(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"`data.cache` must be a folder that can be written to; got {folder} ({error})") from None
 
 
 def targeted(
     target: str, pictures: Gallery | Classes, truth: Tensor, seed: int, size: int
 ) -> tuple[Gallery | Classes, Tensor]:
-    """The gallery (with the target in it) and each query's goal, a row of it."""
+    """The gallery with the target in it, and the row of each query's target, (N,)."""
     if isinstance(pictures, Classes):
         return pictures, pictures.target(target, truth, seed)
     if target == "another":
@@ -116,10 +112,10 @@ def targeted(
             raise ValueError(
                 f"`objective.target` must be another, a gallery picture or an image file; got {target!r}"
             )
-        wanted = read_files(target, size)
-        if len(wanted) > 1:
-            raise ValueError(f"`objective.target` must be one picture; {target!r} names {len(wanted)}")
-        pictures, (row,) = pictures.joined(wanted)
+        shelf = read_files(target, size)
+        if len(shelf) > 1:
+            raise ValueError(f"`objective.target` must be one picture; {target!r} names {len(shelf)}")
+        pictures, (row,) = pictures.joined(shelf)
     goal = torch.full_like(truth, row)
     if bool(pictures.same(goal, truth).any()):
         raise ValueError(f"`objective.target` is itself one of the attacked pictures, or shows the same: {target!r}")
@@ -127,16 +123,16 @@ def targeted(
 
 
 def _another(pictures: Gallery, row: int, generator: torch.Generator) -> int:
-    """A row of another photograph and another identity (for a person's own files: another file)."""
-    own = _photograph(pictures.names[row])
-    alike = pictures.same(torch.arange(len(pictures)), torch.tensor(row)).tolist()
-    others = [i for i, name in enumerate(pictures.names) if _photograph(name) != own and not alike[i]]
+    """A random row of another photograph and another identity; of files, of another file."""
+    photograph = _photograph(pictures.names[row])
+    same = pictures.same(torch.arange(len(pictures)), torch.tensor(row)).tolist()
+    others = [i for i, name in enumerate(pictures.names) if _photograph(name) != photograph and not same[i]]
     if not others:
         raise ValueError("`objective.target=another` needs a gallery with more than one picture, or identity")
     return others[int(torch.randint(len(others), (), generator=generator))]
 
 
 def _photograph(name: str) -> str:
-    """Of a bundled tile its photograph; of a file the file itself, whose name has an ending."""
+    """The photograph of a bundled tile; the name itself of a file, which has a suffix."""
     tile = re.fullmatch(r"([^/.]+)-\d+-\d+", name)
     return name if tile is None else tile[1]

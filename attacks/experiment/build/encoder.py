@@ -1,4 +1,4 @@
-"""The encoder under test, as a configuration names it."""
+"""The configured encoder."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from attacks.schema.encoder import DefenceConfig, EncoderConfig
 def subject(
     node: EncoderConfig, device: torch.device, defence: DefenceConfig | None = None, module: nn.Module | None = None
 ) -> nn.Module:
-    """The encoder, behind its defence; a `module` in the place of what the configuration names is put in evaluation
-    mode and frozen. Raises ValueError or FileNotFoundError in one line."""
+    """The configured encoder behind its defence. A `module` replaces the encoder, and is put in evaluation mode and
+    frozen. Raises ValueError or FileNotFoundError in one line."""
     if module is None:
         module = make(load_encoder, node, "encoder", name=node.name, device=str(device))
     encoder = make(featured, node, "encoder", encoder=module.eval().requires_grad_(False).to(device))

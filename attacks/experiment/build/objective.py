@@ -1,10 +1,13 @@
-"""From a configuration's `objective` to an objective, and what it compares each picture with."""
+"""The configured objective, and the anchor that it compares each picture with."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 
@@ -15,49 +18,39 @@ from attacks.eot.protocols import Objective
 from attacks.evaluation.scores import embed, mean_embedding
 from attacks.experiment.build.make import make
 from attacks.objectives.aim import Aim, Known
-from attacks.objectives.bits import Bits
 from attacks.objectives.composite import Each, Sum, Term
 from attacks.objectives.embedding import Away, Paired, Toward
-from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet, Verification
+from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet
 from attacks.schema import groups
 from transforms import Compose
 
-Node = (
-    groups.AwayConfig
-    | groups.TowardConfig
-    | groups.RetrievalConfig
-    | groups.TripletConfig
-    | groups.InfoNCEConfig
-    | groups.VerificationConfig
-    | groups.LayersConfig
-    | groups.MixedConfig
-    | groups.BitsConfig
-)
-#: Views over which an anchor is averaged, of a stream that neither attack nor judgement has.
+#: Views over which an anchor is averaged, from a stream that neither the attack nor the evaluation uses.
 VIEWS = 64
 
 
-def wants_gallery(node: Node) -> bool:
-    """Whether the objective compares with the pictures that a view could be taken for."""
-    return isinstance(
-        node,
-        groups.RetrievalConfig
-        | groups.InfoNCEConfig
-        | groups.MixedConfig
-        | groups.TowardConfig
-        | groups.TripletConfig,
-    )
+def objective_class(name: str) -> type[Objective]:
+    """The class of an objective that declares its keys itself (see `groups.OBJECTIVES`)."""
+    module, _, kind = groups.OBJECTIVES[name].rpartition(".")
+    made: type[Objective] = getattr(importlib.import_module(module), kind)
+    return made
 
 
-def shown_sign(node: Node) -> int:
-    """-1 where what is shown is minus the loss: the cosine to a target, which the attacker raises."""
+def wants_gallery(node: Any) -> bool:
+    """Whether the objective compares with the gallery's embeddings."""
+    if node.name in groups.OBJECTIVES:
+        return "gallery" in inspect.signature(objective_class(node.name)).parameters
+    return node.name in ("infonce", "mixed", "toward", "triplet")
+
+
+def shown_sign(node: Any) -> int:
+    """-1 where minus the loss is shown: the cosine to a target, which the attack maximises."""
     return -1 if isinstance(node, groups.TowardConfig) and node.metric == "cosine" else 1
 
 
 @contextmanager
-def watched(encoder: nn.Module, node: Node) -> Iterator[nn.Module]:
-    """The encoder as the objective wants it: giving the features of some layers, until the end of the `with`, or as
-    it is. Raises ValueError for layers that cannot be had."""
+def watched(encoder: nn.Module, node: Any) -> Iterator[nn.Module]:
+    """The encoder as the objective needs it: for objective=layers it returns the features of these layers until the
+    end of the `with`. Raises ValueError for layers that the encoder does not have."""
     if not isinstance(node, groups.LayersConfig):
         yield encoder
         return
@@ -69,7 +62,7 @@ def watched(encoder: nn.Module, node: Node) -> Iterator[nn.Module]:
 
 
 def weighted(layers: list[str], weights: list[float]) -> dict[str, tuple[Pool, float]]:
-    """Each layer's pool and weight, from two lists of a configuration."""
+    """The pool and the weight of each layer, from the two lists of a configuration."""
     pools = layer_pools(layers, "objective.layers")
     weights = list(weights) or [1.0] * len(pools)
     if len(weights) != len(pools):
@@ -80,55 +73,57 @@ def weighted(layers: list[str], weights: list[float]) -> dict[str, tuple[Pool, f
 
 
 def mixed(known: Known, away: float, retrieval: float) -> Aim:
-    """Away from the own picture and below the best impostor, with a weight for each."""
+    """The weighted sum of `Away` and `Retrieval`."""
     terms = (Term(away, Away(), "own"), Term(retrieval, Retrieval(known.gallery, identity=known.identity), "row"))
     return Aim(Sum(terms), {"own": known.own, "row": known.truth})
 
 
-def aim(node: Node, known: Known, encoder: Encoder, transforms: Compose, seed: int) -> Aim:
-    """The objective that a configuration names, and its anchor.
+def aim(node: Any, known: Known, encoder: Encoder, transforms: Compose, seed: int) -> Aim:
+    """The configured objective and its anchor.
+
+    An objective of `groups.OBJECTIVES` with an argument `gallery` gets the gallery's embeddings, and its anchor is
+    each picture's row in them; the anchor of any other is each picture's own embedding.
 
     Args:
-        encoder: as `watched` gives it, in full precision; it makes the anchors that `known` does not hold.
-        transforms: the views, for an anchor that is averaged over them.
+        encoder: as `watched` returns it, in full precision, for anchors that `known` does not hold.
+        transforms: the views over which an anchor is averaged.
 
-    Raises ValueError for a value that an objective does not take.
+    Raises ValueError for a value that an objective refuses.
     """
-    if isinstance(node, groups.MixedConfig):
-        return make(mixed, node, "objective", known=known)
     gallery = {"gallery": known.gallery, "identity": known.identity}
     goal = None if known.goal is None else known.gallery[known.goal]
+    if node.name in groups.OBJECTIVES:
+        part = objective_class(node.name)
+        given = {key: value for key, value in gallery.items() if key in inspect.signature(part).parameters}
+        return Aim(make(part, node, "objective", **given), known.truth if "gallery" in given else known.own)
+    if isinstance(node, groups.MixedConfig):
+        return make(mixed, node, "objective", known=known)
     if isinstance(node, groups.TowardConfig):
         assert goal is not None
         return Aim(make(Toward, node, "objective"), goal)
     if isinstance(node, groups.TripletConfig):
         assert goal is not None
         return Aim(make(Triplet, node, "objective"), {"positive": goal, "negative": known.own})
-    if isinstance(node, groups.RetrievalConfig):
-        return Aim(make(Retrieval, node, "objective", **gallery), known.truth)
     if isinstance(node, groups.InfoNCEConfig):
         targeted = node.target is not None
         row = known.goal if targeted else known.truth
         assert row is not None
         return Aim(make(InfoNCE, node, "objective", targeted=targeted, **gallery), row)
-    if isinstance(node, groups.VerificationConfig | groups.BitsConfig):
-        kind: type[Objective] = Verification if isinstance(node, groups.VerificationConfig) else Bits
-        return Aim(make(kind, node, "objective"), known.own)
     objective: Objective = make(Away, node, "objective")
     if isinstance(node, groups.LayersConfig):
         layers = make(weighted, node, "objective")
         objective = Each({name: weight for name, (_, weight) in layers.items()}, objective)
-        if node.anchor != "views":  # features of layers may be large
+        if node.anchor != "views":  # features of layers may be large: one picture at a time
             known = known._replace(own=embed(known.images, encoder, known.images.device, 1))
-    given = {"objective": objective, "known": known, "encoder": encoder, "transforms": transforms, "seed": seed}
-    return make(anchored, node, "objective", **given)
+    shared = {"objective": objective, "known": known, "encoder": encoder, "transforms": transforms, "seed": seed}
+    return make(anchored, node, "objective", **shared)
 
 
 def anchored(
     objective: Objective, known: Known, encoder: Encoder, transforms: Compose, seed: int, metric: str, anchor: str
 ) -> Aim:
-    """An objective that leads away from the picture itself, with the picture's own features: those of the picture as
-    it is, their mean over views, or those of each view."""
+    """An objective that leads away from the picture's own features: those of the untouched picture, their mean over
+    views, or those of the same view."""
     if anchor == "views":
         if metric != "cosine":
             raise ValueError("`anchor` is a mean direction where it is views, and needs `metric` cosine; got l2")

@@ -1,4 +1,4 @@
-"""From a checked configuration to everything an experiment is made of."""
+"""All parts of an experiment, made from a checked configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from attacks.evaluation.classes import Classes, classified
 from attacks.experiment.build.data import data, targeted
 from attacks.experiment.build.encoder import subject
 from attacks.experiment.build.make import make
-from attacks.experiment.build.objective import Node
 from attacks.experiment.build.perturbation import perturb
 from attacks.experiment.build.pipeline import pipeline
 from attacks.experiment.build.printer import laid
@@ -31,11 +30,11 @@ from attacks.schema.run import Run
 
 
 def build(run: Run, module: nn.Module | None = None) -> Parts:
-    """Make the parts that a checked configuration names; a `module`, if one is given, in the place of its encoder.
-    Raises ValueError or FileNotFoundError in one line."""
+    """Make the configured parts; a `module` replaces the encoder. Raises ValueError or FileNotFoundError in one
+    line."""
     if isinstance(run.attack, groups.SuiteConfig) and isinstance(run.objective, groups.LayersConfig):
         raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
-    wish, adaptive = tail(run.risk, run.attack.views), more_views(run.attack)
+    risk_of_views, adaptive = tail(run.risk, run.attack.views), more_views(run.attack)
     check_attack(run)
     check_classes(run)
     if isinstance(run.penalty, NonPrintabilityConfig) and run.perturbation.name != "patch":
@@ -58,8 +57,8 @@ def build(run: Run, module: nn.Module | None = None) -> Parts:
         known, truth, notes = classified(run.data.classes, run.data.templates, encoder, shown, labels)
         queries = replace(queries, notes=(*queries.notes, *notes))
     goal = None
-    if (wanted := getattr(run.objective, "target", None)) is not None:
-        known, goal = targeted(wanted, known, truth, run.seed, run.data.size)
+    if (target := getattr(run.objective, "target", None)) is not None:
+        known, goal = targeted(target, known, truth, run.seed, run.data.size)
     return Parts(
         encoder=encoder,
         perturbation=perturbation,
@@ -67,7 +66,7 @@ def build(run: Run, module: nn.Module | None = None) -> Parts:
         penalty=price(run.penalty),
         transforms=transforms,
         draws=named("draws", run.draws),
-        risk=wish,
+        risk=risk_of_views,
         adaptive=adaptive,
         queries=queries,
         gallery=known,
@@ -78,18 +77,12 @@ def build(run: Run, module: nn.Module | None = None) -> Parts:
 
 
 def price(node: Any) -> Penalty | None:
-    """The penalty that a configuration names."""
-    if node.name == "none":
-        return None
-    try:
-        made: Penalty = named("penalty", node)
-    except ImportError as error:
-        raise ValueError(f"`penalty={node.name}`: {error}") from None
-    return made
+    """The configured penalty, if any."""
+    return None if node.name == "none" else named("penalty", node)
 
 
 def tail(node: Any, views: int) -> risk.Risk:
-    """The risk that a configuration names, taken of `views` views."""
+    """The configured risk over `views` views."""
     made: risk.Risk = named("risk", node)
     if views % made.multiple:
         raise ValueError(f"`attack.views` must be a multiple of risk.k = {made.multiple}; got {views}")
@@ -97,7 +90,7 @@ def tail(node: Any, views: int) -> risk.Risk:
 
 
 def check_attack(run: Run) -> None:
-    """Refuse what an attack cannot do, or what would end it before it has begun."""
+    """Refuse attack keys that cannot be combined, and a `stop` that no loss or every loss reaches."""
     node = run.attack
     if isinstance(node, groups.SuiteConfig):
         return
@@ -119,7 +112,7 @@ def check_attack(run: Run) -> None:
 
 
 def check_classes(run: Run) -> None:
-    """Refuse what has no meaning where a view is taken for a class, given as text."""
+    """Refuse keys that have no meaning if the gallery is classes given as text."""
     if getattr(run.data, "classes", None) is None:
         return
     if run.encoder.features:
@@ -136,21 +129,27 @@ def check_classes(run: Run) -> None:
         )
 
 
-def bounds(node: Node) -> tuple[float, float]:
-    """Between what the loss of an objective lies, as it is shown (of `toward`, the cosine itself)."""
+def bounds(node: Any) -> tuple[float, float]:
+    """The range of an objective's loss, as it is shown (for `toward` the cosine itself)."""
     if getattr(node, "metric", "cosine") == "l2":
-        return (0.0, math.inf) if isinstance(node, groups.TowardConfig) else (-math.inf, 0.0)
-    if isinstance(node, groups.RetrievalConfig | groups.TripletConfig):
-        return (-2.0, 2.0)
-    if isinstance(node, groups.InfoNCEConfig):
-        return (-math.inf, 0.0) if node.target is None else (0.0, math.inf)
-    if isinstance(node, groups.VerificationConfig):
+        return (0.0, math.inf) if node.name == "toward" else (-math.inf, 0.0)
+    if node.name == "infonce" and node.target is not None:
+        return (0.0, math.inf)
+    if node.name == "verification":
         return (-1 - node.threshold, 1 - node.threshold)
-    return (-math.inf, math.inf) if isinstance(node, groups.MixedConfig) else (-1.0, 1.0)
+    return BOUNDS.get(node.name, (-math.inf, math.inf))
+
+
+#: Objective -> the range of its loss, where no key changes it.
+BOUNDS = {
+    **dict.fromkeys(("away", "toward", "layers", "bits"), (-1.0, 1.0)),
+    **dict.fromkeys(("retrieval", "triplet"), (-2.0, 2.0)),
+    "infonce": (-math.inf, 0.0),
+}
 
 
 def more_views(node: groups.SingleConfig | groups.SuiteConfig) -> Adaptive | None:
-    """When to take more views than asked for, if ever."""
+    """The rule that adds views during an attack; None without `attack.cosine`."""
     if isinstance(node, groups.SuiteConfig):
         return None
     planned = node.steps * node.views
@@ -172,8 +171,8 @@ def more_views(node: groups.SingleConfig | groups.SuiteConfig) -> Adaptive | Non
 
 
 def device(name: str) -> torch.device:
-    """ "auto" is CUDA where there is one; of several processes on one machine each takes its own. Raises ValueError
-    for a device that is not there."""
+    """The device: "auto" is CUDA if available. Of several processes on one machine each takes its own GPU. Raises
+    ValueError for a missing device."""
     if name in ("auto", "cuda") and torch.cuda.is_available():
         if local_rank() >= torch.cuda.device_count():
             raise ValueError(

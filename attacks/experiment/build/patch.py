@@ -1,4 +1,4 @@
-"""A patch from a configuration."""
+"""The configured patch."""
 
 from __future__ import annotations
 
@@ -25,29 +25,28 @@ from transforms import resize
 
 
 def patch(node: PatchConfig, images: Tensor, placements: Placements | None = None) -> Patch:
-    """The patch that a configuration names, for pictures (N,3,H,W). Raises ValueError or FileNotFoundError."""
+    """The configured patch for pictures (N,3,H,W). Raises ValueError or FileNotFoundError."""
     size = made_size(node)
     place = anywhere(node)
     if place is not None and placements is not None:
         raise ValueError("`perturbation.place` lays the patch anywhere, and the scenes have places for it: drop one")
-    where: Any = placements if placements is not None else _corners(node.quad)
+    quad: Any = placements if placements is not None else _corners(node.quad)
     if place is not None:
-        where = place.quad((images.shape[2], images.shape[3]))
-    given = {"size": size, "quad": where, "start_from": _start(node.start_from, size), "shape": _shape(node.shape)}
+        quad = place.quad((images.shape[2], images.shape[3]))
+    given = {"size": size, "quad": quad, "start_from": _start(node.start_from, size), "shape": _shape(node.shape)}
     around = make(surrounding, node, "perturbation", size=size, group=tags(node) or 0)
     return make(Patch, node, "perturbation", **given, gamut=gamut(node.gamut), surround=around)
 
 
 def tags(node: PatchConfig) -> int | None:
-    """Which fiducials its card carries, if it is seen with its card: the run must know them before it has a texture
-    that they could be taken from. The text that is counted is that of the first release, so that printed cards keep
-    theirs."""
+    """The group of fiducials on its card, None without one. It depends on the configuration, because the attack needs
+    it before there is a texture. The digested text is that of the first release, so that printed cards stay valid."""
     keys = ", ".join(f"{key.removesuffix('_from')}={value!r}" for key, value in vars(node).items())
     return zlib.crc32(f"Patch({keys})".encode()) % GROUPS if node.card else None
 
 
 def surrounding(size: tuple[int, int], group: int, width_mm: float | None, card: bool) -> Surround | None:
-    """The printed card round the texture, where there is one. Raises ValueError without a width in millimetres."""
+    """The printed card around the texture, or None. Raises ValueError without a width in millimetres."""
     if width_mm is not None and not 0 < width_mm < math.inf:
         raise ValueError(f"`width_mm` must be a number of millimetres above 0; got {width_mm:g}")
     if not card:
@@ -64,8 +63,10 @@ def made_size(node: PatchConfig) -> tuple[int, int]:
 
 
 def _corners(quad: Any) -> Any:
+    """One quad, or a list of several."""
     try:
-        nested = [[tuple(map(float, corner)) for corner in one] for one in (quad if _deep(quad) else [quad])]
+        quads = quad if isinstance(quad[0][0], list | tuple) else [quad]
+        nested = [[tuple(map(float, corner)) for corner in one] for one in quads]
         if not nested or any(len(one) != 4 or any(len(corner) != 2 for corner in one) for one in nested):
             raise ValueError
     except (TypeError, ValueError, LookupError):
@@ -73,13 +74,8 @@ def _corners(quad: Any) -> Any:
     return nested if len(nested) > 1 else nested[0]
 
 
-def _deep(quad: Any) -> bool:
-    """Whether it is a list of quads."""
-    return isinstance(quad[0][0], list | tuple)
-
-
 def _start(start: str, size: tuple[int, int]) -> Any:
-    """A word as it is; a picture as large as the texture."""
+    """ "grey" or "noise" as it is, or a picture resized to the texture's size."""
     if start in ("grey", "noise"):
         return start
     if not Path(start).is_file():
@@ -93,4 +89,4 @@ def _shape(shape: Any) -> Any:
     try:
         return [tuple(map(float, corner)) for corner in shape] if isinstance(shape, list) else shape
     except (TypeError, ValueError):
-        return shape  # refused where any other outline is
+        return shape  # `Patch` refuses it

@@ -1,4 +1,4 @@
-"""Perturbations from a configuration: a ball, and what it is held to; or a patch."""
+"""The configured perturbation: a ball with its restrictions, or a patch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from attacks.schema import validate as schema
 from attacks.schema.patch import PatchConfig
 
 BALLS: dict[str, type[Ball]] = {"linf": Linf, "l2": L2, "l1": L1, "l0": L0}
-#: Key -> the set round the ball that it asks for, from the inside out. A switch has no argument.
+#: Key -> the set that it wraps around the ball, from the inside out. A switch has no argument.
 WRAPPERS: dict[str, Callable[..., Any]] = {
     "grey": Grey,
     "keep": LowFrequency,
@@ -36,8 +36,8 @@ WRAPPERS: dict[str, Callable[..., Any]] = {
 def perturb(
     node: groups.BallConfig | PatchConfig, images: Tensor, placements: Placements | None = None
 ) -> Perturbation:
-    """The perturbation that a configuration names, for pictures (N,3,H,W), and the `placements` that they have for a
-    patch. Raises ValueError or FileNotFoundError."""
+    """The configured perturbation for pictures (N,3,H,W) with their `placements` of a patch. Raises ValueError or
+    FileNotFoundError."""
     if isinstance(node, PatchConfig):
         return patch(node, images, placements)
     eps = schema.fraction(node.eps, "perturbation.eps")
@@ -51,7 +51,7 @@ def perturb(
 
 
 def _mask(path: str, images: Tensor) -> Tensor:
-    """(1,1,H,W) of zeros and ones: where the picture at `path` is lighter than mid-grey."""
+    """(1,1,H,W): 1 where the picture at `path` is lighter than mid-grey, else 0."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"`perturbation.mask` must be a picture; there is none at {path!r}")
     light = load_image(path)[0].mean(0)

@@ -1,4 +1,4 @@
-"""From a configuration's `transforms` to a pipeline of stages."""
+"""The configured pipeline of stages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIGS = Path(configs.__file__).parent
 
 
 def pipeline(node: groups.ViewsConfig) -> Compose:
-    """The pipeline that a configuration names. Raises ValueError with the place of what is wrong."""
+    """The configured pipeline. Raises ValueError with the full key."""
     value = tuple(node.value) if isinstance(node.value, list) else node.value
     if not all(map(_shade, value if isinstance(value, tuple) else (value,))) or value == ():
         raise ValueError(
@@ -34,7 +34,7 @@ def pipeline(node: groups.ViewsConfig) -> Compose:
 
 
 def stages(node: Any, path: str) -> list[Stage]:
-    """{name: its arguments, ...} as stages, in order. A name used twice gets a number: affine, affine2."""
+    """The stages of {name: arguments, ...}, in order. A repeated name has a number: affine, affine2."""
     if not isinstance(node, dict):
         raise ValueError(f"`{path}` must map the names of stages to their arguments; got {node!r}")
     given = {str(name): {} if arguments is None else arguments for name, arguments in node.items()}
@@ -73,11 +73,8 @@ def _stage(label: str, arguments: Any, path: str) -> Stage:
 
 
 def preset(name: str) -> Compose:
-    """The pipeline of a preset of `configs/transforms`, or of a YAML file like those, read without Hydra.
-
-    Raises:
-        ValueError, FileNotFoundError: in one line.
-    """
+    """The pipeline of a preset in `configs/transforms`, or of such a YAML file, read without Hydra. Raises ValueError
+    or FileNotFoundError in one line."""
     if not is_path(name):
         known = sorted(path.stem for path in (CONFIGS / "transforms").glob("*.yaml"))
         if name not in known:
@@ -91,7 +88,7 @@ def preset(name: str) -> Compose:
 
 
 def _merged(path: Path, above: tuple[Path, ...] = ()) -> Any:
-    """A preset with those that its `defaults` name; the schema's entry is Hydra's business."""
+    """A preset merged onto the presets in its `defaults`, without the schema's entry."""
     if path in above:
         raise ValueError(f"preset `{printable(path)}` names itself in its defaults, at once or by way of others")
     node = read(path)

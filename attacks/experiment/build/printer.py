@@ -1,4 +1,4 @@
-"""From a configuration's `printer` to the stages of a printed sheet."""
+"""The configured printer: the stages of a printed sheet, and its placement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attacks.schema.suggestions import closest
 from transforms import Compose, OnLayers, Placement, Stage
 from transforms.colour.lut import ColourMap
 
-#: What happens to a print by itself: the printer's errors of colour and sharpness, and the light on the sheet.
+#: Stages of the print itself: the printer's errors in colour and sharpness, and the light on the sheet.
 PRINT = (
     "brightness",
     "contrast",
@@ -30,24 +30,19 @@ PRINT = (
     "shadow",
     "gaussian_blur",
 )
-#: How the sheet bends; after the above.
+#: Stages that bend the sheet; they follow those of `PRINT`.
 PAPER = ("cylinder", "thin_plate")
 
 
 def printed(node: PrinterConfig) -> list[Stage]:
-    """What a printer does to a texture and its sheet, as a configuration names it: see `sheet`."""
+    """The configured stages of a printed sheet (see `sheet`)."""
     return make(sheet, node, "printer")
 
 
 def sheet(colour: str, intent: str, stages: dict[str, Any]) -> list[Stage]:
-    """What a printer does to the colours of a texture, and what happens to the sheet: its map of colours first, then
-    the stages in their order.
-
-    Raises:
-        ValueError, FileNotFoundError: in one line; also for a stage that is not of a sheet, and for one that changes
-            colours after one that bends.
-    """
-    made = made_stages(stages, "printer.stages")  # first says what is no stage at all
+    """The printer's colour map, if any, then the stages of the sheet in their order. Raises ValueError or
+    FileNotFoundError in one line, also for a stage of a camera, and for a stage of `PRINT` after one of `PAPER`."""
+    made = made_stages(stages, "printer.stages")  # refuses an unknown stage
     bent = ""
     for label in stages:
         name = re.sub(r"\d+$", "", str(label))
@@ -70,8 +65,8 @@ PLACE = ("scale", "degrees", "x", "y")
 
 
 def laid(transforms: Compose, printer: PrinterConfig, node: object) -> Compose:
-    """The pipeline with what the printer does to the patch, and where it lies, before the camera. Raises ValueError
-    for a printer without a patch to print."""
+    """The pipeline with the printer's stages and the patch's placement before the camera. Raises ValueError for a
+    printer without a patch."""
     stages = printed(printer)
     if not isinstance(node, PatchConfig):
         if stages:
@@ -87,13 +82,13 @@ def laid(transforms: Compose, printer: PrinterConfig, node: object) -> Compose:
 
 
 def anywhere(node: PatchConfig) -> Placement | None:
-    """The ranges in which a patch lies, or None for one that stays at its quad. Raises ValueError in one line."""
+    """The ranges of a random placement, or None for a fixed quad. Raises ValueError in one line."""
     return make(placed, node, "perturbation")
 
 
 def placed(size: Sequence[int], place: dict[str, Any]) -> Placement | None:
-    """The ranges in which a texture of a size lies, or None where no key of `PLACE` is given."""
-    if not place or len(size) != 2 or min(size) < 1:  # such a size is refused with the texture
+    """The ranges of a random placement of a texture (height, width), or None if no key of `PLACE` is given."""
+    if not place or len(size) != 2 or min(size) < 1:  # a wrong size is refused with the texture
         return None
     for key in place:
         if key not in PLACE:
@@ -108,8 +103,8 @@ def placed(size: Sequence[int], place: dict[str, Any]) -> Placement | None:
 
 
 def fixed(transforms: Compose) -> Compose:
-    """What is left of a pipeline for an attack that ignores the views: only what happens to every print alike. A
-    patch is sampled as it is in the views, so that on CUDA the same seed gives the same bits here too."""
+    """The pipeline of an attack without views: only the printer's stages without coordinates. The other settings
+    stay, so that a patch is sampled as in the views, and with the same bits on CUDA."""
     first = transforms.stages[0] if transforms.stages else None
-    alike = [stage for stage in first.stages if not stage.dims] if isinstance(first, OnLayers) else []
-    return replace(transforms, stages=[OnLayers(alike)] if alike else [])
+    constant = [stage for stage in first.stages if not stage.dims] if isinstance(first, OnLayers) else []
+    return replace(transforms, stages=[OnLayers(constant)] if constant else [])

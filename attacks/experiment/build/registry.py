@@ -1,4 +1,4 @@
-"""Which part takes the keys of a choice: the only place that knows which class a name stands for."""
+"""The parts behind the choices of a configuration."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 from attacks.encoders import FAMILIES, Defended, Stochastic, load_encoder
 from attacks.encoders.engine.decision import Decision
 from attacks.encoders.features import featured
+from attacks.encoders.loading import BUILT_IN
 from attacks.encoders.request import Request
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.estimator import EOT
 from attacks.experiment.build.data import targeted
 from attacks.experiment.build.make import make
-from attacks.experiment.build.objective import anchored, mixed, weighted
+from attacks.experiment.build.objective import anchored, mixed, objective_class, weighted
 from attacks.experiment.build.patch import surrounding
 from attacks.experiment.build.perturbation import BALLS, WRAPPERS
 from attacks.experiment.build.printer import placed, sheet
 from attacks.objectives import penalties
-from attacks.objectives.bits import Bits
 from attacks.objectives.embedding import Away, Toward
 from attacks.objectives.printability import NonPrintability
-from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet, Verification
+from attacks.objectives.retrieval import InfoNCE, Triplet
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.gradient import PGD, SGD, Adam
 from attacks.optimisers.square import Square
@@ -35,25 +35,23 @@ from transforms import Antithetic, Compose, Fixed, Grid, Latin, Sobol, Uniform
 
 Part = Callable[..., Any]
 _ENCODER = (featured, ("stochastic", Stochastic))
-#: Group -> choice -> what takes its keys: a class or function with arguments of the same names, or a key and what it
-#: switches on or hands its value to. A schema stands for itself where the run reads its keys.
+#: Group -> choice -> what takes its keys: a class or function with arguments of the same names; or a key, and the
+#: part that this key alone adds or that takes its value. A schema stands for itself where the run reads its keys.
 PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
     "attack": {"single": (EOT, Adaptive, Adversary, groups.SingleConfig), "suite": (groups.SuiteConfig,)},
     "encoder": {
         **dict.fromkeys(FAMILIES, (Request, *_ENCODER)),
-        **dict.fromkeys(("pocket", "phash"), (load_encoder, *_ENCODER)),
+        **dict.fromkeys(BUILT_IN, (load_encoder, *_ENCODER)),
     },
     "defence": dict.fromkeys(groups.CHOICES["defence"], (Defended,)),
     "objective": {
         "away": (Away, anchored),
         "toward": (targeted, Toward),
-        "retrieval": (Retrieval,),
         "triplet": (targeted, Triplet),
         "infonce": (InfoNCE, targeted),
-        "verification": (Verification,),
         "layers": (weighted, Away, anchored),
         "mixed": (mixed,),
-        "bits": (Bits,),
+        **{name: (objective_class(name),) for name in groups.OBJECTIVES},
     },
     "perturbation": {
         **{name: (ball, *WRAPPERS.items()) for name, ball in BALLS.items()},
@@ -97,7 +95,7 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
 
 
 def named(group: str, node: Any) -> Any:
-    """The part that is all of its group: an optimiser, a risk, the draws, a penalty. Raises ValueError."""
+    """The part of a group whose choices have one part each: optimiser, risk, draws, penalty. Raises ValueError."""
     (part,) = PARTS[group][node.name]
     assert callable(part)
     return make(part, node, group)
