@@ -13,10 +13,11 @@ from attacks.experiment.patch_record import facts
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import surround
 from attacks.perturbations.patch.placement import Placements
-from attacks.report.facts import rows
+from attacks.report.facts import patch_rows
 from attacks.report.page import verdict
 from attacks.report.warnings import warnings
 from attacks.schema.patch import NonPrintabilityConfig, PatchConfig, PrinterConfig
+from tests.helpers import reported
 from transforms import Compose
 
 IMAGES = torch.zeros(2, 3, 40, 60)
@@ -56,30 +57,30 @@ def test_anywhere_ranges_over_its_sizes():
     assert found["area"] == pytest.approx({"mean": mean, "low": low, "high": high}, abs=1e-3)
     ranges = {"scale": [0.2, 0.4], "degrees": [-20, 20], "x": [0, 1], "y": [0, 1]}
     assert found["anywhere"] == {key: pytest.approx(ends) for key, ends in ranges.items()}
-    assert "scale 0.2 to 0.4, degrees -20 to 20, x 0 to 1" in dict(rows(found))["lies"]
+    assert "scale 0.2 to 0.4, degrees -20 to 20, x 0 to 1" in dict(patch_rows(found))["lies"]
 
 
 def test_a_card_covers_more_than_its_patch():
     found = told(card=True, width_mm=60.0)
     assert found["sheet_area"]["mean"] > 1.3 * found["area"]["mean"] == pytest.approx(1.3 * 0.2, abs=2e-3)
-    said = dict(rows(found))
+    said = dict(patch_rows(found))
     assert "20.0% of the picture; with the card" in said["covers"]
     assert f"60 mm wide; seen with its card, fiducials of group {found['tags']}" in said["printed"]
 
 
 def test_the_words_name_printer_colours_and_target():
     printer = PrinterConfig(name="generic", colour="generic", stages={"exposure": {"stops": 0.3}})
-    said = dict(rows(told(printer=printer, target="chelsea-0-0", gamut=[0.1, 0.9], grey=True)))
+    said = dict(patch_rows(told(printer=printer, target="chelsea-0-0", gamut=[0.1, 0.9], grey=True)))
     assert said["printed"] == "printer=generic, colours generic (relative); exposure"
     assert said["its colours"] == "gamut [0.1, 0.9], grey only" and said["target"] == "chelsea-0-0"
-    assert "saw no printer" in dict(rows(told()))["printed"] and "target" not in dict(rows(told()))
+    assert "assumed no printer" in dict(patch_rows(told()))["printed"] and "target" not in dict(patch_rows(told()))
 
 
 def test_no_budget_is_missed_by_a_patch_that_resembles_what_it_hides():
     arm = {key: {"mean": 0.9, "low": 0.9, "high": 0.9} for key in ("cosine", "success", "recall_at_1")}
     arms = {name: arm | {"budget_used": 0.2} for name in ("clean", "noise", "no_eot")}
     arms["eot"] = arm | {"budget_used": 0.2, "cosine": {"mean": 0.1}}
-    content = {"sanity": None, "queries": list("abcde"), "arms": arms, "encoder": {"weights": None}}
+    content = {"sanity": None, "queries": list("abcde"), "arms": arms, "encoder": reported.encoder()}
     content |= {"bank": {"coordinates": []}, "threat": {"objective": "away", "targeted": False, "patch": told()}}
     assert warnings(content) == []
     assert "recognises a picture with the patch in 90%" in verdict(content)

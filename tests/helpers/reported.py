@@ -227,6 +227,7 @@ def manifest():
         "device": "cpu",
         "threads": 2,
         "processes": 1,
+        "encoder": encoder(),
         "engine": {"settings": ["engine=fixed", "engine.chunk=48"]},
         "git": "f862b5573975bd3722a13acaf4e25f588685d9b6",
         "python": "3.11.7",
