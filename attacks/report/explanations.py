@@ -13,9 +13,8 @@ from torch import Tensor
 
 import attacks.report  # noqa: F401  # keeps matplotlib's font cache out of the log
 from attacks.data.images import to_bytes
-from attacks.evaluation.explain.explanation import Explanations
+from attacks.evaluation.explain.explanation import CAM, GRADIENT, Explanations, Maps
 from attacks.evaluation.explain.gradients import Reach
-from attacks.evaluation.explain.maps import CAM, GRADIENT, Maps
 from attacks.runtime.files import atomic
 
 COLUMNS = 5

@@ -281,7 +281,7 @@ def test_a_coordinate_is_named_by_any_part_that_is_its_own(words, name):
         ([(3, "angle")], [], "`evaluate.maps` must name a coordinate of the views; got 3; known"),
         ([], ["shear"], r"`evaluate.curves` must name a coordinate that varies; 'affine shear \(deg\)' is always 0"),
         ([], [""], "`evaluate.curves` must name a coordinate of the views; got ''"),
-        ([], ["noise (seed)"], "`evaluate.curves` must name what can be measured"),
+        ([], ["noise (seed)"], "`evaluate.curves` must name a quantity"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(maps, curves, message):
