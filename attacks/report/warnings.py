@@ -56,7 +56,7 @@ def warnings(content: dict[str, Any]) -> list[str]:
     if len(content["queries"]) < FEW:
         messages.append(f"{len(content['queries'])} picture(s): the intervals say little about other pictures")
     else:
-        messages += _few_in_parts(content)
+        messages += few_in_parts(content)
     if arms["clean"]["recall_at_1"]["mean"] < 0.8:
         messages.append("the encoder fails on clean views already, so a low recall is not due to the attack")
     # Where all views are equal, a mean over views is one gradient.
@@ -68,7 +68,7 @@ def warnings(content: dict[str, Any]) -> list[str]:
     return messages
 
 
-def _few_in_parts(content: dict[str, Any]) -> list[str]:
+def few_in_parts(content: dict[str, Any]) -> list[str]:
     """Warnings about parts with few pictures in a run with many."""
     messages = []
     for name in ("response", "left_out", "deployment", "explanations"):
