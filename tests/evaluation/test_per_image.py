@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from sklearn.metrics import label_ranking_average_precision_score, roc_curve, top_k_accuracy_score
-from sklearn.neighbors import KNeighborsClassifier
+from sklearn.metrics import roc_curve
 
 from attacks.evaluation.intervals import interval, median, quantile, rate
 from attacks.evaluation.judge import resisting
@@ -35,29 +34,25 @@ def scored(gallery, seen, count, goal):
     return Scores(*(None if column[0] is None else torch.stack(column) for column in zip(*result, strict=True)))
 
 
-def a_run(count=12, views=16, goal=False):
-    """A run of every arm on two banks: its parts, and the rows that it gives."""
+def a_run(count=12, size=16, goal=False):
+    """A run of all arms on two banks: its parts and its rows."""
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(15, 8, generator=generator)[IDENTITY]
     gallery = F.normalize(centres + 0.3 * torch.randn(60, 8, generator=generator), dim=1)
-    noise = torch.randn(2, count, views, 8, generator=generator)
+    noise = torch.randn(2, count, size, 8, generator=generator)
     level = 0.3 * (1 + torch.rand(count, 1, 1, generator=generator))
-    seen = {
-        bank: {arm: gallery[:count, None] + much * level * noise[i] for arm, much in ARMS.items()}
-        for i, bank in enumerate(("same", "wide"))
-    }
-    scores = {
-        bank: {arm: scored(gallery, each, count, goal) for arm, each in arms.items()} for bank, arms in seen.items()
-    }
-    success = {
-        bank: {arm: IDENTITY[each.nearest] != IDENTITY[:count, None] for arm, each in arms.items()}
-        for bank, arms in scores.items()
-    }
-    worst = {bank: {arm: each.cosine.amax(1) + 0.1 for arm, each in arms.items()} for bank, arms in scores.items()}
-    names, words = [f'{i}, "{i}".png' for i in range(count)], [str(int(each)) for each in IDENTITY[:count]]
+    scores, success, worst = {}, {}, {}
+    for bank, bank_noise in zip(("same", "wide"), noise, strict=True):
+        views = {arm: gallery[:count, None] + much * level * bank_noise for arm, much in ARMS.items()}
+        scores[bank] = {arm: scored(gallery, each, count, goal) for arm, each in views.items()}
+        success[bank] = {arm: IDENTITY[each.nearest] != IDENTITY[:count, None] for arm, each in scores[bank].items()}
+        worst[bank] = {arm: each.cosine.amax(1) + 0.1 for arm, each in scores[bank].items()}
+    names, labels = [f'{i}, "{i}".png' for i in range(count)], [str(int(each)) for each in IDENTITY[:count]]
     limits = thresholds(impostors(gallery, IDENTITY))
-    rows = per_image_rows(scores, success, worst, pictures=names, identities=words, thresholds=limits)
-    return SimpleNamespace(**{key: value for key, value in locals().items() if key != "generator"})
+    rows = per_image_rows(scores, success, worst, pictures=names, identities=labels, thresholds=limits)
+    return SimpleNamespace(
+        gallery=gallery, scores=scores, success=success, worst=worst, names=names, limits=limits, rows=rows
+    )
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +72,7 @@ def test_there_is_a_row_for_each_bank_arm_and_picture(result):
 
 @pytest.mark.parametrize("bank", ["same", "wide"])
 @pytest.mark.parametrize("arm", ARMS)
-def test_rows_are_what_numpy_finds(result, bank, arm):
+def test_rows_are_those_of_numpy(result, bank, arm):
     scores = result.scores[bank]
     columns = scores[arm].cosine, scores["clean"].cosine, scores[arm].rank
     cosine, clean, rank = (each.double().numpy() for each in columns)
@@ -88,31 +83,12 @@ def test_rows_are_what_numpy_finds(result, bank, arm):
         "worst_cosine": result.worst[bank][arm].double().numpy(),
         "median_rank": [statistics.median_low(each) for each in rank.tolist()],
         "success": result.success[bank][arm].numpy().mean(1),
+        "mrr": (1 / rank).mean(1),
+        **{f"recall_at_{k}": (rank <= k).mean(1) for k in (1, 5, 10)},
+        "knn": scores[arm].vote.numpy().mean(1),
     }
     for name, values in wanted.items():
         np.testing.assert_allclose(column(result, bank, arm, name), values, atol=1e-12, err_msg=name)
-
-
-def test_rows_are_what_sklearn_finds_in_the_embeddings(result):
-    seen = F.normalize(result.seen["wide"]["eot"], dim=2)
-    names = IDENTITY.numpy()
-    for i in range(12):
-        similarity = (seen[i] @ result.gallery.T).numpy()
-        best = np.stack([similarity[:, names == name].max(1) for name in range(15)], 1)  # of each identity
-        row = {name: column(result, "wide", "eot", name)[i] for name in result.rows[0]}
-        others = np.concatenate([best[:, [names[i]]], similarity[:, names != names[i]]], 1)
-        first = np.zeros(16, int)
-        for k in (1, 5, 10):
-            wanted = top_k_accuracy_score(first, others, k=k, labels=np.arange(others.shape[1]))
-            assert row[f"recall_at_{k}"] == pytest.approx(wanted, abs=1e-9)
-        truth = np.arange(others.shape[1])[None].repeat(16, 0) == 0
-        assert row["mrr"] == pytest.approx(label_ranking_average_precision_score(truth, others), abs=1e-9)
-        rest = np.arange(60) != i
-        peer = KNeighborsClassifier(5, metric="cosine", algorithm="brute").fit(result.gallery[rest], names[rest])
-        chances = np.sort(peer.predict_proba(seen[i]), 1)
-        clear = chances[:, -1] > chances[:, -2]  # of equal counts theirs takes the lowest number
-        right = (peer.predict(seen[i]) == names[i])[clear]
-        assert abs(row["knn"] * 16 - right.sum()) <= (~clear).sum()
 
 
 def test_true_accept_rates_are_sklearns(result):
@@ -153,7 +129,7 @@ def test_each_arm_is_compared_on_each_bank(result):
     assert comparisons([row for row in result.rows if row["arm"] != "eot"]) == []
 
 
-def test_what_a_run_does_not_have_stays_empty(result):
+def test_missing_measures_stay_empty(result):
     scores = result.scores.items()
     bare = {bank: {arm: each._replace(vote=None) for arm, each in arms.items()} for bank, arms in scores}
     parts = {"pictures": result.names, "identities": [""] * 12, "thresholds": {}}
@@ -184,7 +160,7 @@ def test_the_worst_view_is_the_one_that_resists_most():
 
 
 def test_a_single_picture_has_intervals_over_its_views():
-    run = a_run(count=1, views=40, goal=True)
+    run = a_run(count=1, size=40, goal=True)
     views = {bank: (arms, run.success[bank]) for bank, arms in run.scores.items()}
     alone, table = arms_table(run.rows), arms_table(run.rows, views=views)
     for bank in ("same", "wide"):
