@@ -18,8 +18,8 @@ from attacks.experiment.job import job
 from attacks.experiment.results import table
 from attacks.runtime.tables import read_rows
 
-#: Text columns of per_image.csv, even if a picture is named 0001.
-WORDS = ("picture", "identity", "arm", "bank")
+#: Text columns of per_image.csv, also where a picture is named 0001.
+TEXTS = ("picture", "identity", "arm", "bank")
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,15 +32,14 @@ class Robustness:
     @property
     def arms(self) -> dict[str, Any]:
         """The mean and its 95 % interval by arm and measure, such as `arms["eot"]["success"]["mean"]`."""
-        arms: dict[str, Any] = self.metrics["arms"]
-        return arms
+        return dict(self.metrics["arms"])
 
     @cached_property
     def per_image(self) -> list[dict[str, Any]]:
         """The rows of per_image.csv, from which all tables are computed: one for each picture, arm and bank of views.
         A missing value is None."""
         rows = read_rows(self.folder / "per_image.csv")
-        return [{key: text if key in WORDS else _number(text) for key, text in row.items()} for row in rows]
+        return [{key: text if key in TEXTS else _number(text) for key, text in row.items()} for row in rows]
 
     def __str__(self) -> str:
         return f"{table(self.metrics)}\nreport: {self.folder / 'report.html'}"

@@ -46,11 +46,11 @@ class Drift:
     forward: int
     seconds: float
 
-    def flips(self, arm: str = "eot", beside: str = "noise") -> str | None:
-        """The first layer where the drift (1 - cosine) of `arm` is more than half of its drift at the output, and
-        clearly above that of `beside`: at least twice as large, and the 95 % interval of the difference (paired by
+    def flips(self) -> str | None:
+        """The first layer where the drift (1 - cosine) with EOT is more than half of its drift at the output, and
+        clearly above that of noise: at least twice as large, and the 95 % interval of the difference (paired by
         picture) above 0. None without such a layer, or where the output drifts by less than 0.1."""
-        drift, other = (1 - self.cosine[name].double() for name in (arm, beside))
+        drift, other = (1 - self.cosine[arm].double() for arm in ("eot", "noise"))
         end = float(drift[-1].mean())
         for name, own, noise in zip(self.layers, drift, other, strict=True):
             mean = float(own.mean())

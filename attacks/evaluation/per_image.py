@@ -15,6 +15,9 @@ from attacks.evaluation.significance import MEASURES, compared, holm
 MEANS = ("cosine", "worst_cosine", "shift", "cosine_p10", "mrr", "goal_cosine")
 SHARES = ("recall_at_1", "recall_at_5", "recall_at_10", "success", "knn")
 MEDIANS = ("median_rank", "goal_rank")
+#: The measures in the order of the file.
+COLUMNS = ["cosine", "shift", "cosine_p10", "worst_cosine", "recall_at_1", "recall_at_5", "recall_at_10", "mrr"]
+COLUMNS += ["median_rank", "success", "knn", "goal_rank", "goal_cosine"]
 #: Prefix of the columns with true accept rates; the false accept rate follows.
 TAR = "tar_"
 #: The quantile `cosine_p10`.
@@ -62,8 +65,8 @@ def per_image_rows(
     return rows
 
 
-def _values(scores: Scores, clean: Scores, success: Tensor) -> dict[str, Tensor | None]:
-    """The measures of each view of each picture, (N,V) in float64."""
+def _values(scores: Scores, clean: Scores, success: Tensor) -> dict[str, Tensor]:
+    """The known measures of each view of each picture, (N,V) in float64."""
     if scores.rank is None:
         raise ValueError("`scores` have no ranks; call `evaluate` with `right`, the ground truth")
     columns = {
@@ -77,27 +80,17 @@ def _values(scores: Scores, clean: Scores, success: Tensor) -> dict[str, Tensor 
         "goal_rank": scores.goal_rank,
         "goal_cosine": scores.goal_cosine,
     }
-    return {name: None if value is None else value.double() for name, value in columns.items()}
+    return {name: value.double() for name, value in columns.items() if value is not None}
 
 
-def _columns(values: Mapping[str, Tensor | None], worst: Tensor) -> dict[str, list[float] | None]:
+def _columns(values: Mapping[str, Tensor], worst: Tensor) -> dict[str, list[float] | None]:
     """The columns of the file: one number for each picture."""
-    means = {name: None if value is None else value.mean(1) for name, value in values.items()}
-    cosine, rank, goal = values["cosine"], values["rank"], values["goal_rank"]
-    assert cosine is not None and rank is not None
-    columns = {
-        "cosine": means["cosine"],
-        "shift": means["shift"],
-        "cosine_p10": cosine.quantile(LOW, 1),
-        "worst_cosine": worst.double(),
-        **{name: means[name] for name in ("recall_at_1", "recall_at_5", "recall_at_10", "mrr")},
-        "median_rank": rank.median(1).values,
-        "success": means["success"],
-        "knn": means["knn"],
-        "goal_rank": None if goal is None else goal.median(1).values,
-        "goal_cosine": means["goal_cosine"],
-    }
-    return {name: None if value is None else value.tolist() for name, value in columns.items()}
+    columns = {name: value.mean(1) for name, value in values.items()}
+    columns |= {"cosine_p10": values["cosine"].quantile(LOW, 1), "worst_cosine": worst.double()}
+    for name, key in (("median_rank", "rank"), ("goal_rank", "goal_rank")):
+        if key in values:
+            columns[name] = values[key].median(1).values
+    return {name: columns[name].tolist() if name in columns else None for name in COLUMNS}
 
 
 def arms_table(
@@ -138,14 +131,12 @@ def _summary(name: str, column: Tensor, rows: Sequence[Row]) -> Interval:
     return median(column) if name in MEDIANS else rate_of_shares(column, int(str(rows[0]["views"])))
 
 
-def _single(values: Mapping[str, Tensor | None]) -> dict[str, object]:
+def _single(values: Mapping[str, Tensor]) -> dict[str, object]:
     """Measures of a single picture with intervals over its views, but for the worst view."""
-    cosine, rank, goal = values["cosine"], values["rank"], values["goal_rank"]
-    assert cosine is not None and rank is not None
-    measures = {name: interval(value) for name in MEANS if (value := values.get(name)) is not None}
-    measures |= {"cosine_p10": quantile(cosine[0], LOW), "median_rank": median(rank[0])}
-    if goal is not None:
-        measures["goal_rank"] = median(goal[0])
+    measures = {name: interval(values[name]) for name in MEANS if name in values}
+    measures |= {"cosine_p10": quantile(values["cosine"][0], LOW), "median_rank": median(values["rank"][0])}
+    if "goal_rank" in values:
+        measures["goal_rank"] = median(values["goal_rank"][0])
     return {name: value._asdict() for name, value in measures.items()}
 
 

@@ -19,8 +19,7 @@ from attacks.runtime.files import atomic
 
 COLUMNS = 5
 #: The rows of the sheet, where the arms exist.
-ROWS = ("clean", "no_eot", "eot")
-_NAMES = {"clean": "clean", "no_eot": "attack without EOT", "eot": "attack with EOT", "noise": "random noise"}
+NAMES = {"clean": "clean", "no_eot": "attack without EOT", "eot": "attack with EOT"}
 _COLOURS = {"no_eot": "#c05621", "eot": "#1a56a8"}
 _GREY, _DEAD = "#718096", (220, 30, 30)
 #: The quantile of a gradient that is drawn white: a few pixels are far larger than all others.
@@ -33,7 +32,7 @@ def draw_explanations(path: str | Path, explanations: Explanations, picture: int
     The clean row has no perturbation. It shows the gradient over the bank's views, dead zones in red, and all
     spectra.
     """
-    arms = [arm for arm in explanations.arms if arm in ROWS or not set(ROWS) & set(explanations.power)]
+    arms = [arm for arm in explanations.arms if arm in NAMES]
     power = {arm: rows[picture] for arm, rows in explanations.power.items() if arm in arms}
     shares = {arm: row / row.sum().clamp(min=1e-300) for arm, row in power.items()}
     floor = min([1.0, *(value for row in shares.values() for value in row[row > 0].tolist())])
@@ -41,7 +40,7 @@ def draw_explanations(path: str | Path, explanations: Explanations, picture: int
     for row, arm in zip(figure.subplots(len(arms), COLUMNS, squeeze=False), arms, strict=True):
         maps = explanations.arms[arm]
         _show(row[0], to_bytes(maps.pictures[picture]), f"likeness {float(maps.likeness[picture]):.2f}")
-        row[0].set_ylabel(_NAMES.get(arm, arm), fontsize=9)
+        row[0].set_ylabel(NAMES[arm], fontsize=9)
         _map(row[1], maps, picture, CAM)
         _map(row[2], maps, picture, GRADIENT)
         if arm == "clean":
@@ -93,8 +92,7 @@ def _perturbation(axis: Axes, delta: Tensor) -> None:
 def _spectra(axis: Axes, frequency: Tensor, shares: Mapping[str, Tensor], floor: float) -> None:
     """The share of the perturbation's power at each frequency, a line for each arm."""
     for arm, share in shares.items():
-        colour, name = _COLOURS.get(arm, _GREY), _NAMES.get(arm, arm)
-        axis.plot(frequency, share.clamp(min=1e-12), color=colour, linewidth=1.2, label=name)
+        axis.plot(frequency, share.clamp(min=1e-12), color=_COLOURS[arm], linewidth=1.2, label=NAMES[arm])
     axis.set(xlim=(0, 0.5), yscale="log", ylim=(floor / 1.5, 1))  # the same in all rows
     axis.set_title("perturbation's power", fontsize=8)
     axis.set_xlabel("cycles per pixel", fontsize=7)

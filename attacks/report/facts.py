@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from attacks.encoders.description import MODULE, described
 from attacks.report.words import BANKS, arm_names, share
-
-
-class Tile(NamedTuple):
-    """A share in large type below the verdict."""
-
-    name: str
-    value: Mapping[str, float]
 
 
 def verdict(content: Mapping[str, Any]) -> str:
@@ -34,12 +27,12 @@ def verdict(content: Mapping[str, Any]) -> str:
     )
 
 
-def tiles(content: Mapping[str, Any]) -> list[Tile]:
+def tiles(content: Mapping[str, Any]) -> list[tuple[str, Mapping[str, float]]]:
     """The attacker's success by arm, from no attack to the strongest, and on wider views."""
     names = arm_names(content)
-    result = [Tile(names[arm], row["success"]) for arm, row in content["arms"].items() if arm in names]
+    result = [(names[arm], row["success"]) for arm, row in content["arms"].items()]
     if content["wide"]:
-        result.append(Tile("with EOT, wider views", content["wide"]["arms"]["eot"]["success"]))
+        result.append(("with EOT, wider views", content["wide"]["arms"]["eot"]["success"]))
     return result
 
 

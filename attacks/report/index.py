@@ -42,7 +42,7 @@ class Row:
     warnings: int | None
 
     def flat(self) -> dict[str, object]:
-        """A row of the CSV file, with the same keys for all runs."""
+        """A row of the CSV file; all runs have the same keys."""
         head = {key: getattr(self, key) for key in ("preset", "encoder", "threat", "transforms", "seed", "pictures")}
         row: dict[str, object] = {"run": self.directory.name, **head}
         for bank, arms in (("", self.arms), ("wide_", self.wide)):
@@ -127,7 +127,7 @@ def _row(directory: Path) -> Row:
         preset=word(content.get("preset")),
         encoder=_encoder(content.get("encoder") or manifest.get("encoder")),
         threat=_threat(threat),
-        transforms=_transforms(mapping(manifest.get("config")), content),
+        transforms=word(threat.get("transforms")) or "?",
         seed=count(content.get("seed")),
         pictures=len(queries),
         arms=arms,
@@ -161,16 +161,6 @@ def _threat(threat: Mapping[str, Any]) -> str:
     if eps is None:
         return norm
     return f"{norm} {eps * 255:.3g}/255" if norm == "linf" else f"{norm} {eps:.4g}"
-
-
-def _transforms(config: Mapping[str, Any], content: Mapping[str, Any]) -> str:
-    """The name of the views' preset, or, where the run lacks it, the stages that its coordinates name."""
-    name = mapping(content.get("threat")).get("transforms") or mapping(config.get("transforms")).get("name")
-    if isinstance(name, str):
-        return word(name)
-    coordinates = mapping(content.get("bank")).get("coordinates")
-    stages = [text.split()[0] for text in coordinates or [] if isinstance(text, str) and text.strip()]
-    return word(", ".join(dict.fromkeys(stages))) or "?"
 
 
 def _warnings(content: dict[str, Any]) -> int | None:

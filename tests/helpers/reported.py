@@ -169,6 +169,7 @@ def content(**changes):
     """metrics.json of schema 2 with every section; `changes` replace some."""
     threat = {"objective": "away", "targeted": False, "attack": "single", "optimiser": "wiener", "norm": "linf"}
     threat |= {"eps": 16 / 255, "steps": 100, "views_per_step": 8, "risk": "mean", "shared": False, "patch": None}
+    threat["transforms"] = "camera"
     coordinates = ["affine angle (deg)", "affine scale (x)", "brightness added (of full scale)"]
     bank = {"views": 512, "refine": 5, "draws": "scrambled Sobol, a stream of its own", "coordinates": coordinates}
     comparisons = [

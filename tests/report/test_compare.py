@@ -40,7 +40,7 @@ def made(folder, success, *, names=NAMES, seed=0, views=64, wide=None, targeted=
     content["threat"]["targeted"] = targeted
     content["bank"] |= {"views": views, "refine": seed}
     (folder / "metrics.json").write_text(json.dumps(content))
-    (folder / "manifest.json").write_text(json.dumps({"config": {"transforms": {"name": "camera"}}}))
+    (folder / "manifest.json").write_text(json.dumps(reported.manifest()))
     return folder
 
 

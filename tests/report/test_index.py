@@ -81,7 +81,6 @@ def test_a_run_without_a_part_has_a_gap(tmp_path):
     del some["arms"]["one_view"], some["cost"], some["arms"]["eot"]["worst_cosine"]
     (row,), _ = collect([run(tmp_path / "a", some)])
     assert row.wide == {} and row.worst is None and row.passes is None and row.seconds is None
-    assert row.transforms == "affine, brightness"
     write_index(tmp_path / "index.html", [row])
     assert "not measured" in (tmp_path / "index.html").read_text()
     assert row.flat().keys() == collect([run(tmp_path / "b", reported.content())]).rows[0].flat().keys()
@@ -139,8 +138,8 @@ def test_strings_are_no_longer_than_a_line_and_reveal_no_folder(tmp_path):
     long = "<b>a\nb</b>" * 100
     content = reported.content(preset=long)
     content["encoder"] |= {"model": long, "weights": f"/home/somebody/secret/{long}"}
-    content["threat"] |= {"norm": long, "eps": long}
-    (row,) = rows = collect([run(tmp_path / "run", content, {"config": {"transforms": {"name": long}}})]).rows
+    content["threat"] |= {"norm": long, "eps": long, "transforms": long}
+    (row,) = rows = collect([run(tmp_path / "run", content)]).rows
     write_index(tmp_path / "index.html", rows)
     page = Page((tmp_path / "index.html").read_text())
     assert "secret" not in page.text and "<b>a b</b>" in page.text

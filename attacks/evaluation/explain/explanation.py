@@ -72,10 +72,11 @@ class Explanations:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for metrics.json. `deletion` and `insertion` are those of the first order, `orders` has all,
         and `beyond_random` the differences from the random order on the same pictures."""
-        tables = {order: self._table(order, None) for order in self.orders}
+        tables = {order: self._table(order) for order in self.orders}
         beyond = {order: self._table(order, RANDOM) for order in self.orders if order != RANDOM}
         spectrum = {"frequency": self.frequency.tolist(), "arms": {a: shares(p) for a, p in self.power.items()}}
         means = {name: None if shares is None else float(shares.mean()) for name, shares in self._coverage().items()}
+        dead = None if self.reach is None else float((1 - self.reach.coverage.double()).mean())
         return {
             "layer": self.layer,
             "pictures": list(self.names),
@@ -85,7 +86,7 @@ class Explanations:
             "orders": tables,
             "beyond_random": beyond,
             **means,
-            "dead": None if self.reach is None else float((1 - self.reach.coverage.double()).mean()),
+            "dead": dead,
             "spectrum": spectrum,
             "missing": list(self.missing),
             "cost": {"forward": self.forward, "backward": self.backward, "seconds": self.seconds},
@@ -124,15 +125,14 @@ class Explanations:
         columns = {} if self.reach is None else self.reach._asdict()
         return {name: columns[field].double() if columns else None for name, field in names.items()}
 
-    def _table(self, order: str, beside: str | None) -> dict[str, dict[str, dict[str, float | None]]]:
-        areas = {
-            arm: maps.areas(order) if beside is None else maps.areas(order) - maps.areas(beside)
-            for arm, maps in self.arms.items()
-        }
-        return {
-            measure: {arm: _interval(area[:, i]) for arm, area in areas.items()}
-            for i, measure in enumerate(("deletion", "insertion"))
-        }
+    def _table(self, order: str, baseline: str | None = None) -> dict[str, dict[str, dict[str, float | None]]]:
+        """Deletion and insertion by arm, or their differences from those of a baseline."""
+        table: dict[str, dict[str, dict[str, float | None]]] = {"deletion": {}, "insertion": {}}
+        for arm, maps in self.arms.items():
+            areas = maps.areas(order) if baseline is None else maps.areas(order) - maps.areas(baseline)
+            for measure, column in zip(table, areas.unbind(1), strict=True):
+                table[measure][arm] = _interval(column)
+        return table
 
 
 def explain(
@@ -174,13 +174,11 @@ def explain(
     deltas = {arm: maps.pictures - arms["clean"].pictures for arm, maps in arms.items() if arm != "clean"}
     rings = ring_count(clean.shape[2], clean.shape[3])
     power = {arm: radial(delta, rings) for arm, delta in deltas.items()}
-    missing = {
-        "Grad-CAM: no layer with hooks has positions (a hash, or a scripted network)": layer is None,
-        "input gradient and its coverage: the encoder passes no gradient to the picture": over is None,
-    }
-    reasons = tuple(reason for reason, true in missing.items() if true)
+    missing = ["Grad-CAM: no layer with hooks has positions (a hash, or a scripted network)"] if layer is None else []
+    if over is None:
+        missing.append("input gradient and its coverage: the encoder passes no gradient to the picture")
     spent = counted.forward, counted.backward, time.perf_counter() - began
-    return Explanations(tuple(names), arms, layer, over, frequencies(rings), power, reasons, *spent)
+    return Explanations(tuple(names), arms, layer, over, frequencies(rings), power, tuple(missing), *spent)
 
 
 def _maps(

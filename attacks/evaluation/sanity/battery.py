@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from torch import nn
 
-from attacks.eot.estimator import EOT
 from attacks.eot.problem import STEPS, Options, Problem
 from attacks.evaluation.sanity.check import Check, Sanity, ruled, skipped
 from attacks.evaluation.sanity.questions import (
@@ -63,9 +62,10 @@ def examine(
     began = time.perf_counter()
     tally = Tally()
     module = problem.encoder if module is None and isinstance(problem.encoder, nn.Module) else module
+    multiple = options.eot.risk.multiple
     short = replace(
         options,
-        eot=_short(options.eot, views),
+        eot=replace(options.eot, views=min(options.eot.views, max(multiple, views // multiple * multiple))),
         optimiser=hastened(options.optimiser, planned, options.steps),
         budget=None,
         adaptive=None,
@@ -111,9 +111,3 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
     uniform = test.options.eot.risk.uniform
     checks.append(noise(main.c, views) if uniform else skipped(NOISE, "the views of a tail do not show its noise"))
     return [*checks, first]
-
-
-def _short(eot: EOT, views: int) -> EOT:
-    """The estimator with fewer views, in a multiple that the risk needs."""
-    multiple = eot.risk.multiple
-    return replace(eot, views=min(eot.views, max(multiple, views // multiple * multiple)))

@@ -22,11 +22,11 @@ from attacks.evaluation.sanity.planted import (
     promise,
 )
 from attacks.evaluation.sanity.rules import beats_cards, cards, grows, largest, not_worse, redrawn, rescaled, resized
-from attacks.evaluation.sanity.short_attack import Run, ShortAttack, pictures_of
+from attacks.evaluation.sanity.short_attack import Run, ShortAttack
 from attacks.optimisers.gradient import PGD
 from attacks.optimisers.square import Square
 from transforms import scene_of, stream
-from transforms.compose import view
+from transforms.compose import seen, view
 
 #: Views of each picture for the finite differences.
 PROBES = 1
@@ -128,7 +128,9 @@ def active(test: ShortAttack, clean: float, gain: float) -> Check:
         return skipped("active test", f"a search needs {QUERIES} queries to find anything (sanity.steps)")
     perturbation, objective = test.problem.perturbation, test.problem.objective
     origin, best = test.start(), promise(perturbation, test.images)
-    raised = float((balance(pictures_of(test, best)) - balance(pictures_of(test, origin))).mean())
+    with torch.no_grad():
+        low, high = (balance(seen(perturbation.scene(test.images, delta))) for delta in (origin, best))
+    raised = float((high - low).mean())
     worth = WORTH * max(abs(gain), 0.1 * abs(clean), 1e-3)
     parts: dict[str, Any] = {
         "encoder": Planted(test.problem.encoder),

@@ -127,9 +127,3 @@ def short_attack(problem: Problem, options: Options, tally: Tally) -> ShortAttac
         return points._replace(u=points.u.to(images))
 
     return ShortAttack(problem, options, views(JUDGES, "sanity"), views(CHOOSERS, "sanity-select"), tally)
-
-
-def pictures_of(short_attack: ShortAttack, delta: Tensor) -> Tensor:
-    """The attacked pictures, seen directly (N,3,H,W)."""
-    with torch.no_grad():
-        return seen(short_attack.problem.perturbation.scene(short_attack.images, delta))
