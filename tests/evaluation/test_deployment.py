@@ -96,7 +96,7 @@ def test_webp_is_pillows_default(deployed):
     assert files[0].getvalue() == files[1].getvalue()
 
 
-def test_what_is_missing_is_named(monkeypatch):
+def test_missing_libraries_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
     monkeypatch.setattr(features, "check", lambda name: name != "webp")
     clean = tiles(40).spread(2).images
@@ -115,14 +115,14 @@ def net(**spec):
 @pytest.mark.parametrize("fit", ["squash", "cover", "contain"])
 @pytest.mark.parametrize("rounding", ["down", "nearest"])
 @pytest.mark.parametrize("shape", [(480, 641), (333, 97), (40, 40)])
-def test_a_resampler_takes_the_place_of_the_encoders_resize(fit, rounding, shape):
+def test_a_resampler_replaces_the_resize_of_the_encoder(fit, rounding, shape):
     encoder = net(size=24, fit=fit, rounding=rounding)
     size = deployed_size(encoder, shape)
     assert size == encoder.preprocess.resized(*shape) == encoder.preprocess.resized(*size)
     assert deployed_size(Defended(encoder, [Jpeg(75)]), shape) == size
 
 
-def test_where_there_is_no_resize_the_size_is_half():
+def test_without_a_resize_the_size_is_half():
     assert deployed_size(ENCODER, (96, 96)) == (48, 48)  # it has its size already
     assert deployed_size(net(size=None), (30, 61)) == (15, 30)
     assert deployed_size(Phash(), (40, 20)) == (20, 10)

@@ -144,8 +144,8 @@ def test_no_features_are_kept(pictures, monkeypatch):
     sizes = []
     call_module = torch.nn.Module.__call__
 
-    def recorded(module, *given, **named):
-        answer = call_module(module, *given, **named)
+    def recorded(module, *inputs, **named):
+        answer = call_module(module, *inputs, **named)
         sizes.extend([part.numel() for part in answer.values()] if isinstance(answer, dict) else [])
         return answer
 
@@ -209,9 +209,9 @@ REFUSED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("given", "message"), REFUSED.items(), ids=REFUSED)
-def test_unknown_layers_are_refused_before_the_attack(monkeypatch, capsys, tmp_path, given, message):
-    assert call(monkeypatch, "config=smoke", f"evaluate.layers={given}", f"hydra.run.dir={tmp_path}") == 1
+@pytest.mark.parametrize(("layers", "message"), REFUSED.items(), ids=REFUSED)
+def test_unknown_layers_are_refused_before_the_attack(monkeypatch, capsys, tmp_path, layers, message):
+    assert call(monkeypatch, "config=smoke", f"evaluate.layers={layers}", f"hydra.run.dir={tmp_path}") == 1
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: ")]
     assert len(lines) == 1 and lines[0].startswith(f"error: {message}"), lines
     assert not (tmp_path / "pictures").exists()

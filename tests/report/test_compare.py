@@ -145,14 +145,14 @@ def test_the_default_folder_of_the_files(tmp_path, capsys):
     assert main([str(a), str(c)]) == 0 and (tmp_path / "x" / "index.html").exists()
 
 
-@pytest.mark.parametrize("given", [[], ["nowhere"], ["empty"], ["file"], ["broken"], ["empty", "--fast"]])
-def test_an_error_is_one_line_and_status_2(tmp_path, capsys, monkeypatch, given):
+@pytest.mark.parametrize("arguments", [[], ["nowhere"], ["empty"], ["file"], ["broken"], ["empty", "--fast"]])
+def test_an_error_is_one_line_and_status_2(tmp_path, capsys, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "metrics.json").write_text("[" * 100_000)
-    assert main(given) == 2
+    assert main(arguments) == 2
     output = capsys.readouterr()
     assert output.err.startswith("error: ") and output.err.count("\n") == 1 and output.out == ""
 

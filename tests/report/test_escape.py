@@ -51,7 +51,7 @@ def test_the_name_of_a_picture_is_text_where_it_is_shown(tmp_path):
     content = reported.content(queries=[EVIL, *reported.QUERIES[1:]])
     write_report(tmp_path, content, reported.manifest(), warnings(content), reported.trace(), 0)
     page = harmless((tmp_path / "report.html").read_text())
-    assert EVIL not in page and any(EVIL in (given.get("alt") or "") for name, given in Page(page).elements)
+    assert EVIL not in page and any(EVIL in (attributes.get("alt") or "") for name, attributes in Page(page).elements)
 
 
 def test_every_text_of_a_sweep_is_text_in_its_index(tmp_path):
@@ -66,7 +66,9 @@ def test_every_text_of_a_sweep_is_text_in_its_index(tmp_path):
     assert len(result.rows) == 2 and len(result.skipped) == 1
     write_index(tmp_path / "index.html", result.rows, result.skipped)
     page = harmless((tmp_path / "index.html").read_text(), scripts=1)
-    assert all(given["href"].startswith(("0", "1", "#")) for name, given in Page(page).elements if name == "a")
+    assert all(
+        attributes["href"].startswith(("0", "1", "#")) for name, attributes in Page(page).elements if name == "a"
+    )
 
 
 def test_no_cell_of_a_table_is_a_formula(tmp_path):

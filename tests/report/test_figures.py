@@ -122,16 +122,16 @@ def test_numbers_are_as_short_as_they_may_be():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("change", "note"),
     [
         ({"tested": "cosine", "p_least": 0.02}, "Star: its cosine to the clean embedding differs"),
         ({"tested": "success", "p_least": 0.02}, "Star: its attacker's success differs"),
         ({"tested": "cosine", "p_least": 0.38}, "No cell has a star: 8 picture(s) are too few"),
     ],
 )
-def test_what_a_star_in_a_map_is_and_that_there_can_be_none(more, words):
+def test_what_a_star_in_a_map_is_and_that_there_can_be_none(change, note):
     content = reported.content()
     content["response"] |= {"pictures": 8}
-    content["response"]["maps"] = [each | more for each in content["response"]["maps"]]
+    content["response"]["maps"] = [each | change for each in content["response"]["maps"]]
     page = html.unescape(render(content, reported.manifest()))
-    assert words in page and ("Star:" in page) == words.startswith("Star")
+    assert note in page and ("Star:" in page) == note.startswith("Star")

@@ -169,5 +169,5 @@ def test_a_link_stays_below_the_page(tmp_path):
     assert place(folder, folder / ".." / "elsewhere") == ("elsewhere", None)
     rows = collect([inside, outside, folder / "link"]).rows
     write_index(folder / "index.html", rows)
-    links = [given["href"] for given in Page((folder / "index.html").read_text()).all("a")]
+    links = [attributes["href"] for attributes in Page((folder / "index.html").read_text()).all("a")]
     assert links == ["#content", "a%20b%23c%3Fd%25/report.html"]

@@ -27,7 +27,7 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.elements, self.words = [], [], []
+        self.open, self.elements, self.texts = [], [], []
         self.feed(text)
         self.close()
         assert self.open == []
@@ -45,14 +45,14 @@ class Page(HTMLParser):
 
     def handle_data(self, text):
         if self.open and self.open[-1] not in ("style", "script"):
-            self.words.append(text)
+            self.texts.append(text)
 
     def all(self, *tags):
-        return [given for tag, given in self.elements if tag in tags]
+        return [attributes for tag, attributes in self.elements if tag in tags]
 
     @property
     def text(self):
-        return " ".join(" ".join(self.words).split())
+        return " ".join(" ".join(self.texts).split())
 
 
 @pytest.fixture(scope="module")
@@ -91,25 +91,25 @@ def test_every_interval_of_the_metrics_stands_on_the_page(whole):
 
 def test_the_page_is_well_formed_its_ids_are_its_own_and_its_links_lead_somewhere(whole):
     page = Page(whole)
-    ids = [given["id"] for _, given in page.elements if "id" in given]
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     used = re.findall(r"url\(#([^)]*)\)", whole)
-    for _, given in page.elements:
-        used += [given[key].removeprefix("#") for key in ("href", "xlink:href") if key in given]
-        used += [name for key in ("aria-labelledby", "aria-describedby") for name in given.get(key, "").split()]
+    for _, attributes in page.elements:
+        used += [attributes[key].removeprefix("#") for key in ("href", "xlink:href") if key in attributes]
+        used += [name for key in ("aria-labelledby", "aria-describedby") for name in attributes.get(key, "").split()]
     assert set(used) <= set(ids) and len(used) > 30
 
 
 def test_nothing_is_fetched_and_nothing_runs(whole):
     page = Page(whole)
     assert not page.all("script", "link", "iframe", "object", "embed", "base", "form")
-    for _, given in page.elements:
-        assert not [key for key in given if key.startswith("on")]
+    for _, attributes in page.elements:
+        assert not [key for key in attributes if key.startswith("on")]
         for key in ("src", "href", "srcset", "data", "xlink:href"):
-            assert given.get(key, "#").startswith(("data:image/png;base64,", "#"))
+            assert attributes.get(key, "#").startswith(("data:image/png;base64,", "#"))
     assert "@import" not in whole and not re.search(r"url\((?!#)", whole)
     assert not re.search("https?:", re.sub(r'xmlns(:\w+)?="[^"]*"', "", whole))
-    (policy,) = (given["content"] for given in page.all("meta") if "http-equiv" in given)
+    (policy,) = (attributes["content"] for attributes in page.all("meta") if "http-equiv" in attributes)
     assert policy.startswith("default-src 'none';") and "script-src" not in policy
 
 
@@ -119,10 +119,10 @@ def test_headings_tables_and_pictures_can_be_read_aloud(whole):
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(below - above <= 1 for above, below in itertools.pairwise(levels))
     assert len(page.all("caption")) == len(page.all("table")) > 20
-    assert all(given.get("scope") in ("col", "row", "colgroup", "rowgroup") for given in page.all("th"))
-    assert all(given["alt"] for given in page.all("img")) and len(page.all("img")) == 6
-    assert all(given["role"] == "img" and given["aria-labelledby"] for given in page.all("svg"))
-    assert all(given.get("aria-label") for _, given in page.elements if given.get("role") == "region")
+    assert all(attributes.get("scope") in ("col", "row", "colgroup", "rowgroup") for attributes in page.all("th"))
+    assert all(attributes["alt"] for attributes in page.all("img")) and len(page.all("img")) == 6
+    assert all(attributes["role"] == "img" and attributes["aria-labelledby"] for attributes in page.all("svg"))
+    assert all(attributes.get("aria-label") for _, attributes in page.elements if attributes.get("role") == "region")
 
 
 @pytest.mark.parametrize("part", OPTIONAL)
@@ -148,10 +148,10 @@ def test_a_patch_run_shows_its_texture_and_its_facts(tmp_path):
     write_report(tmp_path, content, reported.manifest(), [], reported.trace(), 0)
     page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert "random patch" in page.text and "random noise" not in page.text and "a picture with the patch" in page.text
-    for words in ("64 x 48 texels", "25.0% of the picture", "scripts/print_patch.py", "80 mm wide", "chelsea"):
-        assert words in page.text
-    assert any(given["alt"] == "The texture of the patch" for given in page.all("img"))
-    assert not any("amplified" in given["alt"] for given in page.all("img"))
+    for text in ("64 x 48 texels", "25.0% of the picture", "scripts/print_patch.py", "80 mm wide", "chelsea"):
+        assert text in page.text
+    assert any(attributes["alt"] == "The texture of the patch" for attributes in page.all("img"))
+    assert not any("amplified" in attributes["alt"] for attributes in page.all("img"))
 
 
 def test_the_command_repeats_the_run(whole):
@@ -190,15 +190,15 @@ def test_every_section_with_numbers_says_which_file_holds_them(whole):
 
 
 def test_a_perturbation_is_shown_as_it_is_and_as_large_as_it_can_be(tmp_path):
-    before = np.full((20, 30, 3), 100)
-    after = before + np.where(np.arange(30)[None, :, None] % 2, 5, -5)
-    for name, values in (("clean", before), ("eot", after)):
+    clean = np.full((20, 30, 3), 100)
+    attacked = clean + np.where(np.arange(30)[None, :, None] % 2, 5, -5)
+    for name, values in (("clean", clean), ("eot", attacked)):
         reported.write(tmp_path / f"{name}.png", values)
     pictures = perturbation(tmp_path / "clean.png", tmp_path / "eot.png")
     held = [io.BytesIO(base64.b64decode(each.source.partition(",")[2])) for each in pictures]
     shown = [np.asarray(Image.open(each)).astype(int) for each in held]
-    np.testing.assert_array_equal(shown[2] - 128, after - before)
-    np.testing.assert_array_equal(shown[3] - 128, 25 * (after - before))  # 25 * 5 is the most that fits
+    np.testing.assert_array_equal(shown[2] - 128, attacked - clean)
+    np.testing.assert_array_equal(shown[3] - 128, 25 * (attacked - clean))  # 25 * 5 is the most that fits
     assert "amplified 25 times" in pictures[3].caption and "5 of 255" in pictures[2].caption
     reported.write(tmp_path / "wide.png", np.zeros((10, LARGEST + 50, 3)))
     assert perturbation(tmp_path / "wide.png", tmp_path / "wide.png")[0].width == LARGEST

@@ -30,10 +30,10 @@ def views_for(encoder):
     return bank(randomised(Compose([Affine(degrees=10)]), encoder), 16, seed=0, purpose="test")
 
 
-def explained(encoder, **given):
+def explained(encoder, **options):
     with torch.no_grad():
         anchors = encoder(CLEAN)
-    return explain(encoder, CLEAN, ATTACKED, anchors, views_for(encoder), names=NAMES, **given)
+    return explain(encoder, CLEAN, ATTACKED, anchors, views_for(encoder), names=NAMES, **options)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_another_seed_changes_the_random_order_alone(explanations):
 
 
 @pytest.mark.slow
-def test_what_shares_a_pass_shows_in_the_last_digits_only(explanations):
+def test_the_size_of_a_pass_changes_the_last_digits_only(explanations):
     small = explained(POCKET, chunk=2)
     for arm, maps in explanations.arms.items():
         for order in explanations.orders:
@@ -103,7 +103,7 @@ def test_every_pass_is_counted():
     encoder = Counting()
     result = explained(encoder)
     assert result.forward == encoder.passes - len(CLEAN)  # the anchors are not its own
-    by_arm = 3 * (1 + 2 + 3 * 2 * (STEPS - 1))  # look, ends, orders
+    by_arm = 3 * (1 + 2 + 3 * 2 * (STEPS - 1))  # maps, ends, orders
     assert result.forward == 4 + 3 * by_arm + 3 * VIEWS
     assert result.backward == 2 + 3 * 3 + 3 * VIEWS
     assert result.seconds > 0

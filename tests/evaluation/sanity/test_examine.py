@@ -136,7 +136,7 @@ def test_a_settled_loss_is_distinguished_from_a_falling_one():
     check = plateau(run_of(falling))
     assert check.verdict == "failed"
     assert "attack.steps" in check.message
-    assert check.figures["share"] == pytest.approx(END / 0.9, rel=0.02)  # the first look comes after a tenth
+    assert check.figures["share"] == pytest.approx(END / 0.9, rel=0.02)  # the first comparison comes after a tenth
     assert plateau(run_of(steps.tolist())).verdict == "failed"  # it rises
     for trace in ([], [None] * 50, [0.5] * 50, [0.9, 0.5]):
         assert plateau(trace).verdict == "skipped"
@@ -217,9 +217,9 @@ def test_a_short_run_goes_as_far_as_the_run_or_across(size, planned, steps):
 
 def test_redrawn_weights_are_the_same_values_elsewhere():
     net = small()
-    before = [p.clone() for p in net.parameters()]
+    original = [p.clone() for p in net.parameters()]
     other, again = redrawn(net, 3), redrawn(net, 3)
-    for p, q, r, old in zip(net.parameters(), other.parameters(), again.parameters(), before, strict=True):
+    for p, q, r, old in zip(net.parameters(), other.parameters(), again.parameters(), original, strict=True):
         assert torch.equal(p, old) and torch.equal(q, r) and not torch.equal(p, q)
         assert torch.equal(p.flatten().sort().values, q.flatten().sort().values)
     assert redrawn(nn.Flatten(), 0) is None

@@ -177,9 +177,9 @@ def test_a_wrapper_between_encoder_and_attack_is_checked(pictures):
 
 def test_the_encoder_is_left_as_it_was(pictures):
     encoder = load_encoder()
-    before = copy.deepcopy(encoder.state_dict())
+    state = copy.deepcopy(encoder.state_dict())
     slope_check(encoder, pictures, encoder, 0)
-    assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
+    assert all(torch.equal(value, state[name]) for name, value in encoder.state_dict().items())
     assert next(encoder.parameters()).dtype == torch.float32
 
 
