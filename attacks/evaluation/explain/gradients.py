@@ -44,18 +44,17 @@ def reach(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, bank: Bank
     u = bank.u[:VIEWS].to(pictures)
     rows: list[tuple[Tensor, ...]] = []
 
-    def gradient_of(some: Tensor, picture: Tensor, anchor: Tensor) -> Tensor | None:
+    def gradients_of(some: Tensor, picture: Tensor, anchor: Tensor) -> list[Tensor | None]:
         # One copy for each view gives one gradient for each.
         leaf = picture.detach().repeat(len(some), 1, 1, 1).requires_grad_()
         with torch.enable_grad():
             views = bank.transforms(scene_of(leaf), some)
             values = encoder.sloped(views, anchor[None], **drawn(bank.transforms, some))
-            (gradient,) = encoder.gradients(values, [leaf])
-        return gradient
+            return encoder.gradients(values, [leaf])
 
     for picture, anchor in zip(pictures, anchors, strict=True):
         parts = []
-        for _, gradient in in_parts(partial(gradient_of, picture=picture, anchor=anchor), u, chunk):
+        for _, (gradient,) in in_parts(partial(gradients_of, picture=picture, anchor=anchor), u, chunk):
             if gradient is None:
                 return None
             parts.append(gradient.nan_to_num(0, 0, 0))
