@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -18,8 +18,8 @@ from attacks.experiment.job import job
 from attacks.experiment.results import table
 from attacks.runtime.tables import read_rows
 
-#: Text columns of per_image.csv, even if a picture is named 0001.
-WORDS = ("picture", "identity", "arm", "bank")
+#: Text columns of per_image.csv, also where a picture is named 0001.
+TEXTS = ("picture", "identity", "arm", "bank")
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,15 +32,14 @@ class Robustness:
     @property
     def arms(self) -> dict[str, Any]:
         """The mean and its 95 % interval by arm and measure, such as `arms["eot"]["success"]["mean"]`."""
-        arms: dict[str, Any] = self.metrics["arms"]
-        return arms
+        return dict(self.metrics["arms"])
 
     @cached_property
     def per_image(self) -> list[dict[str, Any]]:
         """The rows of per_image.csv, from which all tables are computed: one for each picture, arm and bank of views.
         A missing value is None."""
         rows = read_rows(self.folder / "per_image.csv")
-        return [{key: text if key in WORDS else _number(text) for key, text in row.items()} for row in rows]
+        return [{key: text if key in TEXTS else _number(text) for key, text in row.items()} for row in rows]
 
     def __str__(self) -> str:
         return f"{table(self.metrics)}\nreport: {self.folder / 'report.html'}"
@@ -84,25 +83,23 @@ def robustness(
     if not isinstance(pictures, str | Path | None):
         raise ValueError(f"`pictures` must be the path of a folder; got {type(pictures).__name__}")
     name, _, model = encoder.partition(":") if isinstance(encoder, str) else ("", "", "")
-    given: dict[str, Any] = {"encoder": name} if name else {}
-    given |= {"encoder.model": model} if model else {}
-    given |= {"data": "folder", "data.path": str(pictures)} if pictures is not None else {}
-    given |= {"perturbation.eps": eps} if eps is not None else {}
-    overrides = [word(key, value) for key, value in (given | values).items()]
+    keys: dict[str, Any] = {"encoder": name} if name else {}
+    keys |= {"encoder.model": model} if model else {}
+    keys |= {"data": "folder", "data.path": str(pictures)} if pictures is not None else {}
+    keys |= {"perturbation.eps": eps} if eps is not None else {}
+    overrides = [word(key, value) for key, value in (keys | values).items()]
     run = compose(preset, overrides)
-    folder = Path(out) if out is not None else _fresh(preset)
-    if isinstance(encoder, nn.Module):
-        with _lent(encoder, checked=not run.encoder.features):
-            return Robustness(folder, job(run, folder, Path(preset).stem, overrides, module=encoder))
-    return Robustness(folder, job(run, folder, Path(preset).stem, overrides))
+    folder, module = Path(out) if out is not None else _fresh(preset), None if isinstance(encoder, str) else encoder
+    with nullcontext() if module is None else _restored(module, checked=not run.encoder.features):
+        return Robustness(folder, job(run, folder, Path(preset).stem, overrides, module=module))
 
 
 @contextmanager
-def _lent(module: nn.Module, checked: bool) -> Iterator[None]:
-    """A run freezes the encoder; restore the modes and gradients of the caller's `module` afterwards. Its output is
-    checked here, unless the run reads the features of layers, so that errors name the module itself."""
+def _restored(module: nn.Module, checked: bool) -> Iterator[None]:
+    """Restore the modes and gradients of the caller's `module` after a run, which freezes it. Its output is checked
+    here, unless the run reads the features of layers."""
     modes = [(part, part.training) for part in module.modules()]
-    wanted = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
+    gradients = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
     widths: list[int] = []  # of all outputs; all must equal the first
 
     def check(_module: nn.Module, inputs: tuple[Any, ...], answer: object) -> None:
@@ -128,8 +125,8 @@ def _lent(module: nn.Module, checked: bool) -> Iterator[None]:
         handle.remove()
         for part, training in modes:
             part.training = training
-        for parameter, want in wanted:
-            parameter.requires_grad_(want)
+        for parameter, requires_grad in gradients:
+            parameter.requires_grad_(requires_grad)
 
 
 def _size(inputs: tuple[Any, ...]) -> str:
@@ -167,7 +164,7 @@ def _quoted(text: str) -> str:
     """A plain word unchanged; other text in quotes, with quotes escaped."""
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*", text):
         return text if text.lower() not in ("null", "true", "false", "nan", "inf") else f"'{text}'"
-    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), text)
+    escaped = re.sub(r"(\\*)('|$)", lambda match: 2 * match[1] + ("\\'" if match[2] else ""), text)
     return f"'{escaped}'"
 
 

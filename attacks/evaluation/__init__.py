@@ -1,1 +1,1 @@
-"""How robust was it: scores, intervals, tests, maps, ablations."""
+"""Scores of an attack, with intervals and tests, and the optional parts of an evaluation."""

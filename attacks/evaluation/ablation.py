@@ -1,4 +1,4 @@
-"""Which transform matters: attack without one stage of the views, test with it."""
+"""Which stage of the views an attack must know: attack without each stage, test with it."""
 
 from __future__ import annotations
 
@@ -38,16 +38,11 @@ class LeftOut:
             {"without": without, "cells": [{"test": test} | cell.to_dict() for test, cell in tests.items()]}
             for without, tests in self.scores.items()
         ]
-        return {
-            "pictures": len(self.names),
-            "steps": self.steps,
-            "stages": self.stages,
-            "tests": [ALL, *self.stages],
-            "rows": rows,
-        }
+        head = {"pictures": len(self.names), "steps": self.steps, "stages": self.stages}
+        return head | {"tests": [ALL, *self.stages], "rows": rows}
 
     def rows(self) -> list[dict[str, object]]:
-        """From these every cell of the table can be computed: a row for each attack, test, picture and view."""
+        """A row for each attack, test, picture and view."""
         return [
             row
             for without, tests in self.scores.items()
@@ -67,32 +62,32 @@ def left_out(
     steps: int,
     seed: int,
 ) -> LeftOut:
-    """Attack with all stages and without each in turn; test each result on all, and on each stage alone.
+    """Attack with all stages and without each in turn; test each result with all stages, and with each alone.
 
-    In the test of one stage the others are absent: held at its middle, a stage would still turn, shrink or darken
-    every view, and the test would measure both. Its coordinates are the same as in the test of all. A stage without
-    coordinates stays everywhere (a service's fixed size is no view), and so does one that lays a patch: at its
-    middle, where a test does not vary it.
+    In the test of one stage the others are absent: at its middle a stage may still rotate, shrink or darken. Its
+    coordinates are those of the test with all stages. Stages without coordinates are never left out, and neither are
+    those that lay a patch, which are at their middle in tests of other stages.
 
     Args:
-        attack: from a pipeline to what is shown of the N pictures after an attack on its views, as read back from
-            their 8-bit files. Without its only stage a pipeline is the picture itself.
-        rows: (N,) the pictures' numbers among the queries, for `judge`; `names` of them.
-        views: of each test; `steps` of each attack, for the report.
+        attack: attacks the N pictures on the views of a pipeline; returns them as read back from their 8-bit files.
+        rows: (N,) the pictures' numbers among the queries, for `judge`.
+        names: of the N pictures.
+        views: of each test.
+        steps: of each attack, for the report.
 
     Raises:
-        ValueError: in one line: no stage of the pipeline can be left out.
+        ValueError: no stage of the pipeline can be left out.
     """
     stages = varying(transforms)
     whole = bank(transforms, views, seed=seed, purpose="left out")
     tests = {ALL: whole} | {label: alone(whole, at) for label, at in stages.items()}
-    trained = {NOTHING: transforms} | {label: without(transforms, at) for label, at in stages.items()}
-    scores = {}
-    for label, pipeline in trained.items():
+    pipelines = {NOTHING: transforms} | {label: without(transforms, at) for label, at in stages.items()}
+    scores: dict[str, dict[str, CellScores]] = {label: {} for label in pipelines}
+    for label, pipeline in pipelines.items():
         shown = attack(pipeline)
-        where = base_of(shown).device
-        banks = {test: each._replace(u=each.u.to(where)) for test, each in tests.items()}
-        scores[label] = {test: judged(judge, shown, rows, each)[0] for test, each in banks.items()}
+        for test, views_of_test in tests.items():
+            held_out = views_of_test._replace(u=views_of_test.u.to(base_of(shown).device))
+            scores[label][test] = judged(judge, shown, rows, held_out)[0]
     return LeftOut(scores, tuple(names), steps)
 
 
@@ -101,8 +96,8 @@ def varying(transforms: Compose) -> dict[str, int]:
     stages = {label: at for at, label in enumerate(transforms.labels) if _can_go(transforms.stages[at])}
     if not stages:
         raise ValueError(
-            "`evaluate.left_out` must be 0 where no stage of the views varies, for there is none to leave out; give "
-            "`transforms.stages` some"
+            "`evaluate.left_out` must be 0 where no stage of the views varies, so that none can be left out; add "
+            "some to `transforms.stages`"
         )
     return stages
 

@@ -1,4 +1,4 @@
-"""Classes given as text, for encoders with two towers: a view is then classified, not matched with a picture."""
+"""Classes given as text, for encoders with a text tower: views are classified, not matched with pictures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attacks.encoders.tree import Texts, optional
 from attacks.evaluation.scores import embed
 from transforms import stream
 
-#: Where a class goes in a template.
+#: Stands for the class in a template.
 PLACE = "{}"
 
 
@@ -22,7 +22,7 @@ def read_classes(path: str | Path) -> tuple[str, ...]:
     """The classes of a text file, one a line; blank lines and lines that begin with # are ignored.
 
     Raises:
-        FileNotFoundError, ValueError: in one line: no such file, not text, a class twice, fewer than two classes.
+        FileNotFoundError, ValueError: no such file, not text, a class twice, fewer than two classes.
     """
     path = Path(path)
     if not path.is_file():
@@ -32,17 +32,17 @@ def read_classes(path: str | Path) -> tuple[str, ...]:
     except UnicodeDecodeError:
         raise ValueError(f"`data.classes`: `{path}` is not a text file in UTF-8: one class a line") from None
     names = [line for line in lines if line and not line.startswith("#")]
-    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if twice is not None:
-        raise ValueError(f"`data.classes`: `{path}` names the class {twice!r} twice")
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise ValueError(f"`data.classes`: `{path}` names the class {name!r} twice")
     if len(names) < 2:
         raise ValueError(f"`data.classes`: `{path}` must name at least two classes, one a line; got {len(names)}")
     return tuple(names)
 
 
 def texts_of(encoder: nn.Module, why: str) -> Texts:
-    """The text tower of an encoder, or of the encoder that a wrapper is around. Raises ValueError where there is
-    none, naming in `why` what needs it."""
+    """The text tower of an encoder or of the encoder that it wraps. Raises ValueError where there is none, with `why`
+    it is needed."""
     inner: object = encoder
     while inner is not None:
         tower: Texts | None = optional(inner, "texts")
@@ -57,11 +57,11 @@ def texts_of(encoder: nn.Module, why: str) -> Texts:
 
 @torch.no_grad()
 def class_embeddings(texts: Texts, classes: Sequence[str], templates: Sequence[str]) -> Tensor:
-    """(K,D) of length 1: of each class the mean direction of its embeddings in all templates, as CLIP's zero-shot
-    classifier has it (Radford et al. 2021, section 3.1.4).
+    """(K,D) of length 1: the mean direction of each class over all templates, as in CLIP's zero-shot classifier
+    (Radford et al. 2021, section 3.1.4).
 
     Args:
-        templates: texts with `{}` where the class goes, "a photo of a {}."
+        templates: texts with `{}` in place of the class, such as "a photo of a {}."
 
     Raises:
         ValueError: no template, or one without a place for the class.
@@ -88,8 +88,7 @@ def class_embeddings(texts: Texts, classes: Sequence[str], templates: Sequence[s
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """The classes that a view can be classified as: `names`, and their embeddings `rows` (K,D). Used in place of a
-    `Gallery`; no two classes are the same."""
+    """The classes of a zero-shot classifier, in place of a `Gallery`: `names`, and their embeddings `rows` (K,D)."""
 
     names: tuple[str, ...]
     rows: Tensor
@@ -100,11 +99,11 @@ class Classes:
         return len(self.names)
 
     def same(self, rows: Tensor, others: Tensor) -> Tensor:
-        """Whether rows and others are the same class; both are broadcast."""
+        """Whether rows and others are the same class, with broadcasting."""
         return rows == others
 
     def target(self, wish: str, truth: Tensor, seed: int) -> Tensor:
-        """The class that the attacker wants of each picture, a row: "another" one than its own, or the one named."""
+        """The row of the attacker's target for each picture: "another" class than its own, or the one named."""
         if wish == "another":
             generator = torch.Generator().manual_seed(stream(seed, "target"))
             return (truth + torch.randint(1, len(self), truth.shape, generator=generator)) % len(self)
@@ -125,29 +124,30 @@ def classified(
         images: (N,3,H,W) on the encoder's device.
         labels: each picture's annotated class; None: the encoder's own prediction.
 
-    Raises ValueError or FileNotFoundError in one line.
+    Raises:
+        ValueError, FileNotFoundError: unusable classes, labels or encoder.
     """
     names = read_classes(path)
     rows = class_embeddings(texts_of(encoder, "`data.classes`"), names, list(templates)).to(images.device)
     names_by_row: dict[tuple[float, ...], str] = {}
     for name, row in zip(names, rows.tolist(), strict=True):
-        if names_by_row.setdefault(tuple(row), name) != name:  # capitals are ignored, long texts are cut
+        if names_by_row.setdefault(tuple(row), name) != name:  # tokenizers ignore case and truncate
             raise ValueError(
                 f"`data.classes`: to the encoder {names_by_row[tuple(row)]!r} and {name!r} are one text, so no view "
-                "could be taken for the second; leave one out"
+                "could be classified as the second; leave one out"
             )
-    strange = next((label for label in labels if label is not None and label not in names), None)
-    if strange is not None:
-        raise ValueError(f"`data.classes`: a picture has the identity {strange!r}, which is no class of {path}")
+    unknown = [label for label in labels if label is not None and label not in names]
+    if unknown:
+        raise ValueError(f"`data.classes`: a picture has the identity {unknown[0]!r}, which is no class of {path}")
     own = embed(images, encoder, images.device)
     assert isinstance(own, Tensor)
     if own.shape[1] != rows.shape[1]:
         raise ValueError(
-            f"`data.classes`: the text tower answers with {rows.shape[1]} numbers and the encoder with "
-            f"{own.shape[1]}: its read-out leaves the space of the texts"
+            f"`data.classes`: the text tower has {rows.shape[1]} features and the encoder {own.shape[1]}: with its "
+            "`features` the encoder leaves the space of the texts"
         )
     guesses = (F.normalize(own.to(rows), dim=1) @ rows.T).argmax(1).tolist()
     truth = [guess if label is None else names.index(label) for guess, label in zip(guesses, labels, strict=True)]
-    unknown = sum(label is None for label in labels)
-    note = f"{unknown} pictures have no identity: their class is what the encoder says of them untouched"
-    return Classes(names, rows, unknown), torch.tensor(truth), (note,) if unknown else ()
+    guessed = labels.count(None)
+    note = f"{guessed} pictures have no identity: their class is the encoder's prediction for the untouched picture"
+    return Classes(names, rows, guessed), torch.tensor(truth), (note,) if guessed else ()

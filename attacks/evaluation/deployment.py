@@ -1,10 +1,11 @@
-"""Does the attack survive what platforms do to a file? The saved pictures, encoded and decoded by real
-codecs, resized by the libraries themselves, and scored without a camera."""
+"""Whether an attack survives file formats and resizers: the saved pictures through real codecs and resamplers, scored
+without a camera."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,8 +36,8 @@ class Cell(NamedTuple):
 @stored("deployment")
 @dataclass(frozen=True, eq=False)
 class Deployment:
-    """The result of `deployment`: every cell, the pictures' names, the (height, width) that the resamplers resize to,
-    and a line for each codec or resampler that is not installed."""
+    """The result of `deployment`: all cells, the pictures' names, the (height, width) after resizing, and a line for
+    each codec or resampler that is not installed."""
 
     cells: tuple[Cell, ...]
     names: tuple[str, ...]
@@ -46,11 +47,7 @@ class Deployment:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for metrics.json."""
         cells = [
-            {
-                "codec": cell.codec,
-                "resampler": cell.resampler,
-                "arms": {arm: scores.to_dict() for arm, scores in cell.arms.items()},
-            }
+            cell._asdict() | {"arms": {arm: scores.to_dict() for arm, scores in cell.arms.items()}}
             for cell in self.cells
         ]
         return {"pictures": len(self.names), "size": list(self.size), "cells": cells, "missing": list(self.missing)}
@@ -69,32 +66,31 @@ class Deployment:
 def deployment(
     shown: Mapping[str, Tensor], rows: Tensor, judge: Scoring, size: tuple[int, int], *, names: Sequence[str]
 ) -> Deployment:
-    """Every codec with every resampler.
+    """Score each codec with each resampler.
 
     Args:
         shown: arm -> (N,3,H,W), the saved 8-bit files as read back.
         rows: (N,) the pictures' numbers among the queries, for `judge`.
-        size: (height, width) that the resamplers resize to (see `deployed_size`).
+        size: (height, width) after resizing (see `deployed_size`).
         names: of the N pictures.
     """
-    saves, without = codecs()
-    resizes, lacking = resamplers()
-    cells = {pair: Cell(*pair, {}) for pair in ((codec, name) for codec in saves for name in resizes)}
+    saves, missing_codecs = codecs()
+    resizes, missing_resamplers = resamplers()
+    cells = {pair: Cell(*pair, {}) for pair in product(saves, resizes)}
     for arm, images in shown.items():
-        head_on = Bank(Compose([]), images.new_zeros(1, 0))
+        no_camera = Bank(Compose([]), images.new_zeros(1, 0))
         pixels = [to_bytes(image) for image in images]
         for codec, save in saves.items():
             files = [save(picture) for picture in pixels]
             for name, resize in resizes.items():
                 pictures = _tensor([resize(file, size) for file in files], images)
-                cells[codec, name].arms[arm], _ = judged(judge, pictures, rows, head_on)
-    return Deployment(tuple(cells.values()), tuple(names), size, (*without, *lacking))
+                cells[codec, name].arms[arm], _ = judged(judge, pictures, rows, no_camera)
+    return Deployment(tuple(cells.values()), tuple(names), size, (*missing_codecs, *missing_resamplers))
 
 
 def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:
-    """The (height, width) that a picture of `size` has when the encoder's own resize is done, so that a resampler
-    replaces that resize. Half the shorter side, the aspect kept, where the encoder has no size of its own, and
-    where the picture has that size already: then no resampler would have anything to do."""
+    """The (height, width) of pictures of `size` after the encoder's own resize, which a resampler thus replaces. Half
+    the size where the encoder does not resize such pictures: otherwise no resampler would change them."""
     preprocess = optional(unwrapped(encoder), "preprocess")
     if isinstance(preprocess, Preprocess) and preprocess.size is not None:
         wanted = preprocess.resized(*size)
@@ -104,5 +100,5 @@ def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:
 
 
 def _tensor(pictures: Sequence[np.ndarray], like: Tensor) -> Tensor:
-    """(N,3,H,W) in [0,1], laid out as pictures from files are: the layout decides an encoder's last bits."""
+    """(N,3,H,W) in [0,1], contiguous as pictures from files: the memory layout changes an encoder's last bits."""
     return (torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous().float() / 255).to(like)

@@ -1,10 +1,10 @@
-"""Where in a network an embedding drifts: layer by layer, an attacked picture's features against those of the
-untouched picture in the same view."""
+"""Where in a network an embedding drifts: each layer's features of an attacked and of the untouched picture in the
+same view."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +29,9 @@ ALL, MOST = "all", 24
 FEW = 12
 #: Number of views: the first ones of the held-out bank.
 VIEWS = 32
-#: An embedding flips where the attack's drift is half of that at the output, and this many times that of noise.
+#: The drift at a flip, as a multiple of that of noise.
 CLEARLY = 2.0
-#: With less drift than this at the output nothing has flipped.
+#: The least drift at the output for a flip.
 LEAST = 0.1
 
 
@@ -46,17 +46,16 @@ class Drift:
     forward: int
     seconds: float
 
-    def flips(self, arm: str = "eot", beside: str = "noise") -> str | None:
-        """The first layer where the drift (1 - cosine) of `arm` passes half of its drift at the output, and is
-        clearly above that of `beside`: at least twice as large, and the 95 % interval of the difference (paired by
-        picture) above 0. None where there is no such layer, and where the output itself drifts by less than 0.1."""
-        drift, other = (1 - self.cosine[name].double() for name in (arm, beside))
-        if float(drift[-1].mean()) < LEAST:
-            return None
-        half = float(drift[-1].mean()) / 2
-        for name, own, its in zip(self.layers, drift, other, strict=True):
-            clear = float(own.mean()) >= CLEARLY * float(its.mean()) and interval(own - its).low > 0
-            if float(own.mean()) > half and clear:
+    def flips(self) -> str | None:
+        """The first layer where the drift (1 - cosine) with EOT is more than half of its drift at the output, and
+        clearly above that of noise: at least twice as large, and the 95 % interval of the difference (paired by
+        picture) above 0. None without such a layer, or where the output drifts by less than 0.1."""
+        drift, other = (1 - self.cosine[arm].double() for arm in ("eot", "noise"))
+        end = float(drift[-1].mean())
+        for name, own, noise in zip(self.layers, drift, other, strict=True):
+            mean = float(own.mean())
+            clear = mean >= CLEARLY * float(noise.mean()) and interval(own - noise).low > 0
+            if end >= LEAST and mean > end / 2 and clear:
                 return name
         return None
 
@@ -84,17 +83,16 @@ def layer_drift(
 ) -> Drift:
     """The cosine of each layer's features between attacked and untouched pictures, each pair in the same view.
 
-    The untouched picture and all attacked ones go through the encoder together. Of each layer's features only the
-    cosines are stored.
+    The untouched picture and all attacked ones go through the encoder together; only the cosines are stored.
 
     Args:
         encoder: in evaluation mode, in full precision.
         clean: (N,3,H,W) in [0,1].
         attacked: arm -> (N,3,H,W), the same pictures after an attack.
-        bank: the views, all of them (see `Drift.to_dict`: a run takes the first few of its bank).
+        bank: the views.
         layers: the argument of `ordered`, or its result.
         chunk: most views in memory at once.
-        world: the processes that share the views; each gets all the cosines.
+        world: the processes that share the views; each gets all cosines.
     """
     began = time.perf_counter()
     pools = layers if isinstance(layers, Mapping) else ordered(encoder, layers, clean[:1])
@@ -109,51 +107,48 @@ def layer_drift(
 
     mine = torch.tensor(list(world.share(len(bank.u))), dtype=torch.long, device=bank.u.device)
     cosine = clean.new_zeros(len(pools), len(attacked), len(clean), len(bank.u))
-    with Layers(encoder, pools, keep=compared) as watching:
+    with Layers(encoder, pools, keep=compared) as layer_cosines:
         for i in range(len(clean)):
             pictures = [taken(shown, i) for shown in (clean, *attacked.values())]
 
             def cosines_of(places: Tensor, pictures: list[Scene] = pictures) -> Tensor:
                 views = [view(bank.transforms, picture, bank.u[places]) for picture in pictures]
-                cosines = watching(torch.cat(views), **drawn(bank.transforms, bank.u[places].repeat(arms, 1)))
+                cosines = layer_cosines(torch.cat(views), **drawn(bank.transforms, bank.u[places].repeat(arms, 1)))
                 return torch.stack([cosines[name] for name in pools])
 
             for places, part in in_parts(cosines_of, mine, max(1, chunk // arms)):
                 cosine[:, :, i, places.to(cosine.device)] = part.to(cosine)
     world.sum(cosine)
     names = tuple(name if pool == "flat" else f"{name}:{pool}" for name, pool in pools.items())
-    passes = arms * len(clean) * len(bank.u)
-    return Drift(
-        names, {arm: cosine[:, j].cpu() for j, arm in enumerate(attacked)}, passes, time.perf_counter() - began
-    )
+    by_arm = {arm: cosine[:, j].cpu() for j, arm in enumerate(attacked)}
+    return Drift(names, by_arm, arms * len(clean) * len(bank.u), time.perf_counter() - began)
 
 
 @torch.no_grad()
 def ordered(encoder: nn.Module, layers: Sequence[str], image: Tensor) -> dict[str, Pool]:
-    """The layers and their pools, in the order in which they run, and the encoder's own answer after them.
+    """The layers and their pools in the order in which they run, followed by the encoder's output.
 
     Args:
-        layers: `layer3`, `layer3:mean`, ...; or only "all": by the levels of their names, while there are at most 24
-            of them. A layer that answers with the tensor of another (a Sequential with that of its last layer) stands
-            for both.
-        image: (1,3,H,W), to see in what order they run.
+        layers: `layer3`, `layer3:mean`, ...; or only "all": level by level of their names, at most 24. Layers that
+            return the same tensor (a Sequential and its last layer) count once.
+        image: (1,3,H,W), for a pass that shows the order.
 
     Raises:
         ValueError: naming `evaluate.layers`: an unknown layer, or a pool that does not fit it.
     """
-    image = image.expand(2, *image.shape[1:])  # of one, a common answer looks like a row for each
+    image = image.expand(2, *image.shape[1:])  # with one row, an output for all pictures looks like one for each
     visited = visits(encoder, image)
     place = {visit.name: visit.order for visit in visited}
     pools = layer_pools(_sensible(visited) if list(layers) == [ALL] else layers, "evaluate.layers")
     pools[OUTPUT] = pools.get(OUTPUT, "flat")
-    with key_in_errors("evaluate.layers"), Layers(encoder, pools) as watching:
-        watching(image)  # a pool that does not fit a layer fails now, not after the attack
+    with key_in_errors("evaluate.layers"), Layers(encoder, pools) as features_of:
+        features_of(image)  # a pool that does not fit its layer fails now, not after the attack
     return {name: pools[name] for name in sorted(pools, key=lambda name: (name == OUTPUT, place[name]))}
 
 
 def _sensible(visited: list[Visit]) -> list[str]:
-    """Layers by name whose answers differ, level by level, while there are at most `MOST`; of a level with too
-    many, some in even steps."""
+    """The names of layers with different outputs, level by level, at most `MOST`; of a level with too many, some in
+    even steps."""
     groups: dict[str, list[Visit]] = {}
     for visit in visited:
         if visit.features and visit.calls == 1:
@@ -164,8 +159,9 @@ def _sensible(visited: list[Visit]) -> list[str]:
     for level in sorted({_level(visit) for visit in shallow}):
         new = sorted((visit for visit in shallow if _level(visit) == level), key=lambda visit: visit.order)
         room = MOST - len(chosen)
-        if len(new) > room:
-            return [visit.name for visit in (chosen if len(chosen) >= FEW else [*chosen, *_spread(new, room)])]
+        if len(new) > room:  # in even steps, the last one included
+            chosen += [new[(i + 1) * len(new) // room - 1] for i in range(room if len(chosen) < FEW else 0)]
+            break
         chosen += new
     return [visit.name for visit in chosen]
 
@@ -174,26 +170,21 @@ def _level(visit: Visit) -> int:
     return visit.name.count(".")
 
 
-def _spread(some: list[Visit], count: int) -> Iterator[Visit]:
-    """`count` of them in even steps, the last one included."""
-    return (some[(i + 1) * len(some) // count - 1] for i in range(count))
-
-
 def _cosine(features: Tensor, other: Tensor) -> Tensor:
-    """(R,...) twice -> (R,). Equal features have cosine 1, those of a dead layer, all zero, too."""
+    """(R,...) twice -> (R,); 1 for equal features, also for the zeros of a dead layer."""
     equal = (features == other).flatten(1).all(1)
     return torch.where(equal, 1.0, similarity(features, other, "cosine"))
 
 
 def summary(drift: Mapping[str, Any]) -> str:
-    """A line for the terminal, from what metrics.json holds."""
+    """A line for the terminal, from the content of metrics.json."""
     end, rows = drift["layers"][-1], {row["layer"]: row for row in drift["layers"]}
-    at = rows.get(drift["flips"])
+    flip = rows.get(drift["flips"])
     head = f"drift over {len(rows)} layers: the embedding flips"
-    if at is None:
+    if flip is None:
         return f"{head} nowhere (cosine of the {OUTPUT} {_pair(end)})"
-    after = "" if at is end else f"; {OUTPUT} {_pair(end)}"
-    return f"{head} at {at['layer']} (cosine {_pair(at)}{after})"
+    after = "" if flip is end else f"; {OUTPUT} {_pair(end)}"
+    return f"{head} at {flip['layer']} (cosine {_pair(flip)}{after})"
 
 
 def _pair(row: Mapping[str, Any]) -> str:

@@ -1,24 +1,25 @@
-"""Numbers with intervals.
+"""Means, shares, medians and quantiles with 95 % intervals.
 
 Pictures are the sampling units: views of one picture are not independent, so intervals are about other pictures, seen
-from the same bank of views. `tests/evaluation/test_coverage.py` measures how often they hold the truth.
+from the same bank of views. `tests/evaluation/test_coverage.py` measures their coverage.
 """
 
 from __future__ import annotations
 
 import math
 from functools import cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 RESAMPLES = 4000
-#: Numbers drawn at once, for memory.
+#: Numbers drawn at once, to save memory.
 BLOCK = 2**22
-#: Of the standard normal distribution, 95 % lie within so many standard deviations.
+#: 95 % of the standard normal distribution lie within this many standard deviations.
 NORMAL = 1.959963984540054
-#: Pictures of nothing but hits, and as many of nothing but misses, that `rate` adds to estimate how alike views are.
+#: Pictures with hits only, and as many with misses only, that `rate` adds to estimate the variance between pictures.
 UNSEEN = 0.25
 
 
@@ -33,15 +34,13 @@ class Interval(NamedTuple):
 def interval(values: Tensor, seed: int = 0) -> Interval:
     """The mean of (N,V) values, N pictures seen from V views, with a 95 % bootstrap interval.
 
-    Pictures are resampled whole (a cluster bootstrap: views of one picture are not independent; Davison & Hinkley
-    1997). With a single picture only its views can be resampled, and the interval says nothing about
-    other pictures.
+    Pictures are resampled whole (a cluster bootstrap; Davison & Hinkley 1997). Of a single picture the views are
+    resampled, and the interval says nothing about other pictures.
 
-    The ends are quantiles of the resampled means, so they never leave the range of the values. Which quantiles: those
-    of BCa (Efron 1987), which follow a skewed distribution, but as much further out as Student's t is wider than the
-    normal (the expansion of Hesterberg 2015), for plain percentiles are too narrow for few pictures. From ten
-    pictures on the truth lies within about 95 times of 100. With fewer the range of the values is too short for that:
-    90 of 100 for five pictures, 75 for three, 50 for two.
+    The ends are quantiles of the resampled means: those of BCa (Efron 1987), which correct for skewness, moved
+    outward as Student's t is wider than the normal (the expansion of Hesterberg 2015), because percentiles are too
+    narrow for few pictures. They never leave the range of the values. Coverage is about 0.95 from ten pictures on,
+    0.90 for five, 0.75 for three, 0.50 for two.
     """
     units = values.double().mean(1) if len(values) > 1 else values.double()[0]
     mean, low, high = (float(value) for value in bootstrap(units.cpu()[None], seed))
@@ -49,16 +48,16 @@ def interval(values: Tensor, seed: int = 0) -> Interval:
 
 
 def bootstrap(units: Tensor, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """The means of B samples (B,n) in float64, and the two ends of their intervals (see `interval`): three (B,)."""
+    """The means of B samples (B,n) in float64, and the ends of their intervals (see `interval`): three (B,)."""
     n = units.shape[1]
     if n == 1:
         return units[:, 0], units[:, 0], units[:, 0]
-    least, most = units.amin(1), units.amax(1)  # rounding must not leave this range
+    least, most = units.amin(1), units.amax(1)  # despite rounding, no end may leave this range
     mean = units.mean(1).clamp(least, most)
     away = units - mean[:, None]
     means = _resampled(away, seed).sort(1).values
-    # Both constants of BCa, bias and acceleration, are this for a mean: a sixth of its skewness. It never passes 1/6,
-    # and with it the denominator below stays above 0.6.
+    # Of a mean, BCa's bias and acceleration are both a sixth of its skewness. As that is at most 1/6, the denominator
+    # below is above 0.6.
     spread = away.square().mean(1, keepdim=True).sqrt()
     skew = torch.where(spread > 0, away / spread, 0.0).pow(3).mean(1, keepdim=True) / (6 * math.sqrt(n))
     width = math.sqrt(n / (n - 1)) * student(n - 1)
@@ -71,7 +70,7 @@ def bootstrap(units: Tensor, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _resampled(away: Tensor, seed: int) -> Tensor:
-    """The means (B,RESAMPLES) of samples (B,n), each drawn anew with the same places."""
+    """The means (B,RESAMPLES) of resamples of (B,n), with the same indices for all B."""
     n, means = away.shape[1], []
     generator = torch.Generator().manual_seed(seed)
     for part in torch.arange(RESAMPLES).split(max(1, BLOCK // n)):
@@ -82,75 +81,66 @@ def _resampled(away: Tensor, seed: int) -> Tensor:
 
 
 def rate(hits: Tensor) -> Interval:
-    """The share of (N,V) trials that succeeded, N pictures seen from V views, with a 95 % interval: `wilson`'s, for
-    as many independent trials as these are worth. It always has a width. See `rate_of_shares`."""
+    """The share of (N,V) trials that succeeded, N pictures seen from V views, with a 95 % interval that always has a
+    width (see `rate_of_shares`)."""
     return rate_of_shares(hits.double().mean(1), hits.shape[1])
 
 
 def rate_of_shares(shares: Tensor, views: int) -> Interval:
-    """`rate` from each picture's share (N,) of its `views`.
+    """`rate` from each picture's share (N,) of its `views`: Wilson's interval for the effective number of trials.
 
-    What the trials are worth (Kish 1965) is p (1 - p) over the variance of the mean share, less what Student's t asks
-    for having estimated it (Korn & Graubard 1998). Few pictures that agree by chance would promise too much, nothing
-    of all that agree; so a quarter of a picture with hits only and one with misses only are counted in. It is never
-    less than N trials, for a picture's views are no worse than one trial, nor more than N V. A single picture
-    counts by its views, and the interval says nothing about other pictures.
+    That number (Kish 1965) is p (1 - p) over the variance of the mean share, corrected by Student's t because the
+    variance is estimated (Korn & Graubard 1998). A quarter of a picture with hits only and one with misses only are
+    added to the estimate, for pictures that agree by chance. It is at least N, at most N V; of a single picture V.
     """
     shares = shares.double().cpu()
-    return _score(float(shares.mean()), float(_worth(shares[None], views)))
+    return _score(float(shares.mean()), _effective_trials(shares, views))
 
 
-def _worth(shares: Tensor, views: int) -> Tensor:
-    """How many independent trials B samples of shares (B,N) of `views` are worth: (B,)."""
-    n = shares.shape[1]
+def _effective_trials(shares: Tensor, views: int) -> float:
+    n = len(shares)
     if n == 1:
-        return torch.full((len(shares),), float(views), dtype=torch.float64)
-    p = (shares.sum(1) + UNSEEN) / (n + 2 * UNSEEN)
+        return float(views)
+    p = (shares.sum() + UNSEEN) / (n + 2 * UNSEEN)
     added = UNSEEN * (p.square() + (1 - p).square())
-    variance = ((shares - p[:, None]).square().sum(1) + added) / (n + 2 * UNSEEN - 1)
-    worth: Tensor = n * p * (1 - p) / variance * (NORMAL / student(n - 1)) ** 2
-    return worth.clamp(n, n * views)
+    variance = ((shares - p).square().sum() + added) / (n + 2 * UNSEEN - 1)
+    return float((n * p * (1 - p) / variance * (NORMAL / student(n - 1)) ** 2).clamp(n, n * views))
 
 
 def median(values: Tensor) -> Interval:
-    """The lower median of (N,) values, in `mean`, with an interval from one of them to another that holds the true
-    median at least 95 times of 100, whatever the distribution (order statistics; Thompson 1936). Of fewer than six
-    values it is their range, which holds it less often: 94 times of 100 for five, 75 for three."""
+    """The lower median of (N,) values, in `mean`, with an interval between two of the values (order statistics;
+    Thompson 1936). Its coverage is at least 0.95 for any distribution; of fewer than six values it is their range,
+    with coverage 0.94 for five, 0.75 for three."""
     low, high = _ordered(values, 0.5)
     return Interval(float(values.double().median()), low, high)
 
 
 def quantile(values: Tensor, share: float) -> Interval:
-    """The same for the value, in `mean`, that a `share` of (N,) values lies below; between two of them by a line."""
+    """The same for the quantile at `share`, interpolated linearly."""
     low, high = _ordered(values, share)
     value = float(values.double().quantile(share))
     return Interval(value, min(low, value), max(high, value))
 
 
 def _ordered(values: Tensor, share: float) -> tuple[float, float]:
-    """The two of (N,) values which have a quantile between them, each missing it 2.5 times of 100 at most."""
+    """The two of (N,) values that enclose a quantile, each with an error of at most 2.5 %."""
     rising, n = values.double().sort().values, len(values)
-    # How many values lie below the quantile is binomial.
+    # The number of values below the quantile is binomial.
     logs = [math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) for k in range(n + 1)]
     chances = [math.exp(log + k * math.log(share) + (n - k) * math.log1p(-share)) for k, log in enumerate(logs)]
-    low, high = _fewest(chances), n - 1 - _fewest(chances[::-1])
+    low, high = _omitted(chances), n - 1 - _omitted(chances[::-1])
     return float(rising[low]), float(rising[high])
 
 
-def _fewest(chances: list[float]) -> int:
-    """How many of the first can be left out at a risk of 2.5 %; none where that is too many already."""
-    risk = 0.0
-    for k, chance in enumerate(chances):
-        risk += chance
-        if risk > 0.025:
-            return max(0, k - 1)
-    return 0
+def _omitted(chances: list[float]) -> int:
+    """How many values an interval can omit at one side, at a risk of 2.5 %."""
+    return max(0, sum(risk <= 0.025 for risk in accumulate(chances)) - 1)
 
 
 @cache
 def student(freedom: int) -> float:
-    """The number of standard errors that holds 95 % of Student's t with whole degrees of freedom, at least 1."""
-    if freedom > 200:  # Cornish & Fisher 1938; by then good to 1e-12
+    """The two-sided 95 % quantile of Student's t, in standard errors; degrees of freedom are integers, at least 1."""
+    if freedom > 200:  # Cornish & Fisher 1938; the error is below 1e-12
         z = NORMAL
         terms = (
             (z**3 + z) / 4,
@@ -167,7 +157,7 @@ def student(freedom: int) -> float:
 
 
 def _within(angle: float, freedom: int) -> float:
-    """How much of Student's t lies within sqrt(freedom) tan(angle) (Abramowitz & Stegun 26.7.3 and 26.7.4)."""
+    """The probability within sqrt(freedom) tan(angle) of Student's t (Abramowitz & Stegun 26.7.3 and 26.7.4)."""
     odd = freedom % 2
     term, total = math.cos(angle) if odd else 1.0, 0.0
     for k in range(2 + odd, freedom + 1, 2):
@@ -178,8 +168,7 @@ def _within(angle: float, freedom: int) -> float:
 
 def wilson(successes: float, n: int) -> Interval:
     """The share of `n` independent trials that succeeded, with its 95 % score interval (Wilson 1927; recommended for
-    small `n` by Brown, Cai & DasGupta 2001): the shares from which the seen one lies less than 1.96 of their own
-    standard deviations away. It has a width where all trials succeed, too, or none does."""
+    small `n` by Brown, Cai & DasGupta 2001). It has a width also where all trials succeed, or none."""
     if not 0 <= successes <= n or n < 1:
         raise ValueError(f"`successes` must lie in 0..`n`, and `n` be at least 1; got {successes} of {n}")
     return _score(successes / n, n)

@@ -1,4 +1,4 @@
-"""The judge of a run: scores of its pictures on any bank of views."""
+"""The judge of a run, which scores its pictures on any bank of views."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from transforms import Shown
 
 
 class Scoring(Protocol):
-    """Scores pictures on a bank of views, and decides where the attack succeeds."""
+    """Scores pictures on a bank of views, and determines where the attack succeeds."""
 
     def __call__(self, shown: Shown, rows: Tensor, bank: Bank) -> Scores:
         """The scores of the pictures with numbers `rows` (N,) from each of V views."""
@@ -33,7 +33,7 @@ class Scoring(Protocol):
 
 @stored("scores.cell")
 class CellScores(NamedTuple):
-    """Of N pictures from V views: `cosine` (N,V) to the clean embedding, and `success` (N,V) of the attacker."""
+    """`cosine` (N,V) of N pictures from V views to the clean embedding, and the attacker's `success` (N,V)."""
 
     cosine: Tensor
     success: Tensor
@@ -47,32 +47,31 @@ class CellScores(NamedTuple):
         return {"success": rate(self.success)._asdict(), "cosine": interval(self.cosine)._asdict()}
 
     def rows(self, names: Sequence[str], **key: object) -> list[dict[str, object]]:
-        """A row for each picture and view, `key` first. (Of views too: with a single picture the interval is one
-        over its views.)"""
-        table = zip(names, self.cosine.tolist(), self.success.tolist(), strict=True)
+        """A row for each picture and view, `key` first."""
         return [
-            key | {"picture": name, "view": view, "cosine": cosine, "success": bool(hit)}
-            for name, cosines, hits in table
+            key | {"picture": name, "view": view, "cosine": cosine, "success": hit}
+            for name, cosines, hits in zip(names, self.cosine.tolist(), self.success.tolist(), strict=True)
             for view, (cosine, hit) in enumerate(zip(cosines, hits, strict=True))
         ]
 
 
 def judged(judge: Scoring, shown: Shown, rows: Tensor, bank: Bank) -> tuple[CellScores, bool]:
-    """A judge's scores on a bank, on the CPU; and whether the attacker has a target."""
+    """The scores on a bank, on the CPU; and whether the attacker has a target."""
     scores = judge(shown, rows, bank)
     return CellScores(scores.cosine.cpu(), judge.success(scores, rows).cpu()), scores.goal_rank is not None
 
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """Scores pictures of a run beside its gallery.
+    """Scores pictures of a run against its gallery.
 
     Args:
         encoder: in full precision.
-        own: (N,D) the embeddings of all untouched pictures.
-        gallery: (G,D) the embeddings of `known`, which a view is matched with.
-        truth: (N,) each picture's row there; `goal` (N,) the attacker's target row, or None.
-        neighbours: how many nearest rows vote on an identity.
+        own: (N,D) embeddings of all untouched pictures.
+        gallery: (G,D) embeddings of `known`, which views are matched with.
+        truth: (N,) each picture's row of the gallery.
+        goal: (N,) the attacker's target row, or None.
+        neighbours: the number of nearest rows that vote on an identity.
     """
 
     encoder: Encoder
@@ -87,9 +86,8 @@ class Judge:
     signature: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self, shown: Shown, rows: Tensor, bank: Bank, title: str = "") -> Scores:
-        """The scores, on the CPU, of the pictures with numbers `rows` (n,), shown in some state; with a `title`,
-        progress is shown."""
-        # A class has a single row: without it no row of the same class is left to vote.
+        """The scores, on the CPU, of the pictures with numbers `rows` (n,); with a `title` progress is displayed."""
+        # A class has a single row, so no other row of the same class could vote.
         voters = 0 if isinstance(self.known, Classes) else self.neighbours
         goal = None if self.goal is None else self.goal[rows]
         with Progress(title, len(rows), shown=bool(title) and self.world.first) as progress:
@@ -113,16 +111,16 @@ class Judge:
         return self.gallery if self.signature is None else self.signature(self.gallery)
 
     def success(self, scores: Scores, rows: Tensor) -> Tensor:
-        """Whether the attack succeeds, (n,V): the nearest row shows the target, or, without a target, something other
-        than the picture itself."""
+        """Whether the attack succeeds, (n,V): the nearest row shows the target, or without a target anything but the
+        picture itself."""
         if self.goal is not None:
             return self.known.same(scores.nearest, self.goal[rows, None])
         return ~self.known.same(scores.nearest, self.truth[rows, None])
 
 
 def resisting(scores: Scores) -> Tensor:
-    """The cosine (N,) of each picture in the view that resists the attacker most: with a target that is the view
-    least like it, without one the view most like the picture itself."""
+    """The cosine (N,) of each picture in the view that resists the attacker most: the one least like the target, or
+    without a target the one most like the picture."""
     if scores.goal_cosine is None:
         return scores.cosine.amax(1)
     return scores.cosine.gather(1, scores.goal_cosine.argmin(1, keepdim=True))[:, 0]

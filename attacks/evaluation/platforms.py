@@ -1,4 +1,4 @@
-"""Codecs and resamplers of platforms: each library's own call on 8-bit pixels, not our model of it."""
+"""Codecs and resamplers of other programs: each library's own call on 8-bit pixels."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from PIL import Image, features
 
 from attacks.runtime.extras import extra
 
-#: A picture (H,W,3) of 8 bits to what a file of it shows.
+#: An 8-bit picture (H,W,3) -> the picture as read back from a file.
 Codec = Callable[[np.ndarray], np.ndarray]
-#: Codec -> the format's name, and what it is saved with. WebP at Pillow's own quality, 80.
+#: Codec -> the format's name and options. 80 is Pillow's default quality of WebP.
 _FORMATS: dict[str, tuple[str, dict[str, int]]] = {
     "PNG": ("PNG", {}),
     "JPEG 95": ("JPEG", {"quality": 95}),
@@ -36,25 +36,23 @@ def codecs() -> tuple[dict[str, Codec], list[str]]:
 
 
 def saved(pixels: np.ndarray, kind: str, how: Mapping[str, int]) -> np.ndarray:
-    """One picture (H,W,3) of 8 bits, saved as `kind` and loaded again."""
+    """An 8-bit picture (H,W,3), saved as `kind` and read back."""
     file = BytesIO()
     Image.fromarray(pixels).save(file, format=kind, **how)
     with Image.open(file, formats=(kind,)) as loaded:
         return np.array(loaded.convert("RGB"))
 
 
-#: A picture (H,W,3) of 8 bits, and (height, width) -> the picture in that size.
+#: An 8-bit picture (H,W,3) and (height, width) -> the picture in that size.
 Resampler = Callable[[np.ndarray, tuple[int, int]], np.ndarray]
-#: The picture as it is: whatever resize the encoder begins with is the only one.
-NONE = "none"
 _PILLOW = ("bicubic", "bilinear", "lanczos")
 _OPENCV = ("area", "linear", "cubic")
 _TORCH = ("bilinear", "bicubic")
 
 
 def resamplers() -> tuple[dict[str, Resampler], list[str]]:
-    """The resamplers by name, "none" first, and a line for each library that is not installed."""
-    available: dict[str, Resampler] = {NONE: lambda pixels, _size: pixels}
+    """The resamplers by name, "none" first (only the encoder resizes), and a line for each missing library."""
+    available: dict[str, Resampler] = {"none": lambda pixels, _size: pixels}
     missing: list[str] = []
     available |= {f"Pillow {name}": partial(_pillow, Image.Resampling[name.upper()]) for name in _PILLOW}
     try:

@@ -1,4 +1,4 @@
-"""Where in the view space an attack works: any two coordinates as a map, any one as a curve."""
+"""Where in the space of views an attack works: maps over two coordinates, curves over one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class Slice:
     targeted: bool
 
     def cell(self, arm: str, at: int) -> CellScores:
-        """One cell of an arm."""
         return self.scores[arm].cell(slice(at * self.views, (at + 1) * self.views))
 
     @property
@@ -46,14 +45,13 @@ class Slice:
     def map_dict(self) -> dict[str, Any]:
         x, y = self.axes
         arms = {arm: {key: self._rows(cells) for key, cells in self._table(arm).items()} for arm in self.scores}
-        scores = {"x": x.to_dict(), "y": y.to_dict(), "arms": arms, "p_holm": None, "worst": None, "best": None}
-        scores |= {"tested": "success" if self.targeted else "cosine", "p_least": self._least()}
-        if {"eot", "no_eot"} <= set(self.scores):
-            scores["p_holm"] = self._rows(holm([self._p(at) for at in range(len(self.places))]))
-        if "eot" in self.scores:
-            order = self._order()
-            scores |= {"worst": self._named(order[0]), "best": self._named(order[-1])}
-        return scores
+        content = {"x": x.to_dict(), "y": y.to_dict(), "arms": arms, "p_holm": None, "worst": None, "best": None}
+        least = least_p(len(self.scores["eot"].cosine)) * len(self.places)
+        content |= {"tested": "success" if self.targeted else "cosine", "p_least": min(1.0, least)}
+        if "no_eot" in self.scores:
+            content["p_holm"] = self._rows(holm([self._p(at) for at in range(len(self.places))]))
+        order = self._order()
+        return content | {"worst": self._named(order[0]), "best": self._named(order[-1])}
 
     def rows(self, kind: str, number: int, names: Sequence[str]) -> list[dict[str, object]]:
         """A row for each arm, cell, picture and view. A curve has no y."""
@@ -75,20 +73,15 @@ class Slice:
         return [list(cells[at : at + across]) for at in range(0, len(cells), across)]
 
     def _p(self, at: int) -> float:
-        """The p value in a cell of EOT against the attack without it, by success with a target, else by cosine:
-        pictures are the units, each with the mean over its views."""
-        one, other = (self.cell(arm, at) for arm in ("eot", "no_eot"))
-        pairs = (one.success, other.success) if self.targeted else (one.cosine, other.cosine)
-        first, second = (values.double().mean(1) for values in pairs)
+        """The p value of the attack with EOT against the one without, from each picture's mean over its views:
+        success with a target, else cosine."""
+        cells = (self.cell(arm, at) for arm in ("eot", "no_eot"))
+        first, second = ((cell.success if self.targeted else cell.cosine).double().mean(1) for cell in cells)
         return sign_flip(first - second)
 
-    def _least(self) -> float:
-        """The smallest p value after Holm that so many pictures can give: the least of one test, times the cells."""
-        return min(1.0, least_p(len(next(iter(self.scores.values())).cosine)) * len(self.places))
-
     def _order(self) -> list[int]:
-        """The cells from that where the encoder resists EOT most. Without a target that is a high cosine; with one
-        few successes, and among equal ones a high cosine."""
+        """The cells, that where the encoder resists EOT most first: with a target the one of least success, then of
+        highest cosine; without a target the one of highest cosine."""
         cells = [self.cell("eot", at) for at in range(len(self.places))]
         means = [(float(cell.success.double().mean()), float(cell.cosine.double().mean())) for cell in cells]
         keys = [(success, -cosine) if self.targeted else (-cosine, success) for success, cosine in means]
@@ -119,7 +112,7 @@ class Response:
         }
 
     def rows(self) -> list[dict[str, object]]:
-        """The rows from which every cell of the tables can be computed."""
+        """The rows of all maps, then of all curves."""
         maps = (each.rows("map", i, self.names) for i, each in enumerate(self.maps))
         curves = (each.rows("curve", i, self.names) for i, each in enumerate(self.curves))
         return [*chain(*maps, *curves)]
@@ -127,13 +120,15 @@ class Response:
 
 @dataclass(frozen=True)
 class SlicePlan:
-    """Which slices of the view space are looked at.
+    """The slices of the space of views that are scored.
 
     Args:
-        maps: pairs of names of coordinates (x, y); `curves`, names of coordinates (see
-            `attacks.evaluation.slices.coordinate`).
-        transforms: the views of the attack; `wide` (see `transforms.widened`), the range of the cells.
-        cells: along each side of a map; `curve_cells` along a curve.
+        maps: pairs (x, y) of names of coordinates (see `attacks.evaluation.slices.coordinate`).
+        curves: names of coordinates.
+        transforms: the views of the attack.
+        wide: the range of the cells (see `transforms.widened`).
+        cells: along each side of a map.
+        curve_cells: along a curve.
     """
 
     maps: Sequence[Sequence[str]]
@@ -154,34 +149,34 @@ def response(
     seed: int,
     views: int = 4,
 ) -> Response:
-    """Scores over slices of the view space.
+    """Scores over slices of the space of views.
 
     Args:
-        shown: arm -> what is shown of the N pictures, as read back from their files.
-        rows: (N,) the pictures' numbers among the queries, for `judge`; `names` of them.
-        views: in each cell; the same in all cells but for the coordinates of the slice.
+        shown: arm -> the N pictures, as read back from their files.
+        rows: (N,) the pictures' numbers among the queries, for `judge`.
+        names: of the N pictures.
+        views: in each cell; they differ between cells only in the coordinates of the slice.
 
     Raises:
-        ValueError: in one line, see `axes_of`.
+        ValueError: see `axes_of`.
     """
-    planned, wide, maps = axes_of(plan), plan.wide, len(plan.maps)
+    wide, maps = plan.wide, len(plan.maps)
     points = bank(wide, views, seed=seed, purpose="response").u.to(base_of(next(iter(shown.values()))).device)
     slices = []
-    for axes in planned:
-        cut = Bank(wide, sliced(points, axes))
-        answers = {arm: judged(judge, pictures, rows, cut) for arm, pictures in shown.items()}
-        scores = {arm: one for arm, (one, _) in answers.items()}
-        slices.append(Slice(axes, scores, views, any(targeted for _, targeted in answers.values())))
+    for axes in axes_of(plan):
+        cells = Bank(wide, sliced(points, axes))
+        results = {arm: judged(judge, pictures, rows, cells) for arm, pictures in shown.items()}
+        scores = {arm: cell_scores for arm, (cell_scores, _) in results.items()}
+        slices.append(Slice(axes, scores, views, any(targeted for _, targeted in results.values())))
     return Response(tuple(slices[:maps]), tuple(slices[maps:]), tuple(names), views)
 
 
 def axes_of(plan: SlicePlan) -> list[tuple[Axis, ...]]:
-    """The axes of all maps and then of all curves. A run asks for them before it attacks, so that a wrong name shows
-    at once.
+    """The axes of all maps, then of all curves.
 
     Raises:
-        ValueError: in one line, naming `evaluate.maps` or `evaluate.curves`: no pair, a coordinate with itself, and
-            what `attacks.evaluation.slices.axis` refuses.
+        ValueError: naming `evaluate.maps` or `evaluate.curves`: not a pair, a coordinate with itself, and the errors
+            of `attacks.evaluation.slices.axis`.
     """
     transforms, wide = plan.transforms, plan.wide
     pairs = []

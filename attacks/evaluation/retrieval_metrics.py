@@ -1,5 +1,5 @@
-"""Ranks and votes of retrieval, and verification: two pictures are accepted as the same where their cosine reaches a
-threshold, which is set on pairs of untouched pictures of different things."""
+"""Ranks and votes of retrieval, and thresholds of verification: two pictures are accepted as the same where their
+cosine reaches a threshold, which is set on pairs of untouched pictures of different things."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 
 
 def ranks(similarity: Tensor, same: Tensor) -> Tensor:
-    """The rank of the true match in each view: 1 + the rows of other identities that come before the best own row.
+    """The rank of the true match in each view: 1 + the number of rows of other identities before the best own row.
 
     Args:
         similarity: (V,G) of each view to each row of the gallery.
-        same: (G,) bool, the rows that show the same as the picture; one at least.
+        same: (G,) bool, the rows that show the same as the picture, at least one.
 
     Returns:
         (V,) long, 1 where an own row comes first.
@@ -29,19 +29,19 @@ def ranks(similarity: Tensor, same: Tensor) -> Tensor:
     best = similarity.gather(1, row)
     earlier = torch.arange(len(same), device=same.device) < row
     ahead = (similarity > best) | ((similarity == best) & earlier)
-    return 1 + ahead.sum(1)  # no own row is before the best one
+    return 1 + ahead.sum(1)
 
 
 def votes(similarity: Tensor, identity: Tensor, own: int, exclude: Tensor, k: int) -> Tensor:
-    """Whether the k nearest rows vote for the right identity, view by view. Of identities with equally many votes
-    the one whose nearest row is nearer wins.
+    """Whether the k nearest rows vote for the right identity, view by view. Ties go to the identity with the nearest
+    row.
 
     Args:
         similarity: (V,G) of each view to each row of the gallery.
-        identity: (G,) whole numbers, equal for rows that show the same.
+        identity: (G,) integers, equal for rows that show the same.
         own: the identity of the picture.
-        exclude: (G,) bool, rows without a vote: the picture's own, for it would vote for itself.
-        k: how many rows vote, at least 1; all there are where they are fewer.
+        exclude: (G,) bool, rows without a vote, such as the picture's own.
+        k: the number of rows that vote, at least 1; all rows if there are fewer.
 
     Returns:
         (V,) bool.
@@ -59,19 +59,9 @@ def votes(similarity: Tensor, identity: Tensor, own: int, exclude: Tensor, k: in
     return labels.gather(1, support.argmax(1, keepdim=True))[:, 0] == own
 
 
-def recall_at(rank: Tensor, k: int) -> Tensor:
-    """Whether the true match is among the first k: bool, of the shape of `rank`."""
-    return rank <= k
-
-
-def mrr(rank: Tensor) -> Tensor:
-    """Reciprocal ranks, in float64; their mean is the MRR."""
-    return rank.double().reciprocal()
-
-
-#: The most pairs of a gallery that are compared; of more, so many spread evenly over all.
+#: The most pairs of a gallery that are compared; of more, a sample spread evenly over all.
 PAIRS = 1_000_000
-#: False accept rates that are usual in print, and how many false accepts a threshold needs.
+#: Usual false accept rates, and the least number of false accepts for a threshold.
 FARS = (1e-2, 1e-3, 1e-4)
 ACCEPTS = 10
 #: Pairs compared at once.
@@ -83,13 +73,13 @@ def impostors(embeddings: Tensor, identity: Tensor | None = None, most: int = PA
     """The cosines of all pairs of rows that show different things, or of `most` of them: (P,) float64 on the CPU.
 
     Args:
-        embeddings: (G,D) of untouched pictures, each of a length above 0.
-        identity: (G,) whole numbers, equal for rows that show the same; None where each shows its own.
+        embeddings: (G,D) of untouched pictures, none of length 0.
+        identity: (G,) integers, equal for rows that show the same; None where all differ.
     """
     rows = len(embeddings)
     labels = torch.arange(rows) if identity is None else identity.cpu()
     order = labels.argsort(stable=True)
-    # In the order of identities the impostors of a row, each pair taken once, are all rows after its identity.
+    # With rows sorted by identity, the impostors of a row, each pair once, are all rows after its identity.
     ends = torch.searchsorted(labels[order].contiguous(), labels[order].contiguous(), right=True)
     until = (rows - ends).cumsum(0)
     pairs = _spread(int(until[-1]) if rows else 0, most)
@@ -104,7 +94,7 @@ def impostors(embeddings: Tensor, identity: Tensor | None = None, most: int = PA
 
 
 def _spread(count: int, most: int) -> Tensor:
-    """Numbers 0..count - 1: all, or `most` different ones, a random one of each of as many equal stretches."""
+    """All of 0..count - 1, or `most` of them, a random one from each of as many equal intervals."""
     if count <= most:
         return torch.arange(count)
     edges = torch.arange(most + 1) * count // most
@@ -114,8 +104,8 @@ def _spread(count: int, most: int) -> Tensor:
 
 
 def thresholds(pairs: Tensor, fars: Sequence[float] = FARS) -> dict[float, float]:
-    """For each false accept rate the smallest threshold at which at most that share of the impostors (P,) reaches it;
-    rates that P is too small for are left out: a threshold needs ten false accepts at least."""
+    """For each false accept rate the smallest threshold that at most that share of the impostors (P,) reaches. Rates
+    with fewer than ten false accepts are left out."""
     falling = pairs.double().sort(descending=True).values
     limits = {}
     for far in fars:
@@ -124,16 +114,6 @@ def thresholds(pairs: Tensor, fars: Sequence[float] = FARS) -> dict[float, float
         if len(falling) < ACCEPTS / far:
             continue
         allowed = int(far * len(falling))
-        allowed += (allowed + 1) / len(falling) <= far  # a product rounded down
-        limits[far] = math.nextafter(float(falling[allowed]), math.inf)  # the first that is one too many stays out
+        allowed += (allowed + 1) / len(falling) <= far  # the product was rounded down
+        limits[far] = math.nextafter(float(falling[allowed]), math.inf)  # excludes the first one too many
     return limits
-
-
-def tar(cosine: Tensor, threshold: float) -> Tensor:
-    """Which cosines are accepted, bool: the share of genuine pairs accepted is the true accept rate."""
-    return cosine.double() >= threshold
-
-
-def far_name(far: float) -> str:
-    """How tables name a rate: 0.01, 0.001."""
-    return f"{far:g}"

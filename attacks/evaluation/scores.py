@@ -32,9 +32,9 @@ class Scores(NamedTuple):
     cosine: (N,V) to the picture's clean embedding.
     nearest: (N,V) the nearest row of the gallery.
 
-    The rest only where `evaluate` gets the ground truth (see `Right`), else None:
+    With the ground truth (see `Right`), else None:
     rank: (N,V) rank of the first gallery row that shows the same, from 1; ties keep the order of the gallery.
-    vote: (N,V) whether the nearest rows, without the picture's own, agree on its identity.
+    vote: (N,V) whether the nearest rows, without the picture's own, vote for its identity.
     goal_rank, goal_cosine: (N,V) rank of, and cosine to, the attacker's target.
     """
 
@@ -48,7 +48,7 @@ class Scores(NamedTuple):
 
 class Right(NamedTuple):
     """The ground truth: each picture's row of the gallery (N,), the attacker's target row (N,) or None, each row's
-    identity (G,) or None where no two rows show the same, and how many `neighbours` vote."""
+    identity (G,) or None where no two rows show the same, and the number of `neighbours` that vote."""
 
     truth: Tensor
     goal: Tensor | None = None
@@ -63,8 +63,8 @@ def embed(images: Tensor, encoder: Encoder, device: torch.device, chunk: int = 6
 
 
 def signature_of(encoder: object) -> Callable[[Tensor], Tensor] | None:
-    """The method `signature` of an encoder, which maps features (...,D) to what is compared: the bits of a hash. None
-    where an encoder has no such method: features are compared as they are."""
+    """The method `signature` of an encoder, which maps features (...,D) to the values that are compared, such as the
+    bits of a hash. None without such a method: the features are compared."""
     signature: Callable[[Tensor], Tensor] | None = optional(encoder, "signature")
     return signature
 
@@ -85,11 +85,11 @@ def evaluate(
     """Score pictures on a bank.
 
     Args:
-        images: (N,3,H,W) in [0,1], as read back from their files, perhaps with a patch on them.
+        images: (N,3,H,W) in [0,1], as read back from their files, or scenes with a patch.
         clean: (N,D) embeddings of the untouched pictures, seen directly.
-        gallery: (G,D) embeddings of the pictures that a view is matched with.
-        world: the processes that share the views; each gets all the scores.
-        signature: of the plain encoder (see `signature_of`), where `encoder` is wrapped; None for that of `encoder`.
+        gallery: (G,D) embeddings of the pictures that views are matched with.
+        world: the processes that share the views; each gets all scores.
+        signature: see `signature_of`; None for that of `encoder`, which a wrapper may lack.
         right: the ground truth, for ranks and votes.
         progress: called after each picture.
     """
@@ -99,14 +99,15 @@ def evaluate(
     gallery, mine = F.normalize(gallery, dim=1), list(world.share(len(bank.u)))
     base = base_of(images)
     cosine = base.new_zeros(len(base), len(bank.u))
-    columns = _empty(cosine, right)
+    no_views = _placed(cosine.new_zeros(0, len(gallery)), 0, right)  # a process without views has columns too
+    columns = {key: torch.zeros_like(cosine, dtype=None if key == "goal_cosine" else torch.long) for key in no_views}
     for i in range(len(base)) if mine else ():
         features = bank.features(taken(images, i), encoder, chunk, mine)[0]
-        whole = features.isfinite().all(1)  # a signature may make bits of NaN
+        whole = features.isfinite().all(1)  # a signature may map NaN to bits
         unit = F.normalize(features if signature is None else signature(features), dim=1)
         alike = (unit * F.normalize(clean[i], dim=0)).sum(1)
         cosine[i, mine] = alike.masked_fill(~whole, torch.nan).to(cosine)
-        if bool(whole.all()):  # otherwise the error below names the view
+        if bool(whole.all()):  # otherwise an error is raised below
             for key, value in _placed(unit @ gallery.T, i, right).items():
                 columns[key][i, mine] = value.to(columns[key])
         progress()
@@ -118,20 +119,8 @@ def evaluate(
     return Scores(cosine, **columns)
 
 
-def _empty(like: Tensor, right: Right | None) -> dict[str, Tensor]:
-    columns = {"nearest": torch.zeros_like(like, dtype=torch.long)}
-    if right is None:
-        return columns
-    columns["rank"] = torch.zeros_like(columns["nearest"])
-    if right.labels is not None and right.neighbours:
-        columns["vote"] = torch.zeros_like(columns["nearest"])
-    if right.goal is not None:
-        columns |= {"goal_rank": torch.zeros_like(columns["nearest"]), "goal_cosine": torch.zeros_like(like)}
-    return columns
-
-
 def _placed(similarity: Tensor, i: int, right: Right | None) -> dict[str, Tensor]:
-    """The scores of the views of picture `i`, from their similarity (V,G) to the gallery."""
+    """The scores of the views of picture `i` from their similarity (V,G) to the gallery."""
     columns = {"nearest": similarity.argmax(1)}
     if right is None:
         return columns
@@ -154,17 +143,16 @@ def _placed(similarity: Tensor, i: int, right: Right | None) -> dict[str, Tensor
 
 @torch.no_grad()
 def mean_embedding(images: Tensor, encoder: Encoder, bank: Bank, chunk: int = 64) -> Tree:
-    """The direction that the views of each picture have in common: (N,C,H,W) -> (N,D) of length 1, or a tree of such.
+    """The mean direction of the views of each picture: (N,C,H,W) -> (N,D) of length 1, or a tree of such.
 
-    Every view's embedding is scaled to length 1 before the mean is taken, and the mean itself after it: of all
-    directions this is the one whose mean cosine to the views is highest (the mean direction of directional
-    statistics, Mardia & Jupp 2000). As the anchor of `Away` it keeps an attack from gaining by what the
-    views do by themselves. For the metric "l2" take the plain mean, `bank.features(...).mean(1)`.
+    The embedding of each view is scaled to length 1 before the mean, and the mean after it. Of all directions this
+    has the highest mean cosine to the views (directional statistics, Mardia & Jupp 2000). As the anchor of `Away` it
+    makes the effect of the views alone no gain. For the metric "l2" take the mean, `bank.features(...).mean(1)`.
 
     Args:
         images: in [0,1].
-        bank: the views, on any device; not those that scores are taken from.
-        chunk: most views held in memory at once.
+        bank: the views, on any device; not those of the evaluation.
+        chunk: most views in memory at once.
     """
     u, rows = bank.u.to(images), []
     for image in images:

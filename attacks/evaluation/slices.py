@@ -1,7 +1,6 @@
-"""Slices of the view space: chosen coordinates step from cell to cell, all others come from the same few points.
+"""Slices of the space of views: chosen coordinates step from cell to cell, all others come from the same few points.
 
-So cells differ by the chosen coordinates alone (common random numbers), and a difference between two cells is not one
-between two samples.
+So cells differ in the chosen coordinates alone (common random numbers).
 """
 
 from __future__ import annotations
@@ -25,9 +24,10 @@ PROBES = 4096
 class Axis:
     """One coordinate of the views, cut into cells.
 
-    name: the pipeline's name of it, with the unit; `index` among its coordinates.
-    values: physical values at the middle of each cell (the other coordinates at their middle, where they matter);
-        `at`, the same as points of the unit interval.
+    name: as in the pipeline, with the unit.
+    index: among the pipeline's coordinates.
+    values: physical values at the middle of each cell, with the other coordinates at their middle.
+    at: the same as points of the unit interval.
     trained: the smallest and the largest value in the views of the attack.
     """
 
@@ -42,16 +42,16 @@ class Axis:
 
 
 def axis(query: object, transforms: Compose, wide: Compose, cells: int, key: str) -> Axis:
-    """The coordinate that `query` names, cut into `cells` equal cells of its range in `wide`; where it takes fewer
-    values than that (which stage of several, mirrored or not), one for each value.
+    """The coordinate that `query` names, cut into `cells` equal cells of its range in `wide`; a discrete coordinate
+    with fewer values has one cell for each.
 
     Raises:
-        ValueError: in one line with `key`: an unknown or ambiguous name, a seed, a constant coordinate.
+        ValueError: naming `key`: an unknown or ambiguous name, a seed, a constant coordinate.
     """
     index = coordinate(query, wide.names, key)
     name = wide.names[index]
     if name.endswith("(seed)"):
-        raise ValueError(f"`{key}` must name what can be measured; {name!r} is noise (write it without)")
+        raise ValueError(f"`{key}` must name a quantity; {name!r} is the seed of noise: leave it out")
     values = _along(wide, index, (torch.arange(PROBES, dtype=torch.float64) + 0.5) / PROBES)
     if not bool((values != values[0]).any()):
         raise ValueError(
@@ -65,22 +65,17 @@ def axis(query: object, transforms: Compose, wide: Compose, cells: int, key: str
         at = (last - runs / 2) / PROBES
     places = _along(wide, index, at)
     trained = _along(transforms, index, torch.tensor([0.0, 1 - 2**-40], dtype=torch.float64))
-    return Axis(
-        name,
-        index,
-        tuple(_digits(places)),
-        tuple(at.tolist()),
-        (_digits(trained.amin()[None])[0], _digits(trained.amax()[None])[0]),
-    )
+    low, high = _digits(trained.sort().values)
+    return Axis(name, index, tuple(_digits(places)), tuple(at.tolist()), (low, high))
 
 
 def coordinate(query: object, names: Sequence[str], key: str) -> int:
-    """Which of the coordinates `names` is meant: by its whole name, or by any part of it that begins at a word, as
-    far as only one begins so: "affine angle (deg)", "affine: angle", "affine.angle", "angle", "ang". A whole
-    name goes before a beginning.
+    """The index of the coordinate among `names` that `query` names, in full or by the beginning of any of its words:
+    "affine angle (deg)", "affine: angle", "affine.angle", "angle", "ang". It must be unique; a full name takes
+    precedence over a beginning.
 
     Raises:
-        ValueError: in one line with `key` and the known names.
+        ValueError: with `key` and the known names.
     """
     wanted = _plain(query) if isinstance(query, str) else ""
     for fits in (str.__eq__, str.startswith):
@@ -95,8 +90,8 @@ def coordinate(query: object, names: Sequence[str], key: str) -> int:
 
 
 def sliced(points: Tensor, axes: Sequence[Axis]) -> Tensor:
-    """From points (V,dims) to those of every cell, each V with the chosen coordinates in the cell's middle:
-    (cells * V,dims), the first axis fastest."""
+    """The points (V,dims) in each cell, with the chosen coordinates at its middle: (cells * V,dims), the first axis
+    fastest."""
     middles = torch.cartesian_prod(*[torch.tensor(axis.at, dtype=points.dtype) for axis in reversed(axes)])
     middles = middles.reshape(-1, len(axes)).flip(1).to(points.device)
     cells = points.repeat(len(middles), 1)
@@ -106,24 +101,24 @@ def sliced(points: Tensor, axes: Sequence[Axis]) -> Tensor:
 
 
 def _along(transforms: Compose, index: int, at: Tensor) -> Tensor:
-    """The physical values (K,) of a coordinate at places (K,) of the unit interval, the others in their middle."""
+    """The physical values (K,) of a coordinate at points (K,) of the unit interval, the others at their middle."""
     u = torch.full((len(at), transforms.dims), 0.5, dtype=torch.float64)
     u[:, index] = at
     return transforms.values(u)[:, index]
 
 
 def _parts(name: str) -> list[str]:
-    """The ends of a name from each of its words, with its unit and without."""
+    """The ends of a name that begin at one of its words, with and without the unit."""
     bare = re.sub(r"\s*\(.*\)$", "", name)
     starts = [match.start() for match in re.finditer(r"\S+", bare)]
     return [_plain(text[at:]) for at in starts for text in (name, bare)]
 
 
 def _plain(text: str) -> str:
-    """Letters and digits, small: so that "thin_plate.row 1" and "thinplate row 1" are the same."""
+    """Lower-case letters and digits only, so that "thin_plate.row 1" equals "thinplate row 1"."""
     return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
 def _digits(values: Tensor) -> list[float]:
-    """Eight digits, for tables: the last bits are rounding noise."""
+    """Rounded to eight digits: the last bits are noise."""
     return [float(f"{value:.8g}") for value in values.tolist()]

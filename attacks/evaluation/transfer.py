@@ -1,4 +1,4 @@
-"""How far an attack on some encoders transfers to another that it has never queried."""
+"""Transfer of an attack from some encoders to another that it has not queried."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from attacks.solvers.solver import Best, solve
 
 
 class Transfer(NamedTuple):
-    """The mean loss over views of each encoder on each picture, (K,N): `attacked` through all encoders but this one,
-    `clean` without an attack, both from the same views. Lower is better for the attacker."""
+    """The mean loss over views of each encoder on each picture, (K,N): `attacked` through all other encoders, and
+    `clean`, from the same views. Lower is better for the attacker."""
 
     attacked: Tensor
     clean: Tensor
 
     @property
     def table(self) -> Tensor:
-        """By how much the loss of each encoder fell, over all pictures: (K,)."""
+        """The mean decrease of the loss of each encoder: (K,)."""
         return (self.clean - self.attacked).mean(1)
 
 
@@ -39,17 +39,17 @@ def leave_one_out(
     solve: Callable[..., Best] = solve,
     **setup: Any,
 ) -> Transfer:
-    """Attack all members but one, score the 8-bit file on the one left out; so for every member (Liu et al. 2017).
+    """Attack all members but one and score the 8-bit files on that one, for each member in turn (Liu et al. 2017).
 
     Args:
         images: (N,3,H,W) in [0,1].
-        anchor: for each member what its objective compares with.
+        anchor: the anchor of each member.
         encoder: at least two members.
-        objective: theirs.
-        bank: the views to score on, which the attack has not seen.
-        chunk: most views held in memory at once while scoring.
-        solve: runs the attack; called as `attacks.solvers.solver.solve` is.
-        setup: the other arguments of `solve`; `perturbation` must be among them.
+        objective: of the members.
+        bank: held-out views for the scores.
+        chunk: most views in memory at once while scoring.
+        solve: runs the attack, with the arguments of `attacks.solvers.solver.solve`.
+        setup: the other arguments of `solve`, `perturbation` among them.
     """
     if not isinstance(objective, Members):
         raise ValueError(f"`objective` must be Members, one objective for each encoder; got {objective}")
@@ -58,9 +58,8 @@ def leave_one_out(
         raise ValueError(f"`encoder` must have two members or more, so that one can be left out; got {len(members)}")
     if len(members) != len(anchor):
         raise ValueError(f"`anchor` must have a part for each of {len(members)} members; got {len(anchor)}")
-    bank = bank._replace(u=bank.u.to(images))
-    attacked: list[Tensor] = []
-    clean: list[Tensor] = []
+    bank, perturbation = bank._replace(u=bank.u.to(images)), setup["perturbation"]
+    losses = []
     for left, member in enumerate(members):
         rest = [i for i in range(len(members)) if i != left]
         best = solve(
@@ -70,8 +69,7 @@ def leave_one_out(
             objective=replace(objective, objective=tuple(wishes[i] for i in rest)),
             **setup,
         )
-        perturbation = setup["perturbation"]
         file = perturbation.written(images, perturbation.quantise(best.delta, images))
-        for rows, pictures in ((attacked, file), (clean, images)):
-            rows.append(bank.losses(pictures, anchor[left], member, wishes[left], chunk).mean(1))
-    return Transfer(torch.stack(attacked), torch.stack(clean))
+        pair = [bank.losses(each, anchor[left], member, wishes[left], chunk).mean(1) for each in (file, images)]
+        losses.append(torch.stack(pair))
+    return Transfer(*torch.stack(losses, 1))

@@ -21,7 +21,7 @@ from attacks.evaluation.classes import Classes
 from attacks.evaluation.intervals import Interval
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.per_image import arms_table, comparisons, per_image_rows
-from attacks.evaluation.retrieval_metrics import far_name, impostors, thresholds
+from attacks.evaluation.retrieval_metrics import impostors, thresholds
 from attacks.experiment.batch import SAME, WIDE
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.parts import Parts
@@ -103,7 +103,7 @@ def metrics(
         # Cosine thresholds of a match, set on clean pairs of different identities.
         "verification": None
         if pairs is None
-        else {"thresholds": {far_name(far): value for far, value in limits.items()}, "impostors": len(pairs)},
+        else {"thresholds": {f"{far:g}": value for far, value in limits.items()}, "impostors": len(pairs)},
         "neighbours": run.evaluate.neighbours,
         "comparisons": comparisons(rows) if count > 1 else [],
         "cost": cost | {"cached": outcome.cached},

@@ -1,6 +1,6 @@
-"""What a person looks at: figures and one self-contained page."""
+"""The report of a run: figures and one self-contained page."""
 
 import logging
 
-# Before matplotlib is imported: the first time it would announce its font cache through Hydra's log, above the table.
+# Before matplotlib is imported: its first import logs that it builds a font cache, above the table of the run.
 logging.getLogger("matplotlib").setLevel(logging.WARNING)

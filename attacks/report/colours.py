@@ -1,8 +1,8 @@
-"""The colours of the pages, light and dark. The tests compute the contrast of every pair that stands together."""
+"""The colours of the pages, light and dark. The tests compute the contrast of every pair that is used together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import numpy as np
 
 LIGHT = {
     "ink": "#1d2530",
@@ -32,11 +32,10 @@ DARK = {
     "one_view": "#d3a8f2",
     "eot": "#7fb2f5",
 }
-#: Text on its ground, which must have a contrast of 4.5, and lines on theirs, which must have 3 (WCAG 2.2).
-TEXT = [(text, ground) for text in ("ink", "dim", "link") for ground in ("paper", "panel", "mark")]
+#: Text on its background, with a contrast of at least 4.5, and lines on theirs, with at least 3 (WCAG 2.2).
+TEXT = [(text, background) for text in ("ink", "dim", "link") for background in ("paper", "panel", "mark")]
 LINES = [(arm, "paper") for arm in ("clean", "noise", "no_eot", "one_view", "eot")]
-#: From an attack that does nothing to one that does all it can. A cell brings its ground along, so it is the same by
-#: day and by night.
+#: Backgrounds of cells, from no effect of the attack to full effect; the same in the light and the dark page.
 RAMP = ("#f3f6fa", "#c2d6ec", "#80aad8", "#3b74b5", "#123e7a")
 
 
@@ -46,8 +45,8 @@ def variables(palette: dict[str, str]) -> str:
 
 
 def themed(svg: str) -> str:
-    """A drawing made with the light palette, its colours replaced by the page's variables. White stays white: it is
-    the text of dark cells."""
+    """A drawing in the light palette, with its colours replaced by the page's variables. White is kept: it is the
+    text of dark cells."""
     for name, colour in LIGHT.items():
         if name != "paper":
             svg = svg.replace(f": {colour}", f": var(--{name})")
@@ -55,17 +54,15 @@ def themed(svg: str) -> str:
 
 
 def shade(measure: str, mean: float) -> tuple[str, str]:
-    """Ground and text of a cell. Dark is where the attack works: a high success, or a low cosine."""
-    place = mean if measure == "success" else 1 - mean
-    place = min(max(place, 0.0), 1.0) * (len(RAMP) - 1)
-    low = min(int(place), len(RAMP) - 2)
-    pairs = zip(_channels(RAMP[low]), _channels(RAMP[low + 1]), strict=True)
-    ground = "#" + "".join(f"{round(a + (b - a) * (place - low)):02x}" for a, b in pairs)
-    return ground, max("#000000", "#ffffff", key=lambda text: contrast(text, ground))
+    """Background and text of a cell. Dark cells are those where the attack works: high success, or low cosine."""
+    strength = mean if measure == "success" else 1 - mean
+    places, channels = np.linspace(0, 1, len(RAMP)), np.array([_channels(colour) for colour in RAMP])
+    background = "#" + "".join(f"{round(np.interp(strength, places, channel)):02x}" for channel in channels.T)
+    return background, max("#000000", "#ffffff", key=lambda text: contrast(text, background))
 
 
 def contrast(first: str, second: str) -> float:
-    """The contrast ratio of two colours #rrggbb, 1 to 21, as WCAG 2.2 defines it."""
+    """The contrast ratio of two colours #rrggbb, 1 to 21 (WCAG 2.2)."""
     dark, light = sorted((_luminance(first), _luminance(second)))
     return (light + 0.05) / (dark + 0.05)
 
@@ -77,5 +74,5 @@ def _luminance(colour: str) -> float:
     return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def _channels(colour: str) -> Iterator[int]:
-    return (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+def _channels(colour: str) -> list[int]:
+    return [*bytes.fromhex(colour[1:])]

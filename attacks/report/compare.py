@@ -1,7 +1,7 @@
-"""Runs compared with each other, picture by picture, from the files in their directories.
+"""Comparisons of runs, picture by picture, from the files in their directories.
 
-Only runs of one protocol are compared: same views, same gallery, same aim, same pixels. Files are read with distrust,
-for a run may be a stranger's.
+Only runs of the same protocol are compared: same views, gallery, aim and pixels. The files may come from others, so
+every value is checked.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any, NamedTuple
 
 import torch
 
+from attacks.evaluation import significance
 from attacks.evaluation.intervals import Interval
-from attacks.evaluation.significance import Measure, holm
-from attacks.evaluation.significance import compared as beside
+from attacks.evaluation.significance import Measure
 from attacks.runtime.tables import meant
 from attacks.runtime.untrusted import mapping, read, text
 
-#: More are not compared at a time.
+#: The most pairs of runs that are compared at a time.
 MOST_PAIRS = 2_000
 ARM = "eot"
 MEASURES: tuple[Measure, ...] = ("success", "cosine")
 
 
 class Picture(NamedTuple):
-    """Which picture a number is of: its name, and the sha256 of its pixels where the run says it."""
+    """The identity of a picture: its name, and the sha256 of its pixels, empty where the run lacks it."""
 
     name: str
     pixels: str
@@ -38,7 +38,7 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class Judged:
-    """What a run must share with another to be compared, and its values by (bank, measure) and picture."""
+    """The protocol of a run, equal in runs that can be compared, and its values by (bank, measure) and picture."""
 
     protocol: Mapping[str, Any]
     values: Mapping[tuple[str, Measure], Mapping[Picture, float]]
@@ -46,7 +46,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Pair:
-    """How two runs differ in one measure: the second minus the first, over the pictures that both attacked."""
+    """The difference of two runs in one measure: the second minus the first, over the pictures that both attacked."""
 
     first: str
     second: str
@@ -66,13 +66,13 @@ class Pair:
 
 
 def judged(run: Path) -> Judged:
-    """What metrics.json, manifest.json and per_image.csv of a run directory say.
+    """Read metrics.json, manifest.json and per_image.csv of a run directory.
 
     Raises:
-        ValueError, OSError: a file that is missing, too large, or not what its name says.
+        ValueError, OSError: a file is missing, too large, or malformed.
     """
-    content, plan = (read(run / f"{name}.json") for name in ("metrics", "manifest"))
-    config, threat = mapping(plan.get("config")), mapping(content.get("threat"))
+    content, manifest = (read(run / f"{name}.json") for name in ("metrics", "manifest"))
+    config, threat = mapping(manifest.get("config")), mapping(content.get("threat"))
     views = {key: value for key, value in mapping(content.get("bank")).items() if key != "refine"}
     protocol = {
         "seed": content.get("seed"),
@@ -80,20 +80,20 @@ def judged(run: Path) -> Judged:
         "gallery": [content.get(key) for key in ("gallery", "classes", "identities")],
         "aim": [bool(threat.get("targeted")), mapping(config.get("objective")).get("target")],
     }
-    names, pixels = (_list(content.get(key)) for key in ("queries", "pixels"))
-    known = {str(name): str(digest) for name, digest in zip(names, pixels, strict=False)}
-    wide = f"wide x{mapping(content.get('wide')).get('factor')}"  # another factor, another bank
+    names, digests = (value if isinstance(value, list) else [] for value in map(content.get, ("queries", "pixels")))
+    pixels = {str(name): str(digest) for name, digest in zip(names, digests, strict=False)}
+    wide = f"wide x{mapping(content.get('wide')).get('factor')}"  # another factor is another bank
     values: dict[tuple[str, Measure], dict[Picture, float]] = {}
     try:
         for row in csv.DictReader(io.StringIO(text(run / "per_image.csv"))):
-            if row.get("arm") == ARM and row.get("picture") is not None:
-                name = meant(row["picture"])
-                picture = Picture(name, known.get(name, ""))
-                for measure in MEASURES:
-                    value = _number(row.get(measure))
-                    if value is not None and (measure == "cosine" or 0 <= value <= 1):
-                        bank = row.get("bank") or ""
-                        values.setdefault((wide if bank == "wide" else bank, measure), {})[picture] = value
+            if row.get("arm") != ARM or row.get("picture") is None:
+                continue
+            name, bank = meant(row["picture"]), row.get("bank") or ""
+            for measure in MEASURES:
+                value = _number(row.get(measure))
+                if value is not None and (measure == "cosine" or 0 <= value <= 1):
+                    column = values.setdefault((wide if bank == "wide" else bank, measure), {})
+                    column[Picture(name, pixels.get(name, ""))] = value
     except csv.Error as error:
         raise ValueError(f"per_image.csv is not a CSV file: {error}") from None
     if not values:
@@ -101,59 +101,55 @@ def judged(run: Path) -> Judged:
     return Judged(protocol, values)
 
 
-def compare(first: Judged, second: Judged, names: tuple[str, str]) -> list[Pair] | str:
-    """The differences in every bank and measure that both have, or why there are none."""
-    other = [what for what in first.protocol if first.protocol[what] != second.protocol[what]]
-    if other:
-        return "another " + ", another ".join(other)
-    pairs = []
-    for (bank, measure), ours in first.values.items():
-        theirs = second.values.get((bank, measure), {})
-        shared = [picture for picture in ours if picture in theirs]
-        if len(shared) < 2:
-            continue
-        one, two = (torch.tensor([each[key] for key in shared], dtype=torch.float64) for each in (ours, theirs))
-        answer = beside(measure, two, one, _views(first))
-        pairs.append(Pair(*names, bank, measure, len(shared), answer.difference, answer.test, answer.p))
-    return pairs or "fewer than two pictures in common"
-
-
 def compared(runs: Mapping[str, Judged]) -> tuple[list[Pair], list[tuple[str, str, str]]]:
-    """All pairs of runs by name, p values corrected for all of the pairs in that bank and measure; and the pairs that
-    are not compared, each with the reason.
+    """All pairs of runs by name, with p values corrected over all pairs of a bank and measure; and the pairs that
+    cannot be compared, each with the reason.
 
     Raises:
         ValueError: too many runs.
     """
     if math.comb(len(runs), 2) > MOST_PAIRS:
         raise ValueError(f"`RUN`: {len(runs)} runs make more than {MOST_PAIRS} pairs; compare fewer at a time")
-    pairs, silent = [], []
-    for one, two in itertools.combinations(runs, 2):
-        answer = compare(runs[one], runs[two], (one, two))
-        if isinstance(answer, str):
-            silent.append((one, two, answer))
+    pairs, refused = [], []
+    for first, second in itertools.combinations(runs, 2):
+        result = _differences(runs[first], runs[second], (first, second))
+        if isinstance(result, str):
+            refused.append((first, second, result))
         else:
-            pairs += answer
-    for at in dict.fromkeys((pair.bank, pair.measure) for pair in pairs):
-        family = [i for i, pair in enumerate(pairs) if (pair.bank, pair.measure) == at]
-        for i, p in zip(family, holm([pairs[i].p for i in family]), strict=True):
+            pairs += result
+    for key in dict.fromkeys((pair.bank, pair.measure) for pair in pairs):
+        family = [i for i, pair in enumerate(pairs) if (pair.bank, pair.measure) == key]
+        for i, p in zip(family, significance.holm([pairs[i].p for i in family]), strict=True):
             pairs[i] = replace(pairs[i], p_holm=p)
-    return pairs, silent
+    return pairs, refused
+
+
+def _differences(first: Judged, second: Judged, names: tuple[str, str]) -> list[Pair] | str:
+    """The differences in every bank and measure that both have, or the reason why there are none."""
+    unequal = [key for key in first.protocol if first.protocol[key] != second.protocol[key]]
+    if unequal:
+        return ", ".join(f"another {key}" for key in unequal)
+    pairs = []
+    for (bank, measure), column in first.values.items():
+        other = second.values.get((bank, measure), {})
+        shared = [picture for picture in column if picture in other]
+        if len(shared) < 2:
+            continue
+        one, two = (torch.tensor([each[key] for key in shared], dtype=torch.float64) for each in (column, other))
+        result = significance.compared(measure, two, one, _views(first))
+        pairs.append(Pair(*names, bank, measure, len(shared), result.difference, result.test, result.p))
+    return pairs or "fewer than two pictures in common"
 
 
 def _views(run: Judged) -> int:
-    """Of each picture; 1 where the run does not say it, which makes intervals wide."""
+    """Views of each picture; 1 where the run lacks the number, which makes intervals wide."""
     views = mapping(run.protocol["bank"][0]).get("views")
     return views if type(views) is int and views > 0 else 1
 
 
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _number(word: str | None) -> float | None:
+def _number(cell: str | None) -> float | None:
     try:
-        value = float(word or "nan")
+        value = float(cell or "nan")
     except ValueError:
         return None
     return value if math.isfinite(value) else None

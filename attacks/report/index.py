@@ -1,4 +1,4 @@
-"""Several runs in one table: what each directory holds, read with distrust, as a page and as a CSV file."""
+"""A table of several runs as a page and a CSV file. Their files may come from others, so every value is checked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEASURES = ("success", "cosine")
 
 @dataclass(frozen=True)
 class Row:
-    """One run: what was attacked and how, and by arm and measure what came of it. None is what a run does not say."""
+    """One run: the threat, and the results by arm and measure. None is a value that the run lacks."""
 
     directory: Path
     preset: str
@@ -42,7 +42,7 @@ class Row:
     warnings: int | None
 
     def flat(self) -> dict[str, object]:
-        """A row of the CSV file, with the same keys for all runs."""
+        """A row of the CSV file; all runs have the same keys."""
         head = {key: getattr(self, key) for key in ("preset", "encoder", "threat", "transforms", "seed", "pictures")}
         row: dict[str, object] = {"run": self.directory.name, **head}
         for bank, arms in (("", self.arms), ("wide_", self.wide)):
@@ -54,22 +54,22 @@ class Row:
 
 
 class Skipped(NamedTuple):
-    """A directory that is no run, and why."""
+    """A directory without a readable run, and the reason."""
 
     directory: Path
     reason: str
 
 
 class Collected(NamedTuple):
-    """The runs in the order of their directories as given, and what was left out."""
+    """The runs in the order of the given directories, and the directories that were left out."""
 
     rows: list[Row]
     skipped: list[Skipped]
 
 
 def collect(directories: Iterable[str | Path]) -> Collected:
-    """Read metrics.json and manifest.json of run directories. One that is broken, or of another program, is left out
-    with its reason: a sweep is looked at while some of it has failed."""
+    """Read metrics.json and manifest.json of run directories. A directory that is broken, or no run, is left out with
+    the reason: some runs of a sweep may have failed."""
     collected = Collected([], [])
     for directory in map(Path, directories):
         try:
@@ -80,33 +80,29 @@ def collect(directories: Iterable[str | Path]) -> Collected:
 
 
 def write_index(path: str | Path, rows: Sequence[Row], skipped: Sequence[Skipped] = ()) -> None:
-    """Write the page, and the same table beside it as `.csv`. A run below the page's folder is linked; any other is
-    only named, so a page that is given away shows nothing of the disk it comes from."""
+    """Write the page, and the same table beside it as `.csv`. Runs below the page's folder are linked; of others only
+    the name is shown, so that a shared page reveals no paths."""
     path, script = Path(path), (TEMPLATES / "sort.js").read_text(encoding="utf-8")
     arms = [arm for arm in reversed(ARMS) if any(arm in row.arms for row in rows)]
-    write_text(
-        path,
-        environment()
-        .get_template("index.html")
-        .render(
-            rows=rows,
-            arms=arms,
-            names=ARMS,
-            wide=any(row.wide for row in rows),
-            measures=[(measure, measure_name(measure)) for measure in MEASURES],
-            places=[(row, *place(path.parent, row.directory)) for row in rows],
-            skipped=[(each.directory.name, each.reason) for each in skipped],
-            script=Markup(script),
-            allowed=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
-            csv=path.with_suffix(".csv").name,
-        ),
+    page = environment().get_template("index.html")
+    text = page.render(
+        arms=arms,
+        names=ARMS,
+        wide=any(row.wide for row in rows),
+        measures=[(measure, measure_name(measure)) for measure in MEASURES],
+        rows=[(row, *place(path.parent, row.directory)) for row in rows],
+        skipped=[(each.directory.name, each.reason) for each in skipped],
+        script=Markup(script),
+        allowed=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
+        csv=path.with_suffix(".csv").name,
     )
+    write_text(path, text)
     write_rows(path.with_suffix(".csv"), [row.flat() for row in rows])
 
 
 def place(folder: Path, directory: Path) -> tuple[str, str | None]:
-    """What a page in `folder` calls a run, and where it finds its report: None for a run without one, and for one
-    outside the folder, be it by a link of the file system."""
+    """The name of a run on a page in `folder`, and the link to its report: None without a report, and for one outside
+    the folder, also by a symbolic link."""
     report, folder = (directory / "report.html").resolve(), folder.resolve()
     if not directory.resolve().is_relative_to(folder):
         return directory.resolve().name, None
@@ -117,8 +113,7 @@ def place(folder: Path, directory: Path) -> tuple[str, str | None]:
 
 def _row(directory: Path) -> Row:
     content = read(directory / "metrics.json")
-    plan = read(directory / "manifest.json") if (directory / "manifest.json").is_file() else {}
-    config = mapping(plan.get("config"))
+    manifest = read(directory / "manifest.json") if (directory / "manifest.json").is_file() else {}
     threat, wide, cost = (mapping(content.get(key)) for key in ("threat", "wide", "cost"))
     queries = content.get("queries")
     if not isinstance(queries, list) or not threat:
@@ -130,9 +125,9 @@ def _row(directory: Path) -> Row:
     return Row(
         directory=directory,
         preset=word(content.get("preset")),
-        encoder=_encoder(content.get("encoder") or plan.get("encoder")),
+        encoder=_encoder(content.get("encoder") or manifest.get("encoder")),
         threat=_threat(threat),
-        transforms=_transforms(config, content),
+        transforms=word(threat.get("transforms")) or "?",
         seed=count(content.get("seed")),
         pictures=len(queries),
         arms=arms,
@@ -140,14 +135,14 @@ def _row(directory: Path) -> Row:
         worst=interval(mapping(mapping(content["arms"]).get("eot")).get("worst_cosine")),
         passes=None if None in passes else sum(filter(None, passes)),
         seconds=number(cost.get("seconds")),
-        warnings=_warned(content),
+        warnings=_warnings(content),
     )
 
 
 def _arms(content: object) -> dict[str, dict[str, Interval]]:
     rows = {arm: mapping(mapping(content).get(arm)) for arm in ARMS}
-    read = {arm: {key: value for key in MEASURES if (value := interval(row.get(key)))} for arm, row in rows.items()}
-    return {arm: values for arm, values in read.items() if values}
+    arms = {arm: {key: value for key in MEASURES if (value := interval(row.get(key)))} for arm, row in rows.items()}
+    return {arm: values for arm, values in arms.items() if values}
 
 
 def _encoder(content: object) -> str:
@@ -168,17 +163,8 @@ def _threat(threat: Mapping[str, Any]) -> str:
     return f"{norm} {eps * 255:.3g}/255" if norm == "linf" else f"{norm} {eps:.4g}"
 
 
-def _transforms(config: Mapping[str, Any], content: Mapping[str, Any]) -> str:
-    """The preset of the views; of an old run the stages that its coordinates name."""
-    name = mapping(content.get("threat")).get("transforms") or mapping(config.get("transforms")).get("name")
-    if isinstance(name, str):
-        return word(name)
-    coordinates = mapping(content.get("bank")).get("coordinates")
-    stages = [text.split()[0] for text in coordinates or [] if isinstance(text, str) and text.strip()]
-    return word(", ".join(dict.fromkeys(stages))) or "?"
-
-
-def _warned(content: dict[str, Any]) -> int | None:
+def _warnings(content: dict[str, Any]) -> int | None:
+    """The number of warnings; None for a run that lacks a value which they need."""
     try:
         return len(warnings(content))
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -197,7 +183,7 @@ def _columns(name: str, value: Interval | None) -> dict[str, object]:
 
 
 def interval(content: object) -> Interval | None:
-    """A mapping with three finite numbers."""
+    """The interval in a mapping with three finite numbers; None for anything else."""
     values = [number(mapping(content).get(key)) for key in Interval._fields]
     known = [value for value in values if value is not None]
     return Interval(*known) if len(known) == len(values) else None

@@ -1,4 +1,4 @@
-"""Heat maps: a cell for every pair of coordinates, a panel for every arm."""
+"""Heat maps: a cell for each pair of coordinates, a panel for each arm."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from attacks.report.colours import LIGHT, shade
-from attacks.report.svg import drawn, literal
-from attacks.report.words import ARMS, measure_name, p_value, short
+from attacks.report.svg import axis_label, to_svg
+from attacks.report.words import ARMS, capitalised, measure_name, p_value, short
 
-#: Panels side by side.
+#: Panels in a row.
 ACROSS = 2
-#: A difference with a smaller p value, after Holm, has a star.
+#: Differences with a smaller p value, after Holm, have a star.
 LEVEL = 0.05
 
 
 def heat_map(content: Mapping[str, Any], measure: str, name: str, names: Mapping[str, str] = ARMS) -> Markup:
-    """The map of one measure: the number in each cell, its interval in the cell's title, a frame around the range in
-    which the attack was made, a star where EOT differs from the attack without it."""
+    """The map of one measure: the mean in each cell, its interval in the cell's title, a frame around the range of
+    the attack, and a star where the attacks with and without EOT differ."""
     x, y = content["x"], content["y"]
     arms = [arm for arm in ARMS if arm in content["arms"]]
     down = -(-len(arms) // ACROSS)
@@ -36,13 +36,13 @@ def heat_map(content: Mapping[str, Any], measure: str, name: str, names: Mapping
         _frame(axis, x, y, arm)
         axis.set_xticks(range(len(x["values"])), [short(value) for value in x["values"]])
         axis.set_yticks(range(len(y["values"])), [short(value) for value in y["values"]])
-        axis.set_xlabel(literal(x["name"]), fontsize=8.5, color=LIGHT["ink"])
-        axis.set_ylabel(literal(y["name"]), fontsize=8.5, color=LIGHT["ink"])
+        axis.set_xlabel(axis_label(x["name"]), fontsize=8.5, color=LIGHT["ink"])
+        axis.set_ylabel(axis_label(y["name"]), fontsize=8.5, color=LIGHT["ink"])
     for axis in axes[len(arms) :]:
         axis.set_axis_off()
     title = f"{measure_name(measure)} over {x['name']} and {y['name']}"
     description = f"A panel for each of {', '.join(names[arm] for arm in arms)}. The tables below have every number."
-    return drawn(figure, name, title[:1].upper() + title[1:], description, tips)
+    return to_svg(figure, name, capitalised(title), description, tips)
 
 
 def _cells(
@@ -60,9 +60,9 @@ def _cells(
     size, tips = 8 if len(x["values"]) <= 8 else 6.5, {}
     for j, row in enumerate(rows):
         for i, cell in enumerate(row):
-            ground, ink = shade(measure, cell["mean"])
+            background, ink = shade(measure, cell["mean"])
             gid = f"{arm}-{j}-{i}"
-            axis.add_patch(Rectangle((i - 0.485, j - 0.485), 0.97, 0.97, facecolor=ground, linewidth=0, gid=gid))
+            axis.add_patch(Rectangle((i - 0.485, j - 0.485), 0.97, 0.97, facecolor=background, linewidth=0, gid=gid))
             p = stars[j][i] if stars else None
             text = f"{cell['mean']:.2f}" + ("*" if p is not None and p < LEVEL else "")
             axis.text(i, j, text, ha="center", va="center", fontsize=size, color=ink, in_layout=False)
@@ -73,7 +73,7 @@ def _cells(
 
 
 def _frame(axis: Axes, x: Mapping[str, Any], y: Mapping[str, Any], arm: str) -> None:
-    """Round the cells that lie in the range of the attack, if there are any."""
+    """Draw a frame around the cells within the range of the attack, if there are any."""
     across, up = _inside(x), _inside(y)
     if across and up:
         frame = Rectangle((across[0] - 0.5, up[0] - 0.5), len(across), len(up), fill=False, gid=f"trained-{arm}")
@@ -82,9 +82,7 @@ def _frame(axis: Axes, x: Mapping[str, Any], y: Mapping[str, Any], arm: str) -> 
 
 
 def _inside(axis: Mapping[str, Any]) -> list[int]:
-    """The places of the values in the trained range; values rise or fall, so these are neighbours."""
-    if not axis.get("trained"):
-        return []
+    """The indices of the values within the trained range, which are consecutive because values are in order."""
     low, high = sorted(axis["trained"])
     slack = 1e-6 * (high - low)
     return [i for i, value in enumerate(axis["values"]) if low - slack <= value <= high + slack]

@@ -1,4 +1,4 @@
-"""Pictures on a page: what a file holds as a data URI, and a perturbation that a person can see."""
+"""Pictures of a page as data URIs, and a perturbation amplified so that it can be seen."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-#: A larger picture is cut to its middle: resampled, a perturbation would be another one.
+#: Larger pictures are cropped to the centre: resampling would change the perturbation.
 LARGEST = 384
 
 
 class Picture(NamedTuple):
-    """An image of the page: its data URI, size, text for who cannot see it, and caption."""
+    """An image of the page: its data URI, size, alternative text and caption."""
 
     source: str
     width: int
@@ -25,7 +25,7 @@ class Picture(NamedTuple):
 
 
 def from_file(path: Path, alt: str, caption: str = "") -> Picture | None:
-    """A PNG as it is; None where there is no such file."""
+    """A PNG file, unchanged; None if it does not exist."""
     if not path.is_file():
         return None
     with Image.open(path) as image:
@@ -34,26 +34,25 @@ def from_file(path: Path, alt: str, caption: str = "") -> Picture | None:
 
 
 def perturbation(clean: Path, attacked: Path) -> list[Picture]:
-    """The picture, the attacked one, and their difference: as large as it is, and as large as it can be shown. Empty
-    where a file is missing."""
+    """The picture, the attacked one, and their difference, to scale and amplified. Empty if a file is missing."""
     if not (clean.is_file() and attacked.is_file()):
         return []
-    untouched, changed = (_middle(path) for path in (clean, attacked))
+    untouched, changed = (_centre(path) for path in (clean, attacked))
     delta = changed.astype(int) - untouched
-    times = max(1, 127 // max(1, int(np.abs(delta).max())))
-    rms = float(np.sqrt(np.square(delta).mean()))
-    size = f"largest change {int(np.abs(delta).max())} of 255 steps, root mean square {rms:.1f}"
+    most, rms = int(np.abs(delta).max()), float(np.sqrt(np.square(delta).mean()))
+    times = max(1, 127 // max(1, most))
+    size = f"largest change {most} of 255 steps, root mean square {rms:.1f}"
     return [
         _picture(untouched, "The untouched picture", "the untouched file"),
         _picture(changed, "The attacked picture", "the attacked file"),
-        _picture(delta + 128, f"The perturbation on grey, as it is: {size}", f"the perturbation as it is: {size}"),
+        _picture(delta + 128, f"The perturbation on grey, to scale: {size}", f"the perturbation to scale: {size}"),
         _picture(
             delta * times + 128, f"The perturbation on grey, amplified {times} times", f"amplified {times} times"
         ),
     ]
 
 
-def _middle(path: Path) -> np.ndarray:
+def _centre(path: Path) -> np.ndarray:
     with Image.open(path) as image:
         values = np.asarray(image.convert("RGB"))
     down, across = (max(0, (size - LARGEST) // 2) for size in values.shape[:2])

@@ -1,4 +1,4 @@
-"""Figures as SVG that belongs to a page: text stays text, colours follow the page, ids are its own."""
+"""Figures as inline SVG: text stays text, colours follow the page, and ids are unique on it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from matplotlib.figure import Figure
 
 from attacks.report.colours import LIGHT, themed
 
+#: The most characters of a label.
+LONGEST = 60
 _FONT = re.compile(r"'DejaVu Sans'[^;\"]*")
 _STYLE = re.compile(r"<defs>\s*<style.*?</style>\s*</defs>", re.DOTALL)  # it would style the whole page
-_DRAWN = {"Date": None, "Creator": None, "Format": None, "Type": None}
+_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
-def drawn(figure: Figure, name: str, title: str, desc: str, tips: Mapping[str, str] | None = None) -> Markup:
-    """The figure as an `<svg role="img">` with a title and a description. `name` is unique on the page and begins all
-    its ids; `tips` gives artists, by their gid, a title of their own."""
+def to_svg(figure: Figure, name: str, title: str, desc: str, tips: Mapping[str, str] | None = None) -> Markup:
+    """The figure as an `<svg role="img">` with a title and a description. `name`, unique on the page, is the prefix
+    of all ids; `tips` are titles of single artists, by their gid."""
     text = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "viewproof", "svg.fonttype": "none"}):
-        figure.savefig(text, format="svg", metadata=_DRAWN, transparent=True, bbox_inches="tight", pad_inches=0.04)
+        figure.savefig(text, format="svg", metadata=_METADATA, transparent=True, bbox_inches="tight", pad_inches=0.04)
     svg = text.getvalue()
     svg = _FONT.sub("system-ui, sans-serif", _STYLE.sub("", svg[svg.index("<svg") :]))
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
@@ -33,41 +35,28 @@ def drawn(figure: Figure, name: str, title: str, desc: str, tips: Mapping[str, s
     head, _, body = svg.partition(">")
     head = re.sub(r'\s(width|height|version|xmlns:xlink)="[^"]*"', "", head)
     texts = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(desc)}</desc>'
-    # The drawing is ours, and every string of a run in it went through matplotlib's or our escaping.
+    # Safe as it is: every string of a run was escaped above, or by matplotlib.
     return Markup(
         f'{head} role="img" aria-labelledby="{name}-title" aria-describedby="{name}-desc">{texts}{themed(body)}'
     )
 
 
 def plain(axis: Axes) -> None:
-    """Axes in the page's own colours, without a box."""
+    """Draw axes in the colours of the page, without a box."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color(LIGHT["dim"])
     axis.tick_params(colors=LIGHT["dim"], labelsize=8)
-    axis.xaxis.label.set(color=LIGHT["ink"], fontsize=9)
-    axis.yaxis.label.set(color=LIGHT["ink"], fontsize=9)
+    for label in (axis.xaxis.label, axis.yaxis.label):
+        label.set(color=LIGHT["ink"], fontsize=9)
 
 
 def legend(figure: Figure, axis: Axes, columns: int = 3) -> None:
-    """The legend of `axis` above the figure: nothing lies beneath it."""
+    """Draw the legend of `axis` above the figure, where it covers nothing."""
     handles, labels = axis.get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="outside upper left",
-        ncols=columns,
-        frameon=False,
-        fontsize=8.5,
-        labelcolor=LIGHT["ink"],
-        borderaxespad=0,
-    )
+    text = {"fontsize": 8.5, "labelcolor": LIGHT["ink"]}
+    figure.legend(handles, labels, loc="outside upper left", ncols=columns, frameon=False, borderaxespad=0, **text)
 
 
-def literal(text: str) -> str:
-    """A string of a run as a label: matplotlib would take what stands between two dollars for a formula, and a name
-    of any length would leave no room for the figure."""
+def axis_label(text: str) -> str:
+    """A string of a run as a label: no longer than `LONGEST`, with dollars escaped, which begin a formula."""
     return (text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…").replace("$", r"\$")
-
-
-#: Letters of a label.
-LONGEST = 60

@@ -10,9 +10,9 @@ from torch import nn
 from attacks.evaluation.classes import class_embeddings, read_classes, texts_of
 
 
-def texts(said):
+def texts(sentences):
     """A direction for each text, a function of the text alone."""
-    seeds = [int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) for text in said]
+    seeds = [int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) for text in sentences]
     return torch.stack([torch.randn(6, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
 
 
@@ -27,7 +27,7 @@ def test_a_class_is_the_mean_direction_of_its_templates():
 
 def test_the_length_of_a_text_embedding_does_not_matter():
     scaled = class_embeddings(
-        lambda said: texts(said) * torch.arange(1, len(said) + 1)[:, None], ["a", "b"], ["{}", "x {}"]
+        lambda some: texts(some) * torch.arange(1, len(some) + 1)[:, None], ["a", "b"], ["{}", "x {}"]
     )
     assert torch.allclose(scaled, class_embeddings(texts, ["a", "b"], ["{}", "x {}"]), atol=1e-6)
 
@@ -47,14 +47,14 @@ def test_classes_are_lines(tmp_path):
     ("content", "message"),
     [(b"cat\n", "at least two"), (b"", "at least two"), (b"a\nb\na\n", "'a' twice"), (b"\xff\xfe\x00", "UTF-8")],
 )
-def test_a_file_that_is_none_is_named(tmp_path, content, message):
+def test_a_bad_file_is_refused_by_name(tmp_path, content, message):
     (tmp_path / "c.txt").write_bytes(content)
     with pytest.raises(ValueError, match=message) as caught:
         read_classes(tmp_path / "c.txt")
     assert "c.txt" in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_refused_by_name(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\.txt"):
         read_classes(tmp_path / "none.txt")
 

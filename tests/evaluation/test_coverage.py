@@ -1,9 +1,8 @@
-"""How often 95 % intervals hold the truth, on simulated pictures whose views are alike: the very functions of
-`attacks.evaluation.intervals`, 10 000 times in each cell. Intervals that take every view for evidence of its own
-hold it rarely.
+"""The coverage of the 95 % intervals of `attacks.evaluation.intervals`, on simulated pictures with correlated views,
+10 000 times in each cell, beside intervals that take all views for independent.
 
-What is simulated is a bank of views fixed for all pictures, as in a run: the truth is the mean over all pictures that
-there could be, from these views.
+The bank of views is the same for all pictures, as in a run: the true value is the mean over the population of
+pictures, from these views.
 """
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 from attacks.evaluation.intervals import NORMAL, bootstrap, interval, median, rate_of_shares, wilson
 
 TRIALS, VIEWS = 10_000, 32
-#: How alike views of one picture are, as a correlation.
+#: The correlation of the views of a picture.
 ALIKE = 0.3
 
 
@@ -37,12 +36,12 @@ def hits(random, trials, pictures, p, alike=ALIKE):
 
 
 def held(truth, low, high):
-    """How often the truth lies between."""
+    """The share of intervals that cover the truth."""
     return float(np.mean((np.asarray(low) <= truth) & (truth <= np.asarray(high))))
 
 
 def coverage(draw, pictures, trials=TRIALS, seed=0):
-    """Of `interval`, and of the interval that takes all views for independent."""
+    """The coverage of `interval`, and of the interval for independent views."""
     random, ours, naive = np.random.default_rng(seed), [], []
     for _ in range(trials // 500):
         values, truth = draw(random, 500, pictures)
@@ -55,7 +54,7 @@ def coverage(draw, pictures, trials=TRIALS, seed=0):
 
 
 def rate_coverage(pictures, p, trials=TRIALS, alike=ALIKE):
-    """Of `rate`, and of Wilson's interval of all trials."""
+    """The coverage of `rate`, and of Wilson's interval of all trials."""
     shares = torch.from_numpy(hits(np.random.default_rng(0), trials, pictures, p, alike))
     ours = [rate_of_shares(row, VIEWS) for row in shares]
     naive = [wilson(float(row.mean()) * pictures * VIEWS, pictures * VIEWS) for row in shares]
@@ -95,7 +94,7 @@ def test_a_bootstrap_of_all_views_as_if_independent_holds_the_truth_rarely():
     values, truth = normal(np.random.default_rng(0), 300, 20)
     naive, ours = (bootstrap(torch.from_numpy(each))[1:] for each in (values.reshape(300, -1), values.mean(2)))
     assert held(truth, *naive) < 0.6 and held(truth, *ours) > 0.9
-    _, low, high = interval(torch.from_numpy(values[0]))  # what users call is what was looked at
+    _, low, high = interval(torch.from_numpy(values[0]))  # the public function agrees
     assert (low, high) == pytest.approx((float(ours[0][0]), float(ours[1][0])), abs=1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Where the embedding goes astray: encoders that are known to flip at one layer, and the run's own report."""
+"""The drift of the features: encoders that flip at a known layer, and the report of a run."""
 
 import json
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Turn(nn.Module):
 
 
 class Flip(nn.Module):
-    """Turns a row round that goes further along `way` than noise takes one."""
+    """Negates rows that are further along `way` than noise moves them."""
 
     def __init__(self, way):
         super().__init__()
@@ -52,7 +52,7 @@ class Flip(nn.Module):
 
 
 def flipping(at, count=5):
-    """Orthogonal maps, but that layer `at` of them turns striped pictures round."""
+    """Orthogonal maps, except that layer `at` negates striped pictures."""
     layers, way = [Turn(96, seed=i) for i in range(count)], torch.tensor([1.0, -1.0]).repeat(48) / 48
     for layer in layers[:at]:
         way = layer(way)
@@ -88,20 +88,15 @@ def test_the_layer_that_flips_is_found(pictures, at):
     assert (drift[: at + 2] < 0.1).all() and (drift[at + 2 :] > 1.5).all()
 
 
-def test_what_noise_does_as_well_is_no_flip(pictures):
+def test_neither_the_drift_of_noise_nor_a_stable_output_is_a_flip(pictures):
     clean, attacked = pictures
-    result = layer_drift(flipping(2), clean, {"noise": attacked["eot"], "eot": attacked["eot"]}, VIEWS)
-    assert result.flips() is None
-
-
-def test_an_output_that_stays_has_not_flipped(pictures):
-    clean, attacked = pictures
+    assert layer_drift(flipping(2), clean, dict.fromkeys(("noise", "eot"), attacked["eot"]), VIEWS).flips() is None
     result = layer_drift(flipping(2), clean, {"noise": clean, "eot": attacked["noise"]}, VIEWS)
     assert (result.cosine["eot"][-1] < 1).all() and result.flips() is None
 
 
 @pytest.mark.parametrize("encoder", [load_encoder(), Phash()], ids=["pocket", "phash"])
-def test_the_outputs_row_is_what_judging_finds_of_paired_views(pictures, encoder):
+def test_the_row_of_the_output_equals_the_scores_of_paired_views(pictures, encoder):
     clean, attacked = pictures
     result = layer_drift(encoder, clean, attacked, VIEWS, ["output"]).cosine["eot"][0]
     for i, u in enumerate(VIEWS.u):
@@ -126,7 +121,7 @@ def test_the_cosines_are_those_of_the_layers_themselves(pictures):
 
 @dataclass(frozen=True)
 class Apart(World):
-    """One of several processes that never meet: what each has found stays its own."""
+    """One of several processes that do not exchange results."""
 
     def sum(self, *tensors):
         pass
@@ -147,15 +142,15 @@ def test_passes_and_processes_show_in_the_last_digits_only(pictures):
 def test_no_features_are_kept(pictures, monkeypatch):
     clean, attacked = pictures
     sizes = []
-    before = torch.nn.Module.__call__
+    call_module = torch.nn.Module.__call__
 
-    def watched(module, *given, **named):
-        answer = before(module, *given, **named)
+    def recorded(module, *inputs, **named):
+        answer = call_module(module, *inputs, **named)
         sizes.extend([part.numel() for part in answer.values()] if isinstance(answer, dict) else [])
         return answer
 
     pools = ordered(load_encoder(), ["all"], clean[:1])
-    monkeypatch.setattr(torch.nn.Module, "__call__", watched)
+    monkeypatch.setattr(torch.nn.Module, "__call__", recorded)
     layer_drift(load_encoder(), clean, attacked, VIEWS, pools, chunk=6)
     assert len(sizes) == len(pools) * 3 * 3 and max(sizes) == 2 * 2  # two arms and two views
 
@@ -184,7 +179,7 @@ def test_names_come_in_the_order_in_which_they_run():
 
 
 class Placed(nn.Module):
-    """Says where its tokens stand, once for all pictures, as the embedding of places of a transformer does."""
+    """Adds a position embedding, computed once for all pictures, as a transformer does."""
 
     def __init__(self):
         super().__init__()
@@ -195,7 +190,7 @@ class Placed(nn.Module):
         return rows + self.places(torch.arange(rows.shape[1])[None] % 96)[:, :, 0]
 
 
-def test_what_a_layer_says_once_for_all_pictures_is_no_layer_of_theirs(pictures):
+def test_an_output_for_all_pictures_is_no_layer(pictures):
     encoder, (clean, attacked) = Placed().eval(), pictures
     assert list(ordered(encoder, ["all"], clean[:1])) == ["body", "output"]
     layer_drift(encoder, clean, attacked, VIEWS)
@@ -214,11 +209,11 @@ REFUSED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("given", "message"), REFUSED.items(), ids=REFUSED)
-def test_what_cannot_be_had_is_refused_before_the_attack(monkeypatch, capsys, tmp_path, given, message):
-    assert call(monkeypatch, "config=smoke", f"evaluate.layers={given}", f"hydra.run.dir={tmp_path}") == 1
-    said = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: ")]
-    assert len(said) == 1 and said[0].startswith(f"error: {message}"), said
+@pytest.mark.parametrize(("layers", "message"), REFUSED.items(), ids=REFUSED)
+def test_unknown_layers_are_refused_before_the_attack(monkeypatch, capsys, tmp_path, layers, message):
+    assert call(monkeypatch, "config=smoke", f"evaluate.layers={layers}", f"hydra.run.dir={tmp_path}") == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: ")]
+    assert len(lines) == 1 and lines[0].startswith(f"error: {message}"), lines
     assert not (tmp_path / "pictures").exists()
 
 
@@ -234,7 +229,7 @@ def test_a_run_reports_its_drift(monkeypatch, capsys, tmp_path):
         assert set(row) == {"layer", "noise", "no_eot", "eot"}
         assert row["eot"]["low"] <= row["eot"]["mean"] <= row["eot"]["high"] <= 1 + 1e-6
         assert row["eot"]["mean"] < row["noise"]["mean"]
-    page, said = (tmp_path / "report.html").read_text(), capsys.readouterr().out
+    page, output = (tmp_path / "report.html").read_text(), capsys.readouterr().out
     assert "<h2>Where in the network</h2>" in page and page.count('<th scope="row">stages.5</th>') == 1
-    (line,) = (line for line in said.splitlines() if line.startswith("drift over "))
+    (line,) = (line for line in output.splitlines() if line.startswith("drift over "))
     assert line.startswith(f"drift over {len(drift['layers'])} layers: the embedding flips at output (cosine eot ")

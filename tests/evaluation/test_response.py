@@ -1,21 +1,19 @@
-"""Maps and curves over the view space: against a direct loop, and against judges whose answer is known."""
+"""Maps and curves over the space of views: against a loop, and with judges whose scores are known."""
 
-import csv
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import bank, evaluate, interval
-from attacks.evaluation.intervals import rate
+from attacks import bank, evaluate
 from attacks.evaluation.response import SlicePlan, axes_of, response
 from attacks.evaluation.scores import Scores
-from attacks.evaluation.significance import holm, least_p, sign_flip
+from attacks.evaluation.significance import least_p
 from attacks.evaluation.slices import coordinate
 from attacks.experiment.sections import CELLS
 from attacks.report.warnings import FEW
 from attacks.run import compose
-from attacks.runtime.tables import write_rows
 from transforms import (
     Affine,
     Brightness,
@@ -39,7 +37,7 @@ ROWS = torch.tensor([4, 0, 2])
 
 
 class Linear:
-    """A judge with a linear encoder and no gallery but the pictures' own rows."""
+    """A judge with a linear encoder."""
 
     def __init__(self, pictures):
         self.net = torch.randn(pictures[0].numel(), 5, generator=torch.Generator().manual_seed(0)) / 10
@@ -57,8 +55,7 @@ class Linear:
 
 
 class Known:
-    """A judge that knows the views themselves: the cosine is a function of their physical values, less what an arm's
-    pictures hold."""
+    """A judge whose cosine is a function of the physical values of the view, minus the mean of the picture."""
 
     def __init__(self, cosine, goal=False):
         self.cosine, self.goal, self.calls = cosine, goal, []
@@ -88,15 +85,14 @@ def shown(pictures):
     }
 
 
-def look(shown, judge, **changed):
-    plan = {"maps": [("angle", "scale")], "curves": ["brightness"], "transforms": VIEWS, "wide": WIDE, "cells": 3}
-    plan |= {"curve_cells": 4} | {key: changed.pop(key) for key in [*changed] if key in {*plan, "curve_cells"}}
-    return response(shown, ROWS, judge, SlicePlan(**plan), **{"names": NAMES, "seed": 3, "views": 2} | changed)
+def respond(shown, judge, names=NAMES, **changed):
+    plan = SlicePlan([("angle", "scale")], ["brightness"], VIEWS, WIDE, cells=3, curve_cells=4)
+    return response(shown, ROWS, judge, replace(plan, **changed), names=names, seed=3, views=2)
 
 
 def test_a_map_is_a_loop_over_cells_and_views(shown, pictures):
     judge = Linear(pictures)
-    result = look(shown, judge).to_dict()
+    result = respond(shown, judge).to_dict()
     (drawn,) = result["maps"]
     base = bank(WIDE, 2, seed=3, purpose="response").u
     clean = F.normalize(judge(pictures), dim=1)
@@ -112,19 +108,16 @@ def test_a_map_is_a_loop_over_cells_and_views(shown, pictures):
                     cosine[:, view] = (seen * clean).sum(1)
                 cell = drawn["arms"][arm]["cosine"][down][across]
                 assert cell["mean"] == pytest.approx(float(cosine.mean()), abs=1e-6)
-    # The range from -20 to 30 degrees is -32.5 to 42.5 when it is 1.5 times as wide.
-    assert drawn["x"] == {
-        "name": "affine angle (deg)",
-        "values": pytest.approx([-20, 5, 30], abs=1e-4),
-        "trained": pytest.approx([-20, 30], abs=1e-4),
-    }
+    # -20 to 30 degrees, 1.5 times as wide, are -32.5 to 42.5.
+    assert drawn["x"]["name"] == "affine angle (deg)" and drawn["x"]["trained"] == pytest.approx([-20, 30], abs=1e-4)
+    assert drawn["x"]["values"] == pytest.approx([-20, 5, 30], abs=1e-4)
     assert drawn["y"]["name"] == "affine scale (x)" and drawn["y"]["trained"] == pytest.approx([0.8, 1.25], abs=1e-4)
     assert result["pictures"] == 3 and result["views"] == 2
 
 
 def test_cells_differ_by_their_own_coordinates_alone(shown):
     judge = Known(lambda values: values["affine angle (deg)"] / 100)
-    result = look(shown, judge, maps=[("angle", "scale"), ("scale", "angle")], curves=["angle", "scale"])
+    result = respond(shown, judge, maps=[("angle", "scale"), ("scale", "angle")], curves=["angle", "scale"])
     for measure in ("cosine", "success"):
         for arm, cells in result.to_dict()["maps"][0]["arms"].items():
             assert all(row == cells[measure][0] for row in cells[measure]), arm  # along scale nothing changes
@@ -142,9 +135,8 @@ def test_a_map_has_a_row_for_each_y():
     views = Compose([Affine((-20, 30)), Flip(0.3)])
     judge = Known(lambda values: values["affine angle (deg)"] / 100 + values["flip mirrored (0 or 1)"])
     shown = {"eot": torch.zeros(3, 3, 4, 4)}
-    (drawn,) = look(shown, judge, transforms=views, wide=views, maps=[("mirrored", "angle")], curves=[]).to_dict()[
-        "maps"
-    ]
+    result = respond(shown, judge, transforms=views, wide=views, maps=[("mirrored", "angle")], curves=[])
+    (drawn,) = result.to_dict()["maps"]
     assert drawn["x"]["values"] == [1, 0] and len(drawn["y"]["values"]) == 3
     for y, row in zip(drawn["y"]["values"], drawn["arms"]["eot"]["cosine"], strict=True):
         assert [cell["mean"] for cell in row] == pytest.approx([y / 100 + 1, y / 100])
@@ -152,7 +144,7 @@ def test_a_map_has_a_row_for_each_y():
 
 def test_the_worst_cell_is_where_the_encoder_resists_most(shown):
     judge = Known(lambda values: 0.9 - values["affine angle (deg)"].abs() / 100 - values["affine scale (x)"] / 10)
-    (drawn,) = look(shown, judge).to_dict()["maps"]
+    (drawn,) = respond(shown, judge).to_dict()["maps"]
     x, y = drawn["x"]["values"], drawn["y"]["values"]
     least = min(range(3), key=lambda i: abs(x[i]))
     assert (drawn["worst"]["x"], drawn["worst"]["y"]) == (x[least], y[0])
@@ -162,73 +154,41 @@ def test_the_worst_cell_is_where_the_encoder_resists_most(shown):
 
 
 def test_with_a_target_the_worst_cell_is_that_of_least_success(shown):
-    # Here it succeeds where the cosine to the picture itself is low; that cosine alone would say nothing.
+    # The attack succeeds where the cosine to the picture is high, so the cosine alone would give the other cell.
     judge = Known(lambda values: values["affine angle (deg)"] / 100 + 0.5, goal=True)
     judge.success = lambda scores, rows: scores.cosine > float(scores.cosine.median())
-    (drawn,) = look(shown, judge).to_dict()["maps"]
+    (drawn,) = respond(shown, judge).to_dict()["maps"]
     assert drawn["worst"]["x"] == min(drawn["x"]["values"]) and drawn["best"]["x"] == max(drawn["x"]["values"])
     assert drawn["worst"]["success"]["mean"] < drawn["best"]["success"]["mean"]
 
 
-def test_every_number_can_be_had_from_the_rows(shown, pictures, tmp_path):
-    result = look(shown, Linear(pictures))
-    write_rows(tmp_path / "response.csv", result.rows())
-    with (tmp_path / "response.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == (9 + 4) * 3 * 3 * 2
-
-    def table(measure, **where):
-        some = [row for row in rows if all(row[key] == str(value) for key, value in where.items())]
-        assert len(some) == 6
-        values = {(row["picture"], int(row["view"])): row[measure] for row in some}
-        return torch.tensor([[float(values[name, view]) for view in range(2)] for name in NAMES])
-
-    content = result.to_dict()
-    (drawn,), (curve,) = content["maps"], content["curves"]
-    p = []
-    for down, y in enumerate(drawn["y"]["values"]):
-        for across, x in enumerate(drawn["x"]["values"]):
-            place = {"kind": "map", "number": 0, "x_value": x, "y_value": y}
-            cosines = {arm: table("cosine", arm=arm, **place) for arm in shown}
-            for arm, cells in drawn["arms"].items():
-                assert interval(cosines[arm])._asdict() == cells["cosine"][down][across]
-                hits = table("success", arm=arm, **place).bool()
-                assert rate(hits)._asdict() == cells["success"][down][across]
-            difference = (cosines["eot"].double() - cosines["no_eot"].double()).mean(1)
-            p.append(float(sign_flip(difference)))
-    assert [each for row in drawn["p_holm"] for each in row] == pytest.approx(holm(p))
-    for at, x in enumerate(curve["x"]["values"]):
-        seen = table("cosine", kind="curve", arm="eot", x_value=x, y_value="")
-        assert interval(seen)._asdict() == curve["arms"]["eot"]["cosine"][at]
-
-
 def test_the_least_p_of_a_map_is_what_so_many_pictures_can_give(pictures):
-    far = {"no_eot": torch.zeros(3, 3, 4, 4), "eot": torch.ones(3, 3, 4, 4)}  # as different as can be
+    far = {"no_eot": torch.zeros(3, 3, 4, 4), "eot": torch.ones(3, 3, 4, 4)}  # the largest difference
     for goal in (False, True):
         judge = Known(lambda values: 0.7 + 0 * values["affine angle (deg)"], goal)
-        (drawn,) = look(far, judge).to_dict()["maps"]
+        (drawn,) = respond(far, judge).to_dict()["maps"]
         assert {p for row in drawn["p_holm"] for p in row} == {drawn["p_least"]} == {1.0}
         assert drawn["tested"] == ("success" if goal else "cosine")
     many = {arm: torch.full((12, 3, 4, 4), float(arm == "eot")) for arm in ("no_eot", "eot")}
-    (drawn,) = look(many, judge, names=[str(i) for i in range(12)]).to_dict()["maps"]
+    (drawn,) = respond(many, judge, names=[str(i) for i in range(12)]).to_dict()["maps"]
     assert drawn["p_least"] == 9 * 2**-11 == drawn["p_holm"][0][0]
 
 
-def test_the_preset_looks_at_enough_pictures_for_a_star():
-    asked = compose("evaluate").evaluate
-    assert CELLS**2 * least_p(asked.map_pictures) < 0.05
-    assert min(asked.left_out, asked.deploy, asked.explain, asked.map_pictures) >= FEW
+def test_the_preset_has_enough_pictures_for_a_star():
+    config = compose("evaluate").evaluate
+    assert CELLS**2 * least_p(config.map_pictures) < 0.05
+    assert min(config.left_out, config.deploy, config.explain, config.map_pictures) >= FEW
 
 
 def test_pictures_with_a_patch_are_scenes(pictures):
     scene = {"clean": scene_of(pictures), "eot": scene_of(pictures / 2)}
     assert isinstance(scene["eot"], Scene)
-    result = look(scene, Linear(pictures)).to_dict()["maps"][0]
-    plain = look({"clean": pictures, "eot": pictures / 2}, Linear(pictures)).to_dict()["maps"][0]
+    result = respond(scene, Linear(pictures)).to_dict()["maps"][0]
+    plain = respond({"clean": pictures, "eot": pictures / 2}, Linear(pictures)).to_dict()["maps"][0]
     assert result == plain and result["p_holm"] is None and result["worst"] is not None
 
 
-def test_what_chooses_has_a_cell_for_each_choice():
+def test_a_discrete_coordinate_has_a_cell_for_each_value():
     pipeline = Compose([OneOf([Brightness(0.1), Jpeg((30, 90)), Jpeg((5, 9))], weights=(1, 2, 0)), Flip(0.2)])
     which, mirrored, quality = axes_of(SlicePlan([], ["stage", "mirrored", "jpeg1"], pipeline, widened(pipeline, 2)))
     assert which[0].values == (0, 1) and which[0].at == pytest.approx((1 / 6, 4 / 6), abs=1e-3)
@@ -238,12 +198,12 @@ def test_what_chooses_has_a_cell_for_each_choice():
 
 
 @pytest.mark.parametrize(
-    ("words", "name"),
+    ("query", "name"),
     [
-        ("angle", "affine angle (deg)"),
-        ("Affine: angle", "affine angle (deg)"),
-        ("affine.angle", "affine angle (deg)"),
-        ("affine angle (deg)", "affine angle (deg)"),
+        *(
+            (query, "affine angle (deg)")
+            for query in ("angle", "Affine: angle", "affine.angle", "affine angle (deg)")
+        ),
         ("shift_right", "affine shift right (of shorter side)"),
         ("affine.shift down", "affine shift down (of shorter side)"),
         ("motion_blur.angle", "sometimes motionblur angle (deg)"),
@@ -253,13 +213,13 @@ def test_what_chooses_has_a_cell_for_each_choice():
         ("area", "crop area (of the frame)"),
     ],
 )
-def test_a_coordinate_is_named_by_any_part_that_is_its_own(words, name):
+def test_a_coordinate_is_named_by_any_unique_part(query, name):
     names = Compose([Affine(5), Sometimes(MotionBlur((0, 3), 10)), SensorNoise((0, 0.1)), Crop()]).names
-    if words == "angle":  # written out, two are called so
+    if query == "angle":  # two coordinates have this name
         with pytest.raises(ValueError, match=r"may be 'affine angle \(deg\)', 'sometimes motionblur angle \(deg\)'"):
-            coordinate(words, names, "evaluate.maps")
+            coordinate(query, names, "evaluate.maps")
         names = VIEWS.names
-    assert names[coordinate(words, names, "evaluate.maps")] == name
+    assert names[coordinate(query, names, "evaluate.maps")] == name
 
 
 @pytest.mark.parametrize(
@@ -281,10 +241,10 @@ def test_a_coordinate_is_named_by_any_part_that_is_its_own(words, name):
         ([(3, "angle")], [], "`evaluate.maps` must name a coordinate of the views; got 3; known"),
         ([], ["shear"], r"`evaluate.curves` must name a coordinate that varies; 'affine shear \(deg\)' is always 0"),
         ([], [""], "`evaluate.curves` must name a coordinate of the views; got ''"),
-        ([], ["noise (seed)"], "`evaluate.curves` must name what can be measured"),
+        ([], ["noise (seed)"], "`evaluate.curves` must name a quantity"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(maps, curves, message):
+def test_impossible_slices_are_refused_in_one_line(maps, curves, message):
     pipeline = Compose([*VIEWS.stages, SensorNoise((0, 0.1))])
     with pytest.raises(ValueError, match=message) as caught:
         axes_of(SlicePlan(maps, curves, pipeline, pipeline))

@@ -1,4 +1,4 @@
-"""Paired tests against scipy, Holm against the closed test that it abbreviates."""
+"""Paired tests against scipy, Holm against the closed test."""
 
 from itertools import combinations
 
@@ -19,18 +19,18 @@ def some(n, seed=0, shift=0.3):
 def test_a_paired_difference_is_that_of_each_picture_in_each_view():
     one, other = some(60).view(12, 5), some(60, seed=1).view(12, 5)
     assert paired(one, other) == interval(one - other)
-    level = 100 * some(12, seed=2)[:, None]  # what a picture's two arms share does not count
+    level = 100 * some(12, seed=2)[:, None]  # the common level of a picture's arms cancels
     assert paired(one + level, other + level) == pytest.approx(paired(one, other), abs=1e-9)
     with pytest.raises(ValueError, match="pairs"):
         paired(one, other[:, :1])
 
 
-def test_shares_of_one_view_differ_as_newcombe_has_it():
+def test_the_difference_of_shares_of_one_view_is_newcombes():
     # 50 pairs: on 36 both succeed, on 12 only the first, on 2 only the other (Newcombe 1998, table II, method 10).
     one, other = torch.tensor([1.0] * 48 + [0.0] * 2), torch.tensor([1.0] * 36 + [0.0] * 12 + [1.0] * 2)
     assert paired_shares(one, other, 1) == pytest.approx((0.2, 0.0569, 0.3404), abs=5e-5)
-    there, back = paired_shares(one, other, 8), paired_shares(other, one, 8)
-    assert there == pytest.approx((-back.mean, -back.high, -back.low), abs=1e-12)
+    forward, backward = paired_shares(one, other, 8), paired_shares(other, one, 8)
+    assert forward == pytest.approx((-backward.mean, -backward.high, -backward.low), abs=1e-12)
     assert paired_shares(one, one, 8)[0] == 0
     with pytest.raises(ValueError, match="pairs"):
         paired_shares(one, other[:3], 8)
@@ -50,7 +50,7 @@ def test_differences_of_shares_hold_the_truth_where_a_bootstrap_does_not(picture
 
 @pytest.mark.parametrize("pictures", [2, 3])
 def test_differences_of_shares_of_very_few_pictures_are_wide(pictures):
-    # Two pictures are always wholly correlated: that alone would hold the truth 0.80 of the time.
+    # Two pictures are always fully correlated, which alone gives a coverage of 0.80.
     random = np.random.default_rng(0)
     level = random.beta(0.6, 0.4, size=(600, pictures))
     one, other = (torch.from_numpy(random.binomial(VIEWS, each) / VIEWS) for each in (level, level**1.5))
@@ -84,10 +84,8 @@ def test_mcnemar_is_the_binomial_test_of_the_pictures_where_arms_differ(only):
 @pytest.mark.parametrize("n", [2, 5, 12])
 def test_up_to_twelve_pictures_signs_are_flipped_in_all_ways(n):
     values = some(n)
-    theirs = scipy.stats.permutation_test(
-        (values.numpy(),), np.mean, permutation_type="samples", n_resamples=np.inf
-    ).pvalue
-    assert sign_flip(values) == pytest.approx(theirs, abs=1e-12)
+    theirs = scipy.stats.permutation_test((values.numpy(),), np.mean, permutation_type="samples", n_resamples=np.inf)
+    assert sign_flip(values) == pytest.approx(theirs.pvalue, abs=1e-12)
 
 
 def test_equal_sums_are_equal_in_spite_of_rounding():

@@ -13,10 +13,11 @@ from attacks.experiment.patch_record import facts
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import surround
 from attacks.perturbations.patch.placement import Placements
-from attacks.report.facts import rows
+from attacks.report.facts import patch_rows
 from attacks.report.page import verdict
 from attacks.report.warnings import warnings
 from attacks.schema.patch import NonPrintabilityConfig, PatchConfig, PrinterConfig
+from tests.helpers import reported
 from tests.helpers.runs import quiet
 from transforms import Compose
 
@@ -57,29 +58,30 @@ def test_anywhere_ranges_over_its_sizes():
     assert result["area"] == pytest.approx({"mean": mean, "low": low, "high": high}, abs=1e-3)
     ranges = {"scale": [0.2, 0.4], "degrees": [-20, 20], "x": [0, 1], "y": [0, 1]}
     assert result["anywhere"] == {key: pytest.approx(ends) for key, ends in ranges.items()}
-    assert "scale 0.2 to 0.4, degrees -20 to 20, x 0 to 1" in dict(rows(result))["lies"]
+    assert "scale 0.2 to 0.4, degrees -20 to 20, x 0 to 1" in dict(patch_rows(result))["lies"]
 
 
 def test_a_card_covers_more_than_its_patch():
     result = record(card=True, width_mm=60.0)
     assert result["sheet_area"]["mean"] > 1.3 * result["area"]["mean"] == pytest.approx(1.3 * 0.2, abs=2e-3)
-    output = dict(rows(result))
+    output = dict(patch_rows(result))
     assert "20.0% of the picture; with the card" in output["covers"]
     assert f"60 mm wide; seen with its card, fiducials of group {result['tags']}" in output["printed"]
 
 
 def test_the_words_name_printer_colours_and_target():
     printer = PrinterConfig(name="generic", colour="generic", stages={"exposure": {"stops": 0.3}})
-    output = dict(rows(record(printer=printer, target="chelsea-0-0", gamut=[0.1, 0.9], grey=True)))
+    output = dict(patch_rows(record(printer=printer, target="chelsea-0-0", gamut=[0.1, 0.9], grey=True)))
     assert output["printed"] == "printer=generic, colours generic (relative); exposure"
     assert output["its colours"] == "gamut [0.1, 0.9], grey only" and output["target"] == "chelsea-0-0"
-    assert "saw no printer" in dict(rows(record()))["printed"] and "target" not in dict(rows(record()))
+    assert "assumed no printer" in dict(patch_rows(record()))["printed"] and "target" not in dict(
+        patch_rows(record())
+    )
 
 
 def test_no_budget_is_missed_by_a_patch_that_resembles_what_it_hides():
-    content = quiet(
-        0.1, 0.2, bank={"coordinates": []}, threat={"objective": "away", "targeted": False, "patch": record()}
-    )
+    threat = {"objective": "away", "targeted": False, "patch": record()}
+    content = quiet(0.1, 0.2, bank={"coordinates": []}, encoder=reported.encoder(), threat=threat)
     assert warnings(content) == []
     assert "recognises a picture with the patch in 90%" in verdict(content)
 

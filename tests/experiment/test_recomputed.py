@@ -35,7 +35,7 @@ def test_every_number_follows_from_the_files(tmp_path, monkeypatch):
 
 def test_a_part_of_few_pictures_is_warned_of():
     content = {"response": None, "left_out": {"pictures": 4}, "explanations": {"pictures": ["a", "b"]}}
-    message = cautions.thin(content | {"deployment": {"pictures": 5}})
+    message = cautions.few_in_parts(content | {"deployment": {"pictures": 5}})
     assert [line.split(":")[0] for line in message] == [
         "4 picture(s) in the part left_out",
         "2 picture(s) in the part explanations",

@@ -1,5 +1,6 @@
-"""A whole run that never was: everything that metrics.json and its neighbours can say, for the tests of the pages."""
+"""A synthetic run with every section of metrics.json and manifest.json, for the tests of the pages."""
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -7,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 ARMS = ("clean", "noise", "no_eot", "one_view", "eot")
-#: How strong each arm is.
+#: The strength of each arm.
 FORCE = dict(zip(ARMS, (0.02, 0.03, 0.45, 0.6, 0.93), strict=True))
 EVIL = "<script>alert(1)</script>.png"
 QUERIES = ["astronaut-0-0.png", EVIL, "a & b 'c' \"d\".png", "$x$_${.png", "chelsea-1-2.png"]
@@ -58,31 +59,24 @@ def pair(arm, good):
     return {"success": share(FORCE[arm] * good), "cosine": interval(0.95 - FORCE[arm] * good)}
 
 
+def by_measure(cells):
+    return {measure: [cell[measure] for cell in cells] for measure in ("success", "cosine")}
+
+
 def response():
-    x = {
-        "name": "affine angle (deg)",
-        "values": [-60.0, -40.0, -20.0, 0.0, 20.0, 40.0, 60.0],
-        "trained": [-20.0, 20.0],
-    }
+    x = {"name": "affine angle (deg)", "values": [20.0 * i for i in range(-3, 4)], "trained": [-20.0, 20.0]}
     y = {"name": "affine scale (x)", "values": [0.5, 0.75, 1.0, 1.3, 1.7], "trained": [0.75, 1.3]}
-    cells = {
-        arm: [[pair(arm, over(a, b)) for a in x["values"]] for b in y["values"]] for arm in ARMS if arm != "noise"
-    }
-    arms = {
-        arm: {m: [[c[m] for c in row] for row in rows] for m in ("success", "cosine")} for arm, rows in cells.items()
-    }
     grid = {
         "x": x,
         "y": y,
-        "arms": arms,
-        "p_holm": [[0.2 if b > 1.5 else 0.0004 for _ in x["values"]] for b in y["values"]],
+        "arms": {},
+        "p_holm": [[0.2 if b > 1.5 else 0.0004] * len(x["values"]) for b in y["values"]],
     }
+    for arm in ("clean", "no_eot", "one_view", "eot"):
+        rows = [by_measure([pair(arm, over(a, b)) for a in x["values"]]) for b in y["values"]]
+        grid["arms"][arm] = by_measure(rows)
     grid |= {"worst": {"x": -60.0, "y": 0.5, **pair("eot", 0.01)}, "best": {"x": 0.0, "y": 1.0, **pair("eot", 1)}}
-    line = {arm: [pair(arm, over(a, 1)) for a in x["values"]] for arm in ARMS}
-    curve = {
-        "x": x,
-        "arms": {arm: {m: [c[m] for c in row] for m in ("success", "cosine")} for arm, row in line.items()},
-    }
+    curve = {"x": x, "arms": {arm: by_measure([pair(arm, over(a, 1)) for a in x["values"]]) for arm in ARMS}}
     return {"pictures": 5, "views": 32, "maps": [grid], "curves": [curve]}
 
 
@@ -90,13 +84,13 @@ def left_out():
     stages = ["affine", "perspective", "brightness", "contrast", "downscale"]
     tests = ["all", *stages]
 
-    def cells(without):
-        loss = {
-            test: 0.6 if test == without else 0.2 if test == "all" and without != "nothing" else 0.0 for test in tests
-        }
-        return [{"test": test, **pair("eot", 1 - loss[test])} for test in tests]
+    def loss(without, test):
+        return 0.6 if test == without else 0.2 if test == "all" and without != "nothing" else 0.0
 
-    rows = [{"without": stage, "cells": cells(stage)} for stage in ("nothing", *stages)]
+    rows = []
+    for without in ("nothing", *stages):
+        cells = [{"test": test, **pair("eot", 1 - loss(without, test))} for test in tests]
+        rows.append({"without": without, "cells": cells})
     return {"pictures": 4, "steps": 50, "stages": stages, "tests": tests, "rows": rows}
 
 
@@ -149,100 +143,61 @@ def explanations():
 
 
 def sanity():
-    checks = [
-        {
-            "name": "lowers the loss",
-            "verdict": "passed",
-            "words": "20 steps of 4 views took the loss from 0.892 to 0.133",
-        },
-        {"name": "masking", "verdict": "failed", "words": "a surrogate's gradient is better than the encoder's own"},
-    ]
-    return {"failed": ["masking"], "checks": [check | {"figures": {}} for check in checks], "cost": {}}
+    first = {"name": "lowers the loss", "verdict": "passed", "words": "20 steps took the loss from 0.892 to 0.133"}
+    second = {
+        "name": "masking",
+        "verdict": "failed",
+        "words": "a surrogate's gradient is better than the encoder's own",
+    }
+    return {"failed": ["masking"], "checks": [check | {"figures": {}} for check in (first, second)], "cost": {}}
 
 
 def encoder():
-    said = {"name": "pocket", "model": None, "weights": None, "sha256": "8d13b3" + 58 * "a", "fingerprint": 64 * "f"}
-    return said | {"defence": [], "stochastic": False, "middle": [], "draws": []}
+    facts = {"name": "pocket", "model": None, "weights": None, "sha256": "8d13b3" + 58 * "a", "fingerprint": 64 * "f"}
+    return facts | {"defence": [], "stochastic": False, "middle": [], "draws": []}
 
 
 def content(**changes):
     """metrics.json of schema 2 with every section; `changes` replace some."""
     threat = {"objective": "away", "targeted": False, "attack": "single", "optimiser": "wiener", "norm": "linf"}
     threat |= {"eps": 16 / 255, "steps": 100, "views_per_step": 8, "risk": "mean", "shared": False, "patch": None}
+    threat["transforms"] = "camera"
     coordinates = ["affine angle (deg)", "affine scale (x)", "brightness added (of full scale)"]
     bank = {"views": 512, "refine": 5, "draws": "scrambled Sobol, a stream of its own", "coordinates": coordinates}
-    comparisons = [
-        {
-            "measure": measure,
-            "arm": "eot",
-            "other": other,
-            "bank": bank_name,
-            "difference": interval(0.4),
-            "test": test,
-        }
-        | {"p": 0.0002, "p_holm": 0.0004 if bank_name == "same" else 0.081}
-        for measure, test in (("success", "McNemar"), ("cosine", "Wilcoxon signed rank"))
-        for other in ("no_eot", "one_view")
-        for bank_name in ("same", "wide")
-    ]
-    found = {
-        "schema": 2,
-        "preset": "evaluate",
-        "seed": 0,
-        "encoder": encoder(),
-        "threat": threat,
-        "queries": list(QUERIES),
-        "gallery": 268,
-        "classes": None,
-        "guessed": 0,
-        "identities": 100,
-        "bank": bank,
-        "intervals": "95 %, bootstrap over pictures",
-        "arms": judged(),
-        "wide": {"factor": 1.5, "bank": {"views": 512}, "arms": judged(0.8)},
-        "verification": {"thresholds": {"0.001": 0.71, "0.01": 0.55}, "impostors": 35000},
-        "neighbours": 5,
-        "comparisons": comparisons,
-        "costs": {
-            arm: {"forward": 4000 + i, "backward": 4000 * (i > 1), "seconds": 12.5 * i} for i, arm in enumerate(ARMS)
-        },
-        "cost": {"forward": 20010, "backward": 12000, "seconds": 125.0},
-        "sanity": sanity(),
-        "drift": drift(),
-        "response": response(),
-        "left_out": left_out(),
-        "deployment": deployment(),
-        "explanations": explanations(),
-    }
-    return found | changes
+    comparisons = []
+    for measure, test in (("success", "McNemar"), ("cosine", "Wilcoxon signed rank")):
+        for other, name in itertools.product(("no_eot", "one_view"), ("same", "wide")):
+            row = {"measure": measure, "arm": "eot", "other": other, "bank": name, "difference": interval(0.4)}
+            comparisons.append(row | {"test": test, "p": 0.0002, "p_holm": 0.0004 if name == "same" else 0.081})
+    costs = {"forward": 4000, "backward": 4000, "seconds": 12.5}
+    result = {"schema": 2, "preset": "evaluate", "seed": 0, "encoder": encoder(), "threat": threat, "bank": bank}
+    result |= {"queries": list(QUERIES), "gallery": 268, "classes": None, "guessed": 0, "identities": 100}
+    result |= {"intervals": "95 %, bootstrap over pictures", "neighbours": 5, "comparisons": comparisons}
+    result |= {"arms": judged(), "wide": {"factor": 1.5, "bank": {"views": 512}, "arms": judged(0.8)}}
+    result |= {"verification": {"thresholds": {"0.001": 0.71, "0.01": 0.55}, "impostors": 35000}}
+    result |= {"costs": {arm: {key: i * value for key, value in costs.items()} for i, arm in enumerate(ARMS)}}
+    result |= {"cost": {"forward": 20010, "backward": 12000, "seconds": 125.0}, "sanity": sanity(), "drift": drift()}
+    result |= {"response": response(), "left_out": left_out(), "deployment": deployment()}
+    return result | {"explanations": explanations()} | changes
 
 
 def manifest():
-    return {
-        "schema": 2,
-        "preset": "evaluate",
-        "overrides": ["config=evaluate", "data.path=my pictures", "data.count=5"],
-        "seed": 0,
+    facts = {"schema": 2, "preset": "evaluate", "seed": 0, "encoder": encoder(), "device": "cpu", "threads": 2}
+    facts |= {"overrides": ["config=evaluate", "data.path=my pictures", "data.count=5"], "processes": 1}
+    facts |= {
         "config": {"transforms": {"name": "camera"}},
-        "device": "cpu",
-        "threads": 2,
-        "processes": 1,
         "engine": {"settings": ["engine=fixed", "engine.chunk=48"]},
-        "git": "f862b5573975bd3722a13acaf4e25f588685d9b6",
-        "python": "3.11.7",
-        "platform": "Linux-6.18-x86_64",
-        "versions": {"viewproof": "0.1.0", "torch": "2.15.0", "numpy": "2.4.6"},
     }
+    facts |= {"git": "f862b5573975bd3722a13acaf4e25f588685d9b6", "python": "3.11.7", "platform": "Linux-6.18-x86_64"}
+    return facts | {"versions": {"viewproof": "0.1.0", "torch": "2.15.0", "numpy": "2.4.6"}}
 
 
 def trace():
     lines = []
-    for arm in ("no_eot", "one_view", "eot"):
-        for step in range(40):
-            loss = 0.9 - FORCE[arm] * (1 - math.exp(-step / 10))
-            lines.append(
-                Line(arm, "wiener", loss + 0.03 * math.sin(step), loss if step % 5 == 4 else None, 40 * (step + 1))
-            )
+    for arm, step in itertools.product(("no_eot", "one_view", "eot"), range(40)):
+        loss = 0.9 - FORCE[arm] * (1 - math.exp(-step / 10))
+        held_out = loss if step % 5 == 4 else None
+        lines.append(Line(arm, "wiener", loss + 0.03 * math.sin(step), held_out, 40 * (step + 1)))
     return lines
 
 

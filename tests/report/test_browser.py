@@ -24,7 +24,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """A report with every section and a stranger's name, and the index of three runs, the second without some."""
+    """A report with every section and a hostile name, and the index of three runs, the second without a wide bank."""
     folder = tmp_path_factory.mktemp("pages")
     for i, force in enumerate((0.5, 1.0, 0.1)):
         run, content = folder / f"run {i}", reported.content(seed=10 - i, arms=reported.judged(force))
@@ -34,8 +34,7 @@ def pages(tmp_path_factory):
         (run / "manifest.json").write_text(json.dumps(reported.manifest()))
         if i == 0:
             reported.directory(run, ["astronaut-0-0.png"])
-            words = [f"a warning of {reported.EVIL}"]
-            write_report(run, content, reported.manifest(), words, reported.trace(), 0)
+            write_report(run, content, reported.manifest(), [reported.EVIL], reported.trace(), 0)
     result = collect(sorted(folder.iterdir()))
     write_index(folder / "index.html", result.rows, result.skipped)
     return {"report": folder / "run 0" / "report.html", "index": folder / "index.html"}
@@ -43,7 +42,7 @@ def pages(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["report", "index"])
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
-def test_a_page_is_quiet_fetches_nothing_fits_and_can_be_read(browser, pages, name, width, scheme):
+def test_a_page_logs_and_fetches_nothing_fits_and_is_legible(browser, pages, name, width, scheme):
     with Visit(browser, pages[name], width, scheme) as visit:
         page = visit.page
         assert visit.said == []
@@ -71,7 +70,7 @@ def test_every_picture_is_loaded_and_has_its_text(browser, pages):
     assert drawings >= len(images) + len(named) - 1  # one map lies in a closed box
 
 
-def test_a_cell_of_a_map_says_its_interval_under_the_mouse(browser, pages):
+def test_a_cell_of_a_map_has_its_interval_as_a_tooltip(browser, pages):
     cell = reported.content()["response"]["maps"][0]["arms"]["eot"]["success"][2][3]
     with Visit(browser, pages["report"]) as visit:
         result = visit.page.locator("#map-0-success-eot-2-3 > title").text_content()

@@ -1,4 +1,4 @@
-"""Several runs in one table: read with distrust, and compared only where that means something."""
+"""Tables and comparisons of several runs: hostile files, and runs that cannot be compared."""
 
 import itertools
 import json
@@ -16,6 +16,7 @@ from attacks.evaluation.significance import paired_shares
 from attacks.report.compare import compared, judged
 from attacks.runtime.tables import read_rows, write_rows
 from attacks.runtime.untrusted import MOST_BYTES
+from tests.helpers import reported
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -24,43 +25,22 @@ from compare import main, runs_of  # noqa: E402
 NAMES = [f"{i:03}.png" for i in range(12)]
 
 
-def made(
-    folder, success, cosine=None, *, names=NAMES, seed=0, views=64, wide=None, targeted=False, pixels=True, **more
-):
-    """A run directory with just what is read of one."""
+def made(folder, success, *, names=NAMES, seed=0, views=64, wide=None, targeted=False, pixels=None, **more):
+    """A run directory with the files that a comparison reads."""
     folder.mkdir(parents=True)
-    cosine = [1 - each for each in success] if cosine is None else cosine
     rows = [
-        {"bank": bank, "arm": arm, "picture": name, "success": s, "cosine": c}
-        for bank in (["same"] if wide is None else ["same", "wide"])
+        {"bank": bank, "arm": arm, "picture": name, "success": value, "cosine": 1 - value}
+        for bank in ("same", "wide")[: 1 if wide is None else 2]
         for arm in ("clean", "eot")
-        for name, s, c in zip(names, success, cosine, strict=True)
+        for name, value in zip(names, success, strict=True)
     ]
     write_rows(folder / "per_image.csv", rows)
-
-    def cell(values):
-        return dict(zip(("mean", "low", "high"), [sum(values) / len(values), min(values), max(values)], strict=True))
-
-    arms = {
-        arm: {"success": cell(success), "cosine": cell(cosine), "worst_cosine": cell(cosine)}
-        for arm in ("clean", "eot")
-    }
-    content = {
-        "preset": "evaluate",
-        "seed": seed,
-        "encoder": {"name": "pocket", "model": None, "weights": None},
-        "threat": {"norm": "linf", "eps": 8 / 255, "targeted": targeted},
-        "queries": list(names),
-        "gallery": 268,
-        "bank": {"views": views, "coordinates": ["affine angle (deg)"], "refine": seed},
-        "arms": arms,
-        "wide": None if wide is None else {"factor": wide, "arms": arms},
-        "cost": {"forward": 10, "backward": 5, "seconds": 1.0},
-    }
-    content |= {"pixels": [f"digest of {name}" for name in names]} if pixels is True else {}
-    content |= {"pixels": pixels} if isinstance(pixels, list) else {}
-    (folder / "metrics.json").write_text(json.dumps(content | more))
-    (folder / "manifest.json").write_text(json.dumps({"config": {"transforms": {"name": "camera"}}}))
+    content = reported.content(seed=seed, queries=list(names), wide=wide and {"factor": wide}) | more
+    content["pixels"] = pixels or [f"digest of {name}" for name in names]
+    content["threat"]["targeted"] = targeted
+    content["bank"] |= {"views": views, "refine": seed}
+    (folder / "metrics.json").write_text(json.dumps(content))
+    (folder / "manifest.json").write_text(json.dumps(reported.manifest()))
     return folder
 
 
@@ -77,18 +57,15 @@ def test_the_difference_is_paired_by_name_and_its_test_agrees_with_scipys(tmp_pa
     a = made(tmp_path / "a", one)
     mixed = [5, 3, 11, 0, 1, 2, 4, 6, 7, 8, 9, 10]
     b = made(tmp_path / "b", [two[i] for i in mixed], names=[NAMES[i] for i in mixed])
-    pairs, silent = pairs_of(a, b)
+    pairs, refused = pairs_of(a, b)
     success, cosine = pairs
     change = torch.tensor(two, dtype=torch.float64) - torch.tensor(one, dtype=torch.float64)
-    assert silent == [] and success.pictures == 12 and (success.first, success.second) == ("a", "b")
+    assert refused == [] and success.pictures == 12 and (success.first, success.second) == ("a", "b")
     assert cosine.difference == pytest.approx(interval(-change[:, None]), abs=1e-12)
     assert success.difference == paired_shares(torch.tensor(two), torch.tensor(one), 64)
     assert success.difference.mean == pytest.approx(float(change.mean()), abs=1e-12)
-    only = (
-        sum(x > 0.5 >= y for x, y in zip(one, two, strict=True)),
-        sum(y > 0.5 >= x for x, y in zip(one, two, strict=True)),
-    )
-    assert success.p == pytest.approx(binomtest(only[0], sum(only)).pvalue)
+    first, second = (sum(x > 0.5 >= y for x, y in zip(*pair, strict=True)) for pair in ((one, two), (two, one)))
+    assert success.p == pytest.approx(binomtest(first, first + second).pvalue)
     signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=12)), dtype=torch.float64)
     exact = ((signs @ change).abs() >= abs(float(change.sum())) - 1e-12).double().mean()
     assert cosine.p == pytest.approx(float(exact)) and success.p_holm == success.p
@@ -117,21 +94,18 @@ def test_p_values_are_corrected_over_the_pairs_of_a_bank_and_measure(tmp_path):
         ({"pixels": [f"other {i}" for i in range(12)]}, "fewer than two pictures in common"),
     ],
 )
-def test_runs_that_differ_in_more_than_the_attack_are_said_so_and_not_compared(tmp_path, capsys, other, why):
+def test_runs_that_differ_in_more_than_the_attack_are_not_compared(tmp_path, capsys, other, why):
     a, b = made(tmp_path / "a", shares(0)), made(tmp_path / "b", shares(1), **other)
     assert pairs_of(a, b) == ([], [("a", "b", why)])
     assert main([str(tmp_path)]) == 0
-    seen = capsys.readouterr()
-    assert f"not compared: a and b: {why}" in seen.err and "| a " in seen.out and "| b " in seen.out
+    output = capsys.readouterr()
+    assert f"not compared: a and b: {why}" in output.err and "| a " in output.out and "| b " in output.out
     assert (tmp_path / "pairs.csv").read_text().count("\n") == 1
 
 
 def test_of_several_banks_those_are_compared_that_both_have(tmp_path):
-    a, b, c = (
-        made(tmp_path / name, shares(i), wide=wide)
-        for i, (name, wide) in enumerate(zip("abc", (1.5, 1.5, 2.0), strict=True))
-    )
-    result = {(pair.first, pair.second, pair.bank) for pair in pairs_of(a, b, c)[0]}
+    runs = [made(tmp_path / name, shares(i), wide=2.0 if name == "c" else 1.5) for i, name in enumerate("abc")]
+    result = {(pair.first, pair.second, pair.bank) for pair in pairs_of(*runs)[0]}
     assert result == {("a", "b", "same"), ("a", "c", "same"), ("b", "c", "same"), ("a", "b", "wide x1.5")}
 
 
@@ -148,11 +122,11 @@ def test_a_sweep_becomes_a_table_a_page_and_two_files(tmp_path, capsys):
         made(sweep / str(i), shares(i))
         (sweep / str(i) / "report.html").write_text("a page")
     assert main([str(sweep)]) == 0
-    said = capsys.readouterr()
-    first, second = said.out.split("\n\n")
+    output = capsys.readouterr()
+    first, second = output.out.split("\n\n")
     assert re.findall(r"^\| (\d+)", first, re.MULTILINE) == ["0", "2", "10"]
-    assert len(second.splitlines()) == 2 + 3 * 2 + 1 and said.err == ""
-    assert len({len(line) for line in first.splitlines()}) == 1  # columns stand below each other
+    assert len(second.splitlines()) == 2 + 3 * 2 + 1 and output.err == ""
+    assert len({len(line) for line in first.splitlines()}) == 1  # columns are aligned
     assert 'href="10/report.html"' in (sweep / "index.html").read_text()
     rows = read_rows(sweep / "pairs.csv")
     assert {(row["first"], row["second"]) for row in rows} == {("0", "2"), ("0", "10"), ("2", "10")}
@@ -161,7 +135,7 @@ def test_a_sweep_becomes_a_table_a_page_and_two_files(tmp_path, capsys):
     assert [row["run"] for row in index] == ["0", "2", "10"]
 
 
-def test_where_files_go_if_nobody_says_it(tmp_path, capsys):
+def test_the_default_folder_of_the_files(tmp_path, capsys):
     a, b = made(tmp_path / "x" / "a", shares(0)), made(tmp_path / "y" / "a", shares(1))
     assert main([str(a), str(b)]) == 2 and "`--out`" in capsys.readouterr().err
     assert main([str(a), str(b), str(a), "--out", str(tmp_path / "out")]) == 0
@@ -171,19 +145,19 @@ def test_where_files_go_if_nobody_says_it(tmp_path, capsys):
     assert main([str(a), str(c)]) == 0 and (tmp_path / "x" / "index.html").exists()
 
 
-@pytest.mark.parametrize("given", [[], ["nowhere"], ["empty"], ["file"], ["broken"], ["empty", "--fast"]])
-def test_an_error_is_one_line_and_status_2(tmp_path, capsys, monkeypatch, given):
+@pytest.mark.parametrize("arguments", [[], ["nowhere"], ["empty"], ["file"], ["broken"], ["empty", "--fast"]])
+def test_an_error_is_one_line_and_status_2(tmp_path, capsys, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "metrics.json").write_text("[" * 100_000)
-    assert main(given) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith("error: ") and said.err.count("\n") == 1 and said.out == ""
+    assert main(arguments) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith("error: ") and output.err.count("\n") == 1 and output.out == ""
 
 
-def test_strangers_are_read_with_distrust(tmp_path, capsys):
+def test_hostile_files_are_skipped_or_shown_as_text(tmp_path, capsys):
     name = "\x1b[2J|<script>alert(1)</script>\n"
     made(tmp_path / "good", shares(0))
     made(tmp_path / name, shares(1), preset="<b>", encoder={"name": "<img src=x onerror=alert(1)>"})
@@ -204,17 +178,17 @@ def test_strangers_are_read_with_distrust(tmp_path, capsys):
     os.mkfifo(pipe)
     (tmp_path / "loop").symlink_to(tmp_path)
     assert main([str(tmp_path)]) == 0
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     for case in ("no rows", "no numbers", "long cell", "not text", "huge", "pipe"):
-        assert f"skipped: {case}: " in said.err
-    assert "\x1b" not in said.out + said.err
-    for line in said.out.splitlines():
+        assert f"skipped: {case}: " in output.err
+    assert "\x1b" not in output.out + output.err
+    for line in output.out.splitlines():
         assert not line.startswith("|") or line.count(" | ") in (8, 7)
     page = (tmp_path / "index.html").read_text()
     assert "<script>alert" not in page and "<img src=x" not in page and "<b>" not in page
 
 
-def test_too_much_is_refused(tmp_path, monkeypatch):
+def test_too_many_runs_or_folders_are_refused(tmp_path, monkeypatch):
     made(tmp_path / "a", shares(0))
     made(tmp_path / "b", shares(1))
     monkeypatch.setattr("compare.MOST_RUNS", 1)

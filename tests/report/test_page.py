@@ -1,13 +1,18 @@
-"""The page of a run: nothing is lost, nothing is fetched, nothing of a stranger's runs."""
+"""The page of a run: it holds all numbers, fetches nothing, and runs no foreign code."""
 
+import base64
 import html
+import io
 import itertools
 import re
 import shlex
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from attacks.report.facts import verdict
 from attacks.report.page import Images, render, sections, write_report
 from attacks.report.sheets import LARGEST, perturbation
 from tests.helpers import reported
@@ -18,11 +23,11 @@ OPTIONAL = ("wide", "comparisons", "drift", "sanity", "response", "left_out", "d
 
 
 class Page(HTMLParser):
-    """What stands on a page, and whether every element is closed where it should be."""
+    """The elements and the text of a page; every element must be closed in order."""
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.elements, self.words = [], [], []
+        self.open, self.elements, self.texts = [], [], []
         self.feed(text)
         self.close()
         assert self.open == []
@@ -40,14 +45,14 @@ class Page(HTMLParser):
 
     def handle_data(self, text):
         if self.open and self.open[-1] not in ("style", "script"):
-            self.words.append(text)
+            self.texts.append(text)
 
     def all(self, *tags):
-        return [given for tag, given in self.elements if tag in tags]
+        return [attributes for tag, attributes in self.elements if tag in tags]
 
     @property
     def text(self):
-        return " ".join(" ".join(self.words).split())
+        return " ".join(" ".join(self.texts).split())
 
 
 @pytest.fixture(scope="module")
@@ -73,50 +78,38 @@ def intervals(result):
 
 
 def test_every_interval_of_the_metrics_stands_on_the_page(whole):
-    said = dict.fromkeys(
-        ("arms", "wide", "comparisons", "drift", "response", "left_out", "deployment", "explanations"), 0
-    )
     content = reported.content()
     content["explanations"].pop("likeness")  # drawn in explanations.png
-    for section in said:
-        for result in intervals(content[section]):
+    for section in ("arms", "wide", "comparisons", "drift", "response", "left_out", "deployment", "explanations"):
+        results = list(intervals(content[section]))
+        assert results
+        for result in results:
             digits = 1 if result["high"] > 1 else 3
             low, mean, high = (f"{round(result[key], digits) + 0.0:.{digits}f}" for key in ("low", "mean", "high"))
             assert f"{mean} <small>[{low}, {high}]</small>" in whole, (section, result)
-            said[section] += 1
-    assert all(said.values()), said
 
 
 def test_the_page_is_well_formed_its_ids_are_its_own_and_its_links_lead_somewhere(whole):
     page = Page(whole)
-    ids = [given["id"] for _, given in page.elements if "id" in given]
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
-    used = [
-        given[key].removeprefix("#") for _, given in page.elements for key in ("href", "xlink:href") if key in given
-    ]
-    used += [
-        name for _, given in page.elements for key in given if key.startswith("aria-") for name in ids_of(key, given)
-    ]
-    used += re.findall(r"url\(#([^)]*)\)", whole)
+    used = re.findall(r"url\(#([^)]*)\)", whole)
+    for _, attributes in page.elements:
+        used += [attributes[key].removeprefix("#") for key in ("href", "xlink:href") if key in attributes]
+        used += [name for key in ("aria-labelledby", "aria-describedby") for name in attributes.get(key, "").split()]
     assert set(used) <= set(ids) and len(used) > 30
-
-
-def ids_of(key, given):
-    return given[key].split() if key in ("aria-labelledby", "aria-describedby") else []
 
 
 def test_nothing_is_fetched_and_nothing_runs(whole):
     page = Page(whole)
     assert not page.all("script", "link", "iframe", "object", "embed", "base", "form")
-    for _, given in page.elements:
-        assert not [key for key in given if key.startswith("on")]
+    for _, attributes in page.elements:
+        assert not [key for key in attributes if key.startswith("on")]
         for key in ("src", "href", "srcset", "data", "xlink:href"):
-            assert given.get(key, "#").startswith(("data:image/png;base64,", "#"))
+            assert attributes.get(key, "#").startswith(("data:image/png;base64,", "#"))
     assert "@import" not in whole and not re.search(r"url\((?!#)", whole)
     assert not re.search("https?:", re.sub(r'xmlns(:\w+)?="[^"]*"', "", whole))
-    (policy,) = (
-        given["content"] for given in page.all("meta") if given.get("http-equiv") == "Content-Security-Policy"
-    )
+    (policy,) = (attributes["content"] for attributes in page.all("meta") if "http-equiv" in attributes)
     assert policy.startswith("default-src 'none';") and "script-src" not in policy
 
 
@@ -126,34 +119,21 @@ def test_headings_tables_and_pictures_can_be_read_aloud(whole):
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(below - above <= 1 for above, below in itertools.pairwise(levels))
     assert len(page.all("caption")) == len(page.all("table")) > 20
-    assert all(given.get("scope") in ("col", "row", "colgroup", "rowgroup") for given in page.all("th"))
-    assert all(given["alt"] for given in page.all("img")) and len(page.all("img")) == 6
-    assert all(given["role"] == "img" and given["aria-labelledby"] for given in page.all("svg"))
-    assert all(given.get("aria-label") for _, given in page.elements if given.get("role") == "region")
+    assert all(attributes.get("scope") in ("col", "row", "colgroup", "rowgroup") for attributes in page.all("th"))
+    assert all(attributes["alt"] for attributes in page.all("img")) and len(page.all("img")) == 6
+    assert all(attributes["role"] == "img" and attributes["aria-labelledby"] for attributes in page.all("svg"))
+    assert all(attributes.get("aria-label") for _, attributes in page.elements if attributes.get("role") == "region")
 
 
 @pytest.mark.parametrize("part", OPTIONAL)
 def test_a_part_is_there_if_the_run_has_it(part):
-    whole, nothing = reported.content(), dict.fromkeys(OPTIONAL)
+    whole, nothing = reported.content(), dict.fromkeys(OPTIONAL) | {"comparisons": []}
     pages = [nothing, nothing | {part: [] if part == "comparisons" else {}}, nothing | {part: whole[part]}]
     titles = [[section.title for section in sections(whole | each, Images(), False)] for each in pages]
     assert titles[0] == titles[1]
     assert len(titles[2]) - len(titles[0]) == (part not in ("wide", "costs"))
     for each, expected in zip(pages, titles, strict=True):
         assert re.findall("<h2>(.*?)</h2>", render(whole | each, reported.manifest())) == expected
-
-
-def test_a_run_of_an_older_version_has_its_page():
-    kept = ("preset", "seed", "threat", "queries", "gallery", "bank", "intervals", "cost")
-    content = {key: value for key, value in reported.content().items() if key in kept} | {"schema": 1}
-    content["threat"] = {key: value for key, value in content["threat"].items() if key != "patch"}
-    content["bank"] = {key: value for key, value in content["bank"].items() if key != "refine"}
-    measures = ("cosine", "recall_at_1", "success")
-    rows = reported.judged()
-    content["arms"] = {arm: {key: rows[arm][key] for key in measures} for arm in ARMS if arm != "one_view"}
-    page = Page(render(content, {}))
-    assert "Four arms, the same 512 held-out views" in page.text and "None" not in page.text
-    assert "per_image.csv" not in page.text and "recall@5" not in page.text
 
 
 def test_a_patch_run_shows_its_texture_and_its_facts(tmp_path):
@@ -168,33 +148,26 @@ def test_a_patch_run_shows_its_texture_and_its_facts(tmp_path):
     write_report(tmp_path, content, reported.manifest(), [], reported.trace(), 0)
     page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert "random patch" in page.text and "random noise" not in page.text and "a picture with the patch" in page.text
-    for words in ("64 x 48 texels", "25.0% of the picture", "scripts/print_patch.py", "80 mm wide", "chelsea"):
-        assert words in page.text
-    assert any(given["alt"] == "The texture of the patch" for given in page.all("img"))
-    assert not any("amplified" in given["alt"] for given in page.all("img"))
+    for text in ("64 x 48 texels", "25.0% of the picture", "scripts/print_patch.py", "80 mm wide", "chelsea"):
+        assert text in page.text
+    assert any(attributes["alt"] == "The texture of the patch" for attributes in page.all("img"))
+    assert not any("amplified" in attributes["alt"] for attributes in page.all("img"))
 
 
 def test_the_command_repeats_the_run(whole):
-    (said,) = re.findall(r'<pre[^>]*aria-label="The command of this run">(.*?)</pre>', whole)
-    words = shlex.split(html.unescape(said))
-    assert words == ["python", "-m", "attacks.run", *reported.manifest()["overrides"]]
-    given = reported.manifest() | {"overrides": ["seed=3"], "preset": "smoke"}
-    assert "attacks.run config=smoke seed=3<" in render(reported.content(response=None), given)
-    # A module from Python is on no command line: the command would attack another encoder.
-    own = render(reported.content(response=None), given | {"encoder": {"name": "module"}})
+    (text,) = re.findall(r'<pre[^>]*aria-label="The command of this run">(.*?)</pre>', whole)
+    assert shlex.split(html.unescape(text)) == ["python", "-m", "attacks.run", *reported.manifest()["overrides"]]
+    manifest = reported.manifest() | {"overrides": ["seed=3"], "preset": "smoke"}
+    assert "attacks.run config=smoke seed=3<" in render(reported.content(response=None), manifest)
+    # No command can name a module from Python.
+    own = render(reported.content(response=None), manifest | {"encoder": {"name": "module"}})
     assert "attacks.run" not in own and ">config=smoke seed=3<" in own and "attacks.robustness" in own
 
 
 def test_what_an_arm_cost_stands_beside_it(whole):
-    (table,) = re.findall(
-        r"<table>.*?</table>", re.search(r'<section id="arms">.*?</table>', whole, re.DOTALL)[0], re.DOTALL
-    )
-    costs = reported.content()["costs"]
-    for key, name, digits in (
-        ("forward", "forward passes", 0),
-        ("backward", "backward passes", 0),
-        ("seconds", "seconds", 1),
-    ):
+    table, costs = re.search(r'<section id="arms">.*?</table>', whole, re.DOTALL)[0], reported.content()["costs"]
+    names = {"forward": ("forward passes", 0), "backward": ("backward passes", 0), "seconds": ("seconds", 1)}
+    for key, (name, digits) in names.items():
         row = re.search(rf'<th scope="row">{name}</th>(.*?)</tr>', table, re.DOTALL)[1]
         assert re.findall(r"<td[^>]*>(.*?)</td>", row) == [f"{costs[arm][key]:.{digits}f}" for arm in ARMS]
 
@@ -203,39 +176,64 @@ def test_comparisons_stand_by_bank_and_none_is_lost(whole):
     section = re.search(r'<section id="comparisons">.*?</section>', whole, re.DOTALL)[0]
     groups = re.findall(r'scope="rowgroup"[^>]*>(.*?)</th>(.*?)</tbody>', section, re.DOTALL)
     assert [html.unescape(name) for name, _ in groups] == [
-        "Views from the attack's own ranges: attack with EOT less",
-        "Views from wider ranges: attack with EOT less",
+        "Views from the attack's own ranges: attack with EOT minus",
+        "Views from wider ranges: attack with EOT minus",
     ]
-    rows = reported.content()["comparisons"]
-    assert [body.count("<tr>") for _, body in groups] == [
-        sum(row["bank"] == bank for row in rows) for bank in ("same", "wide")
-    ]
+    banks = [row["bank"] for row in reported.content()["comparisons"]]
+    assert [body.count("<tr>") for _, body in groups] == [banks.count("same"), banks.count("wide")]
 
 
 def test_every_section_with_numbers_says_which_file_holds_them(whole):
     for name, body in re.findall(r'<section id="(\w+)">(.*?)</section>', whole, re.DOTALL):
-        assert ("<table" not in body and "<svg" not in body) or re.search(r"<code>[\w.]+\.(csv|json)</code>", body), (
-            name
-        )
+        source = re.search(r"<code>[\w.]+\.(csv|json)</code>", body)
+        assert source or ("<table" not in body and "<svg" not in body), name
 
 
 def test_a_perturbation_is_shown_as_it_is_and_as_large_as_it_can_be(tmp_path):
-    import base64
-    import io
-
-    import numpy as np
-    from PIL import Image
-
-    before = np.full((20, 30, 3), 100)
-    after = before + np.where(np.arange(30)[None, :, None] % 2, 5, -5)
-    for name, values in (("clean", before), ("eot", after)):
+    clean = np.full((20, 30, 3), 100)
+    attacked = clean + np.where(np.arange(30)[None, :, None] % 2, 5, -5)
+    for name, values in (("clean", clean), ("eot", attacked)):
         reported.write(tmp_path / f"{name}.png", values)
     pictures = perturbation(tmp_path / "clean.png", tmp_path / "eot.png")
     held = [io.BytesIO(base64.b64decode(each.source.partition(",")[2])) for each in pictures]
     shown = [np.asarray(Image.open(each)).astype(int) for each in held]
-    np.testing.assert_array_equal(shown[2] - 128, after - before)
-    np.testing.assert_array_equal(shown[3] - 128, 25 * (after - before))  # 25 * 5 is the most that fits
+    np.testing.assert_array_equal(shown[2] - 128, attacked - clean)
+    np.testing.assert_array_equal(shown[3] - 128, 25 * (attacked - clean))  # 25 * 5 is the most that fits
     assert "amplified 25 times" in pictures[3].caption and "5 of 255" in pictures[2].caption
     reported.write(tmp_path / "wide.png", np.zeros((10, LARGEST + 50, 3)))
     assert perturbation(tmp_path / "wide.png", tmp_path / "wide.png")[0].width == LARGEST
     assert perturbation(tmp_path / "clean.png", tmp_path / "none.png") == []
+
+
+def test_the_verdict_names_encoder_views_and_the_result_without_an_attack():
+    content = reported.content()
+    eot, plain, clean = (content["arms"][arm]["recall_at_1"] for arm in ("eot", "no_eot", "clean"))
+
+    def share(result):
+        return f"{result['mean']:.0%} of the views (95% interval {result['low']:.0%} to {result['high']:.0%})"
+
+    text = verdict(content)
+    assert (
+        "512 held-out views from the attack's own ranges, the encoder pocket recognises an attacked picture" in text
+    )
+    assert share(eot) in text and share(plain) in text and f"the untouched one in {clean['mean']:.0%};" in text
+    text = verdict(content | {"threat": content["threat"] | {"targeted": True}})
+    eot, clean = (content["arms"][arm]["success"] for arm in ("eot", "clean"))
+    assert f"takes an attacked picture for the attacker's target in {share(eot)}" in text
+    assert f"the untouched one in {clean['mean']:.0%};" in text
+    text = verdict(content | {"bank": content["bank"] | {"coordinates": []}})
+    assert "without a camera" in text and "held-out" not in text
+
+
+def test_the_protocol_has_all_that_a_citation_needs():
+    content, manifest = reported.content(response=None), reported.manifest()
+    section = re.search(r'<section id="protocol">.*?</section>', render(content, manifest), re.DOTALL)[0]
+    text = html.unescape(" ".join(re.sub("<[^>]*>", " ", section).split()))
+    facts = ["preset evaluate", "seed 0", "5, in a gallery of 268", "linf, eps 0.062745; objective away"]
+    facts += ["8 per picture in each of 100 steps", "512 per picture, held out", "of ranges 1.5 times as wide"]
+    facts += [manifest["git"], manifest["device"], *manifest["versions"].values(), content["intervals"]]
+    facts += [content["encoder"]["sha256"], content["encoder"]["fingerprint"], *manifest["overrides"][1].split("=")]
+    for fact in facts:
+        assert fact in text, fact
+    shared = content | {"threat": content["threat"] | {"shared": True}}
+    assert "eps 0.062745, one for all pictures;" in render(shared, manifest)

@@ -116,4 +116,4 @@ def test_the_worst_case_stands_under_the_table_and_in_the_report(runs):
         assert line.startswith(f"{words}cosine eot {value['mean']:.3f} [") and ", no_eot " in line
         page = (folders[steps] / "report.html").read_text()
         assert f"{value['mean']:.3f} <small>[" in page
-        assert ("made worse by 3 step(s)" in page) == bool(steps)
+        assert ("refined by 3 gradient" in page) == bool(steps)

@@ -1,4 +1,4 @@
-"""Attribution maps of a few pictures, before and after an attack, and measures of how faithful the maps are."""
+"""Attribution maps of a few pictures before and after an attack, and measures of their faithfulness."""
 
 from attacks.evaluation.explain.explanation import Explanations, explain
 

@@ -1,9 +1,9 @@
 """Deletion and insertion tests of a map: blocks of the picture are blurred, or restored, in the map's order (after
-Petsiuk et al. 2018, who delete single pixels to black and measure the probability of a class, not a cosine).
+Petsiuk et al. 2018, who blacken single pixels and measure the probability of a class).
 
-If the map shows what the encoder depends on, blurring its first blocks lowers the likeness early (a small area under
-the deletion curve), and restoring them raises it early (a large area under the insertion curve). A random order is
-the baseline of both.
+If the encoder depends on the map's first blocks, blurring them lowers the likeness early (a small area under the
+deletion curve), and restoring them raises it early (a large area under the insertion curve). The baseline is a random
+order.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from transforms import GaussianBlur
 
 #: Blocks along an axis, and the number of steps of a curve.
 BLOCKS, STEPS = 16, 10
-#: The blur's sigma, as a share of the shorter side. The authors' 5 pixels at 224 leave the pocket encoder a cosine of
-#: 0.93 to the picture itself: hardly anything is deleted.
+#: The blur's sigma, as a share of the shorter side. The authors' 5 pixels at 224 delete hardly anything: the pocket
+#: encoder's cosine to the picture stays 0.93.
 BLUR = 0.1
 
 
@@ -30,15 +30,14 @@ def curves(
     """Order -> (2,STEPS + 1): the likeness after deletion, and after insertion, of the first 0, 1/STEPS, ... all of
     the blocks. `picture` (3,H,W), `anchor` (D,), each order's `ranks` (H,W)."""
     blurred = blur(picture[None])[0]
-    shows = []
+    mixtures = []
     for ranks in orders.values():
-        for hidden in masks(ranks.to(picture.device))[1:-1]:
-            shows += [torch.where(hidden, blurred, picture), torch.where(hidden, picture, blurred)]
-    pictures = torch.stack([picture, blurred, *shows])
+        for first in masks(ranks.to(picture.device))[1:-1]:
+            mixtures += [torch.where(first, blurred, picture), torch.where(first, picture, blurred)]
+    pictures = torch.stack([picture, blurred, *mixtures])
     parts = in_parts(lambda part: encoder.judged(part, anchor[None]), pictures, chunk)
     likeness = torch.cat([part for _, part in parts]).cpu()
-    (whole, nothing), rest = likeness[:2], likeness[2:].view(len(orders), STEPS - 1, 2)
-    ends = torch.stack([whole, nothing])
+    ends, rest = likeness[:2], likeness[2:].view(len(orders), STEPS - 1, 2)
     return {
         order: torch.cat([ends[:, None], inner.mT, ends.flip(0)[:, None]], 1)
         for order, inner in zip(orders, rest, strict=True)
@@ -46,14 +45,14 @@ def curves(
 
 
 def area(curve: Tensor) -> Tensor:
-    """(...,STEPS + 1) over equal steps from 0 to 1 -> (...): the area under it, by trapezoids."""
+    """(...,STEPS + 1) over equal steps from 0 to 1 -> (...): the area under the curve, by trapezoids."""
     values = curve.double()
     return (values[..., 1:] + values[..., :-1]).mean(-1) / 2
 
 
 def ranks(weights: Tensor, seed: int) -> Tensor:
-    """(H,W) -> the place (H,W) of each pixel's block among the blocks, 0 for the one of the largest mean weight.
-    Blocks of equal weight come in random order, so an empty map gives a random order."""
+    """(H,W) -> the rank (H,W) of each pixel's block, 0 for the largest mean weight. Blocks of equal weight are in
+    random order, and so are all blocks of an empty map."""
     index = blocks(weights.shape[0], weights.shape[1])
     flat = index.flatten()
     means = torch.bincount(flat, weights.detach().cpu().double().flatten()) / torch.bincount(flat)
@@ -65,19 +64,19 @@ def ranks(weights: Tensor, seed: int) -> Tensor:
 
 
 def masks(ranks: Tensor) -> list[Tensor]:
-    """Places (H,W) -> the first 0, 1/STEPS, ... all of the blocks, STEPS + 1 times (H,W) bool."""
+    """Ranks (H,W) -> the first 0, 1/STEPS, ... all of the blocks, STEPS + 1 times (H,W) bool."""
     count = int(ranks.max()) + 1
     return [ranks < round(step * count / STEPS) for step in range(STEPS + 1)]
 
 
 def blocks(height: int, width: int) -> Tensor:
-    """(height,width): which block each pixel is in."""
+    """(height,width): the index of each pixel's block."""
     rows, columns = min(BLOCKS, height), min(BLOCKS, width)
     y, x = torch.arange(height) * rows // height, torch.arange(width) * columns // width
     return y[:, None] * columns + x
 
 
 def blur(pictures: Tensor) -> Tensor:
-    """What replaces deleted blocks; unlike grey it adds no edges."""
+    """The replacement of deleted blocks; unlike grey it adds few edges."""
     sigma = BLUR * min(pictures.shape[2:])
     return GaussianBlur((sigma, sigma))(pictures, pictures.new_zeros(len(pictures), 1))

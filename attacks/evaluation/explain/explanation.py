@@ -1,4 +1,4 @@
-"""The explanations of a few pictures, before and after an attack, put together."""
+"""Explanations of a few pictures before and after an attack."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +14,33 @@ from torch import Tensor, nn
 from attacks.encoders.batch_norm import settle
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
-from attacks.evaluation.explain.deletion import curves, ranks
+from attacks.evaluation.explain.deletion import area, curves, ranks
 from attacks.evaluation.explain.gradcam import attribution, on_picture, spatial_layer
 from attacks.evaluation.explain.gradients import Reach, reach
-from attacks.evaluation.explain.maps import CAM, GRADIENT, RANDOM, Maps
 from attacks.evaluation.explain.saliency import CountedEncoder, saliency
 from attacks.evaluation.explain.spectrum import frequencies, radial, ring_count, shares
 from attacks.evaluation.intervals import interval
 from attacks.runtime.stored import stored
 from transforms import stream
+
+#: The orders of deletion: by Grad-CAM, by the input gradient, and random.
+CAM, GRADIENT, RANDOM = "gradcam", "gradient", "random"
+
+
+@stored("explanation.maps")
+class Maps(NamedTuple):
+    """The N pictures of one arm (N,3,H,W), their `likeness` (N,) to the anchor, the input-gradient map and the
+    Grad-CAM (N,H,W), None where there is none, and by order the deletion and insertion curves (N,2,S)."""
+
+    pictures: Tensor
+    likeness: Tensor
+    gradient: Tensor | None
+    cam: Tensor | None
+    curves: dict[str, Tensor]
+
+    def areas(self, order: str) -> Tensor:
+        """(N,2): the areas under the deletion and the insertion curves."""
+        return area(self.curves[order])
 
 
 @stored("explanations")
@@ -30,10 +48,9 @@ from transforms import stream
 class Explanations:
     """The result of `explain`.
 
-    `arms` are the pictures' states, "clean" first. `layer` is the layer of Grad-CAM, None where no layer is
-    spatial. `reach` is the gradient's coverage over views of the clean pictures; `frequency` (F,) and `power[arm]`
-    (N,F) are the perturbation's spectrum. `missing` has a line for each part that could not be computed. Passes are
-    counted in pictures.
+    `arms` begins with "clean". `layer` is the layer of Grad-CAM, None if no layer is spatial. `reach` is the gradient
+    over views of the clean pictures; `frequency` (F,) and `power[arm]` (N,F) are the perturbation's spectrum.
+    `missing` has a line for each part that could not be computed. Passes are counted in pictures.
     """
 
     names: tuple[str, ...]
@@ -49,16 +66,17 @@ class Explanations:
 
     @property
     def orders(self) -> tuple[str, ...]:
-        """The orders of deletion, the best first and the random one last."""
+        """The available orders of deletion, the random one last."""
         return tuple(self.arms["clean"].curves)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for metrics.json. `deletion` and `insertion` are those of the first order, `orders` has all,
-        and `beyond_random` how far each is from the random order on the same pictures."""
-        tables = {order: self._table(order, None) for order in self.orders}
+        and `beyond_random` the differences from the random order on the same pictures."""
+        tables = {order: self._table(order) for order in self.orders}
         beyond = {order: self._table(order, RANDOM) for order in self.orders if order != RANDOM}
         spectrum = {"frequency": self.frequency.tolist(), "arms": {a: shares(p) for a, p in self.power.items()}}
-        over = self.reach
+        means = {name: None if shares is None else float(shares.mean()) for name, shares in self._coverage().items()}
+        dead = None if self.reach is None else float((1 - self.reach.coverage.double()).mean())
         return {
             "layer": self.layer,
             "pictures": list(self.names),
@@ -67,17 +85,16 @@ class Explanations:
             **tables[self.orders[0]],
             "orders": tables,
             "beyond_random": beyond,
-            "coverage": None if over is None else float(over.coverage.double().mean()),
-            "view_coverage": None if over is None else float(over.view.double().mean()),
-            "effective_coverage": None if over is None else float(over.effective.double().mean()),
-            "dead": None if over is None else float((1 - over.coverage.double()).mean()),
+            **means,
+            "dead": dead,
             "spectrum": spectrum,
             "missing": list(self.missing),
             "cost": {"forward": self.forward, "backward": self.backward, "seconds": self.seconds},
         }
 
     def rows(self) -> list[dict[str, object]]:
-        """A row for each picture, arm and order; what belongs to the picture alone is repeated."""
+        """A row for each picture, arm and order; the coverage of the picture is repeated."""
+        coverage = self._coverage()
         return [
             {
                 "picture": name,
@@ -86,9 +103,7 @@ class Explanations:
                 "likeness": float(maps.likeness[i]),
                 "deletion": float(deletion),
                 "insertion": float(insertion),
-                "coverage": None if self.reach is None else float(self.reach.coverage[i]),
-                "view_coverage": None if self.reach is None else float(self.reach.view[i]),
-                "effective_coverage": None if self.reach is None else float(self.reach.effective[i]),
+                **{name: None if shares is None else float(shares[i]) for name, shares in coverage.items()},
             }
             for arm, maps in self.arms.items()
             for order in self.orders
@@ -104,15 +119,20 @@ class Explanations:
             for frequency, value in zip(self.frequency, rings, strict=True)
         ]
 
-    def _table(self, order: str, beside: str | None) -> dict[str, dict[str, dict[str, float | None]]]:
-        areas = {
-            arm: maps.areas(order) if beside is None else maps.areas(order) - maps.areas(beside)
-            for arm, maps in self.arms.items()
-        }
-        return {
-            measure: {arm: _interval(area[:, i]) for arm, area in areas.items()}
-            for i, measure in enumerate(("deletion", "insertion"))
-        }
+    def _coverage(self) -> dict[str, Tensor | None]:
+        """The shares (N,) of `reach` by their names in tables."""
+        names = {"coverage": "coverage", "view_coverage": "view", "effective_coverage": "effective"}
+        columns = {} if self.reach is None else self.reach._asdict()
+        return {name: columns[field].double() if columns else None for name, field in names.items()}
+
+    def _table(self, order: str, baseline: str | None = None) -> dict[str, dict[str, dict[str, float | None]]]:
+        """Deletion and insertion by arm, or their differences from those of a baseline."""
+        table: dict[str, dict[str, dict[str, float | None]]] = {"deletion": {}, "insertion": {}}
+        for arm, maps in self.arms.items():
+            areas = maps.areas(order) if baseline is None else maps.areas(order) - maps.areas(baseline)
+            for measure, column in zip(table, areas.unbind(1), strict=True):
+                table[measure][arm] = _interval(column)
+        return table
 
 
 def explain(
@@ -132,8 +152,8 @@ def explain(
         encoder: in evaluation mode and full precision.
         clean: (N,3,H,W) in [0,1].
         attacked: arm -> (N,3,H,W), the same pictures after an attack.
-        anchors: (N,D) the embeddings that the pictures are compared with: their clean embeddings, or the target's.
-        bank: the views over which the gradient's coverage is taken, its first few.
+        anchors: (N,D) the embeddings that the pictures are compared with: their clean ones, or the target's.
+        bank: its first few views are those of the gradient's coverage.
         names: of the pictures.
         chunk: most pictures in memory at once.
         seed: of the random order.
@@ -154,17 +174,19 @@ def explain(
     deltas = {arm: maps.pictures - arms["clean"].pictures for arm, maps in arms.items() if arm != "clean"}
     rings = ring_count(clean.shape[2], clean.shape[3])
     power = {arm: radial(delta, rings) for arm, delta in deltas.items()}
-    missing = _missing(layer, over)
+    missing = ["Grad-CAM: no layer with hooks has positions (a hash, or a scripted network)"] if layer is None else []
+    if over is None:
+        missing.append("input gradient and its coverage: the encoder passes no gradient to the picture")
     spent = counted.forward, counted.backward, time.perf_counter() - began
-    return Explanations(tuple(names), arms, layer, over, frequencies(rings), power, missing, *spent)
+    return Explanations(tuple(names), arms, layer, over, frequencies(rings), power, tuple(missing), *spent)
 
 
 def _maps(
     counted: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str | None, seeds: Sequence[int], chunk: int
 ) -> Maps:
     size = (pictures.shape[2], pictures.shape[3])
-    every = torch.arange(len(pictures), device=pictures.device)
-    parts = in_parts(lambda rows: attribution(counted, pictures[rows], anchors[rows], layer), every, chunk)
+    indices = torch.arange(len(pictures), device=pictures.device)
+    parts = in_parts(lambda rows: attribution(counted, pictures[rows], anchors[rows], layer), indices, chunk)
     attributions = [part for _, part in parts]
     available: dict[str, Tensor] = {}
     cams = [one.cam for one in attributions if one.cam is not None]
@@ -176,7 +198,7 @@ def _maps(
     rows: dict[str, list[Tensor]] = {order: [] for order in (*available, RANDOM)}
     for i, (picture, anchor, seed) in enumerate(zip(pictures, anchors, seeds, strict=True)):
         places = {order: ranks(maps[i], seed) for order, maps in available.items()}
-        places[RANDOM] = ranks(picture.new_zeros(size), seed)  # all weigh the same
+        places[RANDOM] = ranks(picture.new_zeros(size), seed)  # all weights are equal
         for order, part in curves(counted, picture, anchor, places, chunk).items():
             rows[order].append(part)
     stacked = {order: torch.stack(part) for order, part in rows.items()}
@@ -184,16 +206,7 @@ def _maps(
     return Maps(pictures.cpu(), likeness, available.get(GRADIENT), available.get(CAM), stacked)
 
 
-def _missing(layer: str | None, over: Reach | None) -> tuple[str, ...]:
-    reasons = []
-    if layer is None:
-        reasons.append("Grad-CAM: no layer that can be watched knows of places (a hash, or a scripted network)")
-    if over is None:
-        reasons.append("input gradient and its coverage: the encoder passes no gradient on to the picture")
-    return tuple(reasons)
-
-
 def _interval(values: Tensor) -> dict[str, float | None]:
-    """The mean over pictures with its interval, for JSON: None for a value that is not finite."""
+    """The mean over pictures with its interval, for JSON: None for values that are not finite."""
     ends = interval(values[:, None])._asdict()
     return {key: value if math.isfinite(value) else None for key, value in ends.items()}

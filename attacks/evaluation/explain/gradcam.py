@@ -18,24 +18,24 @@ from attacks.evaluation.explain.saliency import CountedEncoder
 
 Size = tuple[int, int]
 
-#: Tokens before the patches, at most: the class's, a distilled one's, registers.
+#: The most tokens before the patches: class, distillation, registers.
 PREFIX = 8
-#: Sides of a map may differ by this factor more than the picture's do, for rounding.
+#: The largest ratio between the aspects of a map and of the picture, which differ by rounding.
 APART = 1.6
-#: Number of layers tried, from the last one.
+#: The number of layers tried, from the last one.
 TRIED = 48
 
 
 class Attribution(NamedTuple):
-    """Of N pictures: the gradient (N,3,H,W) of the similarity, None where there is none, and the Grad-CAM (N,h,w),
-    not negative, in the layer's own size; None without a layer."""
+    """The gradient (N,3,H,W) of the similarity, None where there is none, and the non-negative Grad-CAM (N,h,w) in
+    the layer's own size, None without a layer."""
 
     gradient: Tensor | None
     cam: Tensor | None
 
 
 def attribution(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str | None) -> Attribution:
-    """One pass forward and one backward for both maps."""
+    """Both maps, from one forward and one backward pass."""
     leaf = pictures.detach().clone().requires_grad_()
     with torch.enable_grad(), _recorded(encoder.encoder, [] if layer is None else [layer]) as answers:
         values = encoder.sloped(leaf, anchors)
@@ -52,9 +52,10 @@ def cam(answer: Tensor, gradient: Tensor) -> Tensor:
 
 
 def spatial_layer(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor) -> str | None:
-    """The last spatial layer on whose positions the embedding depends, or None. (After the last attention of a
-    transformer that reads its class token only that token counts: then it is a layer before.)"""
-    pictures, anchors = (rows[:1].expand(2, *rows.shape[1:]) for rows in (pictures, anchors))  # of one, all is a row
+    """The last spatial layer on whose positions the embedding depends, or None. (A transformer that reads only its
+    class token does not depend on the other tokens after its last attention.)"""
+    # With one row, an output for all pictures would look like one for each.
+    pictures, anchors = (rows[:1].expand(2, *rows.shape[1:]) for rows in (pictures, anchors))
     frame = frame_of(encoder.encoder, (pictures.shape[2], pictures.shape[3]))
     names = _candidates(visits(encoder.encoder, pictures), frame)[-TRIED:]
     encoder.forward += len(pictures)
@@ -64,14 +65,16 @@ def spatial_layer(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor) ->
     with torch.enable_grad(), _recorded(encoder.encoder, names) as answers:
         values = encoder.sloped(leaf, anchors)
         gradients = encoder.gradients(values, [answers[name] for name in names])
-    for name, gradient in reversed(list(zip(names, gradients, strict=True))):
-        if gradient is not None and bool(places(gradient, frame).any()):
-            return name
-    return None
+    used = [
+        name
+        for name, gradient in zip(names, gradients, strict=True)
+        if gradient is not None and bool(places(gradient, frame).any())
+    ]
+    return used[-1] if used else None
 
 
 def places(answer: Tensor, frame: Size) -> Tensor:
-    """A layer's answer, maps (N,C,h,w) or (N,h,w,C) or tokens (N,T,D), as maps (N,C,h,w)."""
+    """A layer's output, maps (N,C,h,w) or (N,h,w,C) or tokens (N,T,D), as maps (N,C,h,w)."""
     if answer.dim() == 3:
         skipped, side = _patches(answer.shape[1])
         return answer[:, skipped:].transpose(1, 2).reshape(len(answer), -1, side, side)
@@ -103,30 +106,31 @@ def frame_of(encoder: nn.Module, size: Size) -> Size:
 
 
 def _candidates(visited: Sequence[Visit], frame: Size) -> list[str]:
-    """Spatial layers, in the order in which they run; one of those that return the same tensor."""
+    """The spatial layers in the order in which they run; layers that return the same tensor count once."""
     once = [visit for visit in visited if visit.features and visit.calls == 1 and visit.name != OUTPUT]
-    once = sorted((visit for visit in once if visit.answer is None or len(visit.shape or ()) == 3), key=_order)
+    once = sorted(
+        (visit for visit in once if visit.answer is None or len(visit.shape or ()) == 3),
+        key=lambda visit: visit.order,
+    )
     tokens = [v.shape for v in once if v.shape and len(v.shape) == 3 and _patches(v.shape[1])[1] and v.shape[2] > 1]
     counts, width = {shape[1] for shape in tokens}, tokens[-1][2] if tokens else 0
     chosen: dict[str, Visit] = {}
     for visit in once:
         shape = visit.shape or ()
         if len(shape) == 3:
-            fits = shape in tokens and shape[2] == width  # the stream itself, not a layer's insides
+            fits = shape in tokens and shape[2] == width  # the residual stream
         else:
-            fits = len(shape) == 4 and shape[2] not in counts and _mapped(shape, frame)  # an attention is no map
+            fits = (
+                len(shape) == 4 and shape[2] not in counts and _mapped(shape, frame)
+            )  # attention weights are no map
         if fits:
             key = visit.same or visit.name
             chosen[key] = min(chosen.get(key, visit), visit, key=lambda one: one.name.count("."))
     return [visit.name for visit in chosen.values()]
 
 
-def _order(visit: Visit) -> int:
-    return visit.order
-
-
 def _patches(tokens: int) -> tuple[int, int]:
-    """How many tokens come before the patches, and the side of the square that these make; (0, 0) for none."""
+    """The number of tokens before the patches, and the side of the patches' square; (0, 0) for none."""
     for skipped in range(min(PREFIX, tokens) + 1):
         side = math.isqrt(tokens - skipped)
         if side > 1 and side * side == tokens - skipped:
@@ -139,7 +143,7 @@ def _stretch(height: int, width: int, frame: Size) -> float:
 
 
 def _last(shape: tuple[int, ...], frame: Size) -> bool:
-    """Whether the channels of (N,a,b,c) come last: whether a x b is nearer to the frame's shape than b x c."""
+    """Whether the channels of (N,a,b,c) come last: a x b is closer to the aspect of the frame than b x c."""
     return _stretch(shape[1], shape[2], frame) < _stretch(shape[2], shape[3], frame)
 
 
@@ -150,7 +154,7 @@ def _mapped(shape: tuple[int, ...], frame: Size) -> bool:
 
 @contextmanager
 def _recorded(encoder: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """The answers of layers during a pass. The next layer gets a copy, so that it cannot change ours in place."""
+    """The outputs of layers during a pass. The next layer gets a copy, so that it cannot change them in place."""
     answers: dict[str, Tensor] = {}
     layers = named_layers(encoder)
 

@@ -1,4 +1,4 @@
-"""Which pixels the gradient reaches through the views of a bank and the encoder."""
+"""The pixels that the gradient reaches through the views of a bank and the encoder."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from attacks.runtime.stored import stored
 from transforms import scene_of
 from transforms.auditing.coverage import covered, effective, together
 
-#: Number of views: the first ones of the bank.
+#: The number of views, the first ones of the bank.
 VIEWS = 8
 
 
 @stored("explanation.gradients")
 class Reach(NamedTuple):
-    """Of N pictures, over some views.
+    """The gradient at N pictures over some views.
 
     saliency: (N,H,W) the input-gradient map, averaged over the views.
     sensitivity: (N,H,W) the root mean square length of the gradient at each pixel; 0 in dead zones.
-    coverage: (N,) share of pixels that get gradient in any view; `view` (N,) in one view, on average.
-    effective: (N,) the participation ratio of the sensitivities: 1 if all pixels weigh the same.
+    coverage: (N,) share of pixels with a gradient in any view.
+    view: (N,) the same in one view, on average.
+    effective: (N,) the participation ratio of the sensitivities: 1 if all are equal.
     """
 
     saliency: Tensor
@@ -38,23 +39,22 @@ class Reach(NamedTuple):
 
 
 def reach(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, bank: Bank, chunk: int) -> Reach | None:
-    """The gradient of the similarity in the first views of `bank`, back at the pictures (N,3,H,W); None where the
-    encoder has no gradient. At most `chunk` views are in memory at a time."""
+    """The gradient of the similarity in the first views of `bank` at the pictures (N,3,H,W), at most `chunk` views at
+    a time; None if the encoder has no gradient."""
     u = bank.u[:VIEWS].to(pictures)
     rows: list[tuple[Tensor, ...]] = []
 
-    def gradient_of(some: Tensor, picture: Tensor, anchor: Tensor) -> Tensor | None:
-        # A copy for each view, so that each has a gradient of its own.
+    def gradients_of(some: Tensor, picture: Tensor, anchor: Tensor) -> list[Tensor | None]:
+        # One copy for each view gives one gradient for each.
         leaf = picture.detach().repeat(len(some), 1, 1, 1).requires_grad_()
         with torch.enable_grad():
             views = bank.transforms(scene_of(leaf), some)
             values = encoder.sloped(views, anchor[None], **drawn(bank.transforms, some))
-            (gradient,) = encoder.gradients(values, [leaf])
-        return gradient
+            return encoder.gradients(values, [leaf])
 
     for picture, anchor in zip(pictures, anchors, strict=True):
         parts = []
-        for _, gradient in in_parts(partial(gradient_of, picture=picture, anchor=anchor), u, chunk):
+        for _, (gradient,) in in_parts(partial(gradients_of, picture=picture, anchor=anchor), u, chunk):
             if gradient is None:
                 return None
             parts.append(gradient.nan_to_num(0, 0, 0))

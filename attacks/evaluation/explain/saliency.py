@@ -1,4 +1,4 @@
-"""The likeness of a picture to its anchor, its gradient, and the passes it takes."""
+"""The likeness of a picture to its anchor, its gradient, and the number of passes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attacks.objectives.embedding import similarity
 
 @dataclass
 class CountedEncoder:
-    """An encoder, and how many pictures went through it forward and backward."""
+    """An encoder, and the number of pictures in its forward and backward passes."""
 
     encoder: nn.Module
     forward: int = 0
@@ -24,7 +24,7 @@ class CountedEncoder:
 
     @torch.no_grad()
     def judged(self, pictures: Tensor, anchors: Tensor) -> Tensor:
-        """(R,3,H,W), (R,D) or (1,D) -> (R,): the cosine of the evaluation, of a hash between bits."""
+        """(R,3,H,W), (R,D) or (1,D) -> (R,): the cosine of the evaluation; of a hash, between bits."""
         features, signature = self._features(pictures), signature_of(self.encoder)
         anchors = anchors.expand_as(features)
         if signature is not None:
@@ -34,9 +34,8 @@ class CountedEncoder:
     def sloped(self, pictures: Tensor, anchors: Tensor, **draws: Tensor) -> Tensor:
         """(R,3,H,W), (R,D) -> (R,), with a graph: the value whose gradient the maps show.
 
-        The cosine, with the length of the embedding held fixed. A picture's cosine to its own embedding is at its
-        maximum, so its gradient is zero and a map of it would show rounding noise; with a fixed length it is not.
-        Bits have no slope, so for a hash it is the soft share of equal bits.
+        The cosine with the length of the embedding held fixed: a picture's cosine to its own embedding is at its
+        maximum, where the gradient is zero. Bits have no gradient, so for a hash it is the soft share of equal bits.
         """
         features = self._features(pictures, **draws)
         anchors = anchors.expand_as(features)

@@ -5,36 +5,36 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: Rings at most; a small picture has fewer frequencies.
+#: The most rings; small pictures have fewer frequencies.
 RINGS = 32
 
 
 def radial(deltas: Tensor, rings: int) -> Tensor:
     """(N,C,H,W) -> the power in each ring of frequencies (N,rings).
 
-    Rings are equally wide from 0 to 0.5, the finest pattern along an axis; the corners of the spectrum, up to 0.71,
-    are left out. Power is added up over a ring, so white noise rises with the frequency: there are more waves of it.
-    The mean square of the picture is the sum over all frequencies (Parseval).
+    Rings are equally wide from 0 to 0.5 cycles per pixel; the corners of the spectrum, up to 0.71, are left out.
+    Power is summed over a ring, so that of white noise rises with the frequency. The sum over all frequencies is the
+    mean square of the picture (Parseval).
     """
     height, width = deltas.shape[2:]
     values = deltas.detach().cpu().double()
     power = torch.fft.fft2(values).abs().square().sum(1) / (deltas.shape[1] * (height * width) ** 2)
     y, x = (torch.fft.fftfreq(n, dtype=torch.float64) for n in (height, width))
     radius = torch.sqrt(y[:, None].square() + x.square())
-    ring = (radius * 2 * rings).floor().long().clamp(max=rings - 1)  # 0.5 itself is in the last one
+    ring = (radius * 2 * rings).floor().long().clamp(max=rings - 1)  # 0.5 is in the last ring
     inside = (radius <= 0.5).flatten()
     total: Tensor = power.new_zeros(len(power), rings)
     return total.index_add_(1, ring.flatten()[inside], power.flatten(1)[:, inside])
 
 
 def frequencies(rings: int) -> Tensor:
-    """The middle of each ring, in cycles per pixel."""
+    """The centre of each ring, in cycles per pixel."""
     return (torch.arange(rings, dtype=torch.float64) + 0.5) / (2 * rings)
 
 
 def shares(power: Tensor) -> list[float] | None:
-    """(N,rings) -> the share of a picture's power in each ring, on average over the pictures, which count equally; it
-    sums to 1. None where no picture has any power."""
+    """(N,rings) -> the share of the power in each ring, averaged over the pictures; the sum is 1. None if no picture
+    has any power."""
     whole = power.sum(1, keepdim=True)
     some = whole[:, 0] > 0
     mean: list[float] = (power[some] / whole[some]).mean(0).tolist()
@@ -42,5 +42,5 @@ def shares(power: Tensor) -> list[float] | None:
 
 
 def ring_count(height: int, width: int) -> int:
-    """The number of rings: each has frequencies on both axes."""
+    """The number of rings, so that each has frequencies on both axes."""
     return max(1, min(RINGS, min(height, width) // 2))

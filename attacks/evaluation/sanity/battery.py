@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from torch import nn
 
-from attacks.eot.estimator import EOT
 from attacks.eot.problem import STEPS, Options, Problem
 from attacks.evaluation.sanity.check import Check, Sanity, ruled, skipped
 from attacks.evaluation.sanity.questions import (
     ERRORS,
+    RADII,
     active,
     differences,
     guarded,
@@ -28,15 +28,7 @@ from attacks.evaluation.sanity.short_attack import ShortAttack, Tally, short_att
 #: Views of each step of a short run.
 VIEWS = 4
 #: The checks that need a running attack, then those that need its gradient.
-COMPARED = (
-    "active test",
-    "largest radius",
-    "grows with the radius",
-    "one step",
-    "more steps",
-    "gradient-free",
-    "transfer",
-)
+COMPARED = ("active test", *RADII, "one step", "more steps", "gradient-free", "transfer")
 FOLLOWED = (ROOM, NOISE)
 #: The checks that fail with a masked gradient.
 MASKING = (LOWERS, "finite differences", "largest radius", "gradient-free", "transfer")
@@ -54,15 +46,13 @@ def examine(
     """Check an attack by short runs of it on a few pictures.
 
     Args:
-        problem: of a few pictures; two are enough.
-        options: those of the run; `steps` are those of a short run (20 do). Budget and adaptive views are left out:
-            every short run has the same number of views.
+        problem: of a few pictures; two are enough. options: of the run, but `steps` of a short run, such as 20.
+        Budget and adaptive views are ignored, so that all
+            short runs have equally many views.
         views: of each step, at most; rounded to a multiple that the risk needs.
-        planned: the steps of the run itself: a short run takes longer ones where its own would not cross the set,
-            as all of the run's would (see `hastened`).
-        trace: the held-out loss after each step of the run itself (None where there was no comparison).
-        module: the encoder as a module, where the problem's encoder is a wrapper: for redrawn weights and for
-            float64.
+        planned: the steps of the run itself, by which short runs scale their step size (see `hastened`).
+        trace: the held-out loss after each step of the run itself; None where there was no comparison.
+        module: the encoder as a module, if the problem's encoder is a wrapper: for redrawn weights and for float64.
 
     An error of the attack becomes a failed check. Raises ValueError for a number below 1.
     """
@@ -72,16 +62,17 @@ def examine(
     began = time.perf_counter()
     tally = Tally()
     module = problem.encoder if module is None and isinstance(problem.encoder, nn.Module) else module
+    multiple = options.eot.risk.multiple
     short = replace(
         options,
-        eot=_short(options.eot, views),
+        eot=replace(options.eot, views=min(options.eot.views, max(multiple, views // multiple * multiple))),
         optimiser=hastened(options.optimiser, planned, options.steps),
         budget=None,
         adaptive=None,
     )
     test = short_attack(replace(problem, encoder=tally.of(problem.encoder)), short, tally)
     checks = [*_checks(test, module, options.eot.views), plateau(trace)]
-    checks = [*checks, masking(checks)]
+    checks.append(masking(checks))
     cost = {"forward": float(tally.forward), "backward": float(tally.backward)}
     return Sanity(tuple(checks), {**cost, "seconds": time.perf_counter() - began})
 
@@ -92,7 +83,7 @@ def masking(checks: Sequence[Check]) -> Check:
     made = [check.name for check in checks if check.name in MASKING and check.verdict != "skipped"]
     message = f"{len(signs)} of {len(made)} signs of a hidden gradient"
     if signs:
-        message += f" ({', '.join(signs)}): what this attack does not find may well be there; do not call it robust"
+        message += f" ({', '.join(signs)}): a stronger attack may exist, so do not call the encoder robust"
     return ruled("masking", not signs, message, signs=float(len(signs)), asked=float(len(made)))
 
 
@@ -105,22 +96,18 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
         halted = [skipped(name, "the attack does not run") for name in COMPARED + FOLLOWED]
         return [ruled(LOWERS, False, str(error)), *halted, first]
     gain = mean(clean) - mean(main.losses)
-    checks = [lowers(clean, main.losses, test.options.steps, test.options.eot.views)]
-    checks.append(guarded("active test", lambda: active(test, mean(clean), gain)))
-    checks += radii(test, main, clean, gain)
-    checks.append(guarded("one step", lambda: one_step(test, main, gain)))
-    checks.append(guarded("more steps", lambda: more_steps(test, main, gain)))
-    checks.append(guarded("gradient-free", lambda: without_gradient(test, main, gain)))
-    checks.append(guarded("transfer", lambda: transfer(test, main, gain, module)))
+    checks = [
+        lowers(clean, main.losses, test.options.steps, test.options.eot.views),
+        guarded("active test", lambda: active(test, mean(clean), gain)),
+        *radii(test, main, clean, gain),
+        guarded("one step", lambda: one_step(test, main, gain)),
+        guarded("more steps", lambda: more_steps(test, main, gain)),
+        guarded("gradient-free", lambda: without_gradient(test, main, gain)),
+        guarded("transfer", lambda: transfer(test, main, gain, module)),
+    ]
     if test.options.optimiser.gradient_free:
         return [*checks, *(skipped(name, "the optimiser asks for no gradient") for name in FOLLOWED), first]
     checks.append(room(test.problem.perturbation, test.images, main.start, main.end))
     uniform = test.options.eot.risk.uniform
     checks.append(noise(main.c, views) if uniform else skipped(NOISE, "the views of a tail do not show its noise"))
     return [*checks, first]
-
-
-def _short(eot: EOT, views: int) -> EOT:
-    """Fewer views, in a number that the risk accepts."""
-    multiple = eot.risk.multiple
-    return replace(eot, views=min(eot.views, max(multiple, views // multiple * multiple)))

@@ -18,9 +18,9 @@ class Check:
 
     Args:
         name: the same in every run.
-        verdict: passed, failed, or skipped where it does not apply to this attack.
-        message: one sentence with the figures, and with what to do if it failed.
-        figures: the numbers behind it.
+        verdict: skipped if it does not apply to the attack.
+        message: one sentence with the figures, and with a remedy if it failed.
+        figures: the numbers in the message.
     """
 
     name: str
@@ -42,22 +42,12 @@ class Sanity:
         """The failed checks."""
         return tuple(check for check in self.checks if check.verdict == "failed")
 
-    def warnings(self) -> list[str]:
-        """One line for each failed check, for the first lines of a report."""
-        return [f"SANITY CHECK FAILED, {check.name}: {check.message}" for check in self.failed]
-
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, equal for equal runs: figures that are not finite are null, and the seconds are left
-        out."""
-        checks = [
-            {
-                "name": check.name,
-                "verdict": check.verdict,
-                "words": check.message,
-                "figures": {key: value if math.isfinite(value) else None for key, value in check.figures.items()},
-            }
-            for check in self.checks
-        ]
+        """Plain values for metrics.json without the seconds; figures that are not finite are null."""
+        checks = []
+        for check in self.checks:
+            figures = {key: value if math.isfinite(value) else None for key, value in check.figures.items()}
+            checks.append({"name": check.name, "verdict": check.verdict, "words": check.message, "figures": figures})
         cost = {key: value for key, value in self.cost.items() if key != "seconds"}
         return {"failed": [check.name for check in self.failed], "checks": checks, "cost": cost}
 
@@ -73,7 +63,7 @@ def skipped(name: str, why: str) -> Check:
 
 
 def table(sanity: Sanity) -> str:
-    """One line a check, for the terminal."""
+    """A line for each check, for the terminal."""
     width = max(len(check.name) for check in sanity.checks)
     marks = {"passed": "passed ", "failed": "FAILED ", "skipped": "skipped"}
     rows = [f"{check.name:<{width}}  {marks[check.verdict]}  {check.message}" for check in sanity.checks]

@@ -1,32 +1,32 @@
-"""The gradient of the encoder and the objective, on fixed views, against finite differences.
+"""The gradient of encoder and objective on fixed views, against finite differences.
 
-An encoder that rounds on purpose (one that reads 8 bits) is a step function with a surrogate gradient; it is compared
-with visible changes.
+An encoder that rounds on purpose, such as one that reads 8 bits, is a step function with a surrogate gradient, which
+is compared with visible changes.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.encoders.tree import Encoder, Tree, leaves
+from attacks.encoders.tree import Encoder, Tree, leaves, mapped
 from attacks.eot.protocols import Objective
 from attacks.evaluation.sanity.check import Check, ruled
 
-#: Random directions for small steps; smooth random directions for visible changes, of SIDE x SIDE random values each.
-#: These have no mean, or the brightness of the view would outweigh all else.
+#: The number of random directions for small steps, and of smooth ones for visible changes, from SIDE x SIDE random
+#: values. These have no mean, because the brightness of the view would outweigh all else.
 DIRECTIONS, PATTERNS, SIDE = 12, 24, 16
-#: Half the distance of the two points of a difference, by dtype, and that of a visible change. In float64 it is so
-#: short that no value of a picture crosses a step of a step function by chance.
+#: Half the distance of the two points of a difference, by dtype, and that of a visible change. In float64 hardly any
+#: value crosses a step of a step function by chance.
 SMALL = {torch.float64: 1e-10, torch.float32: 1e-3}
 VISIBLE = 4 / 255
-#: A smooth function has the same slope at a quarter of the distance. One whose slopes differ by more than this, or
-#: are below this share of the gradient's, is a step function.
+#: A step function has slopes that differ by more than UNSTEADY at a quarter of the distance, or that are below FLAT
+#: times the gradient's.
 UNSTEADY, FLAT = 0.5, 1e-3
 #: The largest relative error of small steps, and the lowest cosine of slopes and visible changes.
 ERROR, AGREE = 0.2, 0.8
@@ -49,11 +49,10 @@ def slopes(
     """Compare directional derivatives with differences.
 
     Args:
-        views: (R,3,h,w) in [0,1], the encoder's input.
-        anchor: a row for each view.
-        encoder: the encoder as the attack calls it, in the dtype of the views; its gradient is checked.
-        module: the encoder as a module, if it is one: the differences are those of a copy of it in float64, so that
-            precision, folding and wrappers between it and the attack are checked too.
+        views: (R,3,h,w) in [0,1], the encoder's input. anchor: a row for each view. encoder: as the attack calls it,
+        in the dtype of the views; its gradient is checked. module: the encoder as a module, or None. The differences
+        are those of a float64 copy, so that the precision and
+            the wrappers of `encoder` are checked too.
         count: makes an encoder count its passes.
         untouched: (R,3,h,w), the same views of the untouched pictures, for a paired objective.
         seed: of the directions.
@@ -80,32 +79,28 @@ def slopes(
         soft = _patterns(views, generator)
         slope, change = _slopes_along(grad, soft), _changes(loss, views, soft, VISIBLE)
         cosine = float(F.cosine_similarity(slope, change, dim=0))
-        message = (
-            f"the encoder is no smooth function; its gradient agrees with visible changes to a cosine {cosine:.2f}"
-        )
+        message = "the encoder is no smooth function; its gradient agrees with visible changes to a cosine "
+        message += f"{cosine:.2f}"
         if cosine < AGREE:
-            message += f" (below {AGREE}): it points elsewhere, so following it proves nothing"
+            message += f" (below {AGREE}): the gradient is wrong, so an attack along it proves nothing"
         return ruled("finite differences", cosine >= AGREE, message, cosine=cosine)
     if float(slope.norm()) == 0 and float(change.norm()) == 0:
-        message = "a small change changes nothing, and there is no gradient: use an attack that needs none (Square)"
+        message = "small changes have no effect, and there is no gradient: use a gradient-free attack (Square)"
         return ruled("finite differences", False, message, error=1.0)
     error = _apart(slope, change)
     message = f"the gradient differs from the encoder's real slope by {error:.1%}"
     if error > ERROR:
-        message += (
-            "; a branch is detached, rounded or noisy: attack it without gradients, or through a smooth stand-in"
-        )
+        message += "; a branch is detached, rounded or noisy: attack without gradients, or through a surrogate"
     return ruled("finite differences", error <= ERROR, message, error=error)
 
 
 def _gradient(loss: Loss, at: Tensor) -> Tensor:
+    """The gradient; zeros where there is none."""
     leaf = at.detach().clone().requires_grad_()
     with torch.enable_grad():
-        value = loss(leaf)
-        if not value.requires_grad:
-            return torch.zeros_like(at)
-        (grad,) = torch.autograd.grad(value, leaf, allow_unused=True)
-    return torch.zeros_like(at) if grad is None else grad
+        value = loss(leaf) + 0 * leaf.sum()
+    (grad,) = torch.autograd.grad(value, leaf)
+    return grad
 
 
 def _slopes_along(grad: Tensor, directions: Tensor) -> Tensor:
@@ -133,7 +128,7 @@ def _patterns(views: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _wide(module: nn.Module, views: Tensor) -> nn.Module | None:
-    """A copy in float64; None where it, or the device, cannot."""
+    """A copy in float64; None if the module or the device has no float64."""
     try:
         wide = copy.deepcopy(module).double()
         with torch.no_grad():
@@ -144,9 +139,5 @@ def _wide(module: nn.Module, views: Tensor) -> nn.Module | None:
 
 
 def _cast(tree: Tree, dtype: torch.dtype) -> Tree:
-    """The same tree with its floating tensors in `dtype`; labels stay whole."""
-    if isinstance(tree, Tensor):
-        return tree.to(dtype) if tree.is_floating_point() else tree
-    if isinstance(tree, Mapping):
-        return {name: _cast(part, dtype) for name, part in tree.items()}
-    return tuple(_cast(part, dtype) for part in tree)
+    """The tree with its floating-point tensors in `dtype`."""
+    return mapped(tree, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf)

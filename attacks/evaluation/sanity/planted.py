@@ -2,8 +2,8 @@
 confidence in adversarial robustness evaluations").
 
 The encoder also returns a colour balance of the view, and the objective rewards a higher one. The balance is a mean
-over the view, so it hardly depends on the camera, and it is linear in the picture: the delta that raises it most is
-known in closed form. An attack that does not come near it is broken.
+over the view, so it hardly depends on the camera, and it is linear in the picture, so that the best delta is known in
+closed form. An attack that misses it is broken.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from attacks.eot.protocols import Objective, Perturbation
 from attacks.evaluation.sanity.check import Check, ruled
 from attacks.evaluation.sanity.rules import mean
 
-#: Weights of red, green, blue. All differ and they do not cancel, so that no basis of grey or colour hides them.
+#: Weights of red, green and blue. They differ and do not cancel, so that no set of grey or of colour hides them.
 COLOURS = (1.0, -0.5, 0.25)
 #: The gain of the planted point, as a multiple of the attack's gain without it.
 WORTH = 10.0
@@ -29,7 +29,7 @@ SHARE = 0.8
 
 @dataclass(frozen=True)
 class Planted:
-    """An encoder whose features (N,D) come with the colour balance of what it sees: a pair (features, (N,1))."""
+    """An encoder that returns its features (N,D) and the colour balance of its input: (features, (N,1))."""
 
     encoder: Encoder
 
@@ -39,19 +39,18 @@ class Planted:
 
 @dataclass(frozen=True)
 class Promised(Objective):
-    """The objective, minus `weight` times the balance: (features, balance), (anchor, balance to compare with)."""
+    """The objective minus `weight` times the balance, from (features, balance) and (anchor, balance of the
+    anchor)."""
 
     objective: Objective
     weight: float
 
     @property
     def stationary_at_anchor(self) -> bool:
-        """That of the objective."""
         return self.objective.stationary_at_anchor
 
     @property
     def paired(self) -> bool:
-        """That of the objective."""
         return self.objective.paired
 
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
@@ -61,33 +60,34 @@ class Promised(Objective):
 
 
 def balance(images: Tensor) -> Tensor:
-    """(N,C,H,W) -> (N,1): the mean of the colours, weighted."""
+    """(N,C,H,W) -> (N,1): the weighted mean of the colours."""
     return (images.mean((2, 3)) * _weights(images)).sum(1, keepdim=True)
 
 
 def promise(perturbation: Perturbation, images: Tensor) -> Tensor:
-    """The delta with the highest balance: the point of the set nearest to one far away along the balance's gradient,
-    which for a ball and a box is the optimum of a linear loss."""
+    """The delta with the highest balance: the projection of a point far along the balance's gradient, which for a
+    ball and a box is the optimum of a linear loss."""
     like = torch.zeros_like(perturbation.noise(images, torch.Generator().manual_seed(0)))
     far = 4 * max(1.0, perturbation.reach)
     return perturbation.move(like, far * _weights(like)[:, None, None].expand_as(like), images)
 
 
 def planted_anchor(anchor: Tree, images: Tensor) -> Tree:
-    """The anchor of `Promised`: the balance starts from zero."""
+    """The anchor of `Promised`, with balance zero."""
     return anchor, images.new_zeros(length(anchor), 1)
 
 
 def finds_promise(start: Tensor, promised: Tensor, reached: Tensor) -> Check:
-    """Losses (N,V) of the planted encoder: where the attack starts, at the promised point, and where it ends."""
+    """From the losses (N,V) of the planted encoder at the start of the attack, at the promised point, and at its
+    end."""
     available, gained = mean(start) - mean(promised), mean(start) - mean(reached)
     share = gained / available if available > 0 else 0.0
     good = available > 0 and share >= SHARE
     message = f"the attack finds {share:.0%} of a gain that is known to be there"
     if available <= 0:
-        message = "the perturbation's own projection admits no gain at all: look at the perturbation"
+        message = "the perturbation's projection admits no gain at all: check the perturbation"
     elif not good:
-        message += f"; {SHARE:.0%} is asked for: the optimiser or the perturbation is broken, or far too slow"
+        message += f", less than {SHARE:.0%}: the optimiser or the perturbation is broken, or far too slow"
     return ruled("active test", good, message, share=share, promised=available, found=gained)
 
 

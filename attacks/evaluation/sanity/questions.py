@@ -1,4 +1,4 @@
-"""The checks that need short runs: each makes its runs and compares their losses by a rule."""
+"""The checks that need short runs, and compare their losses by a rule."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from attacks.evaluation.sanity.planted import (
     promise,
 )
 from attacks.evaluation.sanity.rules import beats_cards, cards, grows, largest, not_worse, redrawn, rescaled, resized
-from attacks.evaluation.sanity.short_attack import Run, ShortAttack, pictures_of
+from attacks.evaluation.sanity.short_attack import Run, ShortAttack
 from attacks.optimisers.gradient import PGD
 from attacks.optimisers.square import Square
 from transforms import scene_of, stream
-from transforms.compose import view
+from transforms.compose import seen, view
 
 #: Views of each picture for the finite differences.
 PROBES = 1
@@ -34,12 +34,14 @@ PROBES = 1
 QUERIES = 600
 #: The fewest steps of the active test.
 LEAST = 20
+#: The checks with other radii.
+RADII = ("largest radius", "grows with the radius")
 #: The errors of `attack` that the encoder causes, not the caller.
 ERRORS = (ValueError, FloatingPointError)
 
 
 def guarded(name: str, ask: Callable[[], Check]) -> Check:
-    """The check; failed where the attack raises an error."""
+    """The check, failed if the attack raises an error."""
     try:
         return ask()
     except ERRORS as error:
@@ -47,12 +49,11 @@ def guarded(name: str, ask: Callable[[], Check]) -> Check:
 
 
 def radii(test: ShortAttack, main: Run, clean: Tensor, gain: float) -> list[Check]:
-    """The attack with other radii: from a quarter of its own to one that does not bind."""
+    """Against other radii, from a quarter of its own to one that does not bind."""
     perturbation = test.problem.perturbation
     top, own = largest(perturbation, test.images), perturbation.eps
     if resized(perturbation, own) is None:
-        why = f"{type(perturbation).__name__} has no radius to change"
-        return [skipped(name, why) for name in ("largest radius", "grows with the radius")]
+        return [skipped(name, f"{type(perturbation).__name__} has no radius to change") for name in RADII]
     losses = {own: main.losses}
 
     def losses_at(eps: float) -> Tensor:
@@ -72,15 +73,15 @@ def radii(test: ShortAttack, main: Run, clean: Tensor, gain: float) -> list[Chec
         shown = {name: test.judge(delta, perturbation=widest) for name, delta in drawn.items()}
         return beats_cards(losses_at(top), main.losses, shown, gain)
 
-    return [guarded("largest radius", unbound), guarded("grows with the radius", grown)]
+    return [guarded(name, check) for name, check in zip(RADII, (unbound, grown), strict=True)]
 
 
 def one_step(test: ShortAttack, main: Run, gain: float) -> Check:
-    """Against one step along the gradient that may go all the way (Goodfellow et al. 2015)."""
+    """Against one step along the gradient, as long as the radius (Goodfellow et al. 2015)."""
     if test.options.optimiser.gradient_free:
         return skipped("one step", "the optimiser asks for no gradient")
     step = test.run(optimiser=PGD(1.0, 0.0, "constant"), steps=1)
-    remedy = "one long step does better, so these steps are wrong: too short, too few, or not downhill"
+    remedy = "one long step is stronger, so the steps are too short, too few, or not downhill"
     return not_worse("one step", main.losses, step.losses, gain, "that of one step as long as the radius", remedy)
 
 
@@ -90,7 +91,7 @@ def more_steps(test: ShortAttack, main: Run, gain: float) -> Check:
     if steps < 2:
         return skipped("more steps", "a run of one step has no half")
     half = test.run(steps=steps // 2)
-    remedy = "more steps must not hurt: the step is too long, or the gradient too noisy"
+    remedy = "more steps must not make it weaker: the step is too long, or the gradient too noisy"
     return not_worse("more steps", main.losses, half.losses, gain, "with half the steps", remedy)
 
 
@@ -99,7 +100,7 @@ def without_gradient(test: ShortAttack, main: Run, gain: float) -> Check:
     if test.options.optimiser.gradient_free:
         return skipped("gradient-free", "the attack is itself gradient-free")
     search = test.run(optimiser=Square())
-    remedy = "a blind search does better at the same number of encoder passes, so the gradient misleads"
+    remedy = "a search without gradients is stronger with as many encoder passes, so the gradient misleads"
     return not_worse("gradient-free", main.losses, search.losses, gain, "that of a search without gradients", remedy)
 
 
@@ -117,17 +118,19 @@ def transfer(test: ShortAttack, main: Run, gain: float, module: nn.Module | None
     except ERRORS as error:
         return skipped("transfer", f"the encoder with its weights drawn anew cannot be attacked: {error}")
     losses = test.judge(run.delta)
-    remedy = "what was made for another encoder does better, so the gradient of this one misleads"
+    remedy = "a perturbation made for another encoder is stronger, so the gradient of this one misleads"
     return not_worse("transfer", main.losses, losses, gain, "that of a perturbation made for other weights", remedy)
 
 
 def active(test: ShortAttack, clean: float, gain: float) -> Check:
-    """Whether the attack finds the planted point."""
+    """Whether the attack reaches the planted point."""
     if test.options.optimiser.gradient_free and test.options.steps < QUERIES:
         return skipped("active test", f"a search needs {QUERIES} queries to find anything (sanity.steps)")
     perturbation, objective = test.problem.perturbation, test.problem.objective
     origin, best = test.start(), promise(perturbation, test.images)
-    raised = float((balance(pictures_of(test, best)) - balance(pictures_of(test, origin))).mean())
+    with torch.no_grad():
+        low, high = (balance(seen(perturbation.scene(test.images, delta))) for delta in (origin, best))
+    raised = float((high - low).mean())
     worth = WORTH * max(abs(gain), 0.1 * abs(clean), 1e-3)
     parts: dict[str, Any] = {
         "encoder": Planted(test.problem.encoder),
@@ -140,7 +143,7 @@ def active(test: ShortAttack, clean: float, gain: float) -> Check:
 
 
 def differences(test: ShortAttack, module: nn.Module | None) -> Check:
-    """Whether the encoder's gradient is its slope, on some views of the pictures with noise."""
+    """Whether the encoder's gradient equals finite differences, on some views of the pictures with noise."""
     perturbation, transforms, u = test.problem.perturbation, test.options.eot.transforms, test.judges.u[:PROBES]
     start = perturbation.noise(test.images, torch.Generator().manual_seed(stream(test.options.seed, "probe")))
     pictures = torch.arange(len(test.images)).repeat_interleave(len(u))

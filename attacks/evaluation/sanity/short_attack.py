@@ -1,4 +1,4 @@
-"""Short runs of one attack, and the views on which all of them are scored."""
+"""Short runs of an attack, all scored on the same views."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from attacks.solvers.loop import start
 from attacks.solvers.search import loop_of
 from transforms.compose import seen
 
-#: Numbers of views that score a run, and that choose among its iterates.
+#: The number of views that score a run, and that select one of its iterates.
 JUDGES, CHOOSERS = 32, 16
-#: The iterates to choose among, as shares of a run: not every optimiser ends at its best one.
+#: The iterates to select from, as shares of a run: not every optimiser ends at its best one.
 CANDIDATES = (0.5, 0.75, 1.0)
 
 
 class Run(NamedTuple):
-    """The result of a run: the `delta`, its `losses` on the judging views (N,V), the (delta, gradient) that its
-    first and its last step left from, and the noise `c` of one view's gradient in every step (steps,deltas)."""
+    """The result of a run: the `delta`, its `losses` on the judging views (N,V), the (delta, gradient) before the
+    first and the last step, and the noise `c` of one view's gradient in every step (steps,deltas)."""
 
     delta: Tensor
     losses: Tensor
@@ -34,7 +34,7 @@ class Run(NamedTuple):
 
 
 class Tally:
-    """How many views went through encoders, `forward` and `backward`."""
+    """The number of views in passes through encoders, `forward` and `backward`."""
 
     def __init__(self) -> None:
         self.forward = self.backward = 0
@@ -42,7 +42,7 @@ class Tally:
     def of(self, encoder: Encoder) -> Encoder:
         """The encoder, counted."""
 
-        @wraps(encoder, assigned=(), updated=())  # so that the engine finds its encoder behind the wrapper
+        @wraps(encoder, assigned=(), updated=())  # the engine looks for its encoder behind the wrapper
         def counted(images: Tensor, **which: Any) -> Tree:
             self.forward += len(images)
             self.backward += len(images) * images.requires_grad
@@ -67,7 +67,7 @@ class ShortAttack:
         return self.problem.images
 
     def run(self, **changes: Any) -> Run:
-        """The attack with some fields of its problem or options changed. Errors as `attack`."""
+        """Run the attack with some fields of its problem or options changed. Raises as `attack` does."""
         problem, options = self._changed(changes)
         last = options.steps - 1
         wanted = [round(share * last) for share in CANDIDATES]
@@ -102,7 +102,7 @@ class ShortAttack:
         return problem, replace(self.options, **{key: value for key, value in changes.items() if key not in own})
 
     def _best(self, deltas: list[Tensor], problem: Problem, options: Options) -> Tensor:
-        """Of each picture, or of all that share one, the delta with the lowest loss on the choosing views."""
+        """The delta of each picture, or the shared one, with the lowest loss on the choosing views."""
         scores = [self._losses(self.choosers, delta, problem, options).mean(1) for delta in deltas]
         score = torch.stack(scores)
         score = score.mean(1, keepdim=True) if problem.shared else score
@@ -121,16 +121,9 @@ class ShortAttack:
 def short_attack(problem: Problem, options: Options, tally: Tally) -> ShortAttack:
     """A short attack with banks of its own: views that neither the attack nor its evaluation uses."""
     transforms, images = options.eot.transforms, problem.images
-    sizes = (JUDGES, CHOOSERS) if transforms.dims else (1, 1)
-    judges, choosers = (
-        bank(transforms, size, seed=options.seed, purpose=purpose)
-        for size, purpose in zip(sizes, ("sanity", "sanity-select"), strict=True)
-    )
-    own = [views._replace(u=views.u.to(images)) for views in (judges, choosers)]
-    return ShortAttack(problem, options, own[0], own[1], tally)
 
+    def views(count: int, purpose: str) -> Bank:
+        points = bank(transforms, count if transforms.dims else 1, seed=options.seed, purpose=purpose)
+        return points._replace(u=points.u.to(images))
 
-def pictures_of(short_attack: ShortAttack, delta: Tensor) -> Tensor:
-    """The attacked pictures, seen directly (N,3,H,W)."""
-    with torch.no_grad():
-        return seen(short_attack.problem.perturbation.scene(short_attack.images, delta))
+    return ShortAttack(problem, options, views(JUDGES, "sanity"), views(CHOOSERS, "sanity-select"), tally)

@@ -1,4 +1,4 @@
-"""Deletion and insertion: against a loop in NumPy, and where the answer is known."""
+"""Deletion and insertion: against a loop in NumPy, and for a linear model."""
 
 from itertools import pairwise
 
@@ -33,7 +33,7 @@ def test_every_block_is_there_once_and_none_is_much_larger():
         assert floors <= int(sizes.min()) and int(sizes.max()) <= ceilings
 
 
-def test_blocks_go_by_their_mean_weight():
+def test_blocks_are_ranked_by_their_mean_weight():
     weights = torch.rand(50, 33, generator=torch.Generator().manual_seed(0))
     result, index = ranks(weights, 0), blocks(50, 33)
     means = [float(weights[index == block].double().mean()) for block in range(int(index.max()) + 1)]
@@ -42,7 +42,7 @@ def test_blocks_go_by_their_mean_weight():
         assert place == sum(other > mean for other in means)
 
 
-def test_blocks_alike_come_in_an_order_that_the_seed_decides():
+def test_the_seed_orders_equal_blocks():
     one, same, other = (ranks(torch.full((32, 32), 0.3), seed) for seed in (1, 1, 2))
     assert torch.equal(one, same) and not torch.equal(one, other)
     assert sorted(one.unique().tolist()) == list(range(BLOCKS**2))
@@ -72,13 +72,13 @@ def test_equals_a_loop_in_numpy(chunk):
             line.append(features @ anchor.numpy() / np.linalg.norm(features) / np.linalg.norm(anchor.numpy()))
         np.testing.assert_allclose(result["one"][k], line, atol=1e-12)
         np.testing.assert_allclose(area(result["one"])[k], np.trapezoid(line, dx=1 / STEPS), atol=1e-12)
-    assert counted.forward == 2 + 2 * 2 * (STEPS - 1)  # the two ends are looked at once
+    assert counted.forward == 2 + 2 * 2 * (STEPS - 1)  # the two ends are shared
 
 
 def test_the_order_of_a_linear_model_is_steepest_and_monotone():
     weights = torch.rand(3, 32, 32, generator=torch.Generator().manual_seed(0)) + 0.1
     picture = torch.zeros(3, 32, 32)
-    picture[:, ::2, ::2] = 1.0  # bright points, so that a blur always darkens what counts
+    picture[:, ::2, ::2] = 1.0  # bright points, which a blur darkens
     gain = (picture - blur(picture[None])[0]) * weights
     encoder = Bright(gain.sign() * weights / weights.sum())
     best = ranks((gain.sign() * weights * (picture - blur(picture[None])[0])).sum(0), 0)
@@ -91,7 +91,7 @@ def test_the_order_of_a_linear_model_is_steepest_and_monotone():
     assert insertion[0] > insertion[2] > insertion[1]
 
 
-def test_the_blur_keeps_the_mean_colour_and_takes_the_detail():
+def test_the_blur_keeps_the_mean_colour_and_removes_detail():
     noise = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(blur(torch.full((1, 3, 64, 48), 0.25)), torch.full((1, 3, 64, 48), 0.25))
     assert float(blur(noise).std()) < 0.1 * float(noise.std())

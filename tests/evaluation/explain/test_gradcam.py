@@ -1,4 +1,4 @@
-"""Grad-CAM against pencil and paper, and where it looks in networks of every kind."""
+"""Grad-CAM against its formula, and its layer in different kinds of networks."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ PICTURES = smooth()
 
 
 class Pooled(nn.Module):
-    """A convolution, the mean over places, a matrix."""
+    """A convolution, the mean over positions, a matrix."""
 
     def __init__(self):
         super().__init__()
@@ -40,7 +40,7 @@ class Block(nn.Module):
 
 
 class Tokens(nn.Module):
-    """A transformer whose answer is its class token, or the mean of the others."""
+    """A transformer that returns its class token, or the mean of the others."""
 
     def __init__(self, cls, prefix=2):
         super().__init__()
@@ -65,15 +65,15 @@ def test_equals_a_calculation_by_hand():
     maps, anchors = F.relu(network.maps(PICTURES)), torch.randn(2, 6, generator=torch.Generator().manual_seed(1))
     result = attribution(CountedEncoder(network), PICTURES, anchors, "maps")
     for i in range(2):
-        # The slope of the held cosine at the pooled maps; at a place it is that share where the ReLU is open.
+        # The slope at the pooled maps, shared equally by the positions where the ReLU is open.
         length = (network.head.weight @ maps[i].mean((1, 2))).norm()
         slope = anchors[i] / anchors[i].norm() @ network.head.weight / length / maps[i, 0].numel()
-        before = network.maps(PICTURES)[i]
-        weights = slope * (before > 0).float().mean((1, 2))
-        torch.testing.assert_close(result.cam[i], (weights[:, None, None] * before).sum(0).relu())
+        maps_before_relu = network.maps(PICTURES)[i]
+        weights = slope * (maps_before_relu > 0).float().mean((1, 2))
+        torch.testing.assert_close(result.cam[i], (weights[:, None, None] * maps_before_relu).sum(0).relu())
 
 
-def test_a_picture_does_not_depend_on_its_neighbours_nor_on_who_is_watched():
+def test_a_map_depends_neither_on_other_pictures_nor_on_hooks():
     network = made(Pooled)
     anchors = network(PICTURES.flip(3))
     both, alone = (attribution(CountedEncoder(network), PICTURES[:n], anchors[:n], "maps") for n in (2, 1))
@@ -86,23 +86,23 @@ def layer(network, size=(32, 32), gain=1.0):
     return spatial_layer(CountedEncoder(network), pictures, network(pictures))
 
 
-def test_the_layer_is_the_last_that_has_places():
+def test_the_layer_is_the_last_with_positions():
     assert layer(made(Pooled)) == "maps"
     assert layer(load_encoder(), (96, 96)) == "stages"
     assert layer(made(nn.Sequential, nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())) == "0"
     assert layer(made(Tokens, False)) == "blocks"
 
 
-def test_behind_the_last_attention_only_the_class_token_counts():
+def test_after_the_last_attention_only_the_class_token_counts():
     name = layer(made(Tokens, True))
-    assert name == "blocks.1.value"  # not the block itself, which no patch leaves; nor `inner`, which is wider
+    assert name == "blocks.1.value"  # neither the block, whose patches are unused, nor `inner`, which is wider
 
 
-def test_a_mean_over_tokens_has_no_places():
+def test_a_mean_over_tokens_has_no_positions():
     class Mean(Tokens):
         def __init__(self):
             super().__init__(False)
-            self.mean = nn.AdaptiveAvgPool1d(1)  # its answer (N,8,1) is no 8 tokens, nor is (N,4,1) 2 x 2 of them
+            self.mean = nn.AdaptiveAvgPool1d(1)  # (N,8,1) is not 8 tokens, nor (N,4,1) 2 x 2 of them
             self.narrow = nn.Linear(8, 4)
 
         def forward(self, images):
@@ -137,13 +137,12 @@ def test_tokens_are_laid_out_row_by_row(prefix):
     assert torch.equal(places(tokens, (70, 70)), maps)
 
 
-def test_a_change_in_place_does_not_reach_what_is_kept():
+def test_a_change_in_place_does_not_reach_the_recorded_output():
     maps = nn.Conv2d(3, 4, 3)
-    loud, quiet = (made(nn.Sequential, maps, nn.ReLU(inplace), nn.Flatten()) for inplace in (True, False))
-    anchors = quiet(PICTURES.flip(3))
-    result = [attribution(CountedEncoder(network), PICTURES, anchors, "0") for network in (loud, quiet)]
-    torch.testing.assert_close(*[one.cam for one in result])
-    torch.testing.assert_close(*[one.gradient for one in result])
+    networks = [made(nn.Sequential, maps, nn.ReLU(inplace), nn.Flatten()) for inplace in (True, False)]
+    anchors = networks[1](PICTURES.flip(3))
+    in_place, copied = (attribution(CountedEncoder(network), PICTURES, anchors, "0") for network in networks)
+    torch.testing.assert_close(in_place, copied)
 
 
 def test_no_hook_stays_behind():
@@ -160,7 +159,7 @@ def test_without_a_crop_a_map_lies_over_the_whole_picture():
 
 
 @pytest.mark.parametrize(("size", "crop"), [((40, 60), 20), ((60, 40), 28), ((40, 40), 40)])
-def test_what_a_crop_leaves_out_is_dark_and_the_rest_is_where_it_was(size, crop):
+def test_a_map_is_zero_outside_the_crop_and_aligned_inside(size, crop):
     spec = Preprocess(40, "pil_bilinear", (0.5,) * 3, (0.5,) * 3, fit="cover", crop=(crop, crop))
     encoder = with_preprocess(nn.Flatten(), spec)
     laid = on_picture(torch.ones(1, 5, 5), encoder, size)

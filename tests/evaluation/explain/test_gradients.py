@@ -1,4 +1,4 @@
-"""Which pixels an attacker's gradient reaches: where that is known, and against one view after the other."""
+"""The pixels that the gradient reaches: where they are known, and against a loop over views."""
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,14 @@ class Left(nn.Module):
         return F.adaptive_avg_pool2d(images[..., : images.shape[3] // 4], (4, 2)).flatten(1)
 
 
-def test_what_an_encoder_does_not_see_is_dead():
+class Cut(nn.Module):
+    """Passes no gradient."""
+
+    def forward(self, images):
+        return images.detach().mean((2, 3))
+
+
+def test_pixels_outside_the_encoders_view_are_dead():
     pictures = torch.rand(2, 3, 16, 32, generator=torch.Generator().manual_seed(0))
     result = reach(CountedEncoder(Left()), pictures, Left()(pictures.flip(2)), HEAD_ON, 8)
     seen = (torch.arange(32) < 8).expand(2, 16, 32)
@@ -56,10 +63,6 @@ def test_equals_one_view_after_the_other():
 
 
 def test_an_encoder_without_a_gradient_has_no_reach():
-    class Cut(nn.Module):
-        def forward(self, images):
-            return images.detach().mean((2, 3))
-
     assert reach(CountedEncoder(Cut()), PICTURES, PICTURES.mean((2, 3)), HEAD_ON, 8) is None
 
 
@@ -71,9 +74,6 @@ def test_a_defence_that_draws_and_a_hash_have_one():
             anchors = encoder(PICTURES)
         result = reach(CountedEncoder(encoder), PICTURES, anchors, views, 8)
         assert bool(result.sensitivity.isfinite().all()) and bool((result.coverage > 0.5).all())
-        still = reach(
-            CountedEncoder(encoder), PICTURES, anchors, Bank(Compose([Affine(degrees=10)]), views.u[:, :5]), 8
-        )
-        assert torch.equal(still.sensitivity, result.sensitivity) == isinstance(
-            encoder, Phash
-        )  # it draws in its views
+        fixed = Bank(Compose([Affine(degrees=10)]), views.u[:, :5])  # without the draws of the encoder
+        without_draws = reach(CountedEncoder(encoder), PICTURES, anchors, fixed, 8)
+        assert torch.equal(without_draws.sensitivity, result.sensitivity) == isinstance(encoder, Phash)

@@ -1,4 +1,4 @@
-"""The slope of likeness against differences of it."""
+"""The gradient of the likeness against finite differences."""
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ def test_the_slope_equals_finite_differences():
     torch.testing.assert_close(saliency(gradient), sum(gradient[:, c].abs() for c in range(3)))
 
 
-def test_it_is_the_cosine_and_has_a_slope_where_the_cosine_has_none():
+def test_it_equals_the_cosine_and_has_a_gradient_at_its_maximum():
     anchors = ENCODER(PICTURES)
     counted = CountedEncoder(ENCODER)
     for pictures in (PICTURES, PICTURES.flip(2)):
@@ -41,7 +41,7 @@ def test_it_is_the_cosine_and_has_a_slope_where_the_cosine_has_none():
     assert float(flat.norm()) < 1e-9 < 1e-2 < float(held.norm())
 
 
-def test_a_hash_is_judged_by_its_bits_and_has_a_slope():
+def test_a_hash_is_compared_by_its_bits_and_has_a_gradient():
     encoder, pictures = Phash(), smooth()
     anchors, other = encoder(pictures), pictures.flip(3)
     counted = CountedEncoder(encoder)
@@ -52,7 +52,7 @@ def test_a_hash_is_judged_by_its_bits_and_has_a_slope():
     assert bool(gradient.isfinite().all()) and bool(gradient.any())
 
 
-def test_passes_are_counted_in_pictures_and_no_graph_is_no_gradient():
+def test_passes_are_counted_in_pictures_and_without_a_graph_there_is_no_gradient():
     counted = CountedEncoder(ENCODER)
     leaf = PICTURES.clone().requires_grad_()
     anchors = ENCODER(PICTURES)

@@ -1,4 +1,4 @@
-"""Short runs of an attack, and the battery of checks as a whole."""
+"""Short runs of an attack, and the whole battery of checks."""
 
 import math
 
@@ -31,9 +31,6 @@ def images():
     return smooth()
 
 
-# Short runs
-
-
 def test_a_trial_is_the_attack(images):
     setup = parts()
     anchor = setup["encoder"](images)
@@ -43,9 +40,9 @@ def test_a_trial_is_the_attack(images):
     assert torch.equal(result.start[1], steps[0].estimate.grad)
     assert torch.equal(result.end[0], steps[-2].delta)
     assert torch.equal(result.end[1], steps[-1].estimate.grad)
-    among = [steps[round(share * 11)].delta for share in CANDIDATES]
+    candidates = [steps[round(share * 11)].delta for share in CANDIDATES]
     for row, delta in enumerate(result.delta):
-        assert any(torch.equal(delta, each[row]) for each in among)
+        assert any(torch.equal(delta, candidate[row]) for candidate in candidates)
     assert result.losses.shape == (2, JUDGES)
 
 
@@ -76,7 +73,7 @@ def test_a_tally_counts_every_pass(images):
     assert tally.forward == gradients + 2 * (16 * len(CANDIDATES) + JUDGES)
 
 
-def test_a_tally_counts_what_an_ensemble_asks_of_one_of_its_encoders(images):
+def test_a_tally_counts_the_passes_of_one_encoder_of_an_ensemble(images):
     both, tally = Ensemble([small(0), small(1)]), Tally()
     seen = tally.of(both)(images, only=1)
     torch.testing.assert_close(seen, both(images, only=1), rtol=0, atol=0)
@@ -84,7 +81,7 @@ def test_a_tally_counts_what_an_ensemble_asks_of_one_of_its_encoders(images):
 
 
 @pytest.mark.parametrize("objective", [Away(), Toward()], ids=["away", "toward"])
-def test_transfer_leads_away_from_the_other_encoders_own_idea(objective, images, monkeypatch):
+def test_transfer_takes_the_anchor_of_the_other_encoder(objective, images, monkeypatch):
     setup, asked = parts(objective=objective, steps=3), []
     anchor = setup["encoder"](images)
     test = trial(images, anchor, setup, Tally())
@@ -94,15 +91,7 @@ def test_transfer_leads_away_from_the_other_encoders_own_idea(objective, images,
     (changes,) = asked
     wanted = redrawn(setup["encoder"], 0)(images) if isinstance(objective, Away) else anchor
     assert torch.equal(changes["anchor"], wanted)
-    assert transfer(test, main, 0.1, None).verdict == "skipped"
-    assert transfer(test, main, 0.1, nn.Flatten()).verdict == "skipped"
-
-
-# The battery
-
-
-def names(sanity):
-    return [check.name for check in sanity.checks]
+    assert all(transfer(test, main, 0.1, module).verdict == "skipped" for module in (None, nn.Flatten()))
 
 
 @pytest.mark.parametrize("perturbation", [Linf(0.1), Universal(L2(1.0))], ids=["linf", "universal-l2"])
@@ -149,7 +138,7 @@ def test_an_attack_that_cannot_run_is_a_failed_check_not_a_crash(images):
     working = examine(images, small()(images), **parts(steps=4))
     dead = parts(encoder=lambda x: x.flatten(1).detach().round(), steps=4)
     sanity = examine(images, dead["encoder"](images), **dead)
-    assert names(sanity) == names(working)
+    assert [check.name for check in sanity.checks] == [check.name for check in working.checks]
     assert {"lowers the loss", "finite differences", "masking"} <= {check.name for check in sanity.failed}
     assert "exactly zero" in sanity.checks[0].message
 
