@@ -87,15 +87,13 @@ def test_without_noise_nothing_is_raised(problem):
     assert {step.estimate.views for step in steps} == {4}
 
 
-@pytest.mark.parametrize("draws", [Fixed(), Grid()], ids=["fixed", "grid"])
-def test_needs_draws_that_are_new(problem, draws):
+@pytest.mark.parametrize(
+    ("draws", "budget", "message"),
+    [(Fixed(), 10**4, "draws that are new"), (Grid(), 10**4, "draws that are new"), (Sobol(), None, "a `budget`")],
+    ids=["fixed", "grid", "budget"],
+)
+def test_needs_a_budget_and_draws_that_are_new(problem, draws, budget, message):
     images, anchor, parts = problem
-    seen = Compose([Brightness(0.2)])
-    with pytest.raises(ValueError, match="`adaptive` needs draws that are new"):
-        next(attack(images, anchor, eot=EOT(seen, draws, views=2), adaptive=Adaptive(0.7), budget=10**4, **parts))
-
-
-def test_needs_a_budget(problem):
-    images, anchor, parts = problem
-    with pytest.raises(ValueError, match="`adaptive` needs a `budget`"):
-        next(attack(images, anchor, eot=EOT(SEEN), adaptive=Adaptive(0.7), **parts))
+    eot = EOT(Compose([Brightness(0.2)]), draws, views=2)
+    with pytest.raises(ValueError, match=f"`adaptive` needs {message}"):
+        next(attack(images, anchor, eot=eot, adaptive=Adaptive(0.7), budget=budget, **parts))

@@ -78,21 +78,6 @@ def test_estimate_is_that_of_one_big_graph(setting, n):
     close(result.stderr, losses.std(1) / math.sqrt(n) if n > 1 else torch.zeros(3, dtype=double))
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 32])
-def test_a_picture_does_not_feel_its_neighbours(setting, chunk):
-    u, eot = coordinates(5), EOT(VIEWS, chunk=chunk)
-    together = setting.estimate(eot, u)
-    alone = [setting.estimate(eot, u, [i]) for i in range(3)]
-    for name in ("mean", "stderr", "snr", "grad"):
-        close(torch.cat([getattr(e, name) for e in alone]), getattr(together, name))
-
-
-def test_losses_are_averaged_not_features(setting):
-    u = coordinates(8)
-    wrong = setting.score(setting.features(setting.delta, u).mean(1), torch.arange(3))
-    assert ((setting.estimate(EOT(VIEWS), u).mean - wrong).abs() > 1e-6).all()  # `close` is 1e-12
-
-
 def test_every_layer_of_a_scene_goes_with_its_picture(setting):
     # Layers with and without alpha, one place for all pictures or a place for each.
     alpha, moved = torch.rand(3, 1, 12, 14, dtype=double), torch.eye(3, dtype=double).repeat(3, 1, 1)

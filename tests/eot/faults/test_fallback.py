@@ -27,6 +27,7 @@ class Touchy(nn.Module):
         self.net, self.line, self.training = net(), nn.Linear(1, 1, bias=False), False
         self.line.weight.data.fill_(1.0)
         self.share = 0.0 if never else 2.0**-10
+        self.requires_grad_(False)
 
     def forward(self, images):
         features = self.net(images)
@@ -40,7 +41,7 @@ def run(encoder, **more):
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_a_precision_that_overflows_gives_way_to_float32_with_one_warning(precision):
-    touchy = Touchy().requires_grad_(False)
+    touchy = Touchy()
     if precision == "float16":
         touchy.share = 2.0**-12  # rounded away there too
     low = Counted(prepare(touchy, Decision(precision=precision)))
@@ -54,7 +55,7 @@ def test_a_precision_that_overflows_gives_way_to_float32_with_one_warning(precis
 
 
 def test_where_float32_is_no_better_nothing_falls_back_and_the_run_stops():
-    low = prepare(Touchy(never=True).requires_grad_(False), Decision(precision="bfloat16"))
+    low = prepare(Touchy(never=True), Decision(precision="bfloat16"))
     with pytest.raises(NotFinite, match="at the encoder"):
         run_all(encoder=low)
     assert engine_state(low)["fell_back"] is False
@@ -62,7 +63,7 @@ def test_where_float32_is_no_better_nothing_falls_back_and_the_run_stops():
 
 @pytest.mark.filterwarnings("ignore:`engine.precision")
 def test_judging_on_a_bank_falls_back_too():
-    touchy = Touchy().requires_grad_(False)
+    touchy = Touchy()
     low = prepare(touchy, Decision(precision="bfloat16"))
     images, views = pictures(), bank(Compose([Affine(degrees=20)]), 8, seed=0, purpose="select")
     anchor = net()(images)
@@ -74,7 +75,6 @@ def test_judging_on_a_bank_falls_back_too():
 @pytest.mark.parametrize("precision", ["bfloat16", "float16", "mixed"])
 def test_an_attack_goes_on_to_the_bit_with_the_engines_state(precision):
     touchy = Touchy() if precision == "bfloat16" else net()
-    touchy.requires_grad_(False)
     first = prepare(touchy, Decision(precision=precision))
     whole, at = [], None
     for step in started(encoder=first, stages=[Affine(degrees=20)], n=4):

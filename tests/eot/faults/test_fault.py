@@ -50,46 +50,37 @@ def test_the_view_is_the_one_that_the_attack_drew():
     assert abs(picture.least - float(image.min())) <= 0.1 and abs(picture.greatest - float(image.max())) <= 0.1
 
 
-def infinite_slope(features, anchor):
-    return (features - features).abs().sqrt().sum(1) + features.sum(1)
+class Infinite(Objective):
+    """Infinite, or of infinite slope."""
+
+    def __init__(self, slope):
+        self.slope = slope
+
+    def __call__(self, features, anchor):
+        return (features - features).abs().sqrt().sum(1) + features.sum(1) if self.slope else features.sum(1) / 0
 
 
-def infinite(features, anchor):
-    return features.sum(1) / 0
+MEMBERS = {"encoder": Ensemble([net(), net(1)]), "objective": Members(Away(), "gradients")}
 
 
-HEADS = {
-    "the encoder": lambda features, _: features / 0,
-    "the gradient of the encoder": lambda features, images: features + (images - images).abs().sqrt().mean(),
-}
-
-
-@pytest.mark.parametrize("where", HEADS)
-def test_the_encoder_is_named(where):
-    assert failing(encoder=Head(HEADS[where]), stages=[Affine(degrees=20)]).fault.where == where
-
-
-@pytest.mark.parametrize(
-    ("call", "where"), [(infinite, "the objective"), (infinite_slope, "the gradient of the objective")]
-)
-def test_the_objective_is_named(call, where):
-    class Wish(Objective):
-        def __call__(self, features, anchor):
-            return call(features, anchor)
-
-    assert failing(objective=Wish(), stages=[Affine(degrees=20)]).fault.where == where
+def steep(features, images):
+    return features + (images - images).abs().sqrt().mean()
 
 
 @pytest.mark.parametrize(
-    "parts",
+    ("where", "parts"),
     [
-        {"objective": Paired(Away())},
-        {"encoder": Ensemble([net(), net(1)]), "objective": Members(Away(), "gradients")},
+        ("the encoder", {"encoder": Head(lambda features, _: features / 0)}),
+        ("the gradient of the encoder", {"encoder": Head(steep)}),
+        ("the objective", {"objective": Infinite(False)}),
+        ("the gradient of the objective", {"objective": Infinite(True)}),
+        ("stage `turn`", {"objective": Paired(Away()), "stages": [Turn()]}),
+        ("stage `turn`", MEMBERS | {"stages": [Turn()]}),
     ],
-    ids=["paired", "members"],
+    ids=["encoder", "gradient of encoder", "objective", "gradient of objective", "paired", "members"],
 )
-def test_the_stage_is_named_for_composite_objectives_too(parts):
-    assert failing(stages=[Turn()], **parts).fault.where == "stage `turn`"
+def test_the_part_is_named(where, parts):
+    assert failing(**{"stages": [Affine(degrees=20)]} | parts).fault.where == where
 
 
 def test_what_no_view_shows_alone_is_said_so():
