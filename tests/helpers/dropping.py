@@ -11,9 +11,7 @@ double = torch.float64
 class DropPath(nn.Module):
     """As timm's: a row is left out, or raised."""
 
-    def __init__(self):
-        super().__init__()
-        self.drop_prob = 0.4
+    drop_prob = 0.4
 
     def forward(self, x):
         if not self.training:
@@ -24,9 +22,7 @@ class DropPath(nn.Module):
 class PatchDropout(nn.Module):
     """As timm's: some of the tokens, in a random order."""
 
-    def __init__(self):
-        super().__init__()
-        self.prob = 0.5
+    prob = 0.5
 
     def forward(self, x):
         if not self.training:

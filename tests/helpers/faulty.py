@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from attacks import EOT, PGD, Away, Ensemble, Linf, attack
+from tests.helpers.small import small
 from transforms import Compose
 
 LIMIT = 8.0
@@ -34,11 +35,7 @@ class Turn:
 
 
 def net(seed=0):
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        made = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(6))
-        made(torch.zeros(1, 3, 10, 12))
-    return made.eval().requires_grad_(False)
+    return small(seed, width=4, kernel=3, features=6, size=(10, 12))
 
 
 def pictures(count=3):

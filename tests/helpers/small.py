@@ -10,11 +10,11 @@ SETS = [Linf(0.1), L2(1.0), Universal(Linf(0.1)), Universal(L2(1.0))]
 ids = ["linf", "l2", "universal-linf", "universal-l2"]
 
 
-def small(seed=0):
+def small(seed=0, width=8, kernel=5, features=12, size=(20, 22)):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        net = nn.Sequential(nn.Conv2d(3, 8, 5, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(12))
-        net(torch.zeros(1, 3, 20, 22))
+        net = nn.Sequential(nn.Conv2d(3, width, kernel, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(features))
+        net(torch.zeros(1, 3, *size))
     return net.eval().requires_grad_(False)
 
 
