@@ -184,19 +184,16 @@ def test_input_diversity_shrinks_pads_with_black_or_leaves_alone():
     assert (corners.amin(1)[share < 0.95] < 0.05).all()
 
 
-@pytest.mark.parametrize("inner", [L1(3.0), L0(5), Grey(L0(5))])
-def test_a_sparse_set_has_no_band(inner):
-    with pytest.raises(ValueError, match="is not sparse"):
-        LowFrequency(inner, 4)
-
-
-@pytest.mark.parametrize("keep", [0, -1, 2.5])
-def test_keep_is_a_whole_number(keep):
-    with pytest.raises(ValueError, match="`keep` must be a whole number"):
-        LowFrequency(Linf(0.1), keep)
-
-
-@pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan")])
-def test_the_width_is_positive(sigma):
-    with pytest.raises(ValueError, match="`smooth` must be a positive number"):
-        Smoothed(Linf(0.1), sigma)
+@pytest.mark.parametrize(
+    ("make", "values", "message"),
+    [
+        (lambda inner: LowFrequency(inner, 4), (L1(3.0), L0(5), Grey(L0(5))), "is not sparse"),
+        (lambda keep: LowFrequency(Linf(0.1), keep), (0, -1, 2.5), "`keep` must be a whole number"),
+        (lambda sigma: Smoothed(Linf(0.1), sigma), (0.0, -1.0, float("nan")), "`smooth` must be a positive number"),
+    ],
+    ids=["sparse", "keep", "sigma"],
+)
+def test_arguments_out_of_range_are_refused(make, values, message):
+    for value in values:
+        with pytest.raises(ValueError, match=message):
+            make(value)
