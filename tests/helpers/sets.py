@@ -3,7 +3,6 @@
 import torch
 
 from attacks import L0, L1, L2, Linf
-from attacks.eot.protocols import Objective
 from transforms.compose import seen
 
 double = torch.float64
@@ -17,13 +16,6 @@ def ball(name, factor=1.0, **arguments):
     kind, eps = BALLS[name]
     eps = max(1, round(factor * eps)) if kind is L0 else factor * eps
     return kind(**{"eps": eps, **arguments})
-
-
-class Dot(Objective):
-    """A loss that is linear in the features."""
-
-    def __call__(self, features, anchor):
-        return (features * anchor).flatten(1).sum(1)
 
 
 def seed(value=0):

@@ -12,7 +12,8 @@ from scipy.stats import kstest
 from attacks import EOT, L0, L1, L2, PGD, Linf, Wiener, attack
 from attacks.data.gallery import tiles
 from attacks.perturbations.sparse import onto_l0, onto_l1
-from tests.helpers.sets import BALLS, Dot, ball, double, levels, random, seed, uniform
+from tests.helpers.sets import BALLS, ball, double, levels, random, seed, uniform
+from tests.helpers.solving import Dot
 
 every_ball = pytest.mark.parametrize("name", BALLS)
 

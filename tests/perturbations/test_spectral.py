@@ -8,7 +8,6 @@ import scipy.optimize
 import scipy.stats
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from attacks import EOT, PGD, Toward, attack
 from attacks.eot.protocols import Objective
@@ -16,6 +15,7 @@ from attacks.experiment.build.pipeline import preset
 from attacks.perturbations import L0, L1, L2, Grey, Linf, LowFrequency, Masked, Smoothed, Universal
 from attacks.perturbations.spectral import dct_matrix
 from tests.helpers.sets import double, levels, random, seed
+from tests.helpers.small import small
 from transforms import Latin, stream
 
 BALLS = {"linf": Linf(0.1), "l2": L2(0.7)}
@@ -71,9 +71,7 @@ def test_the_best_linf_step_of_a_band_is_nearly_found():
 
 
 def network(dtype=double):
-    torch.manual_seed(0)
-    layers = nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 15 * 15, 6)
-    return nn.Sequential(*layers).to(dtype).eval()
+    return small(width=4, kernel=3, features=6, size=(32, 32)).to(dtype)
 
 
 def run(perturbation, steps=20, optimiser=None):

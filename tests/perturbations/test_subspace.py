@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from torch import nn
 
 from attacks import EOT, PGD, SGD, Toward, attack
 from attacks.perturbations import L0, L1, L2, Grey, Linf, LowFrequency, Masked, Universal
 from tests.helpers.sets import double, levels, random, seed
+from tests.helpers.small import small
 from transforms import Affine, Compose
 
 SIZE = (12, 14)
@@ -24,9 +24,7 @@ def pictures():
 
 @pytest.fixture
 def net():
-    torch.manual_seed(0)
-    layers = [nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(120, 6)]
-    return nn.Sequential(*layers).to(double).eval()
+    return small(width=4, kernel=3, features=6, size=SIZE).to(double)
 
 
 def run(net, perturbation, optimiser=None, steps=8, **parts):
@@ -132,15 +130,14 @@ def test_an_invalid_mask_is_refused(given, message):
         Masked(Linf(0.1), given)
 
 
-@pytest.mark.parametrize("shape", [(2, 1, *SIZE), (1, 1, 12, 13)])
-def test_a_mask_that_does_not_fit_is_refused(net, shape):
+@pytest.mark.parametrize(
+    "perturbation",
+    [Masked(Linf(0.1), mask(2)), Masked(Linf(0.1), torch.ones(1, 1, 12, 13)), Universal(Masked(Linf(0.1), mask(3)))],
+    ids=["rows", "size", "shared"],
+)
+def test_a_mask_that_does_not_fit_is_refused(net, perturbation):
     with pytest.raises(ValueError, match="a row for each picture"):
-        run(net, Masked(Linf(0.1), torch.ones(shape)))
-
-
-def test_a_mask_for_each_picture_cannot_be_shared(net):
-    with pytest.raises(ValueError, match="a row for each picture"):
-        run(net, Universal(Masked(Linf(0.1), mask(3))))
+        run(net, perturbation)
 
 
 def test_grey_does_not_go_with_l1():

@@ -76,33 +76,6 @@ def test_a_cubes_red_changes_fastest(tmp_path):
     torch.testing.assert_close(lut.flatten(1).double(), torch.stack([g, (r + b) / 2, r * r]), rtol=0, atol=1e-6)
 
 
-EIGHT = ["0 0 0"] * 8
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (EIGHT, "LUT_3D_SIZE"),
-        (["LUT_3D_SIZE 2", *EIGHT[1:]], "got 2 and 7"),
-        (["LUT_3D_SIZE 2", *EIGHT, "0 0 0"], "got 2 and 9"),
-        (["LUT_3D_SIZE 66"], "2 to 65"),
-        (["LUT_3D_SIZE 1"], "2 to 65"),
-        (["LUT_3D_SIZE -2"], "2 to 65"),
-        (["LUT_3D_SIZE 2", "LUT_3D_SIZE 2", *EIGHT], "once"),
-        (["LUT_1D_SIZE 2", "0 0 0", "1 1 1"], "a table of three axes"),
-        (["LUT_3D_SIZE 2", "DOMAIN_MAX 2 2 2", *EIGHT], "`DOMAIN_MAX` must be 1 1 1"),
-        (["LUT_3D_SIZE 2", *EIGHT[1:], "0 0"], "three numbers"),
-        (["LUT_3D_SIZE 2", *EIGHT[1:], "0 0 nan"], "three numbers"),
-        (["LUT_3D_SIZE 2", *EIGHT[1:], "0 0 1e9"], "three numbers"),
-        (["LUT_3D_SIZE 2", *EIGHT[1:], "0 0 ("], "could not convert"),
-    ],
-)  # fmt: skip
-def test_a_wrong_cube_is_refused_in_one_line(tmp_path, lines, message):
-    with pytest.raises(ValueError, match=message) as error:
-        read_colour_map(cube(tmp_path, lines))
-    assert "`printer.colour`" in str(error.value) and "\n" not in str(error.value)
-
-
 FIT = {"schema": 1, "kind": "polynomial", "degree": 1, "coefficients": [[0, 1, 0, 0]] * 3, "light": "srgb"}
 
 
@@ -118,23 +91,6 @@ def test_a_fit_is_the_polynomial_that_it_says(tmp_path, degree, light):
     wanted = to_srgb(wanted) if light == "linear" else wanted
     result = shown(read_colour_map(str(path)), (colours * 255).tolist()) / 255
     torch.testing.assert_close(result, wanted, rtol=0, atol=0.1 / 255)
-
-
-WRONG = [
-    *({"schema": 2}, {"kind": "code"}, {"degree": 2}, {"degree": 9}, {"degree": True}, {"light": "xyz"}),
-    {"coefficients": [[0, 1, 0, 0]] * 2},
-    *({"coefficients": [[value, 1, 0, 0]] * 3} for value in ("0", float("nan"), 10**400)),
-]
-FITS = ["", "[1, 2]", "[" * 50_000, *(json.dumps(FIT | each) for each in WRONG), json.dumps(FIT) + " " * 2**16]
-
-
-@pytest.mark.parametrize("content", FITS)
-def test_a_wrong_fit_is_refused_in_one_line(tmp_path, content):
-    path = tmp_path / "fit.json"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=r"`printer\.colour`: .*fit\.json") as error:
-        read_colour_map(str(path))
-    assert "\n" not in str(error.value)
 
 
 def dull(share):
@@ -195,22 +151,46 @@ def test_a_press_is_pillows_soft_proof(photo, intent, there, back):
     assert (white.min() < 245) == (intent == "absolute")  # the paper's own colour
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.icc", b"", "cannot open profile"),
-        ("a.icc", b"\0" * 4000, "cannot open profile"),
-        ("a.icc", dull(0.1)[:400], "a.icc is not a .icc that can be used"),
-        ("a.icc", b"\0" * (2**24 + 1), "more than 16777216 bytes"),
-        ("a.icm", ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes(), "of a printer or a screen"),
-    ],
-    ids=["empty", "zeros", "cut", "large", "lab"],
-)
-def test_a_wrong_profile_is_refused_in_one_line(tmp_path, name, content, message):
-    (tmp_path / name).write_bytes(content)
+EIGHT = ["0 0 0"] * 8
+CUBES = [
+    (EIGHT, "LUT_3D_SIZE"),
+    (["LUT_3D_SIZE 2", *EIGHT[1:]], "got 2 and 7"),
+    (["LUT_3D_SIZE 2", *EIGHT, "0 0 0"], "got 2 and 9"),
+    (["LUT_3D_SIZE 66"], "2 to 65"),
+    (["LUT_3D_SIZE 1"], "2 to 65"),
+    (["LUT_3D_SIZE -2"], "2 to 65"),
+    (["LUT_3D_SIZE 2", "LUT_3D_SIZE 2", *EIGHT], "once"),
+    (["LUT_1D_SIZE 2", "0 0 0", "1 1 1"], "a table of three axes"),
+    (["LUT_3D_SIZE 2", "DOMAIN_MAX 2 2 2", *EIGHT], "`DOMAIN_MAX` must be 1 1 1"),
+    (["LUT_3D_SIZE 2", *EIGHT[1:], "0 0"], "three numbers"),
+    (["LUT_3D_SIZE 2", *EIGHT[1:], "0 0 nan"], "three numbers"),
+    (["LUT_3D_SIZE 2", *EIGHT[1:], "0 0 1e9"], "three numbers"),
+    (["LUT_3D_SIZE 2", *EIGHT[1:], "0 0 ("], "could not convert"),
+]  # fmt: skip
+WRONG = [
+    *({"schema": 2}, {"kind": "code"}, {"degree": 2}, {"degree": 9}, {"degree": True}, {"light": "xyz"}),
+    {"coefficients": [[0, 1, 0, 0]] * 2},
+    *({"coefficients": [[value, 1, 0, 0]] * 3} for value in ("0", float("nan"), 10**400)),
+]
+FITS = ["", "[1, 2]", "[" * 50_000, *(json.dumps(FIT | each) for each in WRONG), json.dumps(FIT) + " " * 2**16]
+#: Name, content and what is refused.
+FILES = [
+    *(("map.cube", "\n".join(lines), message) for lines, message in CUBES),
+    *(("fit.json", content, r"`printer\.colour`: .*fit\.json") for content in FITS),
+    ("empty.icc", b"", "cannot open profile"),
+    ("zeros.icc", b"\0" * 4000, "cannot open profile"),
+    ("cut.icc", dull(0.1)[:400], "cut.icc is not a .icc that can be used"),
+    ("large.icc", b"\0" * (2**24 + 1), "more than 16777216 bytes"),
+    ("lab.icm", ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes(), "of a printer or a screen"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), FILES, ids=[f"{i} {row[0]}" for i, row in enumerate(FILES)])
+def test_a_wrong_file_is_refused_in_one_line(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=message) as error:
         read_colour_map(str(tmp_path / name))
-    assert "\n" not in str(error.value)
+    assert "`printer.colour`" in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

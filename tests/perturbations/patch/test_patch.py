@@ -9,7 +9,8 @@ from attacks import EOT, PGD, Away, attack, bank, load_encoder, solve
 from attacks.data.gallery import tiles
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.patch.patch import Patch
-from tests.helpers.sets import Dot, attacked, double, random, seed, uniform
+from tests.helpers.sets import attacked, double, random, seed, uniform
+from tests.helpers.solving import Dot
 from transforms import Affine, Compose, Perspective
 from transforms.compose import view
 
