@@ -24,6 +24,16 @@ class Held:
     tensor: torch.Tensor
 
 
+def estimated(eot, net, images, u):
+    return estimate(
+        eot,
+        torch.zeros_like(images),
+        lambda part, rows: scene_of(images[rows] + part),
+        lambda pixels, _: net(pixels).square().mean(1),
+        u,
+    )
+
+
 def saved_bytes(u):
     """The most bytes that autograd held for a backward pass at once, while the views `u` were estimated."""
     changes = []
@@ -37,13 +47,7 @@ def saved_bytes(u):
     net = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Conv2d(4, 4, 3), nn.Softplus(), nn.Flatten()).eval()
     images = torch.rand(3, 3, 12, 14)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda held: held.tensor):
-        estimate(
-            EOT(VIEWS, chunk=6),
-            torch.zeros_like(images),
-            lambda part, rows: scene_of(images[rows] + part),
-            lambda pixels, _: net(pixels).square().mean(1),
-            u,
-        )
+        estimated(EOT(VIEWS, chunk=6), net, images, u)
     return max(accumulate(changes))
 
 
@@ -56,13 +60,7 @@ def process_peak(views):
     """The most bytes that a process has held after an estimate from so many views."""
     net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.Flatten()).eval()
     images = torch.rand(1, 3, 64, 64)
-    estimate(
-        EOT(Compose([Affine(degrees=20)]), chunk=2),
-        torch.zeros_like(images),
-        lambda part, rows: scene_of(images[rows] + part),
-        lambda pixels, _: net(pixels).square().mean(1),
-        torch.rand(views, 5),
-    )
+    estimated(EOT(Compose([Affine(degrees=20)]), chunk=2), net, images, torch.rand(views, 5))
     return high_water()
 
 

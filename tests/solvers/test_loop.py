@@ -107,25 +107,18 @@ def test_a_picture_does_not_feel_its_neighbours(perturbation, optimiser):
 
 @every_set
 def test_steps_are_counted_and_feasible(perturbation):
-    images, anchor = pictures()
-    steps = list(attack(images, anchor, **setup(perturbation=perturbation, eot=EOT(VIEWS, views=5), steps=4)))
-    assert [step.index for step in steps] == [0, 1, 2, 3]
-    assert [step.evals for step in steps] == [15, 30, 45, 60]
-    for step in steps:
-        assert (perturbation.norm(step.delta) <= perturbation.eps * (1 + 1e-12)).all()
-        assert 0 <= (images + step.delta).min() <= (images + step.delta).max() <= 1
-
-
-def test_encoder_passes_are_those_that_are_counted():
     rows, encoder, (images, anchor) = [], Linear(), pictures()
 
     def counted(pixels):
         rows.append(len(pixels))
         return encoder(pixels)
 
-    for step in attack(images, anchor, **setup(encoder=counted, eot=EOT(VIEWS, views=5, chunk=4))):
-        assert sum(rows) == step.evals
-        assert max(rows) <= 4
+    parts = setup(perturbation=perturbation, encoder=counted, eot=EOT(VIEWS, views=5, chunk=4), steps=4)
+    for index, step in enumerate(attack(images, anchor, **parts)):
+        assert step.index == index and sum(rows) == step.evals == 15 * (index + 1)
+        assert (perturbation.norm(step.delta) <= perturbation.eps * (1 + 1e-12)).all()
+        assert 0 <= (images + step.delta).min() <= (images + step.delta).max() <= 1
+    assert index == 3 and max(rows) <= 4
 
 
 def test_an_estimate_belongs_to_the_delta_before_its_step():
