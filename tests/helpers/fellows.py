@@ -1,6 +1,7 @@
 """Several processes that share their sums, here the threads of one."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from attacks.runtime.distributed import World
 
@@ -24,20 +25,18 @@ class Fellow(World):
 
 def together(size, work):
     """The results of `work(world)` on each of `size` processes."""
-    table, result, failed, barrier = {}, {}, [], threading.Barrier(size, timeout=60)
+    table, barrier = {}, threading.Barrier(size, timeout=60)
 
     def one(rank):
         try:
-            result[rank] = work(Fellow(rank, size, table, barrier))
-        except BaseException as error:
-            failed.append(error)
+            return work(Fellow(rank, size, table, barrier))
+        except BaseException:
             barrier.abort()
+            raise
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
-    return [result[rank] for rank in range(size)]
+    with ThreadPoolExecutor(size) as pool:
+        futures = [pool.submit(one, rank) for rank in range(size)]
+    errors = [error for each in futures if (error := each.exception())]
+    if errors:  # a broken barrier is what the others see
+        raise min(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError))
+    return [each.result() for each in futures]

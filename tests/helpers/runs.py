@@ -4,17 +4,8 @@ import pytest
 
 from tests.run.test_run import call
 
-TINY = [
-    "config=evaluate",
-    "data.count=3",
-    "data.size=64",
-    "attack.steps=2",
-    "attack.views=2",
-    "evaluate.batch=2",
-    "evaluate.views=4",
-    "evaluate.refine=1",
-    "sanity=none",
-]
+TINY = ["config=evaluate", "data.count=3", "data.size=64", "attack.steps=2", "attack.views=2", "sanity=none"]
+TINY += ["evaluate.batch=2", "evaluate.views=4", "evaluate.refine=1"]
 #: Without the parts that take the most of a small run.
 LEAN = ["evaluate.maps=[]", "evaluate.curves=[]", "evaluate.left_out=0", "evaluate.deploy=0", "evaluate.explain=0"]
 FIRST = "000000-000002.safetensors"

@@ -4,6 +4,7 @@ import os
 import pickle
 import shlex
 import signal
+import sys
 import threading
 
 import pytest
@@ -116,27 +117,19 @@ def test_the_resume_command_is_quoted_and_absent_for_a_finished_run(tmp_path):
     assert str(stop) == "stopped by SIGTERM; the run had finished"
 
 
-def test_a_signal_is_not_lost_in_a_finaliser_or_behind_another_error(tmp_path):
+def test_a_signal_is_not_lost_in_a_finaliser_or_behind_another_error(tmp_path, monkeypatch):
     class Loud:
         def __del__(self):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def broken(_):
-        """As the collector does: what is raised in a finaliser is told, and dropped."""
-
-    import sys
-
-    hook, sys.unraisablehook = sys.unraisablehook, broken
-    try:
-        with pytest.raises(Stopped), stoppable(tmp_path):
-            Loud()
-        with pytest.raises(Stopped), stoppable(tmp_path):
-            try:
-                os.kill(os.getpid(), signal.SIGTERM)
-            except Stopped:
-                raise RuntimeError("connection closed by peer") from None
-    finally:
-        sys.unraisablehook = hook
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # the collector drops what a finaliser raises
+    with pytest.raises(Stopped), stoppable(tmp_path):
+        Loud()
+    with pytest.raises(Stopped), stoppable(tmp_path):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except Stopped:
+            raise RuntimeError("connection closed by peer") from None
 
 
 def test_stopped_can_be_pickled(tmp_path):

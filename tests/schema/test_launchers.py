@@ -163,7 +163,7 @@ def test_slurm_is_missed_in_one_sentence(monkeypatch):
     launchers.prepare(["hydra/launcher=local"], {})
 
 
-def test_what_a_person_has_set_stays(monkeypatch):
+def test_what_a_person_has_set_stays():
     environment = {"SUBMITIT_PREEMPT_SIGNAL": "USR2"}
     launchers.prepare([], environment)
     assert environment == launchers.ENVIRONMENT | {"SUBMITIT_PREEMPT_SIGNAL": "USR2"}

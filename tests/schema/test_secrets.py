@@ -8,14 +8,8 @@ from attacks.schema.secrets import masked, refuse_credentials
 from tests.run.test_run import call
 
 CANARY = "canary-3f9a17"
-VARIABLES = (
-    "VIEWPROOF_TEST_TOKEN",
-    "AWS_SECRET_ACCESS_KEY",
-    "WANDB_API_KEY",
-    "HF_TOKEN",
-    "MLFLOW_TRACKING_PASSWORD",
-    "SSH_AUTH_SOCK",
-)
+VARIABLES = ["VIEWPROOF_TEST_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "HF_TOKEN"]
+VARIABLES += ["MLFLOW_TRACKING_PASSWORD", "SSH_AUTH_SOCK"]
 LEAN = ("config=smoke", "data.count=1", "data.size=64", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0")
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -144,12 +145,8 @@ def test_a_missing_library_is_one_line_that_installs_it(tmp_path, monkeypatch, n
 
 
 def test_no_library_is_imported_unasked():
-    import subprocess
-
-    code = (
-        "import sys, attacks.runtime.tracking\n"
-        "assert not {'torch', 'tensorboard', 'mlflow', 'wandb'} & set(sys.modules)"
-    )
+    libraries = "{'torch', 'tensorboard', 'mlflow', 'wandb'}"
+    code = f"import sys, attacks.runtime.tracking; assert not {libraries} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -181,11 +178,8 @@ def test_only_the_person_can_send_a_run_over_the_network(node, word):
         with pytest.raises(ValueError, match="command line"):
             refuse_unasked(node, overrides)
     refuse_unasked(node, [word])
-    for local in (
-        NoTrackerConfig(),
-        WandBConfig(mode="offline", project="x"),
-        MLflowConfig(uri=None, experiment="x"),
-    ):
+    offline, none = WandBConfig(mode="offline", project="x"), MLflowConfig(uri=None, experiment="x")
+    for local in (NoTrackerConfig(), offline, none):
         refuse_unasked(local, [])
 
 
