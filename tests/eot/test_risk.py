@@ -48,19 +48,13 @@ def slope(risk, losses):
 @pytest.mark.parametrize("make", [random_losses, tied_losses])
 @given(seed=seeds)
 @few
-def test_weights_are_shares(risk, make, seed):
-    weights = risk.weights(make(seed))
+def test_weights_are_shares_the_gradient_of_the_value_and_each_images_own(risk, make, seed):
+    losses = make(seed)
+    weights = risk.weights(losses)
     assert weights.shape == (5, N) and (weights >= 0).all()
     close(weights.sum(1), torch.ones(5), atol=1e-14)
-
-
-@every_risk
-@pytest.mark.parametrize("make", [random_losses, tied_losses])
-@given(seed=seeds)
-@few
-def test_the_weights_are_the_gradient_of_the_value(risk, make, seed):
-    losses = make(seed)
-    close(slope(risk, losses), risk.weights(losses), atol=1e-14)
+    close(slope(risk, losses), weights, atol=1e-14)
+    assert torch.equal(torch.cat([risk.weights(row[None]) for row in losses]), weights)
 
 
 @every_risk
@@ -74,14 +68,6 @@ def test_the_value_lies_between_mean_and_maximum_and_moves_with_the_losses(risk,
     close(risk.value(losses + shift), value + shift)
     worse = losses + random_losses(seed + 1).abs()
     assert (risk.value(worse) >= value - 1e-12).all()
-
-
-@every_risk
-@given(seeds)
-@few
-def test_an_image_does_not_feel_its_neighbours(risk, seed):
-    losses = random_losses(seed)
-    assert torch.equal(torch.cat([risk.weights(row[None]) for row in losses]), risk.weights(losses))
 
 
 @pytest.mark.parametrize("risk", [r for r in RISKS if not isinstance(r, WorstOf)], ids=repr)

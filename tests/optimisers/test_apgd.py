@@ -56,18 +56,13 @@ CHECKPOINTS = [22, 41, 57, 70, 80, 87, 93, 99]
 ODD = [12, 23, 33, 42, 50, 57]
 
 
-@pytest.mark.parametrize(("n", "checkpoints"), [(100, CHECKPOINTS), (59, ODD)])
-def test_a_run_that_only_loses_halves_at_the_papers_checkpoints(n, checkpoints):
-    _, states = run_of(gaining([0] * n))
+@pytest.mark.parametrize(("gain", "n", "checkpoints"), [(0, 100, CHECKPOINTS), (0, 59, ODD), (1, 100, [])])
+def test_a_run_that_only_loses_halves_at_the_papers_checkpoints_and_one_that_only_gains_never(gain, n, checkpoints):
+    _, states = run_of(gaining([gain] * n))
     changes = [k for k in range(1, n + 1) if states[k].length != states[k - 1].length]
     assert changes == checkpoints
     assert states[0].length == 2.0
     assert states[-1].length == 2.0 / 2 ** len(checkpoints)
-
-
-def test_a_run_that_only_gains_never_halves():
-    _, states = run_of(gaining([1] * 100))
-    assert (lengths(states) == 2.0).all()
 
 
 @pytest.mark.parametrize("rho", [0.5, 0.75])

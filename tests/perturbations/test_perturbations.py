@@ -216,17 +216,11 @@ def test_dtype_is_that_of_the_pictures(name):
 
 
 @every_set
-def test_scene_shows_the_attacked_picture(name):
-    images = pictures()
-    delta = make(name).noise(images, seed())
-    (layer,) = make(name).scene(images, delta).layers
-    assert torch.equal(layer.pixels, images + delta)
-    assert layer.alpha is None
-
-
-@every_set
-def test_the_gradient_through_the_scene_is_the_restricted_one(name):
+def test_the_scene_shows_the_attacked_picture_and_its_gradient_is_the_restricted_one(name):
     images, perturbation = pictures(dtype=double), make(name)
+    delta = perturbation.noise(images, seed())
+    (layer,) = perturbation.scene(images, delta).layers
+    assert torch.equal(layer.pixels, images + delta) and layer.alpha is None
     leaf, weight = torch.zeros_like(images).requires_grad_(), random_like(images, 2, 1.0)
     (grad,) = torch.autograd.grad((perturbation.scene(images, leaf).layers[0].pixels * weight).sum(), leaf)
     wanted = perturbation.convolved(weight) if name[0] == "smoothed" else restricted(perturbation, weight)

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 SMALL = ["data.count=1", "attack.views=1", "evaluate.views=2", "evaluate.refine=0"]
 EIGHT = [*SMALL, "attack.steps=1", "seed=0,1,2,3", "perturbation.eps=8/255,16/255"]
-#: How each is asked to keep two jobs going here, and what it needs.
+#: Launcher -> the settings that keep two jobs going here, and the module that it needs.
 CHOICES = {
     "cores": (["hydra.launcher.n_jobs=2"], "hydra_plugins.hydra_joblib_launcher"),
     "local": (["engine.threads=1"], "hydra_plugins.hydra_submitit_launcher"),
@@ -38,7 +38,7 @@ def command(folder, *arguments):
 
 
 def sweep(folder, *arguments, check=True):
-    """Run a sweep into `folder`; what it said."""
+    """Run a sweep into `folder`; the finished process."""
     folder.mkdir()
     options = {"cwd": folder, "env": ENVIRONMENT, "capture_output": True, "text": True}
     return subprocess.run(command(folder, *arguments), check=check, timeout=300, **options)
@@ -51,7 +51,7 @@ def chosen(name):
 
 
 def results(folder):
-    """What the runs of a sweep found, by job, without times."""
+    """metrics.json of the runs of a sweep, by job, without times."""
     result = {}
     for path in folder.glob("*/metrics.json"):
         content = json.loads(path.read_text())
@@ -169,20 +169,16 @@ def test_what_a_person_has_set_stays():
     assert environment == launchers.ENVIRONMENT | {"SUBMITIT_PREEMPT_SIGNAL": "USR2"}
 
 
-@pytest.fixture
-def worker(monkeypatch):
-    def named(name):
-        monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(name=name))
-
-    return named
+def named(monkeypatch, name):
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(name=name))
 
 
 @pytest.mark.parametrize("gpus", ["0,1,2,3", "GPU-8f3a, GPU-11bc,GPU-90de", "5,7"])
-def test_each_worker_of_joblib_takes_a_gpu_of_its_own_and_keeps_it(worker, gpus):
+def test_each_worker_of_joblib_takes_a_gpu_of_its_own_and_keeps_it(monkeypatch, gpus):
     names = [name.strip() for name in gpus.split(",")]
     taken = []
     for number in range(1, 2 * len(names) + 1):
-        worker(f"LokyProcess-{number}")
+        named(monkeypatch, f"LokyProcess-{number}")
         environment = {launchers.DEVICES: gpus}
         launchers.own_gpu(environment)
         taken.append(environment[launchers.DEVICES])
@@ -193,8 +189,8 @@ def test_each_worker_of_joblib_takes_a_gpu_of_its_own_and_keeps_it(worker, gpus)
 
 @pytest.mark.parametrize("gpus", ["", "0", "0,1"])
 @pytest.mark.parametrize("name", ["MainProcess", "SpawnPoolWorker-1", "LokyProcess-2"])
-def test_a_process_that_is_no_worker_and_one_of_a_single_gpu_see_what_they_saw(worker, name, gpus):
-    worker(name)
+def test_a_process_that_is_no_worker_and_one_of_a_single_gpu_see_what_they_saw(monkeypatch, name, gpus):
+    named(monkeypatch, name)
     environment = {launchers.DEVICES: gpus}
     launchers.own_gpu(environment)
     assert environment[launchers.DEVICES] == ("1" if name.startswith("Loky") and gpus == "0,1" else gpus)

@@ -36,10 +36,6 @@ def save(path, array):
     return str(path)
 
 
-def test_a_rectangle_needs_no_mask():
-    assert alpha_of("rectangle", SIZE) is None
-
-
 @pytest.mark.parametrize("size", [(24, 24), (17, 40)])
 def test_curves_are_exact_in_every_texel(size):
     height, width = size
@@ -118,8 +114,8 @@ def test_the_line_encloses_the_mask(shape):
         assert abs(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2 == pytest.approx(mean, rel=1e-4)
 
 
-def test_a_picture_has_no_line():
-    assert outline_of("mask.png", SIZE) is None
+def test_a_rectangle_needs_no_mask_and_a_picture_has_no_line():
+    assert alpha_of("rectangle", SIZE) is None and outline_of("mask.png", SIZE) is None
 
 
 def test_the_same_formats_are_read_as_for_pictures():
