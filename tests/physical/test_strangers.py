@@ -19,6 +19,8 @@ from attacks.physical.views import read_placement
 from tests.helpers.simulated import drawn, printed_run, smooth
 
 WRONG = [None, "x", "../../x", "a\nb: c", -1, 1e308, float("nan"), float("inf"), 10**400, [], {}, True, [[]]]
+QUAD = [[0.2, 0.2], [0.8, 0.2], [0.8, 0.8], [0.2, 0.8]]
+PLACEMENT = {"pictures": ["a", "b"], "size": [8, 8], "texture": [4, 4], "quads": [[QUAD], [QUAD]], "target": "c"}
 
 
 def broken(content, path=()):
@@ -53,13 +55,11 @@ def test_a_card_of_an_impossible_size_is_refused(side):
 
 
 def test_broken_placements_are_refused(tmp_path):
-    quad = [[0.2, 0.2], [0.8, 0.2], [0.8, 0.8], [0.2, 0.8]]
-    content = {"pictures": ["a", "b"], "size": [8, 8], "texture": [4, 4], "quads": [[quad], [quad]], "target": "c"}
     path = tmp_path / "placement.json"
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(PLACEMENT))
     assert read_placement(tmp_path).pictures == ("a", "b")
     harmless = [("target", None), *((("target", text)) for text in ("x", "../../x", "a\nb: c"))]
-    for where, value, made in broken(content):
+    for where, value, made in broken(PLACEMENT):
         texts = where[0] == "pictures" and value == "x"
         if texts or (where[0], value) in harmless or (where[0] == "quads" and value == -1 and len(where) == 5):
             continue
@@ -74,8 +74,7 @@ def test_broken_placements_are_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", "..", ".", "", "a\nb", "a\0", "a\\b"])
 def test_a_picture_name_that_leads_out_of_its_folder_is_refused(tmp_path, name):
-    quads = [[[[0, 0], [1, 0], [1, 1], [0, 1]]]]
-    content = {"pictures": [name], "size": [8, 8], "texture": [4, 4], "quads": quads, "target": None}
+    content = PLACEMENT | {"pictures": [name], "quads": [[QUAD]]}
     (tmp_path / "placement.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match="that of a file"):
         read_placement(tmp_path)

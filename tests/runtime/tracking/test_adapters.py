@@ -183,9 +183,8 @@ def test_a_server_that_goes_away_costs_a_warning_and_seconds(tmp_path, capsys, m
     server = HTTPServer(("127.0.0.1", 0), Server)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    result = tracker(
-        MLflowConfig(uri=f"http://127.0.0.1:{server.server_port}", experiment="x"), tmp_path, "run", CONFIG
-    )
+    config = MLflowConfig(uri=f"http://127.0.0.1:{server.server_port}", experiment="x")
+    result = tracker(config, tmp_path, "run", CONFIG)
     server.shutdown()
     server.server_close()
     began = time.perf_counter()
