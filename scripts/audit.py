@@ -43,7 +43,8 @@ def imported(place: str) -> Any:
     return value
 
 
-def parsed(arguments: list[str] | None) -> argparse.Namespace:
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code: 0, or 1 after an error of one line."""
     parser = Parser(__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--transforms", metavar="NAME", help="a preset of configs/transforms, or a YAML file")
@@ -55,12 +56,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--straight-through", action="store_true", help="measure the dense gradient of a warp")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write audit.txt and dead_zones.png there")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 0, or 1 after an error of one line."""
-    return exit_code(lambda: run(parsed(arguments)), failed=1)
+    return exit_code(lambda: run(parser.parse_args(arguments)), failed=1)
 
 
 def run(options: argparse.Namespace) -> None:

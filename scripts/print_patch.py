@@ -18,7 +18,8 @@ from attacks.physical.sheet import WIDTH, write
 from attacks.runtime.command_line import Parser, exit_code, print_notes
 
 
-def parsed(arguments: list[str] | None) -> argparse.Namespace:
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code: 0, or 2 after an error of one line."""
     parser = Parser(__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run with perturbation=patch")
     parser.add_argument(
@@ -31,12 +32,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--paper", choices=PAPERS, default="a4")
     parser.add_argument("--dpi", type=int, choices=[150, 300, 600], default=300, help="of the print (default: 300)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: RUN/print)")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 0, or 2 after an error of one line."""
-    return exit_code(lambda: run(parsed(arguments)), failed=2)
+    return exit_code(lambda: run(parser.parse_args(arguments)), failed=2)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -25,22 +25,6 @@ from attacks.runtime.command_line import Parser, exit_code
 SHOWN = 3
 
 
-def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    parser = Parser(__doc__)
-    parser.add_argument("run", type=Path, metavar="RUN", help=f"the directory of a run, or a {NAME} in it")
-    parser.add_argument("--step", type=int, help="of a finished run: the step")
-    parser.add_argument("--view", type=int, help="the view in it")
-    parser.add_argument("--picture", type=int, help="the picture, as numbered in metrics.json")
-    parser.add_argument("--out", type=Path, metavar="FILE.png", help="write the view")
-    parser.add_argument("--device", default="auto", help="where the encoder runs (default: auto)")
-    parser.add_argument(
-        "--encoder-code",
-        metavar="MODEL",
-        help=f"run this program, where it is the run's encoder ({', '.join(PROGRAMS)}): name it as the run did",
-    )
-    return parser.parse_args(arguments)
-
-
 def fault_file(run: Path) -> Path:
     """The file of the view that a run stopped at. Where pictures have failed one by one, each has its own."""
     if not run.exists():
@@ -90,7 +74,19 @@ def run(given: argparse.Namespace) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code: 0, or 1 after an error of one line."""
-    return exit_code(lambda: run(parsed(arguments)), failed=1)
+    parser = Parser(__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help=f"the directory of a run, or a {NAME} in it")
+    parser.add_argument("--step", type=int, help="of a finished run: the step")
+    parser.add_argument("--view", type=int, help="the view in it")
+    parser.add_argument("--picture", type=int, help="the picture, as numbered in metrics.json")
+    parser.add_argument("--out", type=Path, metavar="FILE.png", help="write the view")
+    parser.add_argument("--device", default="auto", help="where the encoder runs (default: auto)")
+    parser.add_argument(
+        "--encoder-code",
+        metavar="MODEL",
+        help=f"run this program, where it is the run's encoder ({', '.join(PROGRAMS)}): name it as the run did",
+    )
+    return exit_code(lambda: run(parser.parse_args(arguments)), failed=1)
 
 
 if __name__ == "__main__":

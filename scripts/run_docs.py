@@ -4,9 +4,8 @@
 
 Each line of a fenced `bash` block is run in a temporary folder with the files that the documentation assumes:
 `my/pictures` with photographs, and `mine.yaml` from the fenced `yaml` block that names it. Each `python` block is run
-as a script.
-Lines that `.ci/run` or `.ci/nightly` run themselves, or that a test runs in a shorter form, are skipped. A line of
-`LONG` runs with fewer steps, unless `--whole` is given. Pages run in parallel, one per core.
+as a script. Lines that `.ci/run` or `.ci/nightly` run themselves, or that a test runs in a shorter form, are skipped.
+A line of `LONG` runs with fewer steps, unless `--whole` is given. Pages run in parallel, one per core.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ from attacks.physical.scoring import score_photos
 from attacks.runtime.command_line import Parser, exit_code, print_notes
 
 
-def parsed(arguments: list[str] | None) -> argparse.Namespace:
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code: 0, or 2 after an error of one line."""
     parser = Parser(__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run with perturbation=patch")
     parser.add_argument("photos", type=Path, metavar="PHOTOS", help="a folder of photographs")
@@ -50,12 +51,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
         help=f"run this program, where it is the run's encoder ({', '.join(PROGRAMS)}): name it as the run did",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: RUN/photos)")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 0, or 2 after an error of one line."""
-    return exit_code(lambda: run(parsed(arguments)), failed=2, errors=(FloatingPointError,))
+    return exit_code(lambda: run(parser.parse_args(arguments)), failed=2, errors=(FloatingPointError,))
 
 
 def run(options: argparse.Namespace) -> None:

@@ -149,7 +149,8 @@ def write_all(folder: Path, image: Tensor, seed: int) -> None:
         save(drawn, folder / f"{name}.jpg", quality=ALL_QUALITY, progressive=True)
 
 
-def parsed(arguments: list[str] | None) -> argparse.Namespace:
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code: 0, or 1 after an error of one line."""
     parser = Parser(__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--transforms", metavar="NAME", help="a preset of configs/transforms, or a YAML file")
@@ -162,13 +163,8 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--columns", type=int, default=6, help="views in a row (default: 6)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sampler", choices=SAMPLERS, default="sobol", help="grid: draws must be k ** coordinates")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 0, or 1 after an error of one line."""
     # RuntimeError: a codec that this Pillow lacks.
-    return exit_code(lambda: run(parsed(arguments)), failed=1, errors=(RuntimeError,))
+    return exit_code(lambda: run(parser.parse_args(arguments)), failed=1, errors=(RuntimeError,))
 
 
 def run(options: argparse.Namespace) -> None:

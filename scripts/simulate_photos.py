@@ -34,22 +34,6 @@ OPTIONS = {
 }
 
 
-def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    parser = Parser(__doc__)
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, printed by print_patch.py")
-    parser.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
-    parser.add_argument("--count", type=int, default=200, help="number of photographs (default: 200)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--size", default="1280x960", metavar="WxH", help="of a photograph (default: 1280x960)")
-    parser.add_argument("--ink", type=float, default=1.0, help="0: an ideal printer, 1: a generic one (default: 1)")
-    parser.add_argument(
-        "--jitter", type=float, help="most that a corner moves, share of half the side (default: 0.15)"
-    )
-    for name, text in OPTIONS.items():
-        parser.add_argument(f"--{name}", type=float, nargs="+", metavar="X", help=text)
-    return parser.parse_args(arguments)
-
-
 def size_of(text: str) -> tuple[int, int]:
     """`1280x960` -> (height, width)."""
     width, cross, height = text.lower().partition("x")
@@ -67,7 +51,19 @@ def range_of(name: str, values: list[float], signed: bool) -> tuple[float, float
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code: 0, or 2 after an error of one line."""
-    return exit_code(lambda: run(parsed(arguments)), failed=2)
+    parser = Parser(__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, printed by print_patch.py")
+    parser.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
+    parser.add_argument("--count", type=int, default=200, help="number of photographs (default: 200)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--size", default="1280x960", metavar="WxH", help="of a photograph (default: 1280x960)")
+    parser.add_argument("--ink", type=float, default=1.0, help="0: an ideal printer, 1: a generic one (default: 1)")
+    parser.add_argument(
+        "--jitter", type=float, help="most that a corner moves, share of half the side (default: 0.15)"
+    )
+    for name, text in OPTIONS.items():
+        parser.add_argument(f"--{name}", type=float, nargs="+", metavar="X", help=text)
+    return exit_code(lambda: run(parser.parse_args(arguments)), failed=2)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -78,9 +78,8 @@ class Crops:
         picture = torch.full((3, SIDE, SIDE), 0.0) + self._rand(3, 1, 1)
         for side in (2, 4, 8, 16, 32):
             noise = self._rand(3, side, side) - 0.5
-            picture = picture + resize(noise[None], (SIDE, SIDE), "pil_bicubic")[0] * (1.6 / side**0.5) * self._rand(
-                1
-            )
+            octave = resize(noise[None], (SIDE, SIDE), "pil_bicubic")[0]
+            picture = picture + octave * (1.6 / side**0.5) * self._rand(1)
         for _ in range(self._int(1, 6)):
             cx, cy, angle, radius, kind, edge = self._rand(6)
             u, v = (x - 2 * cx + 1) * torch.cos(6.28 * angle), (y - 2 * cy + 1) * torch.sin(6.28 * angle)

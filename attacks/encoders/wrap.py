@@ -14,11 +14,7 @@ from attacks.encoders.request import PRETRAINED, Request
 
 
 def with_preprocess(
-    network: nn.Module,
-    preprocess: Preprocess,
-    *,
-    name: str = "mine",
-    read: Callable[[Any], Tensor] | None = None,
+    network: nn.Module, preprocess: Preprocess, *, name: str = "mine", read: Callable[[Any], Tensor] | None = None
 ) -> ImageEncoder:
     """Any module as an encoder: (N,3,H,W) in [0,1], any size -> (N,D). The module itself is put in evaluation mode
     and frozen.

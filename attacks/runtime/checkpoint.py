@@ -53,8 +53,7 @@ class Checkpoint:
     def once(self, name: str, make: Callable[[], Result]) -> Result:
         """The result of the task `name`: read if it is stored, else computed by `make` and stored."""
         path = self._path(name)
-        if self.has(name):
-            assert path is not None
+        if path is not None and self.has(name):
             result: Result = read(path, self.key, self.device)
             return result
         result = make()
@@ -71,9 +70,7 @@ class Checkpoint:
     def task(self, name: str) -> Task:
         """The task `name`, with the state that an earlier process stored; see `Task`."""
         path = self._path(f"{name}.now")
-        state = None
-        if path is not None and self.world.agree(path.exists()):
-            state = read(path, self.key, self.device)
+        state = read(path, self.key, self.device) if path is not None and self.has(f"{name}.now") else None
         return Task(self, path, state)
 
     def drop(self, name: str) -> None:

@@ -67,11 +67,7 @@ ENCODERS: dict[str, type] = {
         name: derived(base, name, about)
         for base, name, about in (
             (EncoderConfig, "phash", "The perceptual hash of PyPI's ImageHash: 64 numbers whose signs are the bits."),
-            (
-                LibraryConfig,
-                "torchvision",
-                "A model of torchvision: the features that its head reads.",
-            ),
+            (LibraryConfig, "torchvision", "A model of torchvision: the features that its head reads."),
             (LibraryConfig, "timm", "A model of timm without its head: vit_small_patch14_dinov2, convnext_base, ..."),
             (LibraryConfig, "open_clip", "The image tower of a model of open_clip: ViT-B-32; `weights` is a tag."),
             (LibraryConfig, "diffusers", "The latents of a VAE of diffusers: a folder, or a name on the hub."),

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from attacks.runtime.progress import Progress
@@ -111,14 +108,3 @@ class Counting(nn.Module):
 
     def _back(self, grad: Tensor) -> None:
         self.gradients += len(grad)
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """The global generators of torch and NumPy, which libraries start from, set and then put back."""
-    state = np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
-        yield
-    np.random.set_state(state)  # noqa: NPY002

@@ -52,11 +52,7 @@ def run(rounds: int = 3, pictures: int = 64, unit: int = 2) -> list[Table]:
         raise SystemExit("error: this process may use one core only (taskset?), and two are compared")
     with tempfile.TemporaryDirectory() as scratch:
         begun = begin(Path(scratch) / "begun", pictures, unit, cores[0])
-        ways = {
-            "one process": [cores[:1]],
-            "two on one ledger": [cores],
-            "two runs at once": [cores[:1], cores[1:]],
-        }
+        ways = {"one process": [cores[:1]], "two on one ledger": [cores], "two runs at once": [cores[:1], cores[1:]]}
         times: dict[str, list[Time]] = {name: [] for name in ways}
         for turn in range(rounds):
             for name in list(ways)[turn % 3 :] + list(ways)[: turn % 3]:

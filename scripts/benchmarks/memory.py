@@ -29,10 +29,7 @@ MIB = 2**20
 
 
 def run(
-    rounds: int = 5,
-    arch: Sequence[str] = ("pocket",),
-    device: str = "cpu",
-    views: Sequence[int] = VIEWS,
+    rounds: int = 5, arch: Sequence[str] = ("pocket",), device: str = "cpu", views: Sequence[int] = VIEWS
 ) -> list[Table]:
     """Memory and time of a step against the number of views.
 

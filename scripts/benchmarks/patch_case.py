@@ -17,11 +17,12 @@ from torch import Tensor
 from attacks import Patch
 from attacks.data.gallery import HELD_OUT
 from transforms import Compose, OnLayers, Placement, Sobol, stream
+from transforms.auditing.steps import seeded
 from transforms.compose import Homography
 from transforms.sampling.homography import matrix_of, quad_to_quad
 
 from .case import known, photo
-from .contest import Counting, seeded
+from .contest import Counting
 
 #: Sides of a scene in pixels and of a texture in texels.
 SIZE, TEXTURE = 96, 48

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from attacks import EOT, Away, InfoNCE, Wiener, attack
 from attacks.solvers.loop import Step
+from transforms.auditing.steps import seeded
 
-from .contest import OURS, Contestant, Setting, seeded
+from .contest import OURS, Contestant, Setting
 from .patch_case import TEXTURE, Question
 from .peers import LogProbabilities, art_patch
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from attacks import Wiener
 from attacks.encoders.engine import keep_freed_memory
 from attacks.runtime.progress import Progress
+from transforms.auditing.steps import seeded
 
-from .contest import OURS, Setting, installed, seeded
+from .contest import OURS, Setting, installed
 from .patch_case import SCENES, Question, Ranges, question
 from .patch_peers import moving_patch, started
 from .table import Row, Table

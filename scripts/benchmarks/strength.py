@@ -49,9 +49,8 @@ class Cell(NamedTuple):
 
 
 class Job(NamedTuple):
-    """One attack on one group of all pictures: `first` is the first of them. `marks` are the evaluations
-    after which the pictures are scored; the last is the attack's length. Curves have fewer views than the last
-    score."""
+    """One attack on one group of all pictures: `first` is the first of them. `marks` are the evaluations after
+    which the pictures are scored; the last is the attack's length. Curves have fewer views than the last score."""
 
     cell: Cell
     name: str

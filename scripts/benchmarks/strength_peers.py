@@ -22,8 +22,9 @@ from attacks import EOT, Away, Linf, Patch, Wiener, attack
 from attacks.eot.protocols import Optimiser, Perturbation
 from attacks.optimisers.apgd import APGD
 from transforms import Uniform
+from transforms.auditing.steps import seeded
 
-from .contest import OURS, Contestant, Setting, seeded
+from .contest import OURS, Contestant, Setting
 from .peers import Gradient, LogProbabilities, art_eot, art_patch, eotpgd, linf_pgd
 from .strength_case import PIPELINE, SIZE, Group, Trace
 

@@ -6,7 +6,7 @@ import torch
 from attacks import Patch
 from attacks.data.gallery import tiles
 from scripts.benchmarks import strength, strength_case, strength_peers
-from scripts.benchmarks.contest import OURS, Contestant, Counting, Setting, seeded
+from scripts.benchmarks.contest import OURS, Contestant, Counting, Setting
 from scripts.benchmarks.peers import art_patch
 from scripts.benchmarks.processes import processes
 from scripts.benchmarks.strength import Cell, Comparison, Job, marks, reached, work
@@ -209,17 +209,6 @@ def test_a_trace_has_the_pictures_after_so_many_evaluations():
     for step in range(3):  # two views each
         trace.record(torch.tensor([step]), 2 * step, 2)
     assert {mark: int(value) for mark, value in trace.end(torch.tensor([3])).items()} == {1: 0, 4: 2, 6: 3}
-
-
-def test_the_global_generators_are_put_back():
-    torch.manual_seed(1)
-    expected = torch.rand(3)
-    torch.manual_seed(1)
-    with seeded(7):
-        first = torch.rand(3)
-    torch.testing.assert_close(torch.rand(3), expected)
-    with seeded(7):
-        torch.testing.assert_close(torch.rand(3), first)
 
 
 def test_the_share_is_read_off_the_curve():

@@ -60,7 +60,8 @@ def audit(
         if not tensor.requires_grad:
             raise ValueError(f"`parameters` must require a gradient; `{name}` does not (use .requires_grad_())")
     picture, steps = _picture(image), steps_of(pipeline)
-    whole = steps if encoder is None else (*steps, Step(f"encoder {_name(encoder)}", function=encoder))
+    name = getattr(encoder, "__name__", type(encoder).__name__)
+    whole = steps if encoder is None else (*steps, Step(f"encoder {name}", function=encoder))
     rows = _rows(whole, draws, seed, picture)
     seeds = [[stream(seed, "audit", draw, k) for k in range(len(whole))] for draw in range(draws)]
 
@@ -123,10 +124,6 @@ def _picture(image: Any) -> Tensor:
         low, high = tensor.aminmax()
         raise ValueError(f"`image` must lie in [0,1]; got {float(low):g} to {float(high):g} (divide by 255?)")
     return tensor
-
-
-def _name(function: Any) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _rows(steps: Sequence[Step], draws: int, seed: int, like: Tensor) -> list[tuple[Tensor, ...]]:

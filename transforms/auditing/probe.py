@@ -71,17 +71,13 @@ def probe(
     grads, reason = _pull(outcome, leaves, cotangent)
     first = torch.zeros_like(leaf) if grads[0] is None else grads[0]
     result = outcome.result
-    forward = 0
-    if isinstance(result, Tensor) and result.is_floating_point():
-        forward = int((~result.isfinite()).sum())
+    floats = isinstance(result, Tensor) and result.is_floating_point()
+    forward = int((~result.isfinite()).sum()) if floats else 0
     moved = torch.zeros(step.dims) if grads[1] is None else grads[1][0].abs().cpu()
     backward = int((~first.isfinite()).sum() + (~moved.isfinite()).sum())
     if reason is None:
         reason = _values(first, forward, backward)
     warp = _warp(step, leaf, value, u, seed)
-    straight = None
-    if dense and warp is not None and reason is None:
-        straight = compare(leaf, outcome.result, warp, cotangent)
     return Probe(
         reason=reason,
         gain=float(first.nan_to_num(0, 0, 0).cpu().double().norm()),
@@ -95,8 +91,8 @@ def probe(
         shape=tuple(out.shape[1:]),
         resamples=(step.stage.resamples() if step.stage is not None else 0) or outcome.resamples,
         warp=warp,
-        straight=straight,
-        same=_kind(value) != str(leaf.dtype).removeprefix("torch.") or _same(out, floating(after)),
+        straight=compare(leaf, result, warp, cotangent) if dense and warp is not None and reason is None else None,
+        same=_kind(value) != _kind(leaf) or _same(out, floating(after)),
     )
 
 

@@ -155,11 +155,10 @@ def _stationary(report: Report) -> list[str]:
     if report.stationary is None:
         return ["stationary at delta = 0: not asked (give an encoder)"]
     figures = ", ".join(f"{name} {at:.2g} -> {near:.2g}" for name, (at, near) in report.flatness.items())
-    lines = [f"gradient of untargeted losses at delta = 0 -> at 1/255: {figures}"]
+    answer = "no" if report.first_dead is None else f"no; the gradient dies in {report.first_dead}"
     if report.stationary:
-        lines.append("stationary at delta = 0: yes; a random start of at least 1/255 is needed; the warp is fine")
-    elif report.first_dead is not None:
-        lines.append(f"stationary at delta = 0: no; the gradient dies in {report.first_dead}")
-    else:
-        lines.append("stationary at delta = 0: no")
-    return lines
+        answer = "yes; a random start of at least 1/255 is needed; the warp is fine"
+    return [
+        f"gradient of untargeted losses at delta = 0 -> at 1/255: {figures}",
+        f"stationary at delta = 0: {answer}",
+    ]

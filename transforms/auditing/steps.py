@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from transforms.compose import Compose, Geometry, Stage
 
+CPU = torch.device("cpu")
 RESAMPLING = ("grid_sampler", "upsample_")
 
 
@@ -104,7 +105,7 @@ def _parts(pipeline: Any) -> Sequence[Any] | None:
 
 
 @contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
+def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
     """The generators of torch, numpy and Python start from `seed` inside, and afterwards go on as they were."""
     before, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002 - other libraries draw from it
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -211,13 +212,7 @@ class _Resamples(TorchDispatchMode):
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Any = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = str(func)
         self.count += any(word in name for word in RESAMPLING) and "backward" not in name
         return func(*args, **(kwargs or {}))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Any
 
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
@@ -16,11 +17,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 from attacks.encoders.batch_norm import settled
 
 # Exact types: a subclass may pad or normalise in a way of its own.
-CONVOLUTIONS: dict[type, type] = {
-    nn.Conv1d: nn.BatchNorm1d,
-    nn.Conv2d: nn.BatchNorm2d,
-    nn.Conv3d: nn.BatchNorm3d,
-}
+CONVOLUTIONS: dict[type, type] = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d}
 
 Pair = tuple[str, str]  # the names of a layer and of the batch norm after it
 
@@ -33,16 +30,10 @@ def foldable(encoder: Callable[[Tensor], Tensor]) -> int:
 def fold(module: nn.Module) -> None:
     """Fold, in place, each batch norm that alone follows a convolution or a linear layer."""
     for first, second in _pairs(module):
-        layer, norm = module.get_submodule(first), module.get_submodule(second)
-        if isinstance(layer, nn.Linear):
-            assert isinstance(norm, nn.BatchNorm1d)
-            module.set_submodule(first, fuse_linear_bn_eval(layer, norm))
-            module.set_submodule(second, _Folded(2))
-        else:
-            assert isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)
-            assert isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
-            module.set_submodule(first, fuse_conv_bn_eval(layer, norm))
-            module.set_submodule(second, _Folded(layer.weight.dim()))
+        layer: Any = module.get_submodule(first)
+        fuse: Any = fuse_linear_bn_eval if isinstance(layer, nn.Linear) else fuse_conv_bn_eval
+        module.set_submodule(first, fuse(layer, module.get_submodule(second)))
+        module.set_submodule(second, _Folded(layer.weight.dim()))
 
 
 class _Folded(nn.Module):

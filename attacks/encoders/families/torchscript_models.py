@@ -26,9 +26,7 @@ def load(request: Request) -> ImageEncoder:
     path = whole_file(request)
     preprocess = specified(request.preprocess, f"{path}")
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="`torch.jit.load` is "
-        )  # deprecated; a file's user cannot change it
+        warnings.filterwarnings("ignore", message="`torch.jit.load` is ")  # deprecated; its user cannot change it
         try:
             network: nn.Module = torch.jit.load(str(path), map_location="cpu")
         except (RuntimeError, ValueError) as error:

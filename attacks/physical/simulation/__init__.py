@@ -84,8 +84,8 @@ def simulate(
         files.append(out / f"{picture.replace('/', '-')}--{index + 1:04d}.jpg")
         write_bytes(files[-1], filed(taken.pixels, shot.quality))
         corners = {f"{name}_px": getattr(taken, name) for name in ("patch", "card", "tags", "scene")}
-        record = {"file": files[-1].name, "picture": picture, "quad": quad, **corners, "values": shot.to_dict()}
-        records.append(record)
+        names = {"file": files[-1].name, "picture": picture, "quad": quad}
+        records.append({**names, **corners, "values": shot.to_dict()})
     truth = {
         "schema": 1,
         "id": subject.id,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,11 @@ Points = NDArray[np.float64]  # (n,2)
 #: The field of view across the frame's shorter side in degrees.
 FIELD_OF_VIEW = 40.0
 SQUARE = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))
+
+
+def within(least: float, most: float, default: Any) -> Any:
+    """A field of `Ranges` whose values lie in [least, most]."""
+    return field(default=default, metadata={"limits": (least, most)})
 
 
 @dataclass(frozen=True)
@@ -47,23 +52,23 @@ class Ranges:
         quality: of the JPEG file, whole numbers.
     """
 
-    degrees: Range = (-20.0, 20.0)
-    scale: Range = (0.75, 1.3)
-    shift: Range = (-0.1, 0.1)
-    jitter: float = 0.15
-    yaw: Range = (0.0, 0.0)
-    pitch: Range = (0.0, 0.0)
-    distance: Range = (1.0, 1.0)
-    stops: Range = (-0.687, 0.573)
-    contrast: Range = (0.8, 1.2)
-    red: Range = (-0.15, 0.15)
-    blue: Range = (-0.15, 0.15)
-    gradient: Range = (0.0, 0.3)
-    blur: Range = (0.4, 1.0)
-    motion: Range = (0.0, 2.0)
-    shot: Range = (1e-4, 1e-3)
-    read: Range = (5e-4, 3e-3)
-    quality: Range = (80.0, 95.0)
+    degrees: tuple[float, float] = within(-360, 360, (-20.0, 20.0))
+    scale: tuple[float, float] = within(0.05, 20, (0.75, 1.3))
+    shift: tuple[float, float] = within(-2, 2, (-0.1, 0.1))
+    jitter: float = within(0, 0.45, 0.15)
+    yaw: tuple[float, float] = within(-75, 75, (0.0, 0.0))
+    pitch: tuple[float, float] = within(-75, 75, (0.0, 0.0))
+    distance: tuple[float, float] = within(0.1, 20, (1.0, 1.0))
+    stops: tuple[float, float] = within(-8, 8, (-0.687, 0.573))
+    contrast: tuple[float, float] = within(0.1, 5, (0.8, 1.2))
+    red: tuple[float, float] = within(-4, 4, (-0.15, 0.15))
+    blue: tuple[float, float] = within(-4, 4, (-0.15, 0.15))
+    gradient: tuple[float, float] = within(0, 4, (0.0, 0.3))
+    blur: tuple[float, float] = within(0, 50, (0.4, 1.0))
+    motion: tuple[float, float] = within(0, 100, (0.0, 2.0))
+    shot: tuple[float, float] = within(0, 0.1, (1e-4, 1e-3))
+    read: tuple[float, float] = within(0, 0.5, (5e-4, 3e-3))
+    quality: tuple[float, float] = within(1, 100, (80.0, 95.0))
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
@@ -74,25 +79,12 @@ class Ranges:
                 raise ValueError(f"`{each.name}` must be LOW <= HIGH within [{least:g}, {most:g}]; got {value}")
 
 
-LIMITS: dict[str, Range] = {
-    "degrees": (-360, 360),
-    "scale": (0.05, 20),
-    "shift": (-2, 2),
-    "jitter": (0, 0.45),
-    "yaw": (-75, 75),
-    "pitch": (-75, 75),
-    "distance": (0.1, 20),
-    "stops": (-8, 8),
-    "contrast": (0.1, 5),
-    "red": (-4, 4),
-    "blue": (-4, 4),
-    "gradient": (0, 4),
-    "blur": (0, 50),
-    "motion": (0, 100),
-    "shot": (0, 0.1),
-    "read": (0, 0.5),
-    "quality": (1, 100),
-}
+LIMITS: dict[str, Range] = {each.name: each.metadata["limits"] for each in dataclasses.fields(Ranges)}
+
+
+def in_unit(unit: str, default: Any) -> Any:
+    """A field of `Shot`."""
+    return field(default=default, metadata={"unit": unit})
 
 
 @dataclass(frozen=True)
@@ -100,44 +92,31 @@ class Shot:
     """The parameters of one photograph. Directions are in degrees, clockwise from the right; `corners` are the
     shifts (right, down) of the upper left, upper right, lower right and lower left corner, in half sides."""
 
-    degrees: float = 0.0
-    scale: float = 1.0
-    right: float = 0.0
-    down: float = 0.0
-    corners: tuple[tuple[float, float], ...] = ((0.0, 0.0),) * 4
-    yaw: float = 0.0
-    pitch: float = 0.0
-    distance: float = 1.0
-    stops: float = 0.0
-    contrast: float = 1.0
-    red: float = 0.0
-    blue: float = 0.0
-    gradient: float = 0.0
-    brighter: float = 0.0
-    blur: float = 0.0
-    motion: float = 0.0
-    along: float = 0.0
-    shot: float = 0.0
-    read: float = 0.0
-    quality: int = 95
+    degrees: float = in_unit("deg", 0.0)
+    scale: float = in_unit("x", 1.0)
+    right: float = in_unit("of shorter side", 0.0)
+    down: float = in_unit("of shorter side", 0.0)
+    corners: tuple[tuple[float, float], ...] = in_unit("of half side", ((0.0, 0.0),) * 4)
+    yaw: float = in_unit("deg", 0.0)
+    pitch: float = in_unit("deg", 0.0)
+    distance: float = in_unit("x", 1.0)
+    stops: float = in_unit("stops", 0.0)
+    contrast: float = in_unit("x", 1.0)
+    red: float = in_unit("stops", 0.0)
+    blue: float = in_unit("stops", 0.0)
+    gradient: float = in_unit("stops per half side", 0.0)
+    brighter: float = in_unit("deg", 0.0)
+    blur: float = in_unit("px", 0.0)
+    motion: float = in_unit("px", 0.0)
+    along: float = in_unit("deg", 0.0)
+    shot: float = in_unit("variance per light", 0.0)
+    read: float = in_unit("of full light", 0.0)
+    quality: int = in_unit("of 100", 95)
 
     def to_dict(self) -> dict[str, object]:
         """All values, keyed by name and unit."""
-        return {f"{name} ({UNITS[name]})": value for name, value in dataclasses.asdict(self).items()}
-
-
-UNITS = {
-    **dict.fromkeys(("degrees", "yaw", "pitch", "brighter", "along"), "deg"),
-    **dict.fromkeys(("scale", "contrast", "distance"), "x"),
-    **dict.fromkeys(("right", "down"), "of shorter side"),
-    **dict.fromkeys(("stops", "red", "blue"), "stops"),
-    **dict.fromkeys(("blur", "motion"), "px"),
-    "corners": "of half side",
-    "gradient": "stops per half side",
-    "shot": "variance per light",
-    "read": "of full light",
-    "quality": "of 100",
-}
+        values = dataclasses.asdict(self)
+        return {f"{each.name} ({each.metadata['unit']})": values[each.name] for each in dataclasses.fields(self)}
 
 
 def draw(ranges: Ranges, rng: np.random.Generator) -> Shot:
