@@ -4,8 +4,6 @@ The public names stand in `__init__.pyi`. Each is imported when it is first used
 before torch is loaded. No module may share its name with one of them: importing it would hide the function.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

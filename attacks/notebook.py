@@ -1,7 +1,5 @@
 """The whole evaluation as one Python call, for notebooks; its result displays the report."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ Under torchrun every process composes the same configuration. Only the first one
 temporary folder, so that no two processes write to the same one.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -7,8 +7,6 @@
 code, from the command line only: a configuration never does. `--out DIR` gets `audit.txt` and `dead_zones.png`.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import sys

@@ -9,8 +9,6 @@ Each creates a temporary environment (about 6 GB), runs the tests in it, and rem
 to the lowest versions.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

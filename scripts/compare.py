@@ -11,8 +11,6 @@ pairs the reason is printed.
 Directories may come from others: no code is run, no picture read, nothing larger than a run could write.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

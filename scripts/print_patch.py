@@ -7,8 +7,6 @@ Writes sheet.pdf (print this), sheet.png (sheet-1.png, ... if it takes several),
 sheet.json (all positions, in mm) into the run's folder `print`. A patch too large for one sheet is tiled.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

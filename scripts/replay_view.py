@@ -8,8 +8,6 @@ Prints a line for each stage: the least and greatest value after it, the number 
 the loss's gradient there. Steps, views and pictures count from 0.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -8,8 +8,6 @@ as a script. Lines that `.ci/run` or `.ci/nightly` run themselves, or that a tes
 A line of `LONG` runs with fewer steps, unless `--whole` is given. Pages run in parallel, one per core.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

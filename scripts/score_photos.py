@@ -12,8 +12,6 @@ printer, light and camera changed the colours. `python -m attacks.run config=RUN
 patch for that printer and for the poses that were photographed.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -7,8 +7,6 @@ whole card), overview.jpg (the first ones as they were scored) and README.jpg (a
 Where `photos/truth.json` holds the true position of the patch, prints the distance of the detected one from it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from itertools import accumulate

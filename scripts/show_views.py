@@ -9,8 +9,6 @@
 of `docs/transforms/stages.yaml`, a stage of one coordinate at even steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

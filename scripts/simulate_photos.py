@@ -10,8 +10,6 @@ as blurred as the run's pictures are small. Made with numpy and OpenCV only: an 
 An option of two numbers is a range, LOW HIGH. One number x is that value; where values have a sign, it is -x..x.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

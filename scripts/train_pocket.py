@@ -8,8 +8,6 @@ pictures are recoloured crops of the bundled photographs that are not held out, 
 gives the same file on the same machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from pathlib import Path

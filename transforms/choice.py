@@ -1,8 +1,6 @@
 """Stages that choose among stages. A choice among homographies is a homography, one among maps of points is a map of
 points, and so they fuse; any other is a pixel stage."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -168,7 +166,7 @@ class Sometimes(_Choice):
     stage: Stage
     p: float = 0.5
 
-    def __new__(cls, stage: Stage, *_: object, **__: object) -> Sometimes:
+    def __new__(cls, stage: Stage, *_: object, **__: object) -> "Sometimes":
         made: Sometimes = object.__new__(_kind(Sometimes, (stage,)))
         return made
 
@@ -220,7 +218,7 @@ class OneOf(_Choice):
     stages: Sequence[Stage]
     weights: Sequence[float] | None = None
 
-    def __new__(cls, stages: Sequence[Stage], *_: object, **__: object) -> OneOf:
+    def __new__(cls, stages: Sequence[Stage], *_: object, **__: object) -> "OneOf":
         made: OneOf = object.__new__(_kind(OneOf, stages if isinstance(stages, Sequence) else ()))
         return made
 

@@ -5,8 +5,6 @@ output point to a point of its input; neighbours fuse, and pixels are touched on
 values, or the size.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

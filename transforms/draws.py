@@ -1,7 +1,5 @@
 """Where the points of the unit cube come from. A draw is a pure function of (n, dims, seed, step)."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Changes to the layers of a scene before the camera sees them: print, light, bend of the paper, placement."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, cast

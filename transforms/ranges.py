@@ -1,7 +1,5 @@
 """Ranges of physical values, and the map from the unit interval into them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import cached_property

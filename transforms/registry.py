@@ -1,7 +1,5 @@
 """Every stage by name: what a configuration may ask for, and what the laws of the tests run over."""
 
-from __future__ import annotations
-
 from transforms.camera.blur import Defocus, GaussianBlur, MotionBlur
 from transforms.camera.codec import Jpeg, Webp
 from transforms.camera.downscale import Downscale

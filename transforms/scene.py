@@ -1,7 +1,5 @@
 """A scene: a stack of layers, each with its own resolution and place."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

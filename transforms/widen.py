@@ -4,8 +4,6 @@ A range is recognised by its effect: an argument whose change moves the stage's 
 colours, kernels and seeds stay, and a user's own stages are widened too.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Sequence

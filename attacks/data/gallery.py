@@ -1,7 +1,5 @@
 """Pictures (tiles of the bundled photographs, or files) and galleries of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,7 +35,7 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.names)
 
-    def spread(self, count: int | None) -> Pictures:
+    def spread(self, count: int | None) -> "Pictures":
         """`count` pictures spread evenly over the set; None: all. Raises ValueError if there are fewer."""
         rows = spread(len(self), count)
         return Pictures(tuple(self.names[i] for i in rows), self.images[rows], self.notes)
@@ -150,7 +148,7 @@ class Gallery:
         for start in range(0, len(self), size):
             yield torch.cat([self.shelves[k].read([i]) for k, i in self.positions[start : start + size]])
 
-    def joined(self, others: Shelf) -> tuple[Gallery, list[int]]:
+    def joined(self, others: Shelf) -> "tuple[Gallery, list[int]]":
         """This gallery followed by those of `others` with new pixels, and the row of each of `others`. A duplicate
         name gets a prefix."""
         known = {d: row for row, d in reversed(list(enumerate(self.digests)))}

@@ -1,7 +1,5 @@
 """Picture files in and out. In memory a picture is (3,H,W) float32 in [0,1]; on disk it has 8 bits."""
 
-from __future__ import annotations
-
 import os
 import re
 import warnings

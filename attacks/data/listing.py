@@ -1,7 +1,5 @@
 """From a path to picture files: a file, a folder, a list of paths, or a table of paths and labels."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

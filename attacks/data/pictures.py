@@ -1,7 +1,5 @@
 """Pictures that are read on demand, so that memory does not grow with their number."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -52,7 +50,7 @@ class Shelf:
         """All notes and conversions."""
         return (*self.notes, *(note for notes in self.changes for note in notes))
 
-    def only(self, rows: Sequence[int]) -> Shelf:
+    def only(self, rows: Sequence[int]) -> "Shelf":
         """A shelf of the pictures `rows`."""
         load, chosen = self.load, list(rows)
         return replace(

@@ -1,7 +1,5 @@
 """The geometry of a placement: its four corners in a photograph, and the visible share of each texel."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

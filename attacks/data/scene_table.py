@@ -1,7 +1,5 @@
 """Placements of a patch in photographs, as a table (.csv) or a .json describes them."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence

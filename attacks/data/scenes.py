@@ -1,7 +1,5 @@
 """Photographs with placements of a patch, and these placements in the squares that are attacked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A workaround: torch computes a wrong batch-norm gradient for a batch of one on a CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from functools import wraps
 from typing import Any, TypeVar, cast

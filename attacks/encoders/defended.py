@@ -1,7 +1,5 @@
 """An encoder behind a defence: stages of `transforms` through which it sees every picture."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The description of an encoder in the records of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """An encoder whose output is the features of one or several of its layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -92,7 +90,7 @@ class _Widths(dict[str, int]):
     """The length of each layer's rows in the first pass. Copies of an encoder share it, because their outputs are
     compared."""
 
-    def __deepcopy__(self, memo: Any) -> _Widths:
+    def __deepcopy__(self, memo: Any) -> "_Widths":
         return self
 
 

@@ -1,7 +1,5 @@
 """A library's network with its preprocessing as one module."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

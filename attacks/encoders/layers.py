@@ -1,7 +1,5 @@
 """Features from inside an encoder, layer by layer."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -130,7 +128,7 @@ class Layers(nn.Module):
         self._handles.clear()
         self._closed = True
 
-    def __enter__(self) -> Layers:
+    def __enter__(self) -> "Layers":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """Encoders by name, each with its own preprocessing in the graph."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from pathlib import Path

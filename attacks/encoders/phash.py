@@ -4,8 +4,6 @@ Hashes of this kind find known pictures in large collections. A bit is set where
 the picture, reduced to 32x32 grey pixels, lies above their median; pictures match where few bits differ.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

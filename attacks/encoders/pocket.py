@@ -4,8 +4,6 @@ A stand-in, so that the main job needs no download. What it shows about an attac
 CLIP or any other encoder. How it was made, and its clean numbers: docs/pocket-encoder.md.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """What an encoder does to a picture before its first layer, inside the graph."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -148,7 +146,7 @@ class Preprocess:
         fill = _column(self.fill if isinstance(self.fill, tuple) else (self.fill,) * 3, images)
         return F.pad(images - fill, around) + fill if max(around) > 0 else F.pad(images, around)
 
-    def replaced(self, given: Mapping[str, Any]) -> Preprocess:
+    def replaced(self, given: Mapping[str, Any]) -> "Preprocess":
         """This specification with some fields of a configuration's. Raises ValueError with the key."""
         known = [field.name for field in dataclasses.fields(Preprocess)]
         for key in given:

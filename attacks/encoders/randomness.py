@@ -5,8 +5,6 @@ pipeline for such an encoder ends in a stage that leaves the pictures unchanged 
 given to the encoder as `draws`. Without `draws` an encoder is deterministic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar

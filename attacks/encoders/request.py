@@ -1,7 +1,5 @@
 """The request for an encoder, and what all families share."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """An encoder with active dropout, as in Monte Carlo dropout (Gal & Ghahramani 2016), or with a randomised defence."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

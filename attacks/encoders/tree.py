@@ -1,8 +1,6 @@
 """Trees of features: one tensor, a mapping by layer or a tuple by encoder. Every tensor has a row for each picture or
 view."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

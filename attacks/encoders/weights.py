@@ -1,7 +1,5 @@
 """Reading weights without running code: safetensors, or a `.pt` of plain tensors; never a full pickle."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 import warnings

@@ -1,7 +1,5 @@
 """Encoders from a module in Python, or from a file that holds architecture and weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ few views are more efficient, so n grows only after several noisy steps, and onl
 every planned step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Views that no attack has used, on which everything is judged."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -108,7 +106,7 @@ class Finished:
     pictures: Shown
     shared: ClassVar[bool] = True
 
-    def take(self, rows: Tensor) -> Finished:
+    def take(self, rows: Tensor) -> "Finished":
         """Some of the pictures."""
         return Finished(taken(self.pictures, rows))
 

@@ -5,8 +5,6 @@ The groups follow from the number of views alone, so neither the size of a pass 
 an estimate.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,7 +32,7 @@ class Pass(NamedTuple):
         """How many views go through the encoder."""
         return len(self.images) * len(self.groups) * len(self.groups[0])
 
-    def halves(self) -> tuple[Pass, Pass]:
+    def halves(self) -> "tuple[Pass, Pass]":
         """Two smaller passes: fewer groups, or fewer views of each, or fewer pictures."""
         if len(self.groups) > 1:
             k = len(self.groups) // 2

@@ -1,7 +1,5 @@
 """The result of a step of EOT: a mean loss, a gradient, and the error of both."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ accumulated pass by pass, so memory does not grow with the number of views. How 
 many pictures there are, and how many processes share the work shows in the last digits only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol

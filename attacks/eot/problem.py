@@ -1,7 +1,5 @@
 """What an attack solves, and how it is run: two values that every solver takes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -50,7 +48,7 @@ class Problem:
         """Where an optimiser may move."""
         return Constraint(self.perturbation, self.images)
 
-    def take(self, rows: Tensor) -> Problem:
+    def take(self, rows: Tensor) -> "Problem":
         """The problem of some of the images."""
         if len(rows) == len(self):  # rows are always in order
             return self
@@ -75,7 +73,7 @@ class Problem:
             anchor = take(self.anchor, which.repeat_interleave(len(u) // len(which)))
         return self.objective(self.encoder(views, **draws), anchor)
 
-    def members(self) -> Iterator[Problem]:
+    def members(self) -> "Iterator[Problem]":
         """The problems whose gradients the objective wants combined; none for most objectives."""
         for encoder, objective, anchor in self.objective.members(self.encoder, self.anchor):
             yield replace(self, encoder=encoder, objective=objective, anchor=anchor)

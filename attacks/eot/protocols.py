@@ -3,8 +3,6 @@
 attack = encoder + objective + perturbation + optimiser + EOT
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -44,7 +42,7 @@ class Objective(Protocol):
         """Whether the gradient vanishes where features equal the anchor: then a start at zero is refused."""
         return False
 
-    def members(self, encoder: Encoder, anchor: Tree) -> Sequence[tuple[Encoder, Objective, Tree]]:  # noqa: ARG002
+    def members(self, encoder: Encoder, anchor: Tree) -> "Sequence[tuple[Encoder, Objective, Tree]]":  # noqa: ARG002
         """The parts whose *gradients* are to be combined, each with its encoder and anchor; none where the losses
         are one number."""
         return ()
@@ -91,7 +89,7 @@ class Perturbation(Protocol):
     def texture_alpha(self) -> Tensor | None:
         """How opaque each texel is, (1,1,h,w) in [0,1]; None: all are."""
 
-    def take(self, rows: Tensor) -> Perturbation:
+    def take(self, rows: Tensor) -> "Perturbation":
         """The perturbation of some of the images, where it holds something of each (a mask, a placement)."""
 
     def written(self, images: Tensor, delta: Tensor) -> Tensor:

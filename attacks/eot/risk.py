@@ -5,8 +5,6 @@ first. Losses are (N,n), one row per image. Weights (N,n) are the derivative of 
 rows sum to 1. Both are float64 where the device has it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 

@@ -1,7 +1,5 @@
 """Which stage of the views an attack must know: attack without each stage, test with it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate

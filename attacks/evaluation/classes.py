@@ -1,7 +1,5 @@
 """Classes given as text, for encoders with a text tower: views are classified, not matched with pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Whether an attack survives file formats and resizers: the saved pictures through real codecs and resamplers, scored
 without a camera."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product

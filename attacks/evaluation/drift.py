@@ -1,8 +1,6 @@
 """Where in a network an embedding drifts: each layer's features of an attacked and of the untouched picture in the
 same view."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

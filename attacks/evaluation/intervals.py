@@ -4,8 +4,6 @@ Pictures are the sampling units: views of one picture are not independent, so in
 from the same bank of views. `tests/evaluation/test_coverage.py` measures their coverage.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """The judge of a run, which scores its pictures on any bank of views."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -38,7 +36,7 @@ class CellScores(NamedTuple):
     cosine: Tensor
     success: Tensor
 
-    def cell(self, views: slice) -> CellScores:
+    def cell(self, views: slice) -> "CellScores":
         """Some of the views."""
         return CellScores(self.cosine[:, views], self.success[:, views])
 

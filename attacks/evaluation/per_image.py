@@ -1,7 +1,5 @@
 """The rows of per_image.csv, one for each bank of views, arm and picture, and the tables computed from them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

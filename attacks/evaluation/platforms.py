@@ -1,7 +1,5 @@
 """Codecs and resamplers of other programs: each library's own call on 8-bit pixels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from io import BytesIO

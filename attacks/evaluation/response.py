@@ -1,7 +1,5 @@
 """Where in the space of views an attack works: maps over two coordinates, curves over one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product

@@ -1,8 +1,6 @@
 """Ranks and votes of retrieval, and thresholds of verification: two pictures are accepted as the same where their
 cosine reaches a threshold, which is set on pairs of untouched pictures of different things."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 The bank of views has its own seed: all arms are scored on the same views (paired), and the attack never draws them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

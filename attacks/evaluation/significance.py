@@ -1,8 +1,6 @@
 """Paired differences of two arms and their p values. Pictures are the units, because views of one picture are not
 independent."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple

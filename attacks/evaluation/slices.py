@@ -3,8 +3,6 @@
 So cells differ in the chosen coordinates alone (common random numbers).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Transfer of an attack from some encoders to another that it has not queried."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple

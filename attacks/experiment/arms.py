@@ -1,7 +1,5 @@
 """The optimised arms of an experiment, step by step, and the sanity checks of the attack."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,7 +44,7 @@ class ArmState(NamedTuple):
     trace: tuple[Trace, ...]
     spent: Spent
 
-    def with_trace(self, trace: list[Trace], count: int) -> ArmState:
+    def with_trace(self, trace: list[Trace], count: int) -> "ArmState":
         """The same with the first `count` steps of `trace`, which may have grown since."""
         return self._replace(trace=tuple(trace[:count]))
 

@@ -1,7 +1,5 @@
 """The image files of a run: pictures, and the texture of a patch. Scores are computed from the files as read back."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,7 +64,7 @@ class Exhibits:
         return own.evaluated(self.pictures("clean", rows), texture[None])
 
     @property
-    def alone(self) -> Exhibits:
+    def alone(self) -> "Exhibits":
         """The same for the first process by itself, while it writes what the others do not: they would not listen,
         and it would wait for them."""
         return replace(self, world=ALONE)

@@ -1,7 +1,5 @@
 """One batch of an experiment: attack its pictures, write the files, and score the files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The contact sheet: views of one picture in every arm."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from matplotlib.axes import Axes

@@ -1,7 +1,5 @@
 """The cost of a run: encoder passes, counted in views, and seconds."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,7 +34,7 @@ class Spent:
     backward: int = 0
     seconds: float = 0.0
 
-    def __add__(self, other: Spent) -> Spent:
+    def __add__(self, other: "Spent") -> "Spent":
         return Spent(self.forward + other.forward, self.backward + other.backward, self.seconds + other.seconds)
 
 

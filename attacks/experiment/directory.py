@@ -1,7 +1,5 @@
 """Read a run directory: its manifest, and its configuration, validated again."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ encoder would return. The size of a pass is the engine's chunk, up to `BLOCK`: a
 cache, so where the engine measures, repeat its decision (`engine.reuse`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

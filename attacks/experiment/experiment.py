@@ -5,8 +5,6 @@ encoder passes, but without views), `one_view` (as many passes, one random view 
 Pictures are attacked in units, and the result of each unit is stored in a checkpoint file.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

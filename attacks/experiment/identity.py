@@ -1,7 +1,5 @@
 """Everything that the numbers of a run depend on, by name, so that a resumed run is the same run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """One run, from a validated configuration to its directory, without Hydra."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence

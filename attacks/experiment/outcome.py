@@ -1,7 +1,5 @@
 """The result of an experiment."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The parts of an experiment."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

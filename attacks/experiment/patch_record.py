@@ -1,7 +1,5 @@
 """The facts of a patch run for its report: the size of the patch, its placement, and its printer."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

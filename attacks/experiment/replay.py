@@ -4,8 +4,6 @@ A view that was not finite is in a file (see `attacks.eot.faults`). Any other vi
 function of seed and step. The perturbation of that step is not stored, so the final one is shown.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """From scores to results: metrics.json, manifest.json, and the table in the terminal."""
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import subprocess

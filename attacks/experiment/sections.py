@@ -1,8 +1,6 @@
 """The optional parts of an evaluation, computed from the saved files: response maps over the space of views, the
 ablation of each stage, deployment through file formats, and explanations of the encoder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

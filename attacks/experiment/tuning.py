@@ -1,7 +1,5 @@
 """The engine of a run: as configured, as an earlier run decided, or as measured on the first step of this run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Work through the units of a run, in one process or in several that share a ledger."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator

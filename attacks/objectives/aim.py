@@ -1,7 +1,5 @@
 """An objective with its anchor, and the data that both are made from."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The objective for a hash: its bits should change."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

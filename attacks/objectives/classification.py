@@ -1,7 +1,5 @@
 """Objectives where the encoder has a classifier head: features are logits (N,K), and the anchor holds labels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

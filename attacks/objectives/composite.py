@@ -1,7 +1,5 @@
 """Objectives made of objectives: a sum of several, and one for each of several layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ averaged. In a two-tower encoder (CLIP, Radford et al. 2021) a text target is `T
 anchor; for several prompts, the mean of their unit vectors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args

@@ -4,8 +4,6 @@ A penalty is its weight times a mean over pixels or windows, so that a weight su
 to the loss; a cosine changes by about 1.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable

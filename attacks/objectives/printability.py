@@ -1,7 +1,5 @@
 """A penalty on colours that a printer cannot print."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from pathlib import Path

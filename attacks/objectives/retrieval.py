@@ -1,7 +1,5 @@
 """Objectives of retrieval and verification: what matters is the picture that a view is taken for."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

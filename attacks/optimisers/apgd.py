@@ -1,7 +1,5 @@
 """APGD: projected gradient descent that sets its own step lengths, picture by picture."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Optimisers by gradient: PGD, SGD and Adam. An optimiser is a pair of pure functions; its state is a value."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args

@@ -1,7 +1,5 @@
 """Directions for a search without gradients: those of the Square attack (Andriushchenko et al. 2020)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ With a few views a step, most of a gradient is noise. Two remedies have no param
 and a filter that estimates from the gradients how much of each spatial frequency is signal.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple

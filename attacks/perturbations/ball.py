@@ -3,8 +3,6 @@ pictures, [0,1]. No norm ever spans a batch. A perturbation lives in the picture
 never in an encoder's normalised space.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

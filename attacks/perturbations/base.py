@@ -1,7 +1,5 @@
 """The base class of perturbations, with the defaults of a delta that is added to each picture."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Self
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The L1 and L0 balls: few values change, by much, so the box [0,1] is active nearly everywhere."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

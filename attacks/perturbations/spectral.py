@@ -1,7 +1,5 @@
 """Perturbations by frequency: restricted to low frequencies, or with a smoothed gradient."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Perturbation sets restricted to a linear subspace: some pixels, or grey. Each wraps another set; they nest."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """The set of one delta that all pictures share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

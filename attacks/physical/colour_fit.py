@@ -6,8 +6,6 @@ camera's exposure and white balance: these are measured on the scene and removed
 `transforms.colour.lut.powers`: 1, r, g, b, r^2, rg, rb, g^2, gb, b^2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

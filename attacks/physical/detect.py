@@ -8,8 +8,6 @@ with the method used here: a line is fitted to each edge, twice, and corners are
 corners, but edges stay straight.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any

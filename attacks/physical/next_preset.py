@@ -1,7 +1,5 @@
 """The preset of a second patch: that of the run, with the colours and poses measured in the photographs."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

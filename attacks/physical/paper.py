@@ -5,8 +5,6 @@ Tiles lie on whole pixels of the print, so that a page in pixels is a copy of th
 bleed, so that a cut beside the line meets white paper.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

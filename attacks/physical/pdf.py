@@ -4,8 +4,6 @@ Tags, swatches, marks and the ruler are vector shapes. The texture is one image 
 resolution of the print, so that no printer driver interpolates it; every page shows its part of it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

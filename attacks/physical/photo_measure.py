@@ -1,7 +1,5 @@
 """What is measured in one photograph: the pose of the card, its colours, and the view for the encoder."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What scoring photographs leaves behind: tables, pictures, the fitted colours and the preset of a second patch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A folder of photographs: the picture that each shows, and their pixels."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

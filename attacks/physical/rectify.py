@@ -5,8 +5,6 @@ photographs): four tags 0.04 and 0.2, three 0.35 and 1, two 0.5 to 1 and 2 to 6,
 are required; `attacks.physical.align` refines the result.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Scores of photographs by the run's encoder and measures, beside the run's own figures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

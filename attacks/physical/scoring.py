@@ -1,7 +1,5 @@
 """Scores a folder of photographs of a run's patch: `scripts/score_photos.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The print of a run: what `scripts/print_patch.py` writes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,8 +1,6 @@
 """The inputs of a photograph's score: the run and its print, read back from their folder, and the square that the
 encoder gets."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The colours of the pages, light and dark. The tests compute the contrast of every pair that is used together."""
 
-from __future__ import annotations
-
 import numpy as np
 
 LIGHT = {

@@ -4,8 +4,6 @@ Only runs of the same protocol are compared: same views, gallery, aim and pixels
 every value is checked.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

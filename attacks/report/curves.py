@@ -1,7 +1,5 @@
 """Curves of a run, drawn from metrics.json and steps.csv."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any

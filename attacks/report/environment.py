@@ -1,7 +1,5 @@
 """The jinja2 environment of all pages: every string is escaped, and an undefined name is an error."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

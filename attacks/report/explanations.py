@@ -1,7 +1,5 @@
 """The sheet of explanations: the maps of one picture before and after each attack, and the perturbations' spectra."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The texts of a report about its run, and the layout of its tables."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any

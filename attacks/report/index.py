@@ -1,7 +1,5 @@
 """A table of several runs as a page and a CSV file. Their files may come from others, so every value is checked."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence

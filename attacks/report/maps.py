@@ -1,7 +1,5 @@
 """Heat maps: a cell for each pair of coordinates, a panel for each arm."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The report of a run: one HTML page that fetches nothing and runs no scripts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

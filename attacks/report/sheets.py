@@ -1,7 +1,5 @@
 """Pictures of a page as data URIs, and a perturbation amplified so that it can be seen."""
 
-from __future__ import annotations
-
 import base64
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Figures as inline SVG: text stays text, colours follow the page, and ids are unique on it."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Warnings that stand above the numbers of a run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 #: The most failed pictures that a warning names.

@@ -1,7 +1,5 @@
 """The names of arms, measures and parts on a page, and how numbers are written."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ A run consists of tasks. The result of a finished task is stored in a file; a ru
 then, and when it is stopped. Every file is written atomically, so a run may be killed at any moment.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -41,12 +39,12 @@ class Checkpoint:
     device: torch.device = CPU
     prefix: str = ""
 
-    def under(self, name: str) -> Checkpoint:
+    def under(self, name: str) -> "Checkpoint":
         """The same for the tasks within the task `name`."""
         return replace(self, prefix=f"{self.prefix}{name}.")
 
     @property
-    def alone(self) -> Checkpoint:
+    def alone(self) -> "Checkpoint":
         """The same for the first process by itself, while the others wait."""
         return replace(self, world=ALONE)
 
@@ -67,7 +65,7 @@ class Checkpoint:
         path = self._path(name)
         return path is not None and bool(self.world.agree(path.exists()))
 
-    def task(self, name: str) -> Task:
+    def task(self, name: str) -> "Task":
         """The task `name`, with the state that an earlier process stored; see `Task`."""
         path = self._path(f"{name}.now")
         state = read(path, self.key, self.device) if path is not None and self.has(f"{name}.now") else None
@@ -93,7 +91,7 @@ class Task:
         self._make: Callable[[], Any] | None = None
         self._steps, self._written = 0, time.monotonic()
 
-    def __enter__(self) -> Task:
+    def __enter__(self) -> "Task":
         return self
 
     def update(self, make: Callable[[], Any]) -> None:

@@ -1,7 +1,5 @@
 """What the scripts share: a parser whose errors are exceptions, and errors as one line and an exit code."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Iterable

@@ -4,8 +4,6 @@ Every process draws all views and evaluates its share; results are summed, and a
 the order of a sum, a run does not depend on the number of processes.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

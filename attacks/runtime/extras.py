@@ -1,7 +1,5 @@
 """Libraries that optional extras of the package install, imported on first use."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Atomic writes of files, with the cause of a failed write in one line."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Run directories and names that somebody else may have made."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

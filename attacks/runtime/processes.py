@@ -1,7 +1,5 @@
 """Whether the process that wrote a file is still running. Process numbers are reused, so start times count too."""
 
-from __future__ import annotations
-
 import functools
 import os
 import socket

@@ -1,7 +1,5 @@
 """Progress of a run: a bar in a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import time
@@ -24,7 +22,7 @@ class Progress:
             tqdm(total=total, desc=f"{name:<14}", file=sys.stderr, **shape) if shown and sys.stderr.isatty() else None
         )
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> "Progress":
         return self
 
     def __exit__(self, *_: object) -> None:

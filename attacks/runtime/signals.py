@@ -3,8 +3,6 @@
 They are Ctrl-C, SIGTERM, which schedulers send before they end a job, and SIGUSR1, which Slurm can send earlier.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

@@ -1,7 +1,5 @@
 """The types that files of results and states may contain, each under a tag that outlives moves and renames."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

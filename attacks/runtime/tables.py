@@ -1,7 +1,5 @@
 """Tables as CSV files."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Reading files that somebody else may have written: a value has the expected type, or is None."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ A file names a type by the tag that the code gives it (`@stored`), so reading a 
 come back with the same bits and the same order of axes in memory: a sum over other strides rounds differently.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

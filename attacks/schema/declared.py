@@ -1,7 +1,5 @@
 """The schema of a part that declares its keys in its own class. It is read from the source, without torch."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from dataclasses import make_dataclass

@@ -1,7 +1,5 @@
 """The encoders and defences that a configuration can name, and the keys of each. No torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

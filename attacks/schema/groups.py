@@ -5,8 +5,6 @@ A key is declared here once, with its default: its part in code takes an argumen
 schema; for the groups of `FILES` it is a YAML file of stages.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -2,8 +2,6 @@
 queued again, and an error where the launcher's library is missing. Uses Hydra; runs before torch is imported.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

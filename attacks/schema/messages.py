@@ -1,7 +1,5 @@
 """The errors of Hydra and OmegaConf in one line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

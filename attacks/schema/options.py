@@ -1,7 +1,5 @@
 """The declaration of a key of a configuration: its default, meaning, range and paper."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import field, fields, make_dataclass

@@ -1,7 +1,5 @@
 """The keys of what is printed: the patch, the printer, the scenes. No torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A preset file of the user's own, named by its path: `config=./mine.yaml`."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The keys of a configuration as documentation: `python -m attacks.schema.reference > docs/configuration.md`, and
 what `--help` prints. Both are written from the declarations. No torch."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """The keys of a run that belong to no group, and the run itself. No torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names and passwords in addresses, which no file and no message of a run may contain."""
 
-from __future__ import annotations
-
 import re
 
 #: Between a scheme and the host. A password may hold a slash that should have been %2F.

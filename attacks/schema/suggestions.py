@@ -1,7 +1,5 @@
 """Suggestions for a mistyped key or choice, across groups."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """The keys of the group `tracker`: where a run is followed. No torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from attacks.schema.options import option

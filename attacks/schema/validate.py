@@ -4,8 +4,6 @@ A configuration names parts and gives them numbers. It holds no class path and n
 `attacks.experiment.build` turns names into parts.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields, is_dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks of the arguments of attack loops, and of every step."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 

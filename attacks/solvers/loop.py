@@ -4,8 +4,6 @@ The loop is a generator: the caller's iteration is the callback. Progress, check
 the caller.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from dataclasses import replace
 from functools import partial

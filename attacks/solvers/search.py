@@ -3,8 +3,6 @@
 Where such a search does better than an attack that follows the gradient, the encoder hides its gradient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, cast
 

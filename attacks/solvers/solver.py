@@ -3,8 +3,6 @@
 The loss of a step is a noisy draw: the lowest one is luck. Candidates are therefore compared on common views.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ compared by the attacker's objective on one bank of views that none of them has 
 picture is then judged on further views, so no maximum of noisy scores is reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The way of an attack, step by step, as the report draws it."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from attacks.runtime.stored import stored

@@ -4,8 +4,6 @@ First-order methods alone cannot find them (Engstrom et al. 2019: the loss over 
 gradient only refines the best of many random views. An attack against such views is the adversary of the adversary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

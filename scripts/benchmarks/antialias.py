@@ -1,7 +1,5 @@
 """Methods of reduction: error against the mean over each pixel's area, and time at a reduction by four."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

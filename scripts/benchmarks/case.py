@@ -1,7 +1,5 @@
 """The input of every contestant of a comparison: a picture, its views, and an encoder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache

@@ -4,8 +4,6 @@ Contestants take turns, round by round, and medians are compared: a noisy machin
 `--out DIR`, the figures and the machine go to DIR/NAME.json and a picture of them to DIR/NAME.png.
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 from collections.abc import Callable

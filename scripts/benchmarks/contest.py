@@ -1,7 +1,5 @@
 """What comparisons of attacks share: contestants and their settings, counts of gradients, jobs and their outcomes."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The gradient of one EOT step: this project's engine, the encoder alone, a loop written by hand, and the peers."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The error of the estimated gradient by number of views and by sampler."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

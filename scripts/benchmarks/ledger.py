@@ -1,8 +1,6 @@
 """The speed-up of a second process on a run: one process, two that share a ledger, and two with a run each, which is
 the upper bound of the machine."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Memory and time against the number of views: memory should be constant, time proportional."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

@@ -1,7 +1,5 @@
 """The strength of patches for equal numbers of gradients: ours by one rule, ART's as documented and tuned."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ ART moves its patch about by itself; `Anywhere` draws from exactly its distribut
 renderers, so that neither is at home.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar

@@ -4,8 +4,6 @@ Success depends on the picture and even more on the target, so every figure is a
 fixed seed: pictures that the encoder was not trained on, targets from other photographs.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

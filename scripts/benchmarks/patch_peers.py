@@ -1,7 +1,5 @@
 """Ours and ART's `AdversarialPatchPyTorch`, gradient for gradient: each makes one texture for a group of scenes."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

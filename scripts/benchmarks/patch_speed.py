@@ -1,7 +1,5 @@
 """The time of a view of a patch: ours, ART's, and the encoder alone, which is the lower bound."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -6,8 +6,6 @@ cross-entropy has the gradient of the cosine. Checks of success after an attack,
 are left out. The libraries are optional: this is the only module that imports them.
 """
 
-from __future__ import annotations
-
 import importlib
 import itertools
 from collections.abc import Callable

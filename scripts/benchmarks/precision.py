@@ -1,7 +1,5 @@
 """The strength of the same attack in each precision, always scored in float32, paired by picture."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

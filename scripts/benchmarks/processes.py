@@ -1,7 +1,5 @@
 """Work in other processes: shared out among several, or alone in a fresh one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The strength of attacks for equal numbers of gradients: ours by one rule, peers as documented and tuned."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

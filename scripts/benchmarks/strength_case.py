@@ -1,7 +1,5 @@
 """The input of every contestant of the comparison of attacks: pictures, views, a counting encoder, a budget."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache

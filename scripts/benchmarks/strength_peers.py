@@ -9,8 +9,6 @@ Patches are compared likewise: one texture for a group of pictures, in the middl
 does, and the views move. What is scored is the picture with the 8-bit texture pasted in, texel on pixel.
 """
 
-from __future__ import annotations
-
 import importlib
 import itertools
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The results of a benchmark: printed, and written as JSON, with the machine, and as a picture."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

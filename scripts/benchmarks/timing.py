@@ -1,7 +1,5 @@
 """A stopwatch for a noisy machine: contestants take turns, and medians are compared."""
 
-from __future__ import annotations
-
 import random
 import statistics
 import time

@@ -1,7 +1,5 @@
 """The fused geometry against one bare `grid_sample`, kornia and torchvision."""
 
-from __future__ import annotations
-
 import kornia.geometry.transform as kornia
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Where does the gradient die? One call examines a pipeline of any library, stage by stage."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

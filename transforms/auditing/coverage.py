@@ -1,7 +1,5 @@
 """Which pixels of the picture receive a gradient: all of them, or the few that a nearest read picks?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

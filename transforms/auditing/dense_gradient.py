@@ -5,8 +5,6 @@ gradient: more pixels receive something, which points elsewhere. For a gradient 
 or take the expectation over views.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

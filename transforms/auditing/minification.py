@@ -3,8 +3,6 @@
 A warp moves a coordinate ramp as it moves the picture, so the ramp that comes out *is* the map.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

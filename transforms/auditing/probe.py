@@ -3,8 +3,6 @@
 The step gets a fresh leaf, so an earlier step that cuts the graph hides nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ A loss that compares an embedding with the embedding of the unperturbed picture 
 there: its gradient is exactly zero however sound the pipeline is. One sign step of 1/255 separates the two cases.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

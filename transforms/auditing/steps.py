@@ -3,8 +3,6 @@
 A step is a fused run of our geometry, one of our pixel stages, or a callable of any other library.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """From the probes of single draws to one report per stage, and to warnings that say what to repair."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -5,8 +5,6 @@ last pixel. The average is over stored values, gamma included, as image librarie
 images that the stage receives. At 0 every blur is the identity, reached continuously.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import reduce

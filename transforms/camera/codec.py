@@ -5,8 +5,6 @@ differentiable JPEG at the same images and quality (backward pass differentiable
 the codec is Reich et al. 2024 after Shin & Song 2017). `codec="surrogate"` gives that codec forward as well.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO

@@ -1,7 +1,5 @@
 """The stage that shrinks: distance, thumbnails, a service's upload limit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar

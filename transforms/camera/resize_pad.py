@@ -1,7 +1,5 @@
 """The stage that resizes at random and pads at random: a defence, and a way to vary an attack's inputs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

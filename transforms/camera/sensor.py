@@ -1,7 +1,5 @@
 """Sensor stages: the noise of a camera's pixels, and the 8 bits it writes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Stages that hide a part of the picture."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,8 +1,6 @@
 """Stages in linear light: what multiplies light before the camera encodes it as sRGB. See also
 `transforms.colour.illumination`, for light that varies over the picture."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -4,8 +4,6 @@ Fields are computed in the stage frame (origin at the image centre, unit = half 
 float32, so that a field is the same at every size of image.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

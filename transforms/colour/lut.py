@@ -4,8 +4,6 @@ Every description of a printer (a profile, measured swatches, a model of its ink
 one stage, whose cost does not depend on where the colours come from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import combinations_with_replacement

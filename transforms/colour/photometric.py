@@ -4,8 +4,6 @@ Stages in linear light (exposure, shadows) are in `transforms.colour.exposure` a
 `transforms.colour.illumination`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

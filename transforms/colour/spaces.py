@@ -1,7 +1,5 @@
 """Colour maps of pixels, with gradients that are finite everywhere: sRGB to linear light and back, hue rotation."""
 
-from __future__ import annotations
-
 import math
 
 import torch

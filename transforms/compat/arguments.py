@@ -1,7 +1,5 @@
 """Arguments of the drop-ins: tensors, arrays, numbers and lists of any of these, all of them differentiable."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

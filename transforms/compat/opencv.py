@@ -1,7 +1,5 @@
 """OpenCV's warps, with gradients to every tensor."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ tensor; torchvision itself rounds the parameters of its warps to Python floats a
 As there, points and centres are in edge coordinates: 0 is the left edge of the image and its width the right edge.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Lengths are in the stage frame: origin at the image centre, unit = half the shor
 shorter side is therefore 0.2 units; parameters are given as shares of the side, the stages convert them.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

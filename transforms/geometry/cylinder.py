@@ -1,7 +1,5 @@
 """The stage that bends the picture round a bottle."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

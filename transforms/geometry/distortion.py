@@ -1,7 +1,5 @@
 """Geometric stages that are no homography: a lens, a cloth, a shutter that reads row by row."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

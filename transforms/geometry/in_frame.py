@@ -1,7 +1,5 @@
 """Stages that depend on the shape of the frame, not only on its shorter side."""
 
-from __future__ import annotations
-
 import copy
 from typing import Self
 

@@ -1,7 +1,5 @@
 """Where a layer lies in its scene: anywhere within ranges of scale, rotation and position."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

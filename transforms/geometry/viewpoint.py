@@ -1,7 +1,5 @@
 """The stage that moves the camera: a pinhole at any place before the picture's plane, looking at its centre."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

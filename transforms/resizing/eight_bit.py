@@ -10,8 +10,6 @@
 The numbers are whole and below 2^53, so float64 holds them exactly and a matrix product is the same on any device.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache, reduce
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Which source pixels make an output pixel, and with what weight: the libraries' kernels, one axis at a time."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -13,8 +13,6 @@ So a kernel here is a *library's* kernel, with that library's support, edges and
   of an unknown library; `keys_aa(a)` is the same with Pillow's antialias.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Neighbouring maps become one: homographies are multiplied, any other map passes points on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, runtime_checkable

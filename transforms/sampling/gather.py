@@ -5,8 +5,6 @@
 in a fixed order.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -7,8 +7,6 @@ frame*: 0 = the image's left and upper edge, unit = half a pixel, so that pixel 
 shifts by whole pixels stay exact.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

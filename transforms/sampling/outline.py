@@ -5,8 +5,6 @@ that the line passes are computed: a pixel's footprint in the texture is a paral
 common with a polygon is a sum over the polygon's sides (Green's theorem).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -10,8 +10,6 @@ blend with the next level begins at a reduction by 1.23: a bilinear tap covers t
 by time and by the error against the mean over the pixel's area (`python scripts/benchmark.py antialias`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

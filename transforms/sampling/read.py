@@ -6,8 +6,6 @@ the identity. `grid_sample` does the work; `transforms.sampling.gather` does it 
 gradient needs more.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args

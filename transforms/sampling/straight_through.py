@@ -1,7 +1,5 @@
 """Forward one map, backward another: for maps whose own derivative is zero or unknown (rounding, file formats)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

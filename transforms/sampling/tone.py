@@ -5,8 +5,6 @@ low, high) again, because a line that does not fall maps the bounds of one clamp
 multiply, as homographies do, and a view's values are touched once.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch
@@ -24,21 +22,21 @@ class Tone(NamedTuple):
     low: Tensor
     high: Tensor
 
-    def then(self, gain: Tensor, offset: Tensor) -> Tone:
+    def then(self, gain: Tensor, offset: Tensor) -> "Tone":
         """Followed by x -> clamp(gain x + offset, 0, 1)."""
         low, high = (gain * self.low + offset).clamp(0, 1), (gain * self.high + offset).clamp(0, 1)
         return Tone(gain * self.gain, gain * self.offset + offset, low, high)
 
-    def shifted(self, by: Tensor) -> Tone:
+    def shifted(self, by: Tensor) -> "Tone":
         """For values from which `by`, () or (1|N,1|C,1,1), has been taken."""
         return self._replace(offset=self.gain * by + self.offset)
 
-    def each(self) -> list[OneTone]:
+    def each(self) -> "list[OneTone]":
         """View by view, in the machine's numbers: a kernel takes those as they are (on a CPU, that is)."""
         gains, lows, highs = (each.flatten().tolist() for each in (self.gain, self.low, self.high))
         return [OneTone(*one) for one in zip(gains, self.offset.unbind(), lows, highs, strict=True)]
 
-    def to(self, dtype: torch.dtype) -> Tone:
+    def to(self, dtype: torch.dtype) -> "Tone":
         """In another precision."""
         same = self.gain.dtype == self.offset.dtype == dtype
         return self if same else Tone(*(each.to(dtype) for each in self))

@@ -4,8 +4,6 @@ A map takes an output place to a source place, both in the half-pixel frame of `
 file turns maps into views: border value, horizon, antialiasing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """How an encoder is run. Apart from the rounding of a lower precision, the results are the same."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, NamedTuple, get_args
@@ -54,7 +52,7 @@ class Decision:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Decision:
+    def from_dict(cls, values: Mapping[str, Any]) -> "Decision":
         """The inverse of `to_dict`, with defaults for missing names. Raises ValueError for an unknown name."""
         for name in values:
             if name not in SETTINGS:

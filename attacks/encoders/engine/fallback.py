@@ -5,8 +5,6 @@ run is then done in float32. This state belongs to that of the attack: it is sto
 restored when the attack is resumed.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

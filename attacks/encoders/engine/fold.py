@@ -4,8 +4,6 @@ A trace of the graph finds the layers that feed a batch norm and nothing else. O
 encoder's own `forward` still runs, so its decisions from shapes or dtypes stay the same.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise

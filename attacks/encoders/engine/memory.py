@@ -1,7 +1,5 @@
 """Free memory, and the memory that a view needs between its forward and its backward pass."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ Rounding the backward pass alone is an error of 2^-9 of each product. Nearly all
 saved in either pass, so it is saved in the backward pass.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Half precision after the preprocessing, and the loss scaling that float16 needs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

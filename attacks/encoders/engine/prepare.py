@@ -1,7 +1,5 @@
 """An encoder as a decision runs it."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Which layout, precision and chunk are fast depends on encoder and machine; how m
 depends on the noise of its gradient. Both are measured, and measuring must repay itself.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

@@ -1,7 +1,5 @@
 """The latents of a variational autoencoder of diffusers (`AutoencoderKL`), which Stable Diffusion works on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,8 +1,6 @@
 """A model's folder as Hugging Face's libraries write it, local or from the hub. Only configurations, vocabularies of
 tokenizers and safetensors are read; pickles and Python files are not even fetched."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

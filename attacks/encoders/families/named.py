@@ -1,7 +1,5 @@
 """What timm and open_clip share: a model has a name of the library's, or is a folder that the library has written."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 from dataclasses import replace

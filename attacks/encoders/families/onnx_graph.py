@@ -1,7 +1,5 @@
 """An ONNX file as a graph that onnx2torch understands: read, and rewritten in memory."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Collection

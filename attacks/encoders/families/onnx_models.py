@@ -1,7 +1,5 @@
 """Networks in ONNX files, converted by onnx2torch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Convert an ONNX graph to an older opset."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from attacks.runtime.extras import extra

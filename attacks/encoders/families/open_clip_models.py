@@ -1,7 +1,5 @@
 """open_clip's models: the image tower as the encoder, and the text tower beside it."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import logging

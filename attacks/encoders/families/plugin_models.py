@@ -1,7 +1,5 @@
 """Encoders that installed packages offer."""
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint, entry_points
 
 from torch import nn

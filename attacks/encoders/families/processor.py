@@ -1,7 +1,5 @@
 """An image processor of transformers as a `Preprocess`; a step that `Preprocess` lacks is refused by name."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 from typing import Any

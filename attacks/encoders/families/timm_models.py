@@ -1,7 +1,5 @@
 """timm's models without their heads: the pooled features that the classifier reads."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Networks in TorchScript files."""
 
-from __future__ import annotations
-
 import warnings
 
 import torch

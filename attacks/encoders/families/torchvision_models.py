@@ -1,7 +1,5 @@
 """torchvision's classification models, with the features that their classifier head reads."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import re

@@ -1,7 +1,5 @@
 """Vision models of transformers: CLIP, SigLIP, DINOv2, DINOv3, ViT, and others that turn a picture into tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

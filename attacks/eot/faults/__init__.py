@@ -1,7 +1,5 @@
 """Views, losses and gradients that are not finite, or zero: which view began it, at which stage."""
 
-from __future__ import annotations
-
 from attacks.eot.faults.fault import NAME, Fault, NotFinite, read, write
 
 __all__ = ["NAME", "Fault", "NotFinite", "read", "write"]

@@ -1,7 +1,5 @@
 """A view that is not finite, as a value and as a file that shows it again."""
 
-from __future__ import annotations
-
 import shlex
 from contextlib import suppress
 from pathlib import Path

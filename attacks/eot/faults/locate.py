@@ -3,8 +3,6 @@
 While all is finite, nothing is computed twice. Otherwise views are computed one by one, until one alone shows it.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ to it, and the gradient there is the one that the rest of the pipeline gives: bo
 itself touches pixels.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence

@@ -6,8 +6,6 @@ deletion curve), and restoring them raises it early (a large area under the inse
 order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

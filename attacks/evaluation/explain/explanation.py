@@ -1,7 +1,5 @@
 """Explanations of a few pictures before and after an attack."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Grad-CAM (Selvaraju et al. 2017) of an embedding, at the last spatial layer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

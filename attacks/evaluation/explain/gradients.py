@@ -1,7 +1,5 @@
 """The pixels that the gradient reaches through the views of a bank and the encoder."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import NamedTuple
 

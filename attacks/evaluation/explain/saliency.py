@@ -1,7 +1,5 @@
 """The likeness of a picture to its anchor, its gradient, and the number of passes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

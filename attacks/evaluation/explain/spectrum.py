@@ -1,7 +1,5 @@
 """The power spectrum of a perturbation."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The result of a check, and of a battery of checks."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -4,8 +4,6 @@ An encoder that rounds on purpose, such as one that reads 8 bits, is a step func
 is compared with visible changes.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -6,8 +6,6 @@ over the view, so it hardly depends on the camera, and it is linear in the pictu
 closed form. An attack that misses it is broken.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

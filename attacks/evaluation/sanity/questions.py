@@ -1,7 +1,5 @@
 """The checks that need short runs, and compare their losses by a rule."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

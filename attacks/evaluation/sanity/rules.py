@@ -1,7 +1,5 @@
 """The rules of the sanity checks. Most compare losses (N,V) on the same views; lower is stronger."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

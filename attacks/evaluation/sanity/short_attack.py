@@ -1,7 +1,5 @@
 """Short runs of an attack, all scored on the same views."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from typing import Any, NamedTuple

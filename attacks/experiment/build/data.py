@@ -1,7 +1,5 @@
 """The configured pictures: the queries, their gallery, and their targets."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

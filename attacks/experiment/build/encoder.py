@@ -1,7 +1,5 @@
 """The configured encoder."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

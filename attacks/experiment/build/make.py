@@ -1,7 +1,5 @@
 """Make a part from the keys of a configuration: each key is the argument of the same name."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable

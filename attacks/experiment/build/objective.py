@@ -1,7 +1,5 @@
 """The configured objective, and the anchor that it compares each picture with."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import math

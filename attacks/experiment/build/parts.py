@@ -1,7 +1,5 @@
 """All parts of an experiment, made from a checked configuration."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

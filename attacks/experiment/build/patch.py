@@ -1,7 +1,5 @@
 """The configured patch."""
 
-from __future__ import annotations
-
 import math
 import zlib
 from pathlib import Path

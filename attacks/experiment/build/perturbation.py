@@ -1,7 +1,5 @@
 """The configured perturbation: a ball with its restrictions, or a patch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

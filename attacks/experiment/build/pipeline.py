@@ -1,7 +1,5 @@
 """The configured pipeline of stages."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

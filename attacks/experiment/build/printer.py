@@ -1,7 +1,5 @@
 """The configured printer: the stages of a printed sheet, and its placement."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

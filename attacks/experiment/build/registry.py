@@ -1,7 +1,5 @@
 """The parts behind the choices of a configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

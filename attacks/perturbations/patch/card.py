@@ -5,8 +5,6 @@ the sides between them. A photograph of it then shows the position of the patch,
 to known colours.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

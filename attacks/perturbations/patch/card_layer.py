@@ -1,7 +1,5 @@
 """The printed card round a patch, as a part of its layer: every photograph of the patch shows it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

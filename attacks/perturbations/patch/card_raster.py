@@ -5,8 +5,6 @@ The texture is sampled as a layer of a scene is, so the print shows what the att
 inside a pixel covers its share of that pixel.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Files are not trusted: their size is limited and their content checked.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

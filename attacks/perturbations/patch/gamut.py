@@ -1,7 +1,5 @@
 """Gamuts: the colours that a texture may have."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 

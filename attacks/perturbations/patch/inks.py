@@ -1,7 +1,5 @@
 """A generic printer: the colours of a four-colour halftone on white paper."""
 
-from __future__ import annotations
-
 import itertools
 
 import torch

@@ -1,7 +1,5 @@
 """A patch: one texture, placed in every picture."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self, get_args

@@ -1,7 +1,5 @@
 """The corners of a patch in each picture."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -76,7 +74,7 @@ class Placements:
             for row, shares in zip(quads, shown, strict=True)
         ]
 
-    def take(self, rows: Tensor) -> Placements:
+    def take(self, rows: Tensor) -> "Placements":
         """The placements in some of the pictures."""
         if len(self.quads) == 1:
             return self

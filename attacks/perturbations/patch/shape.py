@@ -4,8 +4,6 @@ The mask holds the exact share of each texel's area that is covered, so edges ar
 polygon is summed along its outline, as in font rasterisers).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ printer.
 Uses numpy and OpenCV only; shares nothing with `transforms` but the definitions in its docstrings.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

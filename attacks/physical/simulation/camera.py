@@ -3,8 +3,6 @@
 All steps between ink and tone curve are in linear light.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One photograph: a scene, the card in it, and the camera."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

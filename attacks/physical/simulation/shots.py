@@ -5,8 +5,6 @@ picture's centre, unit = half its shorter side, y down. The photograph's frame i
 shows what a view of a square scene shows, and the rest continues the scene's plane.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Every worker claims a unit of pictures and marks it as done. If a worker dies, the others take over its unit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass

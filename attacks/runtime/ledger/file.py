@@ -1,7 +1,5 @@
 """The file of a ledger: create, open and check it. It is untrusted, for a stranger may have written it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sqlite3

@@ -4,8 +4,6 @@ On the same machine a process is looked up by its id. From another machine only 
 that the worker raises every few seconds while it holds a unit; clocks of machines are never compared.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import threading

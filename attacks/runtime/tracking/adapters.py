@@ -1,7 +1,5 @@
 """Adapters to TensorBoard, MLflow and W&B. Each imports its library when it is created."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The interface of a tracker, and the one of every run: events.jsonl, one JSON object per line."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

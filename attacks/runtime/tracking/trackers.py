@@ -1,7 +1,5 @@
 """The trackers of a run: events.jsonl always, and the one that its configuration names."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
@@ -31,7 +29,7 @@ class Trackers:
     def __init__(self, events: Tracker | None = None, others: Mapping[str, Tracker] | None = None) -> None:
         self.events, self.others = events, dict(others or {})
 
-    def __enter__(self) -> Trackers:
+    def __enter__(self) -> "Trackers":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
