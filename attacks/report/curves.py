@@ -20,7 +20,7 @@ MARKS = {"clean": "s", "noise": "v", "no_eot": "^", "one_view": "D", "eot": "o"}
 
 def loss_curve(trace: Sequence[Trace], objective: str) -> Markup:
     """The objective over encoder passes: the estimate of each step, and the mean over the fixed bank of views."""
-    figure, axis = _axis((7.6, 3.0))
+    figure, axis = _axis((7.6, 3.6))
     for arm in (arm for arm in ARMS if any(row.arm == arm for row in trace)):
         rows = [row for row in trace if row.arm == arm]
         rows = [row for row in rows if row.attack == rows[0].attack]  # of a suite, the first attack
@@ -33,9 +33,10 @@ def loss_curve(trace: Sequence[Trace], objective: str) -> Markup:
         style = f"{MARKS[arm]}-"
         axis.plot([*points], [*points.values()], style, color=LIGHT[arm], markersize=3.5, label=f"{ARMS[arm]}, {own}")
     axis.set_xlabel("encoder passes")
-    axis.set_ylabel(OBJECTIVES.get(objective, "mean loss (low is strong)"))
+    anchor = OBJECTIVES.get(objective)
+    axis.set_ylabel(f"mean cosine to the {anchor}" if anchor else "mean loss (low is strong)")
     plain(axis)
-    legend(figure, axis, 2)
+    legend(figure, axis, 1)
     description = "The objective over encoder passes: each step's estimate, and the fixed bank. Numbers: steps.csv."
     return to_svg(figure, "loss", "Progress of the attacks", description)
 
@@ -61,7 +62,7 @@ def drift_curve(drift: Mapping[str, Any], names: Mapping[str, str] = ARMS) -> Ma
 
 def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str] = ARMS) -> Markup:
     """Success and cosine over one coordinate of the view, with intervals and the range of the attack."""
-    figure = Figure(figsize=(9.6, 2.9), layout="constrained")
+    figure = Figure(figsize=(9.6, 3.2), layout="constrained")
     x = curve["x"]
     labels = {"success": "attacker's success", "cosine": "cosine to the clean embedding"}
     for axis, (measure, label) in zip(figure.subplots(1, 2), labels.items(), strict=True):
@@ -72,7 +73,7 @@ def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str]
         axis.set_ylabel(label)
         plain(axis)
     figure.axes[0].set_ylim(-0.04, 1.04)
-    legend(figure, figure.axes[0], 6)
+    legend(figure, figure.axes[0])
     description = (
         f"Attacker's success (left) and cosine (right) over {x['name']}: a line with its 95% interval for each arm."
     )
@@ -91,7 +92,7 @@ def spectrum_curve(spectrum: Mapping[str, Any], names: Mapping[str, str] = ARMS)
     axis.yaxis.set_minor_formatter(NullFormatter())
     axis.set_ylabel("share of the power")
     plain(axis)
-    legend(figure, axis, 5)
+    legend(figure, axis)
     description = "Its power over radial frequency, a line for each arm."
     return to_svg(figure, "spectrum", "Spectrum of the perturbation", description)
 

@@ -7,7 +7,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from attacks.report.colours import DARK, LIGHT, RAMP, shade, variables
-from attacks.report.words import PARTS, capitalised, measure_name, p_value, short, value_of
+from attacks.report.words import PARTS, capitalised, counted, measure_name, p_value, radius, short, value_of
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -26,17 +26,13 @@ def environment() -> Environment:
         "dark": Markup(variables(DARK)),
         "ramp": Markup(", ".join(RAMP)),
         "style": Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
-        "shade": shade,
-        "value_of": value_of,
-        "measure_name": measure_name,
-        "p_value": p_value,
         "parts": PARTS,
     }
-    result.filters |= {"short": short, "number": _number, "capitalised": capitalised}
+    result.globals |= {each.__name__: each for each in (shade, value_of, measure_name, p_value, radius)}
+    result.filters |= {"short": short, "number": _number, "capitalised": capitalised, "counted": counted}
     return result
 
 
 def _number(value: Any, digits: int = 3) -> str:
     """Rounded; a zero has no sign."""
-    text = f"{value:.{digits}f}"
-    return text if float(text) else f"{0:.{digits}f}"
+    return f"{value:z.{digits}f}"

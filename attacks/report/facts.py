@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attacks.encoders.description import MODULE, described
-from attacks.report.words import BANKS, arm_names, share
+from attacks.report.words import BANKS, arm_names, radius, share
 
 
 def verdict(content: Mapping[str, Any]) -> str:
@@ -71,7 +71,7 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
         ("threat", _threat(content["threat"])),
         ("views at attack", "{views_per_step} per picture in each of {steps} steps".format_map(content["threat"])),
         ("views at evaluation", _banks(content)),
-        ("intervals", content["intervals"]),
+        ("intervals", content["intervals"].replace(" %", "%")),
         ("git revision", manifest["git"]),
         ("device", manifest["device"]),
         ("threads, processes", f"{manifest['threads']}, {manifest['processes']}"),
@@ -85,7 +85,7 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
 
 def _threat(threat: Mapping[str, Any]) -> str:
     """The set of perturbations, the objective and the method of the attack."""
-    size = "" if threat["patch"] else f", eps {threat['eps']:.5g}"
+    size = "" if threat["patch"] else f", eps {radius(threat)}"
     size += ", one for all pictures" if threat["shared"] else ""
     parts = [f"{threat['norm']}{size}", f"objective {threat['objective']}"]
     parts += [f"{key} {threat[key]}" for key in ("attack", "optimiser", "risk", "transforms") if threat.get(key)]

@@ -40,13 +40,13 @@ def perturbation(clean: Path, attacked: Path) -> list[Picture]:
     most, rms = int(np.abs(delta).max()), float(np.sqrt(np.square(delta).mean()))
     times = max(1, 127 // max(1, most))
     size = f"largest change {most} of 255 steps, root mean square {rms:.1f}"
+    clipped = "nothing is clipped" if most <= 127 else "changes of more than 127 steps are clipped"
+    amplified = f"amplified {times} times: {clipped}"
     return [
         _picture(untouched, "The untouched picture", "the untouched file"),
         _picture(changed, "The attacked picture", "the attacked file"),
         _picture(delta + 128, f"The perturbation on grey, to scale: {size}", f"the perturbation to scale: {size}"),
-        _picture(
-            delta * times + 128, f"The perturbation on grey, amplified {times} times", f"amplified {times} times"
-        ),
+        _picture(delta * times + 128, f"The perturbation on grey, {amplified}", amplified),
     ]
 
 

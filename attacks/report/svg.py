@@ -22,7 +22,7 @@ def to_svg(figure: Figure, name: str, title: str, desc: str, tips: Mapping[str, 
     """The figure as an `<svg role="img">` with a title and a description. `name`, unique on the page, is the prefix
     of all ids; `tips` are titles of single artists, by their gid."""
     text = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": "viewproof", "svg.fonttype": "none"}):
+    with mpl.rc_context({"svg.hashsalt": "viewproof", "svg.fonttype": "none", "axes.unicode_minus": False}):
         figure.savefig(text, format="svg", metadata=_METADATA, transparent=True, bbox_inches="tight", pad_inches=0.04)
     svg = text.getvalue()
     svg = _FONT.sub("system-ui, sans-serif", _STYLE.sub("", svg[svg.index("<svg") :]))
@@ -44,11 +44,12 @@ def plain(axis: Axes) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color(LIGHT["dim"])
     axis.tick_params(colors=LIGHT["dim"], labelsize=8)
+    axis.xaxis.label.set(x=0, ha="left")  # where a narrow screen shows it
     for label in (axis.xaxis.label, axis.yaxis.label):
         label.set(color=LIGHT["ink"], fontsize=9)
 
 
-def legend(figure: Figure, axis: Axes, columns: int = 3) -> None:
+def legend(figure: Figure, axis: Axes, columns: int = 2) -> None:
     """Draw the legend of `axis` above the figure, where it covers nothing."""
     handles, labels = axis.get_legend_handles_labels()
     text = {"fontsize": 8.5, "labelcolor": LIGHT["ink"]}

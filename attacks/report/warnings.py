@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from attacks.report.words import counted
+
 #: The most failed pictures that a warning names.
 NAMED = 3
 #: Intervals over fewer pictures cover the true value too seldom (see docs/evaluation.md).
@@ -48,11 +50,12 @@ def warnings(content: dict[str, Any]) -> list[str]:
         )
     if content.get("guessed"):
         messages.append(
-            f"{content['guessed']} picture(s) have no identity, so their class is the encoder's own prediction: "
-            "recall shows how far it agrees with itself, not its accuracy"
+            f"{counted(content['guessed'], 'picture')} without an identity: the class is the encoder's own "
+            "prediction, and recall shows how far it agrees with itself, not its accuracy"
         )
     if len(content["queries"]) < FEW:
-        messages.append(f"{len(content['queries'])} picture(s): the intervals say little about other pictures")
+        few = counted(len(content["queries"]), "picture")
+        messages.append(f"{few}: the intervals say little about other pictures")
     else:
         messages += few_in_parts(content)
     if arms["clean"]["recall_at_1"]["mean"] < 0.8:
@@ -71,11 +74,9 @@ def few_in_parts(content: dict[str, Any]) -> list[str]:
     messages = []
     for name in ("response", "left_out", "deployment", "explanations"):
         pictures = (content.get(name) or {}).get("pictures", FEW)  # some parts name them
-        count = pictures if isinstance(pictures, int) else len(pictures)
-        if count < FEW:
-            messages.append(
-                f"{count} picture(s) in the part {name}: the intervals there say little about other pictures"
-            )
+        if (count := pictures if isinstance(pictures, int) else len(pictures)) < FEW:
+            few = f"{counted(count, 'picture')} in the part {name}"
+            messages.append(f"{few}: the intervals there say little about other pictures")
     return messages
 
 

@@ -23,8 +23,8 @@ PARTS = {
     "deployment": "file formats and resizers",
     "explanations": "explanations",
 }
-#: The axis label of objectives that are no loss.
-OBJECTIVES = dict.fromkeys(("away", "toward", "layers"), "mean cosine to the anchor")
+#: What the cosine of objectives that are no loss is to.
+OBJECTIVES = {"away": "clean embedding", "toward": "target", "layers": "clean features"}
 
 
 class Measure(NamedTuple):
@@ -39,8 +39,8 @@ class Measure(NamedTuple):
 EMBEDDING = (
     Measure("cosine", "cosine to the clean embedding", "1 is the untouched picture"),
     Measure("shift", "shift of that cosine", "against the untouched picture in the same view"),
-    Measure("cosine_p10", "10th percentile", "a tenth of the views has a lower cosine"),
-    Measure("worst_cosine", "of the worst view", "the view that resists the attacker most"),
+    Measure("cosine_p10", "10th percentile of the cosine", "a tenth of the views has a lower cosine"),
+    Measure("worst_cosine", "cosine of the worst view", "the view that resists the attacker most"),
     Measure("goal_cosine", "cosine to the target", "1 is the attacker's goal"),
 )
 RETRIEVAL = (
@@ -106,6 +106,18 @@ def short(value: float) -> str:
 def share(value: Mapping[str, float]) -> str:
     """An interval as a share of the views."""
     return f"in {value['mean']:.0%} of the views (95% interval {value['low']:.0%} to {value['high']:.0%})"
+
+
+def radius(threat: Mapping[str, Any]) -> str:
+    """The radius eps of a set: of linf in steps of 8 bits, then as it is."""
+    return (
+        f"{threat['eps'] * 255:.3g}/255 ({threat['eps']:.3g})" if threat["norm"] == "linf" else f"{threat['eps']:.5g}"
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things, such as "1 picture" or "2 pictures"."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def capitalised(text: str) -> str:

@@ -37,6 +37,6 @@ def test_a_part_of_few_pictures_is_warned_of():
     content = {"response": None, "left_out": {"pictures": 4}, "explanations": {"pictures": ["a", "b"]}}
     message = cautions.few_in_parts(content | {"deployment": {"pictures": 5}})
     assert [line.split(":")[0] for line in message] == [
-        "4 picture(s) in the part left_out",
-        "2 picture(s) in the part explanations",
+        "4 pictures in the part left_out",
+        "2 pictures in the part explanations",
     ]

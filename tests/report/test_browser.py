@@ -57,6 +57,13 @@ def test_a_page_logs_and_fetches_nothing_fits_and_is_legible(browser, pages, nam
         )
 
 
+def test_a_narrow_screen_shows_the_attack_with_eot_and_that_there_is_more(browser, pages):
+    with Visit(browser, pages["report"], 390) as visit:
+        place = visit.page.locator("#arms td.eot").first.bounding_box()
+        hint = visit.page.evaluate("getComputedStyle(document.querySelector('.arms'), '::before').content")
+    assert place["x"] + place["width"] <= 390 and "Scroll sideways" in hint
+
+
 def test_every_picture_is_loaded_and_has_its_text(browser, pages):
     with Visit(browser, pages["report"]) as visit:
         images = visit.page.evaluate("[...document.images].map((each) => [each.alt, each.naturalWidth])")

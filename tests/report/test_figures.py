@@ -126,7 +126,7 @@ def test_numbers_are_as_short_as_they_may_be():
     [
         ({"tested": "cosine", "p_least": 0.02}, "Star: its cosine to the clean embedding differs"),
         ({"tested": "success", "p_least": 0.02}, "Star: its attacker's success differs"),
-        ({"tested": "cosine", "p_least": 0.38}, "No cell has a star: 8 picture(s) are too few"),
+        ({"tested": "cosine", "p_least": 0.38}, "in so many cells takes more than 8 pictures."),
     ],
 )
 def test_what_a_star_in_a_map_is_and_that_there_can_be_none(change, note):

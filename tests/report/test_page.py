@@ -229,11 +229,11 @@ def test_the_protocol_has_all_that_a_citation_needs():
     content, manifest = reported.content(response=None), reported.manifest()
     section = re.search(r'<section id="protocol">.*?</section>', render(content, manifest), re.DOTALL)[0]
     text = html.unescape(" ".join(re.sub("<[^>]*>", " ", section).split()))
-    facts = ["preset evaluate", "seed 0", "5, in a gallery of 268", "linf, eps 0.062745; objective away"]
+    facts = ["preset evaluate", "seed 0", "5, in a gallery of 268", "linf, eps 16/255 (0.0627); objective away"]
     facts += ["8 per picture in each of 100 steps", "512 per picture, held out", "of ranges 1.5 times as wide"]
-    facts += [manifest["git"], manifest["device"], *manifest["versions"].values(), content["intervals"]]
+    facts += [manifest["git"], manifest["device"], *manifest["versions"].values(), "95%, bootstrap over pictures"]
     facts += [content["encoder"]["sha256"], content["encoder"]["fingerprint"], *manifest["overrides"][1].split("=")]
     for fact in facts:
         assert fact in text, fact
     shared = content | {"threat": content["threat"] | {"shared": True}}
-    assert "eps 0.062745, one for all pictures;" in render(shared, manifest)
+    assert "eps 16/255 (0.0627), one for all pictures;" in render(shared, manifest)
