@@ -4,6 +4,7 @@ import copy
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import field, fields, make_dataclass
 from functools import partial
+from inspect import formatannotation
 from typing import Any, NamedTuple
 
 from omegaconf import MISSING
@@ -79,7 +80,7 @@ def refuse_out_of_range(node: Any, prefix: str) -> None:
 
 
 def _type(annotation: Any) -> str:
-    text = annotation if isinstance(annotation, str) else annotation.__name__
+    text = annotation if isinstance(annotation, str) else formatannotation(annotation).replace("typing.", "")
     return text.replace("dict[str, Any]", "mapping").replace("list[Any]", "list").replace("Any", "any")
 
 

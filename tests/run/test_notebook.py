@@ -4,7 +4,6 @@ import html
 import json
 import re
 from contextlib import nullcontext
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 from attacks import notebook
 from attacks.notebook import Robustness, robustness, word
+from tests.helpers.page import Page
 
 #: As small as a run can be, and still with all its arms.
 TINY = {"data.count": 2, "attack.steps": 2, "attack.views": 2, "evaluate.views": 4, "evaluate.refine": 0}
@@ -160,15 +160,7 @@ def test_a_result_reads_its_rows_and_shows_its_report(tmp_path):
     assert result.per_image == [{"picture": "0001", "arm": "eot", "cosine": 0.1, "rank": 3, "knn": None}]
     assert result.arms["eot"]["success"]["mean"] == 0.5
 
-    class Frames(HTMLParser):
-        seen = ()
-
-        def handle_starttag(self, tag, attributes):
-            self.seen += ((tag, dict(attributes)),)
-
-    frames = Frames()
-    frames.feed(result._repr_html_())
-    ((tag, attributes),) = frames.seen  # nothing of the page stands outside of the frame
+    ((tag, attributes),) = Page(result._repr_html_()).elements  # nothing of the page stands outside of the frame
     assert tag == "iframe" and attributes["srcdoc"] == PAGE
     assert not attributes["sandbox"]  # no scripts, no forms, no way out
     assert html.escape(PAGE) in result._repr_html_()
@@ -191,16 +183,15 @@ def test_it_is_said_in_under_15_lines_and_is_the_command_lines_run(tmp_path, mon
     job(compose("smoke", [word(key, value) for key, value in TINY.items()]), tmp_path / "b", "smoke", [])
     assert (tmp_path / "a" / "per_image.csv").read_bytes() == (tmp_path / "b" / "per_image.csv").read_bytes()
     assert result.metrics["arms"] == json.loads((tmp_path / "b" / "metrics.json").read_text())["arms"]
-    events = [
-        [{**json.loads(line), "seconds": 0} for line in (tmp_path / name / "events.jsonl").read_text().splitlines()]
-        for name in "ab"
-    ]
-    assert events[0] == events[1] and len(events[0]) > 8
+
+    def events(name):
+        lines = (tmp_path / name / "events.jsonl").read_text().splitlines()
+        return [json.loads(line) | {"seconds": 0} for line in lines]
+
+    first = events("a")
+    assert first == events("b") and len(first) > 8
     robustness(preset="smoke", out="a", **TINY)  # again into the same folder: its events are those of one run
-    again = [
-        {**json.loads(line), "seconds": 0} for line in (tmp_path / "a" / "events.jsonl").read_text().splitlines()
-    ]
-    assert again == events[0]
+    assert events("a") == first
     pictures = {row["picture"] for row in result.per_image}
     assert pictures == set(result.metrics["queries"]) and "eot" in str(result)
     assert "<iframe sandbox" in result._repr_html_()

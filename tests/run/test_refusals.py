@@ -11,6 +11,7 @@ from attacks import load_encoder
 from attacks.evaluation.classes import class_embeddings
 from attacks.run import CONFIGS, cli
 from attacks.schema import presets
+from tests.run.test_bad_directories import Touches
 
 #: Logging as Hydra would set it up before the run: it opens the file.
 LOGGING = "version: 1\nhandlers: {x: {class: logging.FileHandler, filename: MARK}}\nroot: {handlers: [x]}\n"
@@ -50,14 +51,6 @@ PATHS = [
 ]
 
 
-class Touches:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (open, (str(self.path), "w"))
-
-
 @pytest.fixture
 def place(tmp_path):
     """The files, and a function that fills in the places in a text."""
@@ -77,12 +70,13 @@ def place(tmp_path):
         path.write_text(filled(text))
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "config").symlink_to(tmp_path / "elsewhere" / "config")
-    (tmp_path / "rerun.pickle").write_bytes(pickle.dumps(Touches(tmp_path / "mark")))
+    (tmp_path / "rerun.pickle").write_bytes(pickle.dumps(Touches()))
     return filled
 
 
 @pytest.mark.parametrize("arguments", PRESETS + FOLDERS + PATHS, ids=" ".join)
 def test_nothing_is_read_that_was_not_checked(place, tmp_path, monkeypatch, capsys, arguments):
+    monkeypatch.chdir(tmp_path)
     run = ["engine.threads=0", f"hydra.run.dir={tmp_path / 'out'}"]
     monkeypatch.setattr(sys, "argv", ["viewproof", *map(place, arguments), *run])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
@@ -91,27 +85,6 @@ def test_nothing_is_read_that_was_not_checked(place, tmp_path, monkeypatch, caps
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert stop.value.code == 1 and ("refused" in line or "must name a choice" in line or "rename" in line), line
     assert not (tmp_path / "mark").exists()
-
-
-ODD = {
-    "a number of defaults": "defaults: 5\n",
-    "defaults in question": "defaults: true\n",
-    "a mapping of itself": "a: &a {b: *a}\n",
-    "a line end of Unicode's": "# x\u2028# @package hydra.job_logging\na: 1\n",
-    "a default put together": "defaults: ['${config}/job_logging/y']\n",
-    "the environment after a tab": 'a: "${\\toc.env:HOME}"\n',
-    "the environment by half a name": "b: env\na: ${oc.${b}:HOME}\n",
-    "the environment decoded": "b: env\na: ${oc.decode:'${b}'}\n",
-}
-
-
-@pytest.mark.parametrize("content", ODD.values(), ids=ODD)
-def test_an_odd_preset_is_one_line(tmp_path, content):
-    path = tmp_path / "odd.yaml"
-    path.write_text(content, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"odd\.yaml") as caught:
-        presets.read(path)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

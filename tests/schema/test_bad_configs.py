@@ -74,6 +74,14 @@ TEXTS = {
     "an encoder of nothing": ("encoder: null\n", "encoder"),
     "a boolean of words": ("evaluate: {one_view: perhaps}\n", "one_view"),
     "a picture of words": ("data: {count: all}\n", "data.count"),
+    "a number of defaults": ("defaults: 5\n", "mine.yaml"),
+    "defaults in question": ("defaults: true\n", "mine.yaml"),
+    "a mapping of itself": ("a: &a {b: *a}\n", "mine.yaml"),
+    "a line end of Unicode's": ("# x\u2028# @package hydra.job_logging\na: 1\n", "mine.yaml"),
+    "a default put together": ("defaults: ['${config}/job_logging/y']\n", "mine.yaml"),
+    "the environment after a tab": ('a: "${\\toc.env:HOME}"\n', "mine.yaml"),
+    "the environment by half a name": ("b: env\na: ${oc.${b}:HOME}\n", "mine.yaml"),
+    "the environment decoded": ("b: env\na: ${oc.decode:'${b}'}\n", "mine.yaml"),
 }
 
 
