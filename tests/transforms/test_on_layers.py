@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.transforms.test_choice import Counted
 from transforms import (
     Affine,
     Brightness,
@@ -113,17 +114,7 @@ def test_without_a_layer_nothing_happens_and_without_stages_neither():
 
 
 def test_a_stage_without_coordinates_makes_no_copies():
-    class Count:
-        dims, names, seen = 0, (), []
-
-        def values(self, u):
-            return u
-
-        def __call__(self, images, u):
-            self.seen.append(len(images))
-            return 1 - images
-
-    stage = Count()
+    stage = Counted([])
     Compose([OnLayers([stage]), *CAMERA])(scene(), points(13))
     assert stage.seen == [1]
 

@@ -147,28 +147,14 @@ def test_where_limits_depend_on_each_other_nothing_more_would_fit(factor):
 
 
 def test_what_is_no_range_stays():
-    pipeline = Compose(
-        [
-            Affine(10),
-            Sometimes(Cutout((0.2, 0.4), value=0.7), p=0.4),
-            OneOf([Flip(0.3), Affine(scale=(0.5, 2))], weights=(1.0, 3.0)),
-            Compose([Brightness((0.1, 0.1))]),
-            ResizePad((0.5, 0.9), value=0.3),
-        ],
-        "bicubic",
-        value=0.2,
-    )
-    assert widened(pipeline, 2) == Compose(
-        [
-            Affine(20.0),
-            Sometimes(Cutout((0.14142136, 0.56568542), value=0.7), p=0.4),
-            OneOf([Flip(0.3), Affine(scale=(0.25, 4.0))], weights=(1.0, 3.0)),
-            Compose([Brightness((0.1, 0.1))]),
-            ResizePad((0.37267800, 0.9), value=0.3),
-        ],
-        "bicubic",
-        value=0.2,
-    )
+    def pipeline(degrees, side, scale, share):
+        choice = OneOf([Flip(0.3), Affine(scale=scale)], weights=(1.0, 3.0))
+        inner, pad = Compose([Brightness((0.1, 0.1))]), ResizePad((share, 0.9), value=0.3)
+        some = Sometimes(Cutout(side, value=0.7), p=0.4)
+        return Compose([Affine(degrees), some, choice, inner, pad], "bicubic", value=0.2)
+
+    wide = pipeline(20.0, (0.14142136, 0.56568542), (0.25, 4.0), 0.37267800)
+    assert widened(pipeline(10, (0.2, 0.4), (0.5, 2), 0.5), 2) == wide
 
 
 def test_stages_of_layers_are_widened_and_an_encoders_own_draws_are_not():
