@@ -59,7 +59,10 @@ def keys() -> dict[str, tuple[str, ...]]:
 
 
 def did_you_mean(word: str) -> str:
-    """`; did you mean ...?` for KEY or KEY=VALUE of which the key or the choice is unknown, else nothing."""
+    """`; did you mean ...?` for KEY or KEY=VALUE of which the key or the choice is unknown, else nothing. What a
+    file of stages lacks may be one that the registry has: it is added with a plus."""
+    if any(word.startswith(f"{group}.stages.") for group in FILES):
+        return f"; what is not in the file yet is added with a plus: +{word}"
     fix = suggestion(word)
     return f"; did you mean {fix}?" if fix else ""
 

@@ -42,3 +42,11 @@ def test_what_is_right_or_like_nothing_has_no_suggestion():
         assert suggestion(word) is None
     for key, owners in keys().items():
         assert suggestion(key) is None or owners, key
+
+
+def test_a_stage_that_the_preset_lacks_is_answered_with_a_plus():
+    for key, value in (("cutout.size", "[0.2,0.4]"), ("affine.shear", "3")):
+        word = f"transforms.stages.{key}={value}"
+        with pytest.raises(ValueError, match=r"is added with a plus: \+transforms\.stages\.\w+"):
+            compose("smoke", [word])
+        compose("smoke", [f"+{word}"])

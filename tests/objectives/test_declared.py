@@ -1,0 +1,21 @@
+"""A law of every objective that declares its keys itself."""
+
+import inspect
+from importlib import import_module
+
+import pytest
+import torch
+
+from attacks.schema.groups import OBJECTIVES
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_says_whether_its_gradient_vanishes_at_the_anchor(name):
+    module, _, made = OBJECTIVES[name].rpartition(".")
+    part = getattr(import_module(module), made)
+    gallery = torch.randn(6, 32, dtype=torch.float64)
+    matched = "gallery" in inspect.signature(part).parameters
+    objective = part(gallery=gallery) if matched else part()
+    features = gallery[:4].clone().requires_grad_()
+    objective(features, torch.arange(4) if matched else gallery[:4]).sum().backward()
+    assert bool((features.grad.norm(dim=1) < 1e-9).all()) is objective.stationary_at_anchor
