@@ -34,7 +34,9 @@ ELSEWHERE = {
 }
 #: A command that takes minutes -> the overrides that shorten it.
 LONG = {
-    "python -m attacks.run config=quickstart perturbation.eps=8/255 data.count=null": "attack.steps=2 sanity=none",
+    "python -m attacks.run config=quickstart perturbation.eps=8/255 data.count=null": (
+        "attack.steps=2 sanity=none evaluate.views=8"
+    ),
 }
 
 

@@ -1,11 +1,13 @@
-"""What people expect to find in a repository: a version, a citation, types."""
+"""What people expect to find in a repository: a version, a citation, types, public names."""
 
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 import attacks
+import transforms
 from attacks.run import cli
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,3 +24,9 @@ def test_the_version_is_ours_and_the_citation_names_it(monkeypatch, capsys):
 
 def test_both_packages_say_that_they_are_typed():
     assert all((ROOT / package / "py.typed").exists() for package in ("attacks", "transforms"))
+
+
+@pytest.mark.parametrize("package", [attacks, transforms])
+def test_every_public_name_is_there_and_no_module_hides_one(package):
+    assert not {path.stem for path in (ROOT / package.__name__).iterdir()} & set(package.__all__)
+    assert all(hasattr(package, name) for name in package.__all__)

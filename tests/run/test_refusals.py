@@ -2,16 +2,16 @@
 
 import importlib
 import pickle
-import sys
 from types import SimpleNamespace
 
 import pytest
 
 from attacks import load_encoder
 from attacks.evaluation.classes import class_embeddings
-from attacks.run import CONFIGS, cli
+from attacks.run import CONFIGS
 from attacks.schema import presets
 from tests.run.test_bad_directories import Touches
+from tests.run.test_run import call
 
 #: Logging as Hydra would set it up before the run: it opens the file.
 LOGGING = "version: 1\nhandlers: {x: {class: logging.FileHandler, filename: MARK}}\nroot: {handlers: [x]}\n"
@@ -78,12 +78,9 @@ def place(tmp_path):
 def test_nothing_is_read_that_was_not_checked(place, tmp_path, monkeypatch, capsys, arguments):
     monkeypatch.chdir(tmp_path)
     run = ["engine.threads=0", f"hydra.run.dir={tmp_path / 'out'}"]
-    monkeypatch.setattr(sys, "argv", ["viewproof", *map(place, arguments), *run])
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    with pytest.raises(SystemExit) as stop:
-        cli()
+    code = call(monkeypatch, *map(place, arguments), *run)
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert stop.value.code == 1 and ("refused" in line or "must name a choice" in line or "rename" in line), line
+    assert code == 1 and ("refused" in line or "must name a choice" in line or "rename" in line), line
     assert not (tmp_path / "mark").exists()
 
 
@@ -100,10 +97,7 @@ def test_two_presets_of_one_name_are_not_one(tmp_path, monkeypatch, capsys):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mine.yaml").write_text("seed: 1\n")
-    both = f"config={tmp_path}/a/mine.yaml,{tmp_path}/b/mine.yaml"
-    monkeypatch.setattr(sys, "argv", ["viewproof", "-m", both])
-    with pytest.raises(SystemExit):
-        cli()
+    assert call(monkeypatch, "-m", f"config={tmp_path}/a/mine.yaml,{tmp_path}/b/mine.yaml") == 1
     assert "b/mine.yaml` has the name of another" in capsys.readouterr().err
 
 

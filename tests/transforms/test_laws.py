@@ -250,7 +250,7 @@ NEUTRAL = {
     "downscale": [Downscale(40), Downscale((40, 40))],
     "resize_pad": [ResizePad((1, 1))],
 }
-COLOURS = list(EXAMPLES)[list(EXAMPLES).index("brightness") : list(EXAMPLES).index("gaussian_blur")]
+COLOURS = [name for name, kind in STAGES.items() if kind.__module__.startswith("transforms.colour.")]
 NEUTRAL_CASES = [(name, stage) for name in STAGES for stage in NEUTRAL.get(name, [None])]
 NEUTRAL_CASES = [(name, STAGES[name]() if stage is None else stage) for name, stage in NEUTRAL_CASES]
 NEUTRAL_CASES.append(("compose", Compose([stage for _, stage in NEUTRAL_CASES])))

@@ -1,7 +1,6 @@
 """TorchScript files as encoders; a preset may not name one."""
 
 import copy
-import sys
 import warnings
 from functools import partial
 
@@ -14,8 +13,8 @@ from attacks.encoders.engine import Decision
 from attacks.encoders.engine.prepare import prepare
 from attacks.encoders.layers import layer_listing, visits
 from attacks.evaluation.drift import ordered
-from attacks.run import cli
 from tests.helpers import encoder_laws as laws
+from tests.run.test_run import call
 
 refused = partial(laws.refusal, family="torchscript")
 GIVEN = {"size": 16, "mean": [0.5, 0.4, 0.3], "std": [0.5, 0.6, 0.7]}
@@ -104,13 +103,9 @@ def test_files_of_another_kind(tmp_path):
     refused("network.pt .*torch.jit.freeze", saved(tmp_path, network().eval(), freeze=True), preprocess=GIVEN)
 
 
-def call(monkeypatch, capsys, *arguments):
+def error(monkeypatch, capsys, *arguments):
     """The error line of a command, run in this process."""
-    monkeypatch.setattr(sys, "argv", ["viewproof", *map(str, arguments)])
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    with pytest.raises(SystemExit) as stop:
-        cli()
-    assert stop.value.code == 1
+    assert call(monkeypatch, *arguments) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
     return line
 
@@ -130,6 +125,6 @@ def test_only_the_command_line_may_name_a_program(tmp_path, monkeypatch, capsys,
     start = (f"config={preset}", f"hydra.run.dir={tmp_path / 'out'}")
     family, model = "encoder=torchscript", f"encoder.model={missing}"
     for typed in ((), (family,), (model,)) if "override /encoder: torchscript" in lines else ((),):
-        assert "a preset may not choose it" in call(monkeypatch, capsys, *start, *typed)
+        assert "a preset may not choose it" in error(monkeypatch, capsys, *start, *typed)
     given = "encoder.preprocess={size: 16, mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}"
-    assert "none.pt does not exist" in call(monkeypatch, capsys, *start, family, model, given)
+    assert "none.pt does not exist" in error(monkeypatch, capsys, *start, family, model, given)
