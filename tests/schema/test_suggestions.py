@@ -45,8 +45,7 @@ def test_what_is_right_or_like_nothing_has_no_suggestion():
 
 
 def test_a_stage_that_the_preset_lacks_is_answered_with_a_plus():
-    for key, value in (("cutout.size", "[0.2,0.4]"), ("affine.shear", "3")):
-        word = f"transforms.stages.{key}={value}"
+    for word in ("transforms.stages.cutout.size=[0.2,0.4]", "transforms.stages.affine.shear=3"):
         with pytest.raises(ValueError, match=r"is added with a plus: \+transforms\.stages\.\w+"):
             compose("smoke", [word])
         compose("smoke", [f"+{word}"])
