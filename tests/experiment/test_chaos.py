@@ -64,7 +64,7 @@ def whole(tmp_path_factory, go_on):
 
 
 @pytest.mark.parametrize("trial", mostly_nightly(range(20), 10))
-def test_killed_at_random_moments(whole, go_on, tmp_path, trial):
+def test_a_run_killed_at_random_moments_ends_with_the_same_files(whole, go_on, tmp_path, trial):
     expected, seconds = whole
     folder, chance = tmp_path / "run", random.Random(trial)
     for _ in range(KILLS):
@@ -83,7 +83,7 @@ def test_killed_at_random_moments(whole, go_on, tmp_path, trial):
 
 
 @pytest.mark.parametrize("part", mostly_nightly(range(10), 5))
-def test_killed_in_the_middle_of_a_write(whole, go_on, tmp_path, part):
+def test_a_run_killed_during_a_write_ends_with_the_same_files(whole, go_on, tmp_path, part):
     """At the n-th synchronising or renaming of a file: n from the first to beyond the last, in ten parts."""
     expected, _ = whole
     folder, at, code = tmp_path / "run", 1 + part, None
@@ -96,7 +96,7 @@ def test_killed_in_the_middle_of_a_write(whole, go_on, tmp_path, part):
 
 
 @pytest.mark.parametrize("number", mostly_nightly([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], 3))
-def test_asked_to_stop_it_says_how_to_go_on(whole, go_on, tmp_path, number):
+def test_a_run_that_is_stopped_prints_how_to_resume(whole, go_on, tmp_path, number):
     expected, _ = whole
     folder = tmp_path / "run"
     process = started(go_on(folder), f"{folder}.log")

@@ -84,7 +84,7 @@ def test_four_workers_of_which_two_are_killed_do_every_picture(path):
     assert again <= {killed[-1] for killed in outputs[:2] if killed}  # only the picture in hand of those that did not
 
 
-def test_a_number_of_a_process_that_was_given_out_again_is_noticed(path):
+def test_a_reused_process_id_is_detected(path):
     first, second = Ledger(path, NAMES[:2], 1), Ledger(path, NAMES[:2], 1)
     claim = first.claim()
     assert second.claim() == Claim(1, 2)
@@ -95,7 +95,7 @@ def test_a_number_of_a_process_that_was_given_out_again_is_noticed(path):
     second.close()
 
 
-def test_a_worker_elsewhere_is_gone_when_its_beat_stands_still(path, monkeypatch):
+def test_a_worker_on_another_machine_is_dead_when_its_heartbeat_stops(path, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(workers.time, "monotonic", lambda: clock[0])
     there = Ledger(path, NAMES[:2], 2)
@@ -118,7 +118,7 @@ def test_a_worker_elsewhere_is_gone_when_its_beat_stands_still(path, monkeypatch
     there.close()
 
 
-def test_a_worker_beats_while_it_holds_something_and_only_then(path):
+def test_a_worker_sends_heartbeats_only_while_it_holds_a_unit(path):
     with Ledger(path, NAMES[:2], 2, patience=0.06) as ledger:
         db = sqlite3.connect(path)
 
@@ -153,7 +153,7 @@ def looked(ledger):
     return claim
 
 
-def test_a_unit_that_kills_three_workers_is_split_and_then_given_up(path):
+def test_a_unit_that_kills_three_workers_is_split_then_failed(path):
     with Ledger(path, NAMES[:2], 2) as ledger:
         for expected in (Claim(0, 2), Claim(0, 2), Claim(0, 1)):
             killed(path, 2)
@@ -165,7 +165,7 @@ def test_a_unit_that_kills_three_workers_is_split_and_then_given_up(path):
         assert ledger.failures() == [(0, "0.png", 2, DIED)]
 
 
-def test_workers_that_had_died_before_count_no_death(path):
+def test_deaths_before_a_worker_starts_are_not_counted(path):
     """Whoever interrupts a run three times has not shown that its picture kills."""
     for _ in range(5):
         killed(path)
@@ -185,7 +185,7 @@ def test_the_finish_is_taken_over_from_a_dead_worker(path):
         other.close()
 
 
-def test_a_process_is_known_by_its_number_and_its_beginning():
+def test_a_process_is_identified_by_its_id_and_start_time():
     own = os.getpid()
     assert living.lives(own)
     assert living.lives(own, living.born(own))
@@ -202,17 +202,17 @@ def test_a_process_is_known_by_its_number_and_its_beginning():
 
 
 @pytest.mark.parametrize("pid", [0, -1, 2**31, 2**80, "1", None, 1.5])
-def test_what_is_no_number_of_a_process_does_not_live(pid):
+def test_an_invalid_process_id_is_not_alive(pid):
     assert not living.lives(pid)
 
 
-def test_without_proc_the_number_alone_counts(monkeypatch):
+def test_without_proc_the_process_id_alone_decides(monkeypatch):
     monkeypatch.setattr(living, "_stat", lambda pid: [])
     assert living.born(os.getpid()) == ""
     assert living.lives(os.getpid(), "1")
 
 
-def test_another_users_process_lives(monkeypatch):
+def test_another_users_process_is_alive(monkeypatch):
     def refuse(pid, signal):
         raise PermissionError
 

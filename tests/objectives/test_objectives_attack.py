@@ -89,7 +89,7 @@ def test_an_attack_reaches_its_goal(pictures, encoder, classifier, gallery, make
     assert (result != THREE).all() if rows is None else torch.equal(result, rows)
 
 
-def test_away_in_l2_goes_further_than_the_embedding_is_long(pictures, encoder, gallery):
+def test_away_in_l2_moves_further_than_the_length_of_the_embedding(pictures, encoder, gallery):
     own = gallery[:3]
     after = attacked(pictures, encoder, Away("l2"), own)
     with torch.no_grad():
@@ -97,7 +97,7 @@ def test_away_in_l2_goes_further_than_the_embedding_is_long(pictures, encoder, g
     assert (far.norm(dim=1) > own.norm(dim=1)).all()
 
 
-def test_a_text_is_a_target_like_any_other(pictures, encoder):
+def test_the_embedding_of_a_text_can_be_a_target(pictures, encoder):
     # A two-tower encoder: words have embeddings where pictures have theirs.
     def tower(overrides):
         generator = torch.Generator().manual_seed(len(overrides))
@@ -159,6 +159,6 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("make", "named"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_work_is_named(make, named):
+def test_impossible_settings_are_refused_by_name(make, named):
     with pytest.raises(ValueError, match=named):
         make()

@@ -54,7 +54,7 @@ def by_art(case):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("levels", [255, 256])  # of a file, and one on which floats add exactly
 @pytest.mark.parametrize("peer", [by_torchattacks, by_art])
-def test_linf_pgd_is_the_peers_bit_by_bit(peer, levels, seed):
+def test_linf_pgd_equals_its_peers_bit_for_bit(peer, levels, seed):
     case = Case(levels, seed)
     theirs, ours = peer(case), case.ours(Linf(8 / levels, random_start=False))
     assert (theirs - case.images).abs().max() > 7.9 / levels  # it did go somewhere
@@ -62,7 +62,7 @@ def test_linf_pgd_is_the_peers_bit_by_bit(peer, levels, seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_l2_pgd_is_torchattacks(seed):
+def test_l2_pgd_equals_torchattacks(seed):
     # Only nearly: the gradient's length is summed in another order there.
     module = pytest.importorskip("torchattacks", exc_type=ImportError)
     case = Case(255, seed)

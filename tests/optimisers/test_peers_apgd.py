@@ -56,7 +56,7 @@ def ours(net, images, labels, norm, steps, start):
 
 @pytest.mark.parametrize("steps", [10, 59, 100])
 @pytest.mark.parametrize("norm", EPS)
-def test_apgd_is_torchattacks(norm, steps):
+def test_apgd_equals_torchattacks(norm, steps):
     net, images, labels = case(0)
     start, began = theirs(net, images, labels, norm, 0)
     wanted, reached = theirs(net, images, labels, norm, steps)

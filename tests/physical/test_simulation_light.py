@@ -46,13 +46,13 @@ def test_light_is_multiplied_by_the_gains_of_the_shot():
     assert result[0, 100, 1] == pytest.approx(result[-1, 100, 1])
 
 
-def test_the_tone_curve_turns_about_mid_grey():
+def test_the_tone_curve_has_its_pivot_at_mid_grey():
     near = camera.to_light(np.array([0.49, 0.5, 0.51], np.float32))[None, :, None].repeat(3, 2)
     steep = camera.developed(near, Shot(contrast=1.2))[0, :, 0].astype(int)
     assert steep.tolist() == [round(255 * (0.5 + 1.2 * d)) for d in (-0.01, 0, 0.01)]
 
 
-def test_blur_spreads_a_point_by_its_variance_and_keeps_its_light():
+def test_blur_has_its_variance_and_preserves_the_light():
     point = np.zeros((81, 81, 3), np.float32)
     point[40, 40] = 1
     result = camera.blurred(point, Shot(blur=1.5, motion=9.0, along=30))[..., 0].astype(float)
@@ -67,7 +67,7 @@ def test_blur_spreads_a_point_by_its_variance_and_keeps_its_light():
     assert (xx, yy, xy) == pytest.approx(expected, abs=0.1)
 
 
-def test_noise_has_the_variance_of_photons_and_of_the_amplifier():
+def test_noise_has_the_variance_of_shot_and_read_noise():
     for level in (0.02, 0.3):
         light = np.full((300, 300, 3), level, np.float32)
         result = camera.sensed(light, Shot(shot=1e-3, read=3e-3), RANDOM(0))

@@ -92,7 +92,7 @@ def test_broken_scores_are_refused():
                 raise AssertionError(f"{path} = {value!r} was taken")
 
 
-def test_the_simulation_decodes_png_and_no_bomb(tmp_path):
+def test_the_simulation_decodes_only_png_of_a_limited_size(tmp_path):
     run = printed_run(tmp_path / "run", drawn(smooth(20, 20)))
     clean = run / "pictures" / "clean" / "bench.png"
     whole = clean.read_bytes()
@@ -110,7 +110,7 @@ def test_the_simulation_decodes_png_and_no_bomb(tmp_path):
             simulate(run, tmp_path / "new", 1, size=(64, 64))
 
 
-def test_corners_far_outside_cost_no_memory_and_numbers_beyond_all_photographs_are_refused():
+def test_far_corners_take_little_memory_and_impossible_ones_are_refused():
     photo = np.full((20, 30, 3), 90, np.uint8)
     box = Box(0, 0, 10, 10)
     far = quad_of([0, 0, 1e5, 0, 1e5, 1e5, 0, 1e5], "--quad")

@@ -94,7 +94,7 @@ WEIGHT_FILES = {
 
 
 @pytest.mark.parametrize("name", mostly_slow(WEIGHT_FILES, 9))
-def test_bad_weights_are_one_line(desk, name):
+def test_bad_weights_give_a_one_line_error(desk, name):
     content, reason = WEIGHT_FILES[name]
     path = desk.given / name
     content(path) if callable(content) else path.write_bytes(content)
@@ -165,7 +165,7 @@ MANIFESTS = {
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_a_bad_run_directory_is_one_line(desk, name):
+def test_a_bad_run_directory_gives_a_one_line_error(desk, name):
     files, reason = MANIFESTS[name]
     (desk.given / "elsewhere").mkdir()
     (desk.given / "run").mkdir()

@@ -98,7 +98,7 @@ CONTENTS = {
 
 
 @pytest.mark.parametrize("name", mostly_nightly(CONTENTS, 4), ids=ascii)
-def test_a_bad_file_is_one_line(desk, name):
+def test_a_bad_picture_file_gives_a_one_line_error(desk, name):
     content, reason = CONTENTS[name]
     (desk.given / name).write_bytes(content)
     message = desk.refused("config=smoke", "data=folder", f"data.path='{desk.given / name}'")
@@ -132,14 +132,14 @@ PLACES = {
 
 
 @pytest.mark.parametrize("place", mostly_nightly(PLACES, 3))
-def test_what_is_no_file_is_one_line(desk, place):
+def test_a_path_that_is_no_file_gives_a_one_line_error(desk, place):
     make, name, reason = PLACES[place]
     make(desk.given / name.partition("/")[0])
     assert reason in desk.refused("config=smoke", "data=folder", f"data.path={desk.given / name}")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_one_line(desk):
+def test_an_unreadable_file_gives_a_one_line_error(desk):
     (desk.given / "x.png").write_bytes(encoded("PNG"))
     (desk.given / "x.png").chmod(0)
     assert "Permission denied" in desk.refused("config=smoke", "data=folder", f"data.path={desk.given / 'x.png'}")

@@ -71,7 +71,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_wrong_input_is_one_line_of_a_process(place, case):
+def test_a_process_with_a_wrong_input_prints_a_one_line_error(place, case):
     name, content, command, reason = CASES[case]
     (place.given / name).write_bytes(content)
     overrides = command.replace("{}", str(place.given / name)).split()
@@ -84,7 +84,7 @@ def test_a_wrong_input_is_one_line_of_a_process(place, case):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written_is_one_line_of_a_process(place):
+def test_a_process_without_write_permission_prints_a_one_line_error(place):
     (place.given / "shut").mkdir(mode=0o500)
     code, out, err, made = place.run("config=smoke", f"hydra.run.dir={place.given / 'shut' / 'out'}")
     assert (code, out, len(err), made) == (1, [], 1, []) and "Permission denied" in err[0] and "shut" in err[0], err

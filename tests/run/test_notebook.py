@@ -36,7 +36,7 @@ def asked(monkeypatch, tmp_path):
     return calls
 
 
-def test_arguments_become_the_command_lines_words(asked, tmp_path):
+def test_arguments_set_the_configuration_like_overrides(asked, tmp_path):
     result = robustness("timm:vit_tiny", tmp_path, preset="smoke", eps="4/255", seed=3, **{"attack.steps": 5})
     (call,) = asked
     run = call["run"]
@@ -46,7 +46,7 @@ def test_arguments_become_the_command_lines_words(asked, tmp_path):
     assert result.folder == call["out"] and result.folder.parts[0] == "outputs"
 
 
-def test_a_module_takes_the_encoders_place_and_fresh_folders_differ(asked, tmp_path):
+def test_a_module_replaces_the_encoder_and_each_run_has_its_own_folder(asked, tmp_path):
     module = torch.nn.Flatten().eval()
     robustness(module, preset="smoke")
     robustness(module, preset="smoke")
@@ -76,14 +76,14 @@ class Pair(torch.nn.Module):
         (torch.nn.Flatten(), "as many features for every size of picture; it gave 49152 before and "),
     ],
 )
-def test_a_module_that_is_no_encoder_is_told_what_it_answers(module, message, tmp_path):
+def test_the_error_for_a_module_that_is_no_encoder_names_its_output(module, message, tmp_path):
     with pytest.raises(ValueError, match=message) as error:
         robustness(module.eval(), preset="smoke", out=tmp_path, **TINY)
     assert "\n" not in str(error.value) and not module._forward_hooks
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_module_is_given_back_as_it_was(fails, asked, monkeypatch):
+def test_the_state_of_a_module_is_restored(fails, asked, monkeypatch):
     """After an evaluation somebody goes on training: also after one that failed."""
 
     def job(run, out, preset, overrides, *, module):
@@ -105,7 +105,7 @@ def test_a_module_is_given_back_as_it_was(fails, asked, monkeypatch):
     assert not module._forward_hooks and {True, False} == set(before[0]) == set(before[1])
 
 
-def test_a_preset_file_of_ones_own(asked, tmp_path):
+def test_a_preset_may_be_a_file_of_the_user(asked, tmp_path):
     (tmp_path / "mine.yaml").write_text("defaults: [/config/smoke, _self_]\nattack: {steps: 7}\n")
     robustness(preset="./mine.yaml")
     assert (asked[0]["run"].attack.steps, asked[0]["preset"]) == (7, "mine")
@@ -124,13 +124,13 @@ def test_a_preset_file_of_ones_own(asked, tmp_path):
         ({"pictures": ["a.png"]}, "`pictures` must be the path of a folder; got list"),
     ],
 )
-def test_a_mistake_is_one_line_and_runs_nothing(asked, values, message):
+def test_a_wrong_argument_gives_a_one_line_error_and_runs_nothing(asked, values, message):
     with pytest.raises(ValueError, match=message) as error:
         robustness(**{"preset": "smoke"} | values)
     assert "\n" not in str(error.value) and asked == []
 
 
-def test_what_leaves_the_machine_is_named_in_the_call_and_not_in_a_file(asked, tmp_path):
+def test_an_online_tracker_must_be_named_in_the_call_and_not_in_a_preset(asked, tmp_path):
     online = "defaults: [/config/smoke, {override /tracker: wandb}, _self_]\ntracker: {mode: online}\n"
     (tmp_path / "theirs.yaml").write_text(online)
     with pytest.raises(ValueError, match="sends the run over the network"):
@@ -146,7 +146,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")))
 
 @given(st.recursive(LEAVES | TEXTS, lambda inner: st.lists(inner, max_size=3), max_leaves=5))
 @settings(max_examples=200, deadline=None)
-def test_hydra_reads_every_value_as_it_was_meant(value):
+def test_hydra_parses_every_value_back_unchanged(value):
     """Its own parser is the oracle."""
     override = OverridesParser.create().parse_override(word("key", value))
     assert override.key_or_group == "key"
@@ -167,7 +167,7 @@ def test_a_result_reads_its_rows_and_shows_its_report(tmp_path):
 
 
 @pytest.mark.slow
-def test_it_is_said_in_under_15_lines_and_is_the_command_lines_run(tmp_path, monkeypatch):
+def test_notebook_cell_is_short_and_equals_the_command_line_run(tmp_path, monkeypatch):
     """The tutorial's cell, counted, against `python -m attacks.run` with the same words."""
     from attacks.experiment.job import job
     from attacks.run import compose
