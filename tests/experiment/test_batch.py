@@ -1,4 +1,4 @@
-"""Many pictures at once: budgets of their own, leaving the batch, and one perturbation for all."""
+"""Many pictures at once: separate budgets, leaving the batch, and one perturbation for all pictures."""
 
 import math
 from dataclasses import replace
@@ -88,7 +88,7 @@ def test_a_budget_must_pay_for_a_step(problem, budget):
 def test_solve_stops_when_the_loss_on_the_bank_reaches_the_threshold(problem):
     images, anchor, parts = problem
     best = solve(images, anchor, **parts)
-    stop = float(best.loss.sort().values[1:3].mean())  # two of four get there
+    stop = float(best.loss.sort().values[1:3].mean())  # two of four reach it
     *_, (step, early) = watch(images, anchor, stop=stop, **parts)
     assert ((early.loss <= stop) == (best.loss <= stop)).all()
     assert (early.loss <= stop).sum() == 2
@@ -102,7 +102,7 @@ def test_a_universal_perturbation_is_solved_when_it_solves_all_pictures(problem)
     parts |= {"perturbation": Universal(Linf(0.1)), "steps": 40}
     one = anchor[:1].expand(4, -1)
     best = solve(images, one, **parts)
-    stop = float(best.loss.max()) + 0.02  # the whole run gets there, with every picture
+    stop = float(best.loss.max()) + 0.02  # the whole run reaches it, with every picture
     *_, (step, early) = watch(images, one, stop=stop, **parts)
     assert (early.loss <= stop).all()
     assert step.evals < 4 * 160
@@ -148,12 +148,12 @@ def test_a_universal_perturbation_beats_noise_on_every_picture(problem, inner):
     views = bank(SEEN, VIEWS, seed=5, purpose="select")
     views = views._replace(u=views.u.to(images))
     seen = (images + noise).clamp(0, 1)
-    before = views.losses(seen, one, parts["encoder"], parts["objective"], 64).mean(1)
-    assert (best.loss < before).all()
+    reference = views.losses(seen, one, parts["encoder"], parts["objective"], 64).mean(1)
+    assert (best.loss < reference).all()
 
 
 def test_a_universal_perturbation_follows_the_mean_gradient(problem):
-    # Plain PGD by hand, on the mean over pictures and views; the views the same for all, whoever asks for them.
+    # Plain PGD by hand, on the mean over pictures and views; every call draws the same views.
     def views(n, dims, *, seed, step=0):
         return torch.rand(n, dims, generator=torch.Generator().manual_seed(7), dtype=double)
 
@@ -188,7 +188,7 @@ def test_a_gradient_that_becomes_zero_gives_a_warning_and_ends_its_pictures(prob
 
 
 def test_a_loss_at_its_minimum_does_not_end_the_other_pictures(problem):
-    # The first picture's loss is flat from some point on, as a cross-entropy is once its label is reached.
+    # The first picture's loss becomes flat, as a cross-entropy does once its label is reached.
     images, anchor, parts = problem
     anchor[:, 0] = 0
     anchor[0, 0] = 1

@@ -1,4 +1,4 @@
-"""Several processes: real ones, started by torchrun, against one alone."""
+"""Several processes, started by torchrun, compared with a single one."""
 
 import csv
 import json
@@ -27,7 +27,7 @@ LAWS = """
 import json, sys, torch
 from attacks.runtime.distributed import join
 values = torch.rand(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.5
-found = {}
+result = {}
 for turn in range(2):  # a sweep joins again
     world = join()
     mine = values.clone() * 0
@@ -36,14 +36,14 @@ for turn in range(2):  # a sweep joins again
     count = torch.tensor(world.rank)
     across = torch.full((2, 3), float(world.rank)).T
     world.sum(mine, many, count, across)
-    found = {
+    result = {
         "rank": world.rank, "size": world.size, "first": world.first,
         "whole": bool(torch.equal(mine, values)), "count": int(count), "across": across.tolist(),
         "bits": hash(tuple(many.tolist())), "least": world.least(7 - world.rank),
         "agreed": world.agree({"from": world.rank, "none": None}),
         "sent": world.broadcast(torch.arange(3) + 10 * world.rank).tolist(),
     }
-open(f"{sys.argv[1]}/{found['rank']}.json", "w").write(json.dumps(found))
+open(f"{sys.argv[1]}/{result['rank']}.json", "w").write(json.dumps(result))
 """
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
@@ -99,8 +99,8 @@ def run_of(folder):
 
 
 PGD = ["optimiser=pgd"]
-#: How near the losses stay. Rounding differs with the number of processes, and a sign that it turns moves a value by
-#: two steps: the default attack, whose filter leaves more values near zero, meets that now and then within 12 steps.
+#: Tolerance of the losses. Rounding differs with the number of processes, and a sign flipped by it moves a value by
+#: two steps: the default attack, whose filter leaves more values near zero, sometimes does so within 12 steps.
 RUNS = {
     "pgd": (PGD, 1e-5),
     "pgd cvar": ([*PGD, "risk=cvar"], 1e-5),
@@ -128,15 +128,15 @@ def compare(sizes, folder, arguments, rel):
         assert [p.name for p in where.iterdir()] == ["outputs"]
         assert len(list(where.glob("outputs/*"))) == 1
         assert output.stdout.count("report: ") == 1
-        assert output.stderr.count("eot: 4/") <= 2  # one process speaks (`no_eot` and `eot`)
+        assert output.stderr.count("eot: 4/") <= 2  # one process prints (`no_eot` and `eot`)
         assert json.loads((run / "manifest.json").read_text())["processes"] == size
         runs[size] = run_of(run)
     alone, metrics = runs[1]
     for lines, result in runs.values():
         assert [line["evals"] for line in lines] == [line["evals"] for line in alone]
-        for now, then in zip(lines, alone, strict=True):
+        for line, reference in zip(lines, alone, strict=True):
             # A cosine near zero is the sum of numbers near 1, in float32.
-            assert float(now["objective"]) == pytest.approx(float(then["objective"]), rel=rel, abs=1e-7), now
+            assert float(line["objective"]) == pytest.approx(float(reference["objective"]), rel=rel, abs=1e-7), line
         for arm, row in result["arms"].items():
             for name in ("cosine", "recall_at_1", "success"):
                 assert row[name]["mean"] == pytest.approx(metrics["arms"][arm][name]["mean"], abs=1e-3), (arm, name)
@@ -145,8 +145,8 @@ def compare(sizes, folder, arguments, rel):
 
 
 def cut(arguments, folder, place, stop):
-    """Two processes, stopped once an arm stands at its `place`: what they said. `stop` is told torchrun's number, and
-    those of its processes."""
+    """The stderr of two processes, stopped once an arm is at its `place`. `stop` gets the ids of torchrun and of its
+    processes."""
     command = [*TORCHRUN, "2", "-m", "attacks.run", *arguments]
     children = "/proc/{0}/task/{0}/children"
     with subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as running:
@@ -215,7 +215,7 @@ def test_the_checkpoint_is_deleted_after_all_processes_have_read_it(monkeypatch,
     assert order == [True, "written"] and not (tmp_path / "checkpoint").exists()
 
 
-def test_the_loss_of_a_process_is_one_line_in_the_others(monkeypatch):
+def test_the_loss_of_a_process_gives_a_one_line_error_in_the_others(monkeypatch):
     def gone(*_):
         raise RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:26029")
 
@@ -226,7 +226,7 @@ def test_the_loss_of_a_process_is_one_line_in_the_others(monkeypatch):
         with pytest.raises(ConnectionError, match=r"^another process of this run has ended.* resume=[^\n]*$"):
             ask()
     monkeypatch.setattr(dist, "broadcast", lambda *_: torch.ones(2) @ torch.ones(3))
-    with pytest.raises(RuntimeError, match="size"):  # a fault of ours stays one
+    with pytest.raises(RuntimeError, match="size"):  # an internal error is not replaced
         world.broadcast(ones)
 
 
@@ -240,7 +240,7 @@ def test_an_error_is_printed_by_the_process_that_raises_it(tmp_path):
 
 @pytest.fixture
 def follower(monkeypatch):
-    """This process as the second of two; what it is told to do is what torchrun's would be told."""
+    """This process as the second of two, with the values that torchrun sets."""
     for name, value in {"PROCESSES": 2, "RANK": 1, "PAUSE": 0.0}.items():
         monkeypatch.setattr(f"attacks.run.{name}", value)
 

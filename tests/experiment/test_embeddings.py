@@ -1,4 +1,4 @@
-"""The cache of a gallery's embeddings: what is read from it is what the encoder would say, or it is not read."""
+"""The cache of a gallery's embeddings: a read equals what the encoder computes, or is rejected."""
 
 import dataclasses
 
@@ -26,7 +26,7 @@ NODE, PLAIN = PocketConfig(), Decision()
 
 
 class Net(nn.Module):
-    """A small encoder whose answer depends, in its last bits, on the batch; it counts the pictures it has seen."""
+    """A small encoder whose output depends, in its last bits, on the batch; it counts its pictures."""
 
     def __init__(self, seed=0, scale=1.0):
         super().__init__()
@@ -76,12 +76,12 @@ def test_only_one_of_several_processes_writes_the_cache(tmp_path):
     assert embedded(GALLERY, net, CPU, 4, cache(tmp_path, net), keep=False).passed == 11
     assert not list(tmp_path.iterdir())
     embedded(GALLERY, net, CPU, 4, cache(tmp_path, net))
-    assert embedded(GALLERY, net, CPU, 4, cache(tmp_path, net), keep=False).cached == 11  # but all of them read
+    assert embedded(GALLERY, net, CPU, 4, cache(tmp_path, net), keep=False).cached == 11  # but all processes read
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_only_the_first_process_of_a_run_writes_the_cache(monkeypatch, tmp_path, rank):
-    """Else it would now and then read what another has just written, and count it as saved."""
+    """Otherwise a process could read what another has just written, and count it as saved."""
     run = validate(composed("config=smoke", "data.count=1", "sanity=none"))
     calls = []
 
@@ -152,7 +152,7 @@ def test_other_pictures_or_another_order_do_not_hit_the_cache(tmp_path):
 
 
 def forged(path, tensor, **output):
-    """The file with other numbers; its header as it should be but for `said`."""
+    """The file with other numbers and a valid header, except for `output`."""
     key = path.name.removesuffix(".safetensors")
     save_file(
         {"embeddings": tensor}, path, {"key": key, "sha256": attacks.experiment.embeddings._sha256(tensor)} | output

@@ -1,4 +1,4 @@
-"""From a configuration to the encoder, and what a run says of it."""
+"""From a configuration to the encoder, and its description in a run."""
 
 import hashlib
 import json
@@ -84,7 +84,7 @@ def test_the_manifest_holds_everything_that_defines_an_encoder():
     output = identity(node, encoder)
     assert (output["name"], output["model"], output["weights"]) == ("torchvision", "squeezenet1_1", "random")
     assert output["sha256"] is None and output["preprocess"]["kernel"] == "cv2_area"
-    # What is printed, and what makes the same one again.
+    # The printed description reproduces the same encoder.
     assert output["fingerprint"][:12] in str(encoder)
     assert Preprocess(**json.loads(json.dumps(output["preprocess"]))) == encoder.preprocess
     assert identity(node, subject(node, CPU)) == output

@@ -1,4 +1,4 @@
-"""An evaluation in batches: kept, taken up again, and the same to the last bit."""
+"""An evaluation in batches: saved, resumed, and equal to the last bit."""
 
 import json
 
@@ -25,7 +25,7 @@ def whole(tmp_path_factory):
 
 @pytest.mark.slow
 def test_files_of_the_first_process_are_written_without_a_broadcast(tmp_path, monkeypatch):
-    """A broadcast that the others do not take part in waits for ever."""
+    """A broadcast without the other processes waits for ever."""
     world, writing = World(), []
     real = World.broadcast
 

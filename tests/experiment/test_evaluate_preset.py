@@ -1,4 +1,4 @@
-"""What config=evaluate can be combined with: any perturbation, any views."""
+"""config=evaluate combines with any perturbation and any views."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a run is: everything that its numbers depend on shows, and nothing else does."""
+"""The identity of a run: it holds everything that the numbers depend on, and nothing else."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Galleries in which several pictures show the same: who is recognised, who is an impostor, what is a target."""
+"""Galleries with several pictures of one identity: recognition, impostors and targets."""
 
 import json
 from dataclasses import replace
@@ -49,7 +49,7 @@ def cosines(degrees):
     [
         (0.0, 0, 0, 20),  # itself against the nearest of another identity
         (35.0, 0, 40, 20),  # by the other picture of its own
-        (35.0, 2, 40, 20),  # the same, whichever of the two is named
+        (35.0, 2, 40, 20),  # the same for either of the two rows
         (22.0, 2, 40, 20),
         (70.0, 4, 60, 40),
     ],
@@ -111,11 +111,11 @@ NODES = {
 
 @pytest.mark.parametrize("name", NODES)
 def test_every_search_objective_uses_the_identities(name):
-    # At 38 degrees the picture at 40 is an impostor of that at 0, until it is said that they show the same.
+    # At 38 degrees the picture at 40 is an impostor of that at 0, unless they have one identity.
     known = Known(torch.zeros(1, 3, 8, 8), GALLERY[:1], GALLERY, torch.tensor([0]), None, IDENTITY)
     losses = []
     for each in (known, known._replace(identity=None)):
-        objective, anchor = aim(NODES[name], each, Away(), Compose(), seed=0)  # no encoder is asked
+        objective, anchor = aim(NODES[name], each, Away(), Compose(), seed=0)  # no encoder is called
         losses.append(float(objective(at(38.0).float(), anchor)))
     assert losses[0] > losses[1] + 0.1
 
@@ -242,7 +242,7 @@ def test_a_table_a_list_and_a_folder_give_the_same_numbers(album, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_order_of_the_gallery_does_not_matter(album, tmp_path):
+def test_the_order_of_the_gallery_does_not_change_the_numbers(album, tmp_path):
     lines = (album / "known.csv").read_text().splitlines()
     (album / "turned.csv").write_text("\n".join([lines[0], *lines[:0:-1]]))
     overrides = (f"data.path={album / 'pictures'}", "objective=retrieval")
@@ -275,7 +275,7 @@ def test_a_view_is_recognised_if_the_nearest_picture_has_its_identity(objective,
     run, parts, outcome, content, _ = done(tmp_path, *overrides)
     assert (content["gallery"], content["identities"]) == (6, 3)
     shown = [name.partition("-")[0] for name in parts.gallery.names]
-    # As if views were taken for this and that.
+    # As if the views were recognised as random pictures.
     nearest = torch.randint(0, 6, (2, 4), generator=torch.Generator().manual_seed(0))
     same = parts.gallery.same(nearest, parts.truth[:, None])
     rank = torch.where(same, 1, 2)

@@ -1,4 +1,4 @@
-"""What a report says of a patch is what was laid into the pictures."""
+"""The record of a patch in a report agrees with the patch in the pictures."""
 
 import dataclasses
 import math

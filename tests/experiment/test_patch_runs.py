@@ -17,7 +17,7 @@ from transforms import Affine, ChannelGain, Compose, Cylinder, OnLayers, Perspec
 
 double = torch.float64
 SIZE = (14, 16)
-#: Two places in each of three pictures, another pair in each.
+#: Two places in each of three pictures, a different pair in each.
 PAIR = torch.tensor(
     [[[0.2, 0.2], [0.6, 0.25], [0.55, 0.7], [0.15, 0.6]], [[0.5, 0.1], [0.9, 0.15], [0.85, 0.5], [0.45, 0.4]]],
     dtype=double,
@@ -94,7 +94,7 @@ def test_the_number_of_processes_does_not_change_the_result(size):
 
 
 def test_without_views_a_patch_is_sampled_by_the_same_kernel():
-    # Else the same seed would give other bits on CUDA, in the one arm.
+    # Otherwise one arm would differ between runs with one seed on CUDA.
     views = Compose([SHEET, Affine(20)], kernel="bicubic", antialias=False, deterministic=True)
     left = fixed(views)
     assert (left.kernel, left.antialias, left.deterministic, left.dims) == ("bicubic", False, True, 0)
@@ -127,7 +127,7 @@ def test_the_inside_of_an_ellipse_of_few_texels_is_opaque(texture):
 
 @pytest.mark.parametrize("texels", [24, 33, 36, 48])
 def test_an_edge_between_two_pixel_centres_has_its_exact_coverage(texels):
-    # About one texel on a pixel: no pixel reads a coverage between 0 and 1 then.
+    # About one texel per pixel: no sample of the mask is then between 0 and 1.
     quad, size = ((0.2, 0.25), (0.7, 0.2), (0.8, 0.75), (0.15, 0.7)), (60, 80)
     made, black = Patch((texels, texels), quad), torch.zeros(1, 3, *size, dtype=double)
     result = Compose()(made.scene(black, torch.ones(1, 3, texels, texels, dtype=double)), torch.zeros(1, 0))[0, 0]

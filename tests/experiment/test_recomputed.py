@@ -1,4 +1,4 @@
-"""Every number of every table of a real run, computed anew from its CSV files alone."""
+"""Every number in every table of a real run, recomputed from its CSV files alone."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""A view is seen again as the attack saw it, from the directory that the run has left."""
+"""A view of an attack is replayed exactly from the directory of the run."""
 
 import json
 import shutil

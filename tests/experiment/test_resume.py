@@ -1,4 +1,4 @@
-"""A run that was stopped is taken up, and ends with the same bytes; what is another run is refused."""
+"""A stopped run is resumed and ends with the same bytes; a different run is refused."""
 
 import json
 import shutil
@@ -43,7 +43,7 @@ def half(tmp_path_factory):
 
 @pytest.fixture
 def stopped(half, tmp_path):
-    """A copy of it, to do anything with."""
+    """A copy of it that a test may change."""
     return Path(shutil.copytree(half, tmp_path / "run"))
 
 
@@ -64,7 +64,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bytes(whole, stopped, monkeyp
 
 
 def noted(folder, name):
-    """As if the run had been begun with something else."""
+    """As if the run had been started with another setting."""
     path = folder / "identity.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: "0" * 64}))
 
@@ -100,7 +100,7 @@ def test_a_run_that_cannot_be_resumed_gives_a_one_line_error(harm, overrides, st
 
 
 def test_batches_are_not_resumed_with_another_gallery(tmp_path, monkeypatch, capsys):
-    """Somebody adds a picture to the folder before going on: half of the table would be judged beside another one."""
+    """A picture is added to the folder before resuming: half of the table would be of another gallery."""
     pictures, out, real = tmp_path / "pictures", tmp_path / "run", attacks.experiment.units.attacked
     pictures.mkdir()
     for at, name in enumerate("abc"):

@@ -1,4 +1,4 @@
-"""The engine's decision: as asked, as measured, as an earlier run wrote it down."""
+"""The engine's decision: fixed, measured, or read from an earlier run."""
 
 import json
 

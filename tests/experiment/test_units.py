@@ -1,4 +1,4 @@
-"""Several processes on the pictures of one run, and what becomes of pictures that fail."""
+"""Several processes on the pictures of one run, and pictures that fail."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ SMALL += ["data.count=null"]
 
 
 def pictures(folder, count):
-    """So many different parts of a photograph."""
+    """`count` different parts of a photograph."""
     folder.mkdir()
     photo = Image.fromarray(skimage.data.chelsea())
     for at in range(count):
@@ -169,10 +169,10 @@ def test_a_process_that_joins_as_the_run_ends_leaves_no_files(attacked, monkeypa
     assert code == 1
 
     def ended(*given):
-        """Another process has come to the end meanwhile."""
+        """Another process has ended the run meanwhile."""
         (run / "metrics.json").touch()
         shutil.rmtree(run / "checkpoint")
-        return real(*given)  # which makes the folder anew, or misses it
+        return real(*given)  # which recreates the folder, or does not find it
 
     where = (
         (attacks.experiment.job, "_begin") if late == "at its beginning" else (attacks.experiment.units, "attacked")

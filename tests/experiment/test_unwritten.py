@@ -1,4 +1,4 @@
-"""What cannot be written is said in one line, and nothing that was complete is touched."""
+"""A failed write is an error of one line, and no complete file is touched."""
 
 import errno
 import os
@@ -49,18 +49,18 @@ def small(tmp_path_factory):
 
 def refused(write, path, message):
     """Writing fails in one line, and leaves the folder as it was."""
-    before = {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
+    contents = {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
     with pytest.raises(Unwritten, match="what was complete before is untouched") as error:
         write(path)
     assert f"{path} cannot be written: {message}" in str(error.value)
     assert "\n" not in str(error.value)
-    assert {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()} == before
+    assert {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()} == contents
     return error.value
 
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 @pytest.mark.parametrize("old", [None, b"old"])
-def test_a_full_disk_is_named_with_what_is_free(small, write, old):
+def test_a_full_disk_is_named_with_its_free_space(small, write, old):
     path = small / "file.png"
     path.unlink(missing_ok=True)
     if old is not None:
@@ -80,12 +80,12 @@ def test_the_needed_space_is_named_if_it_is_known(small):
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_file_beyond_the_limit_of_the_process_is_named(tmp_path, name):
     resource = pytest.importorskip("resource")
-    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (BIG // 4, before[1]))
+    limit, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (BIG // 4, limit[1]))
     try:
         refused(WRITERS[name], tmp_path / "file.png", "the file is larger than")
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, handler)
 
 

@@ -1,4 +1,4 @@
-"""Workers that die: what they held is taken over, once, and nothing is lost."""
+"""Workers that die: their units are taken over once, and nothing is lost."""
 
 import os
 import random
@@ -47,7 +47,7 @@ with Ledger(Path(sys.argv[1]), [f"{i}.png" for i in range(200)], 1) as ledger:
 
 @pytest.fixture
 def path():
-    """In memory where that is to be had: a disk takes its time to say that each line is safe."""
+    """In memory if possible: on a disk every sync takes time."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         yield Path(folder) / "ledger.sqlite"
 
@@ -71,7 +71,7 @@ def test_four_workers_of_which_two_are_killed_do_every_picture(path):
             while ledger.counts().done < goal:
                 assert process.poll() is None
                 time.sleep(0.005)
-            process.send_signal(signal.SIGKILL)  # and nobody waits for it: it stays a zombie
+            process.send_signal(signal.SIGKILL)  # and no process waits for it: it stays a zombie
         outputs = [process.communicate(timeout=60)[0].split() for process in processes]
         assert [process.returncode for process in processes] == [-9, -9, 0, 0]
         assert ledger.units() == [Claim(i, i + 1) for i in range(200)]
@@ -79,9 +79,9 @@ def test_four_workers_of_which_two_are_killed_do_every_picture(path):
     assert lines.pop("finish") == 1
     assert sorted(map(int, lines)) == list(range(200))
     alive = Counter(line for lines in outputs[2:] for line in lines if line != "finish")
-    assert max(alive.values()) == 1  # nothing twice by those that lived
+    assert max(alive.values()) == 1  # nothing twice by the surviving workers
     again = {line for line, count in lines.items() if count > 1}
-    assert again <= {killed[-1] for killed in outputs[:2] if killed}  # only the picture in hand of those that did not
+    assert again <= {killed[-1] for killed in outputs[:2] if killed}  # only the current picture of the killed ones
 
 
 def test_a_reused_process_id_is_detected(path):
@@ -89,7 +89,7 @@ def test_a_reused_process_id_is_detected(path):
     claim = first.claim()
     assert second.claim() == Claim(1, 2)
     assert second.claim() is None  # both live, in this very process
-    change(path, 1, born="1")  # the process with the number of the first began at another time
+    change(path, 1, born="1")  # the process with the id of the first started at another time
     assert second.claim() == claim
     first.close()
     second.close()
@@ -102,7 +102,7 @@ def test_a_worker_on_another_machine_is_dead_when_its_heartbeat_stops(path, monk
     claim = there.claim()
     change(path, 1, machine="elsewhere")
     with Ledger(path, NAMES[:2], 2, patience=60) as ledger:
-        for _ in range(3):  # it beats
+        for _ in range(3):  # it sends heartbeats
             clock[0] += 59
             change(path, 1, beat=int(clock[0]))
             assert ledger.claim() is None
@@ -123,15 +123,15 @@ def test_a_worker_sends_heartbeats_only_while_it_holds_a_unit(path):
         db = sqlite3.connect(path)
 
         def beats(seconds):
-            before = db.execute("SELECT beat FROM owner").fetchone()[0]
+            start = db.execute("SELECT beat FROM owner").fetchone()[0]
             time.sleep(seconds)
-            return db.execute("SELECT beat FROM owner").fetchone()[0] - before
+            return db.execute("SELECT beat FROM owner").fetchone()[0] - start
 
         assert beats(0.1) == 0
         claim = ledger.claim()
         assert beats(0.3) > 0
         ledger.done(claim)
-        beats(0.1)  # one may be under way
+        beats(0.1)  # one may be in progress
         assert beats(0.1) == 0
         assert ledger.finish()
         assert beats(0.3) > 0
@@ -146,7 +146,7 @@ def killed(path, count=1):
 
 
 def looked(ledger):
-    """What the ledger gives out, which is given back."""
+    """The unit that the ledger assigns; it is released again."""
     claim = ledger.claim()
     if claim is not None:
         ledger.release(claim)
@@ -166,7 +166,7 @@ def test_a_unit_that_kills_three_workers_is_split_then_failed(path):
 
 
 def test_deaths_before_a_worker_starts_are_not_counted(path):
-    """Whoever interrupts a run three times has not shown that its picture kills."""
+    """A run interrupted three times is no evidence that its picture kills workers."""
     for _ in range(5):
         killed(path)
     with Ledger(path, NAMES[:1], 1) as ledger:
@@ -195,7 +195,7 @@ def test_a_process_is_identified_by_its_id_and_start_time():
     assert living.lives(process.pid, since)
     process.kill()
     deadline = time.monotonic() + 10
-    while living.lives(process.pid, since):  # a zombie until somebody waits for it
+    while living.lives(process.pid, since):  # a zombie until its parent waits for it
         assert time.monotonic() < deadline
     process.communicate()
     assert not living.lives(process.pid)

@@ -1,4 +1,4 @@
-"""A run whose views are taken for classes, with a two-tower encoder made for it: colours, and their names."""
+"""Zero-shot classification with a two-tower encoder of colours and their names."""
 
 import json
 import sys
@@ -15,8 +15,8 @@ from torch import nn
 
 COLOURS = {"red": (1.0, 0.0, 0.0), "green": (0.0, 1.0, 0.0), "blue": (0.0, 0.0, 1.0)}
 
-def texts(said):
-    return torch.stack([torch.tensor(COLOURS[text.rstrip(".").rpartition(" ")[2]]) for text in said])
+def texts(sentences):
+    return torch.stack([torch.tensor(COLOURS[text.rstrip(".").rpartition(" ")[2]]) for text in sentences])
 
 class Colour(nn.Module):
     def __init__(self):
@@ -63,7 +63,7 @@ def run(monkeypatch, folder, *arguments):
 
 
 def test_recall_is_the_accuracy_over_the_classes(folder, monkeypatch, capsys):
-    """The third picture is blue and said to be red: an encoder is right about two of three."""
+    """The third picture is blue with the label red: the encoder is right about two of three."""
     metrics, manifest = run(monkeypatch, folder, f"data.path={folder / 'known.csv'}", "perturbation.eps=64/255")
     assert metrics["classes"] == ["red", "green", "blue"] and metrics["gallery"] == 3
     assert metrics["arms"]["clean"]["recall_at_1"]["mean"] == pytest.approx(2 / 3)

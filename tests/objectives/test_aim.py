@@ -1,4 +1,4 @@
-"""From the name of an objective to what the attacker lowers: every choice leads where it says."""
+"""From the name of an objective to the loss that the attacker lowers."""
 
 import pytest
 import torch

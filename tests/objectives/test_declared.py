@@ -1,4 +1,4 @@
-"""A law of every objective that declares its keys itself."""
+"""A law of every objective that declares its own keys."""
 
 import inspect
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Objectives by law: gradients, signs, invariances, known formulas, and what an attack with each comes to."""
+"""Laws of objectives: gradients, signs, invariances, known formulas, and attacks with each."""
 
 from typing import NamedTuple
 
@@ -43,7 +43,7 @@ def cosines(features):
 
 
 class Case(NamedTuple):
-    """An objective, its anchor, what the attacker measures (lower is better for him), and the features of the
+    """An objective, its anchor, the attacker's measure (lower is better), and the features of the
     untouched picture, where the attack would start."""
 
     objective: object
@@ -161,7 +161,7 @@ def test_a_hinge_has_a_slope_of_one_percent_beyond_its_margin_only(name):
     assert reached.any()
     assert not reached.all()
     loss = hinge.objective(FEATURES, hinge.anchor)
-    assert torch.equal(loss <= -margin, gap <= -margin)  # `stop=-margin` means what it says
+    assert torch.equal(loss <= -margin, gap <= -margin)  # so that `stop=-margin` stops at this margin
     torch.testing.assert_close(loss[~reached], gap[~reached])
     torch.testing.assert_close(loss[reached], -margin + 0.01 * (gap + margin)[reached])
     slope = torch.where(reached, 0.01, 1.0)[:, None].double()
@@ -177,7 +177,7 @@ def test_the_triplet_clamped_at_its_margin_equals_torchs():
 
 
 def test_a_reached_margin_is_not_treated_as_a_zero_gradient():
-    # The gallery's row 1 is where every view already is.
+    # Every view is already at row 1 of the gallery.
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(48, 4)).double().eval()
     images = torch.rand(2, 3, 4, 4, dtype=double, generator=torch.Generator().manual_seed(0))
     own = encoder(images).detach()
@@ -201,7 +201,7 @@ def test_dlr_is_invariant_to_a_shift_or_a_scale_of_the_logits(targeted):
 
 
 def test_dlr_has_a_gradient_where_the_label_is_third():
-    # The value is AutoAttack's, -1 whatever the logits are; the gradient is alive, and lowers the label.
+    # The value is AutoAttack's, -1 for any logits; the gradient is not zero, and lowers the label.
     third = FEATURES.sort(1, descending=True).indices[:, 2]
     logits = FEATURES.clone().requires_grad_()
     loss = DLR()(logits, third)

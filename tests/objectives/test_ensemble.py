@@ -1,4 +1,4 @@
-"""Several encoders at once: what one alone does, means, normalised gradients, and transfer."""
+"""Several encoders at once: an ensemble of one, means, normalised gradients, and transfer."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ VIEWS = Compose([Affine(degrees=20, scale=(0.8, 1.2))])
 
 
 class Small(nn.Module):
-    """An encoder with a preprocessing of its own, that counts the pictures it sees."""
+    """An encoder with its own preprocessing, which counts its pictures."""
 
     def __init__(self, seed, size=12, mean=0.5, scale=1.0):
         super().__init__()
@@ -159,7 +159,7 @@ def test_the_snr_is_exact_for_equal_errors_and_else_a_lower_bound():
     (one,) = estimates((1.0,), (3.0,))
     torch.testing.assert_close(combined([one, one, one]).snr, one.snr)
     assert combined([one._replace(snr=torch.full((4,), torch.nan))] * 2).snr.isnan().all()
-    # Two members whose errors are independent: the truth is 2, the bound that knows nothing of it 1/2.
+    # Two members whose errors are independent: the true SNR is 2, the bound without that assumption 1/2.
     signal, generator = torch.ones(1, 1, 1, 400, dtype=torch.float64), torch.Generator().manual_seed(0)
     drawn = signal + torch.randn(200, 2, 1, 1, 400, dtype=torch.float64, generator=generator)
     both = [[one._replace(grad=each[None], snr=torch.ones(1)) for each in members] for members in drawn]
@@ -176,7 +176,7 @@ def test_separate_members_are_estimated_with_their_own_encoder_only(images, pair
         own = tuple(part + 0.1 for part in encoder(images))
     objective, eot = wrap(Members((Away(), Away("l2")), combine="gradients")), EOT(VIEWS, views=4)
     u = eot.points(0, 0, images)
-    before = [member.seen for member in pair]
+    counts = [member.seen for member in pair]
     result = []
     for run, member_objective, anchor in objective.members(encoder, own):
         assert member_objective.paired is (wrap is Paired)
@@ -185,7 +185,7 @@ def test_separate_members_are_estimated_with_their_own_encoder_only(images, pair
             return member_objective(run(pixels), anchor[which])
 
         result.append(estimate(eot, torch.zeros_like(images), lambda d, i: scene_of(images[i] + d), loss, u))
-    assert [member.seen - b for member, b in zip(pair, before, strict=True)] == [12, 12]
+    assert [member.seen - b for member, b in zip(pair, counts, strict=True)] == [12, 12]
     assert combined(result).grad.flatten(1).abs().sum(1).min() > 0
     assert not wrap(Members(Away())).members(encoder, own)
 
@@ -199,9 +199,9 @@ def test_the_encoder_left_out_is_not_attacked_and_is_scored_on_the_bank(images):
     views = bank(VIEWS, 8, seed=0, purpose="evaluate")
 
     def solved(*arguments, **setup):
-        before = [member.seen for member in members]
+        counts = [member.seen for member in members]
         best = solve(*arguments, **setup)
-        calls.append([member.seen > b for member, b in zip(members, before, strict=True)])
+        calls.append([member.seen > b for member, b in zip(members, counts, strict=True)])
         return best
 
     parts = {"perturbation": Linf(0.3), "optimiser": PGD(), "eot": EOT(VIEWS, views=2), "steps": 5}
@@ -274,7 +274,7 @@ def test_impossible_settings_are_refused_by_name(make, named):
 
 @pytest.mark.parametrize("wrap", [lambda o: o, Paired], ids=["plain", "paired"])
 def test_a_steep_member_has_no_larger_weight_in_combined_gradients(images, pair, wrap):
-    # A power of two scales floats exactly; l2, because a cosine would not feel the scale.
+    # A power of two scales floats exactly; l2, because a cosine is invariant to the scale.
     def first(combine):
         encoder = Ensemble(pair)
         parts = {"encoder": Counted(encoder), "objective": wrap(Members(Away("l2"), combine))}

@@ -1,4 +1,4 @@
-"""Prices on the look of a perturbation, against plain formulas and scikit-image; and attacks that pay them."""
+"""Penalties on the look of a perturbation, against plain formulas and scikit-image; and penalised attacks."""
 
 import ast
 import math
@@ -56,7 +56,7 @@ def test_total_variation_is_the_plain_formula(isotropic):
 
 @pytest.mark.parametrize("weight", [0.02, 0.1])
 def test_scikit_images_denoiser_minimises_our_total_variation(photo, weight):
-    # Chambolle's algorithm minimises |u - f|^2 / 2 + weight TV(u), of sums: by our TV, nothing near may be better.
+    # Chambolle's algorithm minimises |u - f|^2 / 2 + weight TV(u), of sums: by our TV, no point nearby may be better.
     noisy = photo[0, 0, :24, :32] + 0.1 * torch.randn(24, 32, generator=seed(), dtype=double)
     best = torch.tensor(denoise_tv_chambolle(noisy.numpy(), weight=weight, eps=1e-12, max_num_iter=20000))
 
@@ -69,7 +69,7 @@ def test_scikit_images_denoiser_minimises_our_total_variation(photo, weight):
     for i in range(20):
         step = torch.randn(best.shape, generator=seed(i), dtype=double)
         assert energy(best + 0.01 * step) > least
-    for share in (0.9, 0.98, 1.02, 1.1):  # more of the denoising, or less: a wrong weight or scale would like one
+    for share in (0.9, 0.98, 1.02, 1.1):  # more of the denoising, or less: a wrong weight or scale would prefer one
         assert energy(noisy + share * (best - noisy)) > least
 
 
@@ -187,7 +187,7 @@ def parts(victims, perturbation, penalty):
 
 
 def judged(victims, penalty, perturbation=Linf(8 / 255)):  # noqa: B008
-    """An attack that pays: mean cosine, total variation and SSIM of its last iterate."""
+    """A penalised attack: mean cosine, total variation and SSIM of its last iterate."""
     encoder, images, clean = victims
     *_, last = attack(images, clean, **parts(victims, perturbation, penalty), steps=20)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The price on colours that cannot be printed: the plain formula, its memory, and its place in a configuration."""
+"""The penalty on colours that cannot be printed: its formula, its memory, and its configuration."""
 
 import math
 
@@ -86,7 +86,7 @@ def test_no_tensor_grows_with_the_palette():
     assert seen.numbers == texture.numel()
 
 
-def test_the_generic_palette_holds_the_inks_and_what_lies_between():
+def test_the_generic_palette_holds_the_inks_and_colours_between_them():
     palette = read_palette("generic") * 255
     assert palette.shape == (27, 3)
     for ink in INKS:

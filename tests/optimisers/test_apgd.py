@@ -1,4 +1,4 @@
-"""APGD: when it halves, where it goes back to, and what its decisions rest on."""
+"""APGD: when the step halves, the point it returns to, and the values that decide."""
 
 import math
 from itertools import pairwise
@@ -46,13 +46,13 @@ def lengths(states):
 
 
 def gaining(gains):
-    """Values of a run, the start first, that fall by 1 at a gain and else rise by 1."""
+    """Values of a run, the start first, that fall by 1 at a gain and rise by 1 otherwise."""
     return torch.cat([torch.zeros(1), torch.cumsum(1 - 2 * torch.as_tensor(gains, dtype=double), 0)])[:, None]
 
 
 #: The paper's p_0 = 0, p_1 = 0.22, p_{j+1} = p_j + max(p_j - p_{j-1} - 0.03, 0.06), of 100 moves.
 CHECKPOINTS = [22, 41, 57, 70, 80, 87, 93, 99]
-#: And of 59, every share rounded down, as the published code has it: 12 moves, then 1 less each time.
+#: And of 59, every share rounded down, as in the published code: 12 moves, then 1 less each time.
 ODD = [12, 23, 33, 42, 50, 57]
 
 
@@ -74,7 +74,7 @@ def test_a_step_halves_unless_more_than_rho_of_the_moves_gained(rho):
 
 
 def test_an_unchanged_best_loss_halves_the_step_but_not_twice_in_a_row():
-    # Falls all the way at first; then only the first of many moves loses, by more than the rest win back.
+    # Falls throughout at first; then only the first of many moves loses, by more than the others gain.
     first, rest = torch.arange(0, -23, -1.0), torch.linspace(5, 4, 78)
     _, states = run_of(torch.cat([first, rest])[:, None])
     at = [float(states[k].length) for k in CHECKPOINTS]
@@ -83,7 +83,7 @@ def test_an_unchanged_best_loss_halves_the_step_but_not_twice_in_a_row():
 
 
 def test_halving_returns_a_picture_to_its_best_point_and_gradient():
-    signs = [1.0 if index == 5 else -1.0 for index in range(101)]  # the best point's gradient is another
+    signs = [1.0 if index == 5 else -1.0 for index in range(101)]  # the gradient of the best point is different
     deltas, states = run_of(gaining([1] * 5 + [0] * 95), signs=signs)
     best, previous = deltas[5], deltas[21]
     assert torch.equal(states[21].best.flatten(), best)
@@ -131,7 +131,7 @@ def test_only_the_value_decides():
 
 
 class Level(nn.Module):
-    """Features of one number: how bright the middle of the view is."""
+    """One feature: the brightness of the middle of the view."""
 
     def forward(self, images):
         return torch.tanh(4 * images.mean((1, 2, 3)) - 2)[:, None]
@@ -158,7 +158,7 @@ def test_decisions_use_all_draws_and_not_only_the_last(draws, risk):
     assert torch.equal(tried[-1], at)
     if risk is None:
         last = torch.stack([step[3::4] for step in losses]).argmin(0)
-        assert isinstance(draws, Fixed) or (last != best).any()  # else the test could not tell them apart
+        assert isinstance(draws, Fixed) or (last != best).any()  # otherwise the test could not distinguish them
 
 
 def test_a_universal_delta_decides_by_the_mean():

@@ -1,4 +1,4 @@
-"""Optimisers against the libraries and the formulas that they claim to be."""
+"""Optimisers against the libraries and formulas that they implement."""
 
 import math
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ def gradients(steps=6, count=3):
 
 
 def moves(optimiser, grads, perturbation, eps=None):
-    """The moves along a fixed sequence of gradients, where nothing bounds them, as a stack."""
+    """The moves along a fixed sequence of gradients without bounds, stacked."""
     origin = torch.zeros_like(grads[0])
     state = optimiser.init(origin, reach=eps or perturbation.eps, steps=len(grads))
     result = []
@@ -52,7 +52,7 @@ def estimate(grad):
 
 
 def path_of_torch(make, grads, schedule="constant"):
-    """Where an optimiser of torch goes along a sequence of gradients, from zero."""
+    """The points of an optimiser of torch along a sequence of gradients, from zero."""
     weight, path, steps = torch.zeros_like(grads[0]).requires_grad_(), [], len(grads)
     theirs = make([weight])
     scheduler = {
@@ -130,7 +130,7 @@ class Bowl:
 @every_set
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_pgd_with_nesterov_evaluates_gradients_at_the_lookahead(perturbation, schedule):
-    # Lin et al. 2020: the gradient at x + mu * (the next step of the momentum); x itself never sees one.
+    # Lin et al. 2020: the gradient at x + mu * (the next step of the momentum); none is taken at x itself.
     bowl, steps, rate, mu = Bowl(), 8, 0.3, 0.7
     x, velocity = torch.zeros_like(bowl.centre), torch.zeros_like(bowl.centre)
     for k in range(steps):
@@ -151,7 +151,7 @@ def test_pgd_with_nesterov_evaluates_gradients_at_the_lookahead(perturbation, sc
 @given(powers=st.lists(st.integers(-30, 30), min_size=3, max_size=3))
 @settings(max_examples=10, deadline=None, derandomize=True)
 def test_all_but_sgd_are_invariant_to_the_scale_of_a_pictures_gradient(optimiser, perturbation, powers):
-    # Every picture has a scale of its own, the same in all steps; powers of two scale floats exactly.
+    # Every picture has its own scale, the same in all steps; powers of two scale floats exactly.
     grads = gradients()
     scaled = grads * 2.0 ** torch.tensor(powers, dtype=double)[:, None, None, None]
     assert torch.equal(moves(optimiser, scaled, perturbation), moves(optimiser, grads, perturbation))
@@ -196,7 +196,7 @@ def test_steps_of_pgd_are_shares_of_eps(perturbation, schedule):
 )
 @pytest.mark.parametrize("make", [PGD, SGD, lambda size, memory, schedule: Adam(size, memory, 0.9, schedule)])
 def test_schedules_decay_from_full_to_nearly_nothing(make, schedule, wanted):
-    # One gradient over and over and no momentum, so that the schedule alone is left.
+    # A constant gradient and no momentum, so that only the schedule acts.
     grads = gradients(1, 1).expand(101, -1, -1, -1, -1)
     full = moves(make(0.1, 0.0, "constant"), grads, Linf(0.1))
     share = moves(make(0.1, 0.0, schedule), grads, Linf(0.1)).flatten(1).norm(dim=1) / full.flatten(1).norm(dim=1)

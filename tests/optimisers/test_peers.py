@@ -1,4 +1,4 @@
-"""Plain PGD against torchattacks and ART: bit by bit where all three compute the same thing."""
+"""Plain PGD against torchattacks and ART: bit for bit where all three compute the same."""
 
 import numpy as np
 import pytest
@@ -57,13 +57,13 @@ def by_art(case):
 def test_linf_pgd_equals_its_peers_bit_for_bit(peer, levels, seed):
     case = Case(levels, seed)
     theirs, ours = peer(case), case.ours(Linf(8 / levels, random_start=False))
-    assert (theirs - case.images).abs().max() > 7.9 / levels  # it did go somewhere
+    assert (theirs - case.images).abs().max() > 7.9 / levels  # it moved
     assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_l2_pgd_equals_torchattacks(seed):
-    # Only nearly: the gradient's length is summed in another order there.
+    # Not exactly: torchattacks sums the gradient's length in another order.
     module = pytest.importorskip("torchattacks", exc_type=ImportError)
     case = Case(255, seed)
     theirs = module.PGDL2(case.net, 0.5, 0.125, STEPS, random_start=False, eps_for_division=0)

@@ -57,7 +57,7 @@ def test_the_filter_equals_that_of_the_full_transform(height, width):
 
 @pytest.mark.parametrize(("level", "left"), [(0.3, 1.0), (3, 0.7), (30, 0.3)])
 def test_the_filter_is_nearly_optimal(level, left):
-    # Wiener's filter with the true powers of signal and noise is the best linear one; ours has to find them.
+    # Wiener's filter with the true powers of signal and noise is the best linear one; ours estimates them.
     truth, power = smooth(96, 96)
     halves = [truth + level * noise(2, 3, 96, 96, seed=seed) for seed in (0, 1)]
     mean = (halves[0] + halves[1]) / 2
@@ -74,7 +74,7 @@ def test_the_filter_is_nearly_optimal(level, left):
 
 @pytest.mark.parametrize("share", [1.0, 0.3, 0.0, -0.5])
 def test_agreeing_halves_pass_unchanged_and_others_with_the_least_gain(share):
-    # Halves of different weight: what counts is that they agree. Without a second half there is nothing to compare.
+    # Halves of different weight: only their agreement matters. Without a second half there is no comparison.
     grad = noise(2, 3, 24, 40)
     result = filtered(grad, share * grad)
     torch.testing.assert_close(result, (1 + share) * grad * (1 if share > 0 else LEAST), rtol=0, atol=1e-13)

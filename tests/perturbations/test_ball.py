@@ -111,8 +111,8 @@ def best(perturbation, images, weight):
     for g, r in zip(size.flatten(1), room.flatten(1), strict=True):
         if isinstance(perturbation, L1):
             order = g.argsort(descending=True)
-            before = r[order].cumsum(0) - r[order]
-            gains.append((g[order] * (perturbation.eps - before).clamp(min=0).minimum(r[order])).sum())
+            spent = r[order].cumsum(0) - r[order]
+            gains.append((g[order] * (perturbation.eps - spent).clamp(min=0).minimum(r[order])).sum())
             continue
         low, high = 0.0, 1e6
         for _ in range(200):
@@ -202,7 +202,7 @@ def test_noise_of_a_sparse_set_moves_values_to_the_ends_of_their_range(name):
     pixel = images + ball(name).noise(images, seed())
     changed = pixel != images
     ends = (pixel.abs() < 1e-12) | ((1 - pixel).abs() < 1e-12)
-    assert ((changed & ~ends).flatten(1).sum(1) <= 1).all()  # the last coin of an L1 budget
+    assert ((changed & ~ends).flatten(1).sum(1) <= 1).all()  # the rest of an L1 budget
     assert (changed & ends).flatten(1).sum(1).min() > 1
 
 

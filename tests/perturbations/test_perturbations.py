@@ -1,4 +1,4 @@
-"""Laws of every perturbation set, whatever it wraps: what a delta may be, and which step goes furthest."""
+"""Laws of every perturbation set and wrapper: feasible deltas, and the steepest step."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ NAMES = [
     if (wrap != "low" or ball in ("linf", "l2")) and ("grey" not in wrap or ball != "l1")
 ]
 CONVEX = [(wrap, ball) for wrap, ball in NAMES if ball != "l0"]
-#: The best step in a band of frequencies, under L-inf, is no one's sign: see test_spectral.
+#: The best step in a band of frequencies, under L-inf, is not a sign of the gradient: see test_spectral.
 DUAL = [(wrap, ball) for wrap, ball in NAMES if (wrap, ball) != ("low", "linf")]
 
 every_set = pytest.mark.parametrize("name", NAMES, ids=" ".join)
@@ -38,7 +38,7 @@ def make(name, factor=1.0, **arguments):
 
 
 def restricted(perturbation, delta):
-    """Through all that is wrapped, one after the other."""
+    """All wrapped sets, from the outermost inwards."""
     while hasattr(perturbation, "only"):
         delta, perturbation = perturbation.only(delta), perturbation.inner
     return delta
@@ -49,7 +49,7 @@ def lengths(values):
 
 
 def assert_feasible(perturbation, images, delta):
-    """Within eps up to rounding; within the box exactly, because a file holds no more."""
+    """Within eps up to rounding; within the box exactly, because a file holds nothing beyond it."""
     rounding = 4 * torch.finfo(images.dtype).eps
     assert (perturbation.norm(delta) <= perturbation.eps * (1 + 16 * rounding) + rounding).all()
     assert (images + delta).min() >= 0

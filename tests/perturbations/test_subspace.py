@@ -1,4 +1,4 @@
-"""Masks and grey perturbations: where delta may be, and that nothing else changes."""
+"""Masks and grey perturbations: the deltas they allow, and that nothing else changes."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def test_a_mask_of_ones_changes_no_bit(net, inner):
 
 @every_ball
 def test_the_projection_equals_that_of_the_masked_pixels_alone(inner):
-    # All masked pixels as a picture of their own.
+    # All masked pixels as one picture.
     images, delta = pictures(), 3 * random(3, 3, *SIZE, value=1)
     chosen = mask()[0, 0].bool()
     result = Masked(inner, mask()).project(delta, images)
@@ -67,7 +67,7 @@ def test_each_picture_has_its_own_mask(net):
     images, delta = pictures(), random(3, 3, *SIZE, value=1)
     alone = [Masked(inner, masks[[i]]).project(delta[[i]], images[[i]]) for i in range(3)]
     assert torch.equal(together.project(delta, images), torch.cat(alone))
-    # Without momentum, what is outside the mask of the gradient leaves no trace at all.
+    # Without momentum, the gradient outside the mask has no effect.
     plain = PGD(0.2, momentum=0.0)
     same = mask().expand(3, -1, -1, -1)
     one, three = (run(net, Masked(inner, m), plain)[-1].delta for m in (mask(), same))

@@ -26,7 +26,7 @@ def backward(f, delta):
 @pytest.mark.parametrize("name", ["linf", "l2"])
 @pytest.mark.parametrize("method", ["start", "noise"])
 def test_a_universal_point_equals_that_of_the_inner_set_without_a_box(name, method):
-    # In the middle of the range the box does not bind. The first of `pictures` is black: there it would.
+    # In the middle of the range the box does not bind. The first of `pictures` is black: it would bind there.
     grey, universal = torch.full((1, 3, 9, 12), 0.5), Universal(ball(name))
     point = getattr(universal, method)(pictures(), seed(3))
     torch.testing.assert_close(point, getattr(ball(name), method)(grey, seed(3)), rtol=0, atol=1e-7)
@@ -81,7 +81,7 @@ def test_universal_delegates_to_the_inner_set(name):
 def test_a_universal_scene_is_the_clamped_sum(name):
     images, universal = pictures(), Universal(ball(name))
     delta = universal.noise(images, seed())
-    assert not ((images + delta).clamp(0, 1) == images + delta).all()  # else the clamp would not show
+    assert not ((images + delta).clamp(0, 1) == images + delta).all()  # otherwise the clamp would have no effect
     for rows in (delta, delta.expand_as(images)):
         (layer,) = universal.scene(images, rows).layers
         assert torch.equal(layer.pixels, (images + delta).clamp(0, 1))

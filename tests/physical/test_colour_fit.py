@@ -49,7 +49,7 @@ def test_monomials_have_the_order_of_the_colour_map():
 
 
 def test_saturated_swatches_do_not_spoil_the_others():
-    """Twice the light: what is beyond 1 is cut off, and a fit that took it for a colour would be far too flat."""
+    """Twice the light: values are clipped at 1, and a fit that included them would be far too flat."""
     true = np.array([[0, 2.0, 0, 0], [0, 0, 2.0, 0], [0, 0, 0, 2.0]])
     light = np.clip(terms(SOURCE, 1) @ true.T, 0, 1)
     result = solved(SOURCE, Swatches(light, light < 0.99), 1)
@@ -66,7 +66,7 @@ def test_too_few_swatches_are_refused_and_few_are_fitted_with_degree_one():
 
 
 def test_held_out_swatches_are_not_fitted():
-    """Noise alone: a fit of degree 2 looks better on what it has seen, and is worse on what it has not."""
+    """Noise alone: a fit of degree 2 is better on the fitted swatches, and worse on the held-out ones."""
     light = np.clip(SOURCE * 0.7 + 0.05 + 0.05 * np.random.default_rng(1).standard_normal(SOURCE.shape), 0, 1)
     measured = Swatches(light, EVERYWHERE)
     seen = difference(terms(SOURCE, 2) @ solved(SOURCE, measured, 2).T, light).mean()

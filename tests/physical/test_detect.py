@@ -20,8 +20,8 @@ def shot(**how):
     return pixels, {tag.number: through(pose, tag.box.corners) for tag in CARD.tags}
 
 
-def worst(found, true):
-    return max(np.linalg.norm(corners - true[number], axis=1).max() for number, corners in found.items())
+def worst(detected, true):
+    return max(np.linalg.norm(corners - true[number], axis=1).max() for number, corners in detected.items())
 
 
 @pytest.mark.parametrize("degrees", [0, 65, 180, 250])
@@ -33,7 +33,7 @@ def test_all_corners_are_detected_in_order_at_any_rotation(degrees):
 
 
 def test_blur_does_not_move_the_edges():
-    """In a file's own values light spreads into the dark: a tag would seem smaller by more than half a pixel."""
+    """In encoded values light spreads into the dark: a tag would seem smaller by more than half a pixel."""
     for blur in (0.5, 1.5):
         pixels, true = shot(blur=blur, degrees=10)
         seen = detect(pixels, CARD).own
@@ -86,7 +86,7 @@ def test_no_tag_is_detected_in_noise_and_clutter():
 
 @pytest.mark.parametrize("width", [700, 220])
 def test_tags_are_detected_in_twelve_megapixels(width):
-    """The card fills it, or is a small part of it that a reduced copy cannot tell."""
+    """The card fills it, or is a part too small to be resolved in a reduced copy."""
     side = (1300, 1300) if width > 500 else (440, 440)
     pose = posed(CARD, width=width, degrees=20, jitter=0.1, size=side)
     part = photographed(LIGHT, pose, side, points=1, blur=1.0, noise=0.0)

@@ -1,4 +1,4 @@
-"""The PDF, rasterised by PDFium: everything lies where it should, and the pixels in it are those that went in."""
+"""The PDF, rasterised by PDFium: positions are exact, and its pixels are unchanged."""
 
 import json
 
@@ -105,7 +105,7 @@ def test_tiles_in_the_pdf_compose_the_card(tmp_path):
 
 
 def _grown(at, by):
-    """The pixels of a tile on its page, and so many around it."""
+    """The pixels of a tile on its page, and a margin around it."""
     top, left = at["top"] - by, at["left"] - by
     return np.s_[top : top + at["height"] + 2 * by, left : left + at["width"] + 2 * by]
 

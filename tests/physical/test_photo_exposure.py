@@ -79,7 +79,7 @@ def test_another_scene_does_not_measure_the_exposure(shots, own):
 
 
 def laid(gain, inside=200, seed=0):
-    """A photograph that is the run's picture, unmoved, with another light, and the card as a field of one level."""
+    """The picture of the run as a photograph, unmoved, in another light, with a card of one level."""
     known = picture(seed)
     light = (((known / 255 + 0.055) / 1.055) ** 2.4) * gain
     photo = np.rint(encoded(np.clip(light, 0, 1)) * 255).astype(np.uint8)
@@ -97,7 +97,7 @@ def test_gains_measure_the_light_for_any_content_of_the_card(gain, inside):
     assert gains(*laid(np.array(gain), inside)) == pytest.approx(gain, rel=0.03)
 
 
-def test_gains_are_none_where_nothing_can_be_compared():
+def test_gains_are_none_without_comparable_pixels():
     photo, known, scene, own, homography = laid(1.0)
     flat = np.full_like(known, 120)
     for other in (picture(1), known[:, ::-1].copy(), flat, np.zeros_like(known), np.full_like(known, 255)):

@@ -98,7 +98,7 @@ def test_the_pose_equals_that_of_the_stages():
     moved, (_, magnify, _, _, _) = view.stages[0].values(u[:, :8]), view.stages[1].values(u[:, 8:]).T
     for i, matrix in enumerate(push):
         result = pose(matrix, Box(-1, -1, 2, 2))
-        # What the corners move together counts as the affine part: the offsets that are left know none of it.
+        # What the corners move together counts as the affine part: the remaining offsets do not contain it.
         square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
         again = square + np.array(result.corners)
         turn = np.deg2rad(result.degrees)
@@ -125,7 +125,7 @@ def test_a_rectified_patch_equals_the_texture():
 
 
 def test_shrinking_a_patch_averages_it():
-    """Thin stripes become grey, not other stripes."""
+    """Thin stripes become grey, without aliasing."""
     pixels = np.zeros((800, 800, 3), np.uint8)
     pixels[:, ::2] = 255
     true = from_corners(CARD.patch.corners, [[-0.5, -0.5], [799.5, -0.5], [799.5, 799.5], [-0.5, 799.5]])

@@ -1,4 +1,4 @@
-"""A folder of photographs of a run's print, scored; and everything that may be wrong with one."""
+"""A folder of photographs of a run's print, scored; and every fault of such a folder."""
 
 import csv
 import dataclasses
@@ -34,7 +34,7 @@ QUAD = [[0.25, 0.25], [0.75, 0.25], [0.75, 0.75], [0.25, 0.75]]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """As much of the folder of a run, and of its print, as is read here."""
+    """The files of a run and of its print that these tests read."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "pictures" / "clean").mkdir(parents=True)
     (folder / "print").mkdir()
@@ -77,7 +77,7 @@ def shot(run, hidden=(), light_at=0.8, **how):
 
 @pytest.fixture(scope="module")
 def photos(run, tmp_path_factory):
-    """Photographs of all kinds, and files that are none."""
+    """Photographs of all kinds, and files that are not photographs."""
     folder = tmp_path_factory.mktemp("photos")
     first, second = names_of(run)
     plain, _ = shot(run, degrees=10, jitter=0.1)
@@ -113,20 +113,20 @@ def scored(run, photos, tmp_path_factory):
 def test_every_photograph_is_scored_or_named(run, scored):
     content = photos_of(scored)
     first, second = names_of(run)
-    found = {photo["photo"]: photo for photo in content["photos"]}
+    entries = {photo["photo"]: photo for photo in content["photos"]}
     kinds = ("cut.png", "deep.png", "grey.png", "hidden.png", "plain.jpg", "turned.jpg", "upside-down.png")
-    assert sorted(name.replace("/", "--").rpartition("--")[2] for name in found) == list(kinds)
-    assert found[f"{second}/hidden.png"]["picture"] == found[f"{second}--cut.png"]["picture"] == second
-    assert [len(found[f"{second}{end}"]["fiducials"]) for end in ("/hidden.png", "--cut.png")] == [3, 2]
-    assert abs(found[f"{first}--upside-down.png"]["patch"]["degrees"]) > 179
-    assert found[f"{first}--plain.jpg"]["residual_px"] < 0.5
+    assert sorted(name.replace("/", "--").rpartition("--")[2] for name in entries) == list(kinds)
+    assert entries[f"{second}/hidden.png"]["picture"] == entries[f"{second}--cut.png"]["picture"] == second
+    assert [len(entries[f"{second}{end}"]["fiducials"]) for end in ("/hidden.png", "--cut.png")] == [3, 2]
+    assert abs(entries[f"{first}--upside-down.png"]["patch"]["degrees"]) > 179
+    assert entries[f"{first}--plain.jpg"]["residual_px"] < 0.5
     left = " | ".join(content["left_out"])
     for word in ("nothing.png: left out, 0 of the fiducials", "text.jpg: left out", "whose.png", ".heic is not read"):
         assert word in left
     assert len(content["left_out"]) == 4
     rows = csv.DictReader((scored / "photos.csv").read_text().splitlines())
-    assert [row["photo"] for row in rows] == list(found)
-    assert len(list((scored / "rectified").iterdir())) == len(found)
+    assert [row["photo"] for row in rows] == list(entries)
+    assert len(list((scored / "rectified").iterdir())) == len(entries)
     assert load_image(scored / "overview.png")[0].shape[2] > 500
 
 
@@ -209,8 +209,8 @@ def test_corners_given_by_the_user_replace_fiducials(run, tmp_path, capsys):
 def test_the_preset_composes_with_the_measured_values(run, scored):
     preset = read_preset(scored / "preset.yaml")
     ConfigStore.instance().store(group="config", name="second_patch", node=preset, package="_global_")
-    second, first = (validate(composed(*words)) for words in (["config=second_patch"], OVERRIDES))
-    assert validate(composed("config=second_patch", "sanity=none")).sanity.pictures == 0  # wins over the preset
+    second, first = (validate(composed(*overrides)) for overrides in (["config=second_patch"], OVERRIDES))
+    assert validate(composed("config=second_patch", "sanity=none")).sanity.pictures == 0  # overrides the preset
     assert second.printer.colour == str((scored / "colour.json").resolve())
     stages = second.transforms.stages
     assert list(stages)[:3] == ["perspective", "affine", "exposure"]

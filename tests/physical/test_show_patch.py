@@ -15,7 +15,7 @@ PATCH = Box(15, 15, 90, 60)
 
 
 def laid(seed):
-    """A homography from mm to pixels of some photograph."""
+    """A homography from mm to pixels of a photograph."""
     random = np.random.default_rng(seed)
     around = np.array([[100, 90], [400, 120], [380, 330], [80, 300]]) + random.uniform(-40, 40, (4, 2))
     return from_corners(PATCH.corners, np.roll(around, seed, 0))
@@ -29,7 +29,7 @@ def test_the_corners_of_a_pose_are_those_it_was_computed_from(seed):
 
 @pytest.fixture
 def scored(tmp_path):
-    """Two photographs: one found where it is, one 3 px to the right of there."""
+    """Two photographs: one detected at its place, one 3 px to the right of it."""
     run, photos = tmp_path / "run", tmp_path / "photos"
     for folder in (run / "print", run / "photos", photos):
         folder.mkdir(parents=True)

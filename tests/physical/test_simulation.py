@@ -1,4 +1,4 @@
-"""Simulated photographs: where things lie in them, and what light, lens and sensor do to them."""
+"""Simulated photographs: their geometry, and the effects of light, lens and sensor."""
 
 import dataclasses
 import json
@@ -44,7 +44,7 @@ def light_of(scene, ink, shot, size, quad=QUAD):
     return camera.photographed(light, seen @ back, ink, at, size), np.array(truth.card)
 
 
-# --- Where things lie
+# --- Geometry
 
 
 def test_a_frontal_pose_shows_scene_and_card_unchanged(dots):
@@ -54,7 +54,7 @@ def test_a_frontal_pose_shows_scene_and_card_unchanged(dots):
     expected = scene.copy()  # five dots a pixel, whose light adds up
     mean = camera.to_light(dots / np.float32(255)).reshape(260, 5, 260, 5, 3).mean((1, 3))
     expected[70:330, 70:330] = np.rint(camera.to_display(mean) * 255)
-    inner = slice(1, -1)  # at its edge the scene meets what is beyond
+    inner = slice(1, -1)  # at its edge the scene borders on mid-grey
     assert np.abs(result.pixels.astype(int) - expected)[inner, inner].max() <= 1
     np.testing.assert_allclose(result.patch, [(99.5, 99.5), (299.5, 99.5), (299.5, 299.5), (99.5, 299.5)], atol=1e-9)
     np.testing.assert_allclose(result.tags["20"][0], (72.5, 72.5), atol=1e-9)
@@ -167,7 +167,7 @@ def test_nearly_all_tags_are_detected_and_give_the_true_corners_of_the_patch(run
     assert len(errors) >= 12 and np.median(errors) < 0.3
 
 
-# --- What is drawn and written
+# --- Draws and files
 
 
 def test_draws_stay_in_their_ranges_and_record_values_with_units():

@@ -62,7 +62,7 @@ def test_blur_has_its_variance_and_preserves_the_light():
     way = 9**2 / 12
     c, s = math.cos(math.radians(30)), math.sin(math.radians(30))
     assert (result.sum(), x, y) == pytest.approx((1, 0, 0), abs=1e-4)
-    between = 1 / 6  # what a line gains that lies between pixels, on average
+    between = 1 / 6  # the mean gain of a line between pixels
     expected = (1.5**2 + way * c * c + between, 1.5**2 + way * s * s + between, way * c * s)
     assert (xx, yy, xy) == pytest.approx(expected, abs=0.1)
 

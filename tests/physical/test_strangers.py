@@ -98,9 +98,9 @@ def test_the_simulation_decodes_only_png_of_a_limited_size(tmp_path):
     whole = clean.read_bytes()
     side = (60_000).to_bytes(4, "big")
     jpeg = cv2.imencode(".jpg", np.zeros((48, 48, 3), np.uint8))[1].tobytes()
-    for png, words in ((jpeg, "no PNG"), (whole[:16] + side + side + whole[24:], "3600000000 pixels")):
+    for png, message in ((jpeg, "no PNG"), (whole[:16] + side + side + whole[24:], "3600000000 pixels")):
         clean.write_bytes(png)
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=message):
             simulate(run, tmp_path / "out", 1, size=(64, 64))
     sheet = run / "print" / "sheet.json"
     content = json.loads(sheet.read_text())

@@ -86,7 +86,7 @@ def test_equal_photographs_have_an_interval_of_nonzero_width(rows, hit):
 
 
 def test_the_interval_of_a_share_is_no_narrower_than_over_photographs():
-    """Pictures that differ: the bootstrap's. Pictures that do not: as if their photographs were independent."""
+    """For pictures that differ, the bootstrap's; for equal ones, as if their photographs were independent."""
     rows = [i // 20 for i in range(120)]
     differ = torch.tensor([i // 20 % 2 == 0 for i in range(120)])
     assert score.share(differ, rows) == score.summary(differ, rows)

@@ -19,7 +19,7 @@ SELECTORS = {"norm", "kind", "status", "metric", "test", "what", "unit"}
 
 
 def spoilt(node, key=""):
-    """The same with the hostile text appended to every string but the names of arms and banks."""
+    """The same with the hostile text appended to every string except the names of arms and banks."""
     if isinstance(node, dict):
         return {name: spoilt(value, name) for name, value in node.items()}
     if isinstance(node, list | tuple):

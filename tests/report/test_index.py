@@ -124,7 +124,7 @@ def test_missing_files_are_left_out_too(tmp_path):
 @pytest.mark.parametrize(
     "number", ["NaN", "Infinity", "-1e999", "1e400", "true", '"0.5"', "null", "[0.5]", "10" * 400]
 )
-def test_a_value_that_is_no_number_is_none(tmp_path, number):
+def test_a_value_that_is_not_a_number_is_none(tmp_path, number):
     content = json.dumps(reported.content()).replace('"seconds": 125.0', f'"seconds": {number}')
     content = content.replace('"seed": 0', f'"seed": {number}')
     folder = run(tmp_path / "run", {})

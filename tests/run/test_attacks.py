@@ -1,4 +1,4 @@
-"""The attacks of the command line: every part that can be named runs, and the checks of it are shown and stored."""
+"""The attacks of the command line: every choice runs, and its checks are shown and stored."""
 
 import csv
 import json
@@ -21,7 +21,7 @@ from tests.helpers.runs import quiet
 from tests.run.test_run import call
 
 SHORT = ("config=smoke", "data.count=1", "evaluate.views=4", "evaluate.refine=1", "attack.steps=2")
-#: What a choice cannot do without.
+#: Overrides that a choice needs.
 WITH = {
     "toward": ["objective.target=another"],
     "l1": ["perturbation.eps=50"],
@@ -137,7 +137,7 @@ def test_a_patch_is_saved_as_a_texture_and_in_the_pictures(tmp_path, monkeypatch
 
 
 class Enough(ValueError):
-    """What is asked of a run is known; the report would only take time."""
+    """These tests need no report, and it takes time."""
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_a_hash_is_evaluated_on_the_bits_of_the_saved_files(layout, outcomes, tm
     flipped, result = (eot != clean).sum(1), outcome.scores["same"]["eot"]
     assert (flipped > 8).all()
     assert torch.equal(result.cosine, (1 - 2 * flipped[:, None] / 64).expand(2, 4).to(result.cosine))
-    # And looked up by them: nothing in the gallery differs in fewer bits than what a view is taken for.
+    # And retrieved by them: no row of the gallery differs in fewer bits than the nearest one.
     for number, image in enumerate(image for chunk in parts.gallery.chunks(32) for image in chunk):
         save_image(tmp_path / f"{number}.png", image)
     gallery = torch.stack([bits_of(tmp_path / f"{number}.png") for number in range(len(parts.gallery))])
@@ -195,7 +195,7 @@ def test_hooks_are_removed_after_a_run_or_its_failure(engine, anchor, outcomes, 
     monkeypatch.setattr(subject, "load_encoder", lambda *a, **k: made.append(load_encoder(*a, **k)) or made[-1])
     overrides = ("objective=layers", f"objective.anchor={anchor}", f"engine={engine}")
     call(monkeypatch, *SHORT, *overrides, f"hydra.run.dir={tmp_path / 'run'}")
-    assert len(outcomes) == (anchor == "own")  # the other is refused, in the run itself or while it is measured
+    assert len(outcomes) == (anchor == "own")  # the other is refused, in the run or while the engine measures
     assert not any(module._forward_hooks for encoder in made for module in encoder.modules())
     assert len(made) == 1
 
@@ -226,7 +226,7 @@ def test_the_checks_are_printed_stored_and_shown(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_a_failed_check_gives_the_first_warning(tmp_path, monkeypatch, capsys):
-    # Steps a thousand times too short: the whole point of the checks.
+    # Steps a thousand times too short: the checks must fail.
     folder = tmp_path / "run"
     overrides = ("sanity=short", "sanity.pictures=1", "sanity.steps=8", "optimiser=sgd", "optimiser.lr=1e-5")
     assert call(monkeypatch, *SHORT[:-1], "attack.steps=8", *overrides, f"hydra.run.dir={folder}") == 0

@@ -1,4 +1,4 @@
-"""Picture files that nobody means to give: one line and exit code 1, or the picture that Pillow sees in them."""
+"""Broken and unusual picture files: one line and exit code 1, or the picture that Pillow decodes."""
 
 import io
 import os
@@ -35,7 +35,7 @@ def encoded(kind, array=RGB, **options):
 
 
 def tiff(width, height):
-    """A TIFF that says so of itself and holds nothing."""
+    """A TIFF of one pixel whose header declares another size."""
     held = io.BytesIO()
     Image.new("L", (1, 1)).save(held, "TIFF")
     content = bytearray(held.getvalue())
@@ -55,7 +55,7 @@ def gif(width, height):
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n(mark) (w) file closefile\n"
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
 LARGE, BROKEN, SLENDER = "pixels; reduce it", "is the file whole, and a picture?", "too slender .* crop it"
-#: File name -> (content, what is said).
+#: File name -> (content, the error).
 CONTENTS = {
     "bomb.png": (png(60_000, 60_000), LARGE),
     "bomb-that-pillow-only-warns-of.png": (png(10_000, 10_000), LARGE),
@@ -109,7 +109,7 @@ def link(path, aim):
     path.symlink_to(aim)
 
 
-#: What lies at a path instead of a picture -> how it gets there, its name, and what is said.
+#: What is at a path instead of a picture -> how it is made, its name, and the error.
 PLACES = {
     "a folder named as a picture": (lambda p: p.mkdir(), "x.png", "holds no picture"),
     "an empty folder": (lambda p: p.mkdir(), "empty", "holds no picture"),

@@ -19,7 +19,7 @@ from tests.run.test_bad_pictures import png
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST = 120
-#: An empty folder that torch makes when it is told to be deterministic.
+#: An empty folder that torch makes in its deterministic mode.
 TORCHS = re.compile(r"scratch/torchinductor_\w+")
 
 
@@ -33,7 +33,7 @@ class Place:
             (folder / name).mkdir()
 
     def run(self, *overrides):
-        """(exit code, lines of stdout, lines of stderr, names that are new). What was there must be what it was."""
+        """(exit code, lines of stdout, lines of stderr, names that are new). Existing files must be unchanged."""
         ours = {"HOME": str(self.folder / "home"), "TMPDIR": str(self.folder / "scratch"), "PYTHONPATH": str(ROOT)}
         before = tree(self.folder)
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a stranger's preset, folder of presets or encoder may not bring about, and that one line says so."""
+"""What an untrusted preset, folder of presets or encoder may not do, refused in one line."""
 
 import importlib
 import pickle

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: a whole run, the same run again, and every wrong input."""
+"""The command line as a user sees it: a whole run, the same run again, and every wrong input."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""What is known of a printer, from files: against Pillow's colour management, and the formulas in NumPy."""
+"""Colour profiles of printers, against Pillow's colour management, and the formulas in NumPy."""
 
 import itertools
 import json
@@ -94,7 +94,7 @@ def test_a_fit_evaluates_the_polynomial_of_its_file(tmp_path, degree, light):
 
 
 def dull(share):
-    """The bytes of an RGB profile whose primaries are sRGB's, mixed with so much of the two others."""
+    """The bytes of an RGB profile whose primaries are sRGB's, mixed with a share of the other two."""
     content = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
     starts = range(132, 132 + 12 * int.from_bytes(content[128:132], "big"), 12)  # of the table of tags
     offsets = {bytes(content[at : at + 4]): int.from_bytes(content[at + 4 : at + 8], "big") + 8 for at in starts}

@@ -1,4 +1,4 @@
-"""Laws of every set of colours that a texture may be held to, and where the printer's set ends."""
+"""Laws of every gamut that restricts a texture, and the boundary of the printer's gamut."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ MAPS = {"generic": generic().double(), "dull": DULL}
 
 @pytest.fixture(scope="module", params=["box", *MAPS])
 def made(request):
-    """A set of colours, and the map whose colours it is."""
+    """A gamut, and the colour map that it belongs to."""
     if request.param == "box":
         return Box(0.1, 0.9), (nodes(2) * 0.8 + 0.1).T.reshape(3, 2, 2, 2)
     return Printable(MAPS[request.param]), MAPS[request.param]

@@ -19,7 +19,7 @@ EYE = torch.eye(3, dtype=double)[None]
 ARROW = [[0.1, 0.05], [0.9, 0.2], [0.6, 0.5], [0.95, 0.95], [0.2, 0.8]]
 SHAPES = {"rectangle": "rectangle", "circle": "circle", "polygon": ARROW}
 INK = (0.9, 0.2, 0.4)
-#: So many points along each side of a pixel.
+#: Points along each side of a pixel.
 POINTS = 64
 
 
@@ -43,9 +43,9 @@ def shares(pull, texture, size, pixels, points):
     """Where points (K,2) of the pixels (P,2), row and column, lie in the texture: shares of its sides, (P,K,2)."""
     height, width = size
     at = pixels.flip(-1).to(double)[:, None] + points - torch.tensor([width, height], dtype=double) / 2
-    found, w = transform(pull, at[None] * (2 / min(size)))
+    moved, w = transform(pull, at[None] * (2 / min(size)))
     assert (w > 0).all()
-    return (found[0] * min(texture) / torch.tensor([texture[1], texture[0]], dtype=double) + 1) / 2
+    return (moved[0] * min(texture) / torch.tensor([texture[1], texture[0]], dtype=double) + 1) / 2
 
 
 def finely(count=POINTS):
@@ -109,7 +109,7 @@ def test_at_a_tenth_of_its_size_every_texel_has_a_gradient(side, degrees, edge):
     view = viewed(edge, base, Layer(texture, None, pull), size)
     (view * torch.rand_like(view)).sum().backward()
     assert (texture.grad != 0).all()
-    # Placed by its nearest texels (as in ART), the patch is seen at a few of them.
+    # Sampled at the nearest texels (as in ART), only a few texels have a gradient.
     centres = torch.cartesian_prod(torch.arange(size[0]), torch.arange(size[1]))
     at = shares(pull, (side, side), size, centres, torch.full((1, 2), 0.5, dtype=double))
     leaf = torch.zeros_like(texture, requires_grad=True)
@@ -154,13 +154,13 @@ def test_a_mirrored_or_oblique_patch_has_exact_edges_too():
     size, texture = (72, 72), (40, 50)
     pull = placed(texture, size, 36, 25, 0.1) @ torch.diag(torch.tensor([-1.0, 2.5, 1.0], dtype=double))
     layer = Layer(torch.ones(1, 3, *texture, dtype=double), None, pull)
-    found, covered = edges(pull, "rectangle", texture, size)
+    near, covered = edges(pull, "rectangle", texture, size)
     view = cut_view(torch.zeros(1, 3, *size, dtype=double), layer, Outline(), size)
-    assert (view[0, 0, found[:, 0], found[:, 1]] - covered).abs().max() <= 1 / 255
+    assert (view[0, 0, near[:, 0], near[:, 1]] - covered).abs().max() <= 1 / 255
 
 
 def test_colours_at_the_edge_follow_the_coverage(photo):
-    # Whatever the coverage became, the colour is the one that was read: a ratio, so that no edge darkens.
+    # At any coverage the colour is that of the texture: a ratio, so that no edge darkens.
     ink, size = torch.tensor(INK, dtype=double), (72, 72)
     pull = placed((40, 50), size, 36, 33)
     view = premultiplied(Layer(ink[None, :, None, None].expand(1, 3, 40, 50), None, pull))

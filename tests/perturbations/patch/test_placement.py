@@ -1,4 +1,4 @@
-"""Where a patch lies in each picture, and what is printed round it."""
+"""The places of a patch in each picture, and what is printed round it."""
 
 import pytest
 import torch
@@ -64,7 +64,7 @@ def test_only_the_part_of_a_region_inside_the_shape_is_visible(half):
     result = attacked(shaped, black, white)[:, 0, 4:12, :8]
     expected = (shaped.alpha * half)[:, 0].to(double)
     torch.testing.assert_close(result, expected.expand(2, 8, 8), rtol=0, atol=1e-12)
-    # Between pixels as well: what is hidden ends nowhere.
+    # Between pixels as well: the hidden part has no edge.
     between = Patch((8, 8), Placements(quads([[[[x + 0.01, y + 0.02] for x, y in LEFT]]]), half))
     assert (attacked(between, black, white)[..., :4] == 0).all()
 

@@ -34,7 +34,7 @@ def test_an_ideal_printer_has_no_stages():
     assert printed(PrinterConfig("none")) == []
 
 
-def test_the_colours_come_first_then_the_light_then_the_paper():
+def test_printer_stages_have_the_order_colours_light_paper():
     stages = {"exposure": {"stops": 1}, "cylinder": {"arc": 30}}
     first, light, bend = printed(PrinterConfig("x", "generic", "relative", stages))
     assert isinstance(first, ColourMap) and isinstance(light, Exposure) and isinstance(bend, Geometry)

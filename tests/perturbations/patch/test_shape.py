@@ -67,7 +67,7 @@ def test_orientation_and_first_corner_do_not_change_a_polygon():
 
 
 def test_coverages_of_a_polygon_and_its_complement_add_up_to_one():
-    # The line 0.3 -> 0.5 -> 0.9 across parts the texture.
+    # The line 0.3 -> 0.5 -> 0.9 divides the texture.
     line = [[0.3, 0], [0.5, 0.4], [0.9, 1]]
     left, right = [[0, 0], *line, [0, 1]], [*line, [1, 1], [1, 0]]
     whole = alpha_of(left, SIZE) + alpha_of(right, SIZE)
