@@ -1,4 +1,4 @@
-"""Many pictures at once: budgets of their own, leaving the batch, and one perturbation for all."""
+"""Many pictures at once: separate budgets, leaving the batch, and one perturbation for all pictures."""
 
 import math
 from dataclasses import replace
@@ -41,7 +41,7 @@ def run(images, anchor, parts, solved=None):
             reply = torch.tensor([i in solved[steps[-1].index] for i in range(len(images))])
 
 
-def test_a_solved_picture_leaves_and_the_others_do_not_notice(problem):
+def test_a_solved_picture_leaves_the_batch_without_changing_the_others(problem):
     images, anchor, parts = problem
     plain, left = run(images, anchor, parts), run(images, anchor, parts, {4: [1], 9: [0, 3]})
     assert [step.active.tolist() for step in left[4:6]] == [[True] * 4, [True, False, True, True]]
@@ -85,10 +85,10 @@ def test_a_budget_must_pay_for_a_step(problem, budget):
         next(attack(images, anchor, **parts | {"budget": budget}))
 
 
-def test_solve_stops_at_a_loss_on_the_bank(problem):
+def test_solve_stops_when_the_loss_on_the_bank_reaches_the_threshold(problem):
     images, anchor, parts = problem
     best = solve(images, anchor, **parts)
-    stop = float(best.loss.sort().values[1:3].mean())  # two of four get there
+    stop = float(best.loss.sort().values[1:3].mean())  # two of four reach it
     *_, (step, early) = watch(images, anchor, stop=stop, **parts)
     assert ((early.loss <= stop) == (best.loss <= stop)).all()
     assert (early.loss <= stop).sum() == 2
@@ -97,12 +97,12 @@ def test_solve_stops_at_a_loss_on_the_bank(problem):
 
 
 @pytest.mark.slow
-def test_a_common_perturbation_is_solved_when_it_solves_all(problem):
+def test_a_universal_perturbation_is_solved_when_it_solves_all_pictures(problem):
     images, anchor, parts = problem
     parts |= {"perturbation": Universal(Linf(0.1)), "steps": 40}
     one = anchor[:1].expand(4, -1)
     best = solve(images, one, **parts)
-    stop = float(best.loss.max()) + 0.02  # the whole run gets there, with every picture
+    stop = float(best.loss.max()) + 0.02  # the whole run reaches it, with every picture
     *_, (step, early) = watch(images, one, stop=stop, **parts)
     assert (early.loss <= stop).all()
     assert step.evals < 4 * 160
@@ -113,7 +113,7 @@ def test_a_common_perturbation_is_solved_when_it_solves_all(problem):
 
 
 @pytest.mark.slow
-def test_the_last_iterate_of_a_spent_budget_is_compared(problem):
+def test_the_last_iterate_within_the_budget_is_a_candidate(problem):
     images, anchor, parts = problem
     parts |= {"steps": 40, "perturbation": Linf(0.1, random_start=False)}
     result = solve(images, anchor, **parts | {"budget": torch.tensor([4 * 7, 4 * 40, 4 * 40, 4 * 40])})
@@ -125,7 +125,7 @@ def test_the_last_iterate_of_a_spent_budget_is_compared(problem):
 
 
 @pytest.mark.parametrize("risk", [CVaR(0.25), WorstOf(24)])
-def test_the_best_iterate_is_best_by_the_risk(problem, risk):
+def test_the_best_iterate_is_chosen_by_the_risk(problem, risk):
     images, anchor, parts = problem
     eot = EOT(SEEN, views=24, risk=risk)
     best = solve(images, anchor, **parts | {"eot": eot})
@@ -137,7 +137,7 @@ def test_the_best_iterate_is_best_by_the_risk(problem, risk):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("inner", [Linf(0.1), L2(1.0)], ids=["linf", "l2"])
-def test_one_perturbation_for_all_beats_noise_on_every_picture(problem, inner):
+def test_a_universal_perturbation_beats_noise_on_every_picture(problem, inner):
     images, anchor, parts = problem
     perturbation = Universal(inner)
     one = anchor[:1].expand(4, -1)
@@ -148,12 +148,12 @@ def test_one_perturbation_for_all_beats_noise_on_every_picture(problem, inner):
     views = bank(SEEN, VIEWS, seed=5, purpose="select")
     views = views._replace(u=views.u.to(images))
     seen = (images + noise).clamp(0, 1)
-    before = views.losses(seen, one, parts["encoder"], parts["objective"], 64).mean(1)
-    assert (best.loss < before).all()
+    reference = views.losses(seen, one, parts["encoder"], parts["objective"], 64).mean(1)
+    assert (best.loss < reference).all()
 
 
-def test_a_common_perturbation_follows_the_mean_gradient(problem):
-    # Plain PGD by hand, on the mean over pictures and views; the views the same for all, whoever asks for them.
+def test_a_universal_perturbation_follows_the_mean_gradient(problem):
+    # Plain PGD by hand, on the mean over pictures and views; every call draws the same views.
     def views(n, dims, *, seed, step=0):
         return torch.rand(n, dims, generator=torch.Generator().manual_seed(7), dtype=double)
 
@@ -179,7 +179,7 @@ class Cut(nn.Module):
         return self.net(pixels if self.calls >= 0 else pixels.detach())
 
 
-def test_a_gradient_that_dies_on_the_way_is_a_warning_and_the_pictures_leave(problem):
+def test_a_gradient_that_becomes_zero_gives_a_warning_and_ends_its_pictures(problem):
     images, anchor, parts = problem
     parts |= {"eot": EOT(SEEN, views=1), "encoder": Cut(parts["encoder"], 3).eval()}
     with pytest.warns(UserWarning, match=r"image\(s\) \[0, 1, 2, 3\] has been exactly zero for 5 steps \(step 7\)"):
@@ -187,8 +187,8 @@ def test_a_gradient_that_dies_on_the_way_is_a_warning_and_the_pictures_leave(pro
     assert len(steps) == 8 and steps[-1].last
 
 
-def test_a_loss_at_its_end_does_not_end_the_others(problem):
-    # The first picture's loss is flat from some point on, as a cross-entropy is once its label is reached.
+def test_a_loss_at_its_minimum_does_not_end_the_other_pictures(problem):
+    # The first picture's loss becomes flat, as a cross-entropy does once its label is reached.
     images, anchor, parts = problem
     anchor[:, 0] = 0
     anchor[0, 0] = 1

@@ -1,4 +1,4 @@
-"""Runs that are killed at any moment, and end with the bytes of one that nobody touched."""
+"""Runs killed at any moment and resumed end with the bytes of an uninterrupted run."""
 
 import os
 import random
@@ -13,7 +13,7 @@ from PIL import Image
 from tests.helpers.processes import ended, facts, started
 from tests.helpers.sampled import mostly_nightly
 
-#: A run with all that a checkpoint has to keep: units, arms, left-out stages, maps; a place at each step.
+#: A run with everything that a checkpoint holds: units, arms, left-out stages, maps; saved at each step.
 WORDS = [
     "config=evaluate",
     "data=folder",
@@ -35,13 +35,13 @@ WORDS = [
     "engine.threads=1",
     "checkpoint.steps=1",
 ]
-#: Kills of a run before it is left alone.
+#: Kills of a run before it runs to its end.
 KILLS = 3
 
 
 @pytest.fixture(scope="module")
 def go_on(tmp_path_factory):
-    """The command that goes on with a run of three pictures, or begins it where nothing was begun."""
+    """The command that resumes a run of three pictures, or starts it if there is none."""
     pictures = tmp_path_factory.mktemp("pictures")
     photo = Image.fromarray(skimage.data.chelsea())
     for x in (80, 160, 240):
@@ -56,7 +56,7 @@ def go_on(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, go_on):
-    """A run that nobody touches: what it leaves, and how long it takes."""
+    """An uninterrupted run: its files, and its duration."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     began = time.monotonic()
     assert ended(started(go_on(folder), f"{folder}.log")) == 0, Path(f"{folder}.log").read_text()
@@ -64,7 +64,7 @@ def whole(tmp_path_factory, go_on):
 
 
 @pytest.mark.parametrize("trial", mostly_nightly(range(20), 10))
-def test_killed_at_random_moments(whole, go_on, tmp_path, trial):
+def test_a_run_killed_at_random_moments_ends_with_the_same_files(whole, go_on, tmp_path, trial):
     expected, seconds = whole
     folder, chance = tmp_path / "run", random.Random(trial)
     for _ in range(KILLS):
@@ -76,15 +76,15 @@ def test_killed_at_random_moments(whole, go_on, tmp_path, trial):
         ended(process)
     if not (folder / "metrics.json").exists():
         assert ended(started(go_on(folder), f"{folder}.log")) == 0, Path(f"{folder}.log").read_text()
-    elif (folder / "checkpoint").exists():  # killed as the last thing it did
+    elif (folder / "checkpoint").exists():  # killed in its last operation
         assert ended(started(go_on(folder), f"{folder}.log")) == 1
     assert facts(folder) == expected
     assert not (folder / "checkpoint").exists() and not list(folder.rglob("*.tmp"))
 
 
 @pytest.mark.parametrize("part", mostly_nightly(range(10), 5))
-def test_killed_in_the_middle_of_a_write(whole, go_on, tmp_path, part):
-    """At the n-th synchronising or renaming of a file: n from the first to beyond the last, in ten parts."""
+def test_a_run_killed_during_a_write_ends_with_the_same_files(whole, go_on, tmp_path, part):
+    """Killed at the n-th sync or rename of a file: n from the first to beyond the last, in ten parts."""
     expected, _ = whole
     folder, at, code = tmp_path / "run", 1 + part, None
     while code != 0 and not (folder / "metrics.json").exists():
@@ -96,7 +96,7 @@ def test_killed_in_the_middle_of_a_write(whole, go_on, tmp_path, part):
 
 
 @pytest.mark.parametrize("number", mostly_nightly([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], 3))
-def test_asked_to_stop_it_says_how_to_go_on(whole, go_on, tmp_path, number):
+def test_a_run_that_is_stopped_prints_how_to_resume(whole, go_on, tmp_path, number):
     expected, _ = whole
     folder = tmp_path / "run"
     process = started(go_on(folder), f"{folder}.log")

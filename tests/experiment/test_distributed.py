@@ -1,4 +1,4 @@
-"""Several processes: real ones, started by torchrun, against one alone."""
+"""Several processes, started by torchrun, compared with a single one."""
 
 import csv
 import json
@@ -27,7 +27,7 @@ LAWS = """
 import json, sys, torch
 from attacks.runtime.distributed import join
 values = torch.rand(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.5
-found = {}
+result = {}
 for turn in range(2):  # a sweep joins again
     world = join()
     mine = values.clone() * 0
@@ -36,14 +36,14 @@ for turn in range(2):  # a sweep joins again
     count = torch.tensor(world.rank)
     across = torch.full((2, 3), float(world.rank)).T
     world.sum(mine, many, count, across)
-    found = {
+    result = {
         "rank": world.rank, "size": world.size, "first": world.first,
         "whole": bool(torch.equal(mine, values)), "count": int(count), "across": across.tolist(),
         "bits": hash(tuple(many.tolist())), "least": world.least(7 - world.rank),
         "agreed": world.agree({"from": world.rank, "none": None}),
         "sent": world.broadcast(torch.arange(3) + 10 * world.rank).tolist(),
     }
-open(f"{sys.argv[1]}/{found['rank']}.json", "w").write(json.dumps(found))
+open(f"{sys.argv[1]}/{result['rank']}.json", "w").write(json.dumps(result))
 """
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
@@ -61,7 +61,7 @@ def torchrun(size, arguments, folder, check=True):
     )
 
 
-def test_a_process_alone_has_nothing_to_wait_for(monkeypatch):
+def test_collectives_of_a_single_process_change_nothing(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     world = join()
     assert world == ALONE
@@ -73,7 +73,7 @@ def test_a_process_alone_has_nothing_to_wait_for(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
-def test_processes_find_the_same(size, tmp_path):
+def test_collectives_give_every_process_the_same_values(size, tmp_path):
     (tmp_path / "laws.py").write_text(LAWS)
     torchrun(size, ["laws.py", str(tmp_path)], tmp_path)
     result = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(size)]
@@ -99,8 +99,8 @@ def run_of(folder):
 
 
 PGD = ["optimiser=pgd"]
-#: How near the losses stay. Rounding differs with the number of processes, and a sign that it turns moves a value by
-#: two steps: the default attack, whose filter leaves more values near zero, meets that now and then within 12 steps.
+#: Tolerance of the losses. Rounding differs with the number of processes, and a sign flipped by it moves a value by
+#: two steps: the default attack, whose filter leaves more values near zero, sometimes does so within 12 steps.
 RUNS = {
     "pgd": (PGD, 1e-5),
     "pgd cvar": ([*PGD, "risk=cvar"], 1e-5),
@@ -113,7 +113,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("name", mostly_nightly(RUNS, len(RUNS)))
-def test_any_number_of_processes_takes_the_same_steps(tmp_path, name):
+def test_the_number_of_processes_does_not_change_the_steps(tmp_path, name):
     extra, rel = RUNS[name]
     compare([1, 2, 4], tmp_path, [*QUICK, "data.count=3", "attack.steps=12", *extra], rel)
 
@@ -128,15 +128,15 @@ def compare(sizes, folder, arguments, rel):
         assert [p.name for p in where.iterdir()] == ["outputs"]
         assert len(list(where.glob("outputs/*"))) == 1
         assert output.stdout.count("report: ") == 1
-        assert output.stderr.count("eot: 4/") <= 2  # one process speaks (`no_eot` and `eot`)
+        assert output.stderr.count("eot: 4/") <= 2  # one process prints (`no_eot` and `eot`)
         assert json.loads((run / "manifest.json").read_text())["processes"] == size
         runs[size] = run_of(run)
     alone, metrics = runs[1]
     for lines, result in runs.values():
         assert [line["evals"] for line in lines] == [line["evals"] for line in alone]
-        for now, then in zip(lines, alone, strict=True):
+        for line, reference in zip(lines, alone, strict=True):
             # A cosine near zero is the sum of numbers near 1, in float32.
-            assert float(now["objective"]) == pytest.approx(float(then["objective"]), rel=rel, abs=1e-7), now
+            assert float(line["objective"]) == pytest.approx(float(reference["objective"]), rel=rel, abs=1e-7), line
         for arm, row in result["arms"].items():
             for name in ("cosine", "recall_at_1", "success"):
                 assert row[name]["mean"] == pytest.approx(metrics["arms"][arm][name]["mean"], abs=1e-3), (arm, name)
@@ -145,8 +145,8 @@ def compare(sizes, folder, arguments, rel):
 
 
 def cut(arguments, folder, place, stop):
-    """Two processes, stopped once an arm stands at its `place`: what they said. `stop` is told torchrun's number, and
-    those of its processes."""
+    """The stderr of two processes, stopped once an arm is at its `place`. `stop` gets the ids of torchrun and of its
+    processes."""
     command = [*TORCHRUN, "2", "-m", "attacks.run", *arguments]
     children = "/proc/{0}/task/{0}/children"
     with subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as running:
@@ -170,7 +170,7 @@ def end(torchrun, _):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
-def test_two_processes_that_are_stopped_go_on_and_end_with_the_same_bytes(tmp_path, monkeypatch, capsys):
+def test_two_processes_resume_and_end_with_the_same_bytes(tmp_path, monkeypatch, capsys):
     overrides = ["config=smoke", "data.count=2", "attack.views=4", "attack.steps=4", "evaluate.views=4"]
     overrides += ["engine=fixed", "sanity=none", "checkpoint.steps=1", "evaluate.refine=0"]
     run, whole = tmp_path / "run", tmp_path / "whole"
@@ -197,7 +197,7 @@ def test_two_processes_that_are_stopped_go_on_and_end_with_the_same_bytes(tmp_pa
         ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, "torchrun with the same flags, -m attacks.run"),
     ],
 )
-def test_a_run_that_is_stopped_names_the_command_that_starts_as_many_processes(monkeypatch, tmp_path, given, command):
+def test_a_stopped_run_prints_the_command_with_its_number_of_processes(monkeypatch, tmp_path, given, command):
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
@@ -207,7 +207,7 @@ def test_a_run_that_is_stopped_names_the_command_that_starts_as_many_processes(m
 
 
 @pytest.mark.slow
-def test_the_checkpoint_goes_when_all_processes_have_read_it(monkeypatch, tmp_path):
+def test_the_checkpoint_is_deleted_after_all_processes_have_read_it(monkeypatch, tmp_path):
     order, write = [], attacks.experiment.job._write
     monkeypatch.setattr(World, "meet", lambda _: order.append((tmp_path / "checkpoint").exists()))
     monkeypatch.setattr(attacks.experiment.job, "_write", lambda *given: (order.append("written"), write(*given)))
@@ -215,7 +215,7 @@ def test_the_checkpoint_goes_when_all_processes_have_read_it(monkeypatch, tmp_pa
     assert order == [True, "written"] and not (tmp_path / "checkpoint").exists()
 
 
-def test_where_another_process_is_gone_the_rest_say_so_in_a_line(monkeypatch):
+def test_the_loss_of_a_process_gives_a_one_line_error_in_the_others(monkeypatch):
     def gone(*_):
         raise RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:26029")
 
@@ -226,12 +226,12 @@ def test_where_another_process_is_gone_the_rest_say_so_in_a_line(monkeypatch):
         with pytest.raises(ConnectionError, match=r"^another process of this run has ended.* resume=[^\n]*$"):
             ask()
     monkeypatch.setattr(dist, "broadcast", lambda *_: torch.ones(2) @ torch.ones(3))
-    with pytest.raises(RuntimeError, match="size"):  # a fault of ours stays one
+    with pytest.raises(RuntimeError, match="size"):  # an internal error is not replaced
         world.broadcast(ones)
 
 
 @pytest.mark.slow
-def test_an_error_is_told_by_the_process_that_meets_it(tmp_path):
+def test_an_error_is_printed_by_the_process_that_raises_it(tmp_path):
     output = torchrun(2, ["-m", "attacks.run", "config=smoke", "attack.steps=0"], tmp_path, check=False)
     assert output.returncode != 0
     assert output.stderr.count("error: `attack.steps` must be at least 1") == 1
@@ -240,7 +240,7 @@ def test_an_error_is_told_by_the_process_that_meets_it(tmp_path):
 
 @pytest.fixture
 def follower(monkeypatch):
-    """This process as the second of two; what it is told to do is what torchrun's would be told."""
+    """This process as the second of two, with the values that torchrun sets."""
     for name, value in {"PROCESSES": 2, "RANK": 1, "PAUSE": 0.0}.items():
         monkeypatch.setattr(f"attacks.run.{name}", value)
 
@@ -248,7 +248,7 @@ def follower(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("given", [[], ["hydra/job_logging=none", "hydra.output_subdir=mine"]], ids=str)
 @pytest.mark.parametrize("flags", [[[], []], [["-m"], []], [[], ["-m"]]], ids=str)
-def test_another_process_writes_nothing_and_names_itself(monkeypatch, capsys, tmp_path, follower, given, flags):
+def test_a_second_process_writes_nothing_and_names_its_rank(monkeypatch, capsys, tmp_path, follower, given, flags):
     monkeypatch.chdir(tmp_path)
     before, after = flags
     folders = [f"hydra.{mode}.dir={tmp_path}/theirs" for mode in ("run", "sweep")]
@@ -259,14 +259,14 @@ def test_another_process_writes_nothing_and_names_itself(monkeypatch, capsys, tm
     assert not list(tmp_path.iterdir())
 
 
-def test_another_process_takes_an_interrupted_run_up_as_the_first_does(monkeypatch, tmp_path, follower):
+def test_a_second_process_resumes_a_run_like_the_first(monkeypatch, tmp_path, follower):
     seen = []
     monkeypatch.setattr("attacks.experiment.job.resume", lambda *given: (seen.append(given), {})[1])
     assert call(monkeypatch, f"resume={tmp_path}") == 0
     assert seen == [(tmp_path, [])]
 
 
-def test_of_several_processes_none_goes_on_in_a_sweep_alone(monkeypatch, capsys, tmp_path):
+def test_an_error_in_a_sweep_of_several_processes_ends_the_sweep(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("attacks.run.PROCESSES", 2)
     folder = f"hydra.sweep.dir={tmp_path}"
     assert call(monkeypatch, "-m", "config=smoke", "attack.steps=0,-1", folder) == 1
@@ -275,7 +275,7 @@ def test_of_several_processes_none_goes_on_in_a_sweep_alone(monkeypatch, capsys,
 
 
 @pytest.mark.parametrize("mode", [[], ["-m"]], ids=str)
-def test_a_fault_of_ours_ends_one_of_several_processes_with_its_traceback(monkeypatch, capsys, tmp_path, mode):
+def test_an_internal_error_ends_one_of_several_processes_with_its_traceback(monkeypatch, capsys, tmp_path, mode):
     def fault(config):
         raise RuntimeError("not the person's")
 
@@ -287,7 +287,7 @@ def test_a_fault_of_ours_ends_one_of_several_processes_with_its_traceback(monkey
     assert output.count("Traceback") == output.count("RuntimeError: not the person's") == 1
 
 
-def test_a_number_without_others_is_no_other_process(tmp_path):
+def test_a_rank_without_a_world_size_is_ignored(tmp_path):
     text = "import attacks.run as run; assert (run.PROCESSES, run.RANK) == (1, 0)"
     environment = {k: v for k, v in os.environ.items() if k != "WORLD_SIZE"} | {"RANK": "1"}
     subprocess.run([sys.executable, "-c", text], cwd=ROOT, env=environment, check=True)

@@ -1,4 +1,4 @@
-"""The cache of a gallery's embeddings: what is read from it is what the encoder would say, or it is not read."""
+"""The cache of a gallery's embeddings: a read equals what the encoder computes, or is rejected."""
 
 import dataclasses
 
@@ -26,7 +26,7 @@ NODE, PLAIN = PocketConfig(), Decision()
 
 
 class Net(nn.Module):
-    """A small encoder whose answer depends, in its last bits, on the batch; it counts the pictures it has seen."""
+    """A small encoder whose output depends, in its last bits, on the batch; it counts its pictures."""
 
     def __init__(self, seed=0, scale=1.0):
         super().__init__()
@@ -61,7 +61,7 @@ GALLERY = on_shelf(pictures(11).shelf())
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 11, 100])
-def test_a_hit_is_what_a_miss_is_bit_for_bit_and_takes_no_pass(tmp_path, chunk):
+def test_a_cache_hit_equals_a_miss_bit_for_bit_and_takes_no_pass(tmp_path, chunk):
     net = Net()
     plain = embed(torch.cat(list(GALLERY.chunks(5))), net, CPU, min(chunk, BLOCK))
     net.counts()
@@ -71,17 +71,17 @@ def test_a_hit_is_what_a_miss_is_bit_for_bit_and_takes_no_pass(tmp_path, chunk):
         assert sum(net.counts()) == result.passed == expected and result.cached == 11 - expected
 
 
-def test_of_several_processes_one_writes(tmp_path):
+def test_only_one_of_several_processes_writes_the_cache(tmp_path):
     net = Net()
     assert embedded(GALLERY, net, CPU, 4, cache(tmp_path, net), keep=False).passed == 11
     assert not list(tmp_path.iterdir())
     embedded(GALLERY, net, CPU, 4, cache(tmp_path, net))
-    assert embedded(GALLERY, net, CPU, 4, cache(tmp_path, net), keep=False).cached == 11  # but all of them read
+    assert embedded(GALLERY, net, CPU, 4, cache(tmp_path, net), keep=False).cached == 11  # but all processes read
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_run_lets_its_first_process_write(monkeypatch, tmp_path, rank):
-    """Else it would now and then read what another has just written, and count it as saved."""
+def test_only_the_first_process_of_a_run_writes_the_cache(monkeypatch, tmp_path, rank):
+    """Otherwise a process could read what another has just written, and count it as saved."""
     run = validate(composed("config=smoke", "data.count=1", "sanity=none"))
     calls = []
 
@@ -96,7 +96,7 @@ def test_a_run_lets_its_first_process_write(monkeypatch, tmp_path, rank):
     assert calls == [rank == 0]
 
 
-def test_without_a_cache_every_picture_passes_and_nothing_is_written(tmp_path):
+def test_without_a_cache_every_picture_is_embedded_and_nothing_is_written(tmp_path):
     result = embedded(GALLERY, Net(), CPU, 4)
     assert (result.passed, result.cached) == (11, 0)
     assert cache_of(Run(encoder=NODE, data=groups.FolderConfig(size=SIZE)), Net(), PLAIN, CPU) is None
@@ -125,21 +125,21 @@ OTHER = {
 
 
 @pytest.mark.parametrize("what", OTHER)
-def test_another_encoder_reads_nothing(tmp_path, what):
+def test_another_encoder_does_not_hit_the_cache(tmp_path, what):
     embedded(GALLERY, Net(), CPU, 4, cache(tmp_path, Net()))
     changes = {"net": Net()} | OTHER[what]
     result = embedded(GALLERY, changes["net"], CPU, 4, cache(tmp_path, **changes))
     assert (result.passed, result.cached) == (11, 0) and not result.notes
 
 
-def test_other_code_of_the_same_name_reads_nothing(tmp_path):
+def test_other_code_of_the_same_name_does_not_hit_the_cache(tmp_path):
     embedded(GALLERY, Net(), CPU, 4, cache(tmp_path, Net()))
     net = Net()
     net.register_forward_hook(lambda module, images, answer: answer + 1e-3)  # no weight, and no setting
     assert embedded(GALLERY, net, CPU, 4, cache(tmp_path, net)).cached == 0
 
 
-def test_other_pictures_or_another_order_read_nothing(tmp_path):
+def test_other_pictures_or_another_order_do_not_hit_the_cache(tmp_path):
     net = Net()
     embedded(GALLERY, net, CPU, 20, cache(tmp_path, net))
     changed = pictures(11)
@@ -152,7 +152,7 @@ def test_other_pictures_or_another_order_read_nothing(tmp_path):
 
 
 def forged(path, tensor, **output):
-    """The file with other numbers; its header as it should be but for `said`."""
+    """The file with other numbers and a valid header, except for `output`."""
     key = path.name.removesuffix(".safetensors")
     save_file(
         {"embeddings": tensor}, path, {"key": key, "sha256": attacks.experiment.embeddings._sha256(tensor)} | output
@@ -180,7 +180,7 @@ HARM = {
 
 
 @pytest.mark.parametrize("harm", HARM)
-def test_a_file_that_is_not_what_it_should_be_is_noted_and_made_afresh(tmp_path, harm):
+def test_an_invalid_cache_file_is_noted_and_rewritten(tmp_path, harm):
     net = Net()
     first = embedded(GALLERY, net, CPU, 20, cache(tmp_path, net))
     (path,) = tmp_path.iterdir()
@@ -195,14 +195,14 @@ def test_a_file_that_is_not_what_it_should_be_is_noted_and_made_afresh(tmp_path,
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(tmp_path):
+def test_a_folder_that_cannot_be_written_gives_a_note_and_no_error(tmp_path):
     net = Net()
     missing = dataclasses.replace(cache(tmp_path, net), folder=tmp_path / "gone")
     result = embedded(GALLERY, net, CPU, 20, missing)
     assert result.passed == 11 and "cannot be kept" in result.notes[0]
 
 
-def test_only_a_block_of_pictures_is_there_at_a_time():
+def test_only_one_block_of_pictures_is_in_memory_at_a_time():
     shelf, calls = pictures(30).shelf(), []
     lazy = dataclasses.replace(shelf, load=lambda i: calls.append(i) or shelf.load(i))
     net = Net()

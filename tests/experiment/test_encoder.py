@@ -1,4 +1,4 @@
-"""From a configuration to the encoder, and what a run says of it."""
+"""From a configuration to the encoder, and its description in a run."""
 
 import hashlib
 import json
@@ -42,11 +42,11 @@ def composed(*overrides):
     ],
 )
 @pytest.mark.parametrize("family", ["torchvision", "transformers", "onnx"])
-def test_a_key_of_the_preprocessing_is_given_like_any_other(override, expected, family):
+def test_a_preprocessing_key_is_overridden_like_any_other(override, expected, family):
     assert composed(f"encoder={family}", "encoder.model=x", override).encoder.preprocess == expected
 
 
-def test_a_preset_may_give_it_and_the_command_line_changes_a_part(tmp_path, monkeypatch):
+def test_the_command_line_overrides_parts_of_a_presets_preprocessing(tmp_path, monkeypatch):
     text = "# @package _global_\ndefaults: [/config/smoke, {override /encoder: torchvision}, _self_]\n"
     text += "encoder: {model: resnet18, weights: random, preprocess: {kernel: cv2_area, size: 64, crop: [64, 64]}}\n"
     (tmp_path / "config").mkdir()
@@ -72,25 +72,25 @@ def test_other_keys_of_an_encoder_keep_their_types(override):
         ("encoder.preprocess.std=[0,1,1]", r"`encoder\.preprocess\.std` must be positive"),
     ],
 )
-def test_a_wrong_key_or_value_is_one_line(override, message):
+def test_a_wrong_key_or_value_gives_a_one_line_error(override, message):
     with pytest.raises(ValueError, match=message) as caught:
         subject(composed(*RANDOM, override).encoder, CPU)
     assert "\n" not in str(caught.value)
 
 
-def test_the_manifest_says_all_that_makes_an_encoder():
+def test_the_manifest_holds_everything_that_defines_an_encoder():
     node = composed(*RANDOM, "encoder.preprocess.kernel=cv2_area").encoder
     encoder = subject(node, CPU)
     output = identity(node, encoder)
     assert (output["name"], output["model"], output["weights"]) == ("torchvision", "squeezenet1_1", "random")
     assert output["sha256"] is None and output["preprocess"]["kernel"] == "cv2_area"
-    # What is printed, and what makes the same one again.
+    # The printed description reproduces the same encoder.
     assert output["fingerprint"][:12] in str(encoder)
     assert Preprocess(**json.loads(json.dumps(output["preprocess"]))) == encoder.preprocess
     assert identity(node, subject(node, CPU)) == output
 
 
-def test_a_file_is_said_by_its_hash_and_by_its_tensors(tmp_path):
+def test_weights_are_identified_by_file_hash_and_tensor_fingerprint(tmp_path):
     encoder = subject(composed(*RANDOM).encoder, CPU)
     descriptions = []
     for name in ("a.safetensors", "b.pt"):
@@ -129,21 +129,21 @@ def rows(*overrides):
         "defence=jpeg",
     ],
 )
-def test_what_a_report_says_of_an_encoder_changes_with_it(override):
+def test_the_report_of_an_encoder_changes_with_its_settings(override):
     plain = rows(*RANDOM)
     assert plain[:2] == [("encoder", "torchvision:squeezenet1_1"), plain[1]] and plain[1][1].startswith("random, ")
     assert plain[-1] == ("defence", "none")
     assert rows(*RANDOM, override) != plain
 
 
-def test_a_report_says_whether_a_range_of_a_defence_is_drawn():
+def test_a_report_states_whether_a_range_of_a_defence_is_sampled():
     assert rows("defence=blur")[-1] == ("at the middle", "gaussianblur sigma (px)")
     what, drawn = rows("defence=blur", "encoder.stochastic=true")[-1]
     assert what == "drawn" and "gaussianblur sigma (px)" in drawn
     assert rows("defence=jpeg")[-1][0] == "defence"  # it has no range
 
 
-def test_the_terminal_says_the_same_in_a_line_but_for_the_preprocessing():
+def test_the_terminal_describes_the_encoder_in_one_line():
     run = composed("encoder.features=[stages.8]", "defence=blur")
     output = encoder_line({"encoder": identity(run.encoder, subject(run.encoder, CPU, run.defence))})
     assert re.fullmatch(r"encoder: pocket; weights .*; features stages\.8; defence Gauss.*; at the middle .*", output)
@@ -152,12 +152,12 @@ def test_the_terminal_says_the_same_in_a_line_but_for_the_preprocessing():
     assert re.fullmatch("encoder: torchvision:squeezenet1_1; weights random, [^;]*; defence none", output)
 
 
-def test_an_encoder_without_weights_has_none_in_the_report():
+def test_an_encoder_without_weights_has_no_weights_in_the_report():
     output = [("encoder", "phash"), ("weights", "none"), ("defence", "none")]
     assert rows("encoder=phash", "objective=bits") == output
 
 
-def test_random_weights_are_the_first_warning():
+def test_random_weights_give_the_first_warning():
     sanity = {"checks": [{"verdict": "failed", "name": "a", "words": "b"}]}
     messages = warnings(quiet(sanity=sanity, encoder={"weights": "random"}))
     assert messages[0].startswith("THE ENCODER HAS RANDOM WEIGHTS") and "SANITY" in messages[1]

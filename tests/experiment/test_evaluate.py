@@ -1,4 +1,4 @@
-"""An evaluation in batches: kept, taken up again, and the same to the last bit."""
+"""An evaluation in batches: saved, resumed, and equal to the last bit."""
 
 import json
 
@@ -24,8 +24,8 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_what_only_the_first_process_writes_asks_no_other(tmp_path, monkeypatch):
-    """A broadcast that the others do not take part in waits for ever."""
+def test_files_of_the_first_process_are_written_without_a_broadcast(tmp_path, monkeypatch):
+    """A broadcast without the other processes waits for ever."""
     world, writing = World(), []
     real = World.broadcast
 
@@ -50,7 +50,7 @@ def test_what_only_the_first_process_writes_asks_no_other(tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_every_arm_stands_in_every_table_and_paid_alike(whole):
+def test_every_arm_is_in_every_table_and_has_the_same_cost(whole):
     content = json.loads((whole / "metrics.json").read_text())
     assert tuple(content["arms"]) == tuple(content["wide"]["arms"]) == ARMS
     costs = content["costs"]
@@ -66,14 +66,14 @@ def test_every_arm_stands_in_every_table_and_paid_alike(whole):
 
 
 @pytest.mark.slow
-def test_the_wide_bank_holds_the_range_of_the_other(whole):
+def test_the_wide_bank_contains_the_ranges_of_the_same_bank(whole):
     content = json.loads((whole / "metrics.json").read_text())
     same, wide = content["bank"]["ranges"], content["wide"]["bank"]["ranges"]
     assert all(a[0] <= b[0] and b[1] <= a[1] for a, b in zip(wide, same, strict=True)) and same != wide
 
 
 @pytest.mark.slow
-def test_batches_have_noise_of_their_own(whole):
+def test_batches_have_independent_noise(whole):
     def change(name):
         clean, noisy = (
             torch.tensor(list(Image.open(path).convert("RGB").tobytes()), dtype=torch.int16)
@@ -86,7 +86,7 @@ def test_batches_have_noise_of_their_own(whole):
     assert (first.float() * third.float()).mean() < 0.2 * first.float().square().mean()
 
 
-def test_parts_of_some_pictures():
+def test_parts_can_be_restricted_to_some_pictures():
     parts = build(compose("evaluate", ["data.count=3"]))
     some = part_of(parts, [2, 0])
     assert some.queries.names == (parts.queries.names[2], parts.queries.names[0])
@@ -94,7 +94,7 @@ def test_parts_of_some_pictures():
     assert torch.equal(some.queries.images, parts.queries.images[[2, 0]])
 
 
-def test_the_arms_that_a_run_asks_for():
+def test_arms_follow_the_configuration():
     assert arms_of(compose("evaluate")) == ARMS
     assert arms_of(compose("quickstart")) == tuple(arm for arm in ARMS if arm != "one_view")
 
@@ -110,7 +110,7 @@ def test_rows_read_back_bit_for_bit(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_seeds_differ_by_less_than_the_interval_says(tmp_path, monkeypatch):
+def test_two_seeds_differ_by_less_than_the_interval(tmp_path, monkeypatch):
     """In 95 of 100 cases the mean of another seed (other views, noise, starts) lies in the interval of this one."""
     small = ["config=evaluate", "data.count=8", "data.size=64", "attack.steps=8", "evaluate.refine=0", "sanity=none"]
     small += ["evaluate.one_view=false", "evaluate.batch=8"]

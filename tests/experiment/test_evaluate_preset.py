@@ -1,4 +1,4 @@
-"""What config=evaluate can be combined with: any perturbation, any views."""
+"""config=evaluate combines with any perturbation and any views."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from attacks.run import compose
 
 
 @pytest.mark.parametrize("perturbation", ["patch", "l0", "l1", "l2"])
-def test_an_evaluation_takes_any_perturbation(perturbation):
+def test_the_evaluate_preset_combines_with_any_perturbation(perturbation):
     assert compose("evaluate", [f"perturbation={perturbation}"]).perturbation.name == perturbation
 
 
@@ -24,7 +24,7 @@ def test_an_evaluation_takes_any_perturbation(perturbation):
         ("identity", []),
     ],
 )
-def test_an_evaluation_draws_maps_of_any_views(transforms, names):
+def test_the_evaluate_preset_draws_maps_of_any_views(transforms, names):
     run = compose("evaluate", [f"transforms={transforms}"])
     views = pipeline(run.transforms)
     maps, curves = configured_slices(run, views)
@@ -34,7 +34,7 @@ def test_an_evaluation_draws_maps_of_any_views(transforms, names):
     assert [len(each) for each in axes] == [2] * len(maps) + [1] * len(curves)
 
 
-def test_maps_that_are_named_stay_as_they_are():
+def test_named_maps_and_curves_are_unchanged():
     run = compose("evaluate", ["evaluate.maps=[[angle,shear],auto]", "evaluate.curves=[bright]"])
     maps, curves = configured_slices(run, pipeline(run.transforms))
     assert (maps[0], len(maps), curves) == (["angle", "shear"], 2, ["bright"])

@@ -1,4 +1,4 @@
-"""What a run is: everything that its numbers depend on shows, and nothing else does."""
+"""The identity of a run: it holds everything that the numbers depend on, and nothing else."""
 
 import shutil
 from pathlib import Path
@@ -38,7 +38,7 @@ OTHERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("word", OTHERS)
-def test_what_matters_shows_by_name(base, word):
+def test_settings_that_change_numbers_change_the_identity_by_name(base, word):
     from attacks.encoders.loading import POCKET_WEIGHTS
 
     other = named(word.format(file=POCKET_WEIGHTS))
@@ -50,12 +50,12 @@ def test_what_matters_shows_by_name(base, word):
 
 
 @pytest.mark.parametrize("word", ["tracker=tensorboard", "checkpoint.steps=3"])
-def test_what_does_not_matter_does_not_show(base, word):
+def test_settings_that_change_no_number_leave_the_identity_unchanged(base, word):
     assert named(word) == base
 
 
 @pytest.mark.slow
-def test_how_the_work_is_done_shows(base):
+def test_decision_processes_and_versions_change_the_key(base):
     others = [named(decision=Decision(chunk=3)), named(world=World(0, 2)), named(versions={"torch": "2"})]
     assert len({key_of(each) for each in (base, *others)}) == 4
     refuse_other(base, dict(base), "run")
@@ -64,7 +64,7 @@ def test_how_the_work_is_done_shows(base):
 @pytest.mark.parametrize(
     "file", ["attacks/solvers/loop.py", "attacks/runtime/values.py", "transforms/sampling/warp.py"]
 )
-def test_every_file_of_ours_is_part_of_a_run(file, tmp_path):
+def test_every_source_file_is_part_of_the_identity(file, tmp_path):
     for copy in ("same", "edited"):
         for package in ("attacks", "transforms"):
             shutil.copytree(ROOT / package, tmp_path / copy / package)

@@ -1,4 +1,4 @@
-"""Galleries in which several pictures show the same: who is recognised, who is an impostor, what is a target."""
+"""Galleries with several pictures of one identity: recognition, impostors and targets."""
 
 import json
 from dataclasses import replace
@@ -49,18 +49,18 @@ def cosines(degrees):
     [
         (0.0, 0, 0, 20),  # itself against the nearest of another identity
         (35.0, 0, 40, 20),  # by the other picture of its own
-        (35.0, 2, 40, 20),  # the same, whichever of the two is named
+        (35.0, 2, 40, 20),  # the same for either of the two rows
         (22.0, 2, 40, 20),
         (70.0, 4, 60, 40),
     ],
 )
-def test_the_best_of_ones_own_against_the_best_of_all_others(degrees, row, mine, reference):
+def test_retrieval_is_the_best_cosine_of_the_identity_minus_the_best_of_others(degrees, row, mine, reference):
     loss = Retrieval(GALLERY, identity=IDENTITY)(at(degrees), torch.tensor([row]))
     expected = F.cosine_similarity(at(degrees), at(mine)) - F.cosine_similarity(at(degrees), at(reference))
     torch.testing.assert_close(loss, expected, atol=1e-6, rtol=0)
 
 
-def test_below_zero_is_where_the_nearest_shows_another():
+def test_retrieval_is_negative_exactly_where_the_nearest_has_another_identity():
     degrees, row = torch.arange(-20.0, 110, 0.7, dtype=torch.float64), 2
     loss = Retrieval(GALLERY, identity=IDENTITY)(at(*degrees.tolist()), torch.full((len(degrees),), row))
     nearest = (at(*degrees.tolist()) @ GALLERY.double().T).argmax(1)
@@ -68,7 +68,7 @@ def test_below_zero_is_where_the_nearest_shows_another():
     assert 0 < int((loss < 0).sum()) < len(loss)
 
 
-def test_infonce_is_the_share_of_an_identity():
+def test_infonce_is_the_log_of_the_softmax_share_of_the_identity():
     row, temperature = torch.tensor([3]), 0.1
     share = (cosines(50.0) / temperature).softmax(0)[IDENTITY == 2].sum()
     for aimed, sign in ((False, 1), (True, -1)):
@@ -77,7 +77,7 @@ def test_infonce_is_the_share_of_an_identity():
 
 
 @pytest.mark.parametrize("make", [Retrieval, InfoNCE], ids=["retrieval", "infonce"])
-def test_where_each_is_its_own_identities_change_nothing(make):
+def test_unique_identities_give_the_loss_without_identities(make):
     gallery, features = torch.randn(9, 5), torch.randn(6, 5, requires_grad=True)
     rows = torch.randint(0, 9, (6,))
     losses = [make(gallery, identity=given)(features, rows) for given in (None, torch.randperm(9))]
@@ -95,7 +95,7 @@ def test_where_each_is_its_own_identities_change_nothing(make):
         (torch.rand(5), "`identity` must hold a whole number"),
     ],
 )
-def test_identities_that_are_none(make, identity, message):
+def test_invalid_identities_are_refused(make, identity, message):
     with pytest.raises(ValueError, match=message):
         make(GALLERY, identity=identity)
 
@@ -110,17 +110,17 @@ NODES = {
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_every_objective_of_search_is_told_who_is_who(name):
-    # At 38 degrees the picture at 40 is an impostor of that at 0, until it is said that they show the same.
+def test_every_search_objective_uses_the_identities(name):
+    # At 38 degrees the picture at 40 is an impostor of that at 0, unless they have one identity.
     known = Known(torch.zeros(1, 3, 8, 8), GALLERY[:1], GALLERY, torch.tensor([0]), None, IDENTITY)
     losses = []
     for each in (known, known._replace(identity=None)):
-        objective, anchor = aim(NODES[name], each, Away(), Compose(), seed=0)  # no encoder is asked
+        objective, anchor = aim(NODES[name], each, Away(), Compose(), seed=0)  # no encoder is called
         losses.append(float(objective(at(38.0).float(), anchor)))
     assert losses[0] > losses[1] + 0.1
 
 
-def test_a_suite_aims_at_others_only():
+def test_targets_of_a_suite_have_other_identities():
     known = Known(torch.zeros(2, 3, 8, 8), GALLERY[:2], GALLERY, torch.tensor([0, 1]), None, IDENTITY)
     attacks = {each.name: each for each in members(known, 2, Aim(Away(), known.own), APGD())}
     # Of 0 degrees, identity 0: 20, then 60 (40 is its own). Of 20, alone: 0 or 40, both 20 away.
@@ -140,14 +140,14 @@ def shelf(labels, *seeds):
     return type(result)(result.names, result.digests, tuple(labels), result.load)
 
 
-def test_identity_is_none_where_no_two_are_the_same():
+def test_without_repeated_labels_there_are_no_label_numbers():
     gallery = on_shelf(shelf(["x", None, "y"], 1, 2, 3))
     assert gallery.label_numbers is None
     rows = torch.arange(3)
     assert torch.equal(gallery.same(rows[:, None], rows), torch.eye(3, dtype=torch.bool))
 
 
-def test_labels_make_the_identity_and_pixels_where_there_are_none():
+def test_identities_come_from_labels_or_else_from_equal_pixels():
     gallery = on_shelf(shelf(["x", None, "x", None, None, "y", None], 1, 2, 3, 2, 4, 5, 1))
     assert gallery.label_numbers.tolist() == [0, 1, 0, 1, 2, 3, 0]  # the last has the pixels of the first
     assert gallery.same(torch.tensor([0, 0, 1]), torch.tensor([2, 5, 3])).tolist() == [True, False, True]
@@ -160,7 +160,7 @@ def test_a_query_has_the_identity_that_its_file_has_in_the_gallery():
         gathered(shelf(["x"], 1), shelf(["y"], 1))
 
 
-def test_the_same_pixels_are_not_said_to_show_two_in_one_list():
+def test_equal_pixels_with_two_identities_are_refused():
     for labels in (["x", "y", None], ["x", None, "y"]):
         seeds = [1, 1, 2] if labels[1] else [1, 2, 1]
         with pytest.raises(ValueError, match=r"same pixels and two identities, x and y"):
@@ -170,7 +170,7 @@ def test_the_same_pixels_are_not_said_to_show_two_in_one_list():
     assert gathered(shelf([None, None], 1, 1), shelf(["x"], 1)).labels == ("x", None)
 
 
-def test_another_is_of_another_identity():
+def test_the_target_another_has_another_identity():
     gallery, truth = on_shelf(shelf(["x", "x", "x", "y"], 1, 2, 3, 4)), torch.tensor([0, 1, 2])
     for seed in range(5):
         assert targeted("another", gallery, truth, seed, 16)[1].tolist() == [3, 3, 3]
@@ -242,7 +242,7 @@ def test_a_table_a_list_and_a_folder_give_the_same_numbers(album, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_order_of_the_gallery_does_not_matter(album, tmp_path):
+def test_the_order_of_the_gallery_does_not_change_the_numbers(album, tmp_path):
     lines = (album / "known.csv").read_text().splitlines()
     (album / "turned.csv").write_text("\n".join([lines[0], *lines[:0:-1]]))
     overrides = (f"data.path={album / 'pictures'}", "objective=retrieval")
@@ -269,13 +269,13 @@ def test_the_cache_changes_no_number_and_saves_the_passes(album, tmp_path):
     "objective",
     ["retrieval", *(pytest.param(name, marks=pytest.mark.slow) for name in ("infonce", "mixed", "toward"))],
 )
-def test_a_view_is_recognised_by_any_picture_of_its_identity(objective, album, tmp_path):
+def test_a_view_is_recognised_if_the_nearest_picture_has_its_identity(objective, album, tmp_path):
     overrides = [f"objective={objective}", f"data.path={album / 'known.csv'}", f"data.gallery={album / 'known.csv'}"]
     overrides += ["objective.target=another"] * (objective == "toward")
     run, parts, outcome, content, _ = done(tmp_path, *overrides)
     assert (content["gallery"], content["identities"]) == (6, 3)
     shown = [name.partition("-")[0] for name in parts.gallery.names]
-    # As if views were taken for this and that.
+    # As if the views were recognised as random pictures.
     nearest = torch.randint(0, 6, (2, 4), generator=torch.Generator().manual_seed(0))
     same = parts.gallery.same(nearest, parts.truth[:, None])
     rank = torch.where(same, 1, 2)
@@ -305,5 +305,5 @@ def test_a_view_is_recognised_by_any_picture_of_its_identity(objective, album, t
     ],
     ids=str,
 )
-def test_no_two_pictures_are_written_to_one_file(names, files):
+def test_every_picture_is_written_to_its_own_file(names, files):
     assert file_names(names) == files and len(set(files)) == len(files)

@@ -1,4 +1,4 @@
-"""What a report says of a patch is what was laid into the pictures."""
+"""The record of a patch in a report agrees with the patch in the pictures."""
 
 import dataclasses
 import math
@@ -50,7 +50,7 @@ def test_the_area_is_that_of_each_picture_and_overlaps_count_once():
     assert list(area.values()) == pytest.approx([0.125, 0.05, 0.2], abs=1e-3)
 
 
-def test_anywhere_ranges_over_its_sizes():
+def test_the_record_of_a_patch_anywhere_has_the_range_of_its_sizes():
     result = record(place={"scale": [0.2, 0.4], "degrees": 20})
     # Of the shorter side, 40 pixels; the texture is 1.5 times as wide as high.
     sides = [0.2 * 40, 0.3 * 40, 0.4 * 40]
@@ -69,7 +69,7 @@ def test_a_card_covers_more_than_its_patch():
     assert f"60 mm wide; seen with its card, fiducials of group {result['tags']}" in output["printed"]
 
 
-def test_the_words_name_printer_colours_and_target():
+def test_the_rows_name_printer_colours_and_target():
     printer = PrinterConfig(name="generic", colour="generic", stages={"exposure": {"stops": 0.3}})
     output = dict(patch_rows(record(printer=printer, target="chelsea-0-0", gamut=[0.1, 0.9], grey=True)))
     assert output["printed"] == "printer=generic, colours generic (relative); exposure"
@@ -79,7 +79,7 @@ def test_the_words_name_printer_colours_and_target():
     )
 
 
-def test_no_budget_is_missed_by_a_patch_that_resembles_what_it_hides():
+def test_a_patch_gives_no_warning_about_the_unused_budget():
     threat = {"objective": "away", "targeted": False, "patch": record()}
     content = quiet(0.1, 0.2, bank={"coordinates": []}, encoder=reported.encoder(), threat=threat)
     assert warnings(content) == []
@@ -92,7 +92,7 @@ def test_a_patch_that_lies_anywhere_keeps_its_aspect():
     assert (float(wide), float(high)) == pytest.approx((18, 12))
 
 
-def test_the_card_that_the_attack_sees_is_the_one_that_is_told():
+def test_the_surround_in_the_attack_is_the_recorded_card():
     made = {width: node(card=True, width_mm=width) for width in (60.0, 70.0, 80.0, 90.0)}
     assert len({tags(each) for each in made.values()}) > 1
     for width, each in made.items():
@@ -119,12 +119,12 @@ BAD = [
 
 
 @pytest.mark.parametrize(("keys", "message"), BAD)
-def test_a_wrong_value_is_refused_by_its_key(keys, message):
+def test_an_error_for_a_wrong_value_names_its_key(keys, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         patch(node(**keys), IMAGES)
 
 
-def test_other_keys_are_named_as_well():
+def test_errors_of_other_parts_name_their_keys():
     with pytest.raises(ValueError, match=r"^`penalty.weight` must be a positive number; got -1.0"):
         price(NonPrintabilityConfig(weight=-1.0))
     with pytest.raises(ValueError, match=r"^`printer.colour` is of what is printed"):

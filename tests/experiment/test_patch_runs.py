@@ -17,7 +17,7 @@ from transforms import Affine, ChannelGain, Compose, Cylinder, OnLayers, Perspec
 
 double = torch.float64
 SIZE = (14, 16)
-#: Two places in each of three pictures, another pair in each.
+#: Two places in each of three pictures, a different pair in each.
 PAIR = torch.tensor(
     [[[0.2, 0.2], [0.6, 0.25], [0.55, 0.7], [0.15, 0.6]], [[0.5, 0.1], [0.9, 0.15], [0.85, 0.5], [0.45, 0.4]]],
     dtype=double,
@@ -43,7 +43,7 @@ def cover(kind):
 
 @pytest.mark.parametrize("kind", ["all", "fewer", "region"])
 @pytest.mark.parametrize("shape", ["rectangle", "ellipse"])
-def test_several_pictures_with_several_views_are_each_by_itself(kind, shape):
+def test_pictures_with_several_views_are_independent(kind, shape):
     if (kind, shape) == ("region", "ellipse"):
         pytest.skip("a region has a shape of its own")
     made = Patch((4, 5), Placements(QUADS, cover(kind)), shape=shape)
@@ -77,7 +77,7 @@ def estimated(net, chunk, **world):
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 7])
-def test_passes_do_not_matter(chunk):
+def test_the_pass_size_does_not_change_the_result(chunk):
     net = encoder()
     result, whole = estimated(net, chunk), estimated(net, 100)
     torch.testing.assert_close(result.grad, whole.grad, rtol=1e-10, atol=1e-12)
@@ -85,7 +85,7 @@ def test_passes_do_not_matter(chunk):
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_processes_do_not_matter(size):
+def test_the_number_of_processes_does_not_change_the_result(size):
     net = encoder()
     alone = estimated(net, 5)
     for result in together(size, lambda world: estimated(net, 5, world=world)):
@@ -93,15 +93,15 @@ def test_processes_do_not_matter(size):
         torch.testing.assert_close(result.mean, alone.mean, rtol=1e-12, atol=1e-12)
 
 
-def test_without_views_a_patch_is_sampled_as_in_them():
-    # Else the same seed would give other bits on CUDA, in the one arm.
+def test_without_views_a_patch_is_sampled_by_the_same_kernel():
+    # Otherwise one arm would differ between runs with one seed on CUDA.
     views = Compose([SHEET, Affine(20)], kernel="bicubic", antialias=False, deterministic=True)
     left = fixed(views)
     assert (left.kernel, left.antialias, left.deterministic, left.dims) == ("bicubic", False, True, 0)
 
 
 @pytest.mark.parametrize("size", [[48], [48, 48, 3], [0, 48], []])
-def test_a_size_that_is_none_is_named_where_the_patch_lies_anywhere(size):
+def test_an_invalid_size_of_a_patch_anywhere_is_refused(size):
     node = PatchConfig(size=size, place={"scale": [0.3, 0.5]})
     assert anywhere(node) is None
     with pytest.raises(ValueError, match=r"`perturbation\.size` must be"):
@@ -126,8 +126,8 @@ def test_the_inside_of_an_ellipse_of_few_texels_is_opaque(texture):
 
 
 @pytest.mark.parametrize("texels", [24, 33, 36, 48])
-def test_an_edge_between_the_middles_of_two_pixels_is_cut(texels):
-    # About one texel on a pixel: no pixel reads a coverage between 0 and 1 then.
+def test_an_edge_between_two_pixel_centres_has_its_exact_coverage(texels):
+    # About one texel per pixel: no sample of the mask is then between 0 and 1.
     quad, size = ((0.2, 0.25), (0.7, 0.2), (0.8, 0.75), (0.15, 0.7)), (60, 80)
     made, black = Patch((texels, texels), quad), torch.zeros(1, 3, *size, dtype=double)
     result = Compose()(made.scene(black, torch.ones(1, 3, texels, texels, dtype=double)), torch.zeros(1, 0))[0, 0]

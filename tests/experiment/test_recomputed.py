@@ -1,4 +1,4 @@
-"""Every number of every table of a real run, computed anew from its CSV files alone."""
+"""Every number in every table of a real run, recomputed from its CSV files alone."""
 
 from collections import Counter
 
@@ -33,7 +33,7 @@ def test_every_number_follows_from_the_files(tmp_path, monkeypatch):
     assert seen["comparisons"] == 2 * 2 * 4 * 5
 
 
-def test_a_part_of_few_pictures_is_warned_of():
+def test_a_part_with_few_pictures_gives_a_warning():
     content = {"response": None, "left_out": {"pictures": 4}, "explanations": {"pictures": ["a", "b"]}}
     message = cautions.few_in_parts(content | {"deployment": {"pictures": 5}})
     assert [line.split(":")[0] for line in message] == [

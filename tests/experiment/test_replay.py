@@ -1,4 +1,4 @@
-"""A view is seen again as the attack saw it, from the directory that the run has left."""
+"""A view of an attack is replayed exactly from the directory of the run."""
 
 import json
 import shutil
@@ -67,7 +67,7 @@ def finished(request, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_named_view_is_the_one_that_the_attack_has_seen(finished):
+def test_a_replayed_view_equals_the_view_of_the_attack(finished):
     out, seen, kind = finished
     saved = load_file(out / "perturbation.safetensors")["eot"]
     for step, view, picture in ((0, 0, 0), (1, 3, 1)):
@@ -107,14 +107,14 @@ def test_the_script_prints_a_line_for_each_stage_and_writes_the_view(finished, c
         ("", "met no view"),
     ],
 )
-def test_what_cannot_be_had_is_refused_in_one_line(finished, capsys, overrides, message):
+def test_a_view_that_does_not_exist_is_refused_in_one_line(finished, capsys, overrides, message):
     assert replay_view.main([str(finished[0]), *overrides.split()]) == 1
     output = capsys.readouterr().err
     assert message in output
     assert output.count("\n") == 1
 
 
-def test_what_is_not_there_or_torn_is_refused_in_one_line(stopped, capsys, tmp_path):
+def test_missing_or_truncated_files_are_refused_in_one_line(stopped, capsys, tmp_path):
     out, _ = stopped
     (out / fault.NAME).write_bytes((out / fault.NAME).read_bytes()[:3000])
     for path, message in ((out / "none", "does not exist: name the directory"), (out, "does not hold a view")):
@@ -145,7 +145,7 @@ def _stopped(out, monkeypatch, kind):
     return out, caught.value
 
 
-def test_the_view_that_a_run_stopped_at_is_seen_again(stopped, capsys):
+def test_the_view_that_stopped_a_run_can_be_replayed(stopped, capsys):
     out, error = stopped
     bad = {line.name: line.bad for line in of_fault(out / fault.NAME).lines}
     assert bad["affine"] == bad["picture"] == 0
@@ -157,7 +157,7 @@ def test_the_view_that_a_run_stopped_at_is_seen_again(stopped, capsys):
     assert f"turn angle (deg): {error.fault.values['turn angle (deg)']:.6g}" in output
 
 
-def test_a_program_must_be_named(finished, capsys, tmp_path):
+def test_a_program_must_be_named_to_be_loaded(finished, capsys, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(finished[0], out)
     manifest = json.loads((out / "manifest.json").read_text())
@@ -175,7 +175,7 @@ class Steep(Turn):
     slope: bool = True
 
 
-def test_a_gradient_that_is_not_finite_is_seen_again(tmp_path, monkeypatch, capsys):
+def test_a_gradient_that_is_not_finite_can_be_replayed(tmp_path, monkeypatch, capsys):
     out, error = _stopped(tmp_path, monkeypatch, Steep)
     assert error.fault.where == "the gradient of stage `turn`"
     assert replay_view.main([str(out)]) == 0
@@ -190,7 +190,7 @@ SHARED = "perturbation.shared=true"
 @pytest.mark.parametrize(
     "overrides", [[SHARED], ["evaluate.batch=1", "data.count=3"]], ids=["a delta for all", "picture by picture"]
 )
-def test_a_run_that_a_view_has_stopped_keeps_it_and_tells_the_command(tmp_path, monkeypatch, capsys, overrides):
+def test_a_run_stopped_by_a_view_saves_it_and_prints_the_command(tmp_path, monkeypatch, capsys, overrides):
     monkeypatch.setitem(STAGES, "turn", Turn)
     run = run_of(*overrides, affine={"degrees": 20}, turn={"limit": -9.9})
     with pytest.raises(FloatingPointError) as caught:

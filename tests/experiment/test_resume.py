@@ -1,4 +1,4 @@
-"""A run that was stopped is taken up, and ends with the same bytes; what is another run is refused."""
+"""A stopped run is resumed and ends with the same bytes; a different run is refused."""
 
 import json
 import shutil
@@ -43,7 +43,7 @@ def half(tmp_path_factory):
 
 @pytest.fixture
 def stopped(half, tmp_path):
-    """A copy of it, to do anything with."""
+    """A copy of it that a test may change."""
     return Path(shutil.copytree(half, tmp_path / "run"))
 
 
@@ -64,7 +64,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bytes(whole, stopped, monkeyp
 
 
 def noted(folder, name):
-    """As if the run had been begun with something else."""
+    """As if the run had been started with another setting."""
     path = folder / "identity.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: "0" * 64}))
 
@@ -92,15 +92,15 @@ def edited(folder):
     ],
     ids=["gone", "torn", "changed", "unnamed", "weights", "code", "library"],
 )
-def test_what_cannot_be_taken_up_is_said_in_a_line(harm, overrides, stopped, monkeypatch, capsys):
+def test_a_run_that_cannot_be_resumed_gives_a_one_line_error(harm, overrides, stopped, monkeypatch, capsys):
     harm(stopped)
     assert call(monkeypatch, f"resume={stopped}") == 1
     output = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert len(output) == 1 and overrides in output[0]
 
 
-def test_batches_are_not_taken_up_beside_another_gallery(tmp_path, monkeypatch, capsys):
-    """Somebody adds a picture to the folder before going on: half of the table would be judged beside another one."""
+def test_batches_are_not_resumed_with_another_gallery(tmp_path, monkeypatch, capsys):
+    """A picture is added to the folder before resuming: half of the table would be of another gallery."""
     pictures, out, real = tmp_path / "pictures", tmp_path / "run", attacks.experiment.units.attacked
     pictures.mkdir()
     for at, name in enumerate("abc"):
@@ -124,7 +124,7 @@ def test_batches_are_not_taken_up_beside_another_gallery(tmp_path, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_a_run_that_died_over_its_report_is_not_finished(whole, tmp_path, monkeypatch):
+def test_a_run_killed_while_writing_its_report_is_not_finished(whole, tmp_path, monkeypatch):
     folder = tmp_path / "run"
 
     def die(*_):
@@ -143,7 +143,7 @@ def test_a_resumed_run_takes_no_other_setting(stopped, monkeypatch, capsys):
     assert "begun with attack.steps=2, and goes on with it; drop 'attack.steps=3'" in capsys.readouterr().err
 
 
-def test_a_batch_comes_back_as_it_was_written(stopped, tmp_path):
+def test_a_batch_is_read_back_byte_for_byte(stopped, tmp_path):
     path = stopped / "checkpoint" / FIRST
     key = key_of(json.loads((stopped / "identity.json").read_text()))
     result, _ = read(path, key), write(tmp_path / "again", read(path, key), key)

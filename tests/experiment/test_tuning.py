@@ -1,4 +1,4 @@
-"""The engine's decision: as asked, as measured, as an earlier run wrote it down."""
+"""The engine's decision: fixed, measured, or read from an earlier run."""
 
 import json
 
@@ -48,7 +48,7 @@ def test_a_short_run_is_not_worth_measuring(job):
 
 
 @pytest.mark.slow
-def test_what_is_measured_is_written_down_and_can_be_given_back(job, monkeypatch, capsys):
+def test_the_measured_decision_is_written_and_can_be_reused(job, monkeypatch, capsys):
     monkeypatch.setattr(tuner, "SHORT", 0.0)
     monkeypatch.setattr(tuner, "BUDGET", 1e9)
     code, measured = job("a", "engine=auto", "engine.compile=false")
@@ -80,7 +80,7 @@ def test_refuses_a_manifest_without_a_decision(tmp_path, content):
 
 
 @pytest.mark.slow
-def test_a_weak_attack_is_told_as_such(job, capsys):
+def test_a_weak_attack_is_reported_as_weak(job, capsys):
     code, _ = job("a", "optimiser.rel_step_size=1e-6")
     assert code == 0
     assert "hardly more than random noise" in capsys.readouterr().out
@@ -90,7 +90,7 @@ def test_a_weak_attack_is_told_as_such(job, capsys):
 
 
 @pytest.mark.slow
-def test_without_eot_as_many_gradients_are_spent(job):
+def test_without_eot_the_attack_spends_as_many_gradients(job):
     for name, overrides in {"a": [], "b": ["attack.stop=0.9", "attack.steps=20"], "c": ["risk=cvar"]}.items():
         _, folder = job(name, *overrides)
         lines = [line.split(",") for line in (folder / "steps.csv").read_text().splitlines()[1:]]

@@ -1,4 +1,4 @@
-"""Several processes on the pictures of one run, and what becomes of pictures that fail."""
+"""Several processes on the pictures of one run, and pictures that fail."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ SMALL += ["data.count=null"]
 
 
 def pictures(folder, count):
-    """So many different parts of a photograph."""
+    """`count` different parts of a photograph."""
     folder.mkdir()
     photo = Image.fromarray(skimage.data.chelsea())
     for at in range(count):
@@ -93,7 +93,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("error", FAULTS)
-def test_a_picture_that_fails_is_tried_alone_then_reported(tmp_path, attacked, capsys, error):
+def test_a_picture_that_fails_is_retried_alone_then_reported(tmp_path, attacked, capsys, error):
     assert attacked(5, "evaluate.batch=3", failing=["001.png"], error=error)[0] == 1
     output = capsys.readouterr()
     assert output.err.splitlines()[-1].startswith("error: 1 picture(s) failed twice and are in no table, 001.png")
@@ -107,7 +107,7 @@ def test_a_picture_that_fails_is_tried_alone_then_reported(tmp_path, attacked, c
 
 
 @pytest.mark.slow
-def test_memory_that_runs_out_in_no_pass_costs_a_picture_and_not_the_run(attacked):
+def test_out_of_memory_outside_a_pass_fails_only_the_picture(attacked):
     error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 8 bytes")
     code, run = attacked(2, "evaluate.batch=1", failing=["001.png"], error=error)
     assert code == 1
@@ -115,7 +115,7 @@ def test_memory_that_runs_out_in_no_pass_costs_a_picture_and_not_the_run(attacke
     assert failed["name"] == "001.png" and failed["reason"].startswith("memory ran out; make the pictures smaller")
 
 
-def test_where_nothing_succeeds_the_run_ends(attacked, capsys):
+def test_a_run_in_which_every_picture_fails_ends(attacked, capsys):
     code, run = attacked(5, "evaluate.batch=2", failing=[f"{at:03d}.png" for at in range(5)], error=NAN)
     assert code == 1 and capsys.readouterr().err.splitlines()[-1] == "error: NaN begins at lens"
     assert not (run / "metrics.json").exists()
@@ -123,7 +123,7 @@ def test_where_nothing_succeeds_the_run_ends(attacked, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2])
-def test_bad_pictures_at_the_beginning_do_not_end_a_run(attacked, batch):
+def test_failing_pictures_at_the_beginning_do_not_end_a_run(attacked, batch):
     overrides = ["sanity=short", f"evaluate.batch={batch}"]
     code, run = attacked(3, *overrides, failing=["000.png", "001.png"], error=NAN)
     assert code == 1
@@ -135,7 +135,7 @@ def test_bad_pictures_at_the_beginning_do_not_end_a_run(attacked, batch):
 
 
 @pytest.mark.slow
-def test_a_run_all_of_whose_pictures_have_failed_says_so_again(attacked, monkeypatch, capsys):
+def test_resuming_a_run_whose_pictures_all_failed_repeats_the_error(attacked, monkeypatch, capsys):
     code, run = attacked(2, failing=["000.png", "001.png"], error=NAN)
     first = capsys.readouterr().err.splitlines()[-1]
     assert (code, call(monkeypatch, f"resume={run}")) == (1, 1)
@@ -145,7 +145,7 @@ def test_a_run_all_of_whose_pictures_have_failed_says_so_again(attacked, monkeyp
 
 
 @pytest.mark.slow
-def test_another_fault_ends_the_run_at_once_and_is_no_picture_s(attacked, monkeypatch, capsys):
+def test_any_other_error_ends_the_run_and_is_attributed_to_no_picture(attacked, monkeypatch, capsys):
     code, run = attacked(3, "evaluate.batch=1", failing=["001.png"], error=DISK_FULL)
     assert code == 1 and capsys.readouterr().err.splitlines()[-1] == "error: the disk is full"
     assert call(monkeypatch, f"resume={run}") == 0
@@ -153,7 +153,7 @@ def test_another_fault_ends_the_run_at_once_and_is_no_picture_s(attacked, monkey
 
 
 @pytest.mark.slow
-def test_a_file_of_the_checkpoint_that_is_gone_is_made_again(tmp_path, attacked, monkeypatch):
+def test_a_missing_file_of_the_checkpoint_is_recreated(tmp_path, attacked, monkeypatch):
     code, run = attacked(3, "evaluate.batch=1", failing=["002.png"], error=DISK_FULL)
     whole, path = tmp_path / "whole", f"data.path={tmp_path / 'in'}"
     assert (code, call(monkeypatch, *SMALL, path, "evaluate.batch=1", f"hydra.run.dir={whole}")) == (1, 0)
@@ -164,15 +164,15 @@ def test_a_file_of_the_checkpoint_that_is_gone_is_made_again(tmp_path, attacked,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("late", ["at its beginning", "at work"])
-def test_who_comes_when_the_run_ends_leaves_nothing_behind(attacked, monkeypatch, capsys, late):
+def test_a_process_that_joins_as_the_run_ends_leaves_no_files(attacked, monkeypatch, capsys, late):
     code, run = attacked(3, "evaluate.batch=1", failing=["000.png"], error=DISK_FULL)
     assert code == 1
 
     def ended(*given):
-        """Another process has come to the end meanwhile."""
+        """Another process has ended the run meanwhile."""
         (run / "metrics.json").touch()
         shutil.rmtree(run / "checkpoint")
-        return real(*given)  # which makes the folder anew, or misses it
+        return real(*given)  # which recreates the folder, or does not find it
 
     where = (
         (attacks.experiment.job, "_begin") if late == "at its beginning" else (attacks.experiment.units, "attacked")
@@ -184,7 +184,7 @@ def test_who_comes_when_the_run_ends_leaves_nothing_behind(attacked, monkeypatch
     assert not (run / "checkpoint").exists()
 
 
-def test_a_ledger_that_is_gone_is_made_from_the_files(attacked, monkeypatch):
+def test_a_missing_ledger_is_recreated_from_the_files(attacked, monkeypatch):
     code, run = attacked(3, "evaluate.batch=1", failing=["002.png"], error=DISK_FULL)
     assert code == 1
     (run / "ledger.sqlite").unlink()
@@ -196,14 +196,14 @@ def test_a_ledger_that_is_gone_is_made_from_the_files(attacked, monkeypatch):
     assert seen == [2]
 
 
-def test_a_unit_s_seed_is_its_own():
+def test_every_unit_has_its_own_seed():
     seeds = [unit.seed(3) for unit in (Unit(0, 4, 0), Unit(4, 8, 1), Unit(4, 5, 1, alone=True))]
     assert seeds[0] == 3 and len(set(seeds)) == 3
     assert torch.Generator().manual_seed(seeds[2])
 
 
 @pytest.mark.slow
-def test_a_part_that_fails_costs_the_part_and_is_said(attacked, monkeypatch, capsys):
+def test_a_part_that_fails_is_reported_and_left_out(attacked, monkeypatch, capsys):
     def broken(*_):
         raise NAN
 

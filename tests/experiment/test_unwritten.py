@@ -1,4 +1,4 @@
-"""What cannot be written is said in one line, and nothing that was complete is touched."""
+"""A failed write is an error of one line, and no complete file is touched."""
 
 import errno
 import os
@@ -49,18 +49,18 @@ def small(tmp_path_factory):
 
 def refused(write, path, message):
     """Writing fails in one line, and leaves the folder as it was."""
-    before = {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
+    contents = {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
     with pytest.raises(Unwritten, match="what was complete before is untouched") as error:
         write(path)
     assert f"{path} cannot be written: {message}" in str(error.value)
     assert "\n" not in str(error.value)
-    assert {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()} == before
+    assert {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()} == contents
     return error.value
 
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 @pytest.mark.parametrize("old", [None, b"old"])
-def test_a_full_disk_is_named_with_what_is_free(small, write, old):
+def test_a_full_disk_is_named_with_its_free_space(small, write, old):
     path = small / "file.png"
     path.unlink(missing_ok=True)
     if old is not None:
@@ -70,7 +70,7 @@ def test_a_full_disk_is_named_with_what_is_free(small, write, old):
     assert ("the file of this name is as it was" in str(error)) == (old is not None)
 
 
-def test_what_is_needed_is_said_where_it_is_known(small):
+def test_the_needed_space_is_named_if_it_is_known(small):
     assert "0.1 MB are free, 5.0 MB are needed" in str(
         refused(lambda path: write_bytes(path, bytes(5_000_000)), small / "a", "the disk is full")
     )
@@ -80,17 +80,17 @@ def test_what_is_needed_is_said_where_it_is_known(small):
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_file_beyond_the_limit_of_the_process_is_named(tmp_path, name):
     resource = pytest.importorskip("resource")
-    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (BIG // 4, before[1]))
+    limit, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (BIG // 4, limit[1]))
     try:
         refused(WRITERS[name], tmp_path / "file.png", "the file is larger than")
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, handler)
 
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-def test_a_name_too_long_a_folder_in_its_place_and_no_folder_are_named(tmp_path, write):
+def test_a_long_name_an_existing_folder_and_a_missing_folder_are_named(tmp_path, write):
     refused(write, tmp_path / ("x" * 300), "the name is too long")
     (tmp_path / "folder").mkdir()
     refused(write, tmp_path / "folder", "it is a folder")
@@ -100,7 +100,7 @@ def test_a_name_too_long_a_folder_in_its_place_and_no_folder_are_named(tmp_path,
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 @pytest.mark.skipif(os.name == "posix" and os.geteuid() == 0, reason="root may write anywhere")
-def test_no_permission_is_named(tmp_path, write):
+def test_a_missing_permission_is_named(tmp_path, write):
     tmp_path.chmod(0o500)
     try:
         refused(write, tmp_path / "file.png", "there is no permission")
@@ -110,7 +110,7 @@ def test_no_permission_is_named(tmp_path, write):
 
 @pytest.mark.parametrize("number", REASONS, ids=errno.errorcode.get)
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_every_reason_is_named_wherever_it_comes(tmp_path, monkeypatch, number, call):
+def test_every_reason_is_named_at_every_write(tmp_path, monkeypatch, number, call):
     path = tmp_path / "file"
     path.write_text("old")
 
@@ -123,7 +123,7 @@ def test_every_reason_is_named_wherever_it_comes(tmp_path, monkeypatch, number, 
     assert path.read_text() == "old"
 
 
-def test_errors_that_are_not_of_the_disk_stay_what_they_are(tmp_path):
+def test_errors_unrelated_to_the_disk_are_not_replaced(tmp_path):
     for error in (
         OSError("broken data stream"),
         FileNotFoundError(2, "no", "other"),
@@ -134,7 +134,7 @@ def test_errors_that_are_not_of_the_disk_stay_what_they_are(tmp_path):
         assert raised.value is error
 
 
-def test_the_folder_is_made_safe_after_the_rename_and_the_file_before(tmp_path, monkeypatch):
+def test_the_file_is_synced_before_the_rename_and_the_folder_after(tmp_path, monkeypatch):
     calls = []
     replace = Path.replace
     monkeypatch.setattr(files.os, "fsync", lambda handle: calls.append(stat.S_ISDIR(os.fstat(handle).st_mode)))
@@ -144,7 +144,7 @@ def test_the_folder_is_made_safe_after_the_rename_and_the_file_before(tmp_path, 
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EACCES])
-def test_a_file_system_that_cannot_make_folders_safe_is_no_error(tmp_path, monkeypatch, number):
+def test_a_file_system_that_cannot_sync_folders_gives_no_error(tmp_path, monkeypatch, number):
     def fail(*arguments):
         raise OSError(number, os.strerror(number))
 
@@ -153,7 +153,7 @@ def test_a_file_system_that_cannot_make_folders_safe_is_no_error(tmp_path, monke
     assert (tmp_path / "file").read_text() == "new"
 
 
-def test_what_a_killed_process_has_left_is_removed_and_nothing_else(tmp_path):
+def test_only_temporary_files_of_killed_processes_are_removed(tmp_path):
     script = (
         "import os, sys; from attacks.runtime.files import atomic\n"
         "with atomic(sys.argv[1]) as t: t.write_text('half'); os.kill(os.getpid(), 9)"
@@ -175,7 +175,7 @@ def test_what_a_killed_process_has_left_is_removed_and_nothing_else(tmp_path):
 
 @settings(max_examples=30)
 @given(st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=60))
-def test_a_file_of_any_name_the_file_system_takes_is_written(tmp_path_factory, name):
+def test_any_file_name_that_the_file_system_allows_can_be_written(tmp_path_factory, name):
     path = tmp_path_factory.getbasetemp() / "names" / name
     path.parent.mkdir(exist_ok=True)
     if name in (".", "..") or len(name.encode()) > 255:

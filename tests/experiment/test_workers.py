@@ -1,4 +1,4 @@
-"""Workers that die: what they held is taken over, once, and nothing is lost."""
+"""Workers that die: their units are taken over once, and nothing is lost."""
 
 import os
 import random
@@ -47,7 +47,7 @@ with Ledger(Path(sys.argv[1]), [f"{i}.png" for i in range(200)], 1) as ledger:
 
 @pytest.fixture
 def path():
-    """In memory where that is to be had: a disk takes its time to say that each line is safe."""
+    """In memory if possible: on a disk every sync takes time."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         yield Path(folder) / "ledger.sqlite"
 
@@ -71,7 +71,7 @@ def test_four_workers_of_which_two_are_killed_do_every_picture(path):
             while ledger.counts().done < goal:
                 assert process.poll() is None
                 time.sleep(0.005)
-            process.send_signal(signal.SIGKILL)  # and nobody waits for it: it stays a zombie
+            process.send_signal(signal.SIGKILL)  # and no process waits for it: it stays a zombie
         outputs = [process.communicate(timeout=60)[0].split() for process in processes]
         assert [process.returncode for process in processes] == [-9, -9, 0, 0]
         assert ledger.units() == [Claim(i, i + 1) for i in range(200)]
@@ -79,30 +79,30 @@ def test_four_workers_of_which_two_are_killed_do_every_picture(path):
     assert lines.pop("finish") == 1
     assert sorted(map(int, lines)) == list(range(200))
     alive = Counter(line for lines in outputs[2:] for line in lines if line != "finish")
-    assert max(alive.values()) == 1  # nothing twice by those that lived
+    assert max(alive.values()) == 1  # nothing twice by the surviving workers
     again = {line for line, count in lines.items() if count > 1}
-    assert again <= {killed[-1] for killed in outputs[:2] if killed}  # only the picture in hand of those that did not
+    assert again <= {killed[-1] for killed in outputs[:2] if killed}  # only the current picture of the killed ones
 
 
-def test_a_number_of_a_process_that_was_given_out_again_is_noticed(path):
+def test_a_reused_process_id_is_detected(path):
     first, second = Ledger(path, NAMES[:2], 1), Ledger(path, NAMES[:2], 1)
     claim = first.claim()
     assert second.claim() == Claim(1, 2)
     assert second.claim() is None  # both live, in this very process
-    change(path, 1, born="1")  # the process with the number of the first began at another time
+    change(path, 1, born="1")  # the process with the id of the first started at another time
     assert second.claim() == claim
     first.close()
     second.close()
 
 
-def test_a_worker_elsewhere_is_gone_when_its_beat_stands_still(path, monkeypatch):
+def test_a_worker_on_another_machine_is_dead_when_its_heartbeat_stops(path, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(workers.time, "monotonic", lambda: clock[0])
     there = Ledger(path, NAMES[:2], 2)
     claim = there.claim()
     change(path, 1, machine="elsewhere")
     with Ledger(path, NAMES[:2], 2, patience=60) as ledger:
-        for _ in range(3):  # it beats
+        for _ in range(3):  # it sends heartbeats
             clock[0] += 59
             change(path, 1, beat=int(clock[0]))
             assert ledger.claim() is None
@@ -118,20 +118,20 @@ def test_a_worker_elsewhere_is_gone_when_its_beat_stands_still(path, monkeypatch
     there.close()
 
 
-def test_a_worker_beats_while_it_holds_something_and_only_then(path):
+def test_a_worker_sends_heartbeats_only_while_it_holds_a_unit(path):
     with Ledger(path, NAMES[:2], 2, patience=0.06) as ledger:
         db = sqlite3.connect(path)
 
         def beats(seconds):
-            before = db.execute("SELECT beat FROM owner").fetchone()[0]
+            start = db.execute("SELECT beat FROM owner").fetchone()[0]
             time.sleep(seconds)
-            return db.execute("SELECT beat FROM owner").fetchone()[0] - before
+            return db.execute("SELECT beat FROM owner").fetchone()[0] - start
 
         assert beats(0.1) == 0
         claim = ledger.claim()
         assert beats(0.3) > 0
         ledger.done(claim)
-        beats(0.1)  # one may be under way
+        beats(0.1)  # one may be in progress
         assert beats(0.1) == 0
         assert ledger.finish()
         assert beats(0.3) > 0
@@ -146,14 +146,14 @@ def killed(path, count=1):
 
 
 def looked(ledger):
-    """What the ledger gives out, which is given back."""
+    """The unit that the ledger assigns; it is released again."""
     claim = ledger.claim()
     if claim is not None:
         ledger.release(claim)
     return claim
 
 
-def test_a_unit_that_kills_three_workers_is_split_and_then_given_up(path):
+def test_a_unit_that_kills_three_workers_is_split_then_failed(path):
     with Ledger(path, NAMES[:2], 2) as ledger:
         for expected in (Claim(0, 2), Claim(0, 2), Claim(0, 1)):
             killed(path, 2)
@@ -165,8 +165,8 @@ def test_a_unit_that_kills_three_workers_is_split_and_then_given_up(path):
         assert ledger.failures() == [(0, "0.png", 2, DIED)]
 
 
-def test_workers_that_had_died_before_count_no_death(path):
-    """Whoever interrupts a run three times has not shown that its picture kills."""
+def test_deaths_before_a_worker_starts_are_not_counted(path):
+    """A run interrupted three times is no evidence that its picture kills workers."""
     for _ in range(5):
         killed(path)
     with Ledger(path, NAMES[:1], 1) as ledger:
@@ -185,7 +185,7 @@ def test_the_finish_is_taken_over_from_a_dead_worker(path):
         other.close()
 
 
-def test_a_process_is_known_by_its_number_and_its_beginning():
+def test_a_process_is_identified_by_its_id_and_start_time():
     own = os.getpid()
     assert living.lives(own)
     assert living.lives(own, living.born(own))
@@ -195,24 +195,24 @@ def test_a_process_is_known_by_its_number_and_its_beginning():
     assert living.lives(process.pid, since)
     process.kill()
     deadline = time.monotonic() + 10
-    while living.lives(process.pid, since):  # a zombie until somebody waits for it
+    while living.lives(process.pid, since):  # a zombie until its parent waits for it
         assert time.monotonic() < deadline
     process.communicate()
     assert not living.lives(process.pid)
 
 
 @pytest.mark.parametrize("pid", [0, -1, 2**31, 2**80, "1", None, 1.5])
-def test_what_is_no_number_of_a_process_does_not_live(pid):
+def test_an_invalid_process_id_is_not_alive(pid):
     assert not living.lives(pid)
 
 
-def test_without_proc_the_number_alone_counts(monkeypatch):
+def test_without_proc_the_process_id_alone_decides(monkeypatch):
     monkeypatch.setattr(living, "_stat", lambda pid: [])
     assert living.born(os.getpid()) == ""
     assert living.lives(os.getpid(), "1")
 
 
-def test_another_users_process_lives(monkeypatch):
+def test_another_users_process_is_alive(monkeypatch):
     def refuse(pid, signal):
         raise PermissionError
 

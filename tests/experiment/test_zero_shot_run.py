@@ -1,4 +1,4 @@
-"""A run whose views are taken for classes, with a two-tower encoder made for it: colours, and their names."""
+"""Zero-shot classification with a two-tower encoder of colours and their names."""
 
 import json
 import sys
@@ -15,8 +15,8 @@ from torch import nn
 
 COLOURS = {"red": (1.0, 0.0, 0.0), "green": (0.0, 1.0, 0.0), "blue": (0.0, 0.0, 1.0)}
 
-def texts(said):
-    return torch.stack([torch.tensor(COLOURS[text.rstrip(".").rpartition(" ")[2]]) for text in said])
+def texts(sentences):
+    return torch.stack([torch.tensor(COLOURS[text.rstrip(".").rpartition(" ")[2]]) for text in sentences])
 
 class Colour(nn.Module):
     def __init__(self):
@@ -62,8 +62,8 @@ def run(monkeypatch, folder, *arguments):
     return json.loads((out / "metrics.json").read_text()), json.loads((out / "manifest.json").read_text())
 
 
-def test_recall_is_the_accuracy_among_the_classes(folder, monkeypatch, capsys):
-    """The third picture is blue and said to be red: an encoder is right about two of three."""
+def test_recall_is_the_accuracy_over_the_classes(folder, monkeypatch, capsys):
+    """The third picture is blue with the label red: the encoder is right about two of three."""
     metrics, manifest = run(monkeypatch, folder, f"data.path={folder / 'known.csv'}", "perturbation.eps=64/255")
     assert metrics["classes"] == ["red", "green", "blue"] and metrics["gallery"] == 3
     assert metrics["arms"]["clean"]["recall_at_1"]["mean"] == pytest.approx(2 / 3)
@@ -72,7 +72,7 @@ def test_recall_is_the_accuracy_among_the_classes(folder, monkeypatch, capsys):
     assert "3 classes given as text" in (folder / "run" / "report.html").read_text()
 
 
-def test_without_identities_the_encoder_says_what_a_picture_is(folder, monkeypatch, capsys):
+def test_without_identities_the_encoder_classifies_the_pictures(folder, monkeypatch, capsys):
     metrics, manifest = run(monkeypatch, folder, f"data.path={folder}")
     assert metrics["arms"]["clean"]["recall_at_1"]["mean"] == 1
     assert any("3 pictures have no identity" in note for note in manifest["notes"])
@@ -81,7 +81,7 @@ def test_without_identities_the_encoder_says_what_a_picture_is(folder, monkeypat
 
 
 @pytest.mark.slow
-def test_a_picture_is_taken_for_the_class_that_the_attacker_names(folder, monkeypatch, capsys):
+def test_a_targeted_attack_reaches_the_class_it_names(folder, monkeypatch, capsys):
     """The margins between the colours are known: 0.2 in two channels is more than 8/255, less than 64/255."""
     given = [f"data.path={folder / 'a.png'}", "objective=toward", "objective.target=blue", "attack.steps=12"]
     for eps, expected in (("8/255", 0), ("64/255", 1)):
@@ -89,7 +89,7 @@ def test_a_picture_is_taken_for_the_class_that_the_attacker_names(folder, monkey
         assert metrics["arms"]["eot"]["success"]["mean"] == expected
 
 
-def test_the_retrieval_hinge_drives_to_the_nearest_other_class(folder, monkeypatch, capsys):
+def test_the_retrieval_hinge_moves_to_the_nearest_other_class(folder, monkeypatch, capsys):
     given = [f"data.path={folder / 'a.png'}", "objective=retrieval", "attack.steps=12", "perturbation.eps=24/255"]
     metrics, _ = run(monkeypatch, folder, *given)
     assert metrics["arms"]["eot"]["success"]["mean"] == 1 and metrics["arms"]["noise"]["success"]["mean"] == 0
@@ -112,7 +112,7 @@ def test_the_retrieval_hinge_drives_to_the_nearest_other_class(folder, monkeypat
     ],
     ids=str,
 )
-def test_what_cannot_be_is_one_line(folder, monkeypatch, capsys, given, message):
+def test_an_impossible_setting_gives_a_one_line_error(folder, monkeypatch, capsys, given, message):
     (folder / "wrong.csv").write_text("path,identity\na.png,mauve\n")
     (folder / "alike.txt").write_text("red\nblue\ndeep red\n")
     base = [f"data.path={folder / 'a.png'}", f"data.classes={folder / 'classes.txt'}", "data.count=null"]

@@ -1,4 +1,4 @@
-"""A real browser without a window, and what it says of a page."""
+"""A real headless browser, and its messages about a page."""
 
 import shutil
 from contextlib import contextmanager
@@ -48,14 +48,14 @@ def chromium():
 
 
 class Visit:
-    """A page opened from disk: `page`, and under `said` and `fetched` what it complained about and asked for."""
+    """A page opened from disk: `page`, its `messages`, and the addresses that it `fetched`."""
 
     def __init__(self, browser, path, width=1280, scheme="light"):
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        self.page, self.said, self.fetched = self.context.new_page(), [], []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.said.append(dialog.message), dialog.dismiss()))
+        self.page, self.messages, self.fetched = self.context.new_page(), [], []
+        self.page.on("console", lambda message: self.messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.messages.append(dialog.message), dialog.dismiss()))
         self.page.on("request", lambda request: self.fetched.append(request.url))
         self.page.goto(path.as_uri())
 

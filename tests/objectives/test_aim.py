@@ -1,4 +1,4 @@
-"""From the name of an objective to what the attacker lowers: every choice leads where it says."""
+"""From the name of an objective to the loss that the attacker lowers."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def setting():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NODES)
-def test_what_the_attack_lowers_falls_on_views_it_has_not_seen(name, setting):
+def test_the_attack_lowers_its_loss_on_unseen_views(name, setting):
     plain, known = setting
     node, perturbation, views = NODES[name], Linf(8 / 255), bank(VIEWS, 16, seed=3, purpose="test")
     with watched(plain, node) as encoder:
@@ -70,7 +70,7 @@ def test_away_and_toward_are_the_plain_cosines(setting):
     assert torch.equal(objective(features, anchor), -F.cosine_similarity(features, known.gallery[[5, 6]], dim=1))
 
 
-def test_triplet_is_the_picture_itself_against_the_target(setting):
+def test_triplet_is_the_cosine_to_the_picture_minus_that_to_the_target(setting):
     encoder, known = setting
     features = torch.randn(2, known.own.shape[1], generator=torch.Generator().manual_seed(0))
     objective, anchor = aim(NODES["triplet"], known, encoder, VIEWS, seed=0)
@@ -79,7 +79,7 @@ def test_triplet_is_the_picture_itself_against_the_target(setting):
     torch.testing.assert_close(objective(features, anchor), wanted)
 
 
-def test_weights_are_those_of_their_layers(setting):
+def test_each_weight_belongs_to_its_layer(setting):
     plain, known = setting
     result = {}
     for name, weights in (("both", []), ("first", [1, 0]), ("second", [0, 1])):
@@ -90,7 +90,7 @@ def test_weights_are_those_of_their_layers(setting):
     torch.testing.assert_close(result["both"], (result["first"] + result["second"]) / 2)
 
 
-def test_infonce_with_a_target_is_what_a_classifier_of_the_gallery_would_lose(setting):
+def test_infonce_with_a_target_is_the_cross_entropy_of_the_gallery(setting):
     encoder, known = setting
     objective, anchor = aim(NODES["infonce toward"], known, encoder, VIEWS, seed=0)
     cosines = torch.nn.functional.normalize(known.gallery, dim=1)
@@ -99,7 +99,7 @@ def test_infonce_with_a_target_is_what_a_classifier_of_the_gallery_would_lose(se
     torch.testing.assert_close(objective(encoder(known.images), anchor), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_who_wants_the_gallery_and_what_is_shown_with_its_sign():
+def test_objectives_with_a_gallery_and_objectives_shown_with_reversed_sign():
     assert {name for name, node in NODES.items() if wants_gallery(node)} == {
         *("toward", "triplet", "retrieval", "hinge", "infonce", "infonce toward", "mixed")
     }
@@ -116,7 +116,7 @@ def test_who_wants_the_gallery_and_what_is_shown_with_its_sign():
         (OBJECTIVE["retrieval"](margin=3), "`objective.margin` is a difference of cosines"),
     ],
 )
-def test_a_wish_that_is_none_is_named(node, message, setting):
+def test_an_invalid_objective_is_refused_by_name(node, message, setting):
     encoder, known = setting
     with pytest.raises(ValueError, match=message):
         aim(node, known, encoder, VIEWS, seed=0)
@@ -135,7 +135,7 @@ def test_a_wish_that_is_none_is_named(node, message, setting):
         (["stages.2"], [float("nan")], r"^`objective.weights` must be numbers from 0 up"),
     ],
 )
-def test_layers_that_cannot_be_are_named(layers, weights, message, setting):
+def test_invalid_layers_are_refused_by_name(layers, weights, message, setting):
     with (
         pytest.raises(ValueError, match=message),
         watched(setting[0], groups.LayersConfig(layers=layers, weights=weights)),
@@ -143,7 +143,7 @@ def test_layers_that_cannot_be_are_named(layers, weights, message, setting):
         pass
 
 
-def test_pools_are_those_of_the_list_and_flat_without_one(setting):
+def test_pooling_comes_from_the_list_and_defaults_to_flat(setting):
     plain, known = setting
     with (
         watched(plain, groups.LayersConfig(layers=["stages.2:mean", "stages.8"])) as ours,
@@ -152,7 +152,7 @@ def test_pools_are_those_of_the_list_and_flat_without_one(setting):
         torch.testing.assert_close(ours(known.images), wanted(known.images), rtol=0, atol=0)
 
 
-def test_camera_views_do_as_well(setting):
+def test_views_of_a_camera_give_an_anchor_too(setting):
     encoder, known = setting
     node = groups.AwayConfig(anchor="views")
     camera = pipeline(groups.ViewsConfig(name="c", stages={"affine": {"degrees": [-5, 5]}}))

@@ -1,4 +1,4 @@
-"""A law of every objective that declares its keys itself."""
+"""A law of every objective that declares its own keys."""
 
 import inspect
 from importlib import import_module
@@ -10,7 +10,7 @@ from attacks.schema.groups import OBJECTIVES
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_says_whether_its_gradient_vanishes_at_the_anchor(name):
+def test_a_declared_objective_states_whether_its_gradient_vanishes_at_the_anchor(name):
     module, _, made = OBJECTIVES[name].rpartition(".")
     part = getattr(import_module(module), made)
     gallery = torch.randn(6, 32, dtype=torch.float64)

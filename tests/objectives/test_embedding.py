@@ -1,4 +1,4 @@
-"""Objectives by law: gradients, signs, invariances, known formulas, and what an attack with each comes to."""
+"""Laws of objectives: gradients, signs, invariances, known formulas, and attacks with each."""
 
 from typing import NamedTuple
 
@@ -43,7 +43,7 @@ def cosines(features):
 
 
 class Case(NamedTuple):
-    """An objective, its anchor, what the attacker measures (lower is better for him), and the features of the
+    """An objective, its anchor, the attacker's measure (lower is better), and the features of the
     untouched picture, where the attack would start."""
 
     objective: object
@@ -96,12 +96,12 @@ def gradient(case, features):
 
 
 @every_case
-def test_gradients_are_right(case):
+def test_gradients_pass_gradcheck(case):
     assert torch.autograd.gradcheck(lambda f: case.objective(f, case.anchor), FEATURES.clone().requires_grad_())
 
 
 @every_case
-def test_a_step_down_the_gradient_helps_the_attacker_and_no_row_feels_another(case):
+def test_a_descent_step_helps_the_attacker_and_rows_are_independent(case):
     losses = case.objective(FEATURES, case.anchor)
     assert losses.shape == (N,)
     moved = FEATURES.clone()
@@ -114,7 +114,7 @@ def test_a_step_down_the_gradient_helps_the_attacker_and_no_row_feels_another(ca
 
 
 @every_case
-def test_the_flag_says_whether_the_gradient_vanishes_at_the_start(case):
+def test_stationary_at_anchor_is_whether_the_gradient_vanishes_at_the_start(case):
     steepness = gradient(case, case.start).norm(dim=1)
     assert bool((steepness < 1e-12).all()) is case.objective.stationary_at_anchor
     assert case.objective.stationary_at_anchor or (steepness > 1e-6).all()
@@ -125,7 +125,7 @@ PLAIN = ["away", "away l2", "toward", "toward l2", "retrieval", "nce", "triplet"
 
 
 @pytest.mark.parametrize("name", COSINES)
-def test_a_cosine_does_not_feel_the_length_of_an_embedding(name):
+def test_a_cosine_is_invariant_to_the_length_of_an_embedding(name):
     objective, anchor = CASES[name].objective, CASES[name].anchor
     if isinstance(anchor, dict):
         longer = {key: 7 * value for key, value in anchor.items()}
@@ -141,7 +141,7 @@ def test_the_loss_is_its_formula(name):
     torch.testing.assert_close(loss.exp() if name == "nce" else loss, case.metric(FEATURES), rtol=0, atol=1e-10)
 
 
-def test_tokens_are_compared_one_by_one():
+def test_tokens_are_compared_one_to_one():
     one, other = noise(N, 4, D, seed=5), noise(N, 4, D, seed=6)
     for objective in (Away(), Away("l2"), Toward()):
         expected = torch.stack([objective(one[:, t], other[:, t]) for t in range(4)]).mean(0)
@@ -152,7 +152,7 @@ def test_tokens_are_compared_one_by_one():
 
 
 @pytest.mark.parametrize("name", ["retrieval", "triplet"])
-def test_a_hinge_leaks_one_percent_beyond_its_margin_and_nothing_before(name):
+def test_a_hinge_has_a_slope_of_one_percent_beyond_its_margin_only(name):
     plain = CASES[name]
     gap = plain.objective(FEATURES, plain.anchor)
     margin = float(-gap.sort().values[:2].mean())  # between the two that are furthest
@@ -161,14 +161,14 @@ def test_a_hinge_leaks_one_percent_beyond_its_margin_and_nothing_before(name):
     assert reached.any()
     assert not reached.all()
     loss = hinge.objective(FEATURES, hinge.anchor)
-    assert torch.equal(loss <= -margin, gap <= -margin)  # `stop=-margin` means what it says
+    assert torch.equal(loss <= -margin, gap <= -margin)  # so that `stop=-margin` stops at this margin
     torch.testing.assert_close(loss[~reached], gap[~reached])
     torch.testing.assert_close(loss[reached], -margin + 0.01 * (gap + margin)[reached])
     slope = torch.where(reached, 0.01, 1.0)[:, None].double()
     torch.testing.assert_close(gradient(hinge, FEATURES), slope * gradient(plain, FEATURES))
 
 
-def test_the_triplet_is_torchs_where_its_hinge_does_not_leak():
+def test_the_triplet_clamped_at_its_margin_equals_torchs():
     reference = F.triplet_margin_with_distance_loss(
         FEATURES, GOAL, OWN, distance_function=lambda a, b: 1 - cosine(a, b), margin=0.3, reduction="none"
     )
@@ -176,8 +176,8 @@ def test_the_triplet_is_torchs_where_its_hinge_does_not_leak():
     torch.testing.assert_close((ours + 0.3).clamp(min=0), reference)
 
 
-def test_a_margin_that_is_reached_everywhere_does_not_end_the_loop_as_a_dead_gradient():
-    # The gallery's row 1 is where every view already is.
+def test_a_reached_margin_is_not_treated_as_a_zero_gradient():
+    # Every view is already at row 1 of the gallery.
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(48, 4)).double().eval()
     images = torch.rand(2, 3, 4, 4, dtype=double, generator=torch.Generator().manual_seed(0))
     own = encoder(images).detach()
@@ -194,14 +194,14 @@ def test_a_margin_that_is_reached_everywhere_does_not_end_the_loop_as_a_dead_gra
 
 
 @pytest.mark.parametrize("targeted", [False, True])
-def test_dlr_does_not_feel_a_shift_or_a_scale_of_the_logits(targeted):
+def test_dlr_is_invariant_to_a_shift_or_a_scale_of_the_logits(targeted):
     case = CASES["dlr targeted" if targeted else "dlr"]
     moved = case.objective(13 * FEATURES - 5, case.anchor)
     torch.testing.assert_close(moved, case.objective(FEATURES, case.anchor), rtol=1e-9, atol=0)
 
 
-def test_dlr_pulls_on_where_the_label_has_come_third():
-    # The value is AutoAttack's, -1 whatever the logits are; the gradient is alive, and lowers the label.
+def test_dlr_has_a_gradient_where_the_label_is_third():
+    # The value is AutoAttack's, -1 for any logits; the gradient is not zero, and lowers the label.
     third = FEATURES.sort(1, descending=True).indices[:, 2]
     logits = FEATURES.clone().requires_grad_()
     loss = DLR()(logits, third)
@@ -213,7 +213,7 @@ def test_dlr_pulls_on_where_the_label_has_come_third():
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", [torch.float32, double])
-def test_dlr_is_torchattacks_bit_by_bit(dtype):
+def test_dlr_equals_torchattacks_bit_for_bit(dtype):
     module = pytest.importorskip("torchattacks", exc_type=ImportError)
     logits, label = noise(200, 10).to(dtype), torch.arange(200) % 10
     target = (label + 1 + torch.arange(200) % 9) % 10
@@ -244,7 +244,7 @@ def test_a_sum_is_linear_in_its_weights():
 # --- anchors over views ---
 
 
-def test_the_mean_embedding_is_the_direction_nearest_to_all_views():
+def test_the_mean_embedding_maximises_the_mean_cosine_to_the_views():
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 9, D)).double().eval()
     images = torch.rand(3, 3, 8, 9, dtype=double, generator=torch.Generator().manual_seed(0))
     views = bank(Compose([Affine(degrees=40, scale=(0.5, 1.5))]), 16, seed=0, purpose="anchor")

@@ -1,4 +1,4 @@
-"""Several encoders at once: what one alone does, means, normalised gradients, and transfer."""
+"""Several encoders at once: an ensemble of one, means, normalised gradients, and transfer."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ VIEWS = Compose([Affine(degrees=20, scale=(0.8, 1.2))])
 
 
 class Small(nn.Module):
-    """An encoder with a preprocessing of its own, that counts the pictures it sees."""
+    """An encoder with its own preprocessing, which counts its pictures."""
 
     def __init__(self, seed, size=12, mean=0.5, scale=1.0):
         super().__init__()
@@ -72,7 +72,7 @@ def test_an_ensemble_of_one_is_its_encoder_bit_for_bit(images, pair, wrap, combi
         assert torch.equal(getattr(ours.estimate, name), getattr(alone.estimate, name))
 
 
-def test_each_member_has_its_own_preprocessing_in_the_graph(images, pair):
+def test_each_member_has_its_own_preprocessing_and_gradients_add_up(images, pair):
     leaf = images.clone().requires_grad_()
     features = Ensemble(pair)(leaf)
     assert all(torch.equal(one, member(images)) for one, member in zip(features, pair, strict=True))
@@ -104,7 +104,7 @@ def test_members_may_have_layers(images, pair):
             assert (objective(encoder(images + step.delta), own) < 0.9999).all()
 
 
-def test_a_members_preprocessing_is_in_full_precision_whatever_came_before(images, pair):
+def test_preprocessing_of_every_member_is_in_full_precision(images, pair):
     make_low(pair[0], torch.bfloat16)
     make_low(pair[1], torch.bfloat16)
     together = half_pass(Ensemble(pair), images, torch.bfloat16)
@@ -125,12 +125,12 @@ def estimates(scales=(1.0, 10.0), snr=(2.0, 5.0), shape=(4, 3, 5, 5)):
     return result
 
 
-def test_the_estimate_of_one_is_itself():
+def test_the_combined_estimate_of_one_member_is_unchanged():
     (one,) = estimates((1.0,), (2.0,))
     assert combined([one]) is one
 
 
-def test_gradients_have_the_same_say_and_the_mean_length():
+def test_combined_gradients_have_equal_weights_and_the_mean_length():
     result = estimates()
     norms = [each.grad.flatten(1).abs().sum(1)[:, None, None, None] for each in result]
     expected = sum(each.grad / norm for each, norm in zip(result, norms, strict=True)) / 2 * (sum(norms) / 2)
@@ -141,25 +141,25 @@ def test_gradients_have_the_same_say_and_the_mean_length():
     assert (ours.views, ours.chunk) == (8, 4)
 
 
-def test_the_direction_does_not_feel_the_scale_of_a_member():
+def test_the_direction_is_invariant_to_the_scale_of_a_member():
     plain, steep = (combined(estimates(scales)) for scales in ((1.0, 1.0), (1.0, 1e4)))
     cosines = F.cosine_similarity(plain.grad.flatten(1), steep.grad.flatten(1))
     torch.testing.assert_close(cosines, torch.ones(4, dtype=torch.float64))
     torch.testing.assert_close(plain.snr, steep.snr)
 
 
-def test_a_member_without_a_gradient_has_no_say():
+def test_a_member_without_a_gradient_does_not_change_the_direction():
     dead, alive = estimates((0.0, 1.0))
     grad = combined([dead, alive]).grad
     torch.testing.assert_close(F.normalize(grad.flatten(1)), F.normalize(alive.grad.flatten(1)))
     assert not combined([dead, dead]).grad.any()
 
 
-def test_the_snr_is_that_of_members_whose_errors_are_one_and_below_it_else():
+def test_the_snr_is_exact_for_equal_errors_and_else_a_lower_bound():
     (one,) = estimates((1.0,), (3.0,))
     torch.testing.assert_close(combined([one, one, one]).snr, one.snr)
     assert combined([one._replace(snr=torch.full((4,), torch.nan))] * 2).snr.isnan().all()
-    # Two members whose errors are independent: the truth is 2, the bound that knows nothing of it 1/2.
+    # Two members whose errors are independent: the true SNR is 2, the bound without that assumption 1/2.
     signal, generator = torch.ones(1, 1, 1, 400, dtype=torch.float64), torch.Generator().manual_seed(0)
     drawn = signal + torch.randn(200, 2, 1, 1, 400, dtype=torch.float64, generator=generator)
     both = [[one._replace(grad=each[None], snr=torch.ones(1)) for each in members] for members in drawn]
@@ -170,13 +170,13 @@ def test_the_snr_is_that_of_members_whose_errors_are_one_and_below_it_else():
 
 
 @pytest.mark.parametrize("wrap", [lambda o: o, Paired], ids=["plain", "paired"])
-def test_members_apart_are_estimated_with_their_own_encoder_only(images, pair, wrap):
+def test_separate_members_are_estimated_with_their_own_encoder_only(images, pair, wrap):
     encoder = Ensemble(pair)
     with torch.no_grad():
         own = tuple(part + 0.1 for part in encoder(images))
     objective, eot = wrap(Members((Away(), Away("l2")), combine="gradients")), EOT(VIEWS, views=4)
     u = eot.points(0, 0, images)
-    before = [member.seen for member in pair]
+    counts = [member.seen for member in pair]
     result = []
     for run, member_objective, anchor in objective.members(encoder, own):
         assert member_objective.paired is (wrap is Paired)
@@ -185,7 +185,7 @@ def test_members_apart_are_estimated_with_their_own_encoder_only(images, pair, w
             return member_objective(run(pixels), anchor[which])
 
         result.append(estimate(eot, torch.zeros_like(images), lambda d, i: scene_of(images[i] + d), loss, u))
-    assert [member.seen - b for member, b in zip(pair, before, strict=True)] == [12, 12]
+    assert [member.seen - b for member, b in zip(pair, counts, strict=True)] == [12, 12]
     assert combined(result).grad.flatten(1).abs().sum(1).min() > 0
     assert not wrap(Members(Away())).members(encoder, own)
 
@@ -193,15 +193,15 @@ def test_members_apart_are_estimated_with_their_own_encoder_only(images, pair, w
 # --- transfer ---
 
 
-def test_the_one_left_out_is_never_asked_and_is_scored_on_the_bank(images):
+def test_the_encoder_left_out_is_not_attacked_and_is_scored_on_the_bank(images):
     members = [Small(seed) for seed in range(3)]
     own, calls = tuple(member(images).detach() for member in members), []
     views = bank(VIEWS, 8, seed=0, purpose="evaluate")
 
     def solved(*arguments, **setup):
-        before = [member.seen for member in members]
+        counts = [member.seen for member in members]
         best = solve(*arguments, **setup)
-        calls.append([member.seen > b for member, b in zip(members, before, strict=True)])
+        calls.append([member.seen > b for member, b in zip(members, counts, strict=True)])
         return best
 
     parts = {"perturbation": Linf(0.3), "optimiser": PGD(), "eot": EOT(VIEWS, views=2), "steps": 5}
@@ -216,7 +216,7 @@ def test_the_one_left_out_is_never_asked_and_is_scored_on_the_bank(images):
     torch.testing.assert_close(result.table, result.clean.mean(1) - result.attacked.mean(1))
 
 
-def test_an_attack_transfers_wholly_to_the_same_encoder_and_less_to_another(images):
+def test_an_attack_transfers_fully_to_the_same_encoder_and_less_to_another(images):
     members = [Small(0), Small(0), Small(5)]
     own = tuple(member(images).detach() for member in members)
     parts = {"perturbation": Linf(16 / 255), "optimiser": PGD(), "eot": EOT(views=1), "steps": 20}
@@ -267,14 +267,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("make", "named"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_work_is_named(make, named):
+def test_impossible_settings_are_refused_by_name(make, named):
     with pytest.raises(ValueError, match=named):
         make()
 
 
 @pytest.mark.parametrize("wrap", [lambda o: o, Paired], ids=["plain", "paired"])
-def test_a_steep_member_has_no_more_say_where_gradients_are_combined(images, pair, wrap):
-    # A power of two scales floats exactly; l2, because a cosine would not feel the scale.
+def test_a_steep_member_has_no_larger_weight_in_combined_gradients(images, pair, wrap):
+    # A power of two scales floats exactly; l2, because a cosine is invariant to the scale.
     def first(combine):
         encoder = Ensemble(pair)
         parts = {"encoder": Counted(encoder), "objective": wrap(Members(Away("l2"), combine))}

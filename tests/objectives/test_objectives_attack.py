@@ -1,4 +1,4 @@
-"""What an attack with each objective comes to, and what objectives refuse."""
+"""The result of an attack with each objective, and what objectives refuse."""
 
 import math
 
@@ -53,7 +53,7 @@ def attacked(pictures, encoder, objective, anchor):
     return pictures[:3] + solve(pictures[:3], anchor, encoder=encoder, objective=objective, **parts).delta
 
 
-# From a gallery: the objective, its anchor, and the row that each picture should be taken for (None: any other).
+# From a gallery: the objective, its anchor, and the row that each picture should be recognised as (None: any other).
 GOALS = {
     "away": lambda g: (Away(), g[:3], None),
     "paired": lambda g: (Paired(Away()), g[:3], None),
@@ -89,7 +89,7 @@ def test_an_attack_reaches_its_goal(pictures, encoder, classifier, gallery, make
     assert (result != THREE).all() if rows is None else torch.equal(result, rows)
 
 
-def test_away_in_l2_goes_further_than_the_embedding_is_long(pictures, encoder, gallery):
+def test_away_in_l2_moves_further_than_the_length_of_the_embedding(pictures, encoder, gallery):
     own = gallery[:3]
     after = attacked(pictures, encoder, Away("l2"), own)
     with torch.no_grad():
@@ -97,7 +97,7 @@ def test_away_in_l2_goes_further_than_the_embedding_is_long(pictures, encoder, g
     assert (far.norm(dim=1) > own.norm(dim=1)).all()
 
 
-def test_a_text_is_a_target_like_any_other(pictures, encoder):
+def test_the_embedding_of_a_text_can_be_a_target(pictures, encoder):
     # A two-tower encoder: words have embeddings where pictures have theirs.
     def tower(overrides):
         generator = torch.Generator().manual_seed(len(overrides))
@@ -113,7 +113,7 @@ def test_a_text_is_a_target_like_any_other(pictures, encoder):
 
 
 def test_paired_anchors_are_the_same_views_of_the_untouched_pictures(pictures, encoder, gallery):
-    # Where nothing is changed the paired cosine is 1 from every view, however far the view is from the picture.
+    # Without a change the paired cosine is 1 from every view, however much the view changes the picture.
     images, views = pictures[:3], bank(Compose([Affine(degrees=40)]), 8, seed=0, purpose="test")
     losses = views.losses(images, gallery[:3], encoder, Paired(Away()), 8, untouched=images)
     torch.testing.assert_close(losses, torch.ones(3, 8), rtol=0, atol=1e-6)
@@ -159,6 +159,6 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("make", "named"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_work_is_named(make, named):
+def test_impossible_settings_are_refused_by_name(make, named):
     with pytest.raises(ValueError, match=named):
         make()

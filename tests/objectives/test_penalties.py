@@ -1,4 +1,4 @@
-"""Prices on the look of a perturbation, against plain formulas and scikit-image; and attacks that pay them."""
+"""Penalties on the look of a perturbation, against plain formulas and scikit-image; and penalised attacks."""
 
 import ast
 import math
@@ -56,7 +56,7 @@ def test_total_variation_is_the_plain_formula(isotropic):
 
 @pytest.mark.parametrize("weight", [0.02, 0.1])
 def test_scikit_images_denoiser_minimises_our_total_variation(photo, weight):
-    # Chambolle's algorithm minimises |u - f|^2 / 2 + weight TV(u), of sums: by our TV, nothing near may be better.
+    # Chambolle's algorithm minimises |u - f|^2 / 2 + weight TV(u), of sums: by our TV, no point nearby may be better.
     noisy = photo[0, 0, :24, :32] + 0.1 * torch.randn(24, 32, generator=seed(), dtype=double)
     best = torch.tensor(denoise_tv_chambolle(noisy.numpy(), weight=weight, eps=1e-12, max_num_iter=20000))
 
@@ -69,11 +69,11 @@ def test_scikit_images_denoiser_minimises_our_total_variation(photo, weight):
     for i in range(20):
         step = torch.randn(best.shape, generator=seed(i), dtype=double)
         assert energy(best + 0.01 * step) > least
-    for share in (0.9, 0.98, 1.02, 1.1):  # more of the denoising, or less: a wrong weight or scale would like one
+    for share in (0.9, 0.98, 1.02, 1.1):  # more of the denoising, or less: a wrong weight or scale would prefer one
         assert energy(noisy + share * (best - noisy)) > least
 
 
-def test_ssim_is_scikit_images(photo):
+def test_ssim_equals_scikit_images(photo):
     images = torch.cat([photo[..., :60], photo[..., 60:]])
     pictures = (images + 0.1 * torch.randn(images.shape, generator=seed(), dtype=double)).clamp(0, 1)
     settings = {"channel_axis": 0, "gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
@@ -83,7 +83,7 @@ def test_ssim_is_scikit_images(photo):
     torch.testing.assert_close(result, 2 * (1 - torch.tensor(expected, dtype=double)), rtol=0, atol=1e-9)
 
 
-def test_ssims_window_is_a_gaussian_of_so_many_pixels(pair):
+def test_the_window_of_ssim_is_a_gaussian_of_the_given_size(pair):
     delta, pictures, images = pair
     taps = np.exp(-0.5 * (np.arange(-3, 4) / 1.5) ** 2)
     weights = np.outer(taps, taps) / taps.sum() ** 2
@@ -120,7 +120,7 @@ def test_no_change_costs_nothing_and_has_a_finite_gradient(price, pair):
 
 
 @every_price
-def test_any_change_but_a_flat_one_costs_and_more_costs_more(price, pair):
+def test_any_change_but_a_constant_has_a_price_that_grows_with_it(price, pair):
     delta, _, images = pair
     costs = torch.stack([price(share * delta, images + share * delta, images) for share in (0.25, 0.5, 1.0)])
     assert (costs > 0).all()
@@ -128,13 +128,13 @@ def test_any_change_but_a_flat_one_costs_and_more_costs_more(price, pair):
 
 
 @every_price
-def test_weights_scale_and_a_picture_does_not_feel_its_neighbours(price, pair):
+def test_weights_scale_the_price_and_pictures_are_independent(price, pair):
     heavy = type(price)(3.0, *list(vars(price).values())[1:])
     alone = [heavy(*(x[i : i + 1] for x in pair)) for i in range(3)]
     torch.testing.assert_close(torch.cat(alone), 3 * price(*pair), rtol=1e-12, atol=0)
 
 
-def test_the_change_is_what_is_seen_and_the_texture_is_not():
+def test_the_price_is_of_the_visible_change_or_of_the_texture():
     # Where the picture is clamped, a pattern outside of the box is no change.
     images, pattern = torch.ones(2, 3, 8, 8), torch.rand(1, 3, 8, 8, generator=seed())
     pictures = seen(Universal(Linf(1.0)).scene(images, pattern))
@@ -145,7 +145,7 @@ def test_the_change_is_what_is_seen_and_the_texture_is_not():
 
 
 @pytest.mark.parametrize("rows", [1, 4])
-def test_a_texture_has_a_size_of_its_own(rows):
+def test_a_texture_may_have_another_size_than_the_pictures(rows):
     images, texture = torch.zeros(4, 3, 30, 20), torch.rand(rows, 3, 6, 5, generator=seed())
     result = TotalVariation(2.0, of="texture")(texture, images, images)
     torch.testing.assert_close(result, 2 * total_variation(texture).expand(4))
@@ -187,7 +187,7 @@ def parts(victims, perturbation, penalty):
 
 
 def judged(victims, penalty, perturbation=Linf(8 / 255)):  # noqa: B008
-    """An attack that pays: mean cosine, total variation and SSIM of its last iterate."""
+    """A penalised attack: mean cosine, total variation and SSIM of its last iterate."""
     encoder, images, clean = victims
     *_, last = attack(images, clean, **parts(victims, perturbation, penalty), steps=20)
     with torch.no_grad():
@@ -198,7 +198,7 @@ def judged(victims, penalty, perturbation=Linf(8 / 255)):  # noqa: B008
 
 
 @pytest.mark.slow
-def test_attacks_that_pay_are_smoother_or_more_alike_and_lose_little(victims):
+def test_penalised_attacks_are_smoother_or_more_similar_at_little_loss(victims):
     cosine, variation, ssim = judged(victims, None)
     assert cosine < 0.6
     smooth, smoother = (judged(victims, TotalVariation(weight)) for weight in (3.0, 10.0))
@@ -211,13 +211,13 @@ def test_attacks_that_pay_are_smoother_or_more_alike_and_lose_little(victims):
     assert alike[0] < cosine + 0.1
 
 
-def test_a_shared_delta_pays_too(victims):
+def test_a_shared_delta_is_penalised_too(victims):
     free, paid = (judged(victims, p, Universal(Linf(8 / 255))) for p in (None, TotalVariation(3.0)))
     assert paid[1] < 0.85 * free[1]
     assert paid[0] < free[0] + 0.05
 
 
-def test_solve_chooses_by_loss_and_price(victims):
+def test_solve_selects_by_loss_plus_penalty(victims):
     encoder, images, clean = (victims[0], *(x[:1] for x in victims[1:]))
     result = solve(images, clean, **parts(victims, Linf(8 / 255), TotalVariation(1000.0)), steps=5)
     with torch.no_grad():
@@ -243,7 +243,7 @@ def test_arguments_out_of_range_are_named(make, named):
         make()
 
 
-def test_lpips_without_its_package_names_the_extra(monkeypatch):
+def test_lpips_without_its_package_gives_an_error_that_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "lpips", None)
     with pytest.raises(ValueError, match=r'pip install "viewproof\[lpips\]"'):
         LPIPS(1.0)
@@ -269,7 +269,7 @@ class Stand(torch.nn.Module):
         return ((1 + normalize) * (first - second)).square().mean((1, 2, 3), keepdim=True)
 
 
-def test_lpips_downloads_nothing_and_hands_over_pictures_in_its_range(monkeypatch, checkpoints, pair):
+def test_lpips_downloads_nothing_and_gets_pictures_in_its_range(monkeypatch, checkpoints, pair):
     monkeypatch.setitem(sys.modules, "lpips", SimpleNamespace(LPIPS=Stand))
     with pytest.raises(FileNotFoundError, match=r"checkpoints/vgg16-397923af.pth, and nothing is downloaded here"):
         LPIPS(3.0, "vgg")
@@ -278,7 +278,7 @@ def test_lpips_downloads_nothing_and_hands_over_pictures_in_its_range(monkeypatc
     torch.testing.assert_close(LPIPS(3.0, "vgg")(*pair), expected, rtol=1e-5, atol=1e-8)
 
 
-def test_lpips_itself(checkpoints, victims):
+def test_lpips_of_its_package_is_zero_without_a_change_and_has_a_gradient(checkpoints, victims):
     # The real package over a network of random weights; skipped where it is not installed.
     pytest.importorskip("lpips")
     torch.save(squeezenet1_1(weights=None).state_dict(), checkpoints / "squeezenet1_1-b8a52dc0.pth")
@@ -292,7 +292,7 @@ def test_lpips_itself(checkpoints, victims):
     assert price(0 * delta, images, images).abs().max() < 1e-6
 
 
-def test_slow_packages_are_imported_when_they_are_needed():
+def test_slow_packages_are_imported_only_when_needed():
     body = ast.parse(Path(penalties.__file__).read_text()).body
     above = {ast.unparse(n).split()[1].split(".")[0] for n in body if isinstance(n, ast.Import | ast.ImportFrom)}
     assert {"torch", "attacks"} < above

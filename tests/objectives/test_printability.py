@@ -1,4 +1,4 @@
-"""The price on colours that cannot be printed: the plain formula, its memory, and its place in a configuration."""
+"""The penalty on colours that cannot be printed: its formula, its memory, and its configuration."""
 
 import math
 
@@ -26,7 +26,7 @@ def price(texture, palette, weight=1.0, pictures=2):
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-def test_it_is_the_mean_distance_to_the_nearest_colour(rows):
+def test_the_price_is_the_mean_distance_to_the_nearest_colour(rows):
     palette, texture = colours(9), torch.rand(rows, 3, 6, 7, dtype=double)
     expected = [
         sum(min(math.dist(pixel, one) for one in palette.tolist()) for pixel in row.flatten(1).T.tolist()) / 42
@@ -46,7 +46,7 @@ def test_printable_colours_cost_nothing_and_have_a_finite_gradient():
     assert result.abs().max() == 0 and texture.grad.abs().max() == 0
 
 
-def test_its_gradient_points_away_from_the_nearest_colour():
+def test_the_gradient_points_away_from_the_nearest_colour():
     palette, texture = colours(9), torch.rand(1, 3, 5, 5, dtype=double).requires_grad_()
     assert torch.autograd.gradcheck(lambda t: price(t, palette), texture)
     price(texture, palette, pictures=1).sum().backward()
@@ -56,7 +56,7 @@ def test_its_gradient_points_away_from_the_nearest_colour():
     torch.testing.assert_close(25 * texture.grad.norm(dim=1), torch.ones_like(cosine), rtol=0, atol=1e-3)
 
 
-def test_descending_it_prints_every_colour():
+def test_descent_makes_every_colour_printable():
     palette = colours(4)
     texture = torch.rand(1, 3, 8, 8, dtype=double)
     for _ in range(200):
@@ -86,7 +86,7 @@ def test_no_tensor_grows_with_the_palette():
     assert seen.numbers == texture.numel()
 
 
-def test_the_generic_palette_holds_the_inks_and_what_lies_between():
+def test_the_generic_palette_holds_the_inks_and_colours_between_them():
     palette = read_palette("generic") * 255
     assert palette.shape == (27, 3)
     for ink in INKS:
@@ -137,7 +137,7 @@ def test_arguments_out_of_range_are_named(make, kind, message):
         make()
 
 
-def test_a_configuration_prices_a_patch_and_nothing_else():
+def test_a_printability_penalty_is_accepted_for_a_patch_only():
     run = schema.validate(composed("config=patch", "penalty=nps", "penalty.weight=0.5"))
     made = build.price(run.penalty)
     assert isinstance(made, NonPrintability) and made.weight == 0.5 and len(made.colours) == 27

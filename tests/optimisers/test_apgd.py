@@ -1,4 +1,4 @@
-"""APGD: when it halves, where it goes back to, and what its decisions rest on."""
+"""APGD: when the step halves, the point it returns to, and the values that decide."""
 
 import math
 from itertools import pairwise
@@ -46,18 +46,18 @@ def lengths(states):
 
 
 def gaining(gains):
-    """Values of a run, the start first, that fall by 1 at a gain and else rise by 1."""
+    """Values of a run, the start first, that fall by 1 at a gain and rise by 1 otherwise."""
     return torch.cat([torch.zeros(1), torch.cumsum(1 - 2 * torch.as_tensor(gains, dtype=double), 0)])[:, None]
 
 
 #: The paper's p_0 = 0, p_1 = 0.22, p_{j+1} = p_j + max(p_j - p_{j-1} - 0.03, 0.06), of 100 moves.
 CHECKPOINTS = [22, 41, 57, 70, 80, 87, 93, 99]
-#: And of 59, every share rounded down, as the published code has it: 12 moves, then 1 less each time.
+#: And of 59, every share rounded down, as in the published code: 12 moves, then 1 less each time.
 ODD = [12, 23, 33, 42, 50, 57]
 
 
 @pytest.mark.parametrize(("gain", "n", "checkpoints"), [(0, 100, CHECKPOINTS), (0, 59, ODD), (1, 100, [])])
-def test_a_run_that_only_loses_halves_at_the_papers_checkpoints_and_one_that_only_gains_never(gain, n, checkpoints):
+def test_the_step_halves_at_every_checkpoint_without_gains_and_never_with_gains(gain, n, checkpoints):
     _, states = run_of(gaining([gain] * n))
     changes = [k for k in range(1, n + 1) if states[k].length != states[k - 1].length]
     assert changes == checkpoints
@@ -73,8 +73,8 @@ def test_a_step_halves_unless_more_than_rho_of_the_moves_gained(rho):
         assert states[22].length == length
 
 
-def test_a_best_loss_that_stands_still_halves_too_but_not_twice_running():
-    # Falls all the way at first; then only the first of many moves loses, by more than the rest win back.
+def test_an_unchanged_best_loss_halves_the_step_but_not_twice_in_a_row():
+    # Falls throughout at first; then only the first of many moves loses, by more than the others gain.
     first, rest = torch.arange(0, -23, -1.0), torch.linspace(5, 4, 78)
     _, states = run_of(torch.cat([first, rest])[:, None])
     at = [float(states[k].length) for k in CHECKPOINTS]
@@ -82,8 +82,8 @@ def test_a_best_loss_that_stands_still_halves_too_but_not_twice_running():
     assert at == [2.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25, 0.125]
 
 
-def test_a_picture_that_halves_goes_back_to_the_best_point_and_its_gradient():
-    signs = [1.0 if index == 5 else -1.0 for index in range(101)]  # the best point's gradient is another
+def test_halving_returns_a_picture_to_its_best_point_and_gradient():
+    signs = [1.0 if index == 5 else -1.0 for index in range(101)]  # the gradient of the best point is different
     deltas, states = run_of(gaining([1] * 5 + [0] * 95), signs=signs)
     best, previous = deltas[5], deltas[21]
     assert torch.equal(states[21].best.flatten(), best)
@@ -91,7 +91,7 @@ def test_a_picture_that_halves_goes_back_to_the_best_point_and_its_gradient():
     torch.testing.assert_close(deltas[23], best + 0.75 * -1.0 + 0.25 * (best - previous), rtol=0, atol=1e-12)
 
 
-def test_moves_are_mixed_with_the_move_before():
+def test_each_move_is_mixed_with_the_previous_move():
     deltas, _ = run_of(gaining([1] * 21), APGD(rel_step_size=1.5, momentum=0.6))
     steps = deltas.diff(dim=0)[:20, 0]
     assert steps[0] == -1.5
@@ -100,7 +100,7 @@ def test_moves_are_mixed_with_the_move_before():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_run_returns_the_best_point_that_it_has_tried(seed):
+def test_a_run_returns_the_best_point_that_it_tried(seed):
     values = torch.randn(30, 4, dtype=double, generator=torch.Generator().manual_seed(seed))
     deltas, _ = run_of(values)
     assert torch.equal(deltas[-1], deltas[values.argmin(0), torch.arange(4)])
@@ -112,7 +112,7 @@ def test_a_run_of_one_step_moves():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_pictures_decide_for_themselves(seed):
+def test_pictures_halve_independently(seed):
     values = torch.randn(60, 4, dtype=double, generator=torch.Generator().manual_seed(seed)).cumsum(0)
     together, states = run_of(values)
     assert len(set(states[-1].length.tolist())) > 1
@@ -122,7 +122,7 @@ def test_pictures_decide_for_themselves(seed):
         assert single[-1].length == states[-1].length[i]
 
 
-def test_the_value_decides_and_nothing_else():
+def test_only_the_value_decides():
     # The means fall while the values rise: a risk of the tail that gets worse, though the average view gets better.
     values = gaining([0] * 40)
     deltas, states = run_of(values, means=-values)
@@ -131,7 +131,7 @@ def test_the_value_decides_and_nothing_else():
 
 
 class Level(nn.Module):
-    """Features of one number: how bright the middle of the view is."""
+    """One feature: the brightness of the middle of the view."""
 
     def forward(self, images):
         return torch.tanh(4 * images.mean((1, 2, 3)) - 2)[:, None]
@@ -139,7 +139,7 @@ class Level(nn.Module):
 
 @pytest.mark.parametrize("draws", [Uniform(), Fixed()], ids=["new views", "fixed views"])
 @pytest.mark.parametrize("risk", [None, CVaR(0.5)], ids=["mean", "tail"])
-def test_decisions_rest_on_all_draws_and_not_on_the_last_one(draws, risk):
+def test_decisions_use_all_draws_and_not_only_the_last(draws, risk):
     images, losses = torch.rand(5, 3, 6, 6, dtype=double), []
     eot = EOT(Compose([Brightness(0.8)]), draws, views=4, **({} if risk is None else {"risk": risk}))
 
@@ -158,10 +158,10 @@ def test_decisions_rest_on_all_draws_and_not_on_the_last_one(draws, risk):
     assert torch.equal(tried[-1], at)
     if risk is None:
         last = torch.stack([step[3::4] for step in losses]).argmin(0)
-        assert isinstance(draws, Fixed) or (last != best).any()  # else the test could not tell them apart
+        assert isinstance(draws, Fixed) or (last != best).any()  # otherwise the test could not distinguish them
 
 
-def test_one_delta_for_all_goes_by_the_mean():
+def test_a_universal_delta_decides_by_the_mean():
     values = torch.tensor([[0.0, 0.0], [-5.0, 1.0], [-1.0, -1.5], [-0.5, -9.0], [9.0, -10.0]], dtype=double)
     deltas, states = run_of(values, shared=True)
     assert states[-1].best_loss.shape == (1,)
@@ -169,7 +169,7 @@ def test_one_delta_for_all_goes_by_the_mean():
 
 
 @pytest.mark.parametrize("perturbation", [Linf(0.1), L2(0.5), Universal(Linf(0.1))], ids=["linf", "l2", "shared"])
-def test_stays_in_the_set_and_ends_no_worse_than_it_began(perturbation):
+def test_apgd_stays_in_the_set_and_ends_no_worse_than_it_began(perturbation):
     images, anchor = torch.rand(3, 3, 8, 8, dtype=double), torch.randn(3, 4, dtype=double)
     net = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.Tanh(), nn.Linear(16, 4)).double().eval()
     parts = {"encoder": net, "objective": Toward(), "perturbation": perturbation, "eot": EOT(views=1)}

@@ -1,4 +1,4 @@
-"""Optimisers against the libraries and the formulas that they claim to be."""
+"""Optimisers against the libraries and formulas that they implement."""
 
 import math
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ def gradients(steps=6, count=3):
 
 
 def moves(optimiser, grads, perturbation, eps=None):
-    """The moves along a fixed sequence of gradients, where nothing bounds them, as a stack."""
+    """The moves along a fixed sequence of gradients without bounds, stacked."""
     origin = torch.zeros_like(grads[0])
     state = optimiser.init(origin, reach=eps or perturbation.eps, steps=len(grads))
     result = []
@@ -52,7 +52,7 @@ def estimate(grad):
 
 
 def path_of_torch(make, grads, schedule="constant"):
-    """Where an optimiser of torch goes along a sequence of gradients, from zero."""
+    """The points of an optimiser of torch along a sequence of gradients, from zero."""
     weight, path, steps = torch.zeros_like(grads[0]).requires_grad_(), [], len(grads)
     theirs = make([weight])
     scheduler = {
@@ -72,7 +72,7 @@ def path_of_torch(make, grads, schedule="constant"):
     ("momentum", "nesterov"), [(0.0, False), (0.5, False), (0.9, False), (0.5, True), (0.9, True)]
 )
 @every_set
-def test_sgd_is_torchs_sgd(momentum, nesterov, perturbation):
+def test_sgd_equals_torchs_sgd(momentum, nesterov, perturbation):
     grads = gradients()
     theirs = path_of_torch(lambda w: torch.optim.SGD(w, lr=0.3, momentum=momentum, nesterov=nesterov), grads)
     ours = moves(SGD(0.3, momentum, "constant", nesterov), grads, perturbation).cumsum(0)
@@ -81,7 +81,7 @@ def test_sgd_is_torchs_sgd(momentum, nesterov, perturbation):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.9), (0.5, 0.0)])
-def test_adam_is_torchs_adam_on_linf(betas, schedule):
+def test_adam_equals_torchs_adam_on_linf(betas, schedule):
     grads = gradients(30)
     theirs = path_of_torch(lambda w: torch.optim.Adam(w, lr=0.05 * 8 / 255, betas=betas, eps=0), grads, schedule)
     ours = moves(Adam(0.05, *betas, schedule), grads, Linf(8 / 255)).cumsum(0)
@@ -89,13 +89,13 @@ def test_adam_is_torchs_adam_on_linf(betas, schedule):
 
 
 @every_set
-def test_adam_takes_the_norms_own_step_where_gradients_agree(perturbation):
+def test_adam_takes_the_steepest_step_of_the_norm_for_constant_gradients(perturbation):
     grads = gradients(1).expand(6, -1, -1, -1, -1)
     result = moves(Adam(0.25, schedule="constant"), grads, perturbation)
     torch.testing.assert_close(result, -0.25 * perturbation.eps * perturbation.steepest(grads[0]).expand_as(result))
 
 
-def test_adam_damps_the_values_whose_gradients_disagree():
+def test_adam_takes_smaller_steps_in_values_with_noisy_gradients():
     # Two values of one picture with the same mean gradient, one of them noisy: the noisy one moves less.
     grads = torch.ones(64, 1, 1, 1, 2, dtype=double)
     grads[::2, ..., 1], grads[1::2, ..., 1] = 4, -2
@@ -105,7 +105,7 @@ def test_adam_damps_the_values_whose_gradients_disagree():
 
 @pytest.mark.parametrize("momentum", [0.0, 0.7])
 @every_set
-def test_pgds_momentum_is_mi_fgsms(perturbation, momentum):
+def test_the_momentum_of_pgd_is_that_of_mi_fgsm(perturbation, momentum):
     # Dong et al. 2018, eq. 6: g <- mu g + grad / ||grad||_1, picture by picture.
     grads = gradients() * 10.0 ** torch.arange(6, dtype=double)[:, None, None, None, None]
     velocity, wanted = torch.zeros_like(grads[0]), []
@@ -129,8 +129,8 @@ class Bowl:
 
 @every_set
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_pgds_nesterov_takes_its_gradients_ahead(perturbation, schedule):
-    # Lin et al. 2020: the gradient at x + mu * (the next step of the momentum); x itself never sees one.
+def test_pgd_with_nesterov_evaluates_gradients_at_the_lookahead(perturbation, schedule):
+    # Lin et al. 2020: the gradient at x + mu * (the next step of the momentum); none is taken at x itself.
     bowl, steps, rate, mu = Bowl(), 8, 0.3, 0.7
     x, velocity = torch.zeros_like(bowl.centre), torch.zeros_like(bowl.centre)
     for k in range(steps):
@@ -150,8 +150,8 @@ def test_pgds_nesterov_takes_its_gradients_ahead(perturbation, schedule):
 @every_set
 @given(powers=st.lists(st.integers(-30, 30), min_size=3, max_size=3))
 @settings(max_examples=10, deadline=None, derandomize=True)
-def test_all_but_sgd_do_not_feel_the_scale_of_a_pictures_gradient(optimiser, perturbation, powers):
-    # Every picture has a scale of its own, the same in all steps; powers of two scale floats exactly.
+def test_all_but_sgd_are_invariant_to_the_scale_of_a_pictures_gradient(optimiser, perturbation, powers):
+    # Every picture has its own scale, the same in all steps; powers of two scale floats exactly.
     grads = gradients()
     scaled = grads * 2.0 ** torch.tensor(powers, dtype=double)[:, None, None, None]
     assert torch.equal(moves(optimiser, scaled, perturbation), moves(optimiser, grads, perturbation))
@@ -169,7 +169,7 @@ def test_a_very_small_or_large_gradient_moves_as_far_in_float32(optimiser, scale
 
 @every_optimiser
 @every_set
-def test_a_picture_does_not_feel_its_neighbours(optimiser, perturbation):
+def test_pictures_are_independent(optimiser, perturbation):
     grads = gradients() * torch.tensor([100, 1, 0.01], dtype=double)[:, None, None, None]
     alone = [moves(optimiser, grads[:, [i]], perturbation) for i in range(3)]
     together = moves(optimiser, grads, perturbation)
@@ -178,7 +178,7 @@ def test_a_picture_does_not_feel_its_neighbours(optimiser, perturbation):
 
 @every_set
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_pgds_steps_are_shares_of_eps(perturbation, schedule):
+def test_steps_of_pgd_are_shares_of_eps(perturbation, schedule):
     sizes = perturbation.norm(moves(PGD(0.2, 0.9, schedule), gradients(100, 1), perturbation).flatten(0, 1))
     torch.testing.assert_close(sizes[0], torch.tensor(0.2 * perturbation.eps, dtype=double))
     doubled = perturbation.norm(
@@ -196,7 +196,7 @@ def test_pgds_steps_are_shares_of_eps(perturbation, schedule):
 )
 @pytest.mark.parametrize("make", [PGD, SGD, lambda size, memory, schedule: Adam(size, memory, 0.9, schedule)])
 def test_schedules_decay_from_full_to_nearly_nothing(make, schedule, wanted):
-    # One gradient over and over and no momentum, so that the schedule alone is left.
+    # A constant gradient and no momentum, so that only the schedule acts.
     grads = gradients(1, 1).expand(101, -1, -1, -1, -1)
     full = moves(make(0.1, 0.0, "constant"), grads, Linf(0.1))
     share = moves(make(0.1, 0.0, schedule), grads, Linf(0.1)).flatten(1).norm(dim=1) / full.flatten(1).norm(dim=1)
@@ -207,7 +207,7 @@ def test_schedules_decay_from_full_to_nearly_nothing(make, schedule, wanted):
 
 
 @every_optimiser
-def test_a_step_leaves_the_state_alone(optimiser):
+def test_a_step_does_not_change_the_state_in_place(optimiser):
     # Pure functions: from one state, the same step twice.
     grads = gradients()
     origin, free = torch.zeros_like(grads[0]), unbounded(SETS[0])

@@ -1,4 +1,4 @@
-"""Plain PGD against torchattacks and ART: bit by bit where all three compute the same thing."""
+"""Plain PGD against torchattacks and ART: bit for bit where all three compute the same."""
 
 import numpy as np
 import pytest
@@ -54,16 +54,16 @@ def by_art(case):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("levels", [255, 256])  # of a file, and one on which floats add exactly
 @pytest.mark.parametrize("peer", [by_torchattacks, by_art])
-def test_linf_pgd_is_the_peers_bit_by_bit(peer, levels, seed):
+def test_linf_pgd_equals_its_peers_bit_for_bit(peer, levels, seed):
     case = Case(levels, seed)
     theirs, ours = peer(case), case.ours(Linf(8 / levels, random_start=False))
-    assert (theirs - case.images).abs().max() > 7.9 / levels  # it did go somewhere
+    assert (theirs - case.images).abs().max() > 7.9 / levels  # it moved
     assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_l2_pgd_is_torchattacks(seed):
-    # Only nearly: the gradient's length is summed in another order there.
+def test_l2_pgd_equals_torchattacks(seed):
+    # Not exactly: torchattacks sums the gradient's length in another order.
     module = pytest.importorskip("torchattacks", exc_type=ImportError)
     case = Case(255, seed)
     theirs = module.PGDL2(case.net, 0.5, 0.125, STEPS, random_start=False, eps_for_division=0)

@@ -1,4 +1,4 @@
-"""APGD against torchattacks, from the same start: the published algorithm where nothing is random."""
+"""APGD against torchattacks, from the same start and without randomness."""
 
 import pytest
 import torch
@@ -16,8 +16,8 @@ EPS = {"Linf": 8 / 255, "L2": 0.5}
 
 @pytest.fixture(autouse=True)
 def wide():
-    """They keep their losses in the default type and compare them there. In float32 the last digit decides who has
-    gained, once a loss stands still, and the paths part."""
+    """They keep their losses in the default type and compare them there. In float32 the last digit decides which
+    picture gained, once a loss stops changing, and the paths diverge."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -56,13 +56,13 @@ def ours(net, images, labels, norm, steps, start):
 
 @pytest.mark.parametrize("steps", [10, 59, 100])
 @pytest.mark.parametrize("norm", EPS)
-def test_apgd_is_torchattacks(norm, steps):
+def test_apgd_equals_torchattacks(norm, steps):
     net, images, labels = case(0)
     start, began = theirs(net, images, labels, norm, 0)
     wanted, reached = theirs(net, images, labels, norm, steps)
     result = ours(net, images, labels, norm, steps, start)
     loss = F.cross_entropy(net(result), labels, reduction="none")
-    assert (reached > began + 0.3).all()  # it did go somewhere
+    assert (reached > began + 0.3).all()  # it moved
     torch.testing.assert_close(result, wanted, rtol=0, atol=1e-6)
     torch.testing.assert_close(loss, reached, rtol=0, atol=1e-6)
     assert (loss >= reached - 1e-9).all()

@@ -33,7 +33,7 @@ def smooth(height, width, seed=3):
 
 
 @pytest.mark.parametrize(("height", "width"), SIZES)
-def test_the_filter_is_that_of_the_whole_transform(height, width):
+def test_the_filter_equals_that_of_the_full_transform(height, width):
     # NumPy, ring by ring, on all frequencies: `filtered` has half of them, and weighs them.
     even = noise(2, 3, height, width) + smooth(height, width)[0] / 9
     odd = noise(2, 3, height, width, seed=1) + smooth(height, width)[0] / 9
@@ -56,8 +56,8 @@ def test_the_filter_is_that_of_the_whole_transform(height, width):
 
 
 @pytest.mark.parametrize(("level", "left"), [(0.3, 1.0), (3, 0.7), (30, 0.3)])
-def test_the_filter_is_nearly_the_best_one(level, left):
-    # Wiener's filter with the true powers of signal and noise is the best linear one; ours has to find them.
+def test_the_filter_is_nearly_optimal(level, left):
+    # Wiener's filter with the true powers of signal and noise is the best linear one; ours estimates them.
     truth, power = smooth(96, 96)
     halves = [truth + level * noise(2, 3, 96, 96, seed=seed) for seed in (0, 1)]
     mean = (halves[0] + halves[1]) / 2
@@ -73,8 +73,8 @@ def test_the_filter_is_nearly_the_best_one(level, left):
 
 
 @pytest.mark.parametrize("share", [1.0, 0.3, 0.0, -0.5])
-def test_what_has_no_noise_passes_unchanged_and_where_nothing_agrees_the_mean_is_left(share):
-    # Halves of different weight: what counts is that they agree. Without a second half there is nothing to compare.
+def test_agreeing_halves_pass_unchanged_and_others_with_the_least_gain(share):
+    # Halves of different weight: only their agreement matters. Without a second half there is no comparison.
     grad = noise(2, 3, 24, 40)
     result = filtered(grad, share * grad)
     torch.testing.assert_close(result, (1 + share) * grad * (1 if share > 0 else LEAST), rtol=0, atol=1e-13)
@@ -85,12 +85,12 @@ def test_what_has_no_noise_passes_unchanged_and_where_nothing_agrees_the_mean_is
     [lambda x: x.flip(2), lambda x: x.flip(3), lambda x: x.mT, lambda x: x.roll((3, 7), (2, 3)), lambda x: 1e6 * x],
     ids=["rows", "columns", "transposed", "shifted", "scaled"],
 )
-def test_the_filter_has_no_preferred_direction(turn):
+def test_the_filter_is_equivariant_to_flips_shifts_and_scales(turn):
     even, odd = noise(2, 3, 24, 36), noise(2, 3, 24, 36, seed=1) + noise(2, 3, 24, 36)
     torch.testing.assert_close(filtered(turn(even), turn(odd)), turn(filtered(even, odd)), rtol=1e-9, atol=1e-9)
 
 
-def test_what_never_had_a_gradient_stays():
+def test_values_without_a_gradient_stay_zero():
     even, odd = noise(1, 3, 24, 36), noise(1, 3, 24, 36, seed=1)
     even[..., :10, :] = odd[..., :10, :] = 0
     assert not filtered(even, odd)[..., :10, :].any()
@@ -109,14 +109,14 @@ def test_the_mean_has_the_weights_of_a_growing_momentum():
     torch.testing.assert_close(last, wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_without_noise_it_is_plain_descent():
+def test_without_noise_the_optimiser_is_plain_descent():
     grads = gradients(1).expand(12, -1, -1, -1, -1)
     for perturbation in (Linf(0.1), L2(4.0)):
         ours, plain = (moves(each, grads, perturbation) for each in (Wiener(), PGD(momentum=0.0)))
         torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
 
 
-def test_noise_costs_it_less_than_it_costs_pgd():
+def test_noise_costs_the_filtered_attack_less_than_pgd():
     # A smooth gradient under white noise five times as strong: how much of the best loss is reached.
     truth, _ = smooth(48, 48)
     truth = truth / truth.std()
@@ -140,7 +140,7 @@ def test_noise_costs_it_less_than_it_costs_pgd():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_summed_in_full(dtype):
+def test_half_precision_is_accumulated_in_full_precision(dtype):
     grads = gradients(steps=40).to(dtype)
     result, wanted = (moves(Wiener(), each, L2(4.0)) for each in (grads, grads.float()))
     assert result.dtype == dtype

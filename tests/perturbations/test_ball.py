@@ -30,7 +30,7 @@ def duchi(values, radius):
 
 @pytest.mark.parametrize("scale", [1e-3, 0.1, 1.0, 1e4])
 @pytest.mark.parametrize("radius", [0.01, 1.0, 30.0])
-def test_without_bounds_the_l1_projection_is_that_of_duchi(radius, scale):
+def test_without_bounds_the_l1_projection_equals_duchis(radius, scale):
     values = scale * random(5, 200)
     infinite = torch.full_like(values, math.inf)
     wanted = np.stack([duchi(row, radius) for row in values.numpy()])
@@ -39,7 +39,7 @@ def test_without_bounds_the_l1_projection_is_that_of_duchi(radius, scale):
 
 
 @pytest.mark.parametrize("value", range(8))
-def test_the_l1_projection_in_a_box_is_a_general_solver_s(value):
+def test_the_l1_projection_in_a_box_equals_that_of_a_general_solver(value):
     values, low = 0.8 * random(1, 6, value=value), -uniform(1, 6, value=value)
     low[0, 0], high = 0, 1 + low  # one value at the lower end of the range, as in a black pixel
     # y = p - q with p, q >= 0, so that the norm is linear.
@@ -72,7 +72,7 @@ def test_the_l1_projection_in_a_box_solves_the_dual(scale):
 
 
 @pytest.mark.parametrize("value", range(5))
-def test_the_l0_projection_is_the_best_of_all_choices(value):
+def test_the_l0_projection_is_the_best_of_all_subsets(value):
     values, x = 1.5 * random(1, 3, 2, 3, value=value), uniform(1, 3, 2, 3, value=value)
     x[..., 0, 0], x[..., 1, 1] = 0, 1
     pairs = torch.tensor(list(itertools.combinations(range(6), 2)))
@@ -84,7 +84,7 @@ def test_the_l0_projection_is_the_best_of_all_choices(value):
 
 
 @pytest.mark.parametrize("length", [0.05, 0.7, 4.0])
-def test_the_l1_step_is_a_linear_program_s(length):
+def test_the_l1_step_equals_that_of_a_linear_program(length):
     images, perturbation = uniform(3, 1, 4, 5), L1(2.0)
     images[0, 0, 0], images[1, 0, 1] = 0, 1
     delta = perturbation.start(images, seed(1))
@@ -111,8 +111,8 @@ def best(perturbation, images, weight):
     for g, r in zip(size.flatten(1), room.flatten(1), strict=True):
         if isinstance(perturbation, L1):
             order = g.argsort(descending=True)
-            before = r[order].cumsum(0) - r[order]
-            gains.append((g[order] * (perturbation.eps - before).clamp(min=0).minimum(r[order])).sum())
+            spent = r[order].cumsum(0) - r[order]
+            gains.append((g[order] * (perturbation.eps - spent).clamp(min=0).minimum(r[order])).sum())
             continue
         low, high = 0.0, 1e6
         for _ in range(200):
@@ -161,7 +161,7 @@ def test_l2_projects_to_the_nearest_point_inside_the_box():
 
 
 @every_ball
-def test_norm_is_that_of_each_picture(name):
+def test_the_norm_is_taken_for_each_picture(name):
     delta = random(3, 3, 5, 7)
     delta[:, :, ::2] = 0
     delta[:, 1:, 1] = 0  # a pixel counts when one of its channels changes
@@ -197,16 +197,16 @@ def test_noise_has_the_full_budget(name):
 
 
 @pytest.mark.parametrize("name", ["l1", "l0"])
-def test_noise_of_a_sparse_set_goes_as_far_as_values_go(name):
+def test_noise_of_a_sparse_set_moves_values_to_the_ends_of_their_range(name):
     images = uniform(5, 3, 9, 12)
     pixel = images + ball(name).noise(images, seed())
     changed = pixel != images
     ends = (pixel.abs() < 1e-12) | ((1 - pixel).abs() < 1e-12)
-    assert ((changed & ~ends).flatten(1).sum(1) <= 1).all()  # the last coin of an L1 budget
+    assert ((changed & ~ends).flatten(1).sum(1) <= 1).all()  # the rest of an L1 budget
     assert (changed & ends).flatten(1).sum(1).min() > 1
 
 
-def test_an_l0_delta_keeps_its_pixels_in_a_file():
+def test_an_l0_delta_changes_the_same_pixels_when_quantised():
     images = levels(4, 3, 9, 12, dtype=torch.float32)
     delta = ball("l0").noise(images, seed()) * 0.7
     assert torch.equal((ball("l0").quantise(delta, images) != 0).any(1), (delta != 0).any(1))

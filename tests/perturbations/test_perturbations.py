@@ -1,4 +1,4 @@
-"""Laws of every perturbation set, whatever it wraps: what a delta may be, and which step goes furthest."""
+"""Laws of every perturbation set and wrapper: feasible deltas, and the steepest step."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ NAMES = [
     if (wrap != "low" or ball in ("linf", "l2")) and ("grey" not in wrap or ball != "l1")
 ]
 CONVEX = [(wrap, ball) for wrap, ball in NAMES if ball != "l0"]
-#: The best step in a band of frequencies, under L-inf, is no one's sign: see test_spectral.
+#: The best step in a band of frequencies, under L-inf, is not a sign of the gradient: see test_spectral.
 DUAL = [(wrap, ball) for wrap, ball in NAMES if (wrap, ball) != ("low", "linf")]
 
 every_set = pytest.mark.parametrize("name", NAMES, ids=" ".join)
@@ -38,7 +38,7 @@ def make(name, factor=1.0, **arguments):
 
 
 def restricted(perturbation, delta):
-    """Through all that is wrapped, one after the other."""
+    """All wrapped sets, from the outermost inwards."""
     while hasattr(perturbation, "only"):
         delta, perturbation = perturbation.only(delta), perturbation.inner
     return delta
@@ -49,7 +49,7 @@ def lengths(values):
 
 
 def assert_feasible(perturbation, images, delta):
-    """Within eps up to rounding; within the box exactly, because a file holds no more."""
+    """Within eps up to rounding; within the box exactly, because a file holds nothing beyond it."""
     rounding = 4 * torch.finfo(images.dtype).eps
     assert (perturbation.norm(delta) <= perturbation.eps * (1 + 16 * rounding) + rounding).all()
     assert (images + delta).min() >= 0
@@ -68,7 +68,7 @@ def test_project_is_feasible(name, value, scale, dtype):
 @pytest.mark.parametrize("method", ["start", "noise"])
 @given(value=seeds)
 @few
-def test_random_points_are_feasible_and_of_the_set(name, method, value):
+def test_random_points_are_feasible_and_unchanged_by_project(name, method, value):
     images, perturbation = pictures(value, dtype=double), make(name)
     delta = getattr(perturbation, method)(images, seed(value))
     assert_feasible(perturbation, images, delta)
@@ -90,7 +90,7 @@ def test_moves_are_feasible(name, value, scale):
 @every_set
 @given(seeds, st.floats(0, 1))
 @few
-def test_project_leaves_a_feasible_point_alone(name, value, share):
+def test_project_does_not_change_a_feasible_point(name, value, share):
     # A share of a feasible point is feasible, for zero is; a set that rescaled to its edge would move it.
     images = pictures(value, dtype=double)
     delta = share * make(name).project(random_like(images, value, 1.0), images)
@@ -100,7 +100,7 @@ def test_project_leaves_a_feasible_point_alone(name, value, share):
 @pytest.mark.parametrize("name", CONVEX, ids=" ".join)
 @given(seeds, scales)
 @few
-def test_project_comes_nearer_to_every_feasible_point(name, value, scale):
+def test_project_reduces_the_distance_to_every_feasible_point(name, value, scale):
     images, perturbation = pictures(value, dtype=double), make(name)
     delta = random_like(images, value, scale)
     other = perturbation.project(random_like(images, value + 1, 1.0), images)
@@ -150,7 +150,7 @@ def test_a_zero_gradient_gives_a_zero_step(name):
 
 
 @every_set
-def test_the_length_may_be_one_for_each_delta(name):
+def test_every_delta_may_have_its_own_step_length(name):
     images, perturbation = pictures(dtype=double), make(name)
     grad, delta = random_like(images, 1, 1.0), perturbation.start(images, seed())
     together = perturbation.descend(grad, lengths([0.1, 0.2, 0.3, 0.4]), delta, images)
@@ -187,7 +187,7 @@ def test_the_rows_of_a_batch_are_independent(name):
 @pytest.mark.parametrize("factor", [1.0, 0.93, 0.06])  # 8/255 is 8 grey levels; 0.06 of it less than half a level
 @given(value=seeds)
 @few
-def test_quantised_pictures_are_files_within_eps(name, factor, value):
+def test_quantised_pictures_have_integer_levels_within_eps(name, factor, value):
     images, perturbation = pictures(value), make(name, factor)
     delta = perturbation.quantise(perturbation.noise(images, seed(value)), images)
     assert_files(perturbation, images, delta)
@@ -195,7 +195,7 @@ def test_quantised_pictures_are_files_within_eps(name, factor, value):
 
 
 @every_set
-def test_random_points_follow_the_seed_and_are_not_zero(name):
+def test_random_points_repeat_with_the_seed_and_are_not_zero(name):
     images, perturbation = torch.full((4, 3, *SIZE), 0.5), make(name)
     for method, least in (("start", 0.3), ("noise", 0.8)):
         first, again, other = (getattr(perturbation, method)(images, seed(value)) for value in (1, 1, 2))
@@ -206,7 +206,7 @@ def test_random_points_follow_the_seed_and_are_not_zero(name):
 
 
 @every_set
-def test_dtype_is_that_of_the_pictures(name):
+def test_the_dtype_is_that_of_the_pictures(name):
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         images, perturbation = pictures(dtype=dtype), make(name)
         start, noise = perturbation.start(images, seed()), perturbation.noise(images, seed())
@@ -216,7 +216,7 @@ def test_dtype_is_that_of_the_pictures(name):
 
 
 @every_set
-def test_the_scene_shows_the_attacked_picture_and_its_gradient_is_the_restricted_one(name):
+def test_the_scene_is_the_attacked_picture_with_the_restricted_gradient(name):
     images, perturbation = pictures(dtype=double), make(name)
     delta = perturbation.noise(images, seed())
     (layer,) = perturbation.scene(images, delta).layers

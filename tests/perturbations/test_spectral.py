@@ -36,7 +36,7 @@ def test_the_matrix_is_the_orthonormal_dct(side):
 
 
 @pytest.mark.parametrize("keep", [1, 4, 9, 50])
-def test_restricting_is_scipys_low_pass(keep):
+def test_restriction_equals_the_low_pass_by_scipy(keep):
     delta = random(2, 3, 9, 12)
     result = LowFrequency(Linf(0.1), keep).restrict(delta)
     torch.testing.assert_close(result, low(delta, keep), rtol=0, atol=1e-13)
@@ -83,7 +83,7 @@ def run(perturbation, steps=20, optimiser=None):
 
 @every_ball
 @pytest.mark.parametrize("shared", [False, True])
-def test_an_attack_is_feasible_always_and_in_the_band_but_for_what_is_clipped(inner, shared):
+def test_an_attack_is_feasible_and_in_the_band_up_to_clipping(inner, shared):
     band = LowFrequency(inner, 6)
     images, steps = run(Universal(band) if shared else band)
     for step in steps:
@@ -99,7 +99,7 @@ def test_an_attack_is_feasible_always_and_in_the_band_but_for_what_is_clipped(in
     assert steps[-1].estimate.mean.mean() < steps[0].estimate.mean.mean() - 1e-3
 
 
-def test_a_masked_band_is_masked_after_the_filter_and_not_filtered_again():
+def test_a_masked_band_is_filtered_once_and_then_masked():
     mask = torch.zeros(1, 1, 32, 32)
     mask[..., 8:20, 5:25] = 1
     chosen = mask[0, 0].bool()
@@ -116,7 +116,7 @@ def test_a_masked_band_is_masked_after_the_filter_and_not_filtered_again():
     assert not (delta * (1 - mask)).any()
 
 
-def test_the_kernel_is_that_of_the_published_code():
+def test_the_kernel_equals_that_of_the_published_code():
     kernel = scipy.stats.norm.pdf(np.linspace(-3, 3, 15))
     kernel = np.outer(kernel, kernel) / kernel.sum() ** 2
     grad = random(2, 3, 20, 31)
@@ -125,7 +125,7 @@ def test_the_kernel_is_that_of_the_published_code():
 
 
 @pytest.mark.parametrize("sigma", [0.3, 7 / 3, 20.0])
-def test_smoothing_is_its_own_adjoint(sigma):
+def test_smoothing_is_self_adjoint(sigma):
     a, b, smooth = random(1, 2, 9, 12), random(1, 2, 9, 12, value=1), Smoothed(Linf(0.1), sigma).convolved
     torch.testing.assert_close((smooth(a) * b).sum(), (a * smooth(b)).sum())
 
@@ -151,7 +151,7 @@ class Untargeted(Objective):
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")  # theirs, not ours
 @pytest.mark.parametrize("decay", [0.0, 1.0])
-def test_ti_is_that_of_torchattacks(decay):
+def test_ti_equals_that_of_torchattacks(decay):
     module = pytest.importorskip("torchattacks", exc_type=ImportError)
     net, images = network(torch.float32), levels(8, 3, 32, 32, dtype=torch.float32)
     labels = torch.randint(0, 6, (8,), generator=seed())
@@ -164,7 +164,7 @@ def test_ti_is_that_of_torchattacks(decay):
     assert differ < 1e-3  # a gradient of nearly zero may take either sign
 
 
-def test_scale_copies_are_halvings_each_seen_once_a_step():
+def test_si_draws_each_of_its_five_scales_once_a_step():
     # SI: x / 2^i for i = 0..4, each in every step where draws are stratified.
     views, images = preset("si"), torch.rand(1, 3, 8, 8, generator=seed(), dtype=double)
     u = Latin()(5, views.dims, seed=1, step=3).to(double)
@@ -172,7 +172,7 @@ def test_scale_copies_are_halvings_each_seen_once_a_step():
     assert seen == pytest.approx([1 / 16, 1 / 8, 1 / 4, 1 / 2, 1])
 
 
-def test_input_diversity_shrinks_pads_with_black_or_leaves_alone():
+def test_input_diversity_shrinks_and_pads_or_changes_nothing():
     views, images = preset("di"), torch.ones(1, 3, 60, 60, dtype=double)
     seen = views(images, torch.rand(400, views.dims, generator=seed(), dtype=double))
     share = seen.mean((1, 2, 3))

@@ -1,4 +1,4 @@
-"""Masks and grey perturbations: where delta may be, and that nothing else changes."""
+"""Masks and grey perturbations: the deltas they allow, and that nothing else changes."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def run(net, perturbation, optimiser=None, steps=8, **parts):
 @every_ball
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("optimiser", [PGD(), SGD(10.0)], ids=["pgd", "sgd"])
-def test_an_attack_stays_within_the_mask_and_gains(net, inner, rows, optimiser):
+def test_an_attack_stays_within_the_mask_and_lowers_the_loss(net, inner, rows, optimiser):
     masked = Masked(inner, mask(rows))
     steps = run(net, masked, optimiser)
     for step in steps:
@@ -46,14 +46,14 @@ def test_an_attack_stays_within_the_mask_and_gains(net, inner, rows, optimiser):
 
 
 @every_ball
-def test_a_mask_of_ones_is_no_mask_bit_for_bit(net, inner):
+def test_a_mask_of_ones_changes_no_bit(net, inner):
     plain, masked = run(net, inner)[-1], run(net, Masked(inner, torch.ones(1, 1, *SIZE)))[-1]
     assert torch.equal(plain.delta, masked.delta)
 
 
 @every_ball
-def test_the_projection_is_that_of_the_masked_pixels_alone(inner):
-    # All masked pixels as a picture of their own.
+def test_the_projection_equals_that_of_the_masked_pixels_alone(inner):
+    # All masked pixels as one picture.
     images, delta = pictures(), 3 * random(3, 3, *SIZE, value=1)
     chosen = mask()[0, 0].bool()
     result = Masked(inner, mask()).project(delta, images)
@@ -67,14 +67,14 @@ def test_each_picture_has_its_own_mask(net):
     images, delta = pictures(), random(3, 3, *SIZE, value=1)
     alone = [Masked(inner, masks[[i]]).project(delta[[i]], images[[i]]) for i in range(3)]
     assert torch.equal(together.project(delta, images), torch.cat(alone))
-    # Without momentum, what is outside the mask of the gradient leaves no trace at all.
+    # Without momentum, the gradient outside the mask has no effect.
     plain = PGD(0.2, momentum=0.0)
     same = mask().expand(3, -1, -1, -1)
     one, three = (run(net, Masked(inner, m), plain)[-1].delta for m in (mask(), same))
     assert torch.equal(one, three)
 
 
-def test_a_region_that_no_view_shows_is_reported(net):
+def test_a_mask_without_any_gradient_is_refused(net):
     corner = torch.zeros(1, 1, *SIZE)
     corner[..., -1, -1] = 1  # the convolution's stride never reaches it
     with pytest.raises(ValueError, match="exactly zero"):
@@ -83,7 +83,7 @@ def test_a_region_that_no_view_shows_is_reported(net):
 
 @every_ball
 @pytest.mark.parametrize("wrap", [lambda b: Masked(b, mask()), Grey], ids=["masked", "grey"])
-def test_a_universal_delta_may_be_wrapped_inside(net, inner, wrap):
+def test_a_universal_delta_may_be_inside_other_wrappers(net, inner, wrap):
     if wrap is Grey and isinstance(inner, L1):
         pytest.skip("refused")
     universal = Universal(wrap(inner))
@@ -97,7 +97,7 @@ def test_a_universal_delta_may_be_wrapped_inside(net, inner, wrap):
     assert (universal.norm(saved) <= inner.eps * (1 + 2e-5)).all()
 
 
-def test_grey_is_the_nearest_grey_point_of_the_box():
+def test_grey_projects_to_the_nearest_grey_point_of_the_box():
     images, delta = pictures(), random(3, 3, *SIZE, value=1)
     low = (-images).amax(1, keepdim=True).clamp(min=-0.1)
     high = (1 - images).amin(1, keepdim=True).clamp(max=0.1)
@@ -105,7 +105,7 @@ def test_grey_is_the_nearest_grey_point_of_the_box():
     torch.testing.assert_close(Grey(Linf(0.1)).project(delta, images), wanted, rtol=0, atol=1e-15)
 
 
-def test_moves_pass_through_every_restriction():
+def test_moves_satisfy_every_restriction():
     images = torch.full((3, 3, *SIZE), 0.5, dtype=double)
     wild = random(3, 3, *SIZE, value=1) / 100
     band = LowFrequency(L2(5.0), 5)
@@ -140,12 +140,12 @@ def test_a_mask_that_does_not_fit_is_refused(net, perturbation):
         run(net, perturbation)
 
 
-def test_grey_does_not_go_with_l1():
+def test_grey_with_l1_is_refused():
     with pytest.raises(ValueError, match="`grey` cannot be combined with an L1 ball"):
         Grey(Masked(L1(3.0), torch.ones(1, 1, 6, 6)))
 
 
-def test_some_of_the_pictures_keep_their_masks_however_they_are_wrapped():
+def test_a_subset_of_the_pictures_keeps_its_masks_in_any_wrapping():
     masks = torch.zeros(3, 1, 6, 6)
     for i in range(3):
         masks[i, 0, i] = 1

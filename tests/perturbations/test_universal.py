@@ -25,8 +25,8 @@ def backward(f, delta):
 
 @pytest.mark.parametrize("name", ["linf", "l2"])
 @pytest.mark.parametrize("method", ["start", "noise"])
-def test_a_universal_point_is_that_of_the_inner_set_without_a_box(name, method):
-    # In the middle of the range the box does not bind. The first of `pictures` is black: there it would.
+def test_a_universal_point_equals_that_of_the_inner_set_without_a_box(name, method):
+    # In the middle of the range the box does not bind. The first of `pictures` is black: it would bind there.
     grey, universal = torch.full((1, 3, 9, 12), 0.5), Universal(ball(name))
     point = getattr(universal, method)(pictures(), seed(3))
     torch.testing.assert_close(point, getattr(ball(name), method)(grey, seed(3)), rtol=0, atol=1e-7)
@@ -35,7 +35,7 @@ def test_a_universal_point_is_that_of_the_inner_set_without_a_box(name, method):
 
 
 @pytest.mark.parametrize("name", ["l1", "l0"])
-def test_a_sparse_universal_point_takes_values_from_end_to_end(name):
+def test_a_sparse_universal_point_uses_the_whole_range_of_values(name):
     # No picture can show a change by more than 1; a black or white one shows half of them all.
     universal = Universal(ball(name))
     start, noise = universal.start(pictures(), seed(3)), universal.noise(pictures(), seed(3))
@@ -56,7 +56,7 @@ def test_a_universal_step_does_not_depend_on_the_pictures(name):
 @every_set
 @given(seeds, st.floats(-6, 6).map(lambda power: 10.0**power))
 @few
-def test_project_is_the_ball_of_the_inner_set_whatever_the_pictures(name, value, scale):
+def test_project_is_onto_the_ball_of_the_inner_set_for_any_pictures(name, value, scale):
     images, universal = pictures(value, dtype=double), Universal(ball(name))
     delta = random_like(images[:1], value, scale)
     once = universal.project(delta, images)
@@ -66,7 +66,7 @@ def test_project_is_the_ball_of_the_inner_set_whatever_the_pictures(name, value,
 
 
 @every_set
-def test_universal_takes_the_rest_from_the_inner_set(name):
+def test_universal_delegates_to_the_inner_set(name):
     inner, delta = ball(name, random_start=False), random_like(pictures(), 1, 0.1)
     universal = Universal(inner)
     assert (universal.eps, universal.random_start) == (EPS[name], False)
@@ -81,7 +81,7 @@ def test_universal_takes_the_rest_from_the_inner_set(name):
 def test_a_universal_scene_is_the_clamped_sum(name):
     images, universal = pictures(), Universal(ball(name))
     delta = universal.noise(images, seed())
-    assert not ((images + delta).clamp(0, 1) == images + delta).all()  # else the clamp would not show
+    assert not ((images + delta).clamp(0, 1) == images + delta).all()  # otherwise the clamp would have no effect
     for rows in (delta, delta.expand_as(images)):
         (layer,) = universal.scene(images, rows).layers
         assert torch.equal(layer.pixels, (images + delta).clamp(0, 1))
@@ -101,7 +101,7 @@ def test_the_gradient_of_a_universal_delta_is_the_sum_over_the_images(name):
     torch.testing.assert_close(rows.sum(0, keepdim=True), single, rtol=1e-12, atol=1e-14)
 
 
-def test_the_gradient_of_a_universal_delta_passes_on_the_bounds_and_not_beyond():
+def test_the_gradient_of_a_universal_delta_is_zero_only_beyond_the_bounds():
     images = torch.tensor([0.0, 1.0, 0.5, 0.0, 1.0])[None, None, None]
     delta = torch.tensor([0.0, 0.0, 0.01, -0.01, 0.01])[None, None, None]
     grad = backward(lambda d: Universal(Linf(0.1)).scene(images, d).layers[0].pixels.sum(), delta)
@@ -112,7 +112,7 @@ def test_the_gradient_of_a_universal_delta_passes_on_the_bounds_and_not_beyond()
 @pytest.mark.parametrize("factor", [1.0, 0.93, 0.06])
 @given(value=seeds)
 @few
-def test_quantised_universal_pictures_are_files_within_eps(name, factor, value):
+def test_quantised_universal_pictures_have_integer_levels_within_eps(name, factor, value):
     images, universal = pictures(value), Universal(ball(name, factor))
     delta = universal.noise(images, seed(value))
     rows = universal.quantise(delta, images)
@@ -121,7 +121,7 @@ def test_quantised_universal_pictures_are_files_within_eps(name, factor, value):
     assert_files(universal, images, rows)
 
 
-def test_images_that_share_a_delta_are_seen_from_views_of_their_own():
+def test_images_that_share_a_delta_have_their_own_views():
     eot, images = EOT(Compose([Affine(degrees=30)]), views=2), pictures(dtype=double)
     step, after = (eot.points(0, index, images, pictures=4) for index in (3, 4))
     assert step.shape == (4, 2, 5)

@@ -1,4 +1,4 @@
-"""What the tests of the photo scripts share."""
+"""Fixtures of the tests of the photo scripts."""
 
 import pytest
 

@@ -34,13 +34,13 @@ def test_the_fit_recovers_a_polynomial(degree):
     assert result.before > 3 and result.after < 0.05
 
 
-def test_colours_as_they_are_have_no_difference_and_stay():
+def test_unchanged_colours_give_the_identity_map():
     result = fit(SOURCE, Swatches(SOURCE, EVERYWHERE))
     assert result.before == 0 and result.after < 1e-3
     assert np.allclose(result.coefficients[:, :4], [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], atol=1e-6)
 
 
-def test_monomials_are_in_the_order_of_the_map_that_reads_them():
+def test_monomials_have_the_order_of_the_colour_map():
     light = np.random.default_rng(0).random((5, 3))
     for degree in (1, 2):
         assert np.allclose(terms(light, degree), colour_map.terms(torch.tensor(light), degree).numpy())
@@ -49,7 +49,7 @@ def test_monomials_are_in_the_order_of_the_map_that_reads_them():
 
 
 def test_saturated_swatches_do_not_spoil_the_others():
-    """Twice the light: what is beyond 1 is cut off, and a fit that took it for a colour would be far too flat."""
+    """Twice the light: values are clipped at 1, and a fit that included them would be far too flat."""
     true = np.array([[0, 2.0, 0, 0], [0, 0, 2.0, 0], [0, 0, 0, 2.0]])
     light = np.clip(terms(SOURCE, 1) @ true.T, 0, 1)
     result = solved(SOURCE, Swatches(light, light < 0.99), 1)
@@ -57,7 +57,7 @@ def test_saturated_swatches_do_not_spoil_the_others():
     assert np.abs(solved(SOURCE, Swatches(light, EVERYWHERE), 1) - true).max() > 0.3
 
 
-def test_too_few_swatches_are_refused_and_few_allow_only_degree_one():
+def test_too_few_swatches_are_refused_and_few_are_fitted_with_degree_one():
     light = terms(SOURCE, 2) @ polynomial(2).T
     few, *enough = (Swatches(light, EVERYWHERE & (np.arange(32) < count)[:, None]) for count in (7, 8, 15))
     with pytest.raises(ValueError, match=r"`swatches` must be at least 8 .* found 7"):
@@ -65,8 +65,8 @@ def test_too_few_swatches_are_refused_and_few_allow_only_degree_one():
     assert [fit(SOURCE, measured).degree for measured in enough] == [1, 1]
 
 
-def test_held_out_swatches_are_not_seen():
-    """Noise alone: a fit of degree 2 looks better on what it has seen, and is worse on what it has not."""
+def test_held_out_swatches_are_not_fitted():
+    """Noise alone: a fit of degree 2 is better on the fitted swatches, and worse on the held-out ones."""
     light = np.clip(SOURCE * 0.7 + 0.05 + 0.05 * np.random.default_rng(1).standard_normal(SOURCE.shape), 0, 1)
     measured = Swatches(light, EVERYWHERE)
     seen = difference(terms(SOURCE, 2) @ solved(SOURCE, measured, 2).T, light).mean()
@@ -90,7 +90,7 @@ def test_a_swatch_beyond_the_edge_is_not_measured():
     assert result.trusted.any() and not result.trusted[right].any()
 
 
-def test_photographs_are_brought_to_one_exposure():
+def test_photographs_are_scaled_to_one_exposure():
     light = terms(SOURCE, 2) @ polynomial(2).T
     stops = np.array([-1.0, 0.5, 0.0, 0.2, -0.3])
     shots = [Swatches(light * 2**stop, light * 2**stop < 1) for stop in stops]
@@ -111,7 +111,7 @@ def test_the_exposure_measured_on_the_scene_is_removed_from_the_colours():
         assert np.allclose(result, gains, rtol=1e-6) and np.allclose(common.light, light)
 
 
-def test_light_is_that_of_the_transforms_and_the_file_names_its_kind():
+def test_light_equals_that_of_the_transforms_and_the_file_names_its_kind():
     levels = torch.arange(256, dtype=torch.float64) / 255
     assert np.allclose(colour_fit.LIGHT, to_linear(levels), atol=1e-6)
     file = fit(SOURCE, Swatches(SOURCE, EVERYWHERE)).to_dict()

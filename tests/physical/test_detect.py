@@ -20,12 +20,12 @@ def shot(**how):
     return pixels, {tag.number: through(pose, tag.box.corners) for tag in CARD.tags}
 
 
-def worst(found, true):
-    return max(np.linalg.norm(corners - true[number], axis=1).max() for number, corners in found.items())
+def worst(detected, true):
+    return max(np.linalg.norm(corners - true[number], axis=1).max() for number, corners in detected.items())
 
 
 @pytest.mark.parametrize("degrees", [0, 65, 180, 250])
-def test_all_corners_are_found_in_their_order_however_the_card_lies(degrees):
+def test_all_corners_are_detected_in_order_at_any_rotation(degrees):
     pixels, true = shot(degrees=degrees, jitter=0.15, seed=degrees)
     seen = detect(pixels, CARD)
     assert list(seen.own) == [28, 29, 30, 31] and not seen.others and not seen.twice
@@ -33,7 +33,7 @@ def test_all_corners_are_found_in_their_order_however_the_card_lies(degrees):
 
 
 def test_blur_does_not_move_the_edges():
-    """In a file's own values light spreads into the dark: a tag would seem smaller by more than half a pixel."""
+    """In encoded values light spreads into the dark: a tag would seem smaller by more than half a pixel."""
     for blur in (0.5, 1.5):
         pixels, true = shot(blur=blur, degrees=10)
         seen = detect(pixels, CARD).own
@@ -43,7 +43,7 @@ def test_blur_does_not_move_the_edges():
 
 
 @pytest.mark.parametrize("light_at", [0.05, 0.2])
-def test_a_dark_photograph(light_at):
+def test_tags_are_detected_in_a_dark_photograph(light_at):
     pixels, true = shot(light_at=light_at, noise=0.005)
     seen = detect(pixels, CARD).own
     assert len(seen) == 4 and worst(seen, true) < 1
@@ -56,14 +56,14 @@ def test_tags_of_another_card_are_listed_apart():
     assert seen.own == {} and seen.others == (32, 33, 34, 35)
 
 
-def test_a_card_that_is_there_twice_is_not_taken():
+def test_tags_that_appear_twice_are_not_used():
     pixels, _ = shot(width=180)
     seen = detect(np.concatenate([pixels, pixels], axis=1), CARD)
     assert seen.own == {} and seen.twice == (28, 29, 30, 31)
 
 
 @pytest.mark.slow
-def test_a_hidden_tag_and_one_beyond_the_edge():
+def test_a_hidden_tag_or_one_beyond_the_edge_is_not_detected():
     pixels = photographed(drawn(CARD, hidden=(30,)), posed(CARD, width=220, size=(480, 640)), (480, 640), points=2)
     assert list(detect(pixels, CARD).own) == [28, 29, 31]
     pixels, true = shot(shift=(200, 0))
@@ -72,11 +72,11 @@ def test_a_hidden_tag_and_one_beyond_the_edge():
 
 
 @pytest.mark.parametrize("pixels", [np.zeros((8, 8, 3), np.uint8), np.full((300, 2, 3), 255, np.uint8)])
-def test_nothing_is_found_in_nothing(pixels):
+def test_no_tag_is_detected_in_an_empty_photograph(pixels):
     assert detect(pixels, CARD).own == {}
 
 
-def test_no_tag_is_seen_in_noise_and_clutter():
+def test_no_tag_is_detected_in_noise_and_clutter():
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 256, (240, 320, 3), np.uint8)
     blocks = np.kron(rng.integers(0, 2, (30, 40, 1), np.uint8) * 255, np.ones((8, 8, 3), np.uint8))
@@ -85,8 +85,8 @@ def test_no_tag_is_seen_in_noise_and_clutter():
 
 
 @pytest.mark.parametrize("width", [700, 220])
-def test_a_photograph_of_twelve_megapixels(width):
-    """The card fills it, or is a small part of it that a reduced copy cannot tell."""
+def test_tags_are_detected_in_twelve_megapixels(width):
+    """The card fills it, or is a part too small to be resolved in a reduced copy."""
     side = (1300, 1300) if width > 500 else (440, 440)
     pose = posed(CARD, width=width, degrees=20, jitter=0.1, size=side)
     part = photographed(LIGHT, pose, side, points=1, blur=1.0, noise=0.0)

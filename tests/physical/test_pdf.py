@@ -1,4 +1,4 @@
-"""The PDF, rasterised by PDFium: everything lies where it should, and the pixels in it are those that went in."""
+"""The PDF, rasterised by PDFium: positions are exact, and its pixels are unchanged."""
 
 import json
 
@@ -31,7 +31,7 @@ def printed(*arguments):
         ("letter", 37, (80, 20), (215.9, 279.4)),
     ],
 )
-def test_everything_has_its_position(tmp_path, paper, width, shape, page):
+def test_patch_tags_and_ruler_have_their_positions_on_the_page(tmp_path, paper, width, shape, page):
     made, record = printed(fake_run(tmp_path, framed(shape)), width, paper, 150)
     ((size, picture),) = rasterised(made.folder / "sheet.pdf")
     assert np.array(size) * MM / 72 == pytest.approx(page, abs=1e-4)
@@ -58,7 +58,7 @@ def _ruler(picture, page):
     return centres - centres[0]
 
 
-def test_the_pixels_in_the_file_are_those_that_went_in(tmp_path):
+def test_the_pixels_in_the_pdf_are_unchanged(tmp_path):
     texture = framed((24, 36))
     made = write(fake_run(tmp_path, texture), 60, "a4", 300)
     wanted = patch_picture(texture.astype(np.float32), pixels(made.plan.card, (24, 36), 300))
@@ -79,7 +79,7 @@ def _images(path):
         return [(image.get_filters(), bytes(image.get_data(decode_simple=True))) for image in images]
 
 
-def test_tiles_in_the_pdf_make_up_the_card(tmp_path):
+def test_tiles_in_the_pdf_compose_the_card(tmp_path):
     made, record = printed(fake_run(tmp_path, framed((24, 24))), 230, "a4", 150)
     card = np.asarray(Image.open(made.folder / "card.png")).astype(int)
     assert len(record["pages"]) == 4 and (made.plan.rows, made.plan.columns) == (2, 2)
@@ -105,7 +105,7 @@ def test_tiles_in_the_pdf_make_up_the_card(tmp_path):
 
 
 def _grown(at, by):
-    """The pixels of a tile on its page, and so many around it."""
+    """The pixels of a tile on its page, and a margin around it."""
     top, left = at["top"] - by, at["left"] - by
     return np.s_[top : top + at["height"] + 2 * by, left : left + at["width"] + 2 * by]
 
@@ -122,7 +122,7 @@ def _rims(record, size, dense):
     return rims
 
 
-def test_tiles_are_exact_too(tmp_path):
+def test_tiles_have_exact_positions(tmp_path):
     made, record = printed(fake_run(tmp_path, framed((20, 80))), 380, "letter", 150)
     assert len(record["pages"]) == 2
     measured = 0
@@ -135,7 +135,7 @@ def test_tiles_are_exact_too(tmp_path):
     assert measured >= 4
 
 
-def test_a_print_shop_finds_its_boxes_and_equal_runs_make_equal_files(tmp_path):
+def test_the_pdf_has_page_boxes_and_equal_runs_give_equal_files(tmp_path):
     made = write(fake_run(tmp_path), 50)
     first = (made.folder / "sheet.pdf").read_bytes()
     with pypdfium2.PdfDocument(made.folder / "sheet.pdf") as document:

@@ -60,7 +60,7 @@ def off(fit):
     return difference(terms(nominal(CARD), fit.degree) @ fit.coefficients.T, inks).mean()
 
 
-def test_the_map_is_the_inks_and_the_exposure_is_the_cameras(shots, own):
+def test_colour_map_and_exposure_are_separated(shots, own):
     colours = colours_of(own, CARD)
     assert off(colours.fit) < 3 and colours.compared == len(shots) and not colours.notes
     assert list(colours.stops.values()) == pytest.approx([shot.stops for _, shot in shots], abs=0.2)
@@ -68,7 +68,7 @@ def test_the_map_is_the_inks_and_the_exposure_is_the_cameras(shots, own):
         assert np.log2(gain[0] / gain[1]) == pytest.approx(shot.red, abs=0.1)
 
 
-def test_another_scene_is_no_measure_of_exposure(shots, own):
+def test_another_scene_does_not_measure_the_exposure(shots, own):
     elsewhere = colours_of(measured(shots[:3], of=1), CARD)
     assert elsewhere.compared == 0 and len(elsewhere.notes) == 1 and off(elsewhere.fit) > 6
     assert np.median(list(elsewhere.stops.values())) == pytest.approx(0, abs=1e-9)
@@ -79,7 +79,7 @@ def test_another_scene_is_no_measure_of_exposure(shots, own):
 
 
 def laid(gain, inside=200, seed=0):
-    """A photograph that is the run's picture, unmoved, with another light, and the card as a field of one level."""
+    """The picture of the run as a photograph, unmoved, in another light, with a card of one level."""
     known = picture(seed)
     light = (((known / 255 + 0.055) / 1.055) ** 2.4) * gain
     photo = np.rint(encoded(np.clip(light, 0, 1)) * 255).astype(np.uint8)
@@ -93,11 +93,11 @@ def laid(gain, inside=200, seed=0):
 
 @pytest.mark.parametrize("gain", [(0.4, 0.5, 0.45), (1, 1, 1), (3.0, 2.0, 2.5)])
 @pytest.mark.parametrize("inside", [0, 120, 255])
-def test_gains_are_those_of_the_light_whatever_the_card_shows(gain, inside):
+def test_gains_measure_the_light_for_any_content_of_the_card(gain, inside):
     assert gains(*laid(np.array(gain), inside)) == pytest.approx(gain, rel=0.03)
 
 
-def test_gains_are_none_where_nothing_can_be_compared():
+def test_gains_are_none_without_comparable_pixels():
     photo, known, scene, own, homography = laid(1.0)
     flat = np.full_like(known, 120)
     for other in (picture(1), known[:, ::-1].copy(), flat, np.zeros_like(known), np.full_like(known, 255)):

@@ -73,7 +73,7 @@ def test_the_fit_of_exact_corners_is_the_homography():
         assert off(laid.homography, true) < 1e-3
 
 
-def test_a_tag_that_does_not_fit_the_others_is_left_out():
+def test_a_tag_inconsistent_with_the_others_is_left_out():
     true = posed(CARD, degrees=20, jitter=0.2, seed=1)
     tags = exact(true)
     tags[29] = tags[29] + [40, -15]
@@ -81,7 +81,7 @@ def test_a_tag_that_does_not_fit_the_others_is_left_out():
     assert laid.tags == (28, 30, 31) and off(laid.homography, true) < 1e-3
 
 
-def test_tags_that_cannot_be_one_card_are_refused():
+def test_tags_inconsistent_with_one_card_are_refused():
     true = posed(CARD)
     with pytest.raises(ValueError, match="at least 2 of the card's; found 30"):
         fit(CARD, exact(true, (30,)))
@@ -89,7 +89,7 @@ def test_tags_that_cannot_be_one_card_are_refused():
         fit(CARD, {28: exact(true)[29], 29: exact(true)[28]})
 
 
-def test_the_pose_is_that_of_the_stages():
+def test_the_pose_equals_that_of_the_stages():
     """A picture seen through Perspective and then Affine has the pose that they were given."""
     view = Compose([Perspective(0.2), Affine((-40, 40), (0.6, 1.4), translate=(-0.2, 0.2))])
     u = torch.rand(20, view.dims, dtype=torch.float64)
@@ -98,7 +98,7 @@ def test_the_pose_is_that_of_the_stages():
     moved, (_, magnify, _, _, _) = view.stages[0].values(u[:, :8]), view.stages[1].values(u[:, 8:]).T
     for i, matrix in enumerate(push):
         result = pose(matrix, Box(-1, -1, 2, 2))
-        # What the corners move together counts as the affine part: the offsets that are left know none of it.
+        # What the corners move together counts as the affine part: the remaining offsets do not contain it.
         square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
         again = square + np.array(result.corners)
         turn = np.deg2rad(result.degrees)
@@ -112,7 +112,7 @@ def test_the_pose_is_that_of_the_stages():
     assert plain.jitter < 1e-9 and moved.abs().max() <= 0.2
 
 
-def test_a_rectified_patch_is_the_texture():
+def test_a_rectified_patch_equals_the_texture():
     texture = cv2.GaussianBlur(np.random.default_rng(2).integers(0, 256, (40, 40, 3), np.uint8), (0, 0), 2)
     true = posed(CARD, width=400, degrees=200, jitter=0.2, seed=2)
     pixels = photographed(drawn(CARD, texture), true, (720, 960), blur=0, noise=0)
@@ -125,14 +125,14 @@ def test_a_rectified_patch_is_the_texture():
 
 
 def test_shrinking_a_patch_averages_it():
-    """Thin stripes become grey, not other stripes."""
+    """Thin stripes become grey, without aliasing."""
     pixels = np.zeros((800, 800, 3), np.uint8)
     pixels[:, ::2] = 255
     true = from_corners(CARD.patch.corners, [[-0.5, -0.5], [799.5, -0.5], [799.5, 799.5], [-0.5, 799.5]])
     assert np.abs(rectified(pixels, true, CARD.patch, (50, 50)).astype(int) - 128).max() <= 2
 
 
-def test_four_corners_are_checked():
+def test_the_four_corners_are_validated():
     corners = [[0, 0], [10, 0], [10, 10], [0, 10]]
     assert quad_of([0, 0, 10, 0, 10, 10, 0, 10], "--quad").tolist() == corners
     line = [[0, 0], [10, 0], [20, 0], [0, 10]]

@@ -1,4 +1,4 @@
-"""A folder of photographs of a run's print, scored; and everything that may be wrong with one."""
+"""A folder of photographs of a run's print, scored; and every fault of such a folder."""
 
 import csv
 import dataclasses
@@ -34,7 +34,7 @@ QUAD = [[0.25, 0.25], [0.75, 0.25], [0.75, 0.75], [0.25, 0.75]]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """As much of the folder of a run, and of its print, as is read here."""
+    """The files of a run and of its print that these tests read."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "pictures" / "clean").mkdir(parents=True)
     (folder / "print").mkdir()
@@ -77,7 +77,7 @@ def shot(run, hidden=(), light_at=0.8, **how):
 
 @pytest.fixture(scope="module")
 def photos(run, tmp_path_factory):
-    """Photographs of all kinds, and files that are none."""
+    """Photographs of all kinds, and files that are not photographs."""
     folder = tmp_path_factory.mktemp("photos")
     first, second = names_of(run)
     plain, _ = shot(run, degrees=10, jitter=0.1)
@@ -113,25 +113,25 @@ def scored(run, photos, tmp_path_factory):
 def test_every_photograph_is_scored_or_named(run, scored):
     content = photos_of(scored)
     first, second = names_of(run)
-    found = {photo["photo"]: photo for photo in content["photos"]}
+    entries = {photo["photo"]: photo for photo in content["photos"]}
     kinds = ("cut.png", "deep.png", "grey.png", "hidden.png", "plain.jpg", "turned.jpg", "upside-down.png")
-    assert sorted(name.replace("/", "--").rpartition("--")[2] for name in found) == list(kinds)
-    assert found[f"{second}/hidden.png"]["picture"] == found[f"{second}--cut.png"]["picture"] == second
-    assert [len(found[f"{second}{end}"]["fiducials"]) for end in ("/hidden.png", "--cut.png")] == [3, 2]
-    assert abs(found[f"{first}--upside-down.png"]["patch"]["degrees"]) > 179
-    assert found[f"{first}--plain.jpg"]["residual_px"] < 0.5
+    assert sorted(name.replace("/", "--").rpartition("--")[2] for name in entries) == list(kinds)
+    assert entries[f"{second}/hidden.png"]["picture"] == entries[f"{second}--cut.png"]["picture"] == second
+    assert [len(entries[f"{second}{end}"]["fiducials"]) for end in ("/hidden.png", "--cut.png")] == [3, 2]
+    assert abs(entries[f"{first}--upside-down.png"]["patch"]["degrees"]) > 179
+    assert entries[f"{first}--plain.jpg"]["residual_px"] < 0.5
     left = " | ".join(content["left_out"])
     for word in ("nothing.png: left out, 0 of the fiducials", "text.jpg: left out", "whose.png", ".heic is not read"):
         assert word in left
     assert len(content["left_out"]) == 4
     rows = csv.DictReader((scored / "photos.csv").read_text().splitlines())
-    assert [row["photo"] for row in rows] == list(found)
-    assert len(list((scored / "rectified").iterdir())) == len(found)
+    assert [row["photo"] for row in rows] == list(entries)
+    assert len(list((scored / "rectified").iterdir())) == len(entries)
     assert load_image(scored / "overview.png")[0].shape[2] > 500
 
 
 @pytest.mark.slow
-def test_the_encoder_that_is_named_is_the_one_that_ran(run, photos, tmp_path):
+def test_the_file_of_scores_names_the_encoder_that_was_loaded(run, photos, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     encoder = json.loads((copy / MANIFEST).read_text())["encoder"]
@@ -144,7 +144,7 @@ def test_the_encoder_that_is_named_is_the_one_that_ran(run, photos, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_turned_file_is_the_same_photograph(run, scored):
+def test_the_orientation_of_a_file_does_not_change_its_scores(run, scored):
     entries = {photo["photo"].rpartition("--")[2]: photo for photo in photos_of(scored)["photos"]}
     plain, turned = entries["plain.jpg"], entries["turned.jpg"]
     assert turned["cosine"] == pytest.approx(plain["cosine"], abs=5e-3)
@@ -172,7 +172,7 @@ def test_each_photograph_is_compared_with_its_own_picture(run, photos, monkeypat
     assert {row for row, _ in seen} == {0, 1} and all(np.array_equal(own[row], clean) for row, clean in seen)
 
 
-def test_the_view_is_judged_as_the_run_judges_its_own(run):
+def test_views_are_scored_as_in_the_run(run):
     """A 'photograph' that is the untouched picture has cosine 1, and is recognised."""
     parts = build(validate(composed(*OVERRIDES)))
     measured = []
@@ -186,7 +186,7 @@ def test_the_view_is_judged_as_the_run_judges_its_own(run):
 
 
 @pytest.mark.slow
-def test_without_fiducials_the_user_gives_the_corners(run, tmp_path, capsys):
+def test_corners_given_by_the_user_replace_fiducials(run, tmp_path, capsys):
     laid, (first, _) = own_card(run), names_of(run)
     pixels, pose = shot(run, degrees=15, jitter=0.1)
     Image.fromarray(pixels).save(tmp_path / f"{first}--seen.png")
@@ -206,11 +206,11 @@ def test_without_fiducials_the_user_gives_the_corners(run, tmp_path, capsys):
     assert "no photograph shows the colour chart" in output.out and "exposure that they have in common" in output.err
 
 
-def test_the_preset_composes_with_what_was_measured(run, scored):
+def test_the_preset_composes_with_the_measured_values(run, scored):
     preset = read_preset(scored / "preset.yaml")
     ConfigStore.instance().store(group="config", name="second_patch", node=preset, package="_global_")
-    second, first = (validate(composed(*words)) for words in (["config=second_patch"], OVERRIDES))
-    assert validate(composed("config=second_patch", "sanity=none")).sanity.pictures == 0  # wins over the preset
+    second, first = (validate(composed(*overrides)) for overrides in (["config=second_patch"], OVERRIDES))
+    assert validate(composed("config=second_patch", "sanity=none")).sanity.pictures == 0  # overrides the preset
     assert second.printer.colour == str((scored / "colour.json").resolve())
     stages = second.transforms.stages
     assert list(stages)[:3] == ["perspective", "affine", "exposure"]
@@ -254,7 +254,7 @@ def edit(path, key, value):
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_errors_are_one_line_and_exit_with_2(run, photos, tmp_path, refused, what):
+def test_errors_are_one_line_with_exit_code_2(run, photos, tmp_path, refused, what):
     copy = tmp_path / "run"
     if what != "missing":
         shutil.copytree(run, copy)
@@ -264,7 +264,7 @@ def test_errors_are_one_line_and_exit_with_2(run, photos, tmp_path, refused, wha
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_without_a_single_good_photograph(run, tmp_path, refused):
+def test_a_folder_without_a_valid_photograph_is_refused(run, tmp_path, refused):
     other = card(80, 80, own_card(run).tags[0].number // 4 - 1)
     pose = posed(other, width=200, size=(420, 480))
     pixels = photographed(drawn(other, fine=8), pose, (420, 480), points=1, fine=8)
@@ -273,7 +273,7 @@ def test_a_folder_without_a_single_good_photograph(run, tmp_path, refused):
     assert "none of 1 photographs" in line and "another card" in line
 
 
-def test_photographs_of_one_picture_are_one_draw():
+def test_intervals_count_pictures_and_not_photographs():
     # However many of each there are, the interval is that of the pictures' means.
     values, rows = torch.tensor([0.0, 0.2, 0.9, 1.0]), [0, 0, 1, 1]
     few = score.summary(values, rows)

@@ -22,7 +22,7 @@ from tests.helpers.prints import MM, fake_run, framed
 from transforms import resize
 
 
-def test_the_script_writes_everything_with_its_resolution(tmp_path, capsys):
+def test_the_script_writes_all_files_with_their_resolution(tmp_path, capsys):
     run = fake_run(tmp_path / "run", width=42.0)
     assert script.main([str(run), "--dpi", "150"]) == 0
     assert "1 sheet, a4 210 x 297 mm; patch 42.0 x 42.0 mm" in capsys.readouterr().out
@@ -130,7 +130,7 @@ def test_alpha_is_paper_and_mixes_as_premultiplied_layers_do(tmp_path):
     assert np.abs(patch_picture(over_white, (30, 50)) - expected).max() <= 0.501
 
 
-def test_a_width_other_than_the_runs_is_noted(tmp_path, capsys):
+def test_a_width_that_differs_from_the_run_is_noted(tmp_path, capsys):
     run = fake_run(tmp_path, framed((8, 8)), width=50)
     assert script.main([str(run), "--width-mm", "30", "--dpi", "150"]) == 0
     assert "note: the run placed a patch 50 mm wide; one of 30 mm" in capsys.readouterr().err

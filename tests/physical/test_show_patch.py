@@ -15,21 +15,21 @@ PATCH = Box(15, 15, 90, 60)
 
 
 def laid(seed):
-    """A homography from mm to pixels of some photograph."""
+    """A homography from mm to pixels of a photograph."""
     random = np.random.default_rng(seed)
     around = np.array([[100, 90], [400, 120], [380, 330], [80, 300]]) + random.uniform(-40, 40, (4, 2))
     return from_corners(PATCH.corners, np.roll(around, seed, 0))
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_corners_are_those_that_the_pose_was_taken_of(seed):
+def test_the_corners_of_a_pose_are_those_it_was_computed_from(seed):
     corners = script.corners(asdict(pose(laid(seed), PATCH)), PATCH.width, PATCH.height)
     assert np.abs(corners - project(laid(seed), PATCH.corners)).max() < 1e-9
 
 
 @pytest.fixture
 def scored(tmp_path):
-    """Two photographs: one found where it is, one 3 px to the right of there."""
+    """Two photographs: one detected at its place, one 3 px to the right of it."""
     run, photos = tmp_path / "run", tmp_path / "photos"
     for folder in (run / "print", run / "photos", photos):
         folder.mkdir(parents=True)
@@ -48,7 +48,7 @@ def scored(tmp_path):
     return run, photos
 
 
-def test_an_error_is_the_distance_to_the_truth_on_a_patch_of_a_fixed_width(scored):
+def test_errors_are_distances_to_the_truth_at_a_fixed_width_of_the_patch(scored):
     offsets, count = script.errors(*scored)
     true = project(laid(1), PATCH.corners)
     side = np.linalg.norm(true - np.roll(true, -1, 0), axis=1).mean()
@@ -56,7 +56,7 @@ def test_an_error_is_the_distance_to_the_truth_on_a_patch_of_a_fixed_width(score
     assert offsets["2 or 3"] == pytest.approx([3 * script.WIDTH / side])
 
 
-def test_it_writes_the_pictures_and_names_missing_files(scored, tmp_path, capsys, refused):
+def test_the_script_writes_the_pictures_and_names_missing_files(scored, tmp_path, capsys, refused):
     assert script.main([*map(str, scored), str(tmp_path / "out")]) == 0
     names = {path.stem for path in (tmp_path / "out").iterdir()}
     assert names == {"views", "sheet", "photographs", "overview", "README"}

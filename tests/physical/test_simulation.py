@@ -1,4 +1,4 @@
-"""Simulated photographs: where things lie in them, and what light, lens and sensor do to them."""
+"""Simulated photographs: their geometry, and the effects of light, lens and sensor."""
 
 import dataclasses
 import json
@@ -44,17 +44,17 @@ def light_of(scene, ink, shot, size, quad=QUAD):
     return camera.photographed(light, seen @ back, ink, at, size), np.array(truth.card)
 
 
-# --- Where things lie
+# --- Geometry
 
 
-def test_a_flat_pose_shows_the_scene_and_the_card_as_they_are(dots):
+def test_a_frontal_pose_shows_scene_and_card_unchanged(dots):
     scene = smooth(400, 400)
     quad = ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75))
     result = taken(camera.printed(dots, 0), size=(400, 400), scene=scene, quad=quad)
     expected = scene.copy()  # five dots a pixel, whose light adds up
     mean = camera.to_light(dots / np.float32(255)).reshape(260, 5, 260, 5, 3).mean((1, 3))
     expected[70:330, 70:330] = np.rint(camera.to_display(mean) * 255)
-    inner = slice(1, -1)  # at its edge the scene meets what is beyond
+    inner = slice(1, -1)  # at its edge the scene borders on mid-grey
     assert np.abs(result.pixels.astype(int) - expected)[inner, inner].max() <= 1
     np.testing.assert_allclose(result.patch, [(99.5, 99.5), (299.5, 99.5), (299.5, 299.5), (99.5, 299.5)], atol=1e-9)
     np.testing.assert_allclose(result.tags["20"][0], (72.5, 72.5), atol=1e-9)
@@ -72,7 +72,7 @@ def stages(seed):
 
 
 @pytest.mark.parametrize("size", [(64, 64), (96, 128), (130, 90)], ids=str)
-def test_the_geometry_is_that_of_the_transforms(size):
+def test_the_geometry_equals_that_of_the_transforms(size):
     for seed in range(20):
         made, u, shot = stages(seed)
         back = torch.eye(3, dtype=torch.float64)[None]
@@ -83,7 +83,7 @@ def test_the_geometry_is_that_of_the_transforms(size):
 
 
 @pytest.mark.parametrize("size", [(120, 120), (120, 160)], ids=str)
-def test_the_picture_is_that_of_the_transforms(size, dots):
+def test_the_picture_equals_that_of_the_transforms(size, dots):
     made, u, shot = stages(3)
     scene, coarse = smooth(*size), drawn(smooth(8, 8, 5))
     light, ink = camera.enlarged(scene, min(size)), camera.printed(coarse, 0)
@@ -101,7 +101,7 @@ def test_the_picture_is_that_of_the_transforms(size, dots):
     assert np.abs(result - ours).mean() < 0.01 and np.abs(result - light.mean()).mean() > 0.1
 
 
-def test_the_central_square_of_a_long_photograph_is_that_of_a_square_one(dots):
+def test_the_central_square_of_a_long_photograph_equals_a_square_photograph(dots):
     _, _, shot = stages(1)
     ink = camera.printed(dots, 1)
     square, long = taken(ink, shot, (200, 200)), taken(ink, shot, (200, 260))
@@ -109,7 +109,7 @@ def test_the_central_square_of_a_long_photograph_is_that_of_a_square_one(dots):
     assert np.abs(long.pixels[:, 30:230].astype(int) - square.pixels).max() <= 1
 
 
-def test_the_light_of_a_uniform_card_is_its_area_and_lies_where_the_card_does():
+def test_the_light_of_a_uniform_card_has_its_area_and_centre():
     for seed in range(5):
         _, _, shot = stages(seed)
         shot = dataclasses.replace(shot, scale=0.6)
@@ -124,7 +124,7 @@ def test_the_light_of_a_uniform_card_is_its_area_and_lies_where_the_card_does():
         assert middle == pytest.approx([((x[0] + x[1]) @ cross) / area, ((y[0] + y[1]) @ cross) / area], abs=0.02)
 
 
-def test_a_card_neither_lets_the_scene_through_nor_darkens_its_edge():
+def test_a_card_is_opaque_and_its_edge_is_not_darkened():
     _, _, shot = stages(2)
     shot = dataclasses.replace(shot, scale=0.8)
     white = np.full((40, 40, 3), 255, np.uint8)
@@ -135,7 +135,7 @@ def test_a_card_neither_lets_the_scene_through_nor_darkens_its_edge():
     assert np.abs(again[cv2.dilate(inside, np.ones((5, 5), np.uint8)) > 0] - 1).max() < 1e-5
 
 
-def test_beyond_scene_and_horizon_is_mid_grey():
+def test_outside_scene_and_horizon_is_mid_grey():
     result = taken(flat(1), Shot(pitch=75, scale=0.7), scene=np.full((40, 40, 3), 255, np.uint8))
     assert (result.pixels[:30] == 128).all() and (result.pixels == 255).any()
     with pytest.raises(ValueError, match="behind the camera"):
@@ -167,10 +167,10 @@ def test_nearly_all_tags_are_detected_and_give_the_true_corners_of_the_patch(run
     assert len(errors) >= 12 and np.median(errors) < 0.3
 
 
-# --- What is drawn and written
+# --- Draws and files
 
 
-def test_a_draw_stays_in_its_ranges_and_says_every_value_with_its_unit():
+def test_draws_stay_in_their_ranges_and_record_values_with_units():
     ranges = Ranges(yaw=(-40, 40), distance=(1, 2))
     shots = [draw(ranges, RANDOM(i)) for i in range(200)]
     for name in LIMITS.keys() - {"shift", "jitter"}:
@@ -182,7 +182,7 @@ def test_a_draw_stays_in_its_ranges_and_says_every_value_with_its_unit():
     assert len(shots[0].to_dict()) == len(dataclasses.fields(Shot)) and "degrees (deg)" in shots[0].to_dict()
 
 
-def test_a_photograph_depends_on_its_seed_and_number_alone(run, tmp_path):
+def test_a_photograph_depends_only_on_its_seed_and_number(run, tmp_path):
     def made(name, **given):
         return [path.read_bytes() for path in simulate(run, tmp_path / name, size=(96, 128), **given)]
 

@@ -46,13 +46,13 @@ def test_light_is_multiplied_by_the_gains_of_the_shot():
     assert result[0, 100, 1] == pytest.approx(result[-1, 100, 1])
 
 
-def test_the_tone_curve_turns_about_mid_grey():
+def test_the_tone_curve_has_its_pivot_at_mid_grey():
     near = camera.to_light(np.array([0.49, 0.5, 0.51], np.float32))[None, :, None].repeat(3, 2)
     steep = camera.developed(near, Shot(contrast=1.2))[0, :, 0].astype(int)
     assert steep.tolist() == [round(255 * (0.5 + 1.2 * d)) for d in (-0.01, 0, 0.01)]
 
 
-def test_blur_spreads_a_point_by_its_variance_and_keeps_its_light():
+def test_blur_has_its_variance_and_preserves_the_light():
     point = np.zeros((81, 81, 3), np.float32)
     point[40, 40] = 1
     result = camera.blurred(point, Shot(blur=1.5, motion=9.0, along=30))[..., 0].astype(float)
@@ -62,12 +62,12 @@ def test_blur_spreads_a_point_by_its_variance_and_keeps_its_light():
     way = 9**2 / 12
     c, s = math.cos(math.radians(30)), math.sin(math.radians(30))
     assert (result.sum(), x, y) == pytest.approx((1, 0, 0), abs=1e-4)
-    between = 1 / 6  # what a line gains that lies between pixels, on average
+    between = 1 / 6  # the mean gain of a line between pixels
     expected = (1.5**2 + way * c * c + between, 1.5**2 + way * s * s + between, way * c * s)
     assert (xx, yy, xy) == pytest.approx(expected, abs=0.1)
 
 
-def test_noise_has_the_variance_of_photons_and_of_the_amplifier():
+def test_noise_has_the_variance_of_shot_and_read_noise():
     for level in (0.02, 0.3):
         light = np.full((300, 300, 3), level, np.float32)
         result = camera.sensed(light, Shot(shot=1e-3, read=3e-3), RANDOM(0))

@@ -76,12 +76,12 @@ def changed(path, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def test_old_photographs_are_never_among_the_new_ones(run, tmp_path, refused):
+def test_old_photographs_are_not_mixed_with_new_ones(run, tmp_path, refused):
     (tmp_path / "old.jpg").touch()
     assert "empty folder" in refused(script, run, tmp_path)
 
 
-def test_without_opencv_the_extra_is_named(run, tmp_path, refused, monkeypatch):
+def test_without_opencv_the_error_names_the_extra(run, tmp_path, refused, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("attacks.physical.simulation")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cv2", None)

@@ -92,15 +92,15 @@ def test_broken_scores_are_refused():
                 raise AssertionError(f"{path} = {value!r} was taken")
 
 
-def test_the_simulation_decodes_png_and_no_bomb(tmp_path):
+def test_the_simulation_decodes_only_png_of_a_limited_size(tmp_path):
     run = printed_run(tmp_path / "run", drawn(smooth(20, 20)))
     clean = run / "pictures" / "clean" / "bench.png"
     whole = clean.read_bytes()
     side = (60_000).to_bytes(4, "big")
     jpeg = cv2.imencode(".jpg", np.zeros((48, 48, 3), np.uint8))[1].tobytes()
-    for png, words in ((jpeg, "no PNG"), (whole[:16] + side + side + whole[24:], "3600000000 pixels")):
+    for png, message in ((jpeg, "no PNG"), (whole[:16] + side + side + whole[24:], "3600000000 pixels")):
         clean.write_bytes(png)
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=message):
             simulate(run, tmp_path / "out", 1, size=(64, 64))
     sheet = run / "print" / "sheet.json"
     content = json.loads(sheet.read_text())
@@ -110,7 +110,7 @@ def test_the_simulation_decodes_png_and_no_bomb(tmp_path):
             simulate(run, tmp_path / "new", 1, size=(64, 64))
 
 
-def test_corners_far_outside_cost_no_memory_and_numbers_beyond_all_photographs_are_refused():
+def test_far_corners_take_little_memory_and_impossible_ones_are_refused():
     photo = np.full((20, 30, 3), 90, np.uint8)
     box = Box(0, 0, 10, 10)
     far = quad_of([0, 0, 1e5, 0, 1e5, 1e5, 0, 1e5], "--quad")

@@ -20,7 +20,7 @@ from attacks.physical.views import photo_view, scene_view
 from tests.helpers.photographed import through
 
 
-def test_the_central_square_is_that_of_the_runs_pictures(photo):
+def test_the_central_square_equals_that_of_the_runs_pictures(photo):
     pixels = to_bytes(photo[0].float())
     ours = photo_view(pixels, 40)
     theirs = square(photo[0].float(), 40)
@@ -51,7 +51,7 @@ def test_the_scene_is_cut_out_of_the_photograph():
             scene_view(photo, wrong, (32, 32), 32)
 
 
-def test_angles_are_spanned_round_the_circle():
+def test_a_range_of_angles_may_cross_180_degrees():
     view = SimpleNamespace(pixels=torch.zeros(3, 2, 2))
     poses = (Pose(1, degrees, (0, 0), ((0, 0),) * 4) for degrees in (170.0, -170.0, 175.0))
     result = ranges([SimpleNamespace(scene=pose, view=view) for pose in poses], [0.5, -0.25, 0.0])
@@ -59,14 +59,14 @@ def test_angles_are_spanned_round_the_circle():
     assert ranges([SimpleNamespace(scene=None)], []) == {}
 
 
-def test_only_what_was_measured_replaces_stages():
+def test_only_measured_values_replace_stages():
     own = {"viewpoint": {}, "affine2": {"degrees": 3}, "contrast": {"factor": 1}, "exposure": {}, "downscale": {}}
     assert staged(own, {}) == own
     assert list(staged(own, {"affine": {}})) == ["affine", "contrast", "exposure", "downscale"]
     assert list(staged(own, {"affine": {}, "exposure": {}})) == ["affine", "exposure", "contrast", "downscale"]
 
 
-def test_intervals_are_those_of_the_run():
+def test_intervals_equal_those_of_the_run():
     values = torch.tensor([0.1, 0.5, 0.9, 0.3])
     assert score.summary(values, [0, 0, 0, 0]) == interval(values[None].double())
     of_two = score.summary(values, [0, 0, 0, 1])
@@ -78,7 +78,7 @@ def test_intervals_are_those_of_the_run():
 
 @pytest.mark.parametrize("rows", [[0] * 6, [0, 1] * 3, list(range(6))])
 @pytest.mark.parametrize("hit", [True, False])
-def test_equal_photographs_still_have_an_interval(rows, hit):
+def test_equal_photographs_have_an_interval_of_nonzero_width(rows, hit):
     result = score.share(torch.full((6,), hit), rows)
     assert result.mean == hit and result.high - result.low > 0.3
     gap = score.difference(result, Interval(1.0, 1.0, 1.0))
@@ -86,7 +86,7 @@ def test_equal_photographs_still_have_an_interval(rows, hit):
 
 
 def test_the_interval_of_a_share_is_no_narrower_than_over_photographs():
-    """Pictures that differ: the bootstrap's. Pictures that do not: as if their photographs were independent."""
+    """For pictures that differ, the bootstrap's; for equal ones, as if their photographs were independent."""
     rows = [i // 20 for i in range(120)]
     differ = torch.tensor([i // 20 % 2 == 0 for i in range(120)])
     assert score.share(differ, rows) == score.summary(differ, rows)
@@ -94,14 +94,14 @@ def test_the_interval_of_a_share_is_no_narrower_than_over_photographs():
     assert score.share(same, rows) == wilson(60, 120)
 
 
-def test_no_two_photographs_share_a_file():
+def test_every_photograph_has_its_own_file():
     names = "a/b.jpg a-b.jpg a--b.jpg a/b.png a-b.png b.jpg b.jpg.png b.png b.PNG c.d.png"
     made = [file_name(Photo(Path(name), name, 0)) for name in names.split()]
     assert len(set(made)) == len(made) and all(name.endswith(".png") for name in made)
     assert file_name(Photo(Path("x"), "a/street--03.png", 0)) == "a/street--03.png"
 
 
-def test_the_picture_that_a_photograph_shows(tmp_path):
+def test_a_photograph_is_matched_to_its_picture_by_name(tmp_path):
     for name in ("a--1.jpg", "a-b--2.jpg", "c.png", "b.png"):
         (tmp_path / name).write_bytes(b"")
     result, notes = listed(tmp_path, ["a", "a-b", "c"])
@@ -119,7 +119,7 @@ def test_the_picture_that_a_photograph_shows(tmp_path):
         quads("1,2,x", result)
 
 
-def test_photographs_are_read_as_the_runs_pictures_are(tmp_path):
+def test_photographs_are_read_like_the_pictures_of_the_run(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
     exif = Image.Exif()
     exif[0x0112] = 8

@@ -42,10 +42,10 @@ def pages(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["report", "index"])
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
-def test_a_page_logs_and_fetches_nothing_fits_and_is_legible(browser, pages, name, width, scheme):
+def test_a_page_logs_and_fetches_nothing_fits_the_width_and_is_legible(browser, pages, name, width, scheme):
     with Visit(browser, pages[name], width, scheme) as visit:
         page = visit.page
-        assert visit.said == []
+        assert visit.messages == []
         assert [url for url in visit.fetched if not url.startswith("data:")] == [pages[name].as_uri()]
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
@@ -57,14 +57,14 @@ def test_a_page_logs_and_fetches_nothing_fits_and_is_legible(browser, pages, nam
         )
 
 
-def test_a_narrow_screen_shows_the_attack_with_eot_and_that_there_is_more(browser, pages):
+def test_a_narrow_screen_shows_the_eot_arm_and_that_the_table_scrolls(browser, pages):
     with Visit(browser, pages["report"], 390) as visit:
         place = visit.page.locator("#arms td.eot").first.bounding_box()
         hint = visit.page.evaluate("getComputedStyle(document.querySelector('.arms'), '::before').content")
     assert place["x"] + place["width"] <= 390 and "Scroll sideways" in hint
 
 
-def test_every_picture_is_loaded_and_has_its_text(browser, pages):
+def test_every_picture_is_loaded_and_has_an_alternative_text(browser, pages):
     with Visit(browser, pages["report"]) as visit:
         images = visit.page.evaluate("[...document.images].map((each) => [each.alt, each.naturalWidth])")
         drawings = visit.page.get_by_role("img").evaluate_all("some => some.length")
@@ -85,7 +85,7 @@ def test_a_cell_of_a_map_has_its_interval_as_a_tooltip(browser, pages):
 
 
 @pytest.mark.parametrize("name", ["report", "index"])
-def test_the_keyboard_skips_to_the_content_and_goes_on_from_there(browser, pages, name):
+def test_the_skip_link_moves_the_keyboard_focus_to_the_content(browser, pages, name):
     with Visit(browser, pages[name], 390) as visit:
         keys, focus = visit.page.keyboard, "document.activeElement"
         keys.press("Tab")
@@ -104,7 +104,7 @@ def column(page, place):
     )
 
 
-def test_a_column_is_sorted_by_mouse_and_keyboard_as_numbers_what_is_missing_last(browser, pages):
+def test_mouse_and_keyboard_sort_columns_numerically_with_gaps_last(browser, pages):
     with Visit(browser, pages["index"]) as visit:
         page = visit.page
         names = page.locator("#runs thead tr:last-child th").all_inner_texts()
@@ -120,7 +120,7 @@ def test_a_column_is_sorted_by_mouse_and_keyboard_as_numbers_what_is_missing_las
             *known, missing = column(page, wide)
             assert missing == "" and known == sorted(known, key=lambda each: way * float(each))
         assert page.locator("[aria-sort]").count() == 1 and page.locator("#said").inner_text().endswith("descending")
-        assert visit.said == []
+        assert visit.messages == []
 
 
 def test_the_index_leads_to_the_report(browser, pages):
@@ -131,7 +131,7 @@ def test_the_index_leads_to_the_report(browser, pages):
 
 
 @pytest.mark.parametrize(("name", "least", "most"), [("report", 6, 14), ("index", 1, 1)])
-def test_it_prints_on_a4_with_its_details_and_without_a_cut_table(browser, pages, name, least, most):
+def test_pages_print_on_a4_with_open_details_and_whole_tables(browser, pages, name, least, most):
     pdfium = pytest.importorskip("pypdfium2")
     with Visit(browser, pages[name], scheme="dark") as visit:
         document = pdfium.PdfDocument(visit.page.pdf(prefer_css_page_size=True))

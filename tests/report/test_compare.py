@@ -52,7 +52,7 @@ def pairs_of(*folders):
     return compared({folder.name: judged(folder) for folder in folders})
 
 
-def test_the_difference_is_paired_by_name_and_its_test_agrees_with_scipys(tmp_path):
+def test_the_difference_is_paired_by_name_and_its_test_equals_scipys(tmp_path):
     one, two = shares(0), shares(1)
     a = made(tmp_path / "a", one)
     mixed = [5, 3, 11, 0, 1, 2, 4, 6, 7, 8, 9, 10]
@@ -103,13 +103,13 @@ def test_runs_that_differ_in_more_than_the_attack_are_not_compared(tmp_path, cap
     assert (tmp_path / "pairs.csv").read_text().count("\n") == 1
 
 
-def test_of_several_banks_those_are_compared_that_both_have(tmp_path):
+def test_only_banks_that_both_runs_have_are_compared(tmp_path):
     runs = [made(tmp_path / name, shares(i), wide=2.0 if name == "c" else 1.5) for i, name in enumerate("abc")]
     result = {(pair.first, pair.second, pair.bank) for pair in pairs_of(*runs)[0]}
     assert result == {("a", "b", "same"), ("a", "c", "same"), ("b", "c", "same"), ("a", "b", "wide x1.5")}
 
 
-def test_only_the_pictures_that_both_attacked_count(tmp_path):
+def test_only_pictures_that_both_runs_attacked_are_compared(tmp_path):
     a = made(tmp_path / "a", shares(0))
     changed = [f"digest of {name}" if i < 5 else "other" for i, name in enumerate(NAMES)]
     b = made(tmp_path / "b", shares(1), pixels=changed)
@@ -146,7 +146,7 @@ def test_the_default_folder_of_the_files(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("arguments", [[], ["nowhere"], ["empty"], ["file"], ["broken"], ["empty", "--fast"]])
-def test_an_error_is_one_line_and_status_2(tmp_path, capsys, monkeypatch, arguments):
+def test_an_error_is_one_line_with_exit_code_2(tmp_path, capsys, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")

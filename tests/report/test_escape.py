@@ -19,7 +19,7 @@ SELECTORS = {"norm", "kind", "status", "metric", "test", "what", "unit"}
 
 
 def spoilt(node, key=""):
-    """The same with the hostile text appended to every string but the names of arms and banks."""
+    """The same with the hostile text appended to every string except the names of arms and banks."""
     if isinstance(node, dict):
         return {name: spoilt(value, name) for name, value in node.items()}
     if isinstance(node, list | tuple):
@@ -40,13 +40,13 @@ def harmless(page, scripts=0):
     return page
 
 
-def test_every_text_of_a_run_is_text_on_its_page():
+def test_every_string_of_a_run_is_escaped_on_its_page():
     content, manifest = spoilt(reported.content()), spoilt(reported.manifest())
     page = harmless(render(content, manifest, [EVIL], reported.trace(), Images()))
     assert page.count("&lt;script&gt;alert(1)") > 20 and "{{7*7}}" in page and "49" not in page.split("<body")[0]
 
 
-def test_the_name_of_a_picture_is_text_where_it_is_shown(tmp_path):
+def test_the_name_of_a_picture_is_escaped(tmp_path):
     reported.directory(tmp_path, file_names((EVIL, *reported.QUERIES[1:])))
     content = reported.content(queries=[EVIL, *reported.QUERIES[1:]])
     write_report(tmp_path, content, reported.manifest(), warnings(content), reported.trace(), 0)
@@ -54,7 +54,7 @@ def test_the_name_of_a_picture_is_text_where_it_is_shown(tmp_path):
     assert EVIL not in page and any(EVIL in (attributes.get("alt") or "") for name, attributes in Page(page).elements)
 
 
-def test_every_text_of_a_sweep_is_text_in_its_index(tmp_path):
+def test_every_string_of_a_sweep_is_escaped_in_its_index(tmp_path):
     for number in range(2):
         folder = tmp_path / f"{number}{EVIL.replace('/', '')}"
         folder.mkdir()

@@ -16,7 +16,7 @@ from tests.helpers import reported
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK])
-def test_text_and_lines_stand_out_from_their_ground(palette):
+def test_text_and_lines_have_enough_contrast(palette):
     assert min(contrast(palette[text], palette[ground]) for text, ground in TEXT) >= 4.5
     assert min(contrast(palette[line], palette[ground]) for line, ground in LINES) >= 3
     assert set(LIGHT) == set(DARK) and len(set(palette.values())) == len(palette)
@@ -27,7 +27,7 @@ def test_contrast_is_that_of_wcag():
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)  # the guideline's well-known near miss
 
 
-def test_every_cell_can_be_read_and_darker_is_a_stronger_attack():
+def test_cells_are_legible_and_darker_for_a_stronger_attack():
     values = [i / 200 for i in range(-40, 241)]
     for measure, way in (("success", 1), ("cosine", -1)):
         cells = [shade(measure, value) for value in values]
@@ -37,7 +37,7 @@ def test_every_cell_can_be_read_and_darker_is_a_stronger_attack():
     assert shade("success", 0)[0] == RAMP[0] == shade("cosine", 1)[0] and shade("success", 1)[0] == RAMP[-1]
 
 
-def test_the_page_gives_a_drawing_its_colours_but_not_its_cells():
+def test_the_page_sets_the_colours_of_a_drawing_except_its_cells():
     assert themed("fill: #1a56a8; stroke: #1d2530") == "fill: var(--eot); stroke: var(--ink)"
     assert themed("fill: #ffffff") == "fill: #ffffff"
     assert not {shade("success", i / 1000)[0] for i in range(1001)} & set(LIGHT.values())
@@ -64,7 +64,7 @@ def test_a_cell_of_a_map_has_its_number_its_interval_and_its_star():
     ("trained", "columns"),
     [([-20.0, 20.0], 3), ([-25.0, 35.0], 3), ([-90.0, 90.0], 7), ([60.0, 60.0], 1), ([5.0, 10.0], 0)],
 )
-def test_the_frame_holds_the_cells_of_the_trained_range(trained, columns):
+def test_the_frame_surrounds_the_cells_of_the_trained_range(trained, columns):
     result = reported.response()["maps"][0]
     result["x"] = result["x"] | {"trained": trained}
     drawn = heat_map(result, "cosine", "map")
@@ -81,7 +81,7 @@ def width(drawn, gid):
     return max(across) - min(across)
 
 
-def test_a_drawing_is_the_same_twice_and_shows_every_arm():
+def test_a_drawing_is_deterministic_and_shows_every_arm():
     curves = [
         (3, loss_curve, (reported.trace(), "away")),
         (4, drift_curve, (reported.drift(),)),
@@ -96,7 +96,7 @@ def test_a_drawing_is_the_same_twice_and_shows_every_arm():
         assert "DejaVu" not in drawn and "<style" not in drawn and "#" + "1d2530" not in drawn
 
 
-def test_the_table_has_what_an_arm_has():
+def test_the_table_has_the_measures_of_the_arms():
     rows = reported.judged()
     groups = dict(measured(rows))
     assert [measure.key for measure in groups["Verification"]] == ["tar 0.001", "tar 0.01"]
@@ -108,7 +108,7 @@ def test_the_table_has_what_an_arm_has():
     assert [measure.key for measure in group[1]] == ["cosine"]
 
 
-def test_a_small_p_value_is_not_called_zero():
+def test_a_small_p_value_is_not_shown_as_zero():
     texts = "\N{EN DASH}", "< 0.001", "< 0.001", "0.001", "0.049", "1.000"
     assert tuple(p_value(p) for p in (None, 0.0, 0.00099, 0.001, 0.0494, 1.0)) == texts
 
@@ -129,7 +129,7 @@ def test_numbers_are_as_short_as_they_may_be():
         ({"tested": "cosine", "p_least": 0.38}, "in so many cells takes more than 8 pictures."),
     ],
 )
-def test_what_a_star_in_a_map_is_and_that_there_can_be_none(change, note):
+def test_the_page_explains_the_stars_of_a_map_or_their_absence(change, note):
     content = reported.content()
     content["response"] |= {"pictures": 8}
     content["response"]["maps"] = [each | change for each in content["response"]["maps"]]

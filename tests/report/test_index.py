@@ -59,7 +59,7 @@ def test_the_csv_holds_every_number_bit_for_bit(sweep, tmp_path):
         ]
 
 
-def test_every_number_can_be_sorted_by_and_every_row_has_all_columns(sweep, tmp_path):
+def test_every_numeric_column_is_sortable_and_every_row_has_all_columns(sweep, tmp_path):
     rows = collect(sweep).rows
     write_index(tmp_path / "index.html", rows)
     text = (tmp_path / "index.html").read_text()
@@ -76,7 +76,7 @@ def test_every_number_can_be_sorted_by_and_every_row_has_all_columns(sweep, tmp_
     assert spans == len(heads) - 1
 
 
-def test_a_run_without_a_part_has_a_gap(tmp_path):
+def test_a_run_without_a_part_has_an_empty_cell(tmp_path):
     some = reported.content(wide=None)
     del some["arms"]["one_view"], some["cost"], some["arms"]["eot"]["worst_cosine"]
     (row,), _ = collect([run(tmp_path / "a", some)])
@@ -86,7 +86,7 @@ def test_a_run_without_a_part_has_a_gap(tmp_path):
     assert row.flat().keys() == collect([run(tmp_path / "b", reported.content())]).rows[0].flat().keys()
 
 
-def test_an_index_of_nothing_is_a_page(tmp_path):
+def test_an_index_without_runs_is_a_page(tmp_path):
     write_index(tmp_path / "index.html", [], collect([tmp_path]).skipped)
     assert "Left out" in Page((tmp_path / "index.html").read_text()).text
 
@@ -124,7 +124,7 @@ def test_missing_files_are_left_out_too(tmp_path):
 @pytest.mark.parametrize(
     "number", ["NaN", "Infinity", "-1e999", "1e400", "true", '"0.5"', "null", "[0.5]", "10" * 400]
 )
-def test_a_value_that_is_no_number_is_none(tmp_path, number):
+def test_a_value_that_is_not_a_number_is_none(tmp_path, number):
     content = json.dumps(reported.content()).replace('"seconds": 125.0', f'"seconds": {number}')
     content = content.replace('"seed": 0', f'"seed": {number}')
     folder = run(tmp_path / "run", {})
@@ -155,7 +155,7 @@ def test_only_the_pages_own_script_may_run(sweep, tmp_path):
     assert not re.search("https?:", text)
 
 
-def test_a_link_stays_below_the_page(tmp_path):
+def test_a_link_never_leads_out_of_the_folder_of_the_index(tmp_path):
     inside = run(tmp_path / "sweep" / "a b#c?d%", reported.content())
     outside = run(tmp_path / "elsewhere", reported.content())
     folder = tmp_path / "sweep"

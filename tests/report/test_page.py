@@ -43,7 +43,7 @@ def intervals(result):
             yield from intervals(each)
 
 
-def test_every_interval_of_the_metrics_stands_on_the_page(whole):
+def test_every_interval_of_the_metrics_is_on_the_page(whole):
     content = reported.content()
     content["explanations"].pop("likeness")  # drawn in explanations.png
     for section in ("arms", "wide", "comparisons", "drift", "response", "left_out", "deployment", "explanations"):
@@ -55,7 +55,7 @@ def test_every_interval_of_the_metrics_stands_on_the_page(whole):
             assert f"{mean} <small>[{low}, {high}]</small>" in whole, (section, result)
 
 
-def test_the_page_is_well_formed_its_ids_are_its_own_and_its_links_lead_somewhere(whole):
+def test_the_page_is_well_formed_with_unique_ids_and_valid_links(whole):
     page = Page(whole)
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
@@ -79,7 +79,7 @@ def test_nothing_is_fetched_and_nothing_runs(whole):
     assert policy.startswith("default-src 'none';") and "script-src" not in policy
 
 
-def test_headings_tables_and_pictures_can_be_read_aloud(whole):
+def test_headings_tables_and_pictures_are_accessible(whole):
     page = Page(whole)
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1 and levels.count(1) == 1
@@ -92,7 +92,7 @@ def test_headings_tables_and_pictures_can_be_read_aloud(whole):
 
 
 @pytest.mark.parametrize("part", OPTIONAL)
-def test_a_part_is_there_if_the_run_has_it(part):
+def test_a_part_is_on_the_page_if_the_run_has_it(part):
     whole, nothing = reported.content(), dict.fromkeys(OPTIONAL) | {"comparisons": []}
     pages = [nothing, nothing | {part: [] if part == "comparisons" else {}}, nothing | {part: whole[part]}]
     titles = [[section.title for section in sections(whole | each, Images(), False)] for each in pages]
@@ -130,7 +130,7 @@ def test_the_command_repeats_the_run(whole):
     assert "attacks.run" not in own and ">config=smoke seed=3<" in own and "attacks.robustness" in own
 
 
-def test_what_an_arm_cost_stands_beside_it(whole):
+def test_the_page_shows_the_cost_of_each_arm(whole):
     table, costs = re.search(r'<section id="arms">.*?</table>', whole, re.DOTALL)[0], reported.content()["costs"]
     names = {"forward": ("forward passes", 0), "backward": ("backward passes", 0), "seconds": ("seconds", 1)}
     for key, (name, digits) in names.items():
@@ -138,7 +138,7 @@ def test_what_an_arm_cost_stands_beside_it(whole):
         assert re.findall(r"<td[^>]*>(.*?)</td>", row) == [f"{costs[arm][key]:.{digits}f}" for arm in ARMS]
 
 
-def test_comparisons_stand_by_bank_and_none_is_lost(whole):
+def test_comparisons_are_grouped_by_bank_and_complete(whole):
     section = re.search(r'<section id="comparisons">.*?</section>', whole, re.DOTALL)[0]
     groups = re.findall(r'scope="rowgroup"[^>]*>(.*?)</th>(.*?)</tbody>', section, re.DOTALL)
     assert [html.unescape(name) for name, _ in groups] == [
@@ -149,13 +149,13 @@ def test_comparisons_stand_by_bank_and_none_is_lost(whole):
     assert [body.count("<tr>") for _, body in groups] == [banks.count("same"), banks.count("wide")]
 
 
-def test_every_section_with_numbers_says_which_file_holds_them(whole):
+def test_every_section_with_numbers_names_its_file(whole):
     for name, body in re.findall(r'<section id="(\w+)">(.*?)</section>', whole, re.DOTALL):
         source = re.search(r"<code>[\w.]+\.(csv|json)</code>", body)
         assert source or ("<table" not in body and "<svg" not in body), name
 
 
-def test_a_perturbation_is_shown_as_it_is_and_as_large_as_it_can_be(tmp_path):
+def test_a_perturbation_is_shown_unscaled_and_amplified_to_the_full_range(tmp_path):
     clean = np.full((20, 30, 3), 100)
     attacked = clean + np.where(np.arange(30)[None, :, None] % 2, 5, -5)
     for name, values in (("clean", clean), ("eot", attacked)):
@@ -171,7 +171,7 @@ def test_a_perturbation_is_shown_as_it_is_and_as_large_as_it_can_be(tmp_path):
     assert perturbation(tmp_path / "clean.png", tmp_path / "none.png") == []
 
 
-def test_the_verdict_names_encoder_views_and_the_result_without_an_attack():
+def test_the_verdict_names_encoder_views_and_the_clean_result():
     content = reported.content()
     eot, plain, clean = (content["arms"][arm]["recall_at_1"] for arm in ("eot", "no_eot", "clean"))
 

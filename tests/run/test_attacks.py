@@ -1,4 +1,4 @@
-"""The attacks of the command line: every part that can be named runs, and the checks of it are shown and stored."""
+"""The attacks of the command line: every choice runs, and its checks are shown and stored."""
 
 import csv
 import json
@@ -21,7 +21,7 @@ from tests.helpers.runs import quiet
 from tests.run.test_run import call
 
 SHORT = ("config=smoke", "data.count=1", "evaluate.views=4", "evaluate.refine=1", "attack.steps=2")
-#: What a choice cannot do without.
+#: Overrides that a choice needs.
 WITH = {
     "toward": ["objective.target=another"],
     "l1": ["perturbation.eps=50"],
@@ -86,7 +86,7 @@ def test_every_option_runs_and_stays_in_its_budget(overrides, tmp_path, monkeypa
 
 
 @pytest.mark.slow
-def test_a_mask_is_kept_to_in_the_files(tmp_path, monkeypatch):
+def test_saved_pictures_change_only_within_the_mask(tmp_path, monkeypatch):
     mask = torch.zeros(128, 128, dtype=torch.uint8)
     mask[30:60, 40:90] = 255
     Image.fromarray(mask.numpy()).save(tmp_path / "mask.png")
@@ -96,7 +96,7 @@ def test_a_mask_is_kept_to_in_the_files(tmp_path, monkeypatch):
     assert not delta[..., mask == 0].any() and delta[..., mask > 0].any()
 
 
-def test_a_mask_of_another_size_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
+def test_a_mask_of_another_size_gives_a_one_line_error(tmp_path, monkeypatch, capsys):
     Image.new("L", (5, 7), 255).save(tmp_path / "mask.png")
     overrides = (f"perturbation.mask={tmp_path / 'mask.png'}", f"hydra.run.dir={tmp_path / 'run'}")
     assert call(monkeypatch, *SHORT, *overrides) == 1
@@ -116,14 +116,14 @@ LATE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", LATE)
-def test_what_is_refused_late_is_one_line(overrides, tmp_path, monkeypatch, capsys):
+def test_errors_after_the_directory_is_made_are_one_line(overrides, tmp_path, monkeypatch, capsys):
     assert call(monkeypatch, *SHORT, *overrides.split(), f"hydra.run.dir={tmp_path / 'run'}") == 1
     errors = capsys.readouterr().err
     assert LATE[overrides] in errors and "Traceback" not in errors
 
 
 @pytest.mark.slow
-def test_a_patch_is_saved_as_itself_and_in_the_pictures(tmp_path, monkeypatch):
+def test_a_patch_is_saved_as_a_texture_and_in_the_pictures(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     overrides = ("config=patch", "sanity=none", *SHORT[1:], f"hydra.run.dir={folder}")
     assert call(monkeypatch, *overrides) == 0
@@ -137,7 +137,7 @@ def test_a_patch_is_saved_as_itself_and_in_the_pictures(tmp_path, monkeypatch):
 
 
 class Enough(ValueError):
-    """What is asked of a run is known; the report would only take time."""
+    """These tests need no report, and it takes time."""
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def bits_of(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])  # the encoder itself, and as the engine wraps it
-def test_a_hash_is_judged_by_the_bits_of_the_saved_files(layout, outcomes, tmp_path, monkeypatch):
+def test_a_hash_is_evaluated_on_the_bits_of_the_saved_files(layout, outcomes, tmp_path, monkeypatch):
     overrides = ("encoder=phash", "objective=bits", "transforms=identity", "data.count=2", f"engine.layout={layout}")
     folder = tmp_path / "run"
     call(monkeypatch, *SHORT, *overrides, f"hydra.run.dir={folder}")
@@ -172,7 +172,7 @@ def test_a_hash_is_judged_by_the_bits_of_the_saved_files(layout, outcomes, tmp_p
     flipped, result = (eot != clean).sum(1), outcome.scores["same"]["eot"]
     assert (flipped > 8).all()
     assert torch.equal(result.cosine, (1 - 2 * flipped[:, None] / 64).expand(2, 4).to(result.cosine))
-    # And looked up by them: nothing in the gallery differs in fewer bits than what a view is taken for.
+    # And retrieved by them: no row of the gallery differs in fewer bits than the nearest one.
     for number, image in enumerate(image for chunk in parts.gallery.chunks(32) for image in chunk):
         save_image(tmp_path / f"{number}.png", image)
     gallery = torch.stack([bits_of(tmp_path / f"{number}.png") for number in range(len(parts.gallery))])
@@ -181,7 +181,7 @@ def test_a_hash_is_judged_by_the_bits_of_the_saved_files(layout, outcomes, tmp_p
 
 
 @pytest.mark.parametrize("objective", ["away", "layers", "verification", "bits", "retrieval"])
-def test_an_attack_that_wants_low_cosines_is_judged_by_them(objective):
+def test_only_attacks_that_lower_cosines_are_judged_by_them(objective):
     threat = {"objective": objective}
     assert bool(warnings(quiet(threat=threat))) == (objective == "retrieval")
     assert any("use 10% of the budget" in line for line in warnings(quiet(used=0.1, threat=threat)))
@@ -190,12 +190,12 @@ def test_an_attack_that_wants_low_cosines_is_judged_by_them(objective):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["fixed", "auto"])
 @pytest.mark.parametrize("anchor", ["own", "nobody"])
-def test_no_hook_outlives_a_run_or_its_failure(engine, anchor, outcomes, tmp_path, monkeypatch):
+def test_hooks_are_removed_after_a_run_or_its_failure(engine, anchor, outcomes, tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(subject, "load_encoder", lambda *a, **k: made.append(load_encoder(*a, **k)) or made[-1])
     overrides = ("objective=layers", f"objective.anchor={anchor}", f"engine={engine}")
     call(monkeypatch, *SHORT, *overrides, f"hydra.run.dir={tmp_path / 'run'}")
-    assert len(outcomes) == (anchor == "own")  # the other is refused, in the run itself or while it is measured
+    assert len(outcomes) == (anchor == "own")  # the other is refused, in the run or while the engine measures
     assert not any(module._forward_hooks for encoder in made for module in encoder.modules())
     assert len(made) == 1
 
@@ -225,8 +225,8 @@ def test_the_checks_are_printed_stored_and_shown(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_failed_check_is_the_first_warning(tmp_path, monkeypatch, capsys):
-    # Steps a thousand times too short: the whole point of the checks.
+def test_a_failed_check_gives_the_first_warning(tmp_path, monkeypatch, capsys):
+    # Steps a thousand times too short: the checks must fail.
     folder = tmp_path / "run"
     overrides = ("sanity=short", "sanity.pictures=1", "sanity.steps=8", "optimiser=sgd", "optimiser.lr=1e-5")
     assert call(monkeypatch, *SHORT[:-1], "attack.steps=8", *overrides, f"hydra.run.dir={folder}") == 0

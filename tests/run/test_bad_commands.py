@@ -136,7 +136,7 @@ MORE = {
 
 
 @pytest.mark.parametrize("command", mostly_slow(WORDS, 3))
-def test_a_bad_command_is_one_line(desk, command):
+def test_a_bad_command_gives_a_one_line_error(desk, command):
     given = [word.replace("{here}", str(desk.here)) for word in command.split()]
     out = None if command.startswith(("resume", "-m", "config=smoke resume")) else "hydra.run.dir=out"
     message = desk.refused(*given, out=out)
@@ -149,7 +149,7 @@ PAIRS += [text.format(value) for text, values in MORE.items() for value in value
 
 
 @pytest.mark.parametrize("command", mostly_nightly(PAIRS, 5))
-def test_a_number_that_means_nothing_is_one_line(desk, command):
+def test_a_number_out_of_range_gives_a_one_line_error(desk, command):
     message = desk.refused(*([] if command.startswith("config=") else [SMOKE]), *command.split(" "))
     key = command.split(" ")[-1].partition("=")[0].removeprefix("transforms.stages.")
     assert key.split(".")[-1] in message, message

@@ -1,4 +1,4 @@
-"""Files of weights and run directories of strangers: one line, exit code 1, and nothing has been run or written."""
+"""Untrusted weights and run directories: one line, exit code 1, and nothing is run or written."""
 
 import dataclasses
 import functools
@@ -58,7 +58,7 @@ def torches(path, content):
     torch.save(content, path)
 
 
-#: File name -> (its bytes, or what writes it; what is said).
+#: File name -> (its bytes, or what writes it; the error).
 WEIGHT_FILES = {
     "empty.safetensors": (b"", "empty file"),
     "text.safetensors": (b"weights\n" * 9, "not a safetensors file"),
@@ -94,7 +94,7 @@ WEIGHT_FILES = {
 
 
 @pytest.mark.parametrize("name", mostly_slow(WEIGHT_FILES, 9))
-def test_bad_weights_are_one_line(desk, name):
+def test_bad_weights_give_a_one_line_error(desk, name):
     content, reason = WEIGHT_FILES[name]
     path = desk.given / name
     content(path) if callable(content) else path.write_bytes(content)
@@ -126,7 +126,7 @@ def without(name):
     return json.dumps(message)
 
 
-#: What lies in a directory -> its files, and what `resume=` says.
+#: Content of a directory -> its files, and the error of `resume=`.
 MANIFESTS = {
     "nothing": ({}, "manifest.json"),
     "an empty manifest": ({"manifest.json": ""}, "is not JSON"),
@@ -165,7 +165,7 @@ MANIFESTS = {
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_a_bad_run_directory_is_one_line(desk, name):
+def test_a_bad_run_directory_gives_a_one_line_error(desk, name):
     files, reason = MANIFESTS[name]
     (desk.given / "elsewhere").mkdir()
     (desk.given / "run").mkdir()

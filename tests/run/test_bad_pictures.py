@@ -1,4 +1,4 @@
-"""Picture files that nobody means to give: one line and exit code 1, or the picture that Pillow sees in them."""
+"""Broken and unusual picture files: one line and exit code 1, or the picture that Pillow decodes."""
 
 import io
 import os
@@ -35,7 +35,7 @@ def encoded(kind, array=RGB, **options):
 
 
 def tiff(width, height):
-    """A TIFF that says so of itself and holds nothing."""
+    """A TIFF of one pixel whose header declares another size."""
     held = io.BytesIO()
     Image.new("L", (1, 1)).save(held, "TIFF")
     content = bytearray(held.getvalue())
@@ -55,7 +55,7 @@ def gif(width, height):
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n(mark) (w) file closefile\n"
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
 LARGE, BROKEN, SLENDER = "pixels; reduce it", "is the file whole, and a picture?", "too slender .* crop it"
-#: File name -> (content, what is said).
+#: File name -> (content, the error).
 CONTENTS = {
     "bomb.png": (png(60_000, 60_000), LARGE),
     "bomb-that-pillow-only-warns-of.png": (png(10_000, 10_000), LARGE),
@@ -98,7 +98,7 @@ CONTENTS = {
 
 
 @pytest.mark.parametrize("name", mostly_nightly(CONTENTS, 4), ids=ascii)
-def test_a_bad_file_is_one_line(desk, name):
+def test_a_bad_picture_file_gives_a_one_line_error(desk, name):
     content, reason = CONTENTS[name]
     (desk.given / name).write_bytes(content)
     message = desk.refused("config=smoke", "data=folder", f"data.path='{desk.given / name}'")
@@ -109,7 +109,7 @@ def link(path, aim):
     path.symlink_to(aim)
 
 
-#: What lies at a path instead of a picture -> how it gets there, its name, and what is said.
+#: What is at a path instead of a picture -> how it is made, its name, and the error.
 PLACES = {
     "a folder named as a picture": (lambda p: p.mkdir(), "x.png", "holds no picture"),
     "an empty folder": (lambda p: p.mkdir(), "empty", "holds no picture"),
@@ -132,14 +132,14 @@ PLACES = {
 
 
 @pytest.mark.parametrize("place", mostly_nightly(PLACES, 3))
-def test_what_is_no_file_is_one_line(desk, place):
+def test_a_path_that_is_no_file_gives_a_one_line_error(desk, place):
     make, name, reason = PLACES[place]
     make(desk.given / name.partition("/")[0])
     assert reason in desk.refused("config=smoke", "data=folder", f"data.path={desk.given / name}")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_one_line(desk):
+def test_an_unreadable_file_gives_a_one_line_error(desk):
     (desk.given / "x.png").write_bytes(encoded("PNG"))
     (desk.given / "x.png").chmod(0)
     assert "Permission denied" in desk.refused("config=smoke", "data=folder", f"data.path={desk.given / 'x.png'}")

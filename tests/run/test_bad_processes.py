@@ -19,7 +19,7 @@ from tests.run.test_bad_pictures import png
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST = 120
-#: An empty folder that torch makes when it is told to be deterministic.
+#: An empty folder that torch makes in its deterministic mode.
 TORCHS = re.compile(r"scratch/torchinductor_\w+")
 
 
@@ -33,7 +33,7 @@ class Place:
             (folder / name).mkdir()
 
     def run(self, *overrides):
-        """(exit code, lines of stdout, lines of stderr, names that are new). What was there must be what it was."""
+        """(exit code, lines of stdout, lines of stderr, names that are new). Existing files must be unchanged."""
         ours = {"HOME": str(self.folder / "home"), "TMPDIR": str(self.folder / "scratch"), "PYTHONPATH": str(ROOT)}
         before = tree(self.folder)
         done = subprocess.run(
@@ -71,7 +71,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_wrong_input_is_one_line_of_a_process(place, case):
+def test_a_process_with_a_wrong_input_prints_a_one_line_error(place, case):
     name, content, command, reason = CASES[case]
     (place.given / name).write_bytes(content)
     overrides = command.replace("{}", str(place.given / name)).split()
@@ -84,7 +84,7 @@ def test_a_wrong_input_is_one_line_of_a_process(place, case):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written_is_one_line_of_a_process(place):
+def test_a_process_without_write_permission_prints_a_one_line_error(place):
     (place.given / "shut").mkdir(mode=0o500)
     code, out, err, made = place.run("config=smoke", f"hydra.run.dir={place.given / 'shut' / 'out'}")
     assert (code, out, len(err), made) == (1, [], 1, []) and "Permission denied" in err[0] and "shut" in err[0], err

@@ -1,4 +1,4 @@
-"""The whole evaluation from Python: short to say, and the same run as the command line's."""
+"""The whole evaluation from Python: a short call, and the same run as on the command line."""
 
 import html
 import json
@@ -16,14 +16,14 @@ from attacks import notebook
 from attacks.notebook import Robustness, robustness, word
 from tests.helpers.page import Page
 
-#: As small as a run can be, and still with all its arms.
+#: The smallest run with all its arms.
 TINY = {"data.count": 2, "attack.steps": 2, "attack.views": 2, "evaluate.views": 4, "evaluate.refine": 0}
 
 PAGE = '<!doctype html><title>a "page" & more</title><script>alert(1)</script>'
 
 
 @pytest.fixture
-def asked(monkeypatch, tmp_path):
+def calls(monkeypatch, tmp_path):
     """Calls of `job`, which runs nothing."""
     calls = []
 
@@ -36,9 +36,9 @@ def asked(monkeypatch, tmp_path):
     return calls
 
 
-def test_arguments_become_the_command_lines_words(asked, tmp_path):
+def test_arguments_set_the_configuration_like_overrides(calls, tmp_path):
     result = robustness("timm:vit_tiny", tmp_path, preset="smoke", eps="4/255", seed=3, **{"attack.steps": 5})
-    (call,) = asked
+    (call,) = calls
     run = call["run"]
     assert (run.encoder.name, run.encoder.model, run.seed, run.attack.steps) == ("timm", "vit_tiny", 3, 5)
     assert (run.data.path, run.perturbation.eps, call["module"]) == (str(tmp_path), "4/255", None)
@@ -46,13 +46,13 @@ def test_arguments_become_the_command_lines_words(asked, tmp_path):
     assert result.folder == call["out"] and result.folder.parts[0] == "outputs"
 
 
-def test_a_module_takes_the_encoders_place_and_fresh_folders_differ(asked, tmp_path):
+def test_a_module_replaces_the_encoder_and_each_run_has_its_own_folder(calls, tmp_path):
     module = torch.nn.Flatten().eval()
     robustness(module, preset="smoke")
     robustness(module, preset="smoke")
     robustness(module, preset="smoke", out=tmp_path / "here")
-    assert all(call["module"] is module for call in asked)
-    assert len({call["out"] for call in asked}) == 3 and asked[2]["out"] == tmp_path / "here"
+    assert all(call["module"] is module for call in calls)
+    assert len({call["out"] for call in calls}) == 3 and calls[2]["out"] == tmp_path / "here"
 
 
 def conv(*after):
@@ -76,15 +76,15 @@ class Pair(torch.nn.Module):
         (torch.nn.Flatten(), "as many features for every size of picture; it gave 49152 before and "),
     ],
 )
-def test_a_module_that_is_no_encoder_is_told_what_it_answers(module, message, tmp_path):
+def test_the_error_for_a_module_that_is_no_encoder_names_its_output(module, message, tmp_path):
     with pytest.raises(ValueError, match=message) as error:
         robustness(module.eval(), preset="smoke", out=tmp_path, **TINY)
     assert "\n" not in str(error.value) and not module._forward_hooks
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_module_is_given_back_as_it_was(fails, asked, monkeypatch):
-    """After an evaluation somebody goes on training: also after one that failed."""
+def test_the_state_of_a_module_is_restored(fails, calls, monkeypatch):
+    """Training may continue after an evaluation, even after one that failed."""
 
     def job(run, out, preset, overrides, *, module):
         module.eval().requires_grad_(False)
@@ -95,20 +95,20 @@ def test_a_module_is_given_back_as_it_was(fails, asked, monkeypatch):
     monkeypatch.setattr(notebook, "job", job)
     module = conv(torch.nn.BatchNorm2d(4).eval(), torch.nn.Flatten()).train()
     module[2].eval().bias.requires_grad_(False)
-    before = [part.training for part in module.modules()], [each.requires_grad for each in module.parameters()]
+    state = [part.training for part in module.modules()], [each.requires_grad for each in module.parameters()]
     with pytest.raises(ValueError, match="no") if fails else nullcontext():
         robustness(module, preset="smoke")
     assert (
         [part.training for part in module.modules()],
         [each.requires_grad for each in module.parameters()],
-    ) == before
-    assert not module._forward_hooks and {True, False} == set(before[0]) == set(before[1])
+    ) == state
+    assert not module._forward_hooks and {True, False} == set(state[0]) == set(state[1])
 
 
-def test_a_preset_file_of_ones_own(asked, tmp_path):
+def test_a_preset_may_be_a_file_of_the_user(calls, tmp_path):
     (tmp_path / "mine.yaml").write_text("defaults: [/config/smoke, _self_]\nattack: {steps: 7}\n")
     robustness(preset="./mine.yaml")
-    assert (asked[0]["run"].attack.steps, asked[0]["preset"]) == (7, "mine")
+    assert (calls[0]["run"].attack.steps, calls[0]["preset"]) == (7, "mine")
 
 
 @pytest.mark.parametrize(
@@ -124,20 +124,20 @@ def test_a_preset_file_of_ones_own(asked, tmp_path):
         ({"pictures": ["a.png"]}, "`pictures` must be the path of a folder; got list"),
     ],
 )
-def test_a_mistake_is_one_line_and_runs_nothing(asked, values, message):
+def test_a_wrong_argument_gives_a_one_line_error_and_runs_nothing(calls, values, message):
     with pytest.raises(ValueError, match=message) as error:
         robustness(**{"preset": "smoke"} | values)
-    assert "\n" not in str(error.value) and asked == []
+    assert "\n" not in str(error.value) and calls == []
 
 
-def test_what_leaves_the_machine_is_named_in_the_call_and_not_in_a_file(asked, tmp_path):
+def test_an_online_tracker_must_be_named_in_the_call_and_not_in_a_preset(calls, tmp_path):
     online = "defaults: [/config/smoke, {override /tracker: wandb}, _self_]\ntracker: {mode: online}\n"
     (tmp_path / "theirs.yaml").write_text(online)
     with pytest.raises(ValueError, match="sends the run over the network"):
         robustness(preset="./theirs.yaml")
     server = "https://tracking.example"
     robustness(preset="smoke", tracker="mlflow", **{"tracker.uri": server})
-    assert [call["run"].tracker.uri for call in asked] == [server]
+    assert [call["run"].tracker.uri for call in calls] == [server]
 
 
 LEAVES = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False)
@@ -146,7 +146,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")))
 
 @given(st.recursive(LEAVES | TEXTS, lambda inner: st.lists(inner, max_size=3), max_leaves=5))
 @settings(max_examples=200, deadline=None)
-def test_hydra_reads_every_value_as_it_was_meant(value):
+def test_hydra_parses_every_value_back_unchanged(value):
     """Its own parser is the oracle."""
     override = OverridesParser.create().parse_override(word("key", value))
     assert override.key_or_group == "key"
@@ -160,15 +160,15 @@ def test_a_result_reads_its_rows_and_shows_its_report(tmp_path):
     assert result.per_image == [{"picture": "0001", "arm": "eot", "cosine": 0.1, "rank": 3, "knn": None}]
     assert result.arms["eot"]["success"]["mean"] == 0.5
 
-    ((tag, attributes),) = Page(result._repr_html_()).elements  # nothing of the page stands outside of the frame
+    ((tag, attributes),) = Page(result._repr_html_()).elements  # nothing of the page is outside of the frame
     assert tag == "iframe" and attributes["srcdoc"] == PAGE
-    assert not attributes["sandbox"]  # no scripts, no forms, no way out
+    assert not attributes["sandbox"]  # no scripts, no forms, no navigation
     assert html.escape(PAGE) in result._repr_html_()
 
 
 @pytest.mark.slow
-def test_it_is_said_in_under_15_lines_and_is_the_command_lines_run(tmp_path, monkeypatch):
-    """The tutorial's cell, counted, against `python -m attacks.run` with the same words."""
+def test_notebook_cell_is_short_and_equals_the_command_line_run(tmp_path, monkeypatch):
+    """The tutorial's cell, counted, against `python -m attacks.run` with the same overrides."""
     from attacks.experiment.job import job
     from attacks.run import compose
 

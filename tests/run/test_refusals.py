@@ -1,4 +1,4 @@
-"""What a stranger's preset, folder of presets or encoder may not bring about, and that one line says so."""
+"""What an untrusted preset, folder of presets or encoder may not do, refused in one line."""
 
 import importlib
 import pickle
@@ -75,7 +75,7 @@ def place(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", PRESETS + FOLDERS + PATHS, ids=" ".join)
-def test_nothing_is_read_that_was_not_checked(place, tmp_path, monkeypatch, capsys, arguments):
+def test_unchecked_presets_and_folders_are_not_read(place, tmp_path, monkeypatch, capsys, arguments):
     monkeypatch.chdir(tmp_path)
     run = ["engine.threads=0", f"hydra.run.dir={tmp_path / 'out'}"]
     code = call(monkeypatch, *map(place, arguments), *run)
@@ -93,7 +93,7 @@ def test_a_preset_refers_to_its_own_keys(tmp_path, content):
     presets.read(path)
 
 
-def test_two_presets_of_one_name_are_not_one(tmp_path, monkeypatch, capsys):
+def test_two_presets_with_one_name_are_refused(tmp_path, monkeypatch, capsys):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mine.yaml").write_text("seed: 1\n")
@@ -102,7 +102,7 @@ def test_two_presets_of_one_name_are_not_one(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("error", [KeyError("a"), RecursionError("deep\nand deeper"), ZeroDivisionError("by 0")])
-def test_whatever_a_library_raises_is_one_line(monkeypatch, error):
+def test_any_error_of_a_library_becomes_one_line(monkeypatch, error):
     def load(_):
         raise error
 

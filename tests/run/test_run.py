@@ -1,4 +1,4 @@
-"""The command line as a person meets it: a whole run, the same run again, and every wrong input."""
+"""The command line as a user sees it: a whole run, the same run again, and every wrong input."""
 
 import csv
 import json
@@ -63,7 +63,7 @@ def test_metrics_hold_four_arms_with_intervals(finished):
     assert content["cost"]["backward"] == 2 * 2 * 4 * 2 + 2 * 4 * 4 * (5 + 1)
 
 
-def test_manifest_tells_how_to_reproduce_and_report_and_terminal_what_was_tested(finished):
+def test_manifest_report_and_terminal_describe_the_run(finished):
     folder, output = finished
     content = json.loads((folder / "manifest.json").read_text())
     tested, page = content["encoder"], (folder / "report.html").read_text()
@@ -90,7 +90,7 @@ def test_the_same_seed_gives_the_same_bits(finished, tmp_path):
 
 
 @pytest.mark.parametrize("arm", ["noise", "no_eot", "eot"])
-def test_saved_pictures_keep_the_budget_and_are_the_saved_delta(finished, arm):
+def test_saved_pictures_are_within_the_budget_and_equal_the_saved_delta(finished, arm):
     folder, _ = finished
     delta = load_file(folder / "perturbation.safetensors")[arm]
     for row, path in zip(delta, sorted((folder / "pictures" / arm).iterdir()), strict=True):
@@ -100,13 +100,13 @@ def test_saved_pictures_keep_the_budget_and_are_the_saved_delta(finished, arm):
         assert np.array_equal(change, (row * 255).round().permute(1, 2, 0).numpy().astype(int))
 
 
-def test_steps_are_written_one_a_line(finished):
+def test_steps_are_written_one_per_line(finished):
     rows = list(csv.DictReader((finished[0] / "steps.csv").read_text().splitlines()))
     assert [row["arm"] for row in rows] == ["no_eot"] * 8 + ["eot"] * 4
     assert all(row["held_out"] for row in rows[-1:]) and rows[-1]["evals"] == str(2 * 4 * 2)
 
 
-def test_the_last_lines_are_the_table_and_the_report(finished):
+def test_the_output_ends_with_the_table_and_the_report(finished):
     folder, output = finished
     lines = [line for line in output.stdout.splitlines() if not line.startswith("warning: ")]
     assert [line.split()[0] for line in lines[:5]] == ["arm", "clean", "noise", "no_eot", "eot"]
@@ -140,7 +140,7 @@ def test_torch_is_not_loaded_for_help_or_a_typo():
         subprocess.run([sys.executable, "-c", text], cwd=ROOT, check=True, capture_output=True)
 
 
-def test_a_preset_of_ones_own_by_path(monkeypatch, capsys, tmp_path):
+def test_a_preset_may_be_a_path(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text(
         "defaults:\n  - /config/smoke\n  - override /perturbation: l2\n  - _self_\nseed: 5\nperturbation: {eps: 3}\n"
@@ -152,7 +152,7 @@ def test_a_preset_of_ones_own_by_path(monkeypatch, capsys, tmp_path):
     assert "one picture" in content["intervals"]
 
 
-def test_a_sweep_runs_each_and_reports_failures(monkeypatch, capsys, tmp_path):
+def test_a_sweep_runs_every_job_and_reports_failures(monkeypatch, capsys, tmp_path):
     short = ["data.count=1", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0"]
     arguments = ["-m", "config=smoke", "perturbation.eps=8/255,9", *short, f"hydra.sweep.dir={tmp_path}"]
     assert call(monkeypatch, *arguments) == 1
@@ -162,7 +162,7 @@ def test_a_sweep_runs_each_and_reports_failures(monkeypatch, capsys, tmp_path):
     assert (tmp_path / "index.csv").exists()
 
 
-def test_pictures_of_ones_own_are_converted_and_said_so(monkeypatch, capsys, tmp_path):
+def test_conversions_of_the_users_pictures_are_noted(monkeypatch, capsys, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
     rng = np.random.default_rng(0)
@@ -182,7 +182,7 @@ SLOW = ("quickstart", "sgd_l2", "suite", "patch", "patch_quickstart", "patch_eot
 
 
 @pytest.mark.parametrize("preset", ["targeted", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
-def test_every_preset_runs_when_shortened(monkeypatch, capsys, tmp_path, preset):
+def test_every_preset_runs_in_a_short_version(monkeypatch, capsys, tmp_path, preset):
     short = ["sanity=none", "attack.steps=3", "attack.views=2", "evaluate.views=4", "data.count=1"]
     assert call(monkeypatch, f"config={preset}", *short, f"hydra.run.dir={tmp_path}") == 0
     assert (tmp_path / "report.html").exists()

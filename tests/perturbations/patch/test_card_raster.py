@@ -24,7 +24,7 @@ def tensor(values):
 @pytest.mark.parametrize(
     ("size", "out"), [((7, 9), (61, 40)), ((64, 48), (20, 48)), ((5, 5), (5, 5)), ((1, 1), (4, 3))]
 )
-def test_a_texture_edge_to_edge_is_the_resizers(size, out):
+def test_a_texture_that_fills_the_picture_equals_the_resizer(size, out):
     given = texture(size)
     wanted = resize(tensor(given), out, "torch_bilinear_aa")[0].permute(1, 2, 0).numpy()
     assert np.abs(patch_picture(given, out) - wanted).max() <= 0.501
@@ -32,7 +32,7 @@ def test_a_texture_edge_to_edge_is_the_resizers(size, out):
 
 @settings(deadline=None, max_examples=30)
 @given(left=st.floats(0, 3), top=st.floats(0, 3), step=st.floats(0.05, 0.9))
-def test_anywhere_else_every_pixel_is_sampled_at_its_own_centre(left, top, step):
+def test_elsewhere_every_pixel_is_sampled_at_its_centre(left, top, step):
     given = texture((6, 8))
     picture = np.full((140, 180, 3), 255, np.uint8)
     lay(picture, Grid(1 / step, 1 / step, left, top), given, Box(0, 0, 8, 6))
@@ -49,7 +49,7 @@ def test_anywhere_else_every_pixel_is_sampled_at_its_own_centre(left, top, step)
 @given(
     x=st.floats(1, 5), y=st.floats(1, 5), width=st.floats(0.02, 6), height=st.floats(0.02, 6), dense=st.floats(1, 9)
 )
-def test_ink_is_area(x, y, width, height, dense):
+def test_the_ink_of_a_box_is_its_area(x, y, width, height, dense):
     picture = np.full((110, 110, 3), 255, np.uint8)
     fill(picture, Grid(dense, dense), [Fill((Box(x, y, width, height),))])
     ink = (255.0 - picture[..., 0]) / 255
@@ -83,7 +83,7 @@ def test_opencv_finds_the_fiducials_where_the_layout_has_them(dpi):
 
 
 @pytest.mark.parametrize(("size", "shape"), [((100, 100), (32, 32)), ((80, 20), (16, 64)), ((30, 120), (64, 16))])
-def test_every_edge_of_a_card_is_exact_and_every_swatch_has_its_colour(size, shape):
+def test_edges_of_a_card_and_colours_of_its_swatches_are_exact(size, shape):
     laid = card(*size)
     picture = card_picture(laid, np.zeros((*shape, 3), np.float32), 300)
     for box in (laid.patch, *(tag.box for tag in laid.tags)):

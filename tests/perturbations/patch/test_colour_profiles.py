@@ -1,4 +1,4 @@
-"""What is known of a printer, from files: against Pillow's colour management, and the formulas in NumPy."""
+"""Colour profiles of printers, against Pillow's colour management, and the formulas in NumPy."""
 
 import itertools
 import json
@@ -36,7 +36,7 @@ def test_ideal_inks_reproduce_every_colour(photo):
         torch.testing.assert_close(neugebauer(colours, corners, n), colours, rtol=0, atol=1e-12)
 
 
-def test_the_generic_printer_is_neugebauers_equations():
+def test_the_generic_printer_follows_neugebauers_equations():
     colours = np.random.default_rng(0).integers(52, size=(50, 3)) / 51  # every fifth level is a node of the table
 
     def light(x):
@@ -56,7 +56,7 @@ def test_the_generic_printer_is_neugebauers_equations():
     np.testing.assert_allclose(through.numpy(), wanted * 255, rtol=0, atol=1e-3)
 
 
-def test_half_tints_of_the_generic_printer_are_those_of_swop():
+def test_halftones_of_the_generic_printer_match_swop():
     # Cyan and yellow of 50 %, as layout programs show them; what they ask of the printer is their own red, or blue.
     result = shown(generic(), [[109, 255, 255], [255, 255, 153]])
     np.testing.assert_allclose(result, [[109, 207, 246], [255, 247, 153]], rtol=0, atol=2.5)
@@ -67,7 +67,7 @@ def cube(folder, lines, name="map.cube"):
     return str(folder / name)
 
 
-def test_a_cubes_red_changes_fastest(tmp_path):
+def test_red_changes_fastest_in_a_cube_file(tmp_path):
     levels = np.linspace(0, 1, 3)
     rows = [f"{g:g} {(r + b) / 2:g} {r * r:g}" for b in levels for g in levels for r in levels]
     head = ["# a comment", 'TITLE "x"', "LUT_3D_SIZE 3", "DOMAIN_MIN 0 0 0", "DOMAIN_MAX 1.0 1.0 1.0", ""]
@@ -80,7 +80,7 @@ FIT = {"schema": 1, "kind": "polynomial", "degree": 1, "coefficients": [[0, 1, 0
 
 
 @pytest.mark.parametrize(("degree", "light"), [(1, "srgb"), (2, "linear"), (3, "srgb")])
-def test_a_fit_is_the_polynomial_that_it_says(tmp_path, degree, light):
+def test_a_fit_evaluates_the_polynomial_of_its_file(tmp_path, degree, light):
     count = {1: 4, 2: 10, 3: 20}[degree]
     weights = 0.3 / count * torch.rand(3, count, dtype=double)
     weights[:, :4] += torch.cat([torch.full((3, 1), 0.1, dtype=double), 0.4 * torch.eye(3, dtype=double)], dim=1)
@@ -94,7 +94,7 @@ def test_a_fit_is_the_polynomial_that_it_says(tmp_path, degree, light):
 
 
 def dull(share):
-    """The bytes of an RGB profile whose primaries are sRGB's, mixed with so much of the two others."""
+    """The bytes of an RGB profile whose primaries are sRGB's, mixed with a share of the other two."""
     content = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
     starts = range(132, 132 + 12 * int.from_bytes(content[128:132], "big"), 12)  # of the table of tags
     offsets = {bytes(content[at : at + 4]): int.from_bytes(content[at + 4 : at + 8], "big") + 8 for at in starts}
@@ -118,7 +118,7 @@ def levels(lut, photo):
     return apply_lut(photo, lut)[0].permute(1, 2, 0).numpy() * 255
 
 
-def test_a_profile_is_pillows_way_there_and_back(photo, tmp_path):
+def test_a_profile_equals_the_round_trip_through_pillow(photo, tmp_path):
     path = tmp_path / "dull.icc"
     path.write_bytes(dull(0.08))
     screen, profile = ImageCms.createProfile("sRGB"), ImageCms.getOpenProfile(str(path))
@@ -131,7 +131,7 @@ def test_a_profile_is_pillows_way_there_and_back(photo, tmp_path):
     assert np.abs(result - wanted).max() <= 2
 
 
-def test_srgb_itself_changes_nothing(photo, tmp_path):
+def test_the_profile_of_srgb_changes_nothing(photo, tmp_path):
     path = tmp_path / "srgb.icm"
     path.write_bytes(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
     for intent in ("relative", "perceptual", "absolute"):
@@ -140,7 +140,7 @@ def test_srgb_itself_changes_nothing(photo, tmp_path):
 
 
 @pytest.mark.parametrize(("intent", "there", "back"), [("relative", 1, 1), ("perceptual", 0, 1), ("absolute", 3, 3)])
-def test_a_press_is_pillows_soft_proof(photo, intent, there, back):
+def test_the_profile_of_a_press_equals_pillows_soft_proof(photo, intent, there, back):
     installed = [path for path in PRESSES if path.is_file()]
     if not installed:
         pytest.skip("no profile of a press on this machine (Debian: ghostscript)")
@@ -204,6 +204,6 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path, name, content, message):
         (("missing.cube", "relative", "x.y"), FileNotFoundError, "`x.y`"),
     ],
 )
-def test_names_out_of_range_are_named(call, kind, message):
+def test_invalid_arguments_are_refused(call, kind, message):
     with pytest.raises(kind, match=message):
         read_colour_map(*call)

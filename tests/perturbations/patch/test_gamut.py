@@ -1,4 +1,4 @@
-"""Laws of every set of colours that a texture may be held to, and where the printer's set ends."""
+"""Laws of every gamut that restricts a texture, and the boundary of the printer's gamut."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ MAPS = {"generic": generic().double(), "dull": DULL}
 
 @pytest.fixture(scope="module", params=["box", *MAPS])
 def made(request):
-    """A set of colours, and the map whose colours it is."""
+    """A gamut, and the colour map that it belongs to."""
     if request.param == "box":
         return Box(0.1, 0.9), (nodes(2) * 0.8 + 0.1).T.reshape(3, 2, 2, 2)
     return Printable(MAPS[request.param]), MAPS[request.param]
@@ -33,7 +33,7 @@ def texture(dtype=double):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_projecting_twice_is_projecting_once(made, dtype):
+def test_projection_is_idempotent(made, dtype):
     once = made[0].project(texture(dtype))
     assert once.dtype == dtype and once.min() >= 0 and once.max() <= 1
     torch.testing.assert_close(made[0].project(once), once, rtol=0, atol=1e-3 * LEVEL)
@@ -47,7 +47,7 @@ def test_printable_colours_stay_unchanged(made):
     assert torch.equal(made[0].project(inner), inner)
 
 
-def test_no_step_carries_a_texture_out_of_the_cube(made):
+def test_no_step_moves_a_texture_out_of_the_cube(made):
     far = 4 * torch.randn(1, 3, 20, 20, dtype=double)
     result = made[0].project(far)
     assert result.min() >= 0 and result.max() <= 1
@@ -65,7 +65,7 @@ def test_the_boundary_of_a_dull_printer_is_exact():
     assert (share < 0.9).any() and (share == 1).any()
 
 
-def test_a_configuration_names_them():
+def test_gamuts_are_selected_in_the_configuration():
     assert gamuts.gamut(None) is None and gamuts.gamut("ideal") is None
     assert gamuts.gamut([0.1, 0.9]) == Box(0.1, 0.9)
     assert torch.equal(gamuts.gamut("generic").lut, generic())

@@ -33,7 +33,7 @@ def pasted(base, patch):
     return picture
 
 
-def test_a_finer_texture_is_reduced_and_a_coarser_one_enlarged_in_the_view():
+def test_textures_are_reduced_or_enlarged_in_the_view():
     result = attacked(Patch((12, 16), QUAD), images(), texture(12, 16))
     torch.testing.assert_close(result, pasted(images(), F.avg_pool2d(texture(12, 16), 2)), rtol=0, atol=1e-12)
     coarse = attacked(Patch((1, 1), QUAD), images(), texture(1, 1))
@@ -50,7 +50,7 @@ def test_a_finer_texture_is_reduced_and_a_coarser_one_enlarged_in_the_view():
         (lambda q: (q[2], q[3], q[0], q[1]), lambda t: t.flip(-1, -2)),
     ],
 )
-def test_a_texture_as_fine_as_the_picture_is_pasted_by_its_corners(turn, move):
+def test_a_texture_at_the_resolution_of_the_picture_is_pasted_exactly(turn, move):
     result = attacked(Patch((6, 8), turn(QUAD)), images(), texture())
     torch.testing.assert_close(result, pasted(images(), move(texture())), rtol=0, atol=1e-12)
 
@@ -66,7 +66,7 @@ def test_a_quad_in_perspective_has_the_given_corners():
     assert (shown != inside).sum() < 0.003 * inside.sum()
 
 
-def test_rows_of_delta_are_pictures_of_their_own():
+def test_rows_of_delta_are_textures_of_separate_pictures():
     patch, views = Patch((6, 8), QUAD, shape="ellipse"), Compose([Affine(degrees=30)])
     u = uniform(2, views.dims)
     rows = texture().expand(2, -1, -1, -1)
@@ -159,6 +159,6 @@ def test_an_invalid_patch_is_refused(arguments, message):
         Patch(**arguments)
 
 
-def test_a_texture_of_other_channels_is_refused():
+def test_a_texture_with_another_number_of_channels_is_refused():
     with pytest.raises(ValueError, match="as many channels as the pictures, 3; got 1"):
         Patch((6, 8), start_from=torch.rand(1, 6, 8)).start(images(), seed())

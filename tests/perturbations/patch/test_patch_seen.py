@@ -19,7 +19,7 @@ EYE = torch.eye(3, dtype=double)[None]
 ARROW = [[0.1, 0.05], [0.9, 0.2], [0.6, 0.5], [0.95, 0.95], [0.2, 0.8]]
 SHAPES = {"rectangle": "rectangle", "circle": "circle", "polygon": ARROW}
 INK = (0.9, 0.2, 0.4)
-#: So many points along each side of a pixel.
+#: Points along each side of a pixel.
 POINTS = 64
 
 
@@ -43,9 +43,9 @@ def shares(pull, texture, size, pixels, points):
     """Where points (K,2) of the pixels (P,2), row and column, lie in the texture: shares of its sides, (P,K,2)."""
     height, width = size
     at = pixels.flip(-1).to(double)[:, None] + points - torch.tensor([width, height], dtype=double) / 2
-    found, w = transform(pull, at[None] * (2 / min(size)))
+    moved, w = transform(pull, at[None] * (2 / min(size)))
     assert (w > 0).all()
-    return (found[0] * min(texture) / torch.tensor([texture[1], texture[0]], dtype=double) + 1) / 2
+    return (moved[0] * min(texture) / torch.tensor([texture[1], texture[0]], dtype=double) + 1) / 2
 
 
 def finely(count=POINTS):
@@ -102,14 +102,14 @@ def viewed(edge, base, layer, size, **options):
 @pytest.mark.parametrize("degrees", [0, 17, 45, 71])
 @pytest.mark.parametrize("side", [100, 300])
 @pytest.mark.parametrize("edge", ["soft", "cut"])
-def test_a_tenth_of_its_size_every_texel_has_a_gradient(side, degrees, edge):
+def test_at_a_tenth_of_its_size_every_texel_has_a_gradient(side, degrees, edge):
     size = (side // 5,) * 2
     pull, base = placed((side, side), size, side / 10, degrees, seed=degrees), torch.ones(1, 3, *size, dtype=double)
     texture = torch.full((1, 3, side, side), 0.5, dtype=double, requires_grad=True)
     view = viewed(edge, base, Layer(texture, None, pull), size)
     (view * torch.rand_like(view)).sum().backward()
     assert (texture.grad != 0).all()
-    # Placed by its nearest texels (as in ART), the patch is seen at a few of them.
+    # Sampled at the nearest texels (as in ART), only a few texels have a gradient.
     centres = torch.cartesian_prod(torch.arange(size[0]), torch.arange(size[1]))
     at = shares(pull, (side, side), size, centres, torch.full((1, 2), 0.5, dtype=double))
     leaf = torch.zeros_like(texture, requires_grad=True)
@@ -134,7 +134,7 @@ def test_black_on_white_is_opaque(scale, kernel, edge):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("scale", [1.3, 1.0, 0.5, 0.25, 0.1])
 @pytest.mark.parametrize(("degrees", "bend"), [(0, 0.0), (17, 0.0), (45, 0.0), (17, 0.1)])
-def test_edges_are_those_of_a_supersampled_picture(shape, scale, degrees, bend, photo):
+def test_edges_equal_those_of_a_supersampled_picture(shape, scale, degrees, bend, photo):
     # A patch of one colour, so that only its edge counts; and about as large in the view whatever its texture is.
     shape, size, texture = SHAPES[shape], (72, 72), (round(36 / scale), round(45 / scale))
     pull = placed(texture, size, 36, degrees, bend, seed=degrees)
@@ -150,17 +150,17 @@ def test_edges_are_those_of_a_supersampled_picture(shape, scale, degrees, bend, 
         assert (view - goal).abs().max() <= 1.5 / 255  # most of it from the points, a 64th apart
 
 
-def test_a_mirrored_and_an_oblique_patch_are_cut_as_well():
+def test_a_mirrored_or_oblique_patch_has_exact_edges_too():
     size, texture = (72, 72), (40, 50)
     pull = placed(texture, size, 36, 25, 0.1) @ torch.diag(torch.tensor([-1.0, 2.5, 1.0], dtype=double))
     layer = Layer(torch.ones(1, 3, *texture, dtype=double), None, pull)
-    found, covered = edges(pull, "rectangle", texture, size)
+    near, covered = edges(pull, "rectangle", texture, size)
     view = cut_view(torch.zeros(1, 3, *size, dtype=double), layer, Outline(), size)
-    assert (view[0, 0, found[:, 0], found[:, 1]] - covered).abs().max() <= 1 / 255
+    assert (view[0, 0, near[:, 0], near[:, 1]] - covered).abs().max() <= 1 / 255
 
 
-def test_colours_follow_the_edge(photo):
-    # Whatever the coverage became, the colour is the one that was read: a ratio, so that no edge darkens.
+def test_colours_at_the_edge_follow_the_coverage(photo):
+    # At any coverage the colour is that of the texture: a ratio, so that no edge darkens.
     ink, size = torch.tensor(INK, dtype=double), (72, 72)
     pull = placed((40, 50), size, 36, 33)
     view = premultiplied(Layer(ink[None, :, None, None].expand(1, 3, 40, 50), None, pull))
@@ -169,7 +169,7 @@ def test_colours_follow_the_edge(photo):
     torch.testing.assert_close(over[:, :-1], over[:, -1:] * ink[:, None, None], rtol=0, atol=1e-12)
 
 
-def test_a_patch_on_whole_pixels_is_pasted_to_the_last_bit():
+def test_a_patch_on_whole_pixels_is_pasted_bit_for_bit():
     size, texture = (40, 40), (16, 20)
     ink = torch.rand(1, 3, *texture, dtype=double)
     box = torch.tensor([[8, 10], [28, 10], [28, 26], [8, 26]], dtype=double) - 20
@@ -182,7 +182,7 @@ def test_a_patch_on_whole_pixels_is_pasted_to_the_last_bit():
 
 
 @pytest.mark.parametrize(("side", "degrees"), [(4.3, 17), (5.0, 45)])
-def test_the_cut_has_a_gradient_in_the_texture_and_in_its_place(side, degrees):
+def test_the_cut_edge_passes_gradients_to_the_texture_and_its_place(side, degrees):
     size, texture = (9, 9), (5, 6)
     base = torch.rand(1, 1, *size, dtype=double)
 

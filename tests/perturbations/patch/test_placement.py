@@ -1,4 +1,4 @@
-"""Where a patch lies in each picture, and what is printed round it."""
+"""The places of a patch in each picture, and what is printed round it."""
 
 import pytest
 import torch
@@ -31,12 +31,12 @@ def pasted(base, *lefts):
     return base
 
 
-def test_several_places_show_the_texture_several_times():
+def test_the_texture_is_visible_in_each_of_several_places():
     result = attacked(Patch((8, 8), [LEFT, RIGHT]), images(), texture())
     torch.testing.assert_close(result, pasted(images(), (0, 16), (0, 16)), rtol=0, atol=1e-12)
 
 
-def test_each_picture_has_places_of_its_own():
+def test_each_picture_has_its_own_places():
     cover = torch.tensor([[1.0, 1.0], [1.0, 0.0]])[..., None, None]
     patch = Patch((8, 8), Placements(quads([[LEFT, RIGHT], [RIGHT, LEFT]]), cover))
     both = attacked(patch, images(), texture())
@@ -58,13 +58,13 @@ def test_a_region_shows_a_part_of_the_texture(half):
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
 
 
-def test_of_a_region_only_what_lies_in_the_shape_shows(half):
+def test_only_the_part_of_a_region_inside_the_shape_is_visible(half):
     shaped = Patch((8, 8), Placements(quads([[LEFT]]), half), shape="ellipse")
     white, black = torch.ones_like(texture()), torch.zeros(2, 3, 16, 32, dtype=double)
     result = attacked(shaped, black, white)[:, 0, 4:12, :8]
     expected = (shaped.alpha * half)[:, 0].to(double)
     torch.testing.assert_close(result, expected.expand(2, 8, 8), rtol=0, atol=1e-12)
-    # Between pixels as well: what is hidden ends nowhere.
+    # Between pixels as well: the hidden part has no edge.
     between = Patch((8, 8), Placements(quads([[[[x + 0.01, y + 0.02] for x, y in LEFT]]]), half))
     assert (attacked(between, black, white)[..., :4] == 0).all()
 
@@ -111,7 +111,7 @@ def test_a_surround_does_not_move_the_patch(times):
     assert not torch.equal(with_sheet, without)
 
 
-def test_a_sheet_lies_texel_on_pixel():
+def test_texels_of_a_sheet_align_with_pixels():
     one, own = images(1), sheet(1)
     result = attacked(Patch((8, 8), [[x + 0.25, y] for x, y in LEFT], surround=own), one, texture())
     expected, whole = one.clone(), own.picture.clone()
@@ -120,7 +120,7 @@ def test_a_sheet_lies_texel_on_pixel():
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
 
 
-def test_paper_shows_where_a_patch_is_transparent():
+def test_paper_is_visible_where_a_patch_is_transparent():
     alpha = Patch((8, 8), shape="ellipse").alpha
     white = Surround(torch.ones(1, 3, 8, 8, dtype=double), 0, 0, 1)
     result = white.embed(torch.zeros(1, 3, 8, 8, dtype=double), alpha)

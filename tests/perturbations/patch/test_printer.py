@@ -34,7 +34,7 @@ def test_an_ideal_printer_has_no_stages():
     assert printed(PrinterConfig("none")) == []
 
 
-def test_the_colours_come_first_then_the_light_then_the_paper():
+def test_printer_stages_have_the_order_colours_light_paper():
     stages = {"exposure": {"stops": 1}, "cylinder": {"arc": 30}}
     first, light, bend = printed(PrinterConfig("x", "generic", "relative", stages))
     assert isinstance(first, ColourMap) and isinstance(light, Exposure) and isinstance(bend, Geometry)
@@ -42,7 +42,7 @@ def test_the_colours_come_first_then_the_light_then_the_paper():
     torch.testing.assert_close(first(texture, torch.rand(1, 0)), apply_lut(texture, generic()))
 
 
-def test_every_stage_is_of_the_sheet_or_refused():
+def test_a_printer_accepts_only_stages_of_the_sheet():
     for name, stage in STAGES.items():
         given = PrinterConfig("x", stages={name: {"stages": {"hue": {}}} if name in ("sometimes", "one_of") else {}})
         if name in PRINT or name in PAPER:
@@ -73,7 +73,7 @@ def test_a_wrong_colour_is_named():
         printed(PrinterConfig("x", "cmyk"))
 
 
-def test_paper_is_the_generic_printer_and_a_bend():
+def test_the_preset_paper_is_the_generic_printer_and_a_bend():
     files = (CONFIGS / "printer" / f"{name}.yaml" for name in ("generic", "paper"))
     ink, paper = (OmegaConf.to_container(OmegaConf.load(path)) for path in files)
     assert {**paper["stages"], **ink["stages"]} == paper["stages"]

@@ -37,7 +37,7 @@ def save(path, array):
 
 
 @pytest.mark.parametrize("size", [(24, 24), (17, 40)])
-def test_curves_are_exact_in_every_texel(size):
+def test_coverage_of_curves_is_exact_in_every_texel(size):
     height, width = size
     radius = min(size) / 2
     circle = oracle(lambda x, y: (x - width / 2) ** 2 + (y - height / 2) ** 2 <= radius**2, size)
@@ -56,25 +56,25 @@ def test_texels_inside_are_one_and_texels_outside_are_zero(shape):
     assert set(mask[~some].tolist()) == {0.0, 1.0}
 
 
-def test_a_polygon_is_what_scikit_image_fills():
+def test_a_polygon_equals_that_of_scikit_image():
     torch.testing.assert_close(alpha_of(ARROW, SIZE), filled(ARROW, SIZE), rtol=0, atol=1 / 255)
 
 
-def test_turning_and_the_first_corner_do_not_matter():
+def test_orientation_and_first_corner_do_not_change_a_polygon():
     mask = alpha_of(ARROW, SIZE)
     for other in (ARROW[::-1], ARROW[2:] + ARROW[:2]):
         torch.testing.assert_close(alpha_of(other, SIZE), mask, rtol=0, atol=1e-6)
 
 
-def test_a_polygon_and_its_complement_make_a_whole():
-    # The line 0.3 -> 0.5 -> 0.9 across parts the texture.
+def test_coverages_of_a_polygon_and_its_complement_add_up_to_one():
+    # The line 0.3 -> 0.5 -> 0.9 divides the texture.
     line = [[0.3, 0], [0.5, 0.4], [0.9, 1]]
     left, right = [[0, 0], *line, [0, 1]], [*line, [1, 1], [1, 0]]
     whole = alpha_of(left, SIZE) + alpha_of(right, SIZE)
     torch.testing.assert_close(whole, torch.ones_like(whole), rtol=0, atol=1e-6)
 
 
-def test_the_alpha_channel_of_a_picture_is_taken_as_it_is(tmp_path):
+def test_the_alpha_channel_of_a_picture_is_the_mask(tmp_path):
     rgba = np.random.default_rng(0).integers(0, 256, (*SIZE, 4), dtype=np.uint8)
     mask = alpha_of(save(tmp_path / "mask.png", rgba), SIZE)
     assert torch.equal(mask[0, 0], torch.tensor(rgba[..., 3]) / 255)
@@ -88,7 +88,7 @@ def test_without_an_alpha_channel_the_lightness_is_the_mask(tmp_path):
         assert torch.equal(mask[0, 0], torch.tensor(grey) / 255)
 
 
-def test_sixteen_bits_are_shares_too(tmp_path):
+def test_sixteen_bit_masks_are_scaled_to_shares(tmp_path):
     deep = np.array([[0, 65535], [32768, 257]], dtype=np.uint16)
     mask = alpha_of(save(tmp_path / "mask.png", deep), (2, 2))
     torch.testing.assert_close(mask[0, 0], torch.tensor([[0, 1], [32768 / 65535, 1 / 255]]), rtol=0, atol=1e-6)
@@ -118,7 +118,7 @@ def test_a_rectangle_needs_no_mask_and_a_picture_has_no_line():
     assert alpha_of("rectangle", SIZE) is None and outline_of("mask.png", SIZE) is None
 
 
-def test_the_same_formats_are_read_as_for_pictures():
+def test_masks_are_read_in_the_formats_of_pictures():
     assert FORMATS == images.FORMATS
 
 
