@@ -40,7 +40,7 @@ def test_without_a_folder_nothing_is_stored():
     assert NOWHERE.task("task").state is None and not NOWHERE.has("task")
 
 
-def test_a_finished_task_drops_its_parts(checkpoint, tmp_path):
+def test_finished_task_removes_its_parts(checkpoint, tmp_path):
     def make():
         inner = checkpoint.under("task")
         inner.once("part", lambda: 1)
@@ -137,7 +137,7 @@ def test_stopped_can_be_pickled(tmp_path):
     assert again.code == 143 and str(again) == "stopped by SIGTERM; the run had not begun"
 
 
-def test_in_another_thread_handlers_stay(tmp_path):
+def test_handlers_stay_unchanged_in_another_thread(tmp_path):
     seen = []
 
     def work():

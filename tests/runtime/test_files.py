@@ -33,14 +33,14 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-def test_new_content_replaces_the_old_and_nothing_is_left_over(path, write):
+def test_new_content_replaces_the_old_without_leftover_files(path, write):
     write(path)
     assert path.read_bytes() != b"old"
     assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("write", BREAKING.values(), ids=BREAKING)
-def test_old_content_survives_a_failure_and_nothing_is_left_over(path, write):
+def test_old_content_survives_a_failure_without_leftover_files(path, write):
     with pytest.raises((ValueError, TypeError)):
         write(path)
     assert path.read_text() == "old"

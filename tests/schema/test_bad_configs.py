@@ -86,7 +86,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("text", mostly_slow(TEXTS, 6))
-def test_a_bad_preset_is_one_line(desk, text):
+def test_bad_preset_gives_a_one_line_error(desk, text):
     content, reason = TEXTS[text]
     path = desk.given / "mine.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())

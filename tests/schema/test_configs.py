@@ -54,13 +54,13 @@ def test_every_choice_of_files_is_a_file():
         assert sorted(path.stem for path in (CONFIGS / group).glob("*.yaml")) == sorted(CHOICES[group])
 
 
-def test_the_defaults_are_those_that_the_estimator_study_recommends():
+def test_defaults_follow_the_estimator_study():
     run = schema.validate(composed("config=quickstart"))
     assert run.attack.views == 8 and run.attack.steps >= 100
     assert (run.draws.name, run.optimiser.name, run.optimiser.schedule) == ("sobol", "wiener", "cosine")
 
 
-def test_a_plus_key_does_not_slip_past_the_schema():
+def test_added_keys_are_checked_against_the_schema():
     with pytest.raises(ValueError, match=r"unknown key `attack\.stepz`"):
         schema.validate(composed("config=smoke", "+attack.stepz=3"))
 
@@ -75,7 +75,7 @@ def test_a_key_that_names_code_is_refused(key):
 
 
 @pytest.mark.parametrize(("text", "value"), [("8/255", 8 / 255), ("0.03", 0.03), (4, 4.0), ("1e-2", 0.01)])
-def test_eps_is_a_fraction_or_a_number(text, value):
+def test_eps_may_be_a_fraction_or_a_number(text, value):
     assert schema.fraction(text, "eps") == value
 
 

@@ -66,7 +66,7 @@ def test_keys_are_arguments_with_the_same_default_in_the_same_order(group, name)
     assert set(reached) == set(declared)
 
 
-def test_the_default_views_are_the_pipeline_that_is_made_without_arguments():
+def test_default_views_equal_the_pipeline_made_without_arguments():
     assert pipeline(OPEN["transforms"]("x")) == Compose()
 
 

@@ -280,7 +280,7 @@ def test_bundled_files_and_whole_configurations_obey_the_laws():
         lambda: [sys.modules.pop("this", None), __import__("this")],
     ],
 )
-def test_the_hook_reports_what_leaves_the_process(deed):
+def test_hook_reports_writes_processes_imports_and_network_use(deed):
     with pytest.raises(AssertionError), nothing_else():
         deed()
     with nothing_else():
@@ -299,7 +299,7 @@ def test_code_that_breaks_a_law_fails_the_check(error, monkeypatch):
 
 
 @pytest.mark.parametrize("defaults", ["", "null", "[case]", "[_self_, case]"])
-def test_defaults_of_nothing_are_none_and_those_in_a_circle_are_refused(defaults, tmp_path):
+def test_empty_defaults_are_ignored_and_circular_defaults_are_refused(defaults, tmp_path):
     path = tmp_path / "case.yaml"
     path.write_text(f"name: x\ndefaults: {defaults}\nstages: {{affine: {{degrees: 5}}}}\n")
     if "case" in defaults:
@@ -309,14 +309,14 @@ def test_defaults_of_nothing_are_none_and_those_in_a_circle_are_refused(defaults
         assert pipelines.preset(str(path)).stages == tuple(pipelines.stages({"affine": {"degrees": 5}}, "x"))
 
 
-def test_a_preset_whose_defaults_lead_back_to_it_is_refused_in_a_line(tmp_path):
+def test_preset_in_its_own_chain_of_defaults_is_refused_in_one_line(tmp_path):
     path = tmp_path / "case.yaml"
     path.write_text("defaults:\n- /objective/verification@_here_\n- case\nthreshold: 0.5\n")
     with pytest.raises(ValueError, match="lead back to themselves"):
         compose(str(path))
 
 
-def test_a_name_that_is_no_word_is_refused_by_its_key():
+def test_name_that_is_not_a_string_is_refused_by_its_key():
     whole = OmegaConf.create(composed()[0])
     for name in (["pgd"], {"a": 1}, 3, True):
         whole.optimiser.name = name
@@ -339,13 +339,13 @@ ODD_KEY = "a\nb\u2028\x1b[2J"
         lambda path: schema.validate(OmegaConf.create({"seed": "${nothing}"})),
     ],
 )
-def test_what_cannot_be_printed_is_written_out_in_a_refusal(step, tmp_path):
+def test_unprintable_characters_are_escaped_in_errors(step, tmp_path):
     with pytest.raises((ValueError, OSError)) as caught:
         step(tmp_path / "case.yaml")
     assert str(caught.value).isprintable()
 
 
-def test_arguments_that_hydra_fails_on_are_refused_before():
+def test_arguments_that_crash_hydra_are_refused_first():
     for argument in (*FLAGS, "+@_global_=tv", "perturbation=[1,2]", "data=[folder]", "config=[1]"):
         with pytest.raises(ValueError, match=r"must be KEY=VALUE|takes one choice|unknown key `resume`"):
             compose("smoke", [argument])

@@ -122,7 +122,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("name", "arguments", "make", "reason"), CASES, ids=lambda value: getattr(value, "__name__", None)
 )
-def test_a_wrong_input_is_one_line(name, arguments, make, reason, tmp_path, monkeypatch, capsys):
+def test_wrong_input_gives_a_one_line_error(name, arguments, make, reason, tmp_path, monkeypatch, capsys):
     script = importlib.import_module(f"scripts.{name}")
     monkeypatch.chdir(tmp_path)
     make(tmp_path)

@@ -26,7 +26,7 @@ def test_every_contestant_runs_once_a_round_in_changing_order():
     assert set(medians) == {"a", "b", "c"} and all(seconds >= 0 for seconds in medians.values())
 
 
-def test_many_samples_of_a_whole_reduction_are_the_mean_of_its_pixels():
+def test_supersampling_at_an_integer_reduction_is_the_block_mean():
     image = torch.rand(1, 1, 48, 48)
     view = antialias.finer(image, antialias.reduction(4, 1, 48, 12, turn=0.0), 12, 4)
     torch.testing.assert_close(view, F.avg_pool2d(image, 4))
@@ -100,7 +100,7 @@ def test_our_gradient_is_that_of_one_graph(case):
     assert cosine(other, wanted) < 0.9  # other views would show
 
 
-def test_auto_decides_by_the_engines_own_search(case):
+def test_auto_uses_the_search_of_the_engine(case):
     assert engine.decide(case).measurements[0].taken
 
 
@@ -110,7 +110,7 @@ def test_the_bare_encoder_sees_the_same_views(case):
     torch.testing.assert_close(engine.bare(case, DECISION)(), torch.autograd.grad(losses.sum(), ready)[0])
 
 
-def test_the_loop_by_hand_shows_our_views(case):
+def test_handwritten_loop_has_the_same_views(case):
     theirs, ours = peers.kornia_views(case.image, case.u), two_resamples(case.image, case.u)
     torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-4)
     for _ in range(2):  # gradients do not add up
@@ -120,7 +120,7 @@ def test_the_loop_by_hand_shows_our_views(case):
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")  # theirs, not ours
 @pytest.mark.parametrize("name", ["ART", "torchattacks", "Foolbox"])
-def test_a_peers_gradient_is_ours(name, case):
+def test_gradient_of_each_peer_equals_ours(name, case):
     module, make = peers.PEERS[name]
     pytest.importorskip(module, exc_type=ImportError)
     run, wanted = make(case), expected(case, PIPELINE)
@@ -132,7 +132,7 @@ def test_a_peers_gradient_is_ours(name, case):
         assert cosine(gradient, wanted) > 0.99
 
 
-def test_the_labels_of_peers_hide_the_cosine(case):
+def test_classifier_loss_of_peers_equals_the_cosine_loss(case):
     views, first = PIPELINE(case.image, case.u), torch.zeros(6, dtype=torch.long)
     cosines = F.cosine_similarity(case.frozen(views), case.anchor, dim=1)
     logs, linear = (model(case.frozen, case.anchor)(views) for model in (peers.LogProbabilities, peers.Linear))
@@ -148,7 +148,7 @@ def in_this_process(monkeypatch):
 
 
 @pytest.mark.slow
-def test_engine_compares_each_with_each(monkeypatch, in_this_process):
+def test_engine_tables_give_all_ratios(monkeypatch, in_this_process):
     kornia = {"kornia, one graph": peers.PEERS["kornia, one graph"]}
     monkeypatch.setattr(engine, "PEERS", kornia | {"absent": ("no_such_module", None)})
     monkeypatch.setattr(engine, "decide", lambda question: engine.Choice(DECISION, ()))  # measured elsewhere
@@ -177,14 +177,14 @@ def test_a_fresh_process_measures_its_own_first_step():
     assert 0 < memory.in_fresh_process(memory.first_peak, "pocket", "cpu", 2) < 2**30
 
 
-def test_a_straight_line_is_recovered_and_a_late_outlier_hardly_moves_it():
+def test_line_fit_is_exact_and_robust_to_an_outlier():
     x = [8, 16, 64, 1024]
     assert memory.straight_line(x, [3 + 0.5 * n for n in x]) == pytest.approx((3, 0.5))
     fixed, each = memory.straight_line(x, [3 + 0.5 * n * (1.02 if n == 1024 else 1) for n in x])
     assert fixed == pytest.approx(3, abs=0.2) and each == pytest.approx(0.5, rel=0.03)
 
 
-def test_peak_is_of_the_work_alone():
+def test_peak_excludes_memory_allocated_before():
     held = torch.ones(100, memory.MIB // 4)
     peak = memory.peak(lambda: torch.ones(64, memory.MIB // 4).sum(), "cpu")
     assert 62 <= peak / memory.MIB <= 70 and len(held)
@@ -220,7 +220,7 @@ def test_estimator_measures_a_known_covariance(monkeypatch):
     assert "VOID" not in str(cosines)
 
 
-def test_estimator_says_when_its_reference_is_too_small(monkeypatch):
+def test_estimator_marks_results_with_a_small_reference_as_void(monkeypatch):
     monkeypatch.setattr(estimator, "VIEWS", (2,))
     monkeypatch.setattr(estimator, "SIZE", 32)
     tables = estimator.run(rounds=2, reference=8)
@@ -229,7 +229,7 @@ def test_estimator_says_when_its_reference_is_too_small(monkeypatch):
     assert "VOID" not in str(estimator.verdict(0.998, 8192))
 
 
-def test_precisions_attack_alike_and_are_judged_in_float32(monkeypatch):
+def test_attacks_agree_between_precisions_and_are_evaluated_in_float32(monkeypatch):
     judges = []
     for name in ("STEPS", "VIEWS", "UNSEEN"):
         monkeypatch.setattr(precision, name, 4)
@@ -244,7 +244,7 @@ def test_precisions_attack_alike_and_are_judged_in_float32(monkeypatch):
     assert table.rows["bfloat16"][0] != table.rows["float32"][0]  # it did run in another precision
 
 
-def test_what_is_printed_is_what_is_written(tmp_path):
+def test_printed_tables_equal_the_written_ones(tmp_path):
     bars = Table("Bars", {"ms": ".1f", "/ ours": ".2f"}, {"ours": (2.0, 1.0), "none": MISSING}, "bars", ("n.",))
     lines = Table("Lines", {"8": ".1f", "16": ".1f"}, {"a": (1.0, None)}, "lines")
     rows = {"a": (0.1, None), "a, low": (0, None), "a, high": (1, None)}

@@ -26,7 +26,7 @@ def task():
     return question(1, True, Ranges((0.5, 0.8), distortion=0.2), 2)
 
 
-def test_a_patch_is_placed_as_art_says():
+def test_patch_is_placed_as_documented_by_art():
     # Scale s about the middle, turned by the angle, then moved by up to the room that the unturned square leaves.
     place, u = Anywhere(scale=(0.3, 0.6), degrees=22.5), torch.rand(16, 4, dtype=torch.float64)
     size, angle, right, down = place.values(u).unbind(-1)
@@ -88,7 +88,7 @@ def test_fresh_placements_differ_and_leave_the_rest_of_the_scene(task):
     assert (covered | shown).float().mean() > 0.9
 
 
-def test_what_art_lowers_is_what_ours_lowers(task):
+def test_art_loss_equals_our_loss(task):
     with torch.no_grad():
         embedding = task.counted.encoder(task.image)
         to_anchor, to_gallery = LogProbabilities(task.counted, task.anchor)(task.image), ToGallery(task)(task.image)
@@ -99,13 +99,13 @@ def test_what_art_lowers_is_what_ours_lowers(task):
     torch.testing.assert_close(entropy, InfoNCE(task.gallery, targeted=True)(embedding, task.goal))
 
 
-def test_more_groups_than_there_are_is_refused():
+def test_too_many_groups_are_refused():
     with pytest.raises(ValueError, match="`--groups` must be at most"):
         patch.run(1, GROUPS, 1)
 
 
 @pytest.mark.parametrize("targeted", [True, False])
-def test_ours_spends_what_it_is_given(monkeypatch, targeted):
+def test_our_attack_spends_its_budget(monkeypatch, targeted):
     monkeypatch.setattr(patch, "installed", lambda module: False)  # one judge is enough
     outcome = work(Job(CELL._replace(targeted=targeted), 1, OURS, CONTESTANTS[OURS].default(1.0, 4), 4, 2))
     assert outcome.gradients == 4
@@ -116,7 +116,7 @@ def test_ours_spends_what_it_is_given(monkeypatch, targeted):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["ART, Adam", "ART, pgd"])
 @pytest.mark.parametrize("loss", ["cosine", "gallery"])
-def test_art_spends_as_much_and_goes_the_right_way(name, loss):
+def test_art_spends_the_same_budget_and_moves_in_the_right_direction(name, loss):
     pytest.importorskip("art.estimators.classification", exc_type=ImportError)
     for targeted in (True, False):
         cell = CELL._replace(targeted=targeted)
@@ -164,7 +164,7 @@ def test_a_step_is_timed_per_view(monkeypatch):
     assert mine > 0 and alone > 0 and (theirs, *ratios) == (None, None, None)
 
 
-def test_a_timed_step_goes_on_from_the_one_before(task):
+def test_timed_step_continues_from_the_previous_step(task):
     step = patch_speed.ours(task, SCENES, 8)
     assert [step().index for _ in range(2)] == [0, 1]
     assert task.counted.gradients == 2 * SCENES

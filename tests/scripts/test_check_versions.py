@@ -32,7 +32,7 @@ def script(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["lowest", "newest", "candidate"])
-def test_the_tests_run_in_an_environment_of_the_kind_and_it_is_removed(script, kind, capsys):
+def test_tests_run_in_a_temporary_environment_of_the_given_kind(script, kind, capsys):
     module, started = script
     assert module.check(kind, ["-n", "2", "tests/run/test_run.py"]) == 3  # what pytest says
     venv, solved, installed, ours, tests = started

@@ -46,7 +46,7 @@ def test_the_page_quotes_the_figures_of_the_shipped_file():
 
 
 @pytest.mark.slow
-def test_held_out_photographs_are_never_cut():
+def test_held_out_photographs_are_not_used_for_crops():
     seen = Crops(torch.Generator().manual_seed(0)).photos
     for name in HELD_OUT:
         assert not any(

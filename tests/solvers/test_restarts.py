@@ -57,7 +57,7 @@ def test_the_best_is_the_minimum_over_separate_runs(case):
 
 
 @pytest.mark.slow
-def test_one_run_is_the_attack_itself(case):
+def test_one_run_equals_the_attack(case):
     run, images, anchor, parts = case
     wanted = list(run(images, anchor, **parts))
     result = [step for step, _ in watch(images, anchor, restarts=1, **parts)]
@@ -71,7 +71,7 @@ def test_one_run_is_the_attack_itself(case):
 
 
 @pytest.mark.slow
-def test_steps_and_passes_are_counted_on(case):
+def test_steps_and_passes_are_counted_across_runs(case):
     _, images, anchor, parts = case
     steps = [step for step, _ in watch(images, anchor, restarts=3, **parts)]
     assert [step.index for step in steps] == list(range(30))
@@ -81,7 +81,7 @@ def test_steps_and_passes_are_counted_on(case):
 
 
 @pytest.mark.parametrize("optimiser", [optimiser for _, optimiser in RUNS.values()], ids=RUNS)
-def test_solved_pictures_take_no_part_in_later_runs(problem, optimiser):
+def test_solved_pictures_are_excluded_from_later_runs(problem, optimiser):
     images, anchor, parts = problem
     parts |= {"optimiser": optimiser}
     first = solve(images, anchor, **parts).loss
@@ -101,13 +101,13 @@ def test_solved_pictures_take_no_part_in_later_runs(problem, optimiser):
     assert spent == [2 * int(step.active.sum()) for step, _ in later[1:]]
 
 
-def test_solving_all_ends_the_runs(problem):
+def test_runs_end_when_all_pictures_are_solved(problem):
     images, anchor, parts = problem
     steps = [step for step, _ in watch(images, anchor, restarts=5, stop=2.0, **parts)]
     assert len(steps) == 10 // COMPARISONS
 
 
-def test_every_run_has_the_whole_budget_of_its_pictures(problem):
+def test_each_run_has_the_full_budget_of_its_pictures(problem):
     images, anchor, parts = problem
     parts |= {"budget": torch.tensor([4, 8, 12, 20])}
     steps = [step for step, _ in watch(images, anchor, restarts=2, **parts)]
@@ -115,7 +115,7 @@ def test_every_run_has_the_whole_budget_of_its_pictures(problem):
     assert torch.stack([step.active for step in steps]).sum(0).tolist() == [4, 8, 12, 20]
 
 
-def test_a_perturbation_may_hold_something_of_each_picture(problem):
+def test_perturbation_may_hold_data_per_picture(problem):
     images, anchor, parts = problem
 
     class Own(Linf):

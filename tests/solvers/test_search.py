@@ -49,7 +49,7 @@ def on_its_views(images, anchor, parts, delta):
 
 
 @every_set
-def test_the_loss_never_rises_on_the_searchs_own_views(problem, perturbation):
+def test_loss_never_rises_on_the_views_of_the_search(problem, perturbation):
     images, anchor, parts = problem
     parts |= {"perturbation": perturbation}
     steps = list(search(images, anchor, **parts))
@@ -99,7 +99,7 @@ def test_the_seed_fixes_every_bit(problem, perturbation):
 
 
 @pytest.mark.parametrize("perturbation", [SETS["linf"], SETS["l2"]], ids=["linf", "l2"])
-def test_a_picture_does_not_feel_its_neighbours(problem, perturbation):
+def test_result_does_not_depend_on_the_other_pictures(problem, perturbation):
     images, anchor, parts = problem
     parts |= {"perturbation": perturbation}
     *_, together = search(images, anchor, **parts)
@@ -124,7 +124,7 @@ def test_passes_are_forward_only_and_counted(problem):
         assert step.estimate.snr.isnan().all()
 
 
-def test_a_solved_picture_and_one_without_budget_leave(problem):
+def test_solved_pictures_and_those_without_budget_are_dropped(problem):
     images, anchor, parts = problem
     running = search(images, anchor, **parts | {"budget": torch.tensor([200, 200, 20])})
     steps = [next(running) for _ in range(3)]
@@ -137,7 +137,7 @@ def test_a_solved_picture_and_one_without_budget_leave(problem):
     assert [step.last for step in steps] == [False] * 29 + [True]
 
 
-def test_a_penalty_counts(problem):
+def test_penalty_is_part_of_the_objective(problem):
     images, anchor, parts = problem
 
     def roughness(delta, pictures, untouched):
@@ -187,7 +187,7 @@ def test_windows_are_squares_that_shrink_and_reach_every_pixel(height, width, p_
     assert sides == wanted
 
 
-def test_in_the_linf_ball_a_proposal_is_the_papers():
+def test_linf_proposals_follow_the_paper():
     # Andriushchenko et al. 2020, algorithm 2: +-eps per channel in the window, the old delta elsewhere. Every
     # proposal is taken here, because each loss is lower than the last.
     images, falling = 0.3 + 0.4 * torch.rand(2, 3, 12, 14, dtype=double), itertools.count()
@@ -211,7 +211,7 @@ def test_in_the_linf_ball_a_proposal_is_the_papers():
     assert changes > 60
 
 
-def test_a_delta_that_all_share_is_judged_by_the_mean():
+def test_universal_delta_is_accepted_by_the_mean_loss():
     # The second picture's loss only rises; the first one's falls by more.
     images = torch.full((2, 3, 8, 8), 0.5, dtype=double)
     anchor = torch.ones(2, 192, dtype=double) * torch.tensor([[3.0], [-1.0]])
@@ -224,7 +224,7 @@ def test_a_delta_that_all_share_is_judged_by_the_mean():
     assert (steps[-1].delta < -0.0999).double().mean() > 0.8
 
 
-def test_refusals(problem):
+def test_unsupported_arguments_are_refused(problem):
     images, anchor, parts = problem
     with pytest.raises(ValueError, match="`adaptive` follows the noise of a gradient"):
         next(search(images, anchor, **parts | {"adaptive": Adaptive(0.7), "budget": 100}))

@@ -35,7 +35,7 @@ def judged():
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("steps", [0, 4])
-def test_the_passes_are_shared_and_counted_and_the_answer_is_that_of_one(judged, size, steps):
+def test_processes_share_the_passes_and_give_the_result_of_one(judged, size, steps):
     images, own, net, views, scores = judged
 
     def work(world):
@@ -57,7 +57,7 @@ def test_the_passes_are_shared_and_counted_and_the_answer_is_that_of_one(judged,
 
 
 @pytest.mark.parametrize(("goal", "bits", "steps"), [(None, False, 3), (torch.arange(3), False, 0), (None, True, 0)])
-def test_where_a_slope_means_nothing_the_view_of_the_bank_counts(judged, goal, bits, steps):
+def test_worst_view_of_the_bank_is_used_without_a_meaningful_gradient(judged, goal, bits, steps):
     images, own, net, views, scores = judged
     plain = load_encoder("phash") if bits else net
     parts, run = SimpleNamespace(goal=goal, encoder=plain), SimpleNamespace(evaluate=SimpleNamespace(refine=3))
@@ -85,7 +85,7 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_run_tells_the_refined_worst_case_and_what_it_cost(runs):
+def test_run_reports_the_refined_worst_case_and_its_cost(runs):
     folders, contents = runs
     rough, fine = contents[0], contents[3]
     assert [content["bank"].pop("refine") for content in (rough, fine)] == [0, 3]
@@ -107,7 +107,7 @@ def test_a_run_tells_the_refined_worst_case_and_what_it_cost(runs):
 
 
 @pytest.mark.slow
-def test_the_worst_case_stands_under_the_table_and_in_the_report(runs):
+def test_worst_case_is_printed_below_the_table_and_in_the_report(runs):
     folders, _ = runs
     for steps, words in ((0, "worst view of the bank: "), (3, "worst view, refined: ")):
         content = json.loads((folders[steps] / "metrics.json").read_text())

@@ -67,14 +67,14 @@ def same_after_each(tmp_path, run):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_taken_up_after_any_step_the_rest_is_the_same(problem, tmp_path, name):
+def test_attack_resumed_after_any_step_gives_the_same_result(problem, tmp_path, name):
     images, anchor, parts = problem
     setup = parts | RUNS[name]
     same_after_each(tmp_path, lambda at: watch(images, anchor, state=at, **setup))
 
 
 @pytest.mark.slow
-def test_so_is_a_suite(problem, tmp_path):
+def test_suite_resumed_after_any_step_gives_the_same_result(problem, tmp_path):
     images, anchor, parts = problem
     attacks = [Member("pgd", Toward(), anchor, PGD()), Member("square", Toward(), anchor, Square())]
     attacks.append(Member("apgd", Away(), anchor, Auto()))
@@ -87,7 +87,7 @@ def test_so_is_a_suite(problem, tmp_path):
     same_after_each(tmp_path, run)
 
 
-def test_a_step_changes_nothing_of_the_position_before_it(problem, tmp_path):
+def test_step_does_not_change_earlier_states(problem, tmp_path):
     images, anchor, parts = problem
     kept = []
     for at, (step, _) in enumerate(watch(images, anchor, restarts=2, **parts)):

@@ -124,7 +124,7 @@ def test_equals_kornia_in_the_interior(photo, name, dtype):
 @pytest.mark.parametrize(
     "matrix", [[*AFFINE, [0, 0, 1]], [*PROJECTIVE[:2], [2e-4, -1.3e-4, 1]]], ids=["affine", "projective"]
 )
-def test_opencv_4_rounds_coordinates_and_stays_near(matrix):
+def test_opencv_4_differs_only_by_its_rounding_of_coordinates(matrix):
     image, matrix = skimage.data.astronaut().astype(np.float32) / 255, double(matrix)
     photograph = torch.from_numpy(image).permute(2, 0, 1)[None].double()
     steps = torch.arange(512, dtype=torch.float64)
@@ -199,7 +199,7 @@ def test_whole_number_and_array_matrices(photo):
     assert torch.equal(warp_perspective(photo, np.array([[1, 0, 3], [0, 2, 4], [0, 0, 1]]), (80, 120)), oracle)
 
 
-def test_one_set_of_parameters_each(photo):
+def test_each_image_has_its_own_parameters(photo):
     images = torch.cat([photo, photo.flip(-1), 1 - photo])
     angle, scale = double([10, -50, 170]), double([0.8, 1, 1.4])
     translate, shear = double([[1, 2], [-3, 0], [5.5, 4]]), double([[0, 1], [12, 0], [-7, 3]])

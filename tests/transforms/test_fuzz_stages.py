@@ -359,6 +359,6 @@ def test_a_stage_that_breaks_a_law_fails_the_check(method, monkeypatch):
         check(case)
 
 
-def test_a_border_value_is_no_truth_value():
+def test_boolean_border_value_is_refused():
     with pytest.raises(ValueError, match=r"`transforms.value` must be a number"):
         pipeline(ViewsConfig("x", {}, value=True))

@@ -134,7 +134,7 @@ def test_every_stage_of_the_registry_has_an_example():
 
 
 @every_stage
-def test_says_what_its_coordinates_are(name, stage):
+def test_coordinates_have_unique_names_units_and_values(name, stage):
     assert len(stage.names) == stage.dims
     assert len(set(stage.names)) == stage.dims
     assert all(label.endswith(")") for label in stage.names), "each coordinate has its unit, in brackets"

@@ -175,7 +175,7 @@ def two(tmp_path):
         yield one, other
 
 
-def test_a_unit_that_was_released_and_done_by_another_stays_done(two):
+def test_unit_released_and_done_by_another_worker_stays_done(two):
     """As after a worker was taken for dead, and was not: it cannot fail or free what is no longer its own."""
     one, other = two
     claim = one.claim()
@@ -190,7 +190,7 @@ def test_a_unit_that_was_released_and_done_by_another_stays_done(two):
 
 
 @pytest.mark.parametrize("reason", ["x" * 9999, "a\x1b[31mb\nc", "\ud800", ""])
-def test_a_reason_is_one_short_line_that_a_terminal_can_be_shown(two, reason):
+def test_reason_is_one_short_printable_line(two, reason):
     one, _ = two
     one.failed(one.claim(), "first")
     one.failed(one.claim(), reason)
@@ -210,12 +210,12 @@ def test_a_long_reason_keeps_its_beginning_and_its_end(two):
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 3), (1, 3), (-1, 0), (5, 7), (2, 2)])
-def test_what_is_no_unit_cannot_be_marked(two, start, stop):
+def test_marking_a_range_that_is_not_a_unit_is_refused(two, start, stop):
     with pytest.raises(ValueError, match="are no unit"):
         two[0].mark_done(start, stop)
 
 
-def test_a_block_that_is_interrupted_gives_its_units_back(tmp_path):
+def test_interrupted_block_releases_its_units(tmp_path):
     names = ["a", "b"]
     with pytest.raises(KeyboardInterrupt), Ledger(tmp_path / "ledger.sqlite", names, 1) as ledger:
         ledger.claim(), ledger.claim()
@@ -224,7 +224,7 @@ def test_a_block_that_is_interrupted_gives_its_units_back(tmp_path):
         assert ledger.counts() == (2, 0, 0, 0)
 
 
-def test_nothing_to_do_is_finished_at_once(tmp_path):
+def test_ledger_without_units_is_finished_at_once(tmp_path):
     with Ledger(tmp_path / "ledger.sqlite", [], 8) as ledger:
         assert ledger.claim() is None
         assert ledger.finish()

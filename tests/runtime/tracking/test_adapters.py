@@ -178,7 +178,7 @@ class Server(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_server_that_goes_away_costs_a_warning_and_seconds(tmp_path, capsys, monkeypatch):
+def test_lost_server_costs_one_warning_and_a_few_seconds(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
     server = HTTPServer(("127.0.0.1", 0), Server)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -196,14 +196,14 @@ def test_a_server_that_goes_away_costs_a_warning_and_seconds(tmp_path, capsys, m
     assert (tmp_path / "events.jsonl").read_text().count('"scalars"') == 3
 
 
-def test_a_server_that_is_not_there_is_one_line(tmp_path, monkeypatch):
+def test_unreachable_server_gives_a_one_line_error(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
     with pytest.raises(ValueError, match="`tracker=mlflow` could not be started"):
         tracker(MLflowConfig(uri="http://127.0.0.1:9", experiment="x"), tmp_path, "run", CONFIG)
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_is_said_on_the_way(tmp_path):
+def test_libraries_print_nothing_during_a_run(tmp_path):
     code = (
         "import pathlib, sys\nfrom attacks.runtime.tracking import tracker\nfrom attacks.schema.tracker import *\n"
         "for node in (TensorBoardConfig(), MLflowConfig(experiment='x'), WandBConfig(mode='offline', project='x')):\n"

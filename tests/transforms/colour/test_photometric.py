@@ -22,7 +22,7 @@ def fixed(stage):
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 1.0, 2.0])
-def test_gain_is_torchvisions_brightness(photo, factor):
+def test_gain_equals_torchvision_brightness(photo, factor):
     stage = Gain((factor, factor))
     torch.testing.assert_close(stage(photo, fixed(stage)), tv.adjust_brightness(photo, factor), rtol=0, atol=1e-12)
 
@@ -34,13 +34,13 @@ def test_brightness_adds_and_contrast_stretches_about_mid_grey(photo):
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.3, 1.0, 2.5])
-def test_saturation_is_torchvisions(photo, factor):
+def test_saturation_equals_torchvision(photo, factor):
     stage = Saturation((factor, factor))
     torch.testing.assert_close(stage(photo, fixed(stage)), tv.adjust_saturation(photo, factor), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("gamma", [0.2, 0.45, 1.0, 2.2, 5.0])
-def test_gamma_is_torchvisions_on_8_bit_values(photo, gamma):
+def test_gamma_equals_torchvision_on_8_bit_values(photo, gamma):
     stage = Gamma((gamma, gamma))
     assert photo.min() < 2 / 255  # the toe is put to the test
     torch.testing.assert_close(stage(photo, fixed(stage)), tv.adjust_gamma(photo, gamma), rtol=0, atol=1e-12)
@@ -57,7 +57,7 @@ def test_gamma_is_a_chord_below_its_toe():
 
 
 @pytest.mark.parametrize("degrees", [-180, -133, -60, 0, 17, 60, 120, 179.5])
-def test_hue_is_torchvisions_and_colorsyss(photo, degrees):
+def test_hue_equals_torchvision_and_colorsys(photo, degrees):
     stage = Hue((degrees, degrees))
     for images in (photo, colours()):
         view = stage(images, fixed(stage))
@@ -79,7 +79,7 @@ def test_hue_of_a_third_of_a_turn_permutes_channels_and_their_gradients(degrees)
     torch.testing.assert_close(pulled, v.roll(-1 if degrees > 0 else 1, dims=1), rtol=0, atol=1e-12)
 
 
-def test_gradient_of_hue_at_grey_is_the_mean_of_those_around_it():
+def test_gradient_of_hue_at_grey_is_the_mean_of_the_gradients_nearby():
     """The cone has no derivative at its tip; a rotation stands for all of those about it."""
     degrees, step = 40.0, 1e-6
     turn = torch.linspace(0, 2 * math.pi, 361, dtype=double)[:-1]
@@ -120,7 +120,7 @@ def test_cutout_covers_its_area_inside_the_picture(size):
     assert ((cover > 1e-6).any(2).sum(-1) <= side + 2).all() and ((cover > 1e-6).any(3).sum(-1) <= side + 2).all()
 
 
-def test_cutout_lies_where_it_says():
+def test_cutout_lies_at_its_described_position():
     images = torch.zeros(1, 3, 20, 30, dtype=double)
     expected = images.clone()
     expected[..., 3:13, 10:20] = 0.5  # 3 of 10 free rows, 10 of 20 free columns
@@ -131,7 +131,7 @@ def test_cutout_lies_where_it_says():
 @pytest.mark.parametrize(
     "stage", [Saturation((0, 2)), Hue(90), ChannelGain()], ids=lambda stage: type(stage).__name__
 )
-def test_a_stage_of_colours_takes_one_channel_or_three(stage, photo):
+def test_colour_stage_accepts_one_or_three_channels_only(stage, photo):
     grey, u = photo[:, 1:2], torch.rand(1, stage.dims)
     assert torch.equal(stage(grey, u), grey)  # no colour to change
     for channels in (2, 4):
