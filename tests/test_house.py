@@ -57,7 +57,7 @@ def test_the_body_of_the_loop_fits_on_a_screen():
 
 
 def test_no_function_has_more_than_eight_parameters():
-    """But for drop-ins, whose parameters are another library's, and for the public functions."""
+    """Except drop-ins, which have another library's parameters, and the public functions."""
     public = {"attack", "solve", "evaluate"}
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -72,7 +72,7 @@ def test_longest_chain_of_imports_is_at_most_twenty_files():
     modules = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES
     }
-    lazy = {"attacks", "transforms"}  # which import what they export on first use
+    lazy = {"attacks", "transforms"}  # these import their exports on first use
 
     @cache
     def chain(module):

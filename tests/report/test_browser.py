@@ -45,7 +45,7 @@ def pages(tmp_path_factory):
 def test_a_page_logs_and_fetches_nothing_fits_and_is_legible(browser, pages, name, width, scheme):
     with Visit(browser, pages[name], width, scheme) as visit:
         page = visit.page
-        assert visit.said == []
+        assert visit.messages == []
         assert [url for url in visit.fetched if not url.startswith("data:")] == [pages[name].as_uri()]
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
@@ -120,7 +120,7 @@ def test_a_column_is_sorted_by_mouse_and_keyboard_as_numbers_what_is_missing_las
             *known, missing = column(page, wide)
             assert missing == "" and known == sorted(known, key=lambda each: way * float(each))
         assert page.locator("[aria-sort]").count() == 1 and page.locator("#said").inner_text().endswith("descending")
-        assert visit.said == []
+        assert visit.messages == []
 
 
 def test_the_index_leads_to_the_report(browser, pages):

@@ -9,13 +9,13 @@ import torch
 from attacks.data.images import save_image
 from attacks.runtime.files import atomic, write_json, write_text
 
-# name -> a call that writes something else over a file
+# name -> a call that overwrites a file
 WRITERS = {
     "text": lambda path: write_text(path, "new"),
     "json": lambda path: write_json(path, {"new": 1}),
     "image": lambda path: save_image(path, torch.zeros(3, 2, 2)),
 }
-# name -> a call that breaks on the way
+# name -> a call that fails while writing
 BREAKING = {
     "text": lambda path: write_text(path, "\ud800"),  # half a surrogate pair has no UTF-8
     "json": lambda path: write_json(path, {"a": math.nan}),

@@ -1,4 +1,4 @@
-"""Values as files: the same bits back, and no other type from a file."""
+"""Values as files: the same bits are read back, and no other type."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Every choice of every group composes, is typed, and says what the parts in code say."""
+"""Every choice of every group composes, has a typed schema, and agrees with the code."""
 
 import ast
 import inspect
@@ -32,7 +32,7 @@ def test_every_preset_validates_and_builds(preset):
     parts = build.build(run)
     assert len(parts.queries) == run.data.count
     assert len(parts.gallery) >= 200
-    # The truth of a query is itself, and nobody's goal is his own picture.
+    # The true match of a query is the query itself, and no goal is the query itself.
     for row, name in zip(parts.truth, parts.queries.names, strict=True):
         assert parts.gallery.names[row] == name
     assert parts.goal is None or not bool((parts.goal == parts.truth).any())
@@ -42,7 +42,7 @@ def test_every_preset_validates_and_builds(preset):
 @pytest.mark.parametrize(("group", "name"), EVERY)
 def test_every_choice_is_typed_by_its_schema(group, name):
     path = ["data.path=x"] if name == "folder" else []
-    preset = "patch" if name == "patch" else "smoke"  # which sets an eps; a patch has none
+    preset = "patch" if name == "patch" else "smoke"  # smoke sets an eps; a patch has none
     node = composed(f"config={preset}", f"{group}={name}", *path)[group]
     assert node.name == name
     expected = OPEN.get(group) or CHOICES[group][name]
@@ -79,13 +79,13 @@ def test_eps_may_be_a_fraction_or_a_number(text, value):
     assert schema.fraction(text, "eps") == value
 
 
-#: Calls that can run what a file names; those of Hydra by their names.
+#: Calls that can run code named in a file; those of Hydra by their names.
 HYDRA = ("instantiate", "get_method", "get_class")
 RUNS_CODE = ("eval", "exec", "compile", "pickle.load", "pickle.loads", "yaml.load", *HYDRA)
 
 
 def _calls(path):
-    """The calls of a source: their names, and their keywords that are constants."""
+    """The calls in a source file: their names, and their constant keywords."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
             given = {k.arg: k.value.value for k in node.keywords if isinstance(k.value, ast.Constant)}

@@ -47,13 +47,13 @@ value kernel << __class__ _name_ _parent_ ä items keys _metadata
 """
 KEYS = [*NAMES.split(), "", "a b", "\u2028"]
 SIGNS = (*ODD, ":", "- ", "{", "}", "[", "]", "#", "'", '"', "\r", "\t", "---\n", "%YAML 1.1\n", "@")
-#: Arguments that a command line takes for something else.
+#: Arguments that are not overrides of a key.
 FLAGS = ("-m", "--help", "--cfg=job", "--multirun=5", "-x", "--", "-c", "--hydra-help=3", "resume=a", "=", "@")
 
 
 @cache
 def known():
-    """Keys that a command line may give."""
+    """Keys for the command line."""
     fields = [
         f"{group}.{field}"
         for group, choices in CHOICES.items()
@@ -67,14 +67,14 @@ def known():
 
 @cache
 def composed():
-    """What some presets become, as text."""
+    """Some composed configurations, as text."""
     runs = [compose(name) for name in ("smoke", "evaluate", "patch_quickstart")]
     return tuple(OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(run))) for run in runs)
 
 
 @st.composite
 def override(draw):
-    """An argument of the command line, most of them nearly right."""
+    """An argument of the command line, usually almost valid."""
     if draw(st.integers(0, 9)) == 0:
         return draw(st.text(max_size=20) | st.sampled_from(FLAGS))
     groups = [*CHOICES, *OPEN]
@@ -103,7 +103,7 @@ def damaged(text, random):
 
 
 def in_tree(text, random):
-    """A key or a value anywhere is another, or a key is new."""
+    """A key or a value is replaced anywhere, or a key is added."""
     try:
         tree, new = yaml.safe_load(text), yaml.safe_load(random.choice(ODD))
     except (yaml.YAMLError, RecursionError, ValueError):
@@ -132,7 +132,7 @@ def in_tree(text, random):
 
 
 def in_lines(text, random):
-    """A line is dropped, doubled, indented, new, or has another value."""
+    """A line is dropped, doubled, indented, added, or has another value."""
     lines = text.splitlines() or [""]
     at = random.randrange(len(lines))
     line = lines[at]
@@ -150,7 +150,7 @@ def in_letters(text, random):
     return text[:first] + random.choice(SIGNS) + text[first:]
 
 
-#: Beginnings of the audit events by which data leaves the process, or a file changes.
+#: Prefixes of the audit events in which data leaves the process, or a file changes.
 OUTWARD = """
 subprocess. os.system os.exec os.posix_spawn os.fork os.spawn os.startfile socket. ctypes. pty. shutil. os.remove
 os.rename os.mkdir os.rmdir os.link os.symlink os.truncate os.chmod
@@ -181,7 +181,7 @@ def armed():
 
 @contextmanager
 def nothing_else():
-    """Fails where a file is written, a process started, a module imported, or a network used."""
+    """Fails if a file is written, a process started, a module imported, or a network used."""
     global events
     armed()
     events, files = [], set(Path.cwd().iterdir())
@@ -211,7 +211,7 @@ def tried(step, *values):
 
 
 def node(text):
-    """A configuration of its text."""
+    """A configuration from its text."""
     try:
         return OmegaConf.create(text)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Sweeps on the engines that exist: the same runs as one after the other, and a job that fails is alone in that.
+"""Sweeps on all launchers: the same runs as one after the other, and a failing job does not stop the others.
 
 Those that need an extra are marked `launchers`.
 """
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 SMALL = ["data.count=1", "attack.views=1", "evaluate.views=2", "evaluate.refine=0"]
 EIGHT = [*SMALL, "attack.steps=1", "seed=0,1,2,3", "perturbation.eps=8/255,16/255"]
-#: Launcher -> the settings that keep two jobs going here, and the module that it needs.
+#: Launcher -> settings for two jobs at once on this machine, and the required module.
 CHOICES = {
     "cores": (["hydra.launcher.n_jobs=2"], "hydra_plugins.hydra_joblib_launcher"),
     "local": (["engine.threads=1"], "hydra_plugins.hydra_submitit_launcher"),
@@ -76,7 +76,7 @@ def test_eight_parallel_runs_equal_eight_sequential_runs(name, one_by_one, tmp_p
     assert f"sweep: {folder}/index.html" in output.stdout
     assert results(folder) == one_by_one
     assert [row["run"] for row in read_rows(folder / "index.csv")] == list("01234567")
-    assert len({json.dumps(run["arms"]) for run in one_by_one.values()}) == 8  # a comparison that could fail
+    assert len({json.dumps(run["arms"]) for run in one_by_one.values()}) == 8  # so that the comparison can fail
 
 
 @NEEDED
@@ -94,11 +94,11 @@ def test_failed_job_is_named_and_the_others_continue(name, tmp_path):
 
 @NEEDED
 def test_timed_out_submitit_job_is_requeued_and_resumed(tmp_path):
-    words = [*SMALL, "attack.steps=30", "engine.threads=1"]
-    sweep(tmp_path / "whole", *words)
+    overrides = [*SMALL, "attack.steps=30", "engine.threads=1"]
+    sweep(tmp_path / "whole", *overrides)
     cut = tmp_path / "cut"
     cut.mkdir()
-    process = subprocess.Popen(command(cut, *chosen("local"), *words), cwd=cut, env=ENVIRONMENT)
+    process = subprocess.Popen(command(cut, *chosen("local"), *overrides), cwd=cut, env=ENVIRONMENT)
     while not (cut / "0" / "manifest.json").exists():
         assert process.poll() is None
         time.sleep(0.05)
@@ -123,14 +123,14 @@ def test_job_resumes_only_if_requeued_with_the_same_arguments(tmp_path):
 
 def test_signal_is_forwarded_under_submitit_only():
     caught = []
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: caught.append(number))
+    previous = signal.signal(signal.SIGUSR1, lambda number, frame: caught.append(number))
     try:
         launchers.hand_on(signal.SIGUSR1, {})
         assert caught == []
         launchers.hand_on(signal.SIGUSR1, {"SUBMITIT_EXECUTOR": "local"})
         assert caught == [signal.SIGUSR1]
     finally:
-        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGUSR1, previous)
 
 
 @pytest.mark.parametrize("name", launchers.LOST)

@@ -1,4 +1,4 @@
-"""What the environment knows stays there: no file of a run, no line of it and no page holds a secret."""
+"""Secrets stay in the environment: no file, output or page of a run holds one."""
 
 import pytest
 

@@ -1,11 +1,11 @@
-"""A mistyped key or choice is answered with what was probably meant, in one line."""
+"""The error for a mistyped key or choice suggests the right one, in one line."""
 
 import pytest
 
 from attacks.run import compose
 from attacks.schema.suggestions import keys, suggestion
 
-#: What is typed -> what is proposed.
+#: Argument -> suggestion.
 MEANT = {
     "eps=8/255": "perturbation.eps=8/255",
     "steps=10": "attack.steps=10",

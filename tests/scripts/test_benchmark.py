@@ -1,4 +1,4 @@
-"""The benchmarks of speed and memory: contestants take turns, and all compute the same."""
+"""The benchmarks of speed and memory: contestants alternate, and all compute the same."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def test_supersampling_at_an_integer_reduction_is_the_block_mean():
 
 
 def test_the_contestants_show_the_same_views(monkeypatch):
-    """Ours, kornia's and torchvision's four stages differ by blur and borders, not by where things are."""
+    """The four stages of ours, kornia and torchvision differ in blur and borders, not in position."""
     shown = []
     monkeypatch.setattr(
         transforms, "there_and_back", lambda image, views: shown.append(views(image)) or (lambda: None)
@@ -44,7 +44,7 @@ def test_the_contestants_show_the_same_views(monkeypatch):
     assert (ours - plain).abs().mean() < 0.02
     assert (kornia - torchvision).abs().mean() < 0.02
     assert (plain - kornia).abs().mean() < 0.03
-    assert (plain - plain.roll(3, -1)).abs().mean() > 0.04  # three pixels off would show
+    assert (plain - plain.roll(3, -1)).abs().mean() > 0.04  # an offset of three pixels would fail
 
 
 def test_the_options_are_the_arguments_of_a_benchmark():
@@ -60,7 +60,7 @@ def test_the_options_are_the_arguments_of_a_benchmark():
 
 @pytest.fixture
 def case():
-    """A small encoder, and a picture away from black and white, where a step with a sign would be clipped."""
+    """A small encoder, and a picture away from black and white, where a sign step would be clipped."""
 
     def network():
         torch.manual_seed(1)
@@ -72,7 +72,7 @@ def case():
 
 
 def two_resamples(image, u):
-    """Our four stages, resampled after each of the two warps, as the loop by hand does."""
+    """Our four stages, resampled after each of the two warps, as in the handwritten loop."""
     views = image.expand(len(u), -1, -1, -1)
     for stage, part in zip(PIPELINE.stages, u.split([stage.dims for stage in PIPELINE.stages], -1), strict=True):
         views = Compose([stage], antialias=False)(views, part)
@@ -94,10 +94,10 @@ DECISION = engine.Decision(layout="channels_last", precision="float32", fold=Fal
 
 
 def test_our_gradient_is_that_of_one_graph(case):
-    wanted = expected(case, PIPELINE)
-    torch.testing.assert_close(engine.ours(case, DECISION)(), wanted, rtol=1e-4, atol=1e-6)
+    reference = expected(case, PIPELINE)
+    torch.testing.assert_close(engine.ours(case, DECISION)(), reference, rtol=1e-4, atol=1e-6)
     other = expected(case, lambda leaf, u: PIPELINE(leaf, u.roll(1, 1)))
-    assert cosine(other, wanted) < 0.9  # other views would show
+    assert cosine(other, reference) < 0.9  # other views give another gradient
 
 
 def test_auto_uses_the_search_of_the_engine(case):
@@ -113,23 +113,23 @@ def test_the_bare_encoder_sees_the_same_views(case):
 def test_handwritten_loop_has_the_same_views(case):
     theirs, ours = peers.kornia_views(case.image, case.u), two_resamples(case.image, case.u)
     torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-4)
-    for _ in range(2):  # gradients do not add up
+    for _ in range(2):  # gradients do not accumulate
         assert cosine(peers.kornia_loop(case)(), expected(case, two_resamples)) > 0.999
 
 
 @pytest.mark.peers
-@pytest.mark.filterwarnings("ignore")  # theirs, not ours
+@pytest.mark.filterwarnings("ignore")  # raised by the libraries
 @pytest.mark.parametrize("name", ["ART", "torchattacks", "Foolbox"])
 def test_gradient_of_each_peer_equals_ours(name, case):
     module, make = peers.PEERS[name]
     pytest.importorskip(module, exc_type=ImportError)
-    run, wanted = make(case), expected(case, PIPELINE)
+    run, reference = make(case), expected(case, PIPELINE)
     for _ in range(2):  # the second step sees the same views
         gradient = run()
-        if name != "ART":  # those take a step along the sign
+        if name != "ART":  # the other peers take a sign step
             torch.testing.assert_close(gradient.abs().max().item(), case.eps / 4, rtol=1e-3, atol=0)
-            wanted = wanted.sign()
-        assert cosine(gradient, wanted) > 0.99
+            reference = reference.sign()
+        assert cosine(gradient, reference) > 0.99
 
 
 def test_classifier_loss_of_peers_equals_the_cosine_loss(case):
@@ -142,7 +142,7 @@ def test_classifier_loss_of_peers_equals_the_cosine_loss(case):
 
 @pytest.fixture
 def in_this_process(monkeypatch):
-    """What would run in a fresh process runs in this one."""
+    """Run in this process what would run in a fresh one."""
     for module in (engine, memory):
         monkeypatch.setattr(module, "in_fresh_process", lambda work, *arguments: work(*arguments))
 
@@ -168,7 +168,7 @@ def test_memory_is_measured_for_each_number_of_views(in_this_process):
     peaks, tensors, seconds, line = memory.run(rounds=1, views=(2, 4))
     assert list(peaks.columns) == list(tensors.columns) == list(seconds.columns) == ["2", "4"]
     a, b = seconds.rows["pocket"]
-    each, share = line.rows["pocket"]  # two points lie on their line
+    each, share = line.rows["pocket"]  # the line passes through both points
     assert each == pytest.approx(1e3 * (b - a) / 2) and share == pytest.approx(1 - (b - a) / a)
 
 
@@ -241,7 +241,7 @@ def test_attacks_agree_between_precisions_and_are_evaluated_in_float32(monkeypat
     for row in table.rows.values():
         assert row[2] <= row[1] <= row[3]
         assert abs(row[1]) < 0.05
-    assert table.rows["bfloat16"][0] != table.rows["float32"][0]  # it did run in another precision
+    assert table.rows["bfloat16"][0] != table.rows["float32"][0]  # it ran in another precision
 
 
 def test_printed_tables_equal_the_written_ones(tmp_path):

@@ -1,4 +1,4 @@
-"""The curves of a patch: which pairs are drawn, and what a figure is the mean of."""
+"""The curves of a patch: the drawn pairs, and the averages."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def test_fixed_magnification_leaves_all_other_ranges_unchanged():
 
 
 def test_a_figure_is_the_mean_over_pairs(monkeypatch):
-    """Of made-up hits: each job's are those of its own area and target."""
+    """Synthetic hits: those of each job depend on its area and target."""
 
     def work(job: Job):
         near = {arm: [torch.full((4,), job.area * (job.target % 3))] for arm in ARMS}

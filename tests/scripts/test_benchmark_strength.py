@@ -1,4 +1,4 @@
-"""The comparison of attacks: all get the same question, pay the same price, and are scored alike."""
+"""The comparison of attacks: all have the same task, the same budget and the same score."""
 
 import pytest
 import torch
@@ -65,18 +65,18 @@ def test_our_attack_spends_its_budget_on_the_given_views(shown, cell, distinct):
     outcome = work(job(OURS, cell=cell))
     assert (outcome.gradients, outcome.forwards) == (2 * 16, 0)
     assert len(shown) == 2 * 16
-    assert len({tuple(u) for u in shown}) == distinct  # always new; two pictures share theirs without a patch
+    assert len({tuple(u) for u in shown}) == distinct  # always new; without a patch two pictures share their views
 
 
 @pytest.mark.peers
-@pytest.mark.filterwarnings("ignore")  # theirs, not ours
+@pytest.mark.filterwarnings("ignore")  # raised by the libraries
 @pytest.mark.parametrize("name", LIBRARIES)
 @pytest.mark.parametrize("setting", [None, Setting(0.2, 4)])
 def test_library_spends_the_same_budget_on_the_same_pipeline(shown, name, setting):
     task = job(name, setting)
     pytest.importorskip(task.cell.contestants[name].module, exc_type=ImportError)
     outcome = work(task)
-    assert outcome.gradients == 2 * 16 and outcome.forwards <= 1  # ART's patch looks at one picture beforehand
+    assert outcome.gradients == 2 * 16 and outcome.forwards <= 1  # ART's patch runs the encoder on one picture first
     assert len(shown) == outcome.gradients + outcome.forwards
     assert len({tuple(u) for u in shown}) >= 16
     low, high = torch.tensor(shown).aminmax()
@@ -91,7 +91,7 @@ def test_point_of_a_library_curve_equals_an_attack_of_that_length(name):
     task = job(name, setting, at=(8, 16))
     pytest.importorskip(task.cell.contestants[name].module, exc_type=ImportError)
     whole, short = work(task), work(job(name, setting, at=(8,)))
-    torch.testing.assert_close(whole.curve[8], short.curve[8], rtol=0, atol=2e-3)  # in flight, a patch is not rounded
+    torch.testing.assert_close(whole.curve[8], short.curve[8], rtol=0, atol=2e-3)  # not rounded during the attack
     assert whole.curve[8].mean() > whole.curve[16].mean()
 
 
@@ -193,7 +193,7 @@ def test_each_view_is_compared_with_its_own_picture(question):
 
 
 def test_an_encoder_without_training_can_be_moved_when_centred():
-    """Without what all pictures have in common, their cosines are no longer near 1."""
+    """Without their common mean, the embeddings no longer have cosines near 1."""
     images, centred = pictures(4, "evaluate"), network("resnet18")
     assert isinstance(centred, Centred)
 
@@ -213,7 +213,7 @@ def test_trace_has_the_pictures_at_each_number_of_evaluations():
 
 def test_share_of_the_budget_is_interpolated_on_the_curve():
     points = [(16, 0.8), (64, 0.6), (256, 0.5)]
-    assert reached(points, 0.7, 256) == pytest.approx(32 / 256)  # half way on the logarithm
+    assert reached(points, 0.7, 256) == pytest.approx(32 / 256)  # half way on a logarithmic axis
     assert reached(points, 0.5, 256) == 1
     assert reached(points, 0.9, 256) == 16 / 256
     assert reached(points, 0.4, 256) is None
@@ -255,7 +255,7 @@ def test_best_peer_has_the_lowest_mean_and_is_never_ours():
 
 
 def test_interval_of_a_patch_treats_each_group_as_one_sample():
-    # All pictures of a group share one texture: ten of them say no more than two.
+    # All pictures of a group share one texture: ten of them are no more informative than two.
     own = torch.randn(4, 1).repeat_interleave(5, 0) + 0.01 * torch.randn(20, 6)
     groups, pictures = (Comparison(cell, {}, {}, {}).apart(own) for cell in (PATCH, CELL))
     assert groups.mean == pytest.approx(pictures.mean, abs=1e-6)

@@ -1,4 +1,4 @@
-"""The contact sheet, and the page of pictures that it draws: every stage is there, and shows something."""
+"""The contact sheet and the page of pictures: every stage is there, with a visible effect."""
 
 import re
 from pathlib import Path
@@ -90,7 +90,7 @@ def test_a_sheet_holds_the_original_and_the_views_pixel_for_pixel():
     original, views = torch.zeros(3, 40, 60), [torch.full((3, 30, 70), level / 255) for level in (50, 100, 150)]
     made = script.sheet(original, views, ["angle (deg)"], [["1"], ["2"], ["3"]], columns=2)
     height = 40 + 2 * script.GAP + 2 * script.LEADING  # a row: pictures, "view 1", one value
-    head = (made.width - script.GAP) - 2 * (70 + script.GAP)  # left of the views
+    head = (made.width - script.GAP) - 2 * (70 + script.GAP)  # width of the column left of the views
     assert made.height == script.GAP + 2 * height and head > 60
     assert made.getpixel((script.GAP, script.GAP)) == (0, 0, 0)
     for i, level in enumerate((50, 100, 150)):

@@ -21,14 +21,14 @@ def problem():
 @every_set
 def test_adversary_without_refinement_equals_the_cvar_attack(problem, perturbation):
     # The worst 2 of 8 have the gradient of CVaR(1/4) of 8, so the attacks take the same path. Without an adversary,
-    # images that share a delta have views of their own; of one image these are the same.
+    # images that share a delta each have their own views; for one image these are the same.
     images, anchor, parts = problem
     if perturbation.shared:
         images, anchor = images[:1], anchor[:1]
     parts |= {"perturbation": perturbation}
     result = list(attack(images, anchor, adversary=Adversary(8), **parts))
-    wanted = list(attack(images, anchor, **parts | {"eot": EOT(VIEWS, views=8, risk=CVaR(1 / 4))}))
-    for a, b in zip(result, wanted, strict=True):
+    expected = list(attack(images, anchor, **parts | {"eot": EOT(VIEWS, views=8, risk=CVaR(1 / 4))}))
+    for a, b in zip(result, expected, strict=True):
         torch.testing.assert_close(a.delta, b.delta, rtol=0, atol=1e-9)
         torch.testing.assert_close(a.estimate.value, b.estimate.value, rtol=0, atol=1e-9)
 

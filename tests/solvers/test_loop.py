@@ -1,4 +1,4 @@
-"""The attack against optima known in closed form, and what it refuses."""
+"""The attack against optima known in closed form, and its errors."""
 
 import math
 from itertools import islice
@@ -51,7 +51,7 @@ def last(images, anchor, **parts):
 
 
 def setup(**parts):
-    """The parts of an attack, those not named being the plainest."""
+    """The parts of an attack, with the simplest ones by default."""
     plain = {"encoder": Linear(), "objective": Dot(), "perturbation": SETS["linf"], "optimiser": PGD()}
     return plain | {"eot": EOT(), "steps": 3} | parts
 
@@ -143,10 +143,10 @@ def test_each_step_has_new_views():
 
 def test_loop_is_lazy_and_does_not_change_its_arguments():
     images, anchor = pictures()
-    before = images.clone(), anchor.clone()
+    copies = images.clone(), anchor.clone()
     assert len(list(islice(attack(images, anchor, **setup(steps=10**9)), 2))) == 2
-    assert torch.equal(images, before[0])
-    assert torch.equal(anchor, before[1])
+    assert torch.equal(images, copies[0])
+    assert torch.equal(anchor, copies[1])
 
 
 REFUSED = {
@@ -170,7 +170,7 @@ def test_refuses_parts_and_images_that_cannot_work(given, message):
         next(attack(images, anchor, **setup(**parts)))
 
 
-HEAD = Linear()  # its weights require gradients, so that the loss has a graph even where the picture is cut off
+HEAD = Linear()  # its weights require gradients, so the loss has a graph even if the picture is detached
 DEAD = {
     "times zero": lambda pixels: HEAD(0 * pixels),
     "detach": lambda pixels: pixels.detach().flatten(1) @ HEAD.weight.detach(),

@@ -1,4 +1,4 @@
-"""Where memory runs out, passes are halved, and the results are the same."""
+"""When memory runs out, passes are halved, and the results are the same."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 class Small(torch.nn.Module):
-    """An encoder with memory for so many pictures at once."""
+    """An encoder with memory for a given number of pictures at once."""
 
     def __init__(self, fits=FITS):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Several runs from seeds of their own, compared on one bank."""
+"""Several runs from different seeds, compared on one bank."""
 
 import itertools
 
@@ -50,7 +50,7 @@ def test_the_best_is_the_minimum_over_separate_runs(case):
     best = solve(images, anchor, restarts=3, **parts)
     torch.testing.assert_close(best.loss, losses.amin(0))
     assert (best.step < 30).all()
-    assert (best.step >= 10).any()  # more runs are of use
+    assert (best.step >= 10).any()  # later runs improve some pictures
     for row, step in enumerate(best.step.tolist()):
         row = 0 if parts["perturbation"].shared else row
         assert torch.equal(best.delta[row], deltas[(step + 1) // every - 1][row])
@@ -59,12 +59,12 @@ def test_the_best_is_the_minimum_over_separate_runs(case):
 @pytest.mark.slow
 def test_one_run_equals_the_attack(case):
     run, images, anchor, parts = case
-    wanted = list(run(images, anchor, **parts))
+    expected = list(run(images, anchor, **parts))
     result = [step for step, _ in watch(images, anchor, restarts=1, **parts)]
     first = [step for step, _ in watch(images, anchor, restarts=2, **parts)][:10]
     for ours in (result, first):
-        assert len(ours) == len(wanted)
-        for a, b in zip(ours, wanted, strict=True):
+        assert len(ours) == len(expected)
+        for a, b in zip(ours, expected, strict=True):
             assert (a.index, a.evals) == (b.index, b.evals)
             assert torch.equal(a.delta, b.delta)
             assert torch.equal(a.estimate.mean, b.estimate.mean)
@@ -77,7 +77,7 @@ def test_steps_and_passes_are_counted_across_runs(case):
     assert [step.index for step in steps] == list(range(30))
     assert [step.evals for step in steps] == [8 * (i + 1) for i in range(30)]
     assert [step.last for step in steps] == [False] * 29 + [True]
-    assert not torch.equal(steps[10].delta, steps[0].delta)  # a start of its own
+    assert not torch.equal(steps[10].delta, steps[0].delta)  # each run has its own start
 
 
 @pytest.mark.parametrize("optimiser", [optimiser for _, optimiser in RUNS.values()], ids=RUNS)

@@ -1,4 +1,4 @@
-"""The search without gradients: what it proposes, what it accepts, and what it leaves alone."""
+"""The search without gradients: its proposals, its acceptance, and the pictures it skips."""
 
 import itertools
 import math
@@ -31,7 +31,7 @@ def on_its_views(images, anchor, parts, delta):
     class Still:
         """Starts at `delta` and stays there."""
 
-        # Each picture has a row: pictures that share one would have views of their own, which a search has not.
+        # One row for each picture: pictures that share a row would have different views, but a search has one set.
         shared, random_start, eps, reach = False, True, 1.0, 1.0
         scene = staticmethod(parts["perturbation"].scene)
 
@@ -145,8 +145,8 @@ def test_penalty_is_part_of_the_objective(problem):
         return 100 * delta.diff(dim=3).abs().mean((1, 2, 3))
 
     *_, plain = search(images, anchor, **parts)
-    *_, before, cheap = search(images, anchor, **parts | {"penalty": roughness})
-    prices = [roughness(step.delta, images + step.delta, images) for step in (cheap, plain, before)]
+    *_, previous, cheap = search(images, anchor, **parts | {"penalty": roughness})
+    prices = [roughness(step.delta, images + step.delta, images) for step in (cheap, plain, previous)]
     assert (prices[0] < 0.9 * prices[1]).all()
     torch.testing.assert_close(cheap.estimate.value, cheap.estimate.mean + prices[2], rtol=0, atol=1e-12)
 
@@ -158,7 +158,7 @@ def test_a_paired_objective_sees_the_same_views(problem):
         paired = True
 
     *_, last = search(images, torch.zeros_like(anchor), **parts | {"objective": Beside(), "perturbation": SETS["l2"]})
-    assert (last.estimate.mean > -1).all()  # not the anchor of zeros, whose cosine is 0
+    assert (last.estimate.mean > -1).all()  # not the zero anchor, whose cosine is 0
     assert (last.estimate.mean < -0.5).all()
 
 
@@ -183,8 +183,8 @@ def test_windows_are_squares_that_shrink_and_reach_every_pixel(height, width, p_
     assert hit.any(1).all()
     assert hit.any(0).all()
     halved = [p_init / 2 ** sum(step / steps > edge for edge in HALVINGS) for step in range(1, steps)]
-    wanted = [min(height, width, max(1, round(math.sqrt(p * height * width)))) for p in halved]
-    assert sides == wanted
+    expected = [min(height, width, max(1, round(math.sqrt(p * height * width)))) for p in halved]
+    assert sides == expected
 
 
 def test_linf_proposals_follow_the_paper():
@@ -271,7 +271,7 @@ def test_no_weaker_than_torchattacks_at_equal_queries(kind, name, eps):
         peer.margin_and_loss = lambda x, y, judged=judged: (torch.ones(len(x)), judged(x, y)[1])
         passes.clear()
         result = peer(images, labels)
-        assert sum(passes) >= queries * len(images)  # theirs looks at the clean pictures too
+        assert sum(passes) >= queries * len(images)  # torchattacks also evaluates the clean pictures
         theirs.append(entropy(result))
     assert sum(counts) == 3 * queries * len(images)
     assert torch.stack(ours).mean() >= torch.stack(theirs).mean()

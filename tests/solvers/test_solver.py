@@ -44,7 +44,7 @@ def test_best_is_chosen_among_the_candidates_per_picture(problem, run, optimiser
     scores = torch.stack([losses(images, anchor, parts, delta, transforms) for delta in deltas])
     best = solve(images, anchor, **parts)
     torch.testing.assert_close(best.loss, scores.amin(0))
-    assert (best.loss < scores[-1]).any()  # or the last iterate would do
+    assert (best.loss < scores[-1]).any()  # else the last iterate would be the best
     assert torch.equal(best.step, (scores.argmin(0) + 1) * every - 1)
     for row, which in enumerate(scores.argmin(0)):
         assert torch.equal(best.delta[row], deltas[which][row])
@@ -54,8 +54,8 @@ def test_solve_returns_the_last_best_of_watch_which_only_improves(problem):
     images, anchor, parts = problem
     results = [best for _, best in watch(images, anchor, **parts) if best is not None]
     assert (torch.stack([best.loss for best in results]).diff(dim=0) <= 0).all()
-    for result, wanted in zip(solve(images, anchor, **parts), results[-1], strict=True):
-        assert torch.equal(result, wanted)
+    for result, expected in zip(solve(images, anchor, **parts), results[-1], strict=True):
+        assert torch.equal(result, expected)
 
 
 @pytest.mark.parametrize("steps", [1, 3, 11, 25])

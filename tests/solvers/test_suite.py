@@ -34,7 +34,7 @@ def setup(**changes):
 def test_suite_has_the_least_loss_of_its_members_per_picture(known):
     aim = Aim(Away(), known.own)
     attacks = [each for each in members(known, 2, aim, Wiener()) if each.name != "square"]
-    # Such that one target is right for some pictures, and another for the others.
+    # Such that one target is best for some pictures, and another for the others.
     near, nearer = (each.anchor for each in attacks if each.name.startswith("apgd_nearest"))
     goal = Aim(Toward(), torch.stack([near[0], nearer[1], near[2]]))
     *_, (_, last, best) = suite(known.images, goal, attacks, **setup())
@@ -49,7 +49,7 @@ def test_suite_has_the_least_loss_of_its_members_per_picture(known):
     losses = torch.stack(result)
     torch.testing.assert_close(best.loss, losses.amin(0))
     assert last.last and last.evals == evals == 4 * 3 * 2 * len(attacks)
-    assert len(losses.argmin(0).unique()) > 1  # else one attack would do
+    assert len(losses.argmin(0).unique()) > 1  # else one attack would be enough
 
 
 def test_members_have_the_documented_names_and_targets(known):
@@ -73,7 +73,7 @@ AIMS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", AIMS)
 def test_no_suite_is_weaker_than_a_single_run(name, known):
-    # Whatever is wanted: the first member is the run itself.
+    # For every objective the first member is the run itself.
     aim = AIMS[name](known.gallery)
     known = known._replace(goal=torch.tensor([5, 6, 7]) if name != "infonce" else None)
     attacks = members(known, 0, aim, Wiener())

@@ -1,4 +1,4 @@
-"""The worst views: against an exhaustive look, against optima in closed form, and against the risk that they are."""
+"""The worst views: against exhaustive evaluation, optima in closed form, and the equivalent risk."""
 
 import pytest
 import torch
@@ -60,7 +60,7 @@ def test_unrefined_worst_views_are_those_with_the_highest_losses(setting, keep):
 
 
 def test_refinement_reaches_a_maximum_known_in_closed_form():
-    # Of each picture another one: inside, at an edge, and beyond a corner.
+    # One peak for each picture: inside, at an edge, and beyond a corner.
     peaks = torch.tensor([[0.3, 0.7, 0], [0.0, 0.5, 0], [1.5, -0.5, 0]], dtype=double)
     images, parts = torch.zeros(3, 3, 2, 2, dtype=double), {"objective": Near(), "transforms": Compose([Paint()])}
     parts["encoder"] = lambda pixels: pixels.mean((2, 3))
@@ -77,15 +77,15 @@ def test_refinement_reaches_a_maximum_known_in_closed_form():
 @pytest.mark.parametrize("chunk", [1, 5, 100])
 def test_losses_are_exact_and_not_below_those_of_the_random_views(setting, chunk):
     images, anchor, parts = setting
-    before = worst_views(images, anchor, k=16, refine_steps=0, keep=3, chunk=chunk, **parts).losses
+    previous = worst_views(images, anchor, k=16, refine_steps=0, keep=3, chunk=chunk, **parts).losses
     for steps in (1, 3, 8):
         result = worst_views(images, anchor, k=16, refine_steps=steps, keep=3, chunk=chunk, **parts)
-        assert (result.losses >= before).all()
-        assert (result.losses[:, 0] > before[:, 0]).any()
+        assert (result.losses >= previous).all()
+        assert (result.losses[:, 0] > previous[:, 0]).any()
         pixels = VIEWS(scene_of(images), result.u.flatten(0, 1))
         true = Toward()(parts["encoder"](pixels), anchor.repeat_interleave(3, 0)).view(3, 3)
         torch.testing.assert_close(result.losses, true, rtol=0, atol=1e-12)
-        before = result.losses
+        previous = result.losses
 
 
 def test_result_does_not_depend_on_the_other_pictures_or_the_chunk(setting):
@@ -103,7 +103,7 @@ def test_result_does_not_depend_on_the_other_pictures_or_the_chunk(setting):
 
 @pytest.mark.parametrize("size", [2, 7])
 def test_processes_share_the_work_and_give_the_same_result(setting, size):
-    # Seven have more hands than there are views to refine, and than the adversary has views.
+    # Seven processes are more than the views to refine, and than the views of the adversary.
     images, anchor, parts = setting
 
     def both(world):
@@ -112,9 +112,9 @@ def test_processes_share_the_work_and_give_the_same_result(setting, size):
         u = Adversary(5, 2).views(problem, delta, eot, 1, seed=1, step=2, world=world)
         return *worst_views(images, anchor, k=8, refine_steps=3, keep=2, world=world, **parts), u
 
-    wanted = both(World())
+    expected = both(World())
     for result in together(size, both):
-        for a, b in zip(result, wanted, strict=True):
+        for a, b in zip(result, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 

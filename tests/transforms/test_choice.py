@@ -1,4 +1,4 @@
-"""Stages that choose: the right rows, the right kind, and no trace of what was not chosen."""
+"""Stages that choose: the right rows, the right type, and no computation of unchosen stages."""
 
 import copy
 import dataclasses
@@ -18,7 +18,7 @@ from transforms.geometry.distortion import Lens, RollingShutter
 double = torch.float64
 TURN, LENS, LIGHT = Affine(30, (0.7, 1.3)), Lens(0.3, 0.1), Brightness(0.3)
 PIPELINE = Compose([Affine(10), Brightness(0.2)])
-# (stage, whether it moves points, whether it is a matrix)
+# (stage, kind): 0 changes pixels, 1 moves points, 2 is a homography
 SOMETIMES = [(TURN, 2), (Crop(), 2), (Flip(), 2), (LENS, 1), (RollingShutter(0.2), 1), (LIGHT, 0), (PIPELINE, 0)]
 ONE_OF = [
     ([TURN, Crop(), Perspective()], 2),
@@ -140,7 +140,7 @@ def test_unchosen_stages_are_not_computed(photo):
         images = photo.repeat(2, 1, 1, 1).requires_grad_()
         choice(images, u).square().sum().backward()
         assert images.grad.isfinite().all() and images.grad.any()
-        assert u.grad is None or u.grad.isfinite().all()  # None: no row of this batch is measured
+        assert u.grad is None or u.grad.isfinite().all()  # None: no row of this batch depends on `u`
     seen = []
     choice = OneOf([Counted(seen), LIGHT])
     choice(photo.expand(5, -1, -1, -1), point(choice, [0.1, 0.9, 0.2, 0.8, 0.9]))

@@ -1,4 +1,4 @@
-"""The drop-ins against the libraries whose arguments they take, and the gradients that those libraries drop."""
+"""The drop-ins against the libraries whose arguments they have, and the gradients missing in those libraries."""
 
 import itertools
 
@@ -16,7 +16,7 @@ from transforms import affine, compat, perspective, rotate, warp_affine, warp_pe
 from transforms.sampling.homography import homography, invert, transform
 from transforms.sampling.warp import sample
 
-OPENCV_4 = int(cv2.__version__.split(".")[0]) < 5  # it rounds coordinates to 1/32 pixel
+OPENCV_4 = int(cv2.__version__.split(".")[0]) < 5  # OpenCV 4 rounds coordinates to 1/32 pixel
 START = [[0, 0], [120, 0], [120, 80], [0, 80]]
 END = [[8, 5], [109, 3], [117, 66], [-6, 77]]
 AFFINE = [[1.1, 0.3, -12.3], [-0.2, 0.9, 17.7]]

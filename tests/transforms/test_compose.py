@@ -28,7 +28,7 @@ def draw(pipeline, n=1):
 
 
 def stagewise(pipeline, images, u):
-    """The same stages, one resample each."""
+    """The same stages, with one resample each."""
     for stage, part in zip(pipeline.stages, u.split([s.dims for s in pipeline.stages], -1), strict=True):
         images = stage(images, part)
     return images
@@ -48,7 +48,7 @@ def test_fused_geometry_is_one_warp_by_the_product(photo, kernel, antialias):
     pipeline = Compose([TURN, TILT, TURN], **options)
     u = draw(pipeline)
     a, b, c = u.split([5, 8, 5], -1)
-    product = TURN.matrix(a) @ TILT.matrix(b) @ TURN.matrix(c)  # an output point meets the last stage first
+    product = TURN.matrix(a) @ TILT.matrix(b) @ TURN.matrix(c)  # the last stage maps output points first
     oracle = warp_by_matrix(photo, to_pixels(product), (80, 120), **options)
     torch.testing.assert_close(pipeline(photo, u), oracle, rtol=0, atol=1e-10)
 
@@ -64,7 +64,7 @@ def test_four_affine_stages_have_the_values_and_gradient_of_one_resample(dtype):
     u = torch.zeros(1, pipeline.dims, dtype=double)
     change = frame((256, 256), u)
     single = np.eye(3)
-    for stage in reversed(stages):  # an output point meets the last stage first
+    for stage in reversed(stages):  # the last stage maps output points first
         single = (change @ stage.matrix(u[:, :5])[0] @ invert(change)).numpy() @ single
     oracle = skimage.transform.warp(photo[0].permute(1, 2, 0).double().numpy(), single, order=1, clip=False)
     oracle = torch.tensor(oracle).permute(2, 0, 1)[None].to(dtype)
@@ -135,7 +135,7 @@ def test_empty_pipeline_returns_the_input_object(photo):
 
 
 def test_horizon_of_one_stage_applies_to_the_whole_chain(photo):
-    # The sides of the square meet just above it, and a portrait shows what lies higher.
+    # The sides of the square meet just above it, and a portrait picture extends above it.
     portrait, pipeline = photo.mT, Compose([TURN, Lens(0.2), Perspective(0.49)], border="replicate", antialias=False)
     corners = torch.tensor([[1, 1, 0, 1, 1, 0, 0, 0]], dtype=double) * 0.999
     y, x = torch.meshgrid((torch.arange(120.0) - 59.5) / 40, (torch.arange(80.0) - 39.5) / 40, indexing="ij")

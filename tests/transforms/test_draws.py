@@ -1,4 +1,4 @@
-"""Laws of the draws, and how even they are."""
+"""Laws of the draws, and their uniformity."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_sobol_step_of_a_power_of_two_has_one_point_per_stratum(n):
 
 
 def test_sobol_points_rounded_to_float32_stay_below_one(monkeypatch):
-    # The engine's largest number: too rare to wait for, so it is put in its mouth.
+    # The largest number of the engine is too rare to occur here, so it is injected.
     largest = torch.full((1, 1), 1 - 2**-30, dtype=torch.float64)
     monkeypatch.setattr("transforms.draws.SobolEngine.draw", lambda *_, **__: largest)
     assert Sobol()(1, 1, seed=0) < 1

@@ -45,7 +45,7 @@ def invertible():
 
 
 def degenerate():
-    """As `invertible`, each fifth row of them spoiled: rank 2, rank 1, nothing at all, and nearly singular."""
+    """As `invertible`, with every fifth row spoiled: rank 2, rank 1, all zeros, and nearly singular."""
     matrix = invertible()
     matrix[0::20, 1] = 2 * matrix[0::20, 0]
     matrix[5::20, 1:] = matrix[5::20, :1]
@@ -117,7 +117,7 @@ def test_antialias_does_not_blur_near_the_edge_of_the_visible_part(stage, photo)
 
 
 WHITE, BLACK = torch.ones(2, 3, 40, 60), torch.zeros(2, 3, 40, 60)
-#: What leaves a flat picture as it is: the gradient of the sum over the view is then 1 a pixel of it.
+#: Stages that leave a flat picture unchanged, so the gradient of the sum over the view is 1 for each of its pixels.
 KEEPS = {
     "bicubic": Compose([Affine(30)], kernel="bicubic", border="replicate"),
     "bicubic, antialias": Compose([Affine(30, (0.3, 0.5))], kernel="bicubic", border="replicate"),

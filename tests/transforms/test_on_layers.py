@@ -1,4 +1,4 @@
-"""What happens to a layer before the camera sees it: the same as if it had been done to the layer by itself."""
+"""Stages on a layer, before the camera: the same as for the layer as a picture of its own."""
 
 import pytest
 import torch
@@ -89,7 +89,7 @@ def test_pixel_stages_change_the_layer_alone_and_view_by_view():
 
 @pytest.mark.parametrize("bend", [Cylinder((30, 60)), ThinPlate(0.1)])
 def test_distortion_of_a_layer_equals_distortion_of_its_picture(bend):
-    # A layer that fills the scene texel on pixel: then its bend is that of a picture.
+    # A layer that fills the scene with one texel per pixel: its distortion is that of a picture.
     pixels, alpha = torch.rand(1, 3, *SIZE, generator=seed(5), dtype=double), torch.ones(1, 1, *SIZE, dtype=double)
     u = points(bend.dims)
     views = Compose([OnLayers([bend])])(scene(pixels, FULL), u)

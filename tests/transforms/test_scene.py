@@ -35,7 +35,7 @@ def with_patch(base, patch, alpha=None):
 
 
 def pasted(base, patch, alpha):
-    """The same in one picture."""
+    """The same pasted into one picture."""
     picture = base.clone()
     part = picture[..., TOP : TOP + patch.shape[2], LEFT : LEFT + patch.shape[3]]
     part.copy_(alpha * patch + (1 - alpha) * part)
@@ -68,7 +68,7 @@ def test_missing_alpha_equals_alpha_of_one(photo, patch, u):
 
 
 def test_edges_of_the_alpha_do_not_darken(photo, patch, u):
-    # White on white; what the alpha hides is black, and must not bleed into the edge of the disc.
+    # White on white; the transparent part is black, and must not bleed into the edge of the disc.
     y, x = torch.meshgrid(torch.linspace(-1, 1, 25), torch.linspace(-1, 1, 50), indexing="ij")
     alpha = (x**2 + y**2 < 0.8).double()[None, None]
     ink = alpha.expand_as(patch)

@@ -1,4 +1,4 @@
-"""Ranges made wider: the `values` of a stage before and after are the oracle."""
+"""Widened ranges: the `values` of a stage before and after are the oracle."""
 
 import math
 from dataclasses import dataclass
@@ -57,9 +57,9 @@ def one(stage, factor=1.5):
 
 @every_stage
 def test_coordinates_are_unchanged_and_none_is_narrower(name, stage):
-    before = Compose([stage])
-    ends = [before, *(widened(before, factor) for factor in (1.1, 1.5, 1.7, 2.5, 8, 40))]
-    assert {each.names for each in ends} == {before.names} and {each.discrete for each in ends} == {before.discrete}
+    original = Compose([stage])
+    ends = [original, *(widened(original, factor) for factor in (1.1, 1.5, 1.7, 2.5, 8, 40))]
+    assert {(each.names, each.discrete) for each in ends} == {(original.names, original.discrete)}
     for narrow, wide in pairwise(ends):  # a larger factor contains the smaller one's
         (low, high), (lower, higher) = extent(narrow), extent(wide)
         slack = NEAR * (high.abs() + low.abs())
@@ -122,7 +122,7 @@ def test_width_is_multiplied_about_the_same_middle(stage, positive):
         (Viewpoint(yaw=(-80, 20), distance=(2, 2)), Viewpoint(yaw=(-89, 45), distance=(2, 2))),
         (GaussianBlur((0, 0)), GaussianBlur((0, 0))),
         (Cylinder(60, distance=4), Cylinder(90.0, distance=4)),  # an arc from 0 on, and one distance
-        # Thumbnails become smaller, and views stay as large.
+        # Thumbnails become smaller, and views keep their size.
         (Downscale((48, 96)), Downscale((40, 96), then_upscale=96)),
         (Downscale((48, 96), then_upscale=200), Downscale((40, 114), then_upscale=200)),
         (Downscale(96), Downscale(96)),
@@ -140,7 +140,7 @@ def test_shares_stay_below_1():
 
 @pytest.mark.parametrize("factor", [2, 4, 20])
 def test_interdependent_limits_are_used_fully(factor):
-    # A bottle's turn is at most half of its least arc, and both want to move.
+    # The turn of a cylinder is at most half of its least arc, and both would grow.
     wide = one(Cylinder((60, 180), turn=20), factor)
     assert wide.turn == pytest.approx(wide.arc[0] / 2, rel=1e-6)
     assert 20 < wide.turn < 30 and wide.arc[1] == pytest.approx(min(360, 180 * 3 ** ((factor - 1) / 2)), rel=1e-6)
@@ -158,7 +158,7 @@ def test_arguments_that_are_not_ranges_stay_unchanged():
 
 
 def test_stages_of_layers_are_widened_and_encoder_draws_are_not():
-    own = EncoderDraws(Compose([Brightness(0.1)]))  # they run in the encoder
+    own = EncoderDraws(Compose([Brightness(0.1)]))  # these run in the encoder
     pipeline = Compose([OnLayers([Brightness(0.1)], Placement(degrees=10)), Affine(10), own])
     layer, camera, last = widened(pipeline, 2).stages
     assert layer.stages == (Brightness(0.2),) and layer.place.degrees == 20 and layer.place.x == (0, 1)
@@ -186,7 +186,7 @@ class Own:
 
 @dataclass(frozen=True)
 class Sails(Own):
-    """So many of them."""
+    """A stage that holds several values."""
 
     count: float = 2
 
@@ -207,7 +207,7 @@ class Foreign(Own):
 def test_user_defined_stage_is_widened_where_possible():
     assert one(Own(), 2) == Own((0.57735027, 5.1961524))
     assert one(Sails(), 2) == Sails((0.57735027, 5.1961524))
-    foreign = Foreign()  # which cannot be made anew
+    foreign = Foreign()  # it cannot be rebuilt
     assert one(foreign) is foreign
 
 

@@ -1,4 +1,4 @@
-"""What a run logs, without the libraries of the trackers."""
+"""The log of a run, without the libraries of the trackers."""
 
 import errno
 import json
@@ -111,7 +111,7 @@ def test_failing_tracker_is_dropped_after_one_warning(tmp_path, capsys, call):
     assert [name for name, *_ in bad.calls].count(call) == 1 or call == "close"
     assert good.calls[-1] == ("close", False) and len(good.calls) == 5
     assert events(tmp_path / "events.jsonl")[-1]["event"] == "end"
-    assert bad.calls[-1] == ("close", True)  # it is let go, once
+    assert bad.calls[-1] == ("close", True)  # it is closed, once
 
 
 def test_all_trackers_are_closed_when_the_run_fails(tmp_path):

@@ -1,4 +1,4 @@
-"""The audit finds what is broken, names it, and leaves what is sound alone."""
+"""The audit names faulty stages, and reports none in a sound pipeline."""
 
 import random
 from dataclasses import FrozenInstanceError, dataclass
@@ -174,7 +174,7 @@ def test_kornia_container_is_audited_stage_by_stage(image):
 
 @dataclass(frozen=True)
 class Deaf:
-    """A stage that takes its coordinate out of the graph."""
+    """A stage that detaches its coordinate from the graph."""
 
     dims = 2
     names = ("gain (x)", "nothing (1)")
@@ -218,7 +218,7 @@ def test_straight_through_rounding_to_8_bits_raises_no_warning(image):
 
 
 def test_change_of_colours_has_no_minification(image):
-    mix = torch.tensor([[0.2, 1.1, -0.3], [-0.3, 0.2, 1.1], [1.1, -0.3, 0.2]])  # greys stay, as in a turn of hue
+    mix = torch.tensor([[0.2, 1.1, -0.3], [-0.3, 0.2, 1.1], [1.1, -0.3, 0.2]])  # greys are unchanged, as by hue
     for colour in (lambda images: torch.einsum("ij,njhw->nihw", mix, images), lambda images: images**2):
         assert audit(colour, image, draws=1).minification is None
 
@@ -227,11 +227,11 @@ def test_randomness_is_replayed_and_generator_states_are_restored(image):
     def noisy(images):
         return images + 0.1 * torch.rand_like(images) + 0.1 * np.random.rand() + 0.1 * random.random()  # noqa: NPY002
 
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
     first, second = (audit([noisy, v2.RandomErasing(p=0.5)], image, draws=4) for _ in range(2))
     assert str(first) == str(second) and all(stage.repeats for stage in first.stages)
-    assert torch.equal(before[0], torch.get_rng_state()) and before[1] == random.getstate()
-    assert before[2] == np.random.get_state()[1].tolist()  # noqa: NPY002
+    assert torch.equal(states[0], torch.get_rng_state()) and states[1] == random.getstate()
+    assert states[2] == np.random.get_state()[1].tolist()  # noqa: NPY002
     assert str(first) != str(audit([noisy, v2.RandomErasing(p=0.5)], image, draws=4, seed=1))
     own = torch.Generator().manual_seed(0)
     stubborn = audit(lambda images: images * torch.rand((), generator=own), image, draws=2)

@@ -1,4 +1,4 @@
-"""Each blur against SciPy with a kernel built apart from it, and against what a blur must keep."""
+"""Each blur against SciPy with an independent kernel, and the invariants of a blur."""
 
 import math
 
@@ -24,7 +24,7 @@ def blurred(photo, kernel):
 
 
 def numpy_kernel(radius, x, y):
-    """The mean over points (x, y) of what bilinear reading takes from each pixel."""
+    """The mean over points (x, y) of the bilinear weights of each pixel."""
     at = np.arange(-radius, radius + 1)
     wx, wy = (np.clip(1 - np.abs(np.ravel(p)[:, None] - at), 0, None) for p in (x, y))
     return wy.T @ wx / len(wx)
@@ -77,7 +77,7 @@ def test_motion_is_the_mean_along_a_line(length, angle, photo):
 @every_stage
 def test_kernels_sum_to_one_and_do_not_move_the_picture(stage):
     point, x = torch.zeros(8, 1, 25, 25, dtype=double), torch.arange(25, dtype=double) - 12
-    point[..., 12, 12] = 1  # its views are the kernels
+    point[..., 12, 12] = 1  # the views of an impulse are the kernels
     for kernel in stage(point, torch.rand(8, stage.dims, dtype=double))[:, 0]:
         assert float(kernel.sum()) == pytest.approx(1, abs=1e-12)
         assert abs(float(kernel.sum(0) @ x)) < 1e-12 and abs(float(kernel.sum(1) @ x)) < 1e-12

@@ -1,4 +1,4 @@
-"""Forward is Pillow to the bit, backward is kornia's; and what the stages make of quality."""
+"""Forward equals Pillow bit for bit, backward equals kornia; and the quality in the stages."""
 
 import itertools
 from io import BytesIO
@@ -82,7 +82,7 @@ def test_gradient_equals_kornia_bit_for_bit(function, format_, channels, photo):
 
 @every_codec
 def test_black_and_white_have_a_gradient(function, format_):
-    """Saturated pixels are where a clamp would end it; within [0,1] the ends count."""
+    """The ends of [0,1] count as inside: else a clamp would stop the gradient at saturated pixels."""
     images = (torch.rand(2, 3, 32, 32) > 0.5).float()
     weights = torch.randn_like(images)
     got = vjp(lambda x: function(x, 80), images, weights)

@@ -1,4 +1,4 @@
-"""The `Downscale` stage: one side, a range of sides, thumbnails enlarged again, and thumbnails that are files."""
+"""The `Downscale` stage: one side, a range of sides, thumbnails enlarged again, and 8-bit thumbnails."""
 
 import numpy as np
 import pytest

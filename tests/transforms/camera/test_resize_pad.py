@@ -1,4 +1,4 @@
-"""The stage `ResizePad`: every size and every place, to the pixel."""
+"""The stage `ResizePad`: every size and every position, to the pixel."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The noise has the stated variance and is a function of the draw alone; 8 bits are those of a file."""
+"""The noise has the stated variance and depends on the draw alone; 8 bits equal those of a file."""
 
 import math
 
@@ -17,7 +17,7 @@ SHAPE = (3, 16, 20)
 
 
 def added(stage, u, value=0.5, shape=SHAPE):
-    """What the stage adds to flat grey."""
+    """The noise that the stage adds to flat grey."""
     return stage(torch.full((len(u), *shape), value), u) - value
 
 

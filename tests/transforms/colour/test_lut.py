@@ -1,4 +1,4 @@
-"""A table of colours, read between its nodes: against NumPy, and what holds for every table."""
+"""A table of colours, interpolated between its nodes: against NumPy, and laws of every table."""
 
 import itertools
 
@@ -71,7 +71,7 @@ def test_gradcheck_in_the_picture_and_in_the_table():
 
 
 def test_black_and_white_keep_the_gradient_of_their_cell():
-    # clamp and grid_sample both have none there, and a texture is full of them.
+    # clamp and grid_sample have no gradient there, and a texture has many such pixels.
     lut = (nodes(3) @ MATRIX.T + OFFSET).T.reshape(3, 3, 3, 3)
     corners = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=double)] * 3).T[None, :, None]
     expected = MATRIX.sum(0)[:, None].expand(3, 8)

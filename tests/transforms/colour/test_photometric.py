@@ -17,7 +17,7 @@ double = torch.float64
 
 
 def fixed(stage):
-    """A point of the cube for a stage whose ranges are single values."""
+    """A point of the unit cube for a stage whose ranges are single values."""
     return torch.rand(1, stage.dims, dtype=double)
 
 
@@ -42,7 +42,7 @@ def test_saturation_equals_torchvision(photo, factor):
 @pytest.mark.parametrize("gamma", [0.2, 0.45, 1.0, 2.2, 5.0])
 def test_gamma_equals_torchvision_on_8_bit_values(photo, gamma):
     stage = Gamma((gamma, gamma))
-    assert photo.min() < 2 / 255  # the toe is put to the test
+    assert photo.min() < 2 / 255  # so that the toe is tested
     torch.testing.assert_close(stage(photo, fixed(stage)), tv.adjust_gamma(photo, gamma), rtol=0, atol=1e-12)
 
 
@@ -61,7 +61,7 @@ def test_hue_equals_torchvision_and_colorsys(photo, degrees):
     stage = Hue((degrees, degrees))
     for images in (photo, colours()):
         view = stage(images, fixed(stage))
-        # torchvision works in float32 whatever it is given.
+        # torchvision always computes in float32.
         torch.testing.assert_close(view, tv.adjust_hue(images.float(), degrees / 360).double(), rtol=0, atol=2e-6)
         for before, after in zip(images[0].flatten(1).T[::7], view[0].flatten(1).T[::7], strict=True):
             hue, saturation, value = colorsys.rgb_to_hsv(*before.tolist())
@@ -80,7 +80,7 @@ def test_hue_of_a_third_of_a_turn_permutes_channels_and_their_gradients(degrees)
 
 
 def test_gradient_of_hue_at_grey_is_the_mean_of_the_gradients_nearby():
-    """The cone has no derivative at its tip; a rotation stands for all of those about it."""
+    """Hue rotation has no derivative at grey; its gradient there is defined as the mean of those nearby."""
     degrees, step = 40.0, 1e-6
     turn = torch.linspace(0, 2 * math.pi, 361, dtype=double)[:-1]
     across = torch.tensor([[1, -1, 0], [0.5, 0.5, -1]], dtype=double)
@@ -133,7 +133,7 @@ def test_cutout_lies_at_its_described_position():
 )
 def test_colour_stage_accepts_one_or_three_channels_only(stage, photo):
     grey, u = photo[:, 1:2], torch.rand(1, stage.dims)
-    assert torch.equal(stage(grey, u), grey)  # no colour to change
+    assert torch.equal(stage(grey, u), grey)  # grey has no colour to change
     for channels in (2, 4):
         with pytest.raises(ValueError, match="1 channel"):
             stage(torch.rand(1, channels, 4, 4), u)

@@ -27,7 +27,7 @@ def corners_of(size):
 
 
 def window(crop, u, size):
-    """Where the frame's corners look, in the stage frame."""
+    """The points at the corners of the frame, in the stage frame."""
     return transform(crop.framed(size).matrix(u), corners_of(size).expand(len(u), -1, -1))[0]
 
 
@@ -93,7 +93,7 @@ def test_crop_of_whole_pixels_equals_torchvision(photo):
     u = torch.tensor([[0.3, 0.3, left / (120 - width), top / (80 - height)]], dtype=double)
     view = Compose([crop], antialias=False)(photo, u)
     oracle = tv.resized_crop(photo, top, left, height, width, [80, 120], antialias=False)
-    inner = (..., slice(2, -2), slice(2, -2))  # torchvision's does not know what lies beyond its edge
+    inner = (..., slice(2, -2), slice(2, -2))  # torchvision has no data beyond the edge of the crop
     torch.testing.assert_close(view[inner], oracle[inner], rtol=0, atol=1e-10)
 
 
@@ -179,7 +179,7 @@ def test_no_corner_jitter_makes_a_degenerate_quad(jitter):
     edges = torch.tensor(list(itertools.product([0.0, LAST], repeat=8)), dtype=double)
     u = torch.cat([edges, torch.rand(10_000, 8, dtype=double)])
     seen_at = SQUARE + stage.values(u).unflatten(-1, (4, 2))
-    matrix = homography(seen_at, SQUARE)  # raises on a quad that it would not solve
+    matrix = homography(seen_at, SQUARE)  # raises on a degenerate quad
     assert matrix.isfinite().all()
     back = transform(stage.matrix(u), seen_at)[0]
     torch.testing.assert_close(back, SQUARE.expand_as(back), rtol=0, atol=1e-7)

@@ -1,4 +1,4 @@
-"""Maps that no matrix gives: lens, bottle, cloth and shutter, against OpenCV, SciPy and solid geometry."""
+"""Maps without a matrix: lens, cylinder, thin plate and shutter, against OpenCV, SciPy and solid geometry."""
 
 import itertools
 import math
@@ -21,17 +21,17 @@ double = torch.float64
 LAST = 1 - 2**-24
 BENDS = {
     "lens": Lens(0.6, 0.3),
-    "bottle": Cylinder((60, 200), turn=20, tilt=30, distance=(2, 6)),
+    "cylinder": Cylinder((60, 200), turn=20, tilt=30, distance=(2, 6)),
     "flat to round": Cylinder((0, 360), tilt=60, distance=(1, 4)),
-    "cloth": ThinPlate(0.2),
-    "fine cloth": ThinPlate(0.1, grid=5),
+    "thin plate": ThinPlate(0.2),
+    "fine thin plate": ThinPlate(0.1, grid=5),
     "shutter": RollingShutter(0.2, (0.0, 0.1), (0, 3)),
 }
 MAPS = BENDS | {
-    "window": Crop((0.01, 1), (0.1, 10)),
+    "crop": Crop((0.01, 1), (0.1, 10)),
     "camera": Viewpoint(yaw=50, pitch=(-20, 40), roll=180, distance=(1.0, 2.0), fov=(10, 70)),
-    "mirror": Flip(),
-    "corners": Perspective(0.49),
+    "flip": Flip(),
+    "perspective": Perspective(0.49),
 }
 every_bend = pytest.mark.parametrize("name", BENDS)
 
@@ -112,7 +112,7 @@ def test_all_stages_fuse_into_one_sample_of_the_composed_pulls(photo):
     assert pipeline.resamples() == 1
     points, seen = lattice(), torch.ones(2, 80, 120, dtype=torch.bool)
     for stage, part in reversed(list(zip(stages, u.split([s.dims for s in stages], -1), strict=True))):
-        points = framed(stage).pull(points, part)  # an output point meets the last stage first
+        points = framed(stage).pull(points, part)  # the last stage maps output points first
         seen &= points.abs().amax(-1) < UNSEEN
     assert 0.3 < seen.double().mean() < 1
     for row, image in enumerate((photo, photo.flip(-1))):
@@ -179,7 +179,7 @@ def test_cylinder_inverts_the_projection_of_a_bottle(pose, size):
     front = facing > 0.1
     assert front.mean() > 0.2
     np.testing.assert_allclose(pulled[front], label[front], rtol=0, atol=1e-9)
-    back = facing < -0.1  # what the bottle hides is not what is seen at its place
+    back = facing < -0.1  # a hidden point is not the visible one at its position
     assert (np.abs(pulled[back] - label[back]).max(-1) > 0.05).all()
 
 

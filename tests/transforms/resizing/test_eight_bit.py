@@ -17,7 +17,7 @@ kernels = pytest.mark.parametrize("kernel", NAMES)
 
 @pytest.fixture
 def levels(photo, content):
-    """(1,3,80,120) uint8, channels last (torch refuses to make 1 x 1 of others); black and white overshoots."""
+    """(1,3,80,120) uint8, channels last (torch fails for 1 x 1 in other layouts); black and white overshoot."""
     noise = torch.rand_like(photo)
     made = {"photo": photo, "noise": noise, "black and white": noise.round()}[content]
     return (made * 255).round().byte().contiguous(memory_format=torch.channels_last)

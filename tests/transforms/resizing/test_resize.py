@@ -1,4 +1,4 @@
-"""The resizer against the libraries whose kernels it names, and its laws."""
+"""The resizer against the libraries after which its kernels are named, and its laws."""
 
 import itertools
 import re

@@ -47,7 +47,7 @@ def test_keys_one_half_equals_scikit_image_cubic(photo, border, mode):
 
 
 def test_keys_one_equals_pillow_transform(photo):
-    # Pillow takes the inverse map, in edge coordinates, and cuts hard at the border: look inside.
+    # Pillow takes the inverse map, in edge coordinates, and has a hard border: compare the interior.
     inverse = np.array([[0.9, 0.1, 5.0], [-0.05, 0.95, 6.0]])
     image = photo[0, 0].float().numpy()
     oracle = np.asarray(

@@ -37,7 +37,7 @@ def quads(n, side=100.0):
 
 
 def project(matrix, points):
-    """Reference projection, float64, without a look at w."""
+    """Reference projection, float64, whatever the sign of w."""
     points = torch.cat([points.double(), torch.ones_like(points[..., :1]).double()], -1) @ matrix.double().mT
     return points[..., :2] / points[..., 2:]
 
@@ -89,7 +89,7 @@ def test_degenerate_destination_is_refused_by_row(corners):
         homography(SQUARE, dst)
 
 
-@pytest.mark.parametrize("kind", sorted({*DEGENERATE} - {"bow-tie", "concave"}))  # `dst` is blamed for those
+@pytest.mark.parametrize("kind", sorted({*DEGENERATE} - {"bow-tie", "concave"}))  # the error names `dst` for these
 def test_degenerate_source_is_refused_by_row(kind):
     src = (SQUARE + 1).repeat(3, 1, 1)
     src[1] = torch.tensor(DEGENERATE[kind])
@@ -142,7 +142,7 @@ def test_composition_is_the_matrix_product(first, second, both):
 @pytest.mark.parametrize(
     ("matrix", "image_of_right", "image_of_down"),
     [
-        (rotate(torch.tensor([math.pi / 2])), (0, 1), (-1, 0)),  # right turns to down: clockwise as displayed
+        (rotate(torch.tensor([math.pi / 2])), (0, 1), (-1, 0)),  # right becomes down: clockwise as displayed
         (shift(torch.tensor([3.0]), torch.tensor([5.0])), (4, 5), (3, 6)),
         (scale(torch.tensor([3.0]), torch.tensor([5.0])), (3, 0), (0, 5)),
         (shear(torch.tensor([math.pi / 4])), (1, 0), (1, 1)),

@@ -1,4 +1,4 @@
-"""Antialiasing by a pyramid, against what an ideal camera sees: the mean over each pixel's area."""
+"""Antialiasing by a pyramid, against an ideal camera: the mean over each pixel's area."""
 
 import math
 
@@ -44,7 +44,7 @@ def zone_plate(n):
 def test_zone_plate_reduced_by_four_has_little_alias():
     plate, frequency = zone_plate(512)
     matrix = torch.tensor([[4, 0, 1.5], [0, 4, 1.5], [0, 0, 1]], dtype=double)[None]
-    gone = F.avg_pool2d(frequency[None, None], 4) > 0.25  # cycles per source pixel: twice what the result can hold
+    gone = F.avg_pool2d(frequency[None, None], 4) > 0.25  # cycles per source pixel: twice the Nyquist limit
 
     def alias(antialias):
         view = warp_by_matrix(plate, matrix, (128, 128), antialias=antialias)
@@ -119,7 +119,7 @@ def test_any_size_and_border_stays_within_the_range_of_the_image(border):
         assert view.min() >= 0 and view.max() <= images.max() + 1e-12
         view.sum().backward()
         assert images.grad.isfinite().all() and images.grad.any()
-        if border != "constant":  # a mean of pixels, whatever their number
+        if border != "constant":  # a weighted mean of pixels
             ones = warp_by_matrix(torch.ones_like(images), matrix, (16, 16), border=border, antialias=True)
             torch.testing.assert_close(ones, torch.ones_like(ones), rtol=0, atol=1e-12)
 

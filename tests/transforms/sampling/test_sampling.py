@@ -1,4 +1,4 @@
-"""What `grid_sample` lacks and `sampling` adds: antialiasing, the horizon, and coordinates of any size."""
+"""The additions of `sampling` to `grid_sample`: antialiasing, the horizon, and coordinates of any size."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_antialias_at_a_power_of_two_is_the_mean_of_the_pixels(photo, border, ti
 
 
 def test_antialias_depends_on_the_visible_part_of_the_image_only(photo):
-    # Towards the horizon the map shrinks without end, but there the image has been left behind.
+    # Towards the horizon the reduction is unbounded, but the image does not reach there.
     near = torch.tensor([[0.3, 0, 0], [0, 0.3, 0], [-0.06, 0, 1]], dtype=torch.float64)
     plain, antialiased = (
         warp_perspective(photo[..., :4, :4], invert(near), (16, 24), antialias=flag) for flag in (False, True)

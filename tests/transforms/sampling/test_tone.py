@@ -1,4 +1,4 @@
-"""A run of brightness and contrast stages is one line between two bounds, whatever is in front of it."""
+"""Consecutive brightness and contrast stages are one clamped line, whatever precedes them."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Warps against the libraries whose meaning they take, and the laws of a linear resampling."""
+"""Warps against the libraries whose conventions they follow, and the laws of a linear resampling."""
 
 from functools import partial
 
@@ -136,7 +136,7 @@ def test_linear_in_images_and_border_value(photo, kernel, border):
 
 @pytest.mark.parametrize("antialias", [False, True])
 def test_rows_do_not_depend_on_the_rest_of_the_batch(photo, antialias):
-    zoom = double([0.25, 1.0, 0.4, 2.0, 0.25])  # far and near: each asks for its own number of samples
+    zoom = double([0.25, 1.0, 0.4, 2.0, 0.25])  # far and near: each needs its own number of samples
     matrix = torch.diag_embed(torch.stack([zoom, zoom, torch.ones_like(zoom)], -1)) @ double(PROJECTIVE)
     images = torch.cat([photo.roll(i, -1) for i in range(5)])
     value = torch.rand(5, 3, dtype=torch.float64)
