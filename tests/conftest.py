@@ -8,7 +8,7 @@ import torch
 
 
 def pytest_configure(config):
-    """Of several processes each has one core: threads of torch, or of a command that a test starts, would fight."""
+    """Each of several test processes has one core: more threads of torch, or of a started command, would compete."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
         os.environ["OMP_NUM_THREADS"] = "1"

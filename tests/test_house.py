@@ -24,7 +24,7 @@ PHOTOMETRIC = (Affine(degrees=20, scale=(0.75, 1.3)), Perspective(0.15), Brightn
 @pytest.mark.parametrize(
     ("views", "most"), [(Compose(PHOTOMETRIC), 200), (preset("camera"), 400)], ids=["geometry and light", "camera"]
 )
-def test_a_step_is_few_calls_and_few_frames(views, most):
+def test_step_makes_few_calls_at_a_small_stack_depth(views, most):
     encoder, images = load_encoder("pocket"), tiles(128).images[:4]
     parts = {"encoder": encoder, "objective": Away(), "perturbation": Linf(16 / 255), "optimiser": Wiener()}
     steps = attack(images, encoder(images), eot=EOT(views, views=4), steps=4, **parts)
@@ -57,7 +57,7 @@ def test_the_body_of_the_loop_fits_on_a_screen():
 
 
 def test_no_function_has_more_than_eight_parameters():
-    """But for drop-ins, whose parameters are another library's, and for the public functions."""
+    """Except drop-ins, which have another library's parameters, and the public functions."""
     public = {"attack", "solve", "evaluate"}
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -68,11 +68,11 @@ def test_no_function_has_more_than_eight_parameters():
                 )
 
 
-def test_the_longest_chain_of_imports_is_twenty_files():
+def test_longest_chain_of_imports_is_at_most_twenty_files():
     modules = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES
     }
-    lazy = {"attacks", "transforms"}  # which import what they export on first use
+    lazy = {"attacks", "transforms"}  # these import their exports on first use
 
     @cache
     def chain(module):

@@ -1,4 +1,4 @@
-"""Imports run downwards: a row a room, with the rooms it may import, all of them above it (and `transforms`)."""
+"""Imports run downwards: each row has a room and the rooms that it may import, all above it (and `transforms`)."""
 
 import ast
 from pathlib import Path
@@ -33,7 +33,7 @@ ROOMS = {
 
 
 def imported(path):
-    """What the import statements of a file name, at any depth: `a.b.name`."""
+    """Names in the import statements of a file, at any depth: `a.b.name`."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

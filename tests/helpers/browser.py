@@ -1,11 +1,11 @@
-"""A real headless browser, and its messages about a page."""
+"""A headless browser, and what it reports about a page."""
 
 import shutil
 from contextlib import contextmanager
 
-#: The system's own, which needs no download; Playwright's, where there is none.
+#: The installed browser, which needs no download; Playwright's if there is none.
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-#: The text of a page whose contrast with what lies behind it is below 4.5. Drawings and pictures bring their own.
+#: The text of a page whose contrast with its background is below 4.5; text in drawings and pictures is excluded.
 PALE = """() => {
   const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
   const light = (rgb) => {
@@ -14,8 +14,8 @@ PALE = """() => {
   };
   const behind = (node) => {
     for (; node; node = node.parentElement) {
-      const found = parts(getComputedStyle(node).backgroundColor);
-      if (found.length === 3 || found[3] === 1) return found.slice(0, 3);
+      const fill = parts(getComputedStyle(node).backgroundColor);
+      if (fill.length === 3 || fill[3] === 1) return fill.slice(0, 3);
     }
     return [255, 255, 255];
   };
@@ -29,7 +29,7 @@ PALE = """() => {
   }
   return pale;
 }"""
-#: The sizes, in pixels, of the letters in its drawings.
+#: The font sizes, in pixels, in the drawings of a page.
 LETTERS = """() => [...document.querySelectorAll("svg text")].filter((each) => each.checkVisibility()).map((each) => {
   const svg = each.ownerSVGElement;
   return parseFloat(getComputedStyle(each).fontSize) * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
@@ -38,7 +38,7 @@ LETTERS = """() => [...document.querySelectorAll("svg text")].filter((each) => e
 
 @contextmanager
 def chromium():
-    """The browser; one for many pages, because it takes a second to start."""
+    """The browser, shared by many pages: it takes a second to start."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as tool:
@@ -48,7 +48,7 @@ def chromium():
 
 
 class Visit:
-    """A page opened from disk: `page`, its `messages`, and the addresses that it `fetched`."""
+    """A page opened from disk: `page`, its console `messages`, and the URLs that it `fetched`."""
 
     def __init__(self, browser, path, width=1280, scheme="light"):
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)

@@ -1,4 +1,4 @@
-"""A ResNet with batch norms that are not fresh, and an encoder's gradient."""
+"""A ResNet with trained-looking batch norms, and the gradient of an encoder."""
 
 import torch
 import torchvision
@@ -6,7 +6,7 @@ from torch import nn
 
 
 def dressed(module):
-    """Random weights and running statistics that are not those of a fresh batch norm."""
+    """Random weights, and running statistics other than the initial ones of a batch norm."""
     for m in module.modules():
         if isinstance(m, nn.modules.batchnorm._BatchNorm):
             m.running_mean.normal_(0, 0.2)

@@ -1,4 +1,4 @@
-"""Small encoders that drop, in every way that the libraries have."""
+"""Small encoders with dropout of every kind that the libraries have."""
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ double = torch.float64
 
 
 class DropPath(nn.Module):
-    """As timm's: a row is left out, or raised."""
+    """As in timm: a row is dropped, or scaled up."""
 
     drop_prob = 0.4
 
@@ -20,19 +20,19 @@ class DropPath(nn.Module):
 
 
 class PatchDropout(nn.Module):
-    """As timm's: some of the tokens, in a random order."""
+    """As in timm: some of the tokens, in a random order."""
 
     prob = 0.5
 
     def forward(self, x):
         if not self.training:
             return x
-        kept = torch.randn(len(x), x.shape[1], device=x.device).argsort(1)[:, :3]
-        return x.gather(1, kept[..., None].expand(-1, -1, x.shape[2])).repeat(1, 2, 1)
+        indices = torch.randn(len(x), x.shape[1], device=x.device).argsort(1)[:, :3]
+        return x.gather(1, indices[..., None].expand(-1, -1, x.shape[2])).repeat(1, 2, 1)
 
 
 class Attention(nn.Module):
-    """As timm's: it drops weights where it is in training itself."""
+    """As in timm: it drops weights if the module itself is in training mode."""
 
     def __init__(self):
         super().__init__()
@@ -44,7 +44,7 @@ class Attention(nn.Module):
 
 
 class Own(nn.Module):
-    """Attention of torch, with its weights or without them."""
+    """Attention of torch, with or without its weights as output."""
 
     def __init__(self, weights):
         super().__init__()
@@ -55,7 +55,7 @@ class Own(nn.Module):
 
 
 class DropNoise(nn.Module):
-    """The other ways to draw."""
+    """Other random operations."""
 
     p = 0.1
 
@@ -83,7 +83,7 @@ KINDS = {
 
 
 class Tokens(nn.Module):
-    """Pictures (N,3,8,16) to six tokens of eight numbers, a layer, and all of them in a row."""
+    """Pictures (N,3,8,16) to six tokens of eight numbers, then a layer, then flattened."""
 
     def __init__(self, layer, dtype=double):
         super().__init__()

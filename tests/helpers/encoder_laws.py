@@ -10,12 +10,12 @@ from PIL import Image
 from attacks import load_encoder
 from attacks.data.gallery import photographs
 
-#: How far Pillow's 8-bit resize lies from the same kernel in floating point, in levels: (at most, on average).
+#: Difference of Pillow's 8-bit resize from the same kernel in floating point, in levels: (maximum, mean).
 PIL = {"pil_bilinear": (1.0, 0.30), "pil_bicubic": (5.0, 0.30), "pil_lanczos": (5.0, 0.35), "pil_nearest": (0.0, 0.0)}
 
 
 class Bomb:
-    """Its pickle runs code when it is read."""
+    """Loading its pickle runs code."""
 
     def __reduce__(self):
         return (pytest.fail, ("a pickle was read",))
@@ -43,12 +43,12 @@ def assert_broken_files_are_refused(path, refused, message):
 
 
 def assert_same_weights(network, state):
-    """Every tensor of a network is that of a state, which may have more."""
+    """Every tensor of a network equals that of a state, which may have more."""
     assert all(torch.equal(state[name], tensor) for name, tensor in network.state_dict().items())
 
 
 def assert_random_weights_repeat(family, model):
-    """Random weights are the same every time, frozen, and torch's generator is left alone."""
+    """Random weights are reproducible and frozen, and torch's generator is unchanged."""
     state = torch.random.get_rng_state()
     first, again = (load_encoder(family, str(model), weights="random") for _ in range(2))
     assert first.fingerprint() == again.fingerprint() and first.origin.file is None
@@ -108,10 +108,10 @@ def assert_as_pil(preprocess, transform, limit=1e-6):
 
 @torch.no_grad()
 def assert_embeddings(encoder, network, transform):
-    """Those of `network` for pictures that the library's own `transform` has prepared."""
+    """Outputs equal those of `network` for pictures prepared by the library's own `transform`."""
     for picture in three_pictures().values():
         expected = network(within(transform(picture.float()), encoder.preprocess))
-        # Untrained networks answer with small numbers; what counts is the share.
+        # Untrained networks have small outputs, so the bound is relative.
         assert float((encoder(picture.float()) - expected).abs().max()) <= 1e-4 * min(1, float(expected.std()))
 
 
@@ -119,22 +119,22 @@ def assert_every_pixel_counts(preprocess, height=480, width=640):
     """The gradient reaches every pixel within the crop: coverage 1.0. Returns the crop's share of the picture."""
     generator = torch.Generator().manual_seed(0)
     picture = (0.1 + 0.8 * torch.rand(1, 3, height, width, generator=generator, dtype=torch.float64)).requires_grad_()
-    answer = preprocess(picture)
-    weights = torch.randn(answer.shape, generator=generator, dtype=torch.float64)
-    (gradient,) = torch.autograd.grad((answer * weights).sum(), picture)
+    output = preprocess(picture)
+    weights = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad((output * weights).sum(), picture)
     reached = (gradient[0] != 0).all(0)
-    kept = np.ones((height, width), bool)
+    covered = np.ones((height, width), bool)
     resized = preprocess.resized(height, width)
-    for axis, (side, long, wanted) in enumerate(
+    for axis, (side, long, cropped) in enumerate(
         zip((height, width), resized, preprocess.crop or resized, strict=True)
     ):
-        spare = max(0, long - wanted)
+        spare = max(0, long - cropped)
         start = round(spare / 2) if preprocess.centre == "nearest" else spare // 2
         centres = (np.arange(side) + 0.5) * long / side
-        inside = (centres > start) & (centres < start + min(wanted, long))
-        kept &= inside[:, None] if axis == 0 else inside[None]
-    assert bool(reached[torch.from_numpy(kept)].all()), f"coverage {reached.numpy()[kept].mean():.4f}"
-    return float(kept.mean())
+        inside = (centres > start) & (centres < start + min(cropped, long))
+        covered &= inside[:, None] if axis == 0 else inside[None]
+    assert bool(reached[torch.from_numpy(covered)].all()), f"coverage {reached.numpy()[covered].mean():.4f}"
+    return float(covered.mean())
 
 
 def assert_gradient_is_exact(encoder, height=20, width=26):

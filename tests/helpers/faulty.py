@@ -1,4 +1,4 @@
-"""Planted faults: stages, encoders and attacks in which something ceases to be finite, or to have a gradient."""
+"""Injected faults: stages, encoders and attacks with non-finite values or without a gradient."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ class Turn:
         angle = self.values(u)[:, :, None, None]
         bad = angle > self.limit
         if self.slope:
-            flat = torch.where(bad, images - images, 1.0).abs().sqrt()  # of slope infinity at 0
+            flat = torch.where(bad, images - images, 1.0).abs().sqrt()  # infinite slope at 0
             return images + torch.where(bad, flat, 0.0)
         return torch.where(bad, torch.nan, images * (1 + angle / 100))
 

@@ -1,4 +1,4 @@
-"""Several processes that share their sums, here the threads of one."""
+"""Several processes that sum their tensors, simulated by threads."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +37,6 @@ def together(size, work):
     with ThreadPoolExecutor(size) as pool:
         futures = [pool.submit(one, rank) for rank in range(size)]
     errors = [error for each in futures if (error := each.exception())]
-    if errors:  # a broken barrier is what the others see
+    if errors:  # the other threads raise a broken barrier
         raise min(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError))
     return [each.result() for each in futures]

@@ -1,7 +1,7 @@
-"""Fuzzing by hypothesis: how many cases each profile makes, and what a case may need.
+"""Fuzzing with hypothesis: the number of cases in each profile, and the limits of a case.
 
 `HYPOTHESIS_PROFILE=fuzz` makes new cases for minutes, within limits of time and memory, and keeps those that fail in
-`.hypothesis`, from where the next run takes them first. Without it the cases are few, and always the same.
+`.hypothesis`, which the next run tries first. Without it the cases are few, and always the same.
 """
 
 import os
@@ -31,7 +31,7 @@ def hold(check, cases, examples, times=1, *, seconds=10, memory=2**30):
         return
 
     def limited(case):
-        with suppress(OSError):  # Linux: start the peak afresh
+        with suppress(OSError):  # Linux: reset the peak
             Path("/proc/self/clear_refs").write_text("5")
         start = high_water()
         check(case)

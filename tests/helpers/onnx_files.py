@@ -32,7 +32,7 @@ def exported(network, path, dynamo, free=False, side=SIDE, **more):
 
 
 def by_runtime(path, pictures, output=None):
-    """onnxruntime's output, one picture at a time."""
+    """Output of onnxruntime, one picture at a time."""
     session = ort.InferenceSession(path)
     name = session.get_inputs()[0].name
     rows = [session.run(output and [output], {name: p[None].numpy()})[0] for p in pictures.float()]

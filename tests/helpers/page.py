@@ -1,4 +1,4 @@
-"""A page of HTML, read as a browser would."""
+"""An HTML page, parsed as by a browser."""
 
 from html.parser import HTMLParser
 

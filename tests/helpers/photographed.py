@@ -1,6 +1,6 @@
-"""Photographs of a card, made by arithmetic: every pixel is the mean light of the points that it sees.
+"""Computed photographs of a card: every pixel is the mean light of the points that it covers.
 
-Apart from `attacks.physical`'s own simulation, so that neither can hide a mistake of the other.
+Independent of the simulation in `attacks.physical`, so that neither can hide an error in the other.
 """
 
 import cv2
@@ -46,7 +46,7 @@ def drawn(card, texture=None, hidden=(), fine=FINE):
 
 
 def clutter(size, seed=0):
-    """A background with edges of all kinds, (h,w,3) light."""
+    """A background with edges in many directions, (h,w,3) light."""
     rng = np.random.default_rng(seed)
     coarse = rng.random((size[0] // 40 + 2, size[1] // 40 + 2, 3)).astype(np.float32)
     mild = cv2.resize(coarse, size[::-1], interpolation=cv2.INTER_CUBIC)

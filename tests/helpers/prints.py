@@ -1,4 +1,4 @@
-"""Small runs of a patch, and how far what was printed lies from where it should."""
+"""Small runs of a patch, and the position error of a print."""
 
 import json
 import math
@@ -20,7 +20,7 @@ def framed(size=(24, 24), seed=0):
 
 
 def fake_run(folder, texture=None, width=None):
-    """A folder that holds as much of a run as the print reads."""
+    """A folder with the files of a run that printing reads."""
     folder.mkdir(parents=True, exist_ok=True)
     texture = framed() if texture is None else texture
     Image.fromarray(texture).save(folder / "patch.png")
@@ -51,7 +51,7 @@ def edges(picture, box, dpi, reach=0.4):
 
     Each edge is the place where the white of a strip across it, `reach` mm to both sides, would end if it were solid.
     """
-    grey = picture[..., 1]  # what is measured is black on white
+    grey = picture[..., 1]  # the measured mark is black on white
     ppm = dpi / MM
     middle = (slice(*_pixels(box["y"] + 0.4 * box["height"], box["y"] + 0.6 * box["height"], ppm)), slice(None))
     across = (slice(None), slice(*_pixels(box["x"] + 0.4 * box["width"], box["x"] + 0.6 * box["width"], ppm)))

@@ -1,4 +1,4 @@
-"""Runs in processes of their own, which may be killed."""
+"""Runs in separate processes, which may be killed."""
 
 import json
 import multiprocessing
@@ -7,12 +7,12 @@ import signal
 import sys
 from pathlib import Path
 
-#: Seconds that a run may take on a machine with much else to do.
+#: Time limit of a run on a busy machine, in seconds.
 PATIENCE = 300
 
 
-def worker(words, log, at):
-    """The command line; it kills itself at its `at`-th change of a file, if that is given."""
+def worker(arguments, log, at):
+    """The command line; it kills itself at its `at`-th change of a file if `at` is not 0."""
     os.setsid()
     with Path(log).open("a") as file:
         os.dup2(file.fileno(), 1)
@@ -31,28 +31,28 @@ def worker(words, log, at):
     Path.replace, os.fsync = counted(Path.replace), counted(os.fsync)
     from attacks.run import cli
 
-    sys.argv = ["viewproof", *words]
+    sys.argv = ["viewproof", *arguments]
     cli()
 
 
-def started(words, log, at=0):
-    """A worker; new processes start from one that has torch loaded, so it takes no time."""
+def started(arguments, log, at=0):
+    """A worker, forked from a process that has torch loaded, so it starts at once."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["attacks.experiment.job"])
-    process = context.Process(target=worker, args=(words, str(log), at))
+    process = context.Process(target=worker, args=(arguments, str(log), at))
     process.start()
     return process
 
 
 def ended(process):
-    """Its exit code."""
+    """The exit code of a process."""
     process.join(PATIENCE)
-    assert process.exitcode is not None, "it hangs"
+    assert process.exitcode is not None, "the process hangs"
     return process.exitcode
 
 
 def facts(folder):
-    """All bytes of a finished run that count, by name; of metrics.json all but times."""
+    """The files of a finished run that must be reproducible, by name; metrics.json without times."""
     names = [*folder.glob("*.csv"), *(folder / "pictures").rglob("*.png"), folder / "adversarial.png"]
     names.append(folder / "perturbation.safetensors")
     result = {str(path.relative_to(folder)): path.read_bytes() for path in names}

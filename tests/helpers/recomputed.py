@@ -53,7 +53,7 @@ def mean(units):
 
 
 def share(shares, views):
-    """Wilson's interval for as many trials as the pictures' own spread leaves (Kish; Korn & Graubard), with a quarter
+    """Wilson's interval for the effective number of trials (Kish; Korn & Graubard), with a quarter
     of a picture of hits and one of misses."""
     n = len(shares)
     if n == 1:
@@ -73,7 +73,7 @@ def share(shares, views):
 def middle(values):
     """The lower median, between order statistics that a sign test would not refuse."""
     rising, n = np.sort(values), len(values)
-    cut = next(k for k in range(n) if scipy.stats.binom.cdf(k, n, 0.5) > 0.025)  # so many below are too many
+    cut = next(k for k in range(n) if scipy.stats.binom.cdf(k, n, 0.5) > 0.025)  # the sign test refuses these
     cut = max(0, cut - 1) if scipy.stats.binom.cdf(0, n, 0.5) <= 0.025 else 0
     return [rising[(n - 1) // 2], rising[cut], rising[n - 1 - cut]]
 
@@ -108,7 +108,7 @@ def section(table):
 
 
 def cells(content, folder):
-    """Every number: a place in metrics.json, what stands there, and what was computed."""
+    """Every number: its place in metrics.json, the value there, and the computed value."""
     yield from arms_cells(content, rows(folder, "per_image"))
     yield from comparison_cells(content, rows(folder, "per_image"))
     if content["response"]:

@@ -1,4 +1,4 @@
-"""The resizers of Pillow, OpenCV and torch, by our names of their kernels."""
+"""The resizers of Pillow, OpenCV and torch, by our names for their kernels."""
 
 import cv2
 import numpy as np

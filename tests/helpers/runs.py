@@ -1,4 +1,4 @@
-"""A small evaluation in batches, for the tests of what it finds and of how it goes on after a stop."""
+"""A small evaluation in batches, for tests of its results and of resuming it."""
 
 import pytest
 
@@ -6,13 +6,13 @@ from tests.run.test_run import call
 
 TINY = ["config=evaluate", "data.count=3", "data.size=64", "attack.steps=2", "attack.views=2", "sanity=none"]
 TINY += ["evaluate.batch=2", "evaluate.views=4", "evaluate.refine=1"]
-#: Without the parts that take the most of a small run.
+#: Without the slowest parts of a small run.
 LEAN = ["evaluate.maps=[]", "evaluate.curves=[]", "evaluate.left_out=0", "evaluate.deploy=0", "evaluate.explain=0"]
 FIRST = "000000-000002.safetensors"
 
 
 def whole_run(tmp_path_factory):
-    """A run that nothing interrupts."""
+    """A run without interruption."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
         assert call(patch, *TINY, *LEAN, f"hydra.run.dir={folder}") == 0
@@ -20,7 +20,7 @@ def whole_run(tmp_path_factory):
 
 
 def quiet(cosine=0.2, used=1.0, **changes):
-    """What warnings read of metrics.json, with nothing to warn of: an attack with this mean `cosine`, and arms that
+    """The part of metrics.json that warnings read, without cause for one: an attack with mean `cosine`, and arms that
     use this share of the budget."""
     arm = {key: {"mean": 0.9, "low": 0.9, "high": 0.9} for key in ("cosine", "success", "recall_at_1")}
     arm |= {"budget_used": used}

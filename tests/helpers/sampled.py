@@ -1,4 +1,4 @@
-"""Parametrisations of which the quicker suites run a sample."""
+"""Parametrised cases, of which the quick suites run a sample."""
 
 import pytest
 

@@ -9,10 +9,10 @@ from PIL import Image
 from attacks.data.scene_geometry import Print
 from attacks.data.scenes import placements_in, read_scenes
 
-#: Of the squares that are attacked.
+#: Size of the attacked squares.
 SIDE = 40
 CORNERS = ["x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4"]
-#: How Pillow turns a displayed picture into the one that is stored with an EXIF orientation.
+#: Pillow's operation from a displayed picture to the stored one, by EXIF orientation.
 STORED = {
     3: Image.Transpose.ROTATE_180,
     5: Image.Transpose.TRANSPOSE,
@@ -22,7 +22,7 @@ STORED = {
 
 
 def photo(path, pixels, orientation=1):
-    """Save (H,W) or (H,W,3) in [0,1], the picture as it is displayed, turned as a camera turns it."""
+    """Save (H,W) or (H,W,3) in [0,1], the displayed picture, in a camera's EXIF orientation."""
     image = Image.fromarray((np.asarray(pixels) * 255).round().astype(np.uint8)).convert("RGB")
     exif = image.getexif()
     if orientation != 1:

@@ -7,7 +7,7 @@ from transforms.compose import seen
 
 double = torch.float64
 SIZE = (9, 12)
-#: With these radii every ball reaches out of the box of a 9 x 12 picture here and there.
+#: With these radii every ball partly leaves the box of a 9 x 12 picture.
 BALLS = {"linf": (Linf, 8 / 255), "l2": (L2, 0.7), "l1": (L1, 3.0), "l0": (L0, 5)}
 
 
@@ -47,7 +47,7 @@ def random_like(images, value, scale):
 
 
 def attacked(perturbation, images, delta):
-    """The attacked pictures themselves, seen directly."""
+    """The attacked pictures, without any transform."""
     return seen(perturbation.scene(images, delta))
 
 

@@ -1,4 +1,4 @@
-"""A card drawn in numpy, and as much of a printed run as the simulated photographs need."""
+"""A card drawn in numpy, and the files of a printed run that the simulated photographs need."""
 
 import dataclasses
 import json
@@ -11,23 +11,23 @@ from attacks.physical.simulation.photographs import photograph
 from attacks.physical.simulation.shots import Shot
 
 CARD = card(100, 100, group=5)
-DPI = 254  # ten dots a millimetre: every edge of that card but the swatches' is between two dots
+DPI = 254  # ten dots per mm: every edge of the card but those of swatches is between two dots
 QUAD = ((0.2, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8))
 RANDOM = np.random.default_rng
 
 
 def drawn(texture):
     """The card in dots, RGB."""
-    found = np.full((1300, 1300, 3), 255, np.uint8)
+    pixels = np.full((1300, 1300, 3), 255, np.uint8)
     family = cv2.aruco.getPredefinedDictionary(cv2.aruco.DICT_APRILTAG_36h11)
     for tag in CARD.tags:
         x, y, side = (round(10 * v) for v in (tag.box.x, tag.box.y, tag.box.width))
-        found[y : y + side, x : x + side] = cv2.aruco.generateImageMarker(family, tag.number, side)[..., None]
+        pixels[y : y + side, x : x + side] = cv2.aruco.generateImageMarker(family, tag.number, side)[..., None]
     for swatch in CARD.chart:
         (left, top), _, (right, low), _ = ((round(10 * x), round(10 * y)) for x, y in swatch.box.corners)
-        found[top:low, left:right] = swatch.colour
-    found[150:1150, 150:1150] = cv2.resize(texture, (1000, 1000), interpolation=cv2.INTER_NEAREST)
-    return found
+        pixels[top:low, left:right] = swatch.colour
+    pixels[150:1150, 150:1150] = cv2.resize(texture, (1000, 1000), interpolation=cv2.INTER_NEAREST)
+    return pixels
 
 
 def smooth(height, width, seed=0):
@@ -37,7 +37,7 @@ def smooth(height, width, seed=0):
 
 
 def printed_run(where, dots):
-    """As much of a run, and of its print, as is read."""
+    """The files of a run, and of its print, that are read."""
     (where / "pictures" / "clean").mkdir(parents=True)
     (where / "print").mkdir()
     names = ("bench", "street")

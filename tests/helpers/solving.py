@@ -1,4 +1,4 @@
-"""A small problem, and solvers and checks with the parts of an attack as keywords, which tests pick from one
+"""A small problem, and solvers and checks with the parts of an attack as keywords, which tests take from one
 dictionary."""
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class Untargeted(Objective):
 
 
 def small_problem(count=3, dtype=torch.float64):
-    """Pictures (count,3,12,14), the features that they are to have, and the other parts of an attack."""
+    """Pictures (count,3,12,14), their target features, and the other parts of an attack."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(6)).to(dtype).eval()
     images = torch.rand(count, 3, 12, 14, dtype=dtype)
     net(images)
@@ -48,7 +48,7 @@ def small_problem(count=3, dtype=torch.float64):
 
 @dataclass
 class Losses:
-    """What `EOT.estimate` needs of a problem: (which image each row of delta belongs to, delta, u) -> losses."""
+    """The part of a problem that `EOT.estimate` needs: (image of each row of delta, delta, u) -> losses."""
 
     of: Callable[[Tensor, Tensor, Tensor], Tensor]
     count: int

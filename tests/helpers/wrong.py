@@ -1,4 +1,4 @@
-"""A command line with a wrong input: what it says, and that nothing else comes of it."""
+"""A command line with a wrong input: its error message, and a check that it has no other effect."""
 
 import contextlib
 import hashlib
@@ -12,30 +12,30 @@ import pytest
 
 from tests.run.test_run import call
 
-#: Seconds after which a case counts as one that hangs.
+#: Seconds after which a case counts as hanging.
 LONGEST = 20
-#: What Hydra makes before a configuration is looked at.
+#: Files that Hydra writes before a configuration is checked.
 BEFORE = re.compile(r"[^/]+(/\.hydra(/(config|hydra|overrides)\.yaml)?|/run\.log|/multirun\.yaml)?")
 
 
 @contextlib.contextmanager
 def in_time(seconds=LONGEST):
-    """Whatever is done within must end."""
+    """Fail if the block does not end in time."""
 
     def late(*_):
-        pytest.fail(f"still at it after {seconds} s")
+        pytest.fail(f"still running after {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, late)
+    previous = signal.signal(signal.SIGALRM, late)
     signal.alarm(seconds)
     try:
         yield
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous)
 
 
 def tree(folder):
-    """All that lies below a folder: kind, place a link points to, and the digest of a file's bytes."""
+    """The contents of a folder: type, target of a link, and digest of a file."""
     result = {}
     for here, folders, files in os.walk(os.fsencode(folder)):
         for name in (*folders, *files):
@@ -43,7 +43,7 @@ def tree(folder):
             state = os.lstat(path)
             what = [stat.S_IFMT(state.st_mode)]
             if stat.S_ISREG(state.st_mode):
-                sparse = state.st_size > 2**26  # its size will do
+                sparse = state.st_size > 2**26  # the size is enough
                 what.append(
                     state.st_size if sparse else hashlib.sha256(Path(os.fsdecode(path)).read_bytes()).digest()
                 )
@@ -54,7 +54,7 @@ def tree(folder):
 
 
 class Desk:
-    """A place of its own for each case: `here` is the working directory, `home` the home, `given` holds the inputs,
+    """Separate folders for each case: `here` is the working directory, `home` the home, `given` holds the inputs,
     and `here/out` would be the run directory."""
 
     def __init__(self, folder, monkeypatch, capsys):
@@ -66,7 +66,7 @@ class Desk:
         monkeypatch.setenv("HOME", str(self.home))
 
     def refused(self, *arguments, out="hydra.run.dir=out"):
-        """The one line that says why these arguments are refused, and that nothing else was done."""
+        """The one-line error for these arguments, after checking that nothing else was written."""
         before = tree(self.folder)
         self.capsys.readouterr()
         with in_time():

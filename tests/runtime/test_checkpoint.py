@@ -40,7 +40,7 @@ def test_without_a_folder_nothing_is_stored():
     assert NOWHERE.task("task").state is None and not NOWHERE.has("task")
 
 
-def test_a_finished_task_drops_its_parts(checkpoint, tmp_path):
+def test_finished_task_removes_its_parts(checkpoint, tmp_path):
     def make():
         inner = checkpoint.under("task")
         inner.once("part", lambda: 1)
@@ -50,7 +50,7 @@ def test_a_finished_task_drops_its_parts(checkpoint, tmp_path):
         assert {path.name for path in tmp_path.iterdir()} == {"task.part.safetensors", "task.walk.now.safetensors"}
         return 2
 
-    checkpoint.once("task.other", lambda: 0)  # by its name a part of `task`
+    checkpoint.once("task.other", lambda: 0)  # a part of `task`, by its name
     checkpoint.drop("task.")
     assert checkpoint.once("task", make) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["task.safetensors"]
@@ -77,15 +77,15 @@ def test_an_exception_stores_the_latest_state(checkpoint, until, error):
 
 
 def test_the_state_is_written_at_the_set_intervals(tmp_path, monkeypatch):
-    written, now = [], [0.0]
+    written, clock = [], [0.0]
     monkeypatch.setattr(attacks.runtime.checkpoint, "write", lambda path, value, key: written.append(value))
-    monkeypatch.setattr(attacks.runtime.checkpoint.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(attacks.runtime.checkpoint.time, "monotonic", lambda: clock[0])
 
     def walked(**pace):
         written.clear()
         with Checkpoint(tmp_path, "key", **pace).task("walk") as task:
             for at in range(10):
-                now[0] += 1
+                clock[0] += 1
                 task.update(lambda at=at: at)
         return list(written)
 
@@ -97,13 +97,13 @@ def test_the_state_is_written_at_the_set_intervals(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_stops_once_and_handlers_are_restored(tmp_path, number):
-    before = [signal.getsignal(each) for each in SIGNALS]
+    handlers = [signal.getsignal(each) for each in SIGNALS]
     with pytest.raises(Stopped) as caught, stoppable(tmp_path):
         try:
             os.kill(os.getpid(), number)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)  # during the clean-up
-    assert caught.value.code == 128 + number and [signal.getsignal(each) for each in SIGNALS] == before
+    assert caught.value.code == 128 + number and [signal.getsignal(each) for each in SIGNALS] == handlers
     assert str(caught.value) == f"stopped by {signal.Signals(number).name}; the run had not begun"
 
 
@@ -122,7 +122,7 @@ def test_a_signal_is_not_lost_in_a_finaliser_or_behind_another_error(tmp_path, m
         def __del__(self):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # the collector drops what a finaliser raises
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # Python discards errors raised in a finaliser
     with pytest.raises(Stopped), stoppable(tmp_path):
         Loud()
     with pytest.raises(Stopped), stoppable(tmp_path):
@@ -137,7 +137,7 @@ def test_stopped_can_be_pickled(tmp_path):
     assert again.code == 143 and str(again) == "stopped by SIGTERM; the run had not begun"
 
 
-def test_in_another_thread_handlers_stay(tmp_path):
+def test_handlers_stay_unchanged_in_another_thread(tmp_path):
     seen = []
 
     def work():

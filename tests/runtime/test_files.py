@@ -9,13 +9,13 @@ import torch
 from attacks.data.images import save_image
 from attacks.runtime.files import atomic, write_json, write_text
 
-# name -> a call that writes something else over a file
+# name -> a call that overwrites a file
 WRITERS = {
     "text": lambda path: write_text(path, "new"),
     "json": lambda path: write_json(path, {"new": 1}),
     "image": lambda path: save_image(path, torch.zeros(3, 2, 2)),
 }
-# name -> a call that breaks on the way
+# name -> a call that fails while writing
 BREAKING = {
     "text": lambda path: write_text(path, "\ud800"),  # half a surrogate pair has no UTF-8
     "json": lambda path: write_json(path, {"a": math.nan}),
@@ -33,14 +33,14 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-def test_new_content_replaces_the_old_and_nothing_is_left_over(path, write):
+def test_new_content_replaces_the_old_without_leftover_files(path, write):
     write(path)
     assert path.read_bytes() != b"old"
     assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("write", BREAKING.values(), ids=BREAKING)
-def test_old_content_survives_a_failure_and_nothing_is_left_over(path, write):
+def test_old_content_survives_a_failure_without_leftover_files(path, write):
     with pytest.raises((ValueError, TypeError)):
         write(path)
     assert path.read_text() == "old"

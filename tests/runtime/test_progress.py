@@ -26,7 +26,7 @@ def test_a_terminal_gets_a_bar_with_the_figures(monkeypatch, columns):
 
 
 @pytest.mark.parametrize(("total", "lines"), [(3, 3), (10, 10), (95, 10)])
-def test_elsewhere_at_most_ten_lines_and_always_the_last(monkeypatch, total, lines):
+def test_without_a_terminal_at_most_ten_lines_end_with_the_last_step(monkeypatch, total, lines):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with Progress("eot", total) as progress:
         for _ in range(total):

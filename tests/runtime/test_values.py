@@ -1,4 +1,4 @@
-"""Values as files: the same bits back, and no other type from a file."""
+"""Values as files: the same bits are read back, and no other type."""
 
 import json
 import math
@@ -18,7 +18,7 @@ def round_trip(tmp_path, value):
     return read(tmp_path / "file", "key")
 
 
-def test_plain_values_come_back_as_they_were(tmp_path):
+def test_plain_values_round_trip(tmp_path):
     value = {
         "a": (1, 2.5, "x", None, True, -0.0),
         3: [Views(2, 1), ()],
@@ -72,7 +72,7 @@ def test_only_stored_types_are_written(tmp_path, value):
 
 
 @pytest.mark.parametrize("tag", ["views", "tuple", "dict"])
-def test_a_tag_names_one_type(tag):
+def test_tags_are_unique_per_type(tag):
     with pytest.raises(ValueError, match=f"the tag '{tag}' of Other is in use"):
         stored(tag)(Other)
 
@@ -99,7 +99,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
-def test_a_malformed_file_is_one_line(tmp_path, content):
+def test_malformed_file_gives_a_one_line_error(tmp_path, content):
     if isinstance(content, bytes):
         (tmp_path / "file").write_bytes(content)
     else:

@@ -1,4 +1,4 @@
-"""Presets and command lines that nobody should write: one line, exit code 1, and nothing has happened."""
+"""Invalid or hostile presets: a one-line error, exit code 1, and no other effect."""
 
 import re
 
@@ -11,19 +11,19 @@ WRITES = "logging.FileHandler, filename: mark"
 BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
 )
-#: A preset's text -> what is said of it.
+#: The text of a preset -> a part of the error.
 TEXTS = {
     "a target": ("encoder: {_target_: os.system, command: 'touch mark'}\n", "key `_target_` is refused"),
     "a target in a list": ("evaluate: {maps: [{_target_: os.system}]}\n", "key `_target_` is refused"),
     "a partial": ("encoder: {_partial_: true}\n", "key `_partial_` is refused"),
-    "a call of logging's": (f"data: {{'()': {WRITES}}}\n", "key `..` is refused"),
+    "a factory of logging": (f"data: {{'()': {WRITES}}}\n", "key `..` is refused"),
     "an object": ("encoder: !!python/object/apply:os.system ['touch mark']\n", "tags"),
-    "a name of Python": ("encoder: !!python/name:os.system\n", "tags"),
+    "a Python name": ("encoder: !!python/name:os.system\n", "tags"),
     "a module": ("encoder: !!python/module:antigravity\n", "tags"),
     "another tag": ("encoder: !include /etc/passwd\n", "tags"),
-    "a date that is none": ("seed: !!timestamp x\n", "tags"),
+    "an invalid date": ("seed: !!timestamp x\n", "tags"),
     "a tag of a key": ("!!bool x: 1\n", "tags"),
-    "a bomb of aliases": (BOMB, "aliases"),
+    "an alias bomb": (BOMB, "aliases"),
     "a cycle": ("a: &a [*a]\n", "aliases"),
     "a cycle of references": ("seed: ${evaluate.views}\nevaluate: {views: '${seed}'}\n", "seed"),
     "a reference to itself": ("seed: ${seed}\n", "seed"),
@@ -38,27 +38,27 @@ TEXTS = {
     "a zero byte": ("seed: 1\0\n", "not valid YAML"),
     "an escape": ("seed: \x1b[2J\n", "not valid YAML"),
     "two documents": ("seed: 1\n---\nseed: 2\n", "not valid YAML"),
-    "nothing": ("", "must be a mapping"),
+    "empty": ("", "must be a mapping"),
     "a number": ("5\n", "must be a mapping"),
     "a list": ("- 1\n", "must be a mapping"),
     "a tab": ("a:\n\t- 1\n", "not valid YAML"),
     "the environment": ("seed: ${oc.env:HOME}\n", "does not read the environment"),
     "the environment in a key": ("'${oc.env:HOME}': 1\n", "not in 'Run'"),
-    "the environment by two words": ("a: oc.env\nseed: ${${a}:HOME}\n", "does not read the environment"),
+    "the environment in two parts": ("a: oc.env\nseed: ${${a}:HOME}\n", "does not read the environment"),
     "a file's content": ("seed: ${oc.decode:x}\n", "does not read the environment"),
-    "what Hydra knows": ("seed: ${hydra:runtime.cwd}\n", "does not read the environment"),
+    "a resolver of Hydra": ("seed: ${hydra:runtime.cwd}\n", "does not read the environment"),
     "another directory": ("hydra: {run: {dir: ../elsewhere}}\n", "`hydra` is refused"),
     "logging": (f"hydra: {{job_logging: {{handlers: {{x: {{class: {WRITES}}}}}}}}}\n", "`hydra` is refused"),
     "a launcher": ("defaults: [{override /hydra/launcher: joblib}]\n", "refused"),
     "a launcher's keys": ("defaults: [/engine@hydra.launcher: fixed]\n", "refused"),
     "a launcher's package": ("# @package hydra.launcher\nsetup: [touch mark]\n", "@package"),
-    "a package of Hydra's": ("# @package hydra\nrun: {dir: ../elsewhere}\n", "@package"),
+    "a package of Hydra": ("# @package hydra\nrun: {dir: ../elsewhere}\n", "@package"),
     "a default elsewhere": ("defaults: [../../../etc/passwd]\n", "must name a choice"),
     "an absolute default": ("defaults: [//etc/passwd]\n", "must name a choice"),
-    "a default of nowhere": ("defaults: [{override /encoder: nowhere}]\n", "nowhere"),
+    "an unknown default": ("defaults: [{override /encoder: nowhere}]\n", "nowhere"),
     "an unknown key": ("attack: {stepz: 3}\n", "stepz"),
     "an unknown group": ("attck: {steps: 3}\n", "attck"),
-    "a key of numbers": ("1: 2\n", "1"),
+    "a numeric key": ("1: 2\n", "1"),
     "a program": ("defaults: [{override /encoder: torchscript}]\nencoder: {model: x.pt}\n", "runs the program"),
     "a plug-in": ("defaults: [{override /encoder: plugin}]\nencoder: {model: x}\n", "x"),
     "a server": ("defaults: [{override /tracker: mlflow}]\ntracker: {uri: 'http://host'}\n", "network"),
@@ -66,27 +66,27 @@ TEXTS = {
     "a folder to write to": ("defaults: [{override /data: folder}]\ndata: {path: x, cache: ../mark}\n", "data.cache"),
     "a file to write to": ("defaults: [{override /tracker: mlflow}]\ntracker: {uri: 'sqlite:////tmp/x'}\n", "uri"),
     "a run to read": ("engine: {reuse: /nowhere}\n", "nowhere"),
-    "steps in words": ("attack: {steps: many}\n", "attack.steps"),
+    "steps as a word": ("attack: {steps: many}\n", "attack.steps"),
     "a list of steps": ("attack: {steps: [1, 2]}\n", "attack.steps"),
-    "steps of nothing": ("attack: {steps: null}\n", "attack.steps"),
-    "an attack that is a word": ("attack: fast\n", "override /attack: NAME"),
-    "a half of a step": ("attack: {steps: 1.5}\n", "attack.steps"),
-    "an encoder of nothing": ("encoder: null\n", "encoder"),
-    "a boolean of words": ("evaluate: {one_view: perhaps}\n", "one_view"),
-    "a picture of words": ("data: {count: all}\n", "data.count"),
-    "a number of defaults": ("defaults: 5\n", "mine.yaml"),
-    "defaults in question": ("defaults: true\n", "mine.yaml"),
-    "a mapping of itself": ("a: &a {b: *a}\n", "mine.yaml"),
-    "a line end of Unicode's": ("# x\u2028# @package hydra.job_logging\na: 1\n", "mine.yaml"),
-    "a default put together": ("defaults: ['${config}/job_logging/y']\n", "mine.yaml"),
+    "steps of null": ("attack: {steps: null}\n", "attack.steps"),
+    "an attack as a word": ("attack: fast\n", "override /attack: NAME"),
+    "half a step": ("attack: {steps: 1.5}\n", "attack.steps"),
+    "an encoder of null": ("encoder: null\n", "encoder"),
+    "a boolean as a word": ("evaluate: {one_view: perhaps}\n", "one_view"),
+    "a count as a word": ("data: {count: all}\n", "data.count"),
+    "defaults as a number": ("defaults: 5\n", "mine.yaml"),
+    "defaults as a boolean": ("defaults: true\n", "mine.yaml"),
+    "a mapping in itself": ("a: &a {b: *a}\n", "mine.yaml"),
+    "a Unicode line separator": ("# x\u2028# @package hydra.job_logging\na: 1\n", "mine.yaml"),
+    "an interpolated default": ("defaults: ['${config}/job_logging/y']\n", "mine.yaml"),
     "the environment after a tab": ('a: "${\\toc.env:HOME}"\n', "mine.yaml"),
-    "the environment by half a name": ("b: env\na: ${oc.${b}:HOME}\n", "mine.yaml"),
+    "the environment by an interpolated name": ("b: env\na: ${oc.${b}:HOME}\n", "mine.yaml"),
     "the environment decoded": ("b: env\na: ${oc.decode:'${b}'}\n", "mine.yaml"),
 }
 
 
 @pytest.mark.parametrize("text", mostly_slow(TEXTS, 6))
-def test_a_bad_preset_is_one_line(desk, text):
+def test_bad_preset_gives_a_one_line_error(desk, text):
     content, reason = TEXTS[text]
     path = desk.given / "mine.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -1,4 +1,4 @@
-"""Every choice of every group composes, is typed, and says what the parts in code say."""
+"""Every choice of every group composes, has a typed schema, and agrees with the code."""
 
 import ast
 import inspect
@@ -32,7 +32,7 @@ def test_every_preset_validates_and_builds(preset):
     parts = build.build(run)
     assert len(parts.queries) == run.data.count
     assert len(parts.gallery) >= 200
-    # The truth of a query is itself, and nobody's goal is his own picture.
+    # The true match of a query is the query itself, and no goal is the query itself.
     for row, name in zip(parts.truth, parts.queries.names, strict=True):
         assert parts.gallery.names[row] == name
     assert parts.goal is None or not bool((parts.goal == parts.truth).any())
@@ -42,7 +42,7 @@ def test_every_preset_validates_and_builds(preset):
 @pytest.mark.parametrize(("group", "name"), EVERY)
 def test_every_choice_is_typed_by_its_schema(group, name):
     path = ["data.path=x"] if name == "folder" else []
-    preset = "patch" if name == "patch" else "smoke"  # which sets an eps; a patch has none
+    preset = "patch" if name == "patch" else "smoke"  # smoke sets an eps; a patch has none
     node = composed(f"config={preset}", f"{group}={name}", *path)[group]
     assert node.name == name
     expected = OPEN.get(group) or CHOICES[group][name]
@@ -54,13 +54,13 @@ def test_every_choice_of_files_is_a_file():
         assert sorted(path.stem for path in (CONFIGS / group).glob("*.yaml")) == sorted(CHOICES[group])
 
 
-def test_the_defaults_are_those_that_the_estimator_study_recommends():
+def test_defaults_follow_the_estimator_study():
     run = schema.validate(composed("config=quickstart"))
     assert run.attack.views == 8 and run.attack.steps >= 100
     assert (run.draws.name, run.optimiser.name, run.optimiser.schedule) == ("sobol", "wiener", "cosine")
 
 
-def test_a_plus_key_does_not_slip_past_the_schema():
+def test_added_keys_are_checked_against_the_schema():
     with pytest.raises(ValueError, match=r"unknown key `attack\.stepz`"):
         schema.validate(composed("config=smoke", "+attack.stepz=3"))
 
@@ -75,17 +75,17 @@ def test_a_key_that_names_code_is_refused(key):
 
 
 @pytest.mark.parametrize(("text", "value"), [("8/255", 8 / 255), ("0.03", 0.03), (4, 4.0), ("1e-2", 0.01)])
-def test_eps_is_a_fraction_or_a_number(text, value):
+def test_eps_may_be_a_fraction_or_a_number(text, value):
     assert schema.fraction(text, "eps") == value
 
 
-#: Calls that can run what a file names; those of Hydra by their names.
+#: Calls that can run code named in a file; those of Hydra by their names.
 HYDRA = ("instantiate", "get_method", "get_class")
 RUNS_CODE = ("eval", "exec", "compile", "pickle.load", "pickle.loads", "yaml.load", *HYDRA)
 
 
 def _calls(path):
-    """The calls of a source: their names, and their keywords that are constants."""
+    """The calls in a source file: their names, and their constant keywords."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
             given = {k.arg: k.value.value for k in node.keywords if isinstance(k.value, ast.Constant)}

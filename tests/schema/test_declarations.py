@@ -55,18 +55,18 @@ def test_keys_are_arguments_with_the_same_default_in_the_same_order(group, name)
         assert keys == [key for key in declared if key in keys], "the order"
         assert switch is None or keys == [switch]
         for key in keys:
-            default, wanted = default_of(part, key), declared[key].default
-            if default is inspect.Parameter.empty:  # declared once; what has a value is given one in Python too
-                assert part.__name__ not in attacks.__all__ or wanted in (MISSING, None, {}), key
-            elif isinstance(wanted, str) and isinstance(default, float | int):
-                assert fraction(wanted, key) == default
-            elif wanted != MISSING:
-                assert plain(wanted) == plain(default), key
+            default, value = default_of(part, key), declared[key].default
+            if default is inspect.Parameter.empty:  # declared once; a key with a default has one in Python too
+                assert part.__name__ not in attacks.__all__ or value in (MISSING, None, {}), key
+            elif isinstance(value, str) and isinstance(default, float | int):
+                assert fraction(value, key) == default
+            elif value != MISSING:
+                assert plain(value) == plain(default), key
         reached += keys
     assert set(reached) == set(declared)
 
 
-def test_the_default_views_are_the_pipeline_that_is_made_without_arguments():
+def test_default_views_equal_the_pipeline_made_without_arguments():
     assert pipeline(OPEN["transforms"]("x")) == Compose()
 
 

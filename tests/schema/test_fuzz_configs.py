@@ -47,13 +47,13 @@ value kernel << __class__ _name_ _parent_ ä items keys _metadata
 """
 KEYS = [*NAMES.split(), "", "a b", "\u2028"]
 SIGNS = (*ODD, ":", "- ", "{", "}", "[", "]", "#", "'", '"', "\r", "\t", "---\n", "%YAML 1.1\n", "@")
-#: Arguments that a command line takes for something else.
+#: Arguments that are not overrides of a key.
 FLAGS = ("-m", "--help", "--cfg=job", "--multirun=5", "-x", "--", "-c", "--hydra-help=3", "resume=a", "=", "@")
 
 
 @cache
 def known():
-    """Keys that a command line may give."""
+    """Keys for the command line."""
     fields = [
         f"{group}.{field}"
         for group, choices in CHOICES.items()
@@ -67,14 +67,14 @@ def known():
 
 @cache
 def composed():
-    """What some presets become, as text."""
+    """Some composed configurations, as text."""
     runs = [compose(name) for name in ("smoke", "evaluate", "patch_quickstart")]
     return tuple(OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(run))) for run in runs)
 
 
 @st.composite
 def override(draw):
-    """An argument of the command line, most of them nearly right."""
+    """An argument of the command line, usually almost valid."""
     if draw(st.integers(0, 9)) == 0:
         return draw(st.text(max_size=20) | st.sampled_from(FLAGS))
     groups = [*CHOICES, *OPEN]
@@ -103,7 +103,7 @@ def damaged(text, random):
 
 
 def in_tree(text, random):
-    """A key or a value anywhere is another, or a key is new."""
+    """A key or a value is replaced anywhere, or a key is added."""
     try:
         tree, new = yaml.safe_load(text), yaml.safe_load(random.choice(ODD))
     except (yaml.YAMLError, RecursionError, ValueError):
@@ -132,7 +132,7 @@ def in_tree(text, random):
 
 
 def in_lines(text, random):
-    """A line is dropped, doubled, indented, new, or has another value."""
+    """A line is dropped, doubled, indented, added, or has another value."""
     lines = text.splitlines() or [""]
     at = random.randrange(len(lines))
     line = lines[at]
@@ -150,7 +150,7 @@ def in_letters(text, random):
     return text[:first] + random.choice(SIGNS) + text[first:]
 
 
-#: Beginnings of the audit events by which data leaves the process, or a file changes.
+#: Prefixes of the audit events in which data leaves the process, or a file changes.
 OUTWARD = """
 subprocess. os.system os.exec os.posix_spawn os.fork os.spawn os.startfile socket. ctypes. pty. shutil. os.remove
 os.rename os.mkdir os.rmdir os.link os.symlink os.truncate os.chmod
@@ -181,7 +181,7 @@ def armed():
 
 @contextmanager
 def nothing_else():
-    """Fails where a file is written, a process started, a module imported, or a network used."""
+    """Fails if a file is written, a process started, a module imported, or a network used."""
     global events
     armed()
     events, files = [], set(Path.cwd().iterdir())
@@ -211,7 +211,7 @@ def tried(step, *values):
 
 
 def node(text):
-    """A configuration of its text."""
+    """A configuration from its text."""
     try:
         return OmegaConf.create(text)
     except Exception as error:
@@ -280,7 +280,7 @@ def test_bundled_files_and_whole_configurations_obey_the_laws():
         lambda: [sys.modules.pop("this", None), __import__("this")],
     ],
 )
-def test_the_hook_reports_what_leaves_the_process(deed):
+def test_hook_reports_writes_processes_imports_and_network_use(deed):
     with pytest.raises(AssertionError), nothing_else():
         deed()
     with nothing_else():
@@ -299,7 +299,7 @@ def test_code_that_breaks_a_law_fails_the_check(error, monkeypatch):
 
 
 @pytest.mark.parametrize("defaults", ["", "null", "[case]", "[_self_, case]"])
-def test_defaults_of_nothing_are_none_and_those_in_a_circle_are_refused(defaults, tmp_path):
+def test_empty_defaults_are_ignored_and_circular_defaults_are_refused(defaults, tmp_path):
     path = tmp_path / "case.yaml"
     path.write_text(f"name: x\ndefaults: {defaults}\nstages: {{affine: {{degrees: 5}}}}\n")
     if "case" in defaults:
@@ -309,14 +309,14 @@ def test_defaults_of_nothing_are_none_and_those_in_a_circle_are_refused(defaults
         assert pipelines.preset(str(path)).stages == tuple(pipelines.stages({"affine": {"degrees": 5}}, "x"))
 
 
-def test_a_preset_whose_defaults_lead_back_to_it_is_refused_in_a_line(tmp_path):
+def test_preset_in_its_own_chain_of_defaults_is_refused_in_one_line(tmp_path):
     path = tmp_path / "case.yaml"
     path.write_text("defaults:\n- /objective/verification@_here_\n- case\nthreshold: 0.5\n")
     with pytest.raises(ValueError, match="lead back to themselves"):
         compose(str(path))
 
 
-def test_a_name_that_is_no_word_is_refused_by_its_key():
+def test_name_that_is_not_a_string_is_refused_by_its_key():
     whole = OmegaConf.create(composed()[0])
     for name in (["pgd"], {"a": 1}, 3, True):
         whole.optimiser.name = name
@@ -339,13 +339,13 @@ ODD_KEY = "a\nb\u2028\x1b[2J"
         lambda path: schema.validate(OmegaConf.create({"seed": "${nothing}"})),
     ],
 )
-def test_what_cannot_be_printed_is_written_out_in_a_refusal(step, tmp_path):
+def test_unprintable_characters_are_escaped_in_errors(step, tmp_path):
     with pytest.raises((ValueError, OSError)) as caught:
         step(tmp_path / "case.yaml")
     assert str(caught.value).isprintable()
 
 
-def test_arguments_that_hydra_fails_on_are_refused_before():
+def test_arguments_that_crash_hydra_are_refused_first():
     for argument in (*FLAGS, "+@_global_=tv", "perturbation=[1,2]", "data=[folder]", "config=[1]"):
         with pytest.raises(ValueError, match=r"must be KEY=VALUE|takes one choice|unknown key `resume`"):
             compose("smoke", [argument])

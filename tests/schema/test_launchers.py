@@ -1,4 +1,4 @@
-"""Sweeps on the engines that exist: the same runs as one after the other, and a job that fails is alone in that.
+"""Sweeps on all launchers: the same runs as one after the other, and a failing job does not stop the others.
 
 Those that need an extra are marked `launchers`.
 """
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 SMALL = ["data.count=1", "attack.views=1", "evaluate.views=2", "evaluate.refine=0"]
 EIGHT = [*SMALL, "attack.steps=1", "seed=0,1,2,3", "perturbation.eps=8/255,16/255"]
-#: Launcher -> the settings that keep two jobs going here, and the module that it needs.
+#: Launcher -> settings for two jobs at once on this machine, and the required module.
 CHOICES = {
     "cores": (["hydra.launcher.n_jobs=2"], "hydra_plugins.hydra_joblib_launcher"),
     "local": (["engine.threads=1"], "hydra_plugins.hydra_submitit_launcher"),
@@ -70,18 +70,18 @@ def one_by_one(tmp_path_factory):
 
 @NEEDED
 @pytest.mark.parametrize("name", ["cores", "local"])
-def test_eight_runs_side_by_side_are_those_one_by_one(name, one_by_one, tmp_path):
+def test_eight_parallel_runs_equal_eight_sequential_runs(name, one_by_one, tmp_path):
     folder = tmp_path / "sweep"
     output = sweep(folder, *chosen(name), *EIGHT)
     assert f"sweep: {folder}/index.html" in output.stdout
     assert results(folder) == one_by_one
     assert [row["run"] for row in read_rows(folder / "index.csv")] == list("01234567")
-    assert len({json.dumps(run["arms"]) for run in one_by_one.values()}) == 8  # a comparison that could fail
+    assert len({json.dumps(run["arms"]) for run in one_by_one.values()}) == 8  # so that the comparison can fail
 
 
 @NEEDED
 @EACH
-def test_a_job_that_fails_is_named_and_the_others_go_on(name, tmp_path):
+def test_failed_job_is_named_and_the_others_continue(name, tmp_path):
     folder = tmp_path / "sweep"
     output = sweep(folder, *chosen(name), *SMALL, "attack.steps=1,0,2", check=False)
     assert output.returncode == 1
@@ -93,12 +93,12 @@ def test_a_job_that_fails_is_named_and_the_others_go_on(name, tmp_path):
 
 
 @NEEDED
-def test_a_job_of_submitit_whose_time_is_over_is_queued_again_and_goes_on(tmp_path):
-    words = [*SMALL, "attack.steps=30", "engine.threads=1"]
-    sweep(tmp_path / "whole", *words)
+def test_timed_out_submitit_job_is_requeued_and_resumed(tmp_path):
+    overrides = [*SMALL, "attack.steps=30", "engine.threads=1"]
+    sweep(tmp_path / "whole", *overrides)
     cut = tmp_path / "cut"
     cut.mkdir()
-    process = subprocess.Popen(command(cut, *chosen("local"), *words), cwd=cut, env=ENVIRONMENT)
+    process = subprocess.Popen(command(cut, *chosen("local"), *overrides), cwd=cut, env=ENVIRONMENT)
     while not (cut / "0" / "manifest.json").exists():
         assert process.poll() is None
         time.sleep(0.05)
@@ -110,7 +110,7 @@ def test_a_job_of_submitit_whose_time_is_over_is_queued_again_and_goes_on(tmp_pa
     assert results(cut) == results(tmp_path / "whole")
 
 
-def test_a_job_goes_on_only_where_it_was_queued_again_and_is_the_same(tmp_path):
+def test_job_resumes_only_if_requeued_with_the_same_arguments(tmp_path):
     (tmp_path / "manifest.json").write_text('{"overrides": ["seed=1"]}')
     queue = {"SUBMITIT_EXECUTOR": "slurm"}
     assert launchers.again(tmp_path, ["seed=1"], queue)
@@ -121,41 +121,41 @@ def test_a_job_goes_on_only_where_it_was_queued_again_and_is_the_same(tmp_path):
     assert not launchers.again(tmp_path, ["seed=1"], queue)
 
 
-def test_a_signal_is_handed_on_to_submitit_alone():
+def test_signal_is_forwarded_under_submitit_only():
     caught = []
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: caught.append(number))
+    previous = signal.signal(signal.SIGUSR1, lambda number, frame: caught.append(number))
     try:
         launchers.hand_on(signal.SIGUSR1, {})
         assert caught == []
         launchers.hand_on(signal.SIGUSR1, {"SUBMITIT_EXECUTOR": "local"})
         assert caught == [signal.SIGUSR1]
     finally:
-        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGUSR1, previous)
 
 
 @pytest.mark.parametrize("name", launchers.LOST)
-def test_a_job_whose_process_is_gone_is_a_sentence(name):
+def test_lost_job_process_gives_a_one_sentence_error(name):
     with pytest.raises(ChildProcessError, match="resume=ITS DIRECTORY"), launchers.sweeping(print):
         raise type(name, (Exception,), {})("a page of text")
     with pytest.raises(RuntimeError, match="ours"), launchers.sweeping(print):
         raise RuntimeError("ours")
 
 
-def test_every_preset_says_which_extra_it_needs():
+def test_every_launcher_preset_names_its_extra():
     for path in (CONFIGS / "hydra" / "launcher").glob("*.yaml"):
         extra, _ = launchers.NEEDS[path.stem]
         assert f"viewproof[{extra}]" in path.read_text()
 
 
 @pytest.mark.parametrize("name", launchers.NEEDS)
-def test_a_launcher_that_is_missing_names_its_extra(monkeypatch, name):
+def test_missing_launcher_error_names_its_extra(monkeypatch, name):
     monkeypatch.setattr(launchers, "_installed", lambda module: False)
     with pytest.raises(ValueError, match=rf"`hydra/launcher={name}` needs the extra `\w+`: pip install"):
         launchers.prepare(["-m", f"hydra/launcher={name}"], {})
     launchers.prepare([f"seed={name}", "hydra/launcher=basic"], {})
 
 
-def test_slurm_is_missed_in_one_sentence(monkeypatch):
+def test_missing_slurm_gives_a_one_sentence_error(monkeypatch):
     monkeypatch.setattr(launchers, "_installed", lambda module: True)
     monkeypatch.setattr(launchers, "which", lambda name: None)
     with pytest.raises(ValueError, match="no srun"):
@@ -163,7 +163,7 @@ def test_slurm_is_missed_in_one_sentence(monkeypatch):
     launchers.prepare(["hydra/launcher=local"], {})
 
 
-def test_what_a_person_has_set_stays():
+def test_variables_set_by_the_user_are_kept():
     environment = {"SUBMITIT_PREEMPT_SIGNAL": "USR2"}
     launchers.prepare([], environment)
     assert environment == launchers.ENVIRONMENT | {"SUBMITIT_PREEMPT_SIGNAL": "USR2"}
@@ -174,7 +174,7 @@ def named(monkeypatch, name):
 
 
 @pytest.mark.parametrize("gpus", ["0,1,2,3", "GPU-8f3a, GPU-11bc,GPU-90de", "5,7"])
-def test_each_worker_of_joblib_takes_a_gpu_of_its_own_and_keeps_it(monkeypatch, gpus):
+def test_each_joblib_worker_has_its_own_gpu_for_all_jobs(monkeypatch, gpus):
     names = [name.strip() for name in gpus.split(",")]
     taken = []
     for number in range(1, 2 * len(names) + 1):
@@ -189,14 +189,14 @@ def test_each_worker_of_joblib_takes_a_gpu_of_its_own_and_keeps_it(monkeypatch, 
 
 @pytest.mark.parametrize("gpus", ["", "0", "0,1"])
 @pytest.mark.parametrize("name", ["MainProcess", "SpawnPoolWorker-1", "LokyProcess-2"])
-def test_a_process_that_is_no_worker_and_one_of_a_single_gpu_see_what_they_saw(monkeypatch, name, gpus):
+def test_visible_gpus_change_only_for_workers_with_several_gpus(monkeypatch, name, gpus):
     named(monkeypatch, name)
     environment = {launchers.DEVICES: gpus}
     launchers.own_gpu(environment)
     assert environment[launchers.DEVICES] == ("1" if name.startswith("Loky") and gpus == "0,1" else gpus)
 
 
-def test_gpus_are_counted_where_nobody_named_them(tmp_path):
+def test_gpus_are_counted_if_the_environment_names_none(tmp_path):
     for number in range(3):
         (tmp_path / f"0000:{number:02}:00.0").mkdir()
     assert launchers._gpus({}, tmp_path) == ["0", "1", "2"]
@@ -204,7 +204,7 @@ def test_gpus_are_counted_where_nobody_named_them(tmp_path):
 
 
 @pytest.mark.parametrize(("cores", "threads", "jobs"), [(8, None, 8), (8, 1, 8), (8, 3, 2), (2, 16, 1)])
-def test_jobs_and_their_threads_fill_the_cores(monkeypatch, cores, threads, jobs):
+def test_number_of_jobs_follows_from_cores_and_threads(monkeypatch, cores, threads, jobs):
     monkeypatch.setattr(launchers, "_cores", lambda: cores)
     assert launchers.jobs_at_once(threads) == jobs
     assert launchers.cores_of_a_job(threads, 5) == (threads or 5)

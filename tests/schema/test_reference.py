@@ -8,13 +8,13 @@ from attacks.schema.reference import page, usage
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 
 
-def test_the_page_is_what_the_declarations_say():
+def test_page_equals_the_text_generated_from_the_declarations():
     assert PAGE.read_text(encoding="utf-8") == page(), (
         "run `python -m attacks.schema.reference > docs/configuration.md`"
     )
 
 
-def test_help_lists_every_choice_and_the_keys_of_those_that_are_made():
+def test_help_lists_every_choice_and_the_keys_of_the_selected_ones():
     text = usage(["optimiser=apgd"])
     for group, choices in CHOICES.items():
         line = next(line for line in text.splitlines() if line.startswith(f"  {group}: "))

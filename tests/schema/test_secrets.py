@@ -1,4 +1,4 @@
-"""What the environment knows stays there: no file of a run, no line of it and no page holds a secret."""
+"""Secrets stay in the environment: no file, output or page of a run holds one."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def holding(folder):
 
 
 @pytest.mark.slow
-def test_a_run_keeps_no_variable_of_the_environment(canaries, tmp_path, monkeypatch, capsys):
+def test_run_files_contain_no_environment_variable(canaries, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, *LEAN, "hydra.run.dir=out") == 0
     output = capsys.readouterr()
@@ -80,5 +80,5 @@ def test_an_address_is_masked_and_refused(address):
 @pytest.mark.parametrize(
     "plain", ["https://host/x", "sqlite:///a@b.db", "me@host", "a: b@c", "https://host:8080/x", ""]
 )
-def test_other_texts_stay_as_they_are(plain):
+def test_texts_without_credentials_are_accepted(plain):
     refuse_credentials(plain, "x")

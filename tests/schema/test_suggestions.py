@@ -1,11 +1,11 @@
-"""A mistyped key or choice is answered with what was probably meant, in one line."""
+"""The error for a mistyped key or choice suggests the right one, in one line."""
 
 import pytest
 
 from attacks.run import compose
 from attacks.schema.suggestions import keys, suggestion
 
-#: What is typed -> what is proposed.
+#: Argument -> suggestion.
 MEANT = {
     "eps=8/255": "perturbation.eps=8/255",
     "steps=10": "attack.steps=10",
@@ -27,7 +27,7 @@ MEANT = {
 
 
 @pytest.mark.parametrize("word", MEANT)
-def test_a_slip_is_answered_with_what_was_meant(word):
+def test_mistyped_key_or_choice_gets_the_right_suggestion(word):
     with pytest.raises(ValueError, match="did you mean") as caught:
         if word.startswith("config="):
             compose(word.removeprefix("config="))
@@ -37,14 +37,14 @@ def test_a_slip_is_answered_with_what_was_meant(word):
     assert str(caught.value).isprintable()
 
 
-def test_what_is_right_or_like_nothing_has_no_suggestion():
+def test_correct_or_unrecognisable_arguments_get_no_suggestion():
     for word in ("attack.steps=3", "seed", "optimiser=pgd", "nonsense.x=3", "hydra.run.dir=x", "objective=xyzzy"):
         assert suggestion(word) is None
     for key, owners in keys().items():
         assert suggestion(key) is None or owners, key
 
 
-def test_a_stage_that_the_preset_lacks_is_answered_with_a_plus():
+def test_error_for_a_stage_missing_from_the_preset_proposes_a_plus():
     for word in ("transforms.stages.cutout.size=[0.2,0.4]", "transforms.stages.affine.shear=3"):
         with pytest.raises(ValueError, match=r"is added with a plus: \+transforms\.stages\.\w+"):
             compose("smoke", [word])

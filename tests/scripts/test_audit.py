@@ -15,6 +15,6 @@ def test_the_script_audits_a_preset_and_writes_its_findings(tmp_path, capsys):
         assert picture.size == (96, 96)
 
 
-def test_the_script_audits_a_strangers_callable(capsys):
+def test_the_script_audits_a_foreign_callable(capsys):
     assert script.main(["--callable", "torch:round", "--side", "32", "--draws", "1"]) == 0
     assert "first dead stage: round" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Wrong inputs to the scripts that read a run: one line, an exit code that is not 0, and nothing has been written."""
+"""Wrong inputs to the scripts that read a run: a one-line error, a non-zero exit code, and no file written."""
 
 import importlib
 import json
@@ -20,7 +20,7 @@ FILES = ("manifest.json", "metrics.json", "placement.json", "patch.png", "fault.
 
 
 def strange(folder):
-    """A directory with all the files that a script reads, and nothing right in them."""
+    """A directory with all the files that a script reads, all of them invalid."""
     empty(folder)
     for name in (*FILES, "per_image.csv"):
         (folder / "run" / name).write_bytes(b"\0\xff{[\n\x1b[2J")
@@ -33,7 +33,7 @@ def piped(folder):
 
 
 def program(folder):
-    """A run whose encoder is a program, with a view of it to see again."""
+    """A run whose encoder is a program, with a view to replay."""
     empty(folder)
     content = manifest(config__encoder={"name": "torchscript", "model": "x.pt"})
     (folder / "run" / "manifest.json").write_text(content)
@@ -41,7 +41,7 @@ def program(folder):
 
 
 def leading_out(folder):
-    """A run with a patch, whose folders for prints and photographs lie elsewhere."""
+    """A run with a patch, whose folders for prints and photographs are links to elsewhere."""
     fake_run(folder / "run")
     (folder / "elsewhere").mkdir()
     for name in ("print", "photos"):
@@ -77,7 +77,7 @@ SHOW_VIEWS = """
 '{affine: {_target_: os.system}}'|'{affine: {degrees: "${oc.env:HOME}"}}'|'{affine: {degrees: "${nowhere}"}}'|
 {} --draws 0|{} --columns 0|{} --side 0|{} --image missing.png|{} --out sheet.gif|{} --sampler grid|{} --nothing
 """.replace("{} ", "'{affine: {degrees: 3}}' ")
-#: Script, arguments, what is in the folder, a part of the error.
+#: Script, arguments, contents of the folder, a part of the error.
 CASES = [
     ("print_patch", ["run"], empty, "patch.png"),
     ("print_patch", ["run"], strange, "patch.png"),
@@ -122,15 +122,15 @@ CASES = [
 @pytest.mark.parametrize(
     ("name", "arguments", "make", "reason"), CASES, ids=lambda value: getattr(value, "__name__", None)
 )
-def test_a_wrong_input_is_one_line(name, arguments, make, reason, tmp_path, monkeypatch, capsys):
+def test_wrong_input_gives_a_one_line_error(name, arguments, make, reason, tmp_path, monkeypatch, capsys):
     script = importlib.import_module(f"scripts.{name}")
     monkeypatch.chdir(tmp_path)
     make(tmp_path)
-    before = tree(tmp_path)
+    original = tree(tmp_path)
     with in_time():
         code = script.main(arguments)
     output, error = capsys.readouterr()
     assert code == CODES.get(name, 1) and output == "", output
     assert error.startswith("error: ") and error.count("\n") == 1 and error[:-1].isprintable(), error
     assert reason in error and len(error) < 600, error
-    assert tree(tmp_path) == before
+    assert tree(tmp_path) == original

@@ -1,4 +1,4 @@
-"""The benchmarks of speed and memory: contestants take turns, and all compute the same."""
+"""The benchmarks of speed and memory: contestants alternate, and all compute the same."""
 
 import json
 import math
@@ -26,14 +26,14 @@ def test_every_contestant_runs_once_a_round_in_changing_order():
     assert set(medians) == {"a", "b", "c"} and all(seconds >= 0 for seconds in medians.values())
 
 
-def test_many_samples_of_a_whole_reduction_are_the_mean_of_its_pixels():
+def test_supersampling_at_an_integer_reduction_is_the_block_mean():
     image = torch.rand(1, 1, 48, 48)
     view = antialias.finer(image, antialias.reduction(4, 1, 48, 12, turn=0.0), 12, 4)
     torch.testing.assert_close(view, F.avg_pool2d(image, 4))
 
 
 def test_the_contestants_show_the_same_views(monkeypatch):
-    """Ours, kornia's and torchvision's four stages differ by blur and borders, not by where things are."""
+    """The four stages of ours, kornia and torchvision differ in blur and borders, not in position."""
     shown = []
     monkeypatch.setattr(
         transforms, "there_and_back", lambda image, views: shown.append(views(image)) or (lambda: None)
@@ -44,7 +44,7 @@ def test_the_contestants_show_the_same_views(monkeypatch):
     assert (ours - plain).abs().mean() < 0.02
     assert (kornia - torchvision).abs().mean() < 0.02
     assert (plain - kornia).abs().mean() < 0.03
-    assert (plain - plain.roll(3, -1)).abs().mean() > 0.04  # three pixels off would show
+    assert (plain - plain.roll(3, -1)).abs().mean() > 0.04  # an offset of three pixels would fail
 
 
 def test_the_options_are_the_arguments_of_a_benchmark():
@@ -60,7 +60,7 @@ def test_the_options_are_the_arguments_of_a_benchmark():
 
 @pytest.fixture
 def case():
-    """A small encoder, and a picture away from black and white, where a step with a sign would be clipped."""
+    """A small encoder, and a picture away from black and white, where a sign step would be clipped."""
 
     def network():
         torch.manual_seed(1)
@@ -72,7 +72,7 @@ def case():
 
 
 def two_resamples(image, u):
-    """Our four stages, resampled after each of the two warps, as the loop by hand does."""
+    """Our four stages, resampled after each of the two warps, as in the handwritten loop."""
     views = image.expand(len(u), -1, -1, -1)
     for stage, part in zip(PIPELINE.stages, u.split([stage.dims for stage in PIPELINE.stages], -1), strict=True):
         views = Compose([stage], antialias=False)(views, part)
@@ -94,13 +94,13 @@ DECISION = engine.Decision(layout="channels_last", precision="float32", fold=Fal
 
 
 def test_our_gradient_is_that_of_one_graph(case):
-    wanted = expected(case, PIPELINE)
-    torch.testing.assert_close(engine.ours(case, DECISION)(), wanted, rtol=1e-4, atol=1e-6)
+    reference = expected(case, PIPELINE)
+    torch.testing.assert_close(engine.ours(case, DECISION)(), reference, rtol=1e-4, atol=1e-6)
     other = expected(case, lambda leaf, u: PIPELINE(leaf, u.roll(1, 1)))
-    assert cosine(other, wanted) < 0.9  # other views would show
+    assert cosine(other, reference) < 0.9  # other views give another gradient
 
 
-def test_auto_decides_by_the_engines_own_search(case):
+def test_auto_uses_the_search_of_the_engine(case):
     assert engine.decide(case).measurements[0].taken
 
 
@@ -110,29 +110,29 @@ def test_the_bare_encoder_sees_the_same_views(case):
     torch.testing.assert_close(engine.bare(case, DECISION)(), torch.autograd.grad(losses.sum(), ready)[0])
 
 
-def test_the_loop_by_hand_shows_our_views(case):
+def test_handwritten_loop_has_the_same_views(case):
     theirs, ours = peers.kornia_views(case.image, case.u), two_resamples(case.image, case.u)
     torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-4)
-    for _ in range(2):  # gradients do not add up
+    for _ in range(2):  # gradients do not accumulate
         assert cosine(peers.kornia_loop(case)(), expected(case, two_resamples)) > 0.999
 
 
 @pytest.mark.peers
-@pytest.mark.filterwarnings("ignore")  # theirs, not ours
+@pytest.mark.filterwarnings("ignore")  # raised by the libraries
 @pytest.mark.parametrize("name", ["ART", "torchattacks", "Foolbox"])
-def test_a_peers_gradient_is_ours(name, case):
+def test_gradient_of_each_peer_equals_ours(name, case):
     module, make = peers.PEERS[name]
     pytest.importorskip(module, exc_type=ImportError)
-    run, wanted = make(case), expected(case, PIPELINE)
+    run, reference = make(case), expected(case, PIPELINE)
     for _ in range(2):  # the second step sees the same views
         gradient = run()
-        if name != "ART":  # those take a step along the sign
+        if name != "ART":  # the other peers take a sign step
             torch.testing.assert_close(gradient.abs().max().item(), case.eps / 4, rtol=1e-3, atol=0)
-            wanted = wanted.sign()
-        assert cosine(gradient, wanted) > 0.99
+            reference = reference.sign()
+        assert cosine(gradient, reference) > 0.99
 
 
-def test_the_labels_of_peers_hide_the_cosine(case):
+def test_classifier_loss_of_peers_equals_the_cosine_loss(case):
     views, first = PIPELINE(case.image, case.u), torch.zeros(6, dtype=torch.long)
     cosines = F.cosine_similarity(case.frozen(views), case.anchor, dim=1)
     logs, linear = (model(case.frozen, case.anchor)(views) for model in (peers.LogProbabilities, peers.Linear))
@@ -142,13 +142,13 @@ def test_the_labels_of_peers_hide_the_cosine(case):
 
 @pytest.fixture
 def in_this_process(monkeypatch):
-    """What would run in a fresh process runs in this one."""
+    """Run in this process what would run in a fresh one."""
     for module in (engine, memory):
         monkeypatch.setattr(module, "in_fresh_process", lambda work, *arguments: work(*arguments))
 
 
 @pytest.mark.slow
-def test_engine_compares_each_with_each(monkeypatch, in_this_process):
+def test_engine_tables_give_all_ratios(monkeypatch, in_this_process):
     kornia = {"kornia, one graph": peers.PEERS["kornia, one graph"]}
     monkeypatch.setattr(engine, "PEERS", kornia | {"absent": ("no_such_module", None)})
     monkeypatch.setattr(engine, "decide", lambda question: engine.Choice(DECISION, ()))  # measured elsewhere
@@ -168,7 +168,7 @@ def test_memory_is_measured_for_each_number_of_views(in_this_process):
     peaks, tensors, seconds, line = memory.run(rounds=1, views=(2, 4))
     assert list(peaks.columns) == list(tensors.columns) == list(seconds.columns) == ["2", "4"]
     a, b = seconds.rows["pocket"]
-    each, share = line.rows["pocket"]  # two points lie on their line
+    each, share = line.rows["pocket"]  # the line passes through both points
     assert each == pytest.approx(1e3 * (b - a) / 2) and share == pytest.approx(1 - (b - a) / a)
 
 
@@ -177,14 +177,14 @@ def test_a_fresh_process_measures_its_own_first_step():
     assert 0 < memory.in_fresh_process(memory.first_peak, "pocket", "cpu", 2) < 2**30
 
 
-def test_a_straight_line_is_recovered_and_a_late_outlier_hardly_moves_it():
+def test_line_fit_is_exact_and_robust_to_an_outlier():
     x = [8, 16, 64, 1024]
     assert memory.straight_line(x, [3 + 0.5 * n for n in x]) == pytest.approx((3, 0.5))
     fixed, each = memory.straight_line(x, [3 + 0.5 * n * (1.02 if n == 1024 else 1) for n in x])
     assert fixed == pytest.approx(3, abs=0.2) and each == pytest.approx(0.5, rel=0.03)
 
 
-def test_peak_is_of_the_work_alone():
+def test_peak_excludes_memory_allocated_before():
     held = torch.ones(100, memory.MIB // 4)
     peak = memory.peak(lambda: torch.ones(64, memory.MIB // 4).sum(), "cpu")
     assert 62 <= peak / memory.MIB <= 70 and len(held)
@@ -220,7 +220,7 @@ def test_estimator_measures_a_known_covariance(monkeypatch):
     assert "VOID" not in str(cosines)
 
 
-def test_estimator_says_when_its_reference_is_too_small(monkeypatch):
+def test_estimator_marks_results_with_a_small_reference_as_void(monkeypatch):
     monkeypatch.setattr(estimator, "VIEWS", (2,))
     monkeypatch.setattr(estimator, "SIZE", 32)
     tables = estimator.run(rounds=2, reference=8)
@@ -229,7 +229,7 @@ def test_estimator_says_when_its_reference_is_too_small(monkeypatch):
     assert "VOID" not in str(estimator.verdict(0.998, 8192))
 
 
-def test_precisions_attack_alike_and_are_judged_in_float32(monkeypatch):
+def test_attacks_agree_between_precisions_and_are_evaluated_in_float32(monkeypatch):
     judges = []
     for name in ("STEPS", "VIEWS", "UNSEEN"):
         monkeypatch.setattr(precision, name, 4)
@@ -241,10 +241,10 @@ def test_precisions_attack_alike_and_are_judged_in_float32(monkeypatch):
     for row in table.rows.values():
         assert row[2] <= row[1] <= row[3]
         assert abs(row[1]) < 0.05
-    assert table.rows["bfloat16"][0] != table.rows["float32"][0]  # it did run in another precision
+    assert table.rows["bfloat16"][0] != table.rows["float32"][0]  # it ran in another precision
 
 
-def test_what_is_printed_is_what_is_written(tmp_path):
+def test_printed_tables_equal_the_written_ones(tmp_path):
     bars = Table("Bars", {"ms": ".1f", "/ ours": ".2f"}, {"ours": (2.0, 1.0), "none": MISSING}, "bars", ("n.",))
     lines = Table("Lines", {"8": ".1f", "16": ".1f"}, {"a": (1.0, None)}, "lines")
     rows = {"a": (0.1, None), "a, low": (0, None), "a, high": (1, None)}

@@ -1,4 +1,4 @@
-"""The curves of a patch: which pairs are drawn, and what a figure is the mean of."""
+"""The curves of a patch: the drawn pairs, and the averages."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from transforms import Affine
 NAMES = [f"{photo}-{i}-{j}" for photo in (*HELD_OUT, "brick", "grass") for i in range(2) for j in range(3)]
 
 
-def test_targets_are_of_other_photographs_and_pictures_in_turn_of_each_unseen_one():
+def test_pairs_use_every_held_out_photograph_and_targets_of_other_ones():
     drawn = pairs(NAMES, 3, 5)
     assert len(set(drawn)) == 15 and drawn == pairs(NAMES, 3, 5)
     assert all(photo(NAMES[picture]) != photo(NAMES[target]) for picture, target in drawn)
@@ -25,13 +25,13 @@ def test_targets_are_of_other_photographs_and_pictures_in_turn_of_each_unseen_on
         pairs(NAMES, 99, 1)
 
 
-def test_the_square_has_the_area():
+def test_square_has_the_given_area():
     for area in AREAS:
         (left, top), (right, _), (_, low), _ = centred(area)
         assert (right - left) * (low - top) == pytest.approx(area) and left + right == pytest.approx(1)
 
 
-def test_one_magnification_and_all_other_ranges_as_they_were():
+def test_fixed_magnification_leaves_all_other_ranges_unchanged():
     u = torch.rand(5, PIPELINE.dims)
     fixed, free, names = at(0.3).values(u), PIPELINE.values(u), list(PIPELINE.names)
     where = next(i for i, name in enumerate(names) if "scale" in name)
@@ -42,7 +42,7 @@ def test_one_magnification_and_all_other_ranges_as_they_were():
 
 
 def test_a_figure_is_the_mean_over_pairs(monkeypatch):
-    """Of made-up hits: each job's are those of its own area and target."""
+    """Synthetic hits: those of each job depend on its area and target."""
 
     def work(job: Job):
         near = {arm: [torch.full((4,), job.area * (job.target % 3))] for arm in ARMS}
@@ -60,7 +60,7 @@ def test_a_figure_is_the_mean_over_pairs(monkeypatch):
     assert by_distance.rows[KNOWN] == pytest.approx(SCALES)
 
 
-def test_arms_are_textures_of_8_bits_and_hits_are_yes_or_no():
+def test_all_arms_are_scored_and_hits_are_0_or_1():
     near, far = patch_curves.work(Job(0, 200, WHOLE, 8, 2))
     assert set(near) == set(ARMS) and set(far) == {*ARMS, KNOWN}
     assert all(len(far[arm]) == len(SCALES) for arm in far)

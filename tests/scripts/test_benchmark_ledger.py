@@ -6,7 +6,7 @@ from attacks.runtime.ledger import Ledger
 from scripts.benchmarks import ledger as bench
 
 
-def test_it_sees_the_first_claim_and_the_last_unit(tmp_path):
+def test_states_show_the_first_claim_and_the_last_unit(tmp_path):
     assert bench.states(tmp_path) == (0, 0, 0)
     with Ledger(tmp_path / "ledger.sqlite", ["a", "b", "c"], 2) as ledger:
         assert bench.states(tmp_path)[2] == 0
@@ -19,7 +19,7 @@ def test_it_sees_the_first_claim_and_the_last_unit(tmp_path):
         assert bench.states(tmp_path) == (bench.DONE, bench.DONE, 2)
 
 
-def test_efficiency_is_the_time_of_one_over_the_cores_time():
+def test_efficiency_is_the_serial_time_over_the_total_core_time():
     one, two = [bench.Time(30, 20, 29), bench.Time(99, 99, 99), bench.Time(28, 18, 1)], [bench.Time(17, 10, 33)]
     rows = bench.table(
         {"one process": one, "two on one ledger": two, "two runs at once": [bench.Time(40, 25, 60)]}, ""

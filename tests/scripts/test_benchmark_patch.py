@@ -1,4 +1,4 @@
-"""The comparison of patches: both get the same question, lie in the same places, and are judged alike."""
+"""The comparison of patches: both have the same task, positions and evaluation."""
 
 from dataclasses import replace
 
@@ -26,8 +26,8 @@ def task():
     return question(1, True, Ranges((0.5, 0.8), distortion=0.2), 2)
 
 
-def test_a_patch_is_placed_as_art_says():
-    # Scale s about the middle, turned by the angle, then moved by up to the room that the unturned square leaves.
+def test_patch_is_placed_as_documented_by_art():
+    # Scale s about the middle, turned by the angle, then moved by up to the free space of the unturned square.
     place, u = Anywhere(scale=(0.3, 0.6), degrees=22.5), torch.rand(16, 4, dtype=torch.float64)
     size, angle, right, down = place.values(u).unbind(-1)
     c, s = torch.deg2rad(angle).cos()[:, None], torch.deg2rad(angle).sin()[:, None]
@@ -46,7 +46,7 @@ def test_a_distorted_patch_has_its_corners_moved_inward():
 
 
 @pytest.mark.peers
-@pytest.mark.filterwarnings("ignore")  # theirs, not ours
+@pytest.mark.filterwarnings("ignore")  # raised by the libraries
 def test_both_renderers_show_a_patch_in_the_same_place(task, monkeypatch):
     pytest.importorskip("art.estimators.classification", exc_type=ImportError)
     task = replace(task, ranges=Ranges((0.5, 0.8)))
@@ -57,7 +57,7 @@ def test_both_renderers_show_a_patch_in_the_same_place(task, monkeypatch):
     monkeypatch.setattr(np.random, "uniform", lambda low, high: low + (high - low) * next(drawn))
     theirs = made._random_overlay(task.image, texture[0])
     mine = task.ranges.pipeline(task.ranges.patch(96, 48).scene(task.image, texture), u)
-    # Theirs is sampled to the nearest pixel: off by up to half of one, which shows where the texture ends.
+    # ART samples the nearest pixel: off by up to half a pixel, which shows at the edges of the texture.
     off = (theirs - mine).abs().amax(1)
     assert off.median() < 0.02 and (off > 0.1).float().mean() < 0.1
     elsewhere = task.ranges.pipeline(task.ranges.patch(96, 48).scene(task.image, texture), 1 - u)
@@ -88,7 +88,7 @@ def test_fresh_placements_differ_and_leave_the_rest_of_the_scene(task):
     assert (covered | shown).float().mean() > 0.9
 
 
-def test_what_art_lowers_is_what_ours_lowers(task):
+def test_art_loss_equals_our_loss(task):
     with torch.no_grad():
         embedding = task.counted.encoder(task.image)
         to_anchor, to_gallery = LogProbabilities(task.counted, task.anchor)(task.image), ToGallery(task)(task.image)
@@ -99,14 +99,14 @@ def test_what_art_lowers_is_what_ours_lowers(task):
     torch.testing.assert_close(entropy, InfoNCE(task.gallery, targeted=True)(embedding, task.goal))
 
 
-def test_more_groups_than_there_are_is_refused():
+def test_too_many_groups_are_refused():
     with pytest.raises(ValueError, match="`--groups` must be at most"):
         patch.run(1, GROUPS, 1)
 
 
 @pytest.mark.parametrize("targeted", [True, False])
-def test_ours_spends_what_it_is_given(monkeypatch, targeted):
-    monkeypatch.setattr(patch, "installed", lambda module: False)  # one judge is enough
+def test_our_attack_spends_its_budget(monkeypatch, targeted):
+    monkeypatch.setattr(patch, "installed", lambda module: False)  # one evaluation encoder is enough
     outcome = work(Job(CELL._replace(targeted=targeted), 1, OURS, CONTESTANTS[OURS].default(1.0, 4), 4, 2))
     assert outcome.gradients == 4
     assert outcome.success.shape == outcome.cosine.shape == (1, SCENES, 2)
@@ -116,7 +116,7 @@ def test_ours_spends_what_it_is_given(monkeypatch, targeted):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["ART, Adam", "ART, pgd"])
 @pytest.mark.parametrize("loss", ["cosine", "gallery"])
-def test_art_spends_as_much_and_goes_the_right_way(name, loss):
+def test_art_spends_the_same_budget_and_moves_in_the_right_direction(name, loss):
     pytest.importorskip("art.estimators.classification", exc_type=ImportError)
     for targeted in (True, False):
         cell = CELL._replace(targeted=targeted)
@@ -127,7 +127,7 @@ def test_art_spends_as_much_and_goes_the_right_way(name, loss):
 
 
 def grey(value):
-    """A contestant whose texture is one grey for all questions: the setting's step, or a given one."""
+    """A contestant whose texture is the same grey for all tasks: the step of the setting, or a given one."""
     return lambda task, setting: {task.evals: torch.full((1, 3, 48, 48), setting.step if value is None else value)}
 
 
@@ -164,7 +164,7 @@ def test_a_step_is_timed_per_view(monkeypatch):
     assert mine > 0 and alone > 0 and (theirs, *ratios) == (None, None, None)
 
 
-def test_a_timed_step_goes_on_from_the_one_before(task):
+def test_timed_step_continues_from_the_previous_step(task):
     step = patch_speed.ours(task, SCENES, 8)
     assert [step().index for _ in range(2)] == [0, 1]
     assert task.counted.gradients == 2 * SCENES

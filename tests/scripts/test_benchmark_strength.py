@@ -1,4 +1,4 @@
-"""The comparison of attacks: all get the same question, pay the same price, and are scored alike."""
+"""The comparison of attacks: all have the same task, the same budget and the same score."""
 
 import pytest
 import torch
@@ -61,22 +61,22 @@ HAND = Contestant("math", by_hand, lambda eps, evals: Setting(0.05, 1), (Setting
 
 
 @pytest.mark.parametrize(("cell", "distinct"), [(CELL, 16), (PATCH, 32)])
-def test_ours_spends_what_it_is_given_on_our_views(shown, cell, distinct):
+def test_our_attack_spends_its_budget_on_the_given_views(shown, cell, distinct):
     outcome = work(job(OURS, cell=cell))
     assert (outcome.gradients, outcome.forwards) == (2 * 16, 0)
     assert len(shown) == 2 * 16
-    assert len({tuple(u) for u in shown}) == distinct  # always new; two pictures share theirs without a patch
+    assert len({tuple(u) for u in shown}) == distinct  # always new; without a patch two pictures share their views
 
 
 @pytest.mark.peers
-@pytest.mark.filterwarnings("ignore")  # theirs, not ours
+@pytest.mark.filterwarnings("ignore")  # raised by the libraries
 @pytest.mark.parametrize("name", LIBRARIES)
 @pytest.mark.parametrize("setting", [None, Setting(0.2, 4)])
-def test_a_library_spends_as_much_on_the_same_pipeline(shown, name, setting):
+def test_library_spends_the_same_budget_on_the_same_pipeline(shown, name, setting):
     task = job(name, setting)
     pytest.importorskip(task.cell.contestants[name].module, exc_type=ImportError)
     outcome = work(task)
-    assert outcome.gradients == 2 * 16 and outcome.forwards <= 1  # ART's patch looks at one picture beforehand
+    assert outcome.gradients == 2 * 16 and outcome.forwards <= 1  # ART's patch runs the encoder on one picture first
     assert len(shown) == outcome.gradients + outcome.forwards
     assert len({tuple(u) for u in shown}) >= 16
     low, high = torch.tensor(shown).aminmax()
@@ -86,18 +86,18 @@ def test_a_library_spends_as_much_on_the_same_pipeline(shown, name, setting):
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_a_point_of_a_librarys_curve_is_an_attack_of_that_length(name):
+def test_point_of_a_library_curve_equals_an_attack_of_that_length(name):
     setting = Setting(0.05, 2, 1.0 if name == "ART" else None)
     task = job(name, setting, at=(8, 16))
     pytest.importorskip(task.cell.contestants[name].module, exc_type=ImportError)
     whole, short = work(task), work(job(name, setting, at=(8,)))
-    torch.testing.assert_close(whole.curve[8], short.curve[8], rtol=0, atol=2e-3)  # in flight, a patch is not rounded
+    torch.testing.assert_close(whole.curve[8], short.curve[8], rtol=0, atol=2e-3)  # not rounded during the attack
     assert whole.curve[8].mean() > whole.curve[16].mean()
 
 
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")
-def test_arts_patch_lies_where_ours_does(question):
+def test_art_patch_lies_at_the_same_place_as_ours(question):
     pytest.importorskip("art.estimators.classification", exc_type=ImportError)
     texture = (torch.rand(3, SIDE, SIDE) * 255).round() / 255
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(question.image[0].numel(), 2))
@@ -112,7 +112,7 @@ def test_our_patch_lies_where_it_is_pasted(question):
     torch.testing.assert_close(attacked, pasted(question.image, texture), rtol=0, atol=1e-5)
 
 
-def test_our_patch_changes_nothing_else_and_works(question):
+def test_our_patch_changes_only_its_square_and_lowers_the_score(question):
     attacked = PATCHES[OURS].run(question, rule(16))[16]
     outside = torch.ones(96, 96, dtype=torch.bool)
     outside[SIDE : 2 * SIDE, SIDE : 2 * SIDE] = False
@@ -125,7 +125,7 @@ def test_our_patch_changes_nothing_else_and_works(question):
 
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")
-def test_two_libraries_with_the_same_setting_do_the_same():
+def test_torchattacks_and_foolbox_agree_for_the_same_setting():
     """Without momentum, torchattacks and Foolbox are one algorithm, started alike and shown the same views."""
     for module in ("torchattacks", "foolbox"):
         pytest.importorskip(module, exc_type=ImportError)
@@ -133,7 +133,7 @@ def test_two_libraries_with_the_same_setting_do_the_same():
     torch.testing.assert_close(first.cosine, second.cosine, rtol=0, atol=1e-3)
 
 
-def test_a_job_gives_the_same_whatever_went_before():
+def test_job_does_not_depend_on_earlier_jobs():
     first = work(job(OURS))
     torch.manual_seed(5)
     work(job(OURS, at=(4,)))
@@ -141,7 +141,7 @@ def test_a_job_gives_the_same_whatever_went_before():
 
 
 @pytest.mark.slow
-def test_the_number_of_processes_does_not_show():
+def test_result_does_not_depend_on_the_number_of_processes():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     jobs = [job(OURS, at=(4,), total=6, first=first) for first in (0, 5)]
@@ -151,7 +151,7 @@ def test_the_number_of_processes_does_not_show():
     torch.set_num_threads(threads)
 
 
-def test_only_gradients_that_came_back_are_counted():
+def test_only_completed_backward_passes_are_counted():
     counting = Counting(torch.nn.Linear(3, 2))
     counting(torch.rand(4, 3))  # a graph without a backward pass
     with torch.no_grad():
@@ -171,13 +171,13 @@ def test_settings_are_chosen_on_other_pictures_and_views():
 
 
 @pytest.mark.parametrize("purpose", ["evaluate", "tune"])
-def test_no_picture_is_one_that_our_own_defaults_were_chosen_on(purpose):
+def test_pictures_exclude_those_used_to_choose_our_defaults(purpose):
     for count in strength_case.CHOSEN:
         ours = tiles(strength_case.SIZE).spread(count).images
         assert not (pictures(50, purpose)[:, None] == ours[None]).flatten(2).all(2).any()
 
 
-def test_what_is_scored_is_a_file_within_the_ball(question):
+def test_scored_picture_is_an_8_bit_file_within_the_ball(question):
     wild = question.file(question.image + torch.randn_like(question.image))
     steps = 255 * (wild - question.image)
     assert steps.abs().max() < 8.001 and (steps - steps.round()).abs().max() < 1e-3
@@ -186,14 +186,14 @@ def test_what_is_scored_is_a_file_within_the_ball(question):
     torch.testing.assert_close(question.file(near), near)
 
 
-def test_a_view_of_a_group_is_compared_with_its_own_picture(question):
+def test_each_view_is_compared_with_its_own_picture(question):
     rows = question.image.repeat_interleave(3, 0)
     torch.testing.assert_close(question.loss(question.frozen, rows), torch.ones(6))
     assert question.loss(question.frozen, question.image.flip(0)).max() < 0.9
 
 
 def test_an_encoder_without_training_can_be_moved_when_centred():
-    """Without what all pictures have in common, their cosines are no longer near 1."""
+    """Without their common mean, the embeddings no longer have cosines near 1."""
     images, centred = pictures(4, "evaluate"), network("resnet18")
     assert isinstance(centred, Centred)
 
@@ -204,16 +204,16 @@ def test_an_encoder_without_training_can_be_moved_when_centred():
         assert likeness(centred(images)) < 0.5 < 0.9 < likeness(centred.encoder(images))
 
 
-def test_a_trace_has_the_pictures_after_so_many_evaluations():
+def test_trace_has_the_pictures_at_each_number_of_evaluations():
     trace = Trace((1, 4, 6))
     for step in range(3):  # two views each
         trace.record(torch.tensor([step]), 2 * step, 2)
     assert {mark: int(value) for mark, value in trace.end(torch.tensor([3])).items()} == {1: 0, 4: 2, 6: 3}
 
 
-def test_the_share_is_read_off_the_curve():
+def test_share_of_the_budget_is_interpolated_on_the_curve():
     points = [(16, 0.8), (64, 0.6), (256, 0.5)]
-    assert reached(points, 0.7, 256) == pytest.approx(32 / 256)  # half way on the logarithm
+    assert reached(points, 0.7, 256) == pytest.approx(32 / 256)  # half way on a logarithmic axis
     assert reached(points, 0.5, 256) == 1
     assert reached(points, 0.9, 256) == 16 / 256
     assert reached(points, 0.4, 256) is None
@@ -227,7 +227,7 @@ def test_marks_and_our_rule_fit_any_budget():
 
 
 @pytest.mark.slow
-def test_the_table_says_who_is_ahead_and_by_how_much(monkeypatch):
+def test_table_gives_each_contestant_and_its_difference_to_ours(monkeypatch):
     contestants = {OURS: CONTESTANTS[OURS], "hand": HAND, "absent": Contestant("no_such", None, None)}
     monkeypatch.setattr(strength, "CONTESTANTS", contestants)
     whole, rows, curve = strength.run(["pocket"], 2, [16], [8], no_patch=True, held_out=8)
@@ -248,14 +248,14 @@ def test_the_table_says_who_is_ahead_and_by_how_much(monkeypatch):
     assert str(whole) and str(rows) and str(curve)
 
 
-def test_the_best_peer_is_the_lowest_and_never_ours():
+def test_best_peer_has_the_lowest_mean_and_is_never_ours():
     means = {OURS: 0.1, "ours, APGD": 0.0, "a": 0.5, "a, tuned": 0.4}
     outcomes = {row: strength.Outcome(torch.full((2, 4), mean), {}, 1, 0) for row, mean in means.items()}
     assert Comparison(CELL, {}, {}, outcomes).best == "a, tuned"
 
 
-def test_patches_are_counted_by_their_groups():
-    # All pictures of a group share one texture: ten of them say no more than two.
+def test_interval_of_a_patch_treats_each_group_as_one_sample():
+    # All pictures of a group share one texture: ten of them are no more informative than two.
     own = torch.randn(4, 1).repeat_interleave(5, 0) + 0.01 * torch.randn(20, 6)
     groups, pictures = (Comparison(cell, {}, {}, {}).apart(own) for cell in (PATCH, CELL))
     assert groups.mean == pytest.approx(pictures.mean, abs=1e-6)

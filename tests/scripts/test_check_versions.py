@@ -1,4 +1,4 @@
-"""The script that tests both ends of what is supported, with every program that it starts replaced."""
+"""The script that tests the lowest and highest supported versions, with every program that it starts replaced."""
 
 import subprocess
 from pathlib import Path
@@ -13,7 +13,7 @@ PINS = "hydra-core==1.3.8\nnumpy==2.0.0 ; python_version < '4'\nsix==1.17.0\n"
 
 @pytest.fixture
 def script(monkeypatch):
-    """The script, and the commands that it has started."""
+    """The script, and the commands that it starts."""
     started = []
 
     def run(command, **options):
@@ -32,12 +32,12 @@ def script(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["lowest", "newest", "candidate"])
-def test_the_tests_run_in_an_environment_of_the_kind_and_it_is_removed(script, kind, capsys):
+def test_tests_run_in_a_temporary_environment_of_the_given_kind(script, kind, capsys):
     module, started = script
-    assert module.check(kind, ["-n", "2", "tests/run/test_run.py"]) == 3  # what pytest says
+    assert module.check(kind, ["-n", "2", "tests/run/test_run.py"]) == 3  # the exit code of pytest
     venv, solved, installed, ours, tests = started
     assert ("lowest-direct" in solved) == (kind == "lowest")
-    assert (solved[-1].endswith("also.txt")) == (kind == "candidate")  # pre-releases of what it names, and no other
+    assert (solved[-1].endswith("also.txt")) == (kind == "candidate")  # pre-releases of the listed packages only
     assert "--prerelease" not in solved
     assert installed[-1] == solved[solved.index("--output-file") + 1]
     assert ours[-2:] == ["--editable", str(ROOT)]

@@ -1,4 +1,4 @@
-"""The contact sheet, and the page of pictures that it draws: every stage is there, and shows something."""
+"""The contact sheet and the page of pictures: every stage is there, with a visible effect."""
 
 import re
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_every_preset_and_every_resizer_is_in_the_page():
     assert {name for name in [*presets, *NAMES] if f"`{name}`" not in PAGE} == set()
 
 
-def test_the_pictures_are_those_of_the_stages_and_small():
+def test_each_stage_has_one_small_picture():
     files = sorted(PICTURES.glob("*.jpg"))
     assert [path.stem for path in files] == sorted(STAGES)
     sizes = [path.stat().st_size for path in files]
@@ -59,7 +59,7 @@ def test_every_picture_shows_a_change():
         assert change.abs().mean(dim=(1, 2, 3)).max() > 0.01, name
 
 
-def test_labels_hold_the_values_of_what_varies():
+def test_labels_hold_the_values_of_varying_coordinates():
     stage = Affine(degrees=30, translate=(0.1, 0.1), scale=(0.5, 1.5))
     u = torch.tensor([[0.25, 0.5, 0.5, 0.5, 0.5], [0.75, 0.125, 0.5, 0.5, 0.5]])
     names, values = script.labels(Compose([stage]), u)
@@ -67,7 +67,7 @@ def test_labels_hold_the_values_of_what_varies():
     assert values == [["-15", "1"], ["15", "0.625"]]
 
 
-def test_labels_of_several_stages_name_them_and_say_how_many_are_left_out():
+def test_labels_of_several_stages_name_them_and_count_the_omitted_ones():
     pipeline = Compose([Perspective(0.2), Brightness(0.2), Quantise()])
     u = Sobol()(2, pipeline.dims, seed=0)
     names, values = script.labels(pipeline, u)
@@ -90,7 +90,7 @@ def test_a_sheet_holds_the_original_and_the_views_pixel_for_pixel():
     original, views = torch.zeros(3, 40, 60), [torch.full((3, 30, 70), level / 255) for level in (50, 100, 150)]
     made = script.sheet(original, views, ["angle (deg)"], [["1"], ["2"], ["3"]], columns=2)
     height = 40 + 2 * script.GAP + 2 * script.LEADING  # a row: pictures, "view 1", one value
-    head = (made.width - script.GAP) - 2 * (70 + script.GAP)  # left of the views
+    head = (made.width - script.GAP) - 2 * (70 + script.GAP)  # width of the column left of the views
     assert made.height == script.GAP + 2 * height and head > 60
     assert made.getpixel((script.GAP, script.GAP)) == (0, 0, 0)
     for i, level in enumerate((50, 100, 150)):

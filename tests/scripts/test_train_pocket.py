@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def output(*arguments):
-    """What the script prints."""
+    """The output of the script."""
     command = [sys.executable, "scripts/train_pocket.py", *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment).stdout
@@ -42,11 +42,11 @@ def test_the_page_quotes_the_figures_of_the_shipped_file():
     page = (ROOT / "docs/pocket-encoder.md").read_text()
     quoted = page[page.index(printed.splitlines()[0]) :].split("```")[0]
     ours, theirs = (torch.tensor([float(n) for n in re.findall(r"\d+\.\d+", text)]) for text in (printed, quoted))
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=0.01)  # another processor rounds otherwise
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0.01)  # rounding depends on the processor
 
 
 @pytest.mark.slow
-def test_held_out_photographs_are_never_cut():
+def test_held_out_photographs_are_not_used_for_crops():
     seen = Crops(torch.Generator().manual_seed(0)).photos
     for name in HELD_OUT:
         assert not any(
@@ -57,7 +57,7 @@ def test_held_out_photographs_are_never_cut():
 
 def test_crops_of_a_batch_do_not_overlap():
     crops = Crops(torch.Generator().manual_seed(0))
-    # A photograph whose every pixel is another number: equal pixels would mean an overlap.
+    # A photograph whose pixels all differ: equal pixels in two crops would mean an overlap.
     height, width = 300, 400
     crops.photos = [
         torch.arange(height * width).reshape(1, height, width).expand(3, -1, -1).double() / (height * width)

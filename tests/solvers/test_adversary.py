@@ -19,23 +19,23 @@ def problem():
 
 
 @every_set
-def test_without_refinement_it_is_the_attack_on_the_tail(problem, perturbation):
+def test_adversary_without_refinement_equals_the_cvar_attack(problem, perturbation):
     # The worst 2 of 8 have the gradient of CVaR(1/4) of 8, so the attacks take the same path. Without an adversary,
-    # images that share a delta have views of their own; of one image these are the same.
+    # images that share a delta each have their own views; for one image these are the same.
     images, anchor, parts = problem
     if perturbation.shared:
         images, anchor = images[:1], anchor[:1]
     parts |= {"perturbation": perturbation}
     result = list(attack(images, anchor, adversary=Adversary(8), **parts))
-    wanted = list(attack(images, anchor, **parts | {"eot": EOT(VIEWS, views=8, risk=CVaR(1 / 4))}))
-    for a, b in zip(result, wanted, strict=True):
+    expected = list(attack(images, anchor, **parts | {"eot": EOT(VIEWS, views=8, risk=CVaR(1 / 4))}))
+    for a, b in zip(result, expected, strict=True):
         torch.testing.assert_close(a.delta, b.delta, rtol=0, atol=1e-9)
         torch.testing.assert_close(a.estimate.value, b.estimate.value, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("refine_steps", [0, 2])
 @every_set
-def test_passes_are_those_that_are_counted(problem, perturbation, refine_steps):
+def test_passes_equal_the_counted_evaluations(problem, perturbation, refine_steps):
     images, anchor, parts = problem
     rows, net = [], parts["encoder"]
     parts |= {"perturbation": perturbation, "encoder": lambda pixels: (rows.append(len(pixels)), net(pixels))[1]}
@@ -44,7 +44,7 @@ def test_passes_are_those_that_are_counted(problem, perturbation, refine_steps):
         assert sum(rows) == step.evals == 3 * (step.index + 1) * cost
 
 
-def test_a_budget_pays_for_the_adversary_too(problem):
+def test_budget_includes_the_passes_of_the_adversary(problem):
     images, anchor, parts = problem
     budget = torch.tensor([12, 17, 18])
     steps = list(attack(images, anchor, adversary=Adversary(4), **parts | {"budget": budget}))
@@ -52,7 +52,7 @@ def test_a_budget_pays_for_the_adversary_too(problem):
     assert [step.last for step in steps] == [False, False, True]
 
 
-def test_it_lowers_the_worst_views_more_than_the_mean_does(problem):
+def test_adversary_lowers_the_worst_views_more_than_the_mean_attack(problem):
     images, anchor, parts = problem
     views = bank(VIEWS, 256, seed=1, purpose="held-out")
 
@@ -65,7 +65,7 @@ def test_it_lowers_the_worst_views_more_than_the_mean_does(problem):
     assert worst(minmax.delta) < worst(plain.delta)
 
 
-def test_its_iterates_are_compared_by_the_tail(problem):
+def test_iterates_are_compared_by_cvar(problem):
     images, anchor, parts = problem
     best = solve(images, anchor, adversary=Adversary(8), **parts)
     views = bank(VIEWS, COUNT, seed=5, purpose="select")
@@ -73,7 +73,7 @@ def test_its_iterates_are_compared_by_the_tail(problem):
     torch.testing.assert_close(best.loss, CVaR(1 / 4).value(losses))
 
 
-def test_a_picture_does_not_feel_its_neighbours(problem):
+def test_result_does_not_depend_on_the_other_pictures(problem):
     images, anchor, parts = problem
     parts |= {"perturbation": Linf(0.1, random_start=False)}
     *_, together = attack(images, anchor, adversary=Adversary(4, 2), **parts)
@@ -91,7 +91,7 @@ def test_a_picture_does_not_feel_its_neighbours(problem):
     ],
     ids=["adaptive", "risk", "budget"],
 )
-def test_what_does_not_go_with_it_is_refused(problem, parts, message):
+def test_incompatible_options_are_refused(problem, parts, message):
     images, anchor, others = problem
     with pytest.raises(ValueError, match=message):
         next(attack(images, anchor, adversary=Adversary(4), **others | parts))

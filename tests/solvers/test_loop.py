@@ -1,4 +1,4 @@
-"""The attack against optima known in closed form, and what it refuses."""
+"""The attack against optima known in closed form, and its errors."""
 
 import math
 from itertools import islice
@@ -51,7 +51,7 @@ def last(images, anchor, **parts):
 
 
 def setup(**parts):
-    """The parts of an attack, those not named being the plainest."""
+    """The parts of an attack, with the simplest ones by default."""
     plain = {"encoder": Linear(), "objective": Dot(), "perturbation": SETS["linf"], "optimiser": PGD()}
     return plain | {"eot": EOT(), "steps": 3} | parts
 
@@ -97,7 +97,7 @@ def test_the_seed_fixes_every_bit(kind, random_start, eot):
 
 @pytest.mark.parametrize("optimiser", [PGD(), SGD(1.0)], ids=["pgd", "sgd"])
 @every_set
-def test_a_picture_does_not_feel_its_neighbours(perturbation, optimiser):
+def test_result_does_not_depend_on_the_other_pictures(perturbation, optimiser):
     images, anchor = pictures()
     parts = {"encoder": Linear(bend=True), "objective": Toward(), "eot": EOT(VIEWS), "perturbation": perturbation}
     together = last(images, anchor, optimiser=optimiser, **parts)
@@ -121,7 +121,7 @@ def test_steps_are_counted_and_feasible(perturbation):
     assert index == 3 and max(rows) <= 4
 
 
-def test_an_estimate_belongs_to_the_delta_before_its_step():
+def test_estimate_is_of_the_delta_before_the_step():
     encoder, (images, anchor), eot = Linear(bend=True), pictures(), EOT(VIEWS, Fixed(), views=4)
     delta, u = torch.zeros_like(images), eot.points(0, 0, images)
     for step in attack(images, anchor, **setup(encoder=encoder, eot=eot)):
@@ -130,7 +130,7 @@ def test_an_estimate_belongs_to_the_delta_before_its_step():
         delta = step.delta
 
 
-def test_every_step_has_views_of_its_own():
+def test_each_step_has_new_views():
     seen = []
 
     def noted(pixels):
@@ -141,12 +141,12 @@ def test_every_step_has_views_of_its_own():
     assert all((a - b).abs().max() > 0.01 for i, a in enumerate(seen) for b in seen[:i])
 
 
-def test_the_loop_is_lazy_and_leaves_its_arguments_alone():
+def test_loop_is_lazy_and_does_not_change_its_arguments():
     images, anchor = pictures()
-    before = images.clone(), anchor.clone()
+    copies = images.clone(), anchor.clone()
     assert len(list(islice(attack(images, anchor, **setup(steps=10**9)), 2))) == 2
-    assert torch.equal(images, before[0])
-    assert torch.equal(anchor, before[1])
+    assert torch.equal(images, copies[0])
+    assert torch.equal(anchor, copies[1])
 
 
 REFUSED = {
@@ -170,7 +170,7 @@ def test_refuses_parts_and_images_that_cannot_work(given, message):
         next(attack(images, anchor, **setup(**parts)))
 
 
-HEAD = Linear()  # its weights require gradients, so that the loss has a graph even where the picture is cut off
+HEAD = Linear()  # its weights require gradients, so the loss has a graph even if the picture is detached
 DEAD = {
     "times zero": lambda pixels: HEAD(0 * pixels),
     "detach": lambda pixels: pixels.detach().flatten(1) @ HEAD.weight.detach(),
@@ -181,14 +181,14 @@ DEAD = {
 
 
 @pytest.mark.parametrize("encoder", DEAD.values(), ids=DEAD)
-def test_an_encoder_that_cuts_the_graph_is_named(encoder):
+def test_error_names_an_encoder_that_cuts_the_graph(encoder):
     with pytest.raises(ValueError, match="cuts the graph"):
         next(attack(*pictures(), **setup(encoder=encoder)))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("when", [0, 2])
-def test_values_that_are_not_finite_are_named_with_step_and_picture(when, bad):
+def test_error_for_non_finite_values_names_the_step_and_picture(when, bad):
     images, anchor = pictures()
     good, calls = Linear(), []
 

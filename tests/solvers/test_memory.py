@@ -1,4 +1,4 @@
-"""Where memory runs out, passes are halved, and the results are the same."""
+"""When memory runs out, passes are halved, and the results are the same."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 class Small(torch.nn.Module):
-    """An encoder with memory for so many pictures at once."""
+    """An encoder with memory for a given number of pictures at once."""
 
     def __init__(self, fits=FITS):
         super().__init__()
@@ -60,14 +60,14 @@ USERS = {
 
 
 @pytest.mark.parametrize("name", USERS)
-def test_passes_are_halved(name):
+def test_passes_are_halved_when_memory_runs_out(name):
     few, many = Small(), Small(100)
     assert torch.allclose(USERS[name](few), USERS[name](many), atol=1e-5)
     assert few.refused
 
 
 @pytest.mark.parametrize("name", USERS)
-def test_one_view_that_does_not_fit_is_an_error_that_says_what_to_lower(name):
+def test_error_for_one_view_that_does_not_fit_names_the_keys_to_lower(name):
     message = r"`engine.chunk` cannot go lower: .*`data.size`.*Tried to allocate"
     with pytest.raises(MemoryError, match=message) as error:
         USERS[name](Small(0))
@@ -75,13 +75,13 @@ def test_one_view_that_does_not_fit_is_an_error_that_says_what_to_lower(name):
 
 
 @pytest.mark.parametrize("adversary", [None, Adversary(12, 1)], ids=["plain", "adversary"])
-def test_an_attack_halves_its_passes_too(adversary):
+def test_attack_halves_its_passes(adversary):
     few = Small()
     run_all(encoder=few, stages=[Affine(degrees=20)], adversary=adversary)
     assert few.refused
 
 
-def test_a_gallery_is_embedded_in_smaller_passes_and_those_are_not_kept(tmp_path):
+def test_gallery_embedded_in_smaller_passes_is_not_cached(tmp_path):
     gallery = on_shelf(tiles(64).shelf())
     few, many = Small(3), Small(100)
     for each in (few, many):

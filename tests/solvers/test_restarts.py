@@ -1,4 +1,4 @@
-"""Several runs from seeds of their own, compared on one bank."""
+"""Several runs from different seeds, compared on one bank."""
 
 import itertools
 
@@ -50,38 +50,38 @@ def test_the_best_is_the_minimum_over_separate_runs(case):
     best = solve(images, anchor, restarts=3, **parts)
     torch.testing.assert_close(best.loss, losses.amin(0))
     assert (best.step < 30).all()
-    assert (best.step >= 10).any()  # more runs are of use
+    assert (best.step >= 10).any()  # later runs improve some pictures
     for row, step in enumerate(best.step.tolist()):
         row = 0 if parts["perturbation"].shared else row
         assert torch.equal(best.delta[row], deltas[(step + 1) // every - 1][row])
 
 
 @pytest.mark.slow
-def test_one_run_is_the_attack_itself(case):
+def test_one_run_equals_the_attack(case):
     run, images, anchor, parts = case
-    wanted = list(run(images, anchor, **parts))
+    expected = list(run(images, anchor, **parts))
     result = [step for step, _ in watch(images, anchor, restarts=1, **parts)]
     first = [step for step, _ in watch(images, anchor, restarts=2, **parts)][:10]
     for ours in (result, first):
-        assert len(ours) == len(wanted)
-        for a, b in zip(ours, wanted, strict=True):
+        assert len(ours) == len(expected)
+        for a, b in zip(ours, expected, strict=True):
             assert (a.index, a.evals) == (b.index, b.evals)
             assert torch.equal(a.delta, b.delta)
             assert torch.equal(a.estimate.mean, b.estimate.mean)
 
 
 @pytest.mark.slow
-def test_steps_and_passes_are_counted_on(case):
+def test_steps_and_passes_are_counted_across_runs(case):
     _, images, anchor, parts = case
     steps = [step for step, _ in watch(images, anchor, restarts=3, **parts)]
     assert [step.index for step in steps] == list(range(30))
     assert [step.evals for step in steps] == [8 * (i + 1) for i in range(30)]
     assert [step.last for step in steps] == [False] * 29 + [True]
-    assert not torch.equal(steps[10].delta, steps[0].delta)  # a start of its own
+    assert not torch.equal(steps[10].delta, steps[0].delta)  # each run has its own start
 
 
 @pytest.mark.parametrize("optimiser", [optimiser for _, optimiser in RUNS.values()], ids=RUNS)
-def test_solved_pictures_take_no_part_in_later_runs(problem, optimiser):
+def test_solved_pictures_are_excluded_from_later_runs(problem, optimiser):
     images, anchor, parts = problem
     parts |= {"optimiser": optimiser}
     first = solve(images, anchor, **parts).loss
@@ -101,13 +101,13 @@ def test_solved_pictures_take_no_part_in_later_runs(problem, optimiser):
     assert spent == [2 * int(step.active.sum()) for step, _ in later[1:]]
 
 
-def test_solving_all_ends_the_runs(problem):
+def test_runs_end_when_all_pictures_are_solved(problem):
     images, anchor, parts = problem
     steps = [step for step, _ in watch(images, anchor, restarts=5, stop=2.0, **parts)]
     assert len(steps) == 10 // COMPARISONS
 
 
-def test_every_run_has_the_whole_budget_of_its_pictures(problem):
+def test_each_run_has_the_full_budget_of_its_pictures(problem):
     images, anchor, parts = problem
     parts |= {"budget": torch.tensor([4, 8, 12, 20])}
     steps = [step for step, _ in watch(images, anchor, restarts=2, **parts)]
@@ -115,7 +115,7 @@ def test_every_run_has_the_whole_budget_of_its_pictures(problem):
     assert torch.stack([step.active for step in steps]).sum(0).tolist() == [4, 8, 12, 20]
 
 
-def test_a_perturbation_may_hold_something_of_each_picture(problem):
+def test_perturbation_may_hold_data_per_picture(problem):
     images, anchor, parts = problem
 
     class Own(Linf):

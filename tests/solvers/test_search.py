@@ -1,4 +1,4 @@
-"""The search without gradients: what it proposes, what it accepts, and what it leaves alone."""
+"""The search without gradients: its proposals, its acceptance, and the pictures it skips."""
 
 import itertools
 import math
@@ -31,7 +31,7 @@ def on_its_views(images, anchor, parts, delta):
     class Still:
         """Starts at `delta` and stays there."""
 
-        # Each picture has a row: pictures that share one would have views of their own, which a search has not.
+        # One row for each picture: pictures that share a row would have different views, but a search has one set.
         shared, random_start, eps, reach = False, True, 1.0, 1.0
         scene = staticmethod(parts["perturbation"].scene)
 
@@ -49,7 +49,7 @@ def on_its_views(images, anchor, parts, delta):
 
 
 @every_set
-def test_the_loss_never_rises_on_the_searchs_own_views(problem, perturbation):
+def test_loss_never_rises_on_the_views_of_the_search(problem, perturbation):
     images, anchor, parts = problem
     parts |= {"perturbation": perturbation}
     steps = list(search(images, anchor, **parts))
@@ -99,7 +99,7 @@ def test_the_seed_fixes_every_bit(problem, perturbation):
 
 
 @pytest.mark.parametrize("perturbation", [SETS["linf"], SETS["l2"]], ids=["linf", "l2"])
-def test_a_picture_does_not_feel_its_neighbours(problem, perturbation):
+def test_result_does_not_depend_on_the_other_pictures(problem, perturbation):
     images, anchor, parts = problem
     parts |= {"perturbation": perturbation}
     *_, together = search(images, anchor, **parts)
@@ -124,7 +124,7 @@ def test_passes_are_forward_only_and_counted(problem):
         assert step.estimate.snr.isnan().all()
 
 
-def test_a_solved_picture_and_one_without_budget_leave(problem):
+def test_solved_pictures_and_those_without_budget_are_dropped(problem):
     images, anchor, parts = problem
     running = search(images, anchor, **parts | {"budget": torch.tensor([200, 200, 20])})
     steps = [next(running) for _ in range(3)]
@@ -137,7 +137,7 @@ def test_a_solved_picture_and_one_without_budget_leave(problem):
     assert [step.last for step in steps] == [False] * 29 + [True]
 
 
-def test_a_penalty_counts(problem):
+def test_penalty_is_part_of_the_objective(problem):
     images, anchor, parts = problem
 
     def roughness(delta, pictures, untouched):
@@ -145,8 +145,8 @@ def test_a_penalty_counts(problem):
         return 100 * delta.diff(dim=3).abs().mean((1, 2, 3))
 
     *_, plain = search(images, anchor, **parts)
-    *_, before, cheap = search(images, anchor, **parts | {"penalty": roughness})
-    prices = [roughness(step.delta, images + step.delta, images) for step in (cheap, plain, before)]
+    *_, previous, cheap = search(images, anchor, **parts | {"penalty": roughness})
+    prices = [roughness(step.delta, images + step.delta, images) for step in (cheap, plain, previous)]
     assert (prices[0] < 0.9 * prices[1]).all()
     torch.testing.assert_close(cheap.estimate.value, cheap.estimate.mean + prices[2], rtol=0, atol=1e-12)
 
@@ -158,7 +158,7 @@ def test_a_paired_objective_sees_the_same_views(problem):
         paired = True
 
     *_, last = search(images, torch.zeros_like(anchor), **parts | {"objective": Beside(), "perturbation": SETS["l2"]})
-    assert (last.estimate.mean > -1).all()  # not the anchor of zeros, whose cosine is 0
+    assert (last.estimate.mean > -1).all()  # not the zero anchor, whose cosine is 0
     assert (last.estimate.mean < -0.5).all()
 
 
@@ -183,11 +183,11 @@ def test_windows_are_squares_that_shrink_and_reach_every_pixel(height, width, p_
     assert hit.any(1).all()
     assert hit.any(0).all()
     halved = [p_init / 2 ** sum(step / steps > edge for edge in HALVINGS) for step in range(1, steps)]
-    wanted = [min(height, width, max(1, round(math.sqrt(p * height * width)))) for p in halved]
-    assert sides == wanted
+    expected = [min(height, width, max(1, round(math.sqrt(p * height * width)))) for p in halved]
+    assert sides == expected
 
 
-def test_in_the_linf_ball_a_proposal_is_the_papers():
+def test_linf_proposals_follow_the_paper():
     # Andriushchenko et al. 2020, algorithm 2: +-eps per channel in the window, the old delta elsewhere. Every
     # proposal is taken here, because each loss is lower than the last.
     images, falling = 0.3 + 0.4 * torch.rand(2, 3, 12, 14, dtype=double), itertools.count()
@@ -211,7 +211,7 @@ def test_in_the_linf_ball_a_proposal_is_the_papers():
     assert changes > 60
 
 
-def test_a_delta_that_all_share_is_judged_by_the_mean():
+def test_universal_delta_is_accepted_by_the_mean_loss():
     # The second picture's loss only rises; the first one's falls by more.
     images = torch.full((2, 3, 8, 8), 0.5, dtype=double)
     anchor = torch.ones(2, 192, dtype=double) * torch.tensor([[3.0], [-1.0]])
@@ -224,7 +224,7 @@ def test_a_delta_that_all_share_is_judged_by_the_mean():
     assert (steps[-1].delta < -0.0999).double().mean() > 0.8
 
 
-def test_refusals(problem):
+def test_unsupported_arguments_are_refused(problem):
     images, anchor, parts = problem
     with pytest.raises(ValueError, match="`adaptive` follows the noise of a gradient"):
         next(search(images, anchor, **parts | {"adaptive": Adaptive(0.7), "budget": 100}))
@@ -271,7 +271,7 @@ def test_no_weaker_than_torchattacks_at_equal_queries(kind, name, eps):
         peer.margin_and_loss = lambda x, y, judged=judged: (torch.ones(len(x)), judged(x, y)[1])
         passes.clear()
         result = peer(images, labels)
-        assert sum(passes) >= queries * len(images)  # theirs looks at the clean pictures too
+        assert sum(passes) >= queries * len(images)  # torchattacks also evaluates the clean pictures
         theirs.append(entropy(result))
     assert sum(counts) == 3 * queries * len(images)
     assert torch.stack(ours).mean() >= torch.stack(theirs).mean()

@@ -35,7 +35,7 @@ def judged():
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("steps", [0, 4])
-def test_the_passes_are_shared_and_counted_and_the_answer_is_that_of_one(judged, size, steps):
+def test_processes_share_the_passes_and_give_the_result_of_one(judged, size, steps):
     images, own, net, views, scores = judged
 
     def work(world):
@@ -49,7 +49,7 @@ def test_the_passes_are_shared_and_counted_and_the_answer_is_that_of_one(judged,
         torch.testing.assert_close(worst.losses, alone.losses, rtol=0, atol=1e-12)
     passes = 3 * 4 * (steps + 1) if steps else 0
     assert sum(counted.forward for _, counted in result) == sum(counted.backward for _, counted in result) == passes
-    # Never better for the attacker than the bank alone, and true: the views found have these cosines.
+    # Never better for the attacker than the bank alone, and exact: the returned views have these cosines.
     assert (alone.losses >= scores.cosine.sort(1, descending=True).values[:, :4]).all()
     for i in range(3):
         again = evaluate(images[[i]], own[[i]], own, encoder=net, bank=views._replace(u=alone.u[i]))
@@ -57,14 +57,14 @@ def test_the_passes_are_shared_and_counted_and_the_answer_is_that_of_one(judged,
 
 
 @pytest.mark.parametrize(("goal", "bits", "steps"), [(None, False, 3), (torch.arange(3), False, 0), (None, True, 0)])
-def test_where_a_slope_means_nothing_the_view_of_the_bank_counts(judged, goal, bits, steps):
+def test_worst_view_of_the_bank_is_used_without_a_meaningful_gradient(judged, goal, bits, steps):
     images, own, net, views, scores = judged
     plain = load_encoder("phash") if bits else net
     parts, run = SimpleNamespace(goal=goal, encoder=plain), SimpleNamespace(evaluate=SimpleNamespace(refine=3))
     bench = SimpleNamespace(parts=parts, run=run, counted=Counted(net), banks={"same": views}, chunk=8, world=ALONE)
     assert refinable(run, parts) == steps
     rough = scores.cosine.amax(1)
-    if goal is not None:  # the view least like the target resists most, whatever it is to the picture itself
+    if goal is not None:  # the worst view of a targeted attack is the one least similar to the target
         like = torch.rand(scores.cosine.shape, generator=torch.Generator().manual_seed(0))
         scores = scores._replace(goal_cosine=like)
         rough = torch.stack([row[int(mine.argmin())] for row, mine in zip(scores.cosine, like, strict=True)])
@@ -85,7 +85,7 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_run_tells_the_refined_worst_case_and_what_it_cost(runs):
+def test_run_reports_the_refined_worst_case_and_its_cost(runs):
     folders, contents = runs
     rough, fine = contents[0], contents[3]
     assert [content["bank"].pop("refine") for content in (rough, fine)] == [0, 3]
@@ -96,7 +96,7 @@ def test_a_run_tells_the_refined_worst_case_and_what_it_cost(runs):
     assert any(after > before + 0.01 for before, after in worst.values())
     assert [rough[key] for key in ("arms", "bank")] == [fine[key] for key in ("arms", "bank")]
 
-    # Without steps it is the highest cosine of the bank, of the saved file.
+    # Without steps it is the highest cosine of the bank, for the saved file.
     encoder, views = load_encoder(), bank(preset("camera"), 8, seed=0, purpose="evaluate")
     load = lambda arm: load_image(next((folders[0] / "pictures" / arm).iterdir()))[0][None]  # noqa: E731
     with torch.no_grad():
@@ -107,13 +107,13 @@ def test_a_run_tells_the_refined_worst_case_and_what_it_cost(runs):
 
 
 @pytest.mark.slow
-def test_the_worst_case_stands_under_the_table_and_in_the_report(runs):
+def test_worst_case_is_printed_below_the_table_and_in_the_report(runs):
     folders, _ = runs
-    for steps, words in ((0, "worst view of the bank: "), (3, "worst view, refined: ")):
+    for steps, label in ((0, "worst view of the bank: "), (3, "worst view, refined: ")):
         content = json.loads((folders[steps] / "metrics.json").read_text())
         value = content["arms"]["eot"]["worst_cosine"]
         line = table(content).splitlines()[-1]
-        assert line.startswith(f"{words}cosine eot {value['mean']:.3f} [") and ", no_eot " in line
+        assert line.startswith(f"{label}cosine eot {value['mean']:.3f} [") and ", no_eot " in line
         page = (folders[steps] / "report.html").read_text()
         assert f"{value['mean']:.3f} <small>[" in page
         assert ("refined by 3 gradient" in page) == bool(steps)

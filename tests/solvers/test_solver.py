@@ -36,7 +36,7 @@ def losses(images, anchor, parts, delta, transforms=VIEWS):
     ],
     ids=["views", "identity", "search"],
 )
-def test_best_is_the_best_of_the_candidates_picture_by_picture(problem, run, optimiser, transforms):
+def test_best_is_chosen_among_the_candidates_per_picture(problem, run, optimiser, transforms):
     images, anchor, parts = problem
     parts |= {"optimiser": optimiser, "eot": EOT(transforms, Uniform(), views=1)}
     every = parts["steps"] // COMPARISONS
@@ -44,18 +44,18 @@ def test_best_is_the_best_of_the_candidates_picture_by_picture(problem, run, opt
     scores = torch.stack([losses(images, anchor, parts, delta, transforms) for delta in deltas])
     best = solve(images, anchor, **parts)
     torch.testing.assert_close(best.loss, scores.amin(0))
-    assert (best.loss < scores[-1]).any()  # or the last iterate would do
+    assert (best.loss < scores[-1]).any()  # else the last iterate would be the best
     assert torch.equal(best.step, (scores.argmin(0) + 1) * every - 1)
     for row, which in enumerate(scores.argmin(0)):
         assert torch.equal(best.delta[row], deltas[which][row])
 
 
-def test_solve_is_the_end_of_watch_whose_best_only_improves(problem):
+def test_solve_returns_the_last_best_of_watch_which_only_improves(problem):
     images, anchor, parts = problem
     results = [best for _, best in watch(images, anchor, **parts) if best is not None]
     assert (torch.stack([best.loss for best in results]).diff(dim=0) <= 0).all()
-    for result, wanted in zip(solve(images, anchor, **parts), results[-1], strict=True):
-        assert torch.equal(result, wanted)
+    for result, expected in zip(solve(images, anchor, **parts), results[-1], strict=True):
+        assert torch.equal(result, expected)
 
 
 @pytest.mark.parametrize("steps", [1, 3, 11, 25])
@@ -75,7 +75,7 @@ def test_best_is_feasible(problem, perturbation, restarts):
     assert 0 <= (images + best.delta).min() <= (images + best.delta).max() <= 1
 
 
-def test_a_picture_does_not_feel_its_neighbours(problem):
+def test_result_does_not_depend_on_the_other_pictures(problem):
     images, anchor, parts = problem
     parts["perturbation"] = Linf(0.1, random_start=False)
     together = solve(images.double(), anchor.double(), **parts | {"encoder": parts["encoder"].double()})

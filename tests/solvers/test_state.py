@@ -1,4 +1,4 @@
-"""An attack that is taken up after any of its steps, from a file, ends with the same bits."""
+"""An attack resumed from a file after any of its steps ends with the same bits."""
 
 import pytest
 import torch
@@ -50,13 +50,13 @@ def problem():
 
 
 def facts(step, best):
-    """All that a step shows, as bytes and numbers."""
+    """The values of a step, as bytes and numbers."""
     values = [step.delta, *step.estimate, step.active, *(() if best is None else best)]
     return [v.numpy().tobytes() if isinstance(v, torch.Tensor) else v for v in values] + [step.evals, step.last]
 
 
 def same_after_each(tmp_path, run):
-    """Cut the run after each of its steps; `run(position)` gives (step, best) from there."""
+    """Interrupt the run after each of its steps; `run(position)` gives (step, best) from there."""
     whole = list(run(None))
     assert len(whole) > 1
     for at, (step, _) in enumerate(whole):
@@ -67,14 +67,14 @@ def same_after_each(tmp_path, run):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_taken_up_after_any_step_the_rest_is_the_same(problem, tmp_path, name):
+def test_attack_resumed_after_any_step_gives_the_same_result(problem, tmp_path, name):
     images, anchor, parts = problem
     setup = parts | RUNS[name]
     same_after_each(tmp_path, lambda at: watch(images, anchor, state=at, **setup))
 
 
 @pytest.mark.slow
-def test_so_is_a_suite(problem, tmp_path):
+def test_suite_resumed_after_any_step_gives_the_same_result(problem, tmp_path):
     images, anchor, parts = problem
     attacks = [Member("pgd", Toward(), anchor, PGD()), Member("square", Toward(), anchor, Square())]
     attacks.append(Member("apgd", Away(), anchor, Auto()))
@@ -87,12 +87,12 @@ def test_so_is_a_suite(problem, tmp_path):
     same_after_each(tmp_path, run)
 
 
-def test_a_step_changes_nothing_of_the_position_before_it(problem, tmp_path):
+def test_step_does_not_change_earlier_states(problem, tmp_path):
     images, anchor, parts = problem
-    kept = []
+    states = []
     for at, (step, _) in enumerate(watch(images, anchor, restarts=2, **parts)):
         write(tmp_path / f"{at}", step.state, "key")
-        kept.append(step.state)
-    for at, position in enumerate(kept):
+        states.append(step.state)
+    for at, position in enumerate(states):
         write(tmp_path / "again", position, "key")
         assert (tmp_path / "again").read_bytes() == (tmp_path / f"{at}").read_bytes()

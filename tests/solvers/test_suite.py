@@ -31,10 +31,10 @@ def setup(**changes):
 
 
 @pytest.mark.slow
-def test_it_is_the_least_of_its_members_picture_by_picture(known):
+def test_suite_has_the_least_loss_of_its_members_per_picture(known):
     aim = Aim(Away(), known.own)
     attacks = [each for each in members(known, 2, aim, Wiener()) if each.name != "square"]
-    # Such that one target is right for some pictures, and another for the others.
+    # Such that one target is best for some pictures, and another for the others.
     near, nearer = (each.anchor for each in attacks if each.name.startswith("apgd_nearest"))
     goal = Aim(Toward(), torch.stack([near[0], nearer[1], near[2]]))
     *_, (_, last, best) = suite(known.images, goal, attacks, **setup())
@@ -49,10 +49,10 @@ def test_it_is_the_least_of_its_members_picture_by_picture(known):
     losses = torch.stack(result)
     torch.testing.assert_close(best.loss, losses.amin(0))
     assert last.last and last.evals == evals == 4 * 3 * 2 * len(attacks)
-    assert len(losses.argmin(0).unique()) > 1  # else one attack would do
+    assert len(losses.argmin(0).unique()) > 1  # else one attack would be enough
 
 
-def test_the_members_are_what_the_suite_promises(known):
+def test_members_have_the_documented_names_and_targets(known):
     aim = Aim(Away(), known.own)
     attacks = {each.name: each for each in members(known, 2, aim, Wiener(0.3))}
     assert list(attacks) == ["wiener", "apgd", "square", "apgd_hinge", "apgd_nearest_1", "apgd_nearest_2"]
@@ -73,7 +73,7 @@ AIMS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", AIMS)
 def test_no_suite_is_weaker_than_a_single_run(name, known):
-    # Whatever is wanted: the first member is the run itself.
+    # For every objective the first member is the run itself.
     aim = AIMS[name](known.gallery)
     known = known._replace(goal=torch.tensor([5, 6, 7]) if name != "infonce" else None)
     attacks = members(known, 0, aim, Wiener())
@@ -83,13 +83,13 @@ def test_no_suite_is_weaker_than_a_single_run(name, known):
 
 
 @pytest.mark.parametrize("optimiser", [APGD(rho=0.5), Square(p_init=0.3)], ids=["apgd", "square"])
-def test_the_runs_own_optimiser_keeps_its_settings(known, optimiser):
+def test_optimiser_of_the_run_keeps_its_settings(known, optimiser):
     attacks = members(known, 0, Aim(Away(), known.own), optimiser)
     assert attacks[0].optimiser == optimiser
     assert sorted(each.name for each in attacks) == ["apgd", "apgd_hinge", "square"]
 
 
 @pytest.mark.parametrize("nearest", [-1, 10_000])
-def test_more_targets_than_there_are_is_refused(known, nearest):
+def test_too_many_targets_are_refused(known, nearest):
     with pytest.raises(ValueError, match=r"`attack.nearest` must lie between 0 and"):
         members(known, nearest, Aim(Away(), known.own), Wiener())

@@ -1,4 +1,4 @@
-"""The worst views: against an exhaustive look, against optima in closed form, and against the risk that they are."""
+"""The worst views: against exhaustive evaluation, optima in closed form, and the equivalent risk."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def setting():
 
 
 @pytest.mark.parametrize("keep", [1, 3, 32])
-def test_without_refinement_they_are_the_highest_of_all(setting, keep):
+def test_unrefined_worst_views_are_those_with_the_highest_losses(setting, keep):
     images, anchor, parts = setting
     result = worst_views(images, anchor, k=32, refine_steps=0, keep=keep, seed=4, chunk=5, **parts)
     views = bank(VIEWS, 32, seed=4, purpose="worst")
@@ -59,8 +59,8 @@ def test_without_refinement_they_are_the_highest_of_all(setting, keep):
             assert abs(float(losses[i, row] - loss)) < 1e-12
 
 
-def test_refinement_finds_a_maximum_in_closed_form():
-    # Of each picture another one: inside, at an edge, and beyond a corner.
+def test_refinement_reaches_a_maximum_known_in_closed_form():
+    # One peak for each picture: inside, at an edge, and beyond a corner.
     peaks = torch.tensor([[0.3, 0.7, 0], [0.0, 0.5, 0], [1.5, -0.5, 0]], dtype=double)
     images, parts = torch.zeros(3, 3, 2, 2, dtype=double), {"objective": Near(), "transforms": Compose([Paint()])}
     parts["encoder"] = lambda pixels: pixels.mean((2, 3))
@@ -75,20 +75,20 @@ def test_refinement_finds_a_maximum_in_closed_form():
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 100])
-def test_no_loss_is_below_that_of_the_random_views_and_all_are_true(setting, chunk):
+def test_losses_are_exact_and_not_below_those_of_the_random_views(setting, chunk):
     images, anchor, parts = setting
-    before = worst_views(images, anchor, k=16, refine_steps=0, keep=3, chunk=chunk, **parts).losses
+    previous = worst_views(images, anchor, k=16, refine_steps=0, keep=3, chunk=chunk, **parts).losses
     for steps in (1, 3, 8):
         result = worst_views(images, anchor, k=16, refine_steps=steps, keep=3, chunk=chunk, **parts)
-        assert (result.losses >= before).all()
-        assert (result.losses[:, 0] > before[:, 0]).any()
+        assert (result.losses >= previous).all()
+        assert (result.losses[:, 0] > previous[:, 0]).any()
         pixels = VIEWS(scene_of(images), result.u.flatten(0, 1))
         true = Toward()(parts["encoder"](pixels), anchor.repeat_interleave(3, 0)).view(3, 3)
         torch.testing.assert_close(result.losses, true, rtol=0, atol=1e-12)
-        before = result.losses
+        previous = result.losses
 
 
-def test_a_picture_does_not_feel_its_neighbours_nor_the_chunk(setting):
+def test_result_does_not_depend_on_the_other_pictures_or_the_chunk(setting):
     images, anchor, parts = setting
     together = worst_views(images, anchor, k=16, refine_steps=4, keep=3, chunk=64, **parts)
     most = []
@@ -102,8 +102,8 @@ def test_a_picture_does_not_feel_its_neighbours_nor_the_chunk(setting):
 
 
 @pytest.mark.parametrize("size", [2, 7])
-def test_processes_share_the_work_and_find_the_same(setting, size):
-    # Seven have more hands than there are views to refine, and than the adversary has views.
+def test_processes_share_the_work_and_give_the_same_result(setting, size):
+    # Seven processes are more than the views to refine, and than the views of the adversary.
     images, anchor, parts = setting
 
     def both(world):
@@ -112,9 +112,9 @@ def test_processes_share_the_work_and_find_the_same(setting, size):
         u = Adversary(5, 2).views(problem, delta, eot, 1, seed=1, step=2, world=world)
         return *worst_views(images, anchor, k=8, refine_steps=3, keep=2, world=world, **parts), u
 
-    wanted = both(World())
+    expected = both(World())
     for result in together(size, both):
-        for a, b in zip(result, wanted, strict=True):
+        for a, b in zip(result, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
@@ -128,7 +128,7 @@ def test_a_paired_objective_compares_the_same_views(setting):
     assert (other.losses < 0.999).all()
 
 
-def test_the_slope_of_a_paired_objective_is_that_of_finite_differences(setting, monkeypatch):
+def test_slope_of_a_paired_objective_equals_finite_differences(setting, monkeypatch):
     # The coordinates move both views of a pair.
     images, anchor, parts = setting
     slope, seen = worst._slope, []
@@ -148,7 +148,7 @@ def test_the_slope_of_a_paired_objective_is_that_of_finite_differences(setting, 
     assert len(seen) == 3 and min(seen) > 1e-3
 
 
-def test_a_paired_objective_says_what_it_misses(setting):
+def test_paired_objective_without_the_untouched_picture_is_refused(setting):
     images, anchor, parts = setting
     parts["objective"] = Paired(Away())
     with pytest.raises(ValueError, match="compares each view with that of the picture before the attack"):
@@ -169,7 +169,7 @@ def test_a_pipeline_without_coordinates_has_one_view(setting, refine_steps):
     assert u.shape == (3, 2, 0)
 
 
-def test_where_no_gradient_reaches_the_coordinates_the_random_views_stay(setting):
+def test_random_views_stay_if_no_gradient_reaches_the_coordinates(setting):
     images, anchor, parts = setting
     net = parts["encoder"]
     parts["encoder"] = lambda pixels: net(pixels.detach())
@@ -187,7 +187,7 @@ def test_keep_must_not_exceed_the_views(setting, keep, k):
 
 @pytest.mark.parametrize("refine_steps", [0, 1, 3])
 @pytest.mark.parametrize("n", [1, 4])
-def test_the_adversarys_passes_are_those_that_it_counts(setting, refine_steps, n):
+def test_passes_of_the_adversary_equal_its_cost(setting, refine_steps, n):
     images, anchor, parts = setting
     passes, net = [], parts["encoder"]
     encoder = lambda pixels: (passes.append(len(pixels)), net(pixels))[1]  # noqa: E731
@@ -204,7 +204,7 @@ def test_the_adversarys_passes_are_those_that_it_counts(setting, refine_steps, n
 @pytest.mark.parametrize(
     ("arguments", "message"), [((0,), "`adversary`"), ((2.0,), "`adversary`"), ((4, -1), "`refine`")]
 )
-def test_an_adversarys_counts_must_be_whole(arguments, message):
+def test_counts_of_the_adversary_must_be_whole(arguments, message):
     with pytest.raises(ValueError, match=f"{message} must be a whole number"):
         Adversary(*arguments)
     with pytest.raises(ValueError, match="`adversary` must be at least the number of views of a step, 8; got 4"):
@@ -212,7 +212,7 @@ def test_an_adversarys_counts_must_be_whole(arguments, message):
     assert Adversary(16).risk(4) == CVaR(1 / 4)
 
 
-def test_both_sides_of_photographs():
+def test_both_sides_of_photographs_match_the_losses_of_their_views():
     images, encoder, camera = tiles(96).images[[0, 40]], load_encoder(), preset("camera")
     with torch.no_grad():
         clean = encoder(images)

@@ -1,4 +1,4 @@
-"""Stages that choose: the right rows, the right kind, and no trace of what was not chosen."""
+"""Stages that choose: the right rows, the right type, and no computation of unchosen stages."""
 
 import copy
 import dataclasses
@@ -18,7 +18,7 @@ from transforms.geometry.distortion import Lens, RollingShutter
 double = torch.float64
 TURN, LENS, LIGHT = Affine(30, (0.7, 1.3)), Lens(0.3, 0.1), Brightness(0.3)
 PIPELINE = Compose([Affine(10), Brightness(0.2)])
-# (stage, whether it moves points, whether it is a matrix)
+# (stage, kind): 0 changes pixels, 1 moves points, 2 is a homography
 SOMETIMES = [(TURN, 2), (Crop(), 2), (Flip(), 2), (LENS, 1), (RollingShutter(0.2), 1), (LIGHT, 0), (PIPELINE, 0)]
 ONE_OF = [
     ([TURN, Crop(), Perspective()], 2),
@@ -71,7 +71,7 @@ def photos(photo):
 @pytest.mark.parametrize(
     ("choice", "kind"), [(Sometimes(s), k) for s, k in SOMETIMES] + [(OneOf(s), k) for s, k in ONE_OF]
 )
-def test_a_choice_is_of_the_kind_of_its_stages(choice, kind):
+def test_choice_has_the_type_of_its_stages(choice, kind):
     assert isinstance(choice, Stage) and isinstance(choice, Geometry) + isinstance(choice, Homography) == kind
     assert isinstance(choice, Framed) == (kind > 0)
     if kind:
@@ -79,7 +79,7 @@ def test_a_choice_is_of_the_kind_of_its_stages(choice, kind):
 
 
 @pytest.mark.parametrize("stage", [s for s, _ in SOMETIMES], ids=lambda stage: type(stage).__name__)
-def test_sometimes_is_the_stage_or_nothing(stage, photos):
+def test_sometimes_applies_the_stage_or_nothing(stage, photos):
     choice = Sometimes(stage, 0.3)
     u = point(choice, [0.29, 0.31, 0.0])
     views = choice(photos, u)
@@ -91,7 +91,7 @@ def test_sometimes_is_the_stage_or_nothing(stage, photos):
 
 
 @pytest.mark.parametrize(("stages", "kind"), ONE_OF)
-def test_one_of_is_the_stage_that_its_weights_choose(stages, kind, photos):
+def test_one_of_applies_the_stage_chosen_by_weight(stages, kind, photos):
     choice = OneOf(stages, [1, 4, 5][-len(stages) :])
     last = len(stages) == 3
     u = point(choice, [0.05, 0.3, 0.7] if last else [0.2, 0.6, 0.9])
@@ -133,14 +133,14 @@ def test_choices_among_geometry_fuse_with_their_neighbours(photos):
         torch.testing.assert_close(view, oracle[0], rtol=0, atol=1e-10)
 
 
-def test_nothing_of_an_unchosen_stage_is_computed(photo):
+def test_unchosen_stages_are_not_computed(photo):
     broken = [Sometimes(Broken(), 0.5), OneOf([LENS, Broken()]), OneOf([Broken(), OneOf([TURN, LENS])], [0, 1])]
     for choice in broken:
         u = point(choice, [0.9 if isinstance(choice, Sometimes) else 0.4] * 2).requires_grad_()
         images = photo.repeat(2, 1, 1, 1).requires_grad_()
         choice(images, u).square().sum().backward()
         assert images.grad.isfinite().all() and images.grad.any()
-        assert u.grad is None or u.grad.isfinite().all()  # None: no row of this batch is measured
+        assert u.grad is None or u.grad.isfinite().all()  # None: no row of this batch depends on `u`
     seen = []
     choice = OneOf([Counted(seen), LIGHT])
     choice(photo.expand(5, -1, -1, -1), point(choice, [0.1, 0.9, 0.2, 0.8, 0.9]))
@@ -167,7 +167,7 @@ def test_coordinates_are_named_by_the_stage_and_the_discrete_ones_declared():
 
 
 @pytest.mark.parametrize("choice", [Sometimes(TURN, 0.2), Sometimes(LIGHT), OneOf([TURN, LENS]), OneOf([LIGHT], [2])])
-def test_choices_are_values(choice):
+def test_choices_compare_copy_and_pickle_by_value(choice):
     for twin in (pickle.loads(pickle.dumps(choice)), copy.deepcopy(choice), copy.copy(choice)):
         assert twin == choice and type(twin) is type(choice) and hash(twin) == hash(choice)
     assert repr(choice).startswith(type(choice).__name__ + "(stage")
@@ -177,7 +177,7 @@ def test_choices_are_values(choice):
         assert dataclasses.replace(choice, p=0.9) == Sometimes(choice.stage, 0.9)
 
 
-def test_a_size_that_only_some_rows_would_have_is_refused(photo):
+def test_choice_among_different_sizes_is_refused(photo):
     u = torch.tensor([[0.1]])
     for choice in (Sometimes(Downscale(20)), OneOf([Downscale(20), Downscale(80)])):
         with pytest.raises(ValueError, match=r"must have one shape.*Downscale makes"):
@@ -215,7 +215,7 @@ def test_invalid_choices_are_refused_by_name(make, message):
 
 
 @pytest.mark.parametrize("side", [40, 80, 96])
-def test_stages_that_all_make_one_size_may_be_chosen_among(photo, side):
+def test_choice_among_stages_of_one_size_is_allowed(photo, side):
     choice = OneOf([Downscale((20, 64), "pil_bicubic"), Downscale((20, 64), "cv2_area")])
     images = photo[..., :side, :side].expand(6, -1, -1, -1)
     u = torch.rand(6, choice.dims)

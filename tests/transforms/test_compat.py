@@ -1,4 +1,4 @@
-"""The drop-ins against the libraries whose arguments they take, and the gradients that those libraries drop."""
+"""The drop-ins against the libraries whose arguments they have, and the gradients missing in those libraries."""
 
 import itertools
 
@@ -16,7 +16,7 @@ from transforms import affine, compat, perspective, rotate, warp_affine, warp_pe
 from transforms.sampling.homography import homography, invert, transform
 from transforms.sampling.warp import sample
 
-OPENCV_4 = int(cv2.__version__.split(".")[0]) < 5  # it rounds coordinates to 1/32 pixel
+OPENCV_4 = int(cv2.__version__.split(".")[0]) < 5  # OpenCV 4 rounds coordinates to 1/32 pixel
 START = [[0, 0], [120, 0], [120, 80], [0, 80]]
 END = [[8, 5], [109, 3], [117, 66], [-6, 77]]
 AFFINE = [[1.1, 0.3, -12.3], [-0.2, 0.9, 17.7]]
@@ -124,7 +124,7 @@ def test_equals_kornia_in_the_interior(photo, name, dtype):
 @pytest.mark.parametrize(
     "matrix", [[*AFFINE, [0, 0, 1]], [*PROJECTIVE[:2], [2e-4, -1.3e-4, 1]]], ids=["affine", "projective"]
 )
-def test_opencv_4_rounds_coordinates_and_stays_near(matrix):
+def test_opencv_4_differs_only_by_its_rounding_of_coordinates(matrix):
     image, matrix = skimage.data.astronaut().astype(np.float32) / 255, double(matrix)
     photograph = torch.from_numpy(image).permute(2, 0, 1)[None].double()
     steps = torch.arange(512, dtype=torch.float64)
@@ -199,7 +199,7 @@ def test_whole_number_and_array_matrices(photo):
     assert torch.equal(warp_perspective(photo, np.array([[1, 0, 3], [0, 2, 4], [0, 0, 1]]), (80, 120)), oracle)
 
 
-def test_one_set_of_parameters_each(photo):
+def test_each_image_has_its_own_parameters(photo):
     images = torch.cat([photo, photo.flip(-1), 1 - photo])
     angle, scale = double([10, -50, 170]), double([0.8, 1, 1.4])
     translate, shear = double([[1, 2], [-3, 0], [5.5, 4]]), double([[0, 1], [12, 0], [-7, 3]])

@@ -28,7 +28,7 @@ def draw(pipeline, n=1):
 
 
 def stagewise(pipeline, images, u):
-    """The same stages, one resample each."""
+    """The same stages, with one resample each."""
     for stage, part in zip(pipeline.stages, u.split([s.dims for s in pipeline.stages], -1), strict=True):
         images = stage(images, part)
     return images
@@ -48,13 +48,13 @@ def test_fused_geometry_is_one_warp_by_the_product(photo, kernel, antialias):
     pipeline = Compose([TURN, TILT, TURN], **options)
     u = draw(pipeline)
     a, b, c = u.split([5, 8, 5], -1)
-    product = TURN.matrix(a) @ TILT.matrix(b) @ TURN.matrix(c)  # an output point meets the last stage first
+    product = TURN.matrix(a) @ TILT.matrix(b) @ TURN.matrix(c)  # the last stage maps output points first
     oracle = warp_by_matrix(photo, to_pixels(product), (80, 120), **options)
     torch.testing.assert_close(pipeline(photo, u), oracle, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, double], ids=str)
-def test_four_turns_and_shifts_are_one_resample_in_values_and_gradient(dtype):
+def test_four_affine_stages_have_the_values_and_gradient_of_one_resample(dtype):
     crop = skimage.data.astronaut()[100:356, 100:356]
     photo = torch.tensor(crop, dtype=dtype).permute(2, 0, 1)[None] / 255
     stages = [
@@ -64,7 +64,7 @@ def test_four_turns_and_shifts_are_one_resample_in_values_and_gradient(dtype):
     u = torch.zeros(1, pipeline.dims, dtype=double)
     change = frame((256, 256), u)
     single = np.eye(3)
-    for stage in reversed(stages):  # an output point meets the last stage first
+    for stage in reversed(stages):  # the last stage maps output points first
         single = (change @ stage.matrix(u[:, :5])[0] @ invert(change)).numpy() @ single
     oracle = skimage.transform.warp(photo[0].permute(1, 2, 0).double().numpy(), single, order=1, clip=False)
     oracle = torch.tensor(oracle).permute(2, 0, 1)[None].to(dtype)
@@ -82,7 +82,7 @@ def test_four_turns_and_shifts_are_one_resample_in_values_and_gradient(dtype):
     assert chain < 0.8 * one
 
 
-def test_fused_geometry_keeps_the_high_frequencies_that_a_chain_loses():
+def test_fused_geometry_keeps_high_frequencies_that_a_chain_loses():
     noise = torch.rand(1, 1, 96, 96, dtype=double)
     pipeline = Compose([Affine(degrees=(5, 5))] * 6)
     u = draw(pipeline)
@@ -106,7 +106,7 @@ def test_fused_geometry_keeps_the_high_frequencies_that_a_chain_loses():
         ([TURN, Brightness(), TURN, Brightness(), TURN], 3),
     ],
 )
-def test_count_of_resamples_is_that_of_the_calls(photo, monkeypatch, stages, count):
+def test_number_of_resamples_equals_the_number_of_warps(photo, monkeypatch, stages, count):
     calls = []
     monkeypatch.setattr("transforms.compose.warp", lambda *args, **options: calls.append(1) or warp(*args, **options))
     pipeline = Compose(stages)
@@ -114,7 +114,7 @@ def test_count_of_resamples_is_that_of_the_calls(photo, monkeypatch, stages, cou
     assert pipeline.resamples() == len(calls) == count
 
 
-def test_pixel_stages_stand_where_they_are_written(photo):
+def test_pixel_stages_run_in_their_given_order(photo):
     u = torch.rand(1, 6, dtype=double)
     bright_first, bright_last = Compose([Brightness((0.3, 0.3)), TURN]), Compose([TURN, Brightness((0.3, 0.3))])
     oracle = TURN((photo + 0.3).clamp(max=1), u[:, 1:])
@@ -130,12 +130,12 @@ def test_pipelines_nest(photo):
     torch.testing.assert_close(nested(photo, u), flat(photo, u))
 
 
-def test_empty_pipeline_returns_the_very_images(photo):
+def test_empty_pipeline_returns_the_input_object(photo):
     assert Compose()(photo, torch.zeros(1, 0)) is photo
 
 
-def test_horizon_of_one_link_holds_for_the_whole_chain(photo):
-    # The sides of the square meet just above it, and a portrait shows what lies higher.
+def test_horizon_of_one_stage_applies_to_the_whole_chain(photo):
+    # The sides of the square meet just above it, and a portrait picture extends above it.
     portrait, pipeline = photo.mT, Compose([TURN, Lens(0.2), Perspective(0.49)], border="replicate", antialias=False)
     corners = torch.tensor([[1, 1, 0, 1, 1, 0, 0, 0]], dtype=double) * 0.999
     y, x = torch.meshgrid((torch.arange(120.0) - 59.5) / 40, (torch.arange(80.0) - 39.5) / 40, indexing="ij")
@@ -179,7 +179,7 @@ def test_wrong_shape_of_u_is_refused(photo, shape):
     "stages", [[], [TURN, TILT], [Brightness(0.1), TURN], [TURN, Lens(0.2), Downscale((20, 40))]]
 )
 @pytest.mark.parametrize("large", [False, True])
-def test_views_of_one_image_are_those_of_its_copies(photo, stages, large):
+def test_views_of_one_image_equal_views_of_its_copies(photo, stages, large):
     for pictures, views in itertools.product((1, 2), (1, 3, 4, 6)):
         images = torch.cat([photo, 1 - photo])[:pictures]
         images, pipeline = (images if large else images[..., :30, :40]).clone().requires_grad_(), Compose(stages)

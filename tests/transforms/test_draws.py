@@ -1,4 +1,4 @@
-"""Laws of the draws, and how even they are."""
+"""Laws of the draws, and their uniformity."""
 
 import numpy as np
 import pytest
@@ -59,21 +59,21 @@ def test_sobol_steps_are_one_sequence(n):
 
 
 @pytest.mark.parametrize("n", [1, 2, 8, 64, 256])
-def test_every_step_of_a_power_of_two_puts_one_point_in_each_stratum(n):
+def test_sobol_step_of_a_power_of_two_has_one_point_per_stratum(n):
     for step in range(4):
         strata = (Sobol()(n, 6, seed=2, step=step).double() * n).floor()
         assert torch.equal(strata.sort(0).values, torch.arange(n).double()[:, None].expand(n, 6))
 
 
-def test_rounding_to_float32_does_not_reach_one(monkeypatch):
-    # The engine's largest number: too rare to wait for, so it is put in its mouth.
+def test_sobol_points_rounded_to_float32_stay_below_one(monkeypatch):
+    # The largest number of the engine is too rare to occur here, so it is injected.
     largest = torch.full((1, 1), 1 - 2**-30, dtype=torch.float64)
     monkeypatch.setattr("transforms.draws.SobolEngine.draw", lambda *_, **__: largest)
     assert Sobol()(1, 1, seed=0) < 1
 
 
 @pytest.mark.parametrize(("draws", "factor"), [(Sobol(), 10), (Fixed(), 10), (Antithetic(), 1.5), (Latin(), 1.5)])
-def test_a_smooth_function_is_integrated_better_than_by_uniform(draws, factor):
+def test_smooth_function_is_integrated_better_than_by_uniform(draws, factor):
     def smooth(points):
         return torch.sin(points.sum(-1))
 
@@ -82,7 +82,7 @@ def test_a_smooth_function_is_integrated_better_than_by_uniform(draws, factor):
 
 @random_draws
 @pytest.mark.parametrize("n", [1, 4, 5])
-def test_no_point_of_a_step_has_a_bias(draws, n):
+def test_each_point_of_a_step_has_uniform_moments(draws, n):
     points = torch.stack([draws(n, 3, seed=seed) for seed in range(1000)]).double()
     assert ((points.mean(0) - 0.5).abs() < 4 * (1 / 12 / 1000) ** 0.5).all()
     assert ((points.square().mean(0) - 1 / 3).abs() < 4 * (4 / 45 / 1000) ** 0.5).all()
@@ -123,13 +123,13 @@ def exactly_one_in_each_stratum(points):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 10, 100, 12345, 2**17 - 1])
-def test_latin_puts_one_point_in_each_stratum(n):
+def test_latin_has_one_point_per_stratum(n):
     assert all(exactly_one_in_each_stratum(Latin()(n, 3, seed=2, step=step)) for step in range(4))
 
 
 @pytest.mark.parametrize("jitter", [0.0, 1 - 2**-53])
 @pytest.mark.parametrize("n", [3, 10, 49, 12345, 10**6])
-def test_latin_keeps_to_its_strata_where_rounding_would_leave_them(n, jitter, monkeypatch):
+def test_latin_points_stay_in_their_strata_after_rounding(n, jitter, monkeypatch):
     uniform, calls = torch.rand, []
 
     def rand(*shape, **options):
@@ -141,7 +141,7 @@ def test_latin_keeps_to_its_strata_where_rounding_would_leave_them(n, jitter, mo
     assert len(calls) == 2
 
 
-def test_latin_orders_the_strata_of_each_coordinate_at_random_and_apart():
+def test_latin_orders_of_strata_are_random_and_independent():
     counts = np.zeros((6, 6))
     rank = {(0, 1, 2): 0, (0, 2, 1): 1, (1, 0, 2): 2, (1, 2, 0): 3, (2, 0, 1): 4, (2, 1, 0): 5}
     for seed in range(1800):
@@ -150,14 +150,14 @@ def test_latin_orders_the_strata_of_each_coordinate_at_random_and_apart():
     assert stats.chisquare(counts.ravel()).pvalue > 1e-3
 
 
-def test_latin_places_its_points_anywhere_in_a_stratum():
+def test_latin_points_are_uniform_within_a_stratum():
     places = (Latin()(4000, 2, seed=4).double() * 4000) % 1
     for column in places.T.numpy():
         assert stats.kstest(column, "uniform").pvalue > 1e-3
     assert abs(np.corrcoef(places.T.numpy())[0, 1]) < 4 / 4000**0.5
 
 
-def test_fixed_points_are_a_bank_that_the_seed_alone_chooses():
+def test_fixed_points_depend_on_the_seed_alone():
     banks = [Fixed()(8, 4, seed=seed) for seed in range(20)]
     for seed, bank in enumerate(banks):
         assert all(torch.equal(Fixed()(8, 4, seed=seed, step=step), bank) for step in (0, 1, 7, 10**6))
@@ -171,7 +171,7 @@ def test_grid_is_the_midpoints_of_equal_cells():
 
 
 @pytest.mark.parametrize(("k", "dims"), [(2, 13), (3, 8), (5, 4), (10, 3), (17, 2), (1, 6), (1000, 1)])
-def test_grid_takes_every_whole_power(k, dims):
+def test_grid_accepts_every_whole_power(k, dims):
     points = Grid()(k**dims, dims)
     assert len(points.unique(dim=0)) == k**dims
     torch.testing.assert_close(points[:, -1].unique(), (torch.arange(k) + 0.5) / k)

@@ -1,4 +1,4 @@
-"""Laws of any pipeline of stages, on any pictures and coordinates, and what fuzzing found."""
+"""Laws of any pipeline of stages, on any pictures and coordinates, and past findings of fuzzing."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -53,7 +53,7 @@ RANGES = {
 
 
 def numbers(low, high):
-    """Mostly the ends, and 0 and 1 where they are allowed."""
+    """Mostly the ends, and 0 and 1 if they are allowed."""
     marked = [value for value in (low, high, 0.0, 1.0) if low <= value <= high]
     return st.sampled_from(marked) | st.floats(low, high, allow_subnormal=False)
 
@@ -66,7 +66,7 @@ def whole(low, high):
     return st.integers(low, high) | st.tuples(st.integers(low, high), st.integers(low, high)).map(sorted)
 
 
-#: Arguments that are no range.
+#: Arguments that are not ranges.
 OTHERS = {
     "perspective": {"jitter": st.floats(0, 0.499)},
     "flip": {"p": numbers(0, 1), "vertical": st.booleans()},
@@ -84,7 +84,7 @@ PLAIN = tuple(name for name in STAGES if name not in CHOICES)
 #: Arguments that no case varies: `codec` is a map with tests of its own; `choice` makes those of the choices.
 LEFT_OUT = {"jpeg": {"codec"}, "downscale": {"then_upscale"}}
 LEFT_OUT |= {"one_of": {"stages", "weights"}, "sometimes": {"stage", "p"}}
-#: What a user may write in the place of a number or a range.
+#: Values that a user may write in place of a number or a range.
 WRONG = [None, True, "", "20", "nan", [], [1], [1, 2, 3], [2, 1], [0.5, -0.5], {}, {"a": 1}, "${seed}"]
 WRONG += [[[1, 2], [3, 4]], -1, 0, 1e9, -1e9, 1e39, 1e300, 10**400, -1e-9, 1e-9, 101, 0.5, [1e9, 1e39]]
 WRONG += [[-1e300, 1e300], [0, 1e9], [1e-300, 1e-300], [-1e9, 1e9], [True, False], ["1", "2"], [None, None]]
@@ -118,7 +118,7 @@ def choice(draw, name, depth):
     return {"stages": inner} | draw(st.fixed_dictionaries({}, optional=optional))
 
 
-#: What a pipeline is called with, and how it samples.
+#: Inputs of a pipeline, and its sampling options.
 CALLS = {
     "pictures": st.integers(1, 5),
     "views": st.sampled_from([1, 1, 2, 3]),  # of each picture
@@ -359,6 +359,6 @@ def test_a_stage_that_breaks_a_law_fails_the_check(method, monkeypatch):
         check(case)
 
 
-def test_a_border_value_is_no_truth_value():
+def test_boolean_border_value_is_refused():
     with pytest.raises(ValueError, match=r"`transforms.value` must be a number"):
         pipeline(ViewsConfig("x", {}, value=True))

@@ -45,7 +45,7 @@ def invertible():
 
 
 def degenerate():
-    """As `invertible`, each fifth row of them spoiled: rank 2, rank 1, nothing at all, and nearly singular."""
+    """As `invertible`, with every fifth row spoiled: rank 2, rank 1, all zeros, and nearly singular."""
     matrix = invertible()
     matrix[0::20, 1] = 2 * matrix[0::20, 0]
     matrix[5::20, 1:] = matrix[5::20, :1]
@@ -80,7 +80,7 @@ def test_no_homography_makes_a_nan_or_a_value_out_of_range(warp, matrices, borde
 
 
 @pytest.mark.parametrize("border", BORDERS)
-def test_a_map_that_is_no_number_makes_no_nan_and_harms_no_neighbour(border):
+def test_non_finite_matrix_gives_finite_views_and_leaves_other_rows_alone(border):
     for bad, antialias in itertools.product((torch.nan, torch.inf, -torch.inf), (False, True)):
         for row, column in itertools.product(range(3), repeat=2):
             matrix = torch.eye(3).repeat(2, 1, 1)
@@ -94,7 +94,7 @@ def test_a_map_that_is_no_number_makes_no_nan_and_harms_no_neighbour(border):
 
 
 @pytest.mark.parametrize("times", [1e-60, 1e-9, 1e6, 1e9, 1e60])
-def test_the_scale_of_a_homography_means_nothing(photo, times):
+def test_scale_of_a_homography_has_no_effect(photo, times):
     matrix = torch.tensor([[1.1, 0.2, -3.0], [-0.1, 0.9, 5.0], [1e-3, -2e-3, 1.0]], dtype=double)
     expected = warp_perspective(photo, matrix, (80, 120))
     torch.testing.assert_close(warp_perspective(photo, times * matrix, (80, 120)), expected, rtol=0, atol=1e-9)
@@ -104,7 +104,7 @@ def test_the_scale_of_a_homography_means_nothing(photo, times):
 @pytest.mark.parametrize(
     "stage", [Cylinder((150, 180), turn=20, tilt=20, distance=(1.5, 3)), Lens((-0.6, -0.3))], ids=["cylinder", "lens"]
 )
-def test_antialias_does_not_blur_beside_the_edge_of_what_is_seen(stage, photo):
+def test_antialias_does_not_blur_near_the_edge_of_the_visible_part(stage, photo):
     u = torch.rand(32, stage.dims, dtype=double)
     fine = photo.repeat_interleave(4, -1).repeat_interleave(4, -2)
     oracle = F.avg_pool2d(Compose([stage], antialias=False)(fine, u), 4)
@@ -117,7 +117,7 @@ def test_antialias_does_not_blur_beside_the_edge_of_what_is_seen(stage, photo):
 
 
 WHITE, BLACK = torch.ones(2, 3, 40, 60), torch.zeros(2, 3, 40, 60)
-#: What leaves a flat picture as it is: the gradient of the sum over the view is then 1 a pixel of it.
+#: Stages that leave a flat picture unchanged, so the gradient of the sum over the view is 1 for each of its pixels.
 KEEPS = {
     "bicubic": Compose([Affine(30)], kernel="bicubic", border="replicate"),
     "bicubic, antialias": Compose([Affine(30, (0.3, 0.5))], kernel="bicubic", border="replicate"),
@@ -145,7 +145,7 @@ def test_rounding_beyond_black_or_white_does_not_stop_the_gradient(name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_p_1_is_always_even_where_a_coordinate_rounds_up_to_1(dtype, photo):
+def test_stage_with_p_1_is_applied_when_its_coordinate_rounds_up_to_1(dtype, photo):
     grey = Sometimes(Contrast((0, 0)), 1.0)(photo, torch.tensor([[1 - 2**-24, 0.5]]).to(dtype))
     assert (grey == 0.5).all()
 
@@ -158,6 +158,6 @@ def test_a_stage_without_arguments_is_null_or_a_mapping(nothing):
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -3, [], [0.5, torch.nan, 0.5], "grey", None, [[1]]])
-def test_a_border_value_in_a_configuration_is_a_shade(value):
+def test_invalid_border_value_in_a_configuration_is_refused(value):
     with pytest.raises(ValueError, match=r"`transforms.value`"):
         pipeline(ViewsConfig(name="x", value=value))

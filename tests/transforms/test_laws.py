@@ -134,7 +134,7 @@ def test_every_stage_of_the_registry_has_an_example():
 
 
 @every_stage
-def test_says_what_its_coordinates_are(name, stage):
+def test_coordinates_have_unique_names_units_and_values(name, stage):
     assert len(stage.names) == stage.dims
     assert len(set(stage.names)) == stage.dims
     assert all(label.endswith(")") for label in stage.names), "each coordinate has its unit, in brackets"
@@ -267,7 +267,7 @@ def colours():
 @pytest.mark.parametrize(("name", "stage"), NEUTRAL_CASES)
 def test_neutral_ranges_are_the_identity_and_pass_every_gradient(name, stage, photo):
     photo = photo[..., ::2, ::2]
-    corners = (torch.rand_like(photo) > 0.5).double()  # where a clamp would end a gradient
+    corners = (torch.rand_like(photo) > 0.5).double()  # a clamp would stop the gradient there
     cases = [(photo, 1e-12, 1e-9), (corners, 1e-12, 1e-9), (corners.float(), 1e-5, 1e-3)]
     cases += [(corners.to(dtype), 1e-2, 2e-2) for dtype in (torch.bfloat16, torch.float16)]
     if name in COLOURS:
@@ -305,7 +305,7 @@ def test_gradients_are_finite_at_every_kink(stage):
             assert (images.grad[images < 0.3] > 0).all()
 
 
-#: Stage and argument -> values that are refused by the argument's name. Some did harm before, see behind them.
+#: Stage and argument -> values that are refused by the argument's name. Comments give past failures.
 REFUSED = {
     "affine degrees": [(10, -10), math.nan, (0, math.inf), (1, 2, 3), "10", 10**400, True],  # 1 degree
     "affine scale": [(0, 1), (-1, 1), 2, {1: 2, 2: 3}],
@@ -323,7 +323,7 @@ REFUSED = {
     "lens k2": [(0.2, 0.1)],
     "cylinder arc": [(-10, 10), 361],
     "cylinder tilt": [61],
-    "cylinder distance": [0.9, ("1", "2")],  # passed for numbers
+    "cylinder distance": [0.9, ("1", "2")],  # were accepted as numbers
     "thin_plate jitter": [0.5, math.nan],
     "thin_plate grid": [1, 3.0],
     "rolling_shutter pan": [1.1],

@@ -1,4 +1,4 @@
-"""What happens to a layer before the camera sees it: the same as if it had been done to the layer by itself."""
+"""Stages on a layer, before the camera: the same as for the layer as a picture of its own."""
 
 import pytest
 import torch
@@ -88,8 +88,8 @@ def test_pixel_stages_change_the_layer_alone_and_view_by_view():
 
 
 @pytest.mark.parametrize("bend", [Cylinder((30, 60)), ThinPlate(0.1)])
-def test_a_bend_is_that_of_the_layer_by_itself(bend):
-    # A layer that fills the scene texel on pixel: then its bend is that of a picture.
+def test_distortion_of_a_layer_equals_distortion_of_its_picture(bend):
+    # A layer that fills the scene with one texel per pixel: its distortion is that of a picture.
     pixels, alpha = torch.rand(1, 3, *SIZE, generator=seed(5), dtype=double), torch.ones(1, 1, *SIZE, dtype=double)
     u = points(bend.dims)
     views = Compose([OnLayers([bend])])(scene(pixels, FULL), u)
@@ -98,7 +98,7 @@ def test_a_bend_is_that_of_the_layer_by_itself(bend):
     torch.testing.assert_close(views, expected, rtol=0, atol=1e-10)
 
 
-def test_a_sheet_that_is_bent_twice_is_bent_by_both():
+def test_two_distortions_in_one_stage_equal_one_after_the_other():
     first, second = Cylinder((30, 60)), ThinPlate(0.1)
     u = points(first.dims + second.dims, 1)
     once = OnLayers([first, second]).lay(scene(), u)
@@ -106,14 +106,14 @@ def test_a_sheet_that_is_bent_twice_is_bent_by_both():
     torch.testing.assert_close(Compose()(twice, u[:, :0]), Compose()(once, u[:, :0]), rtol=0, atol=1e-12)
 
 
-def test_without_a_layer_nothing_happens_and_without_stages_neither():
+def test_no_layers_or_no_inner_stages_leaves_the_views_unchanged():
     pipeline = Compose([OnLayers([Brightness(0.3)], Affine(degrees=30)), *CAMERA])
     u = points(pipeline.dims)
     assert torch.equal(pipeline(base(), u), Compose(CAMERA)(base(), u[:, -sum(s.dims for s in CAMERA) :]))
     assert torch.equal(Compose([OnLayers(), *CAMERA])(scene(), u[:, :13]), Compose(CAMERA)(scene(), u[:, :13]))
 
 
-def test_a_stage_without_coordinates_makes_no_copies():
+def test_stage_without_coordinates_makes_no_copies():
     stage = Counted([])
     Compose([OnLayers([stage]), *CAMERA])(scene(), points(13))
     assert stage.seen == [1]
@@ -138,7 +138,7 @@ def test_gradients_are_exact_in_the_texture_and_in_every_coordinate():
 
 @pytest.mark.parametrize("size", [(40, 60), (50, 50), (90, 30)])
 @pytest.mark.parametrize("aspect", [1.0, 2.0, 0.5])
-def test_a_place_is_what_its_values_say(size, aspect):
+def test_placement_has_the_scale_angle_and_position_of_its_values(size, aspect):
     place = Placement((0.2, 0.5), 40, aspect=aspect)
     framed_place = place.framed(size)
     side, unit = min(size), min(size) / 2
@@ -159,7 +159,7 @@ def test_a_place_is_what_its_values_say(size, aspect):
             assert left == pytest.approx(share * room if room > 0 else room / 2, abs=1e-9)
 
 
-def test_a_place_begins_in_the_middle_of_its_ranges():
+def test_placement_starts_at_the_middle_of_its_ranges():
     place = Placement((0.2, 0.4), (10, 30), (0, 0.5), aspect=1.5)
     quad = place.quad(SIZE)
     torch.testing.assert_close(
@@ -191,16 +191,16 @@ def test_coordinates_have_names_and_units():
         (lambda: Placement(aspect=0), "`aspect` must lie within"),
     ],
 )
-def test_what_cannot_be_is_refused(make, message):
+def test_invalid_arguments_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_a_stage_that_changes_the_size_is_refused():
+def test_stage_that_changes_the_size_is_refused():
     with pytest.raises(ValueError, match="must keep the size; Downscale"):
         Compose([OnLayers([Downscale(8)])])(scene(), points(0))
 
 
-def test_rows_that_do_not_fit_are_refused():
+def test_mismatched_rows_are_refused():
     with pytest.raises(ValueError, match="one for each of the 1 pictures"):
         Compose([OnLayers(), *CAMERA])(scene(texture(rows=3)), points(13))

@@ -35,21 +35,21 @@ def with_patch(base, patch, alpha=None):
 
 
 def pasted(base, patch, alpha):
-    """The same in one picture."""
+    """The same pasted into one picture."""
     picture = base.clone()
     part = picture[..., TOP : TOP + patch.shape[2], LEFT : LEFT + patch.shape[3]]
     part.copy_(alpha * patch + (1 - alpha) * part)
     return picture
 
 
-def test_patch_lies_on_its_pixels(photo, patch):
+def test_patch_covers_its_pixels(photo, patch):
     alpha = torch.rand_like(patch[:, :1])
     view = Compose()(with_patch(photo, patch, alpha), torch.zeros(1, 0))
     torch.testing.assert_close(view, pasted(photo, patch, alpha), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("antialias", [False, True])
-def test_on_a_plain_base_the_view_is_that_of_the_pasted_picture(photo, patch, u, antialias):
+def test_plain_base_gives_the_view_of_the_pasted_picture(photo, patch, u, antialias):
     base, alpha = torch.full_like(photo, 0.3), torch.rand_like(patch[:, :1])
     view = Compose(STAGES, value=0.3, antialias=antialias)
     oracle = view(pasted(base, patch, alpha), u)
@@ -61,14 +61,14 @@ def test_transparent_patch_changes_nothing(photo, patch, u):
     assert torch.equal(view(with_patch(photo, patch, torch.zeros_like(patch[:, :1])), u), view(photo, u))
 
 
-def test_opaque_is_alpha_one(photo, patch, u):
+def test_missing_alpha_equals_alpha_of_one(photo, patch, u):
     view = Compose(STAGES)
     opaque = with_patch(photo, patch, torch.ones_like(patch[:, :1]))
     assert torch.equal(view(with_patch(photo, patch), u), view(opaque, u))
 
 
-def test_edges_do_not_darken(photo, patch, u):
-    # White on white; what the alpha hides is black, and must not bleed into the edge of the disc.
+def test_edges_of_the_alpha_do_not_darken(photo, patch, u):
+    # White on white; the transparent part is black, and must not bleed into the edge of the disc.
     y, x = torch.meshgrid(torch.linspace(-1, 1, 25), torch.linspace(-1, 1, 50), indexing="ij")
     alpha = (x**2 + y**2 < 0.8).double()[None, None]
     ink = alpha.expand_as(patch)
@@ -83,7 +83,7 @@ def test_later_layers_lie_on_top(photo, patch):
     torch.testing.assert_close(view, pasted(photo, 1 - patch, 1), rtol=0, atol=1e-12)
 
 
-def test_fine_patch_keeps_its_detail_when_the_camera_comes_near(photo):
+def test_fine_patch_keeps_its_detail_at_close_range(photo):
     # Through an 80 x 120 picture of the scene, half of the patch's pixels would be lost.
     fine = torch.rand(1, 3, 160, 240, dtype=torch.float64)
     scene = Scene((Layer(photo, None, EYE), Layer(fine, None, EYE)), SIZE)
@@ -91,12 +91,12 @@ def test_fine_patch_keeps_its_detail_when_the_camera_comes_near(photo):
     torch.testing.assert_close(view, fine[..., 40:120, 60:180], rtol=0, atol=1e-12)
 
 
-def test_frame_smaller_than_the_base_is_its_reduction(photo):
+def test_smaller_frame_reduces_the_base(photo):
     view = Compose()(Scene((Layer(photo, None, EYE),), (40, 60)), torch.zeros(1, 0))
     torch.testing.assert_close(view, F.avg_pool2d(photo, 2), rtol=0, atol=1e-12)
 
 
-def test_base_is_placed_by_its_pull_without_any_stage(photo):
+def test_empty_pipeline_places_the_base_by_its_pull(photo):
     mirrored = Layer(photo, None, EYE * torch.tensor([[-1.0], [1], [1]], dtype=torch.float64))
     view = Compose()(Scene((mirrored,), SIZE), torch.zeros(1, 0))
     torch.testing.assert_close(view, photo.flip(-1), rtol=0, atol=1e-12)
@@ -108,7 +108,7 @@ def test_pixel_stages_see_the_composite(photo, patch, u):
     torch.testing.assert_close(view, bright(Compose(STAGES)(scene, u), u[:, :1]))
 
 
-def test_batch_of_scenes_is_row_by_row(photo, patch):
+def test_batch_of_scenes_equals_each_scene_alone(photo, patch):
     base, patches = torch.cat([photo, 1 - photo]), torch.cat([patch, patch.flip(-1)])
     alpha, u = torch.rand_like(patches[:, :1]), torch.rand(2, 13, dtype=torch.float64)
     view = Compose(STAGES)

@@ -1,4 +1,4 @@
-"""Ranges made wider: the `values` of a stage before and after are the oracle."""
+"""Widened ranges: the `values` of a stage before and after are the oracle."""
 
 import math
 from dataclasses import dataclass
@@ -56,10 +56,10 @@ def one(stage, factor=1.5):
 
 
 @every_stage
-def test_the_coordinates_are_the_same_and_none_is_narrower_than_before(name, stage):
-    before = Compose([stage])
-    ends = [before, *(widened(before, factor) for factor in (1.1, 1.5, 1.7, 2.5, 8, 40))]
-    assert {each.names for each in ends} == {before.names} and {each.discrete for each in ends} == {before.discrete}
+def test_coordinates_are_unchanged_and_none_is_narrower(name, stage):
+    original = Compose([stage])
+    ends = [original, *(widened(original, factor) for factor in (1.1, 1.5, 1.7, 2.5, 8, 40))]
+    assert {(each.names, each.discrete) for each in ends} == {(original.names, original.discrete)}
     for narrow, wide in pairwise(ends):  # a larger factor contains the smaller one's
         (low, high), (lower, higher) = extent(narrow), extent(wide)
         slack = NEAR * (high.abs() + low.abs())
@@ -67,14 +67,14 @@ def test_the_coordinates_are_the_same_and_none_is_narrower_than_before(name, sta
 
 
 @every_stage
-def test_what_stands_still_does_not_begin_to_vary(name, stage):
+def test_constant_coordinates_stay_constant(name, stage):
     before, after = extent(stage), extent(one(stage))
     still = before[0] == before[1]
     assert torch.equal(after[0][still], before[0][still]) and torch.equal(after[1][still], before[1][still])
 
 
 @every_stage
-def test_views_stay_views_of_the_same_size(name, stage, photo):
+def test_views_stay_valid_and_keep_their_size(name, stage, photo):
     u = points(stage.dims)
     images = photo[..., ::2, ::2].float().expand(len(u), -1, -1, -1)
     views = one(stage, 3)(images, u.float().clamp(max=1 - 2**-24))
@@ -104,7 +104,7 @@ def test_every_preset_can_be_widened(name, photo):
         (Placement((0.2, 0.4), (-20, 10), (0.3, 0.6), (0.4, 0.5), aspect=2), [0, 2, 3]),
     ],
 )
-def test_the_width_is_so_many_times_that_of_before_about_the_same_middle(stage, positive):
+def test_width_is_multiplied_about_the_same_middle(stage, positive):
     scales = [extent(stage), extent(one(stage))]
     for i in (i for i, label in enumerate(stage.names) if not label.endswith("(seed)")):
         (low, high), (lower, higher) = (
@@ -122,13 +122,13 @@ def test_the_width_is_so_many_times_that_of_before_about_the_same_middle(stage, 
         (Viewpoint(yaw=(-80, 20), distance=(2, 2)), Viewpoint(yaw=(-89, 45), distance=(2, 2))),
         (GaussianBlur((0, 0)), GaussianBlur((0, 0))),
         (Cylinder(60, distance=4), Cylinder(90.0, distance=4)),  # an arc from 0 on, and one distance
-        # Thumbnails become smaller, and views stay as large.
+        # Thumbnails become smaller, and views keep their size.
         (Downscale((48, 96)), Downscale((40, 96), then_upscale=96)),
         (Downscale((48, 96), then_upscale=200), Downscale((40, 114), then_upscale=200)),
         (Downscale(96), Downscale(96)),
     ],
 )
-def test_an_end_that_meets_a_limit_stays_there_and_the_other_goes_on(stage, wide):
+def test_end_at_a_limit_stays_and_the_other_end_still_moves(stage, wide):
     assert one(stage) == wide
 
 
@@ -139,14 +139,14 @@ def test_shares_stay_below_1():
 
 
 @pytest.mark.parametrize("factor", [2, 4, 20])
-def test_where_limits_depend_on_each_other_nothing_more_would_fit(factor):
-    # A bottle's turn is at most half of its least arc, and both want to move.
+def test_interdependent_limits_are_used_fully(factor):
+    # The turn of a cylinder is at most half of its least arc, and both would grow.
     wide = one(Cylinder((60, 180), turn=20), factor)
     assert wide.turn == pytest.approx(wide.arc[0] / 2, rel=1e-6)
     assert 20 < wide.turn < 30 and wide.arc[1] == pytest.approx(min(360, 180 * 3 ** ((factor - 1) / 2)), rel=1e-6)
 
 
-def test_what_is_no_range_stays():
+def test_arguments_that_are_not_ranges_stay_unchanged():
     def pipeline(degrees, side, scale, share):
         choice = OneOf([Flip(0.3), Affine(scale=scale)], weights=(1.0, 3.0))
         inner, pad = Compose([Brightness((0.1, 0.1))]), ResizePad((share, 0.9), value=0.3)
@@ -157,8 +157,8 @@ def test_what_is_no_range_stays():
     assert widened(pipeline(10, (0.2, 0.4), (0.5, 2), 0.5), 2) == wide
 
 
-def test_stages_of_layers_are_widened_and_an_encoders_own_draws_are_not():
-    own = EncoderDraws(Compose([Brightness(0.1)]))  # they run in the encoder
+def test_stages_of_layers_are_widened_and_encoder_draws_are_not():
+    own = EncoderDraws(Compose([Brightness(0.1)]))  # these run in the encoder
     pipeline = Compose([OnLayers([Brightness(0.1)], Placement(degrees=10)), Affine(10), own])
     layer, camera, last = widened(pipeline, 2).stages
     assert layer.stages == (Brightness(0.2),) and layer.place.degrees == 20 and layer.place.x == (0, 1)
@@ -186,7 +186,7 @@ class Own:
 
 @dataclass(frozen=True)
 class Sails(Own):
-    """So many of them."""
+    """A stage that holds several values."""
 
     count: float = 2
 
@@ -204,10 +204,10 @@ class Foreign(Own):
         pass
 
 
-def test_a_stage_of_ones_own_is_widened_where_it_can_be():
+def test_user_defined_stage_is_widened_where_possible():
     assert one(Own(), 2) == Own((0.57735027, 5.1961524))
     assert one(Sails(), 2) == Sails((0.57735027, 5.1961524))
-    foreign = Foreign()  # which cannot be made anew
+    foreign = Foreign()  # it cannot be rebuilt
     assert one(foreign) is foreign
 
 

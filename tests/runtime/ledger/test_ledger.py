@@ -1,4 +1,4 @@
-"""A ledger against a model of it: a table in memory, kept by the rules in words."""
+"""A ledger against a model: a table in memory, updated by the documented rules."""
 
 import shutil
 import sqlite3
@@ -25,8 +25,8 @@ class Unit:
 
 
 class Machine(RuleBasedStateMachine):
-    """Several workers in this process. One that dies keeps what it holds; its row says that it began at another time
-    than the process that has its number now."""
+    """Several workers in this process. One that dies keeps its units; its row has a start time other
+    than that of the process that has its number now."""
 
     @initialize(count=st.integers(1, 9), size=st.integers(1, 4))
     def make(self, count, size):
@@ -96,7 +96,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def mark(self, data):
-        """A result is found: of a unit as it was first, or of one picture."""
+        """A result exists already: of an initial unit, or of one picture."""
         count = len(self.names)
         start = data.draw(st.integers(0, count - 1))
         if data.draw(st.booleans()):
@@ -117,7 +117,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def reopen(self, data):
-        """A result is lost. Only that of a unit that is done makes a difference."""
+        """A result is lost. This has an effect only for a unit that is done."""
         start = data.draw(st.sampled_from(sorted(self.units)))
         self.workers[0].reopen(Claim(start, self.units[start].stop))
         if self.units[start].state == "done":
@@ -151,7 +151,7 @@ class Machine(RuleBasedStateMachine):
         self.finisher = worker if expected else self.finisher
 
     @invariant()
-    def the_ledger_says_what_the_model_says(self):
+    def the_ledger_equals_the_model(self):
         for worker in self.workers[:1] if hasattr(self, "workers") else ():
             pictures = dict.fromkeys(Counts._fields, 0)
             for start, unit in self.units.items():
@@ -175,8 +175,8 @@ def two(tmp_path):
         yield one, other
 
 
-def test_a_unit_that_was_released_and_done_by_another_stays_done(two):
-    """As after a worker was taken for dead, and was not: it cannot fail or free what is no longer its own."""
+def test_unit_released_and_done_by_another_worker_stays_done(two):
+    """As after a worker was wrongly taken for dead: it cannot fail or free a unit that it no longer owns."""
     one, other = two
     claim = one.claim()
     one.release(claim)
@@ -184,13 +184,13 @@ def test_a_unit_that_was_released_and_done_by_another_stays_done(two):
     one.failed(claim, "late")
     one.release(claim)
     assert other.counts() == (4, 2, 0, 0)
-    one.done(claim)  # its result is there all the same
+    one.done(claim)  # its result exists anyway
     other.done(claim)
     assert other.units() == [claim]
 
 
 @pytest.mark.parametrize("reason", ["x" * 9999, "a\x1b[31mb\nc", "\ud800", ""])
-def test_a_reason_is_one_short_line_that_a_terminal_can_be_shown(two, reason):
+def test_reason_is_one_short_printable_line(two, reason):
     one, _ = two
     one.failed(one.claim(), "first")
     one.failed(one.claim(), reason)
@@ -210,12 +210,12 @@ def test_a_long_reason_keeps_its_beginning_and_its_end(two):
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 3), (1, 3), (-1, 0), (5, 7), (2, 2)])
-def test_what_is_no_unit_cannot_be_marked(two, start, stop):
+def test_marking_a_range_that_is_not_a_unit_is_refused(two, start, stop):
     with pytest.raises(ValueError, match="are no unit"):
         two[0].mark_done(start, stop)
 
 
-def test_a_block_that_is_interrupted_gives_its_units_back(tmp_path):
+def test_interrupted_block_releases_its_units(tmp_path):
     names = ["a", "b"]
     with pytest.raises(KeyboardInterrupt), Ledger(tmp_path / "ledger.sqlite", names, 1) as ledger:
         ledger.claim(), ledger.claim()
@@ -224,7 +224,7 @@ def test_a_block_that_is_interrupted_gives_its_units_back(tmp_path):
         assert ledger.counts() == (2, 0, 0, 0)
 
 
-def test_nothing_to_do_is_finished_at_once(tmp_path):
+def test_ledger_without_units_is_finished_at_once(tmp_path):
     with Ledger(tmp_path / "ledger.sqlite", [], 8) as ledger:
         assert ledger.claim() is None
         assert ledger.finish()

@@ -1,4 +1,4 @@
-"""The file of a ledger may be anybody's: it is refused in one line, and left as it was."""
+"""The file of a ledger may be foreign or damaged: it is refused in one line, and left unchanged."""
 
 import os
 import sqlite3
@@ -13,14 +13,14 @@ NAMES = [f"{i}.png" for i in range(20)]
 
 @pytest.fixture
 def path(tmp_path):
-    """The ledger of 20 pictures in units of 4, of which one is done."""
+    """The ledger of 20 pictures in units of 4, one of them done."""
     with Ledger(tmp_path / "ledger.sqlite", NAMES, 4) as ledger:
         ledger.done(ledger.claim())
     return tmp_path / "ledger.sqlite"
 
 
 def executed(*lines):
-    """A call that says something to the database."""
+    """A call that executes statements on the database."""
 
     def run(path):
         db = sqlite3.connect(path)
@@ -93,14 +93,14 @@ def content(folder):
 
 
 @pytest.mark.parametrize("harm", MALFORMED.values(), ids=MALFORMED)
-def test_what_is_no_ledger_of_this_run_is_refused_in_one_line_and_left_as_it_was(path, harm):
+def test_file_that_is_not_a_ledger_of_this_run_is_refused_and_left_unchanged(path, harm):
     harm(path)
-    before = content(path.parent)
+    original = content(path.parent)
     with pytest.raises(ValueError, match="is not the ledger of this run") as error:
         Ledger(path, NAMES, 4)
     assert "\n" not in str(error.value)
     assert str(path) in str(error.value)
-    assert content(path.parent) == before
+    assert content(path.parent) == original
 
 
 @pytest.mark.parametrize("names", [NAMES[:-1], [*NAMES, "x"], NAMES[::-1], [*NAMES[:-1], "x"]], ids=len)
@@ -116,7 +116,7 @@ def test_other_units_are_refused(path):
         Ledger(path, NAMES, 0)
 
 
-def test_a_reason_of_a_stranger_is_cut_and_a_value_too_long_is_refused(path):
+def test_foreign_reason_is_made_printable_and_oversized_value_is_refused(path):
     executed("UPDATE unit SET state = 3, stop = 5, reason = x'1b5bff' WHERE start = 4")(path)
     executed(*(f"INSERT INTO unit VALUES ({i}, {i + 1}, 0, NULL, 1, 0, '')" for i in (5, 6, 7)))(path)
     with Ledger(path, NAMES, 4) as ledger:
@@ -126,8 +126,8 @@ def test_a_reason_of_a_stranger_is_cut_and_a_value_too_long_is_refused(path):
             ledger.failures()
 
 
-def test_units_of_workers_that_never_were_are_taken_over(path):
-    """Whatever a stranger's file says of its workers, none is waited for longer than the patience."""
+def test_units_of_nonexistent_workers_are_taken_over(path):
+    """Whatever a foreign file has as workers, none is waited for longer than the patience."""
     executed("UPDATE unit SET state = 1, owner = 99 WHERE start = 4")(path)
     executed("UPDATE unit SET state = 1, owner = NULL WHERE start = 8")(path)
     executed("INSERT INTO owner VALUES (-5, 'x', -1, 'y', 9223372036854775807)")(path)
@@ -136,13 +136,13 @@ def test_units_of_workers_that_never_were_are_taken_over(path):
         assert [ledger.claim().start for _ in range(4)] == [4, 8, 12, 16]
 
 
-def test_an_empty_file_is_a_ledger_that_was_never_written(path):
-    path.write_bytes(b"")  # killed while it was made
+def test_empty_file_is_a_new_ledger(path):
+    path.write_bytes(b"")  # the process was killed during its creation
     with Ledger(path, NAMES, 4) as ledger:
         assert ledger.counts() == (20, 0, 0, 0)
 
 
-def test_the_schema_is_what_sqlite_keeps(path):
+def test_schema_equals_the_sql_stored_by_sqlite(path):
     db = sqlite3.connect(path)
     assert tuple(sql for (sql,) in db.execute("SELECT sql FROM sqlite_master ORDER BY rowid")) == SCHEMA
     assert db.execute("PRAGMA journal_mode").fetchone() == ("delete",)
@@ -150,7 +150,7 @@ def test_the_schema_is_what_sqlite_keeps(path):
 
 
 class Broken:
-    """A connection whose disk has a fault."""
+    """A connection with a disk error."""
 
     def __init__(self, db, name):
         self.db, self.name = db, name
@@ -166,7 +166,7 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "reason"),
     [
         ("SQLITE_BUSY", "others have locked it for over 30 s"),
         ("SQLITE_FULL", "the disk is full"),
@@ -177,34 +177,34 @@ class Broken:
         (None, "it does not work"),
     ],
 )
-def test_an_error_of_the_disk_is_one_line_that_says_what_is_safe(path, name, words):
+def test_disk_error_is_one_line_that_names_what_is_safe(path, name, reason):
     ledger = Ledger(path, NAMES, 4)
     ledger._db = Broken(ledger._db, name)
-    with pytest.raises(OSError, match=f"the ledger {path} cannot be used: .*{words}.*are safe") as error:
+    with pytest.raises(OSError, match=f"the ledger {path} cannot be used: .*{reason}.*are safe") as error:
         ledger.claim()
     assert "\n" not in str(error.value)
     ledger.close()
 
 
-def test_a_folder_that_is_not_there_is_an_error_of_the_disk(tmp_path):
+def test_missing_folder_is_reported_as_a_disk_error(tmp_path):
     with pytest.raises(OSError, match="cannot be opened"):
         Ledger(tmp_path / "none" / "ledger.sqlite", NAMES, 4)
 
 
-def test_a_ledger_that_was_removed_is_not_made_anew_by_its_last_worker(path):
+def test_removed_ledger_is_not_recreated_by_its_last_worker(path):
     ledger = Ledger(path, NAMES, 4, patience=0.06)
     ledger.claim()
     path.unlink()
     with pytest.raises(OSError, match="the ledger"):
-        while True:  # sqlite notices when it looks
+        while True:  # sqlite notices at its next access
             ledger.claim()
     ledger._pulse._stop.wait(0.1)
     ledger.close()
     assert not path.exists()
 
 
-def test_sqlite_itself_deletes_the_file_that_a_journal_names(path):
-    """Why such a journal is refused."""
+def test_sqlite_deletes_the_file_named_in_a_journal(path):
+    """The reason for refusing such a journal."""
     journalled(path)
     db = sqlite3.connect(path)
     db.execute("SELECT count(*) FROM unit").fetchone()

@@ -1,4 +1,4 @@
-"""The adapters with the real libraries: what is written is read back, and nothing leaves the machine."""
+"""The adapters with the real libraries: logs are read back, and nothing is sent over the network."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ from attacks.schema.tracker import MLflowConfig, TensorBoardConfig, WandBConfig
 
 pytestmark = [
     pytest.mark.trackers,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the libraries, about each other
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # raised by the libraries
 ]
 CONFIG = {"seed": 7, "encoder": {"name": "pocket", "features": []}, "tracker": {"name": "secret group"}}
 STEPS = {step: 1 / (step + 1) for step in range(4)}
@@ -26,7 +26,7 @@ SECRET = "a1b2c3d4e5f6" * 3
 
 @pytest.fixture
 def alone(monkeypatch, tmp_path):
-    """A machine whose every connection to elsewhere fails the test, with a secret in its environment."""
+    """Every connection to another machine fails the test; the environment holds a secret."""
     tried, connect = [], socket.socket.connect
 
     def watched(self, address):
@@ -42,7 +42,7 @@ def alone(monkeypatch, tmp_path):
         monkeypatch.delenv(name)
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
     monkeypatch.setenv("SOME_TOKEN", SECRET)
-    monkeypatch.setenv("WANDB_MODE", "online")  # what the person says of this run counts, not what lies around
+    monkeypatch.setenv("WANDB_MODE", "online")  # the run's own settings count, not the environment
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.chdir(tmp_path)
     yield tmp_path
@@ -118,7 +118,7 @@ def test_wandb(alone):
         result = {int(row[f"{arm}/step"]): float(row[f"{arm}/objective"]) for row in rows if f"{arm}/step" in row}
         assert result == pytest.approx(STEPS)
     assert config["seed"] == "7"
-    assert wandb.run is None  # a notebook's own run would be left as it is
+    assert wandb.run is None  # the run of a notebook is not replaced
     assert not list(folder.rglob("wandb-metadata.json")) and not list(folder.rglob("requirements.txt"))
     assert socket.gethostname().encode() not in log.read_bytes() or len(socket.gethostname()) < 6
     no_secret(alone)
@@ -155,7 +155,7 @@ def records(content, block=1 << 15, head=7):
 
 
 class Server(BaseHTTPRequestHandler):
-    """An MLflow server that answers the first questions, and is then gone."""
+    """An MLflow server that answers the first requests, and then fails."""
 
     answers = 3
 
@@ -178,7 +178,7 @@ class Server(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_server_that_goes_away_costs_a_warning_and_seconds(tmp_path, capsys, monkeypatch):
+def test_lost_server_costs_one_warning_and_a_few_seconds(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
     server = HTTPServer(("127.0.0.1", 0), Server)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -196,21 +196,21 @@ def test_a_server_that_goes_away_costs_a_warning_and_seconds(tmp_path, capsys, m
     assert (tmp_path / "events.jsonl").read_text().count('"scalars"') == 3
 
 
-def test_a_server_that_is_not_there_is_one_line(tmp_path, monkeypatch):
+def test_unreachable_server_gives_a_one_line_error(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
     with pytest.raises(ValueError, match="`tracker=mlflow` could not be started"):
         tracker(MLflowConfig(uri="http://127.0.0.1:9", experiment="x"), tmp_path, "run", CONFIG)
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_is_said_on_the_way(tmp_path):
+def test_libraries_print_nothing_during_a_run(tmp_path):
     code = (
         "import pathlib, sys\nfrom attacks.runtime.tracking import tracker\nfrom attacks.schema.tracker import *\n"
         "for node in (TensorBoardConfig(), MLflowConfig(experiment='x'), WandBConfig(mode='offline', project='x')):\n"
         "    out = pathlib.Path(sys.argv[1]) / node.name\n    out.mkdir()\n"
         "    (out / 'report.html').write_text('a page')\n"
-        "    with tracker(node, out, 'run', {}) as found:\n"
-        "        found.log_scalars(0, {'a': 1.0}, 'eot')\n        found.log_artifact(out / 'report.html')\n"
+        "    with tracker(node, out, 'run', {}) as result:\n"
+        "        result.log_scalars(0, {'a': 1.0}, 'eot')\n        result.log_artifact(out / 'report.html')\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout == "" and [line for line in done.stderr.splitlines() if "oneDNN" not in line] == []

@@ -1,4 +1,4 @@
-"""What a run logs, without the libraries of the trackers."""
+"""The log of a run, without the libraries of the trackers."""
 
 import errno
 import json
@@ -57,7 +57,7 @@ def log_run(out, *others):
         log_end(trackers, content, out)
 
 
-def test_every_event_is_a_line_and_equal_runs_write_equal_lines(tmp_path):
+def test_each_event_is_a_line_and_equal_runs_write_equal_lines(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         log_run(tmp_path / name)
@@ -73,7 +73,7 @@ def test_every_event_is_a_line_and_equal_runs_write_equal_lines(tmp_path):
     assert all(event["seconds"] >= 0 for event in events(tmp_path / "a" / "events.jsonl"))
 
 
-def test_a_run_that_goes_on_keeps_its_lines_but_not_a_torn_one(tmp_path):
+def test_resumed_run_keeps_its_lines_except_an_incomplete_one(tmp_path):
     path = tmp_path / "events.jsonl"
     broken = JsonLines(path)
     broken.log_scalars(0, {"objective": 1.0})
@@ -84,7 +84,7 @@ def test_a_run_that_goes_on_keeps_its_lines_but_not_a_torn_one(tmp_path):
     assert [event["event"] for event in events(path)] == ["start", "scalars", "start", "end"]
 
 
-def test_a_full_disk_is_named_with_the_file_and_does_not_hide_what_ended_the_run(tmp_path):
+def test_full_disk_error_names_the_file_and_does_not_hide_the_original_error(tmp_path):
     path = tmp_path / "events.jsonl"
 
     def full(_):
@@ -103,7 +103,7 @@ def test_a_full_disk_is_named_with_the_file_and_does_not_hide_what_ended_the_run
 
 
 @pytest.mark.parametrize("call", ["scalars", "artifact", "close"])
-def test_a_tracker_that_fails_is_dropped_after_one_warning_and_the_run_goes_on(tmp_path, capsys, call):
+def test_failing_tracker_is_dropped_after_one_warning(tmp_path, capsys, call):
     bad, good = Recorder(failing=call), Recorder()
     log_run(tmp_path, bad, good)
     output = capsys.readouterr().err
@@ -111,10 +111,10 @@ def test_a_tracker_that_fails_is_dropped_after_one_warning_and_the_run_goes_on(t
     assert [name for name, *_ in bad.calls].count(call) == 1 or call == "close"
     assert good.calls[-1] == ("close", False) and len(good.calls) == 5
     assert events(tmp_path / "events.jsonl")[-1]["event"] == "end"
-    assert bad.calls[-1] == ("close", True)  # it is let go, once
+    assert bad.calls[-1] == ("close", True)  # it is closed, once
 
 
-def test_all_are_closed_when_the_run_fails(tmp_path):
+def test_all_trackers_are_closed_when_the_run_fails(tmp_path):
     seen = Recorder()
     with (
         pytest.raises(RuntimeError, match="in the run"),
@@ -135,7 +135,7 @@ def test_a_file_of_lines_that_cannot_be_written_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
-def test_a_missing_library_is_one_line_that_installs_it(tmp_path, monkeypatch, name):
+def test_missing_library_error_gives_the_install_command(tmp_path, monkeypatch, name):
     for module in (name, "torch.utils.tensorboard", "sqlalchemy", "mlflow.entities"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ValueError, match=rf'pip install "viewproof\[{name}\]"') as error:
@@ -144,7 +144,7 @@ def test_a_missing_library_is_one_line_that_installs_it(tmp_path, monkeypatch, n
     assert not list(tmp_path.iterdir())
 
 
-def test_no_library_is_imported_unasked():
+def test_import_of_the_module_loads_no_library():
     libraries = "{'torch', 'tensorboard', 'mlflow', 'wandb'}"
     code = f"import sys, attacks.runtime.tracking; assert not {libraries} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -159,7 +159,7 @@ def test_no_library_is_imported_unasked():
         (WandBConfig(mode="shared", project="x"), "offline, online"),
     ],
 )
-def test_what_no_tracker_can_do_is_refused_before_anything_is_written(tmp_path, node, word):
+def test_impossible_settings_are_refused_before_any_file_is_written(tmp_path, node, word):
     with pytest.raises(ValueError, match=word):
         tracker(node, tmp_path, "run", CONFIG)
     assert not list(tmp_path.iterdir())
@@ -173,7 +173,7 @@ def test_what_no_tracker_can_do_is_refused_before_anything_is_written(tmp_path, 
         (MLflowConfig(uri="sqlite:////tmp/a.db", experiment="x"), "tracker.uri=sqlite:////tmp/a.db"),
     ],
 )
-def test_only_the_person_can_send_a_run_over_the_network(node, word):
+def test_only_the_command_line_can_enable_a_remote_tracker(node, word):
     for overrides in ([], ["tracker=wandb"], ["tracker.mode=offline", "tracker.uri=https://elsewhere"]):
         with pytest.raises(ValueError, match="command line"):
             refuse_unasked(node, overrides)

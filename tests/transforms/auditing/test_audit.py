@@ -1,4 +1,4 @@
-"""The audit finds what is broken, names it, and leaves what is sound alone."""
+"""The audit names faulty stages, and reports none in a sound pipeline."""
 
 import random
 from dataclasses import FrozenInstanceError, dataclass
@@ -51,7 +51,7 @@ def kornia(name):
     return make
 
 
-def test_our_camera_has_no_dead_stage_one_resample_and_reaches_every_pixel(image):
+def test_sound_pipeline_has_full_coverage_one_resample_and_no_dead_stage(image):
     report = audit(CAMERA, image)
     assert [stage.name for stage in report.stages] == [
         "affine + perspective (one resample)",
@@ -101,14 +101,14 @@ def test_a_dead_stage_is_named_with_the_reason(case, image):
         assert before.chain_in == before.chain_out == 0
 
 
-def test_of_two_dead_stages_the_first_is_named_and_both_are_reported(image):
+def test_two_dead_stages_are_both_reported_and_the_first_is_named(image):
     report = audit(v2.Compose([v2.GaussianBlur(3), posterize, v2.Resize(20), without_graph]), image, draws=2)
     assert report.first_dead == "posterize"
     assert [stage.name for stage in report.stages if stage.dead] == ["posterize", "without_graph"]
     assert sum(text.startswith(("posterize:", "without_graph:")) for text in report.warnings) == 2
 
 
-def test_stages_that_live_alone_and_die_together(image):
+def test_stages_alive_alone_but_dead_in_sequence_are_reported(image):
     def left(images):
         return torch.cat([images[..., :60], torch.zeros_like(images[..., 60:])], dim=-1)
 
@@ -120,7 +120,7 @@ def test_stages_that_live_alone_and_die_together(image):
     assert "nothing passes them all" in report.warnings[0]
 
 
-def test_a_nearest_reduction_by_four_listens_to_a_sixteenth(image, tmp_path):
+def test_nearest_reduction_by_four_covers_one_sixteenth_of_the_pixels(image, tmp_path):
     report = audit(v2.Resize((20, 30), InterpolationMode.NEAREST), image, draws=2)
     assert report.coverage == 1 / 16 == pytest.approx(report.effective_coverage, rel=1e-3)
     assert report.dead_zones.shape == (80, 120) and report.dead_zones.double().mean() == 15 / 16
@@ -132,14 +132,14 @@ def test_a_nearest_reduction_by_four_listens_to_a_sixteenth(image, tmp_path):
 
 
 @pytest.mark.parametrize(("antialias", "aliased"), [(True, 1), (False, pytest.approx(4, rel=0.01))])
-def test_the_antialias_filter_of_a_strangers_resize_is_seen(image, antialias, aliased):
+def test_antialias_filter_of_a_foreign_resize_is_detected(image, antialias, aliased):
     report = audit(v2.Resize((20, 30), antialias=antialias), image, draws=1)
     assert report.minification == (pytest.approx(4, rel=0.02), aliased)
     assert report.coverage == (1 if antialias else 1 / 4)
 
 
 @pytest.mark.parametrize("antialias", [True, False])
-def test_the_stretch_of_our_geometry_is_that_of_its_matrix(image, antialias):
+def test_minification_of_a_geometric_stage_follows_its_matrix(image, antialias):
     pipeline = Compose([Affine(degrees=30, scale=(0.4, 0.4))], antialias=antialias)
     assert audit(pipeline, image, draws=3).minification == (
         pytest.approx(2.5, rel=0.01),
@@ -147,7 +147,7 @@ def test_the_stretch_of_our_geometry_is_that_of_its_matrix(image, antialias):
     )
 
 
-def test_resamples_in_a_row_are_counted(image):
+def test_consecutive_resamples_are_counted(image):
     def twice(images):
         return tvf.rotate(tvf.rotate(images, 10, InterpolationMode.BILINEAR), -10, InterpolationMode.BILINEAR)
 
@@ -156,14 +156,14 @@ def test_resamples_in_a_row_are_counted(image):
     assert report.minification is not None and report.first_dead is None
 
 
-def test_an_identity_is_even_and_an_empty_pipeline_too(image):
+def test_identity_and_empty_pipeline_cover_all_pixels_evenly(image):
     for pipeline in (nn.Identity(), Compose(), []):
         report = audit(pipeline, image, draws=1)
         assert report.coverage == 1 and report.effective_coverage == pytest.approx(1, abs=0.01)
         assert report.first_dead is None and not report.warnings
 
 
-def test_a_container_of_kornia_is_taken_apart(image):
+def test_kornia_container_is_audited_stage_by_stage(image):
     import kornia.augmentation as K
 
     pipeline = K.AugmentationSequential(K.RandomAffine(20.0, p=1.0), K.RandomPosterize(3.0, p=1.0))
@@ -174,7 +174,7 @@ def test_a_container_of_kornia_is_taken_apart(image):
 
 @dataclass(frozen=True)
 class Deaf:
-    """A stage that takes its coordinate out of the graph."""
+    """A stage that detaches its coordinate from the graph."""
 
     dims = 2
     names = ("gain (x)", "nothing (1)")
@@ -186,13 +186,13 @@ class Deaf:
         return images * (0.5 + 0.5 * u.detach()[:, :1, None, None])
 
 
-def test_a_coordinate_without_gradient_is_named_but_not_one_that_does_nothing(image):
+def test_coordinate_with_effect_but_no_gradient_is_named(image):
     report = audit(Compose([Affine(degrees=10), Deaf()]), image, draws=2)
     assert [stage.dead_coordinates for stage in report.stages] == [(), ("deaf gain (x)",)]
     assert report.first_dead is None and "deaf: no gradient to deaf gain (x)" in report.warnings
 
 
-def test_a_stationary_loss_is_told_from_a_dead_stage(image):
+def test_stationary_loss_is_distinguished_from_a_dead_stage(image):
     encoder = load_encoder()
     sound = audit(CAMERA, image, encoder, draws=2)
     assert sound.stationary is True and sound.first_dead is None
@@ -205,40 +205,40 @@ def test_a_stationary_loss_is_told_from_a_dead_stage(image):
     assert deaf.stationary is False and deaf.first_dead == "encoder <lambda>"
 
 
-def test_a_straight_through_estimate_is_told_from_a_gradient(image):
+def test_straight_through_estimate_is_distinguished_from_a_gradient(image):
     report = audit(lambda images: images**2 + (images - images.detach()), image, draws=1)
     assert report.stages[0].slope < 0.7 and any("straight-through" in text for text in report.warnings)
     shown = audit(Compose([Affine(degrees=20)]), image, draws=2, straight_through=True).stages[0].straight
     assert 0 < shown[0] < 0.95 and shown[1] == pytest.approx(4, abs=0.3)
 
 
-def test_rounding_to_8_bits_with_a_straight_through_gradient_is_no_alarm(image):
+def test_straight_through_rounding_to_8_bits_raises_no_warning(image):
     report = audit(lambda images: images + ((images * 255).round() / 255 - images).detach(), image, draws=1)
     assert report.stages[0].slope == pytest.approx(1, abs=0.1) and not report.warnings
 
 
-def test_a_change_of_colours_is_no_warp(image):
-    mix = torch.tensor([[0.2, 1.1, -0.3], [-0.3, 0.2, 1.1], [1.1, -0.3, 0.2]])  # greys stay, as in a turn of hue
+def test_change_of_colours_has_no_minification(image):
+    mix = torch.tensor([[0.2, 1.1, -0.3], [-0.3, 0.2, 1.1], [1.1, -0.3, 0.2]])  # greys are unchanged, as by hue
     for colour in (lambda images: torch.einsum("ij,njhw->nihw", mix, images), lambda images: images**2):
         assert audit(colour, image, draws=1).minification is None
 
 
-def test_randomness_is_replayed_and_given_back(image):
+def test_randomness_is_replayed_and_generator_states_are_restored(image):
     def noisy(images):
         return images + 0.1 * torch.rand_like(images) + 0.1 * np.random.rand() + 0.1 * random.random()  # noqa: NPY002
 
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
     first, second = (audit([noisy, v2.RandomErasing(p=0.5)], image, draws=4) for _ in range(2))
     assert str(first) == str(second) and all(stage.repeats for stage in first.stages)
-    assert torch.equal(before[0], torch.get_rng_state()) and before[1] == random.getstate()
-    assert before[2] == np.random.get_state()[1].tolist()  # noqa: NPY002
+    assert torch.equal(states[0], torch.get_rng_state()) and states[1] == random.getstate()
+    assert states[2] == np.random.get_state()[1].tolist()  # noqa: NPY002
     assert str(first) != str(audit([noisy, v2.RandomErasing(p=0.5)], image, draws=4, seed=1))
     own = torch.Generator().manual_seed(0)
     stubborn = audit(lambda images: images * torch.rand((), generator=own), image, draws=2)
     assert not stubborn.stages[0].repeats and any("generator of its own" in text for text in stubborn.warnings)
 
 
-def test_pictures_of_other_kinds_are_taken(photo):
+def test_arrays_pillow_images_and_unbatched_tensors_are_accepted(photo):
     array = (photo[0] * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     reports = [audit(CAMERA, i, draws=1) for i in (array, Image.fromarray(array), photo.float(), photo[0].float())]
     assert len({report.coverage for report in reports}) == 1
@@ -268,7 +268,7 @@ def fails(images):
         (torch.round, {"image": np.zeros((9, 9))}, "`image`"),
     ],
 )
-def test_what_cannot_be_audited_is_refused_in_one_line(pipeline, change, message, image):
+def test_unauditable_input_is_refused_in_one_line(pipeline, change, message, image):
     with pytest.raises(ValueError, match=message) as caught:
         audit(**({"pipeline": pipeline, "image": image} | change))
     assert "\n" not in str(caught.value)

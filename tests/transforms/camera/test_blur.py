@@ -1,4 +1,4 @@
-"""Each blur against SciPy with a kernel built apart from it, and against what a blur must keep."""
+"""Each blur against SciPy with an independent kernel, and the invariants of a blur."""
 
 import math
 
@@ -24,7 +24,7 @@ def blurred(photo, kernel):
 
 
 def numpy_kernel(radius, x, y):
-    """The mean over points (x, y) of what bilinear reading takes from each pixel."""
+    """The mean over points (x, y) of the bilinear weights of each pixel."""
     at = np.arange(-radius, radius + 1)
     wx, wy = (np.clip(1 - np.abs(np.ravel(p)[:, None] - at), 0, None) for p in (x, y))
     return wy.T @ wx / len(wx)
@@ -43,7 +43,7 @@ def test_gaussian_equals_scipy(sigma, photo):
     np.testing.assert_allclose(view.numpy(), oracle, rtol=0, atol=1e-10)
 
 
-def test_gaussian_of_a_range_reaches_as_far_as_its_largest_sigma_needs(photo):
+def test_gaussian_kernel_is_wide_enough_for_the_largest_sigma_of_a_range(photo):
     stage, sigmas = GaussianBlur((0, 3)), [0.7, 1.5, 3.0]
     u = torch.tensor([[sigma / 3] for sigma in sigmas], dtype=double)
     views = stage(photo.expand(3, -1, -1, -1), u)
@@ -77,7 +77,7 @@ def test_motion_is_the_mean_along_a_line(length, angle, photo):
 @every_stage
 def test_kernels_sum_to_one_and_do_not_move_the_picture(stage):
     point, x = torch.zeros(8, 1, 25, 25, dtype=double), torch.arange(25, dtype=double) - 12
-    point[..., 12, 12] = 1  # its views are the kernels
+    point[..., 12, 12] = 1  # the views of an impulse are the kernels
     for kernel in stage(point, torch.rand(8, stage.dims, dtype=double))[:, 0]:
         assert float(kernel.sum()) == pytest.approx(1, abs=1e-12)
         assert abs(float(kernel.sum(0) @ x)) < 1e-12 and abs(float(kernel.sum(1) @ x)) < 1e-12
@@ -93,7 +93,7 @@ def test_a_constant_picture_stays_constant(stage, size):
 
 @every_stage
 @pytest.mark.parametrize("dtype", [torch.float32, double])
-def test_zero_is_the_identity_and_nearly_zero_nearly(stage, dtype, photo):
+def test_zero_blur_is_the_identity_and_small_blur_is_close_to_it(stage, dtype, photo):
     images = photo.to(dtype).requires_grad_()
     rounding = 4 * torch.finfo(dtype).eps
     for size in (0.0, 1e-30, 1e-12, 1e-4, 1e-3):
@@ -133,7 +133,7 @@ def test_convolve_takes_a_kernel_larger_than_the_picture():
 
 
 @pytest.mark.parametrize("stage", [Defocus((0, 6)), MotionBlur((0, 9), 40)], ids=["defocus", "motion"])
-def test_points_in_parts_give_the_kernel_of_all_at_once(stage, monkeypatch):
+def test_kernel_computed_in_chunks_equals_the_kernel_in_one_pass(stage, monkeypatch):
     images, u = torch.rand(3, 2, 11, 13, dtype=torch.float64), torch.rand(3, stage.dims, dtype=torch.float64)
 
     def views_and_slope():

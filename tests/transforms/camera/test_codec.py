@@ -1,4 +1,4 @@
-"""Forward is Pillow to the bit, backward is kornia's; and what the stages make of quality."""
+"""Forward equals Pillow bit for bit, backward equals kornia; and the quality in the stages."""
 
 import itertools
 from io import BytesIO
@@ -39,7 +39,7 @@ def vjp(function, images, weights):
 
 
 @every_codec
-def test_forward_is_pillows_to_the_bit(function, format_, photo):
+def test_forward_equals_pillow_bit_for_bit(function, format_, photo):
     sizes = ((80, 120), (37, 51), (16, 16), (5, 3), (1, 1))
     for quality, size, channels in itertools.product((1, 30, 50, 75, 95, 100), sizes, (1, 3)):
         images = torch.cat([photo, photo.flip(-1)])[:, :channels, : size[0], : size[1]]
@@ -48,7 +48,7 @@ def test_forward_is_pillows_to_the_bit(function, format_, photo):
 
 
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
-def test_subsampling_is_the_files(subsampling, photo):
+def test_subsampling_equals_pillow(subsampling, photo):
     view = jpeg(photo, 60, subsampling=subsampling)
     assert torch.equal(view, pillow(photo, "JPEG", [60], subsampling=subsampling) / torch.tensor(255.0, dtype=double))
     if subsampling == "4:2:0":
@@ -56,7 +56,7 @@ def test_subsampling_is_the_files(subsampling, photo):
 
 
 @every_codec
-def test_quality_may_differ_from_picture_to_picture(function, format_, photo):
+def test_quality_may_differ_between_pictures(function, format_, photo):
     images, qualities = photo.expand(3, -1, -1, -1).float(), [20, 60, 90]
     oracle = pillow(images, format_, qualities).float() / 255
     for given in (torch.tensor(qualities), torch.tensor(qualities, dtype=double) + 0.3):
@@ -67,7 +67,7 @@ def test_quality_may_differ_from_picture_to_picture(function, format_, photo):
 
 @every_codec
 @pytest.mark.parametrize("channels", [1, 3])
-def test_gradient_is_kornias_to_the_bit(function, format_, channels, photo):
+def test_gradient_equals_kornia_bit_for_bit(function, format_, channels, photo):
     images = torch.cat([photo, 1 - photo, photo.flip(-1)])[:, :channels, :37, :51].float()
     assert bool((images == images.clamp(0, 1)).all())
     weights, quality = torch.randn_like(images), torch.tensor([30.0, 75.0, 95.0])
@@ -81,8 +81,8 @@ def test_gradient_is_kornias_to_the_bit(function, format_, channels, photo):
 
 
 @every_codec
-def test_black_and_white_keep_their_gradient(function, format_):
-    """Saturated pixels are where a clamp would end it; within [0,1] the ends count."""
+def test_black_and_white_have_a_gradient(function, format_):
+    """The ends of [0,1] count as inside: else a clamp would stop the gradient at saturated pixels."""
     images = (torch.rand(2, 3, 32, 32) > 0.5).float()
     weights = torch.randn_like(images)
     got = vjp(lambda x: function(x, 80), images, weights)
@@ -94,7 +94,7 @@ def test_black_and_white_keep_their_gradient(function, format_):
 
 
 @every_codec
-def test_values_outside_are_clamped_and_dtype_and_layout_do_not_matter(function, format_, photo):
+def test_values_are_clamped_and_dtype_and_layout_do_not_matter(function, format_, photo):
     images = (photo * 1.4 - 0.2).float()
     view = function(images, 75)
     assert torch.equal(view, function(images.clamp(0, 1), 75))
@@ -107,7 +107,7 @@ def test_values_outside_are_clamped_and_dtype_and_layout_do_not_matter(function,
 
 
 @every_codec
-def test_without_gradients_the_surrogate_is_not_run(function, format_, photo, monkeypatch):
+def test_surrogate_runs_only_for_gradients(function, format_, photo, monkeypatch):
     def refuse(*_):
         raise AssertionError("kornia was called")
 
@@ -131,7 +131,7 @@ def test_backward_through_takes_the_surrogates_derivative_at_the_images():
     torch.testing.assert_close(pulled, x.cos())
 
 
-def test_surrogate_is_kornias_and_near_the_real_one():
+def test_surrogate_equals_kornia_and_is_close_to_the_codec():
     crop = skimage.data.astronaut()[:256, 128:384]
     photo = torch.tensor(crop).permute(2, 0, 1)[None].float() / 255
     for quality, bound in ((30, 0.0075), (50, 0.0065), (75, 0.0055), (95, 0.0045)):
@@ -161,19 +161,19 @@ def test_stage_draws_whole_qualities(make, photo):
 
 
 @pytest.mark.parametrize("stage", [Jpeg((30, 95)), Jpeg((30, 95), codec="surrogate")], ids=["real", "surrogate"])
-def test_stage_hands_its_choices_to_the_function(stage, photo):
+def test_stage_passes_its_settings_to_the_function(stage, photo):
     u = torch.tensor([[0.3]])
     want = jpeg(photo, float(stage.values(u)), codec=stage.codec)
     assert torch.equal(stage(photo, u), want)
     assert torch.equal(Jpeg(70, subsampling="4:4:4")(photo, u[:, :0]), jpeg(photo, 70, subsampling="4:4:4"))
 
 
-def test_no_pictures_are_no_pictures():
+def test_empty_batch_stays_empty():
     for codec in ("real", "surrogate"):
         assert jpeg(torch.zeros(0, 3, 8, 8), 75, codec=codec).shape == (0, 3, 8, 8)
 
 
-def test_webp_that_is_missing_is_said(monkeypatch):
+def test_missing_webp_support_is_named_in_the_error(monkeypatch):
     monkeypatch.setattr(features, "check", lambda name: False)
     for attempt in (lambda: webp(torch.zeros(1, 3, 8, 8)), lambda: Webp(50)):
         with pytest.raises(RuntimeError, match="without WebP"):

@@ -1,4 +1,4 @@
-"""The `Downscale` stage: one side, a range of sides, thumbnails enlarged again, and thumbnails that are files."""
+"""The `Downscale` stage: one side, a range of sides, thumbnails enlarged again, and 8-bit thumbnails."""
 
 import numpy as np
 import pytest
@@ -16,14 +16,14 @@ def double(*shape):
 
 
 @kernels
-def test_downscale_to_a_fixed_side_is_a_clamped_resize(photo, kernel):
+def test_fixed_side_is_a_clamped_resize(photo, kernel):
     stage = Downscale(31, kernel)
     assert stage.dims == 0
     torch.testing.assert_close(stage(photo, double(1, 0)), resize(photo, 31, kernel).clamp(0, 1))
 
 
 @kernels
-def test_downscale_range_is_down_and_up_again_row_by_row(photo, kernel):
+def test_range_reduces_and_enlarges_each_row_by_its_own_side(photo, kernel):
     stage, images, u = Downscale((10, 40), kernel), torch.cat([photo, photo.flip(-1), 1 - photo]), double(3, 1)
     assert stage.dims == 1
     sides = [int(side) for side in stage.values(u)]
@@ -36,19 +36,19 @@ def test_downscale_range_is_down_and_up_again_row_by_row(photo, kernel):
 
 
 @pytest.mark.parametrize("size", [31, (10, 40)], ids=str)
-def test_downscale_then_upscale_is_down_and_up_again(photo, size):
+def test_then_upscale_reduces_and_enlarges(photo, size):
     stage, u = Downscale(size, "cv2_cubic", then_upscale=53), double(1, 1)[:, : Downscale(size).dims]
     side = int(stage.values(u)) if stage.dims else 31
     oracle = resize(resize(photo, side, "cv2_cubic"), (53, 79), "cv2_cubic").clamp(0, 1)
     torch.testing.assert_close(stage(photo, u), oracle, rtol=0, atol=1e-12)
 
 
-def test_downscale_range_ends_at_its_highest_side_unless_told(photo):
+def test_range_enlarges_to_its_largest_side_by_default(photo):
     u = double(1, 1)
     assert torch.equal(Downscale((10, 40), then_upscale=40)(photo, u), Downscale((10, 40))(photo, u))
 
 
-def test_downscale_draws_every_whole_side_of_the_range_equally_often():
+def test_every_whole_side_of_the_range_is_equally_likely():
     u = ((torch.arange(1300) + 0.5) / 1300)[:, None]
     sides, counts = Downscale((8, 20)).values(u).unique(return_counts=True)
     assert sides.tolist() == list(range(8, 21))
@@ -56,7 +56,7 @@ def test_downscale_draws_every_whole_side_of_the_range_equally_often():
 
 
 @pytest.mark.parametrize("kernel", ["pil_bicubic", "cv2_area", "torch_bicubic_aa"])
-def test_downscale_in_8bit_is_a_file_brought_back_row_by_row(photo, kernel):
+def test_8bit_range_equals_two_8bit_resizes_of_each_row(photo, kernel):
     images = torch.cat([photo, photo.flip(-1), 1 - photo, photo.flip(-2)])
     u = torch.tensor([[0.1], [0.9], [0.5], [0.1]], dtype=torch.float64)
     stage = Downscale((10, 40), kernel, then_upscale=50, eight_bit=True)
@@ -67,7 +67,7 @@ def test_downscale_in_8bit_is_a_file_brought_back_row_by_row(photo, kernel):
         assert torch.equal(view[None], resize(thumbnail, (50, 75), kernel, eight_bit=True))
 
 
-def test_downscale_in_8bit_is_what_pillow_writes_and_reads(photo):
+def test_8bit_equals_pillow(photo):
     image = Image.fromarray((photo[0].permute(1, 2, 0) * 255).round().byte().numpy())
     thumbnail = image.resize((30, 20), Image.Resampling.BICUBIC)
     oracle = np.asarray(thumbnail.resize((60, 40), Image.Resampling.BICUBIC)).transpose(2, 0, 1) / 255
@@ -79,7 +79,7 @@ def test_downscale_in_8bit_is_what_pillow_writes_and_reads(photo):
 
 
 @pytest.mark.parametrize("stage", [Downscale(20), Downscale((10, 40)), Downscale(20, then_upscale=40)], ids=str)
-def test_downscale_in_8bit_has_the_gradient_of_the_float_steps(photo, stage):
+def test_8bit_gradient_is_that_of_the_float_resizes(photo, stage):
     whole = Downscale(stage.size, stage.kernel, stage.then_upscale, eight_bit=True)
     images, u = (0.3 + 0.4 * torch.cat([photo, 1 - photo])).requires_grad_(), torch.rand(2, stage.dims)
     cotangent = torch.randn_like(stage(images, u))
@@ -87,7 +87,7 @@ def test_downscale_in_8bit_has_the_gradient_of_the_float_steps(photo, stage):
     torch.testing.assert_close(gradient, oracle, rtol=0, atol=1e-12)
 
 
-def test_downscale_in_8bit_keeps_the_gradient_of_black_and_white():
+def test_8bit_keeps_the_gradient_of_black_and_white():
     images = torch.zeros(1, 1, 80, 120, dtype=torch.float64)
     images[..., 60:] = 1
     images.requires_grad_()

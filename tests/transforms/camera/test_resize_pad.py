@@ -1,11 +1,11 @@
-"""The stage `ResizePad`: every size and every place, to the pixel."""
+"""The stage `ResizePad`: every size and every position, to the pixel."""
 
 import torch
 
 from transforms import ResizePad, resize
 
 
-def test_resize_pad_lays_the_resized_picture_into_the_frame(photo):
+def test_resize_pad_places_the_resized_picture_in_the_frame(photo):
     stage, u = ResizePad((0.5, 1.1), "pil_bicubic", 0.25), torch.rand(12, 3)
     views = stage(photo.float().expand(12, -1, -1, -1), u)
     assert views.shape == (12, 3, 88, 132)

@@ -1,4 +1,4 @@
-"""The noise has the stated variance and is a function of the draw alone; 8 bits are those of a file."""
+"""The noise has the stated variance and depends on the draw alone; 8 bits equal those of a file."""
 
 import math
 
@@ -17,7 +17,7 @@ SHAPE = (3, 16, 20)
 
 
 def added(stage, u, value=0.5, shape=SHAPE):
-    """What the stage adds to flat grey."""
+    """The noise that the stage adds to flat grey."""
     return stage(torch.full((len(u), *shape), value), u) - value
 
 
@@ -49,7 +49,7 @@ def test_float32_and_float64_of_the_same_number_give_the_same_noise(photo):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, double])
-def test_all_bits_of_the_seed_count(dtype):
+def test_adjacent_seeds_give_uncorrelated_noise(dtype):
     near = torch.tensor([0.5, 1e-6, 0.999], dtype=dtype)
     seeds = torch.cat([near, torch.nextafter(near, torch.ones_like(near))])
     fields = white_noise(seeds, SHAPE).flatten(1)
@@ -96,7 +96,7 @@ def test_black_has_a_finite_gradient(dtype):
     assert grads[0][1].std() > 0.1, "through the deviation: each pixel by its own noise"
 
 
-def test_gradient_in_images_and_levels_passes_the_deviation():
+def test_gradient_includes_the_noise_deviation():
     images = (0.4 + 0.2 * torch.rand(2, 1, 5, 6, dtype=double)).requires_grad_()
     levels = (0.2 + 0.6 * torch.rand(2, 2, dtype=double)).requires_grad_()
     seeds = torch.rand(2, 1, dtype=double)
@@ -140,7 +140,7 @@ def test_gradient_of_quantise_is_that_of_the_clamp():
     assert torch.equal(pulled, weights * torch.tensor([0, 1, 1, 1, 1, 0])), "an end is within [0,1]"
 
 
-def test_straight_through_is_the_real_forward_and_the_surrogate_backward():
+def test_straight_through_has_the_real_values_and_the_surrogate_gradient():
     x = torch.randn(50, requires_grad=True)
     out = straight_through(1e6 * x.sign(), x.tanh())
     assert torch.equal(out, 1e6 * x.sign())

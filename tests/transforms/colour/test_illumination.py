@@ -38,14 +38,14 @@ def places(size=(80, 120)):
     return x - (size[1] - 1) / 2, y - (size[0] - 1) / 2
 
 
-def test_linear_light_is_scikit_images(photo):
+def test_linear_light_equals_scikit_image(photo):
     for channel in photo[0]:
         grey = np.repeat(channel.numpy()[..., None], 3, axis=-1)
         oracle = skimage.color.rgb2xyz(grey)[..., 1] / skimage.color.rgb2xyz(np.ones(3))[1]
         np.testing.assert_allclose(to_linear(channel).numpy(), oracle, rtol=0, atol=1e-12)
 
 
-def test_srgb_and_back_is_the_identity_and_the_standard():
+def test_srgb_equals_the_standard_and_its_inverse_undoes_it():
     near = 0.0404482 + torch.linspace(-1e-6, 1e-6, 20_001, dtype=double)  # the two pieces meet here
     values = torch.cat([torch.linspace(0, 1, 100_001, dtype=double), near]).sort().values
     light = to_linear(values)
@@ -57,12 +57,12 @@ def test_srgb_and_back_is_the_identity_and_the_standard():
 
 
 @pytest.mark.parametrize("stops", [-3.0, -0.7, 0.4, 2.0])
-def test_exposure_doubles_light_by_the_stop(photo, stops):
+def test_exposure_doubles_light_per_stop(photo, stops):
     view = Exposure((stops, stops))(photo, torch.rand(1, 1, dtype=double))
     np.testing.assert_allclose(view.numpy(), lit(photo, 2**stops), rtol=0, atol=1e-7)
 
 
-def test_white_balance_leaves_green_and_grey_pictures(photo):
+def test_white_balance_leaves_green_and_one_channel_pictures_unchanged(photo):
     view = WhiteBalance((0.5, 0.5), (-0.8, -0.8))(photo, torch.rand(1, 2, dtype=double))
     gain = 2 ** np.array([0.5, 0, -0.8])[:, None, None]
     np.testing.assert_allclose(view.numpy(), lit(photo, gain), rtol=0, atol=1e-7)
@@ -82,7 +82,7 @@ def test_vignette_is_cos4_of_the_ray(photo, lost):
 
 
 @pytest.mark.parametrize("grid", [2, 3, 5])
-def test_shading_is_scipys_spline_of_the_controls(photo, grid):
+def test_shading_equals_the_scipy_spline_of_the_controls(photo, grid):
     stage, u = Shading((-1, 0.5), grid), torch.rand(1, grid**2, dtype=double)
     controls = -1 + 1.5 * u.numpy().reshape(grid, grid)
     spline = BSpline(np.arange(-3, grid + 3), np.eye(grid + 2), 3)  # one control more beyond each end
@@ -93,7 +93,7 @@ def test_shading_is_scipys_spline_of_the_controls(photo, grid):
 
 
 @pytest.mark.parametrize("grid", [1, 3])
-def test_shading_of_equal_controls_is_an_exposure(photo, grid):
+def test_shading_with_equal_controls_equals_exposure(photo, grid):
     u = torch.full((1, grid**2), 0.8, dtype=double)
     torch.testing.assert_close(Shading(1, grid)(photo, u), Exposure(1)(photo, u[:, :1]), rtol=0, atol=1e-12)
 
@@ -121,7 +121,7 @@ def test_moire_on_a_photograph(photo, channels):
 
 
 @pytest.mark.parametrize("stage", [Vignette((0.1, 0.9)), Shading(1), Shadow((0.5, 1)), Moire((0.5, 1))], ids=str)
-def test_one_look_serves_every_size(stage):
+def test_pattern_does_not_depend_on_the_picture_size(stage):
     u = torch.rand(1, stage.dims, dtype=double)
     small, large = gains(stage, u, (30, 40)), gains(stage, u, (90, 120))
     np.testing.assert_allclose(small, large[:, 1::3, 1::3], rtol=0, atol=1e-6)  # centres of 3 x 3 pixels

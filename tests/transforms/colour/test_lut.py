@@ -1,4 +1,4 @@
-"""A table of colours, read between its nodes: against NumPy, and what holds for every table."""
+"""A table of colours, interpolated between its nodes: against NumPy, and laws of every table."""
 
 import itertools
 
@@ -51,7 +51,7 @@ def test_a_table_is_read_trilinearly(photo, n):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
-def test_the_identity_is_the_identity(photo, dtype):
+def test_identity_table_changes_nothing(photo, dtype):
     images = photo.to(dtype)
     printed = apply_lut(images, sampled(lambda colours: colours))
     assert printed.dtype == dtype
@@ -71,7 +71,7 @@ def test_gradcheck_in_the_picture_and_in_the_table():
 
 
 def test_black_and_white_keep_the_gradient_of_their_cell():
-    # clamp and grid_sample both have none there, and a texture is full of them.
+    # clamp and grid_sample have no gradient there, and a texture has many such pixels.
     lut = (nodes(3) @ MATRIX.T + OFFSET).T.reshape(3, 3, 3, 3)
     corners = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=double)] * 3).T[None, :, None]
     expected = MATRIX.sum(0)[:, None].expand(3, 8)
@@ -81,20 +81,20 @@ def test_black_and_white_keep_the_gradient_of_their_cell():
         torch.testing.assert_close(images.grad[0, :, 0], expected.to(dtype), rtol=1e-4, atol=0)
 
 
-def test_what_leaves_the_cube_is_clipped_between_the_nodes_too():
+def test_output_outside_the_cube_is_clipped_between_nodes_as_well():
     lut = (nodes(2) * 2 - 0.5).T.reshape(3, 2, 2, 2)
     grey = torch.linspace(0, 1, 21, dtype=double).expand(1, 3, 1, 21)
     torch.testing.assert_close(apply_lut(grey, lut), (grey * 2 - 0.5).clamp(0, 1), rtol=0, atol=1e-12)
 
 
-def test_a_map_is_a_stage_without_coordinates(photo):
+def test_colour_map_is_a_stage_without_coordinates(photo):
     stage = ColourMap(table())
     assert isinstance(stage, Stage) and not isinstance(stage, Geometry)
     views = Compose((stage, Exposure(0)))(photo, torch.rand(2, 1, dtype=double))
     torch.testing.assert_close(views, apply_lut(photo, table()).expand(2, -1, -1, -1), rtol=0, atol=1e-9)
 
 
-def test_monomials_are_in_the_order_that_is_documented():
+def test_monomials_are_in_the_documented_order():
     r, g, b = colours = torch.rand(3, 7, dtype=double)
     one = torch.ones_like(r)
     expected = [one, r, g, b, r * r, r * g, r * b, g * g, g * b, b * b]

@@ -17,12 +17,12 @@ double = torch.float64
 
 
 def fixed(stage):
-    """A point of the cube for a stage whose ranges are single values."""
+    """A point of the unit cube for a stage whose ranges are single values."""
     return torch.rand(1, stage.dims, dtype=double)
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 1.0, 2.0])
-def test_gain_is_torchvisions_brightness(photo, factor):
+def test_gain_equals_torchvision_brightness(photo, factor):
     stage = Gain((factor, factor))
     torch.testing.assert_close(stage(photo, fixed(stage)), tv.adjust_brightness(photo, factor), rtol=0, atol=1e-12)
 
@@ -34,15 +34,15 @@ def test_brightness_adds_and_contrast_stretches_about_mid_grey(photo):
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.3, 1.0, 2.5])
-def test_saturation_is_torchvisions(photo, factor):
+def test_saturation_equals_torchvision(photo, factor):
     stage = Saturation((factor, factor))
     torch.testing.assert_close(stage(photo, fixed(stage)), tv.adjust_saturation(photo, factor), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("gamma", [0.2, 0.45, 1.0, 2.2, 5.0])
-def test_gamma_is_torchvisions_on_8_bit_values(photo, gamma):
+def test_gamma_equals_torchvision_on_8_bit_values(photo, gamma):
     stage = Gamma((gamma, gamma))
-    assert photo.min() < 2 / 255  # the toe is put to the test
+    assert photo.min() < 2 / 255  # so that the toe is tested
     torch.testing.assert_close(stage(photo, fixed(stage)), tv.adjust_gamma(photo, gamma), rtol=0, atol=1e-12)
 
 
@@ -57,11 +57,11 @@ def test_gamma_is_a_chord_below_its_toe():
 
 
 @pytest.mark.parametrize("degrees", [-180, -133, -60, 0, 17, 60, 120, 179.5])
-def test_hue_is_torchvisions_and_colorsyss(photo, degrees):
+def test_hue_equals_torchvision_and_colorsys(photo, degrees):
     stage = Hue((degrees, degrees))
     for images in (photo, colours()):
         view = stage(images, fixed(stage))
-        # torchvision works in float32 whatever it is given.
+        # torchvision always computes in float32.
         torch.testing.assert_close(view, tv.adjust_hue(images.float(), degrees / 360).double(), rtol=0, atol=2e-6)
         for before, after in zip(images[0].flatten(1).T[::7], view[0].flatten(1).T[::7], strict=True):
             hue, saturation, value = colorsys.rgb_to_hsv(*before.tolist())
@@ -79,8 +79,8 @@ def test_hue_of_a_third_of_a_turn_permutes_channels_and_their_gradients(degrees)
     torch.testing.assert_close(pulled, v.roll(-1 if degrees > 0 else 1, dims=1), rtol=0, atol=1e-12)
 
 
-def test_gradient_of_hue_at_grey_is_the_mean_of_those_around_it():
-    """The cone has no derivative at its tip; a rotation stands for all of those about it."""
+def test_gradient_of_hue_at_grey_is_the_mean_of_the_gradients_nearby():
+    """Hue rotation has no derivative at grey; its gradient there is defined as the mean of those nearby."""
     degrees, step = 40.0, 1e-6
     turn = torch.linspace(0, 2 * math.pi, 361, dtype=double)[:-1]
     across = torch.tensor([[1, -1, 0], [0.5, 0.5, -1]], dtype=double)
@@ -120,7 +120,7 @@ def test_cutout_covers_its_area_inside_the_picture(size):
     assert ((cover > 1e-6).any(2).sum(-1) <= side + 2).all() and ((cover > 1e-6).any(3).sum(-1) <= side + 2).all()
 
 
-def test_cutout_lies_where_it_says():
+def test_cutout_lies_at_its_described_position():
     images = torch.zeros(1, 3, 20, 30, dtype=double)
     expected = images.clone()
     expected[..., 3:13, 10:20] = 0.5  # 3 of 10 free rows, 10 of 20 free columns
@@ -131,9 +131,9 @@ def test_cutout_lies_where_it_says():
 @pytest.mark.parametrize(
     "stage", [Saturation((0, 2)), Hue(90), ChannelGain()], ids=lambda stage: type(stage).__name__
 )
-def test_a_stage_of_colours_takes_one_channel_or_three(stage, photo):
+def test_colour_stage_accepts_one_or_three_channels_only(stage, photo):
     grey, u = photo[:, 1:2], torch.rand(1, stage.dims)
-    assert torch.equal(stage(grey, u), grey)  # no colour to change
+    assert torch.equal(stage(grey, u), grey)  # grey has no colour to change
     for channels in (2, 4):
         with pytest.raises(ValueError, match="1 channel"):
             stage(torch.rand(1, channels, 4, 4), u)

@@ -27,7 +27,7 @@ def corners_of(size):
 
 
 def window(crop, u, size):
-    """Where the frame's corners look, in the stage frame."""
+    """The points at the corners of the frame, in the stage frame."""
     return transform(crop.framed(size).matrix(u), corners_of(size).expand(len(u), -1, -1))[0]
 
 
@@ -40,14 +40,14 @@ def fixed(stage, **values):
 
 
 @pytest.mark.parametrize("stage", [Affine(), Perspective(), Crop(), Flip(), Viewpoint()])
-def test_fuses_by_multiplication(stage):
+def test_stage_is_a_homography_and_only_crop_needs_the_frame(stage):
     assert isinstance(stage, Homography) and isinstance(stage, Framed) == isinstance(stage, Crop)
 
 
 # --- Affine
 
 
-def test_a_positive_angle_turns_clockwise_as_displayed(photo):
+def test_positive_angle_turns_clockwise_as_displayed(photo):
     # scikit-image counts counter-clockwise, with the row axis pointing down as displayed.
     oracle = skimage.transform.rotate(photo[0].permute(1, 2, 0).numpy(), -25, order=1, cval=0.5)
     view = fixed(Affine, degrees=25)(photo, torch.rand(1, 5, dtype=double))
@@ -72,7 +72,7 @@ def test_affine_is_shear_then_scale_then_rotation_then_shift_about_the_centre(ph
 
 
 @pytest.mark.parametrize("size", [(80, 120), (120, 80), (64, 64), (10, 300)], ids=str)
-def test_a_crop_stays_inside_the_picture_and_has_the_area_and_aspect_that_it_says(size):
+def test_crop_lies_inside_the_picture_with_the_described_area_and_aspect(size):
     for ratio in ((3 / 4, 4 / 3), (1 / 3, 1.0), (0.05, 20), (1.2, 2.0)):
         crop = Crop((0.1, min(1.0, 1 / ratio[0])), ratio)
         u = torch.cat([extremes(4), torch.rand(500, 4, dtype=double)])
@@ -87,17 +87,17 @@ def test_a_crop_stays_inside_the_picture_and_has_the_area_and_aspect_that_it_say
         assert (aspect >= ratio[0] * (1 - 1e-9)).all() and (aspect <= ratio[1] * (1 + 1e-9)).all()
 
 
-def test_a_crop_of_whole_pixels_is_torchvisions(photo):
+def test_crop_of_whole_pixels_equals_torchvision(photo):
     top, left, height, width = 10, 42, 40, 48  # of 80 x 120
     crop = fixed(Crop, scale=height * width / 9600, ratio=(width / 120) / (height / 80))
     u = torch.tensor([[0.3, 0.3, left / (120 - width), top / (80 - height)]], dtype=double)
     view = Compose([crop], antialias=False)(photo, u)
     oracle = tv.resized_crop(photo, top, left, height, width, [80, 120], antialias=False)
-    inner = (..., slice(2, -2), slice(2, -2))  # torchvision's does not know what lies beyond its edge
+    inner = (..., slice(2, -2), slice(2, -2))  # torchvision has no data beyond the edge of the crop
     torch.testing.assert_close(view[inner], oracle[inner], rtol=0, atol=1e-10)
 
 
-def test_every_coordinate_of_a_crop_has_a_gradient_everywhere():
+def test_all_coordinates_of_crop_have_a_gradient_everywhere():
     crop = Crop((0.2, 0.9), (0.5, 2.0))
     u = (0.999 * torch.rand(200, 4, dtype=double)).requires_grad_()
     (grad,) = torch.autograd.grad(crop.values(u).sum(), u)
@@ -108,7 +108,7 @@ def test_every_coordinate_of_a_crop_has_a_gradient_everywhere():
 
 
 @pytest.mark.parametrize(("vertical", "axis"), [(False, -1), (True, -2)])
-def test_flip_is_torch_flip_with_its_probability(photo, vertical, axis):
+def test_flip_is_torch_flip_with_the_given_probability(photo, vertical, axis):
     u = torch.tensor([[0.0], [0.29], [0.3], [LAST]], dtype=double)
     views = Flip(0.3, vertical)(photo.expand(4, -1, -1, -1), u)
     torch.testing.assert_close(views[:2], photo.flip(axis).expand(2, -1, -1, -1), rtol=0, atol=1e-12)
@@ -130,7 +130,7 @@ def opencv_view(points, yaw, pitch, roll, distance, fov):
     return torch.tensor(seen[:, 0])
 
 
-def test_viewpoint_is_opencvs_camera():
+def test_viewpoint_equals_the_opencv_camera():
     u = torch.cat([extremes(5)[::5], torch.rand(50, 5, dtype=double)])
     points = torch.cat([SQUARE, 2 * torch.rand(20, 2, dtype=double) - 1])
     views = invert(WIDE.matrix(u))
@@ -179,7 +179,7 @@ def test_no_corner_jitter_makes_a_degenerate_quad(jitter):
     edges = torch.tensor(list(itertools.product([0.0, LAST], repeat=8)), dtype=double)
     u = torch.cat([edges, torch.rand(10_000, 8, dtype=double)])
     seen_at = SQUARE + stage.values(u).unflatten(-1, (4, 2))
-    matrix = homography(seen_at, SQUARE)  # raises on a quad that it would not solve
+    matrix = homography(seen_at, SQUARE)  # raises on a degenerate quad
     assert matrix.isfinite().all()
     back = transform(stage.matrix(u), seen_at)[0]
     torch.testing.assert_close(back, SQUARE.expand_as(back), rtol=0, atol=1e-7)

@@ -1,4 +1,4 @@
-"""Maps that no matrix gives: lens, bottle, cloth and shutter, against OpenCV, SciPy and solid geometry."""
+"""Maps without a matrix: lens, cylinder, thin plate and shutter, against OpenCV, SciPy and solid geometry."""
 
 import itertools
 import math
@@ -21,17 +21,17 @@ double = torch.float64
 LAST = 1 - 2**-24
 BENDS = {
     "lens": Lens(0.6, 0.3),
-    "bottle": Cylinder((60, 200), turn=20, tilt=30, distance=(2, 6)),
+    "cylinder": Cylinder((60, 200), turn=20, tilt=30, distance=(2, 6)),
     "flat to round": Cylinder((0, 360), tilt=60, distance=(1, 4)),
-    "cloth": ThinPlate(0.2),
-    "fine cloth": ThinPlate(0.1, grid=5),
+    "thin plate": ThinPlate(0.2),
+    "fine thin plate": ThinPlate(0.1, grid=5),
     "shutter": RollingShutter(0.2, (0.0, 0.1), (0, 3)),
 }
 MAPS = BENDS | {
-    "window": Crop((0.01, 1), (0.1, 10)),
+    "crop": Crop((0.01, 1), (0.1, 10)),
     "camera": Viewpoint(yaw=50, pitch=(-20, 40), roll=180, distance=(1.0, 2.0), fov=(10, 70)),
-    "mirror": Flip(),
-    "corners": Perspective(0.49),
+    "flip": Flip(),
+    "perspective": Perspective(0.49),
 }
 every_bend = pytest.mark.parametrize("name", BENDS)
 
@@ -54,7 +54,7 @@ def edges(stage, dtype):
 
 
 @every_bend
-def test_is_a_map_of_points_and_no_matrix(name):
+def test_is_a_point_map_without_a_matrix(name):
     assert isinstance(BENDS[name], Geometry) and not isinstance(BENDS[name], Homography)
 
 
@@ -83,7 +83,7 @@ def test_gradcheck_of_the_points(name):
 
 
 @every_bend
-def test_shared_points_and_points_of_each_row_agree(name):
+def test_shared_points_equal_points_per_row(name):
     stage, u = framed(BENDS[name]), torch.rand(3, BENDS[name].dims, dtype=double)
     points = lattice((8, 12))
     torch.testing.assert_close(stage.pull(points, u), stage.pull(points.expand(3, -1, -1, -1), u))
@@ -112,7 +112,7 @@ def test_all_stages_fuse_into_one_sample_of_the_composed_pulls(photo):
     assert pipeline.resamples() == 1
     points, seen = lattice(), torch.ones(2, 80, 120, dtype=torch.bool)
     for stage, part in reversed(list(zip(stages, u.split([s.dims for s in stages], -1), strict=True))):
-        points = framed(stage).pull(points, part)  # an output point meets the last stage first
+        points = framed(stage).pull(points, part)  # the last stage maps output points first
         seen &= points.abs().amax(-1) < UNSEEN
     assert 0.3 < seen.double().mean() < 1
     for row, image in enumerate((photo, photo.flip(-1))):
@@ -127,7 +127,7 @@ def test_all_stages_fuse_into_one_sample_of_the_composed_pulls(photo):
 
 
 @pytest.mark.parametrize("k", [(0.3, 0.0), (-0.15, 0.0), (0.2, -0.03), (-0.1, 0.1)], ids=str)
-def test_lens_is_opencvs_distortion(k):
+def test_lens_equals_opencv_distortion(k):
     stage = Lens(*((v, v) for v in k))
     camera = np.array([[40, 0, 59.5], [0, 40, 39.5], [0, 0, 1.0]])
     maps = cv2.initUndistortRectifyMap(camera, np.array([*k, 0, 0]), None, camera, (120, 80), cv2.CV_32FC1)
@@ -138,7 +138,7 @@ def test_lens_is_opencvs_distortion(k):
     torch.testing.assert_close(pulled[seen], oracle[seen], rtol=0, atol=1e-4)
 
 
-def test_a_lens_sees_up_to_the_first_fold():
+def test_lens_view_ends_at_the_first_fold():
     radius = torch.linspace(0, 10, 10001, dtype=double)
     points = torch.stack([radius, torch.zeros_like(radius)], -1)[None, None]
     for k1, k2 in itertools.product([-1, -0.4, -0.1, 0, 0.2, 1], repeat=2):
@@ -172,19 +172,19 @@ def label_on_a_bottle(arc, turn, tilt, distance, half_width):
     ids=str,
 )
 @pytest.mark.parametrize("size", [(80, 120), (90, 60)], ids=str)
-def test_points_projected_from_a_bottle_are_pulled_back(pose, size):
+def test_cylinder_inverts_the_projection_of_a_bottle(pose, size):
     stage = framed(Cylinder(*((v, v) for v in pose)), size)
     label, seen_at, facing = label_on_a_bottle(*pose, size[1] / min(size))
     pulled = stage.pull(torch.tensor(seen_at)[None], torch.rand(1, 4, dtype=double))[0].numpy()
     front = facing > 0.1
     assert front.mean() > 0.2
     np.testing.assert_allclose(pulled[front], label[front], rtol=0, atol=1e-9)
-    back = facing < -0.1  # what the bottle hides is not what is seen at its place
+    back = facing < -0.1  # a hidden point is not the visible one at its position
     assert (np.abs(pulled[back] - label[back]).max(-1) > 0.05).all()
 
 
 @pytest.mark.parametrize("tilt", [0, 40, -60])
-def test_rays_that_miss_the_bottle_see_nothing(tilt):
+def test_rays_that_miss_the_cylinder_are_unseen(tilt):
     arc, distance = 200, 3
     points = lattice((120, 80))
     stage = framed(Cylinder((arc, arc), 0, (tilt, tilt), distance), (120, 80))
@@ -198,7 +198,7 @@ def test_rays_that_miss_the_bottle_see_nothing(tilt):
     assert 0.1 < unseen.mean() < 0.9
 
 
-def test_a_bottle_flattens_out_smoothly():
+def test_cylinder_tends_to_a_plane_smoothly():
     u = torch.tensor([[1e-3, 0, 0, 0], [0.0, 0, 0, 0]], dtype=double, requires_grad=True)
     stage, points = Cylinder((0, 1e-2)), lattice()
     pulled = stage.pull(points, u)
@@ -213,7 +213,7 @@ def test_a_bottle_flattens_out_smoothly():
 
 
 @pytest.mark.parametrize("grid", [2, 3, 5])
-def test_cloth_is_scipys_thin_plate_spline(grid):
+def test_thin_plate_equals_the_scipy_spline(grid):
     stage = ThinPlate(0.15, grid)
     u = torch.rand(2, stage.dims, dtype=double)
     at = np.stack(np.meshgrid(np.linspace(-1, 1, grid), np.linspace(-1, 1, grid)), -1).reshape(-1, 2)
@@ -227,7 +227,7 @@ def test_cloth_is_scipys_thin_plate_spline(grid):
         np.testing.assert_allclose(exact, at + moved, rtol=0, atol=1e-12)
 
 
-def test_cloth_works_after_inference_mode(photo):
+def test_thin_plate_has_a_gradient_after_inference_mode(photo):
     stage = ThinPlate(0.1234)
     with torch.inference_mode():
         stage(photo, torch.rand(1, stage.dims, dtype=double))
@@ -239,7 +239,7 @@ def test_cloth_works_after_inference_mode(photo):
 # --- RollingShutter
 
 
-def test_each_row_is_read_at_its_own_time(photo):
+def test_rolling_shutter_reads_each_row_at_its_time(photo):
     stage = RollingShutter((0.2, 0.2), (0.05, 0.05), (1.5, 1.5))
     u = torch.tensor([[0.5, 0.5, 0.5, 0.7]], dtype=double)
     view = Compose([stage], antialias=False)(photo, u)[0, 0].numpy()

@@ -17,7 +17,7 @@ kernels = pytest.mark.parametrize("kernel", NAMES)
 
 @pytest.fixture
 def levels(photo, content):
-    """(1,3,80,120) uint8, channels last (torch refuses to make 1 x 1 of others); black and white overshoots."""
+    """(1,3,80,120) uint8, channels last (torch fails for 1 x 1 in other layouts); black and white overshoot."""
     noise = torch.rand_like(photo)
     made = {"photo": photo, "noise": noise, "black and white": noise.round()}[content]
     return (made * 255).round().byte().contiguous(memory_format=torch.channels_last)
@@ -63,7 +63,7 @@ def test_equals_the_library_at_every_length(kernel):
 
 @pytest.mark.parametrize("size", [(27, 41), (160, 240)], ids=str)
 @pytest.mark.parametrize("kernel", ["keys(-0.6)", "keys_aa(-0.6)"])
-def test_keys_is_rounded_and_clipped_once(photo, kernel, size):
+def test_keys_rounds_and_clips_once(photo, kernel, size):
     oracle = (resize((photo * 255).round(), size, kernel).round().clamp(0, 255)[0]).numpy()
     np.testing.assert_array_equal(ours((photo * 255).round(), size, kernel), oracle)
 
@@ -79,7 +79,7 @@ def test_images_are_first_rounded_and_clipped(photo, kernel):
 
 
 @kernels
-def test_gradient_is_that_of_the_float_resize_where_nothing_clips(photo, kernel):
+def test_gradient_equals_the_float_resize_where_nothing_clips(photo, kernel):
     images = (0.3 + 0.4 * photo).requires_grad_()
     for size in ((27, 41), (93, 131), (31, 150)):
         views, linear = resize(images, size, kernel, eight_bit=True), resize(images, size, kernel)
@@ -115,7 +115,7 @@ def test_gradient_is_zero_where_an_image_leaves_the_range(photo):
     assert outside.any() and not images.grad[outside].any() and (images.grad[~outside] != 0).all()
 
 
-def test_without_a_gradient_the_values_are_the_same(photo):
+def test_values_are_the_same_without_a_gradient(photo):
     with torch.no_grad():
         plain = resize(photo, 32, eight_bit=True)
     assert torch.equal(plain, resize(photo.requires_grad_(), 32, eight_bit=True))

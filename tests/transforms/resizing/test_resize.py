@@ -1,4 +1,4 @@
-"""The resizer against the libraries whose kernels it names, and its laws."""
+"""The resizer against the libraries after which its kernels are named, and its laws."""
 
 import itertools
 import re
@@ -56,7 +56,7 @@ def test_equals_the_library_at_every_length(kernel):
 
 
 @pytest.mark.parametrize("size", [(27, 41), (93, 131), (31, 150)], ids=str)
-def test_keys_is_the_cubic_of_libraries_that_name_their_parameter(photo, size):
+def test_keys_equals_the_library_cubic_with_the_same_parameter(photo, size):
     planes = [Image.fromarray(plane.float().numpy()) for plane in photo[0]]
     options = (size[::-1], Image.Transform.EXTENT, (0, 0, 120, 80), Image.Resampling.BICUBIC)
     oracle = np.stack([np.asarray(plane.transform(*options)) for plane in planes])  # unlike `resize`, with a = -1
@@ -77,7 +77,7 @@ def test_an_unknown_kernel_is_refused(photo, name):
 
 
 @pytest.mark.parametrize("kernel", [*PILLOW, *OPENCV])
-def test_a_pixel_or_two_equal_the_library(kernel):
+def test_images_of_one_or_two_pixels_equal_the_library(kernel):
     for shape, size in itertools.product([(1, 1), (1, 7), (7, 1), (2, 2)], [(1, 1), (1, 5), (5, 1), (3, 4)]):
         image = torch.rand(shape)
         oracle = (by_pillow if kernel in PILLOW else by_opencv)(image.numpy(), size, kernel)
@@ -112,7 +112,7 @@ def test_one_number_is_the_shorter_side_as_in_torchvision(shape):
         assert resize(images, short).shape == tvf.resize(images, short).shape
 
 
-def test_a_size_below_one_pixel_or_a_parameter_of_no_use_is_refused(photo):
+def test_size_below_one_pixel_or_parameter_out_of_range_is_refused(photo):
     for size in (0, -3, (0, 5), (5, 0)):
         with pytest.raises(ValueError, match="at least 1 pixel"):
             resize(photo, size)
@@ -121,7 +121,7 @@ def test_a_size_below_one_pixel_or_a_parameter_of_no_use_is_refused(photo):
             resize(photo, 10, name)
 
 
-def test_a_first_use_in_inference_mode_does_not_bar_autograd():
+def test_gradients_work_after_a_first_use_in_inference_mode():
     stage, u = Downscale((7, 11)), torch.full((1, 1), 0.5)
     with torch.inference_mode():
         stage(torch.rand(1, 3, 19, 19), u)

@@ -38,7 +38,7 @@ def test_equals_grid_sample_and_its_gradients(photo, border):
 @pytest.mark.parametrize(
     ("border", "mode"), [("constant", "constant"), ("replicate", "edge"), ("reflect", "symmetric")]
 )
-def test_keys_one_half_is_scikit_images_cubic(photo, border, mode):
+def test_keys_one_half_equals_scikit_image_cubic(photo, border, mode):
     matrix = np.array([[1.1, 0.3, -12.3], [-0.2, 0.9, 17.7], [0.0, 0.0, 1.0]])
     image = photo[0, 0].numpy()
     oracle = skimage.transform.warp(image, np.linalg.inv(matrix), None, (70, 90), 3, mode, 0.7, clip=False)
@@ -46,8 +46,8 @@ def test_keys_one_half_is_scikit_images_cubic(photo, border, mode):
     np.testing.assert_allclose(ours[0, 0].numpy(), oracle, rtol=0, atol=1e-12)
 
 
-def test_keys_one_is_pillows_transform(photo):
-    # Pillow takes the inverse map, in edge coordinates, and cuts hard at the border: look inside.
+def test_keys_one_equals_pillow_transform(photo):
+    # Pillow takes the inverse map, in edge coordinates, and has a hard border: compare the interior.
     inverse = np.array([[0.9, 0.1, 5.0], [-0.05, 0.95, 6.0]])
     image = photo[0, 0].float().numpy()
     oracle = np.asarray(
@@ -59,7 +59,7 @@ def test_keys_one_is_pillows_transform(photo):
     np.testing.assert_allclose(ours[4:-12, 4:-20], oracle[4:-12, 4:-20], rtol=0, atol=2e-6)
 
 
-def test_keys_three_quarters_is_bicubic(photo):
+def test_keys_three_quarters_equals_bicubic(photo):
     points = torch.rand(1, 30, 30, 2, dtype=double) * 140 - 10
     torch.testing.assert_close(
         sample(photo, points, kernel="keys(-0.75)"), sample(photo, points, kernel="bicubic"), rtol=0, atol=1e-12
@@ -80,7 +80,7 @@ def test_gradcheck(border):
     "device",
     ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))],
 )
-def test_a_deterministic_pipeline_repeats_its_gradient_bit_for_bit(photo, kernel, device):
+def test_deterministic_pipeline_repeats_its_gradient_bit_for_bit(photo, kernel, device):
     pipeline = Compose([Affine(degrees=20, scale=(0.3, 1.2)), Perspective(0.2)], kernel, deterministic=True)
     images, u = photo.float().to(device), torch.rand(8, pipeline.dims, device=device)
     grads = []

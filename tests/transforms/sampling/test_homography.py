@@ -37,7 +37,7 @@ def quads(n, side=100.0):
 
 
 def project(matrix, points):
-    """Reference projection, float64, without a look at w."""
+    """Reference projection, float64, whatever the sign of w."""
     points = torch.cat([points.double(), torch.ones_like(points[..., :1]).double()], -1) @ matrix.double().mT
     return points[..., :2] / points[..., 2:]
 
@@ -52,13 +52,13 @@ def test_equals_opencv():
     torch.testing.assert_close(ours * sign, torch.from_numpy(np.stack(oracle)), rtol=1e-9, atol=1e-9)
 
 
-def test_every_source_corner_is_before_the_camera():
+def test_every_source_corner_is_in_front_of_the_camera():
     src, dst = quads(50), quads(50)
     _, w = transform(homography(src, dst), src)
     assert (w > 0).all()
 
 
-def test_corner_entry_is_minus_one_where_the_origin_is_behind():
+def test_last_entry_is_minus_one_when_the_origin_is_behind_the_camera():
     # The sides of `src` meet at y = 20, between the quad and the origin; `dst` is a square, so y = 20 is the horizon.
     src = torch.tensor([[-10.0, 30], [10, 30], [30, 50], [-30, 50]])
     matrix = homography(src, SQUARE.float())
@@ -75,7 +75,7 @@ def test_rows_broadcast(a, b):
     torch.testing.assert_close(homography(src, dst), torch.cat([homography(x, y) for x, y in pairs]))
 
 
-def test_nested_lists_of_integers_are_taken():
+def test_nested_lists_of_integers_are_accepted():
     src, dst = quads(2).round()
     ours = homography(src.int().tolist(), dst.int().tolist())
     torch.testing.assert_close(ours, homography(src, dst).float())
@@ -89,7 +89,7 @@ def test_degenerate_destination_is_refused_by_row(corners):
         homography(SQUARE, dst)
 
 
-@pytest.mark.parametrize("kind", sorted({*DEGENERATE} - {"bow-tie", "concave"}))  # `dst` is blamed for those
+@pytest.mark.parametrize("kind", sorted({*DEGENERATE} - {"bow-tie", "concave"}))  # the error names `dst` for these
 def test_degenerate_source_is_refused_by_row(kind):
     src = (SQUARE + 1).repeat(3, 1, 1)
     src[1] = torch.tensor(DEGENERATE[kind])
@@ -135,21 +135,21 @@ def test_invert_is_the_inverse():
     ],
     ids=["rotate", "shift", "scale", "shear"],
 )
-def test_composition(first, second, both):
+def test_composition_is_the_matrix_product(first, second, both):
     torch.testing.assert_close(second @ first, both)
 
 
 @pytest.mark.parametrize(
     ("matrix", "image_of_right", "image_of_down"),
     [
-        (rotate(torch.tensor([math.pi / 2])), (0, 1), (-1, 0)),  # right turns to down: clockwise as displayed
+        (rotate(torch.tensor([math.pi / 2])), (0, 1), (-1, 0)),  # right becomes down: clockwise as displayed
         (shift(torch.tensor([3.0]), torch.tensor([5.0])), (4, 5), (3, 6)),
         (scale(torch.tensor([3.0]), torch.tensor([5.0])), (3, 0), (0, 5)),
         (shear(torch.tensor([math.pi / 4])), (1, 0), (1, 1)),
     ],
     ids=["rotate", "shift", "scale", "shear"],
 )
-def test_direction(matrix, image_of_right, image_of_down):
+def test_directions_right_and_down_are_those_of_the_display(matrix, image_of_right, image_of_down):
     points, _ = transform(matrix, torch.tensor([[[1.0, 0], [0, 1]]]))
     torch.testing.assert_close(points, torch.tensor([[image_of_right, image_of_down]]).float(), rtol=0, atol=1e-6)
 

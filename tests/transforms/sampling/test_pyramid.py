@@ -1,4 +1,4 @@
-"""Antialiasing by a pyramid, against what an ideal camera sees: the mean over each pixel's area."""
+"""Antialiasing by a pyramid, against an ideal camera: the mean over each pixel's area."""
 
 import math
 
@@ -41,10 +41,10 @@ def zone_plate(n):
     return (0.5 + 0.5 * torch.cos(math.pi * (x**2 + y**2) / (2 * n)))[None, None], (x**2 + y**2).sqrt() / (2 * n)
 
 
-def test_alias_of_a_zone_plate_at_a_reduction_by_four():
+def test_zone_plate_reduced_by_four_has_little_alias():
     plate, frequency = zone_plate(512)
     matrix = torch.tensor([[4, 0, 1.5], [0, 4, 1.5], [0, 0, 1]], dtype=double)[None]
-    gone = F.avg_pool2d(frequency[None, None], 4) > 0.25  # cycles per source pixel: twice what the result can hold
+    gone = F.avg_pool2d(frequency[None, None], 4) > 0.25  # cycles per source pixel: twice the Nyquist limit
 
     def alias(antialias):
         view = warp_by_matrix(plate, matrix, (128, 128), antialias=antialias)
@@ -55,7 +55,7 @@ def test_alias_of_a_zone_plate_at_a_reduction_by_four():
 
 
 @pytest.mark.parametrize("times", [2.0, 3.0, 4.0, 6.5])
-def test_every_pixel_has_a_gradient_and_about_the_same(times):
+def test_all_pixels_have_a_gradient_of_similar_size(times):
     images = torch.rand(1, 1, 208, 208, dtype=double).requires_grad_()
     out = int(208 / times)
     warp_by_matrix(images, reduction(times, 0.3, 208, out), (out, out), antialias=True).sum().backward()
@@ -72,7 +72,7 @@ def photographs():
 
 @pytest.mark.parametrize("squeeze", [1.0, 2.0, 4.0])
 @pytest.mark.parametrize("times", [1.7, 2.0, 2.83, 4.0])
-def test_is_nearer_to_an_ideal_camera_than_no_antialiasing(photographs, times, squeeze):
+def test_antialiasing_is_closer_to_an_ideal_camera(photographs, times, squeeze):
     out = int(120 / times)
     matrix = reduction(times, 0.3, out=out, squeeze=squeeze)
     for images, share in ((photographs, 1.0), (torch.rand(2, 1, 200, 200, dtype=double), 0.85)):
@@ -86,7 +86,7 @@ def test_is_nearer_to_an_ideal_camera_than_no_antialiasing(photographs, times, s
 
 
 @pytest.mark.parametrize("times", [0.2, 1.0, 1.22])
-def test_a_view_that_hardly_shrinks_is_read_once_and_unchanged(photographs, times):
+def test_small_reduction_is_sampled_once_without_antialiasing(photographs, times):
     matrix = reduction(times, 0.4)
     plain, antialiased = (warp_by_matrix(photographs, matrix, (40, 40), antialias=flag) for flag in (False, True))
     assert torch.equal(plain, antialiased)
@@ -119,12 +119,12 @@ def test_any_size_and_border_stays_within_the_range_of_the_image(border):
         assert view.min() >= 0 and view.max() <= images.max() + 1e-12
         view.sum().backward()
         assert images.grad.isfinite().all() and images.grad.any()
-        if border != "constant":  # a mean of pixels, whatever their number
+        if border != "constant":  # a weighted mean of pixels
             ones = warp_by_matrix(torch.ones_like(images), matrix, (16, 16), border=border, antialias=True)
             torch.testing.assert_close(ones, torch.ones_like(ones), rtol=0, atol=1e-12)
 
 
-def test_a_small_picture_in_a_coarse_lattice_is_not_missed():
+def test_picture_smaller_than_a_lattice_cell_is_antialiased():
     # 6 pixels wide in a view of 320: between two nodes of the lattice.
     images = torch.rand(1, 1, 96, 96, dtype=double)
     matrix = reduction(16, 0, 96, 320)
@@ -132,7 +132,7 @@ def test_a_small_picture_in_a_coarse_lattice_is_not_missed():
     torch.testing.assert_close(view[..., 157:163, 157:163], F.avg_pool2d(images, 16), rtol=0, atol=1e-12)
 
 
-def test_towards_the_horizon_the_level_grows_and_stays_finite():
+def test_level_grows_towards_the_horizon_and_stays_finite():
     away = torch.tensor([[1, 0, 0], [0, 1, 0], [-0.02, 0.003, 1]], dtype=torch.float32)[None]
     level = levels(lambda x, y: lattice(away, x, y), (60, 60), (500, 500), "constant", torch.zeros(0))
     assert level.isfinite().all() and level.max() <= top((500, 500)) + 1

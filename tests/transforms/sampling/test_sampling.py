@@ -1,4 +1,4 @@
-"""What `grid_sample` lacks and `sampling` adds: antialiasing, the horizon, and coordinates of any size."""
+"""The additions of `sampling` to `grid_sample`: antialiasing, the horizon, and coordinates of any size."""
 
 import numpy as np
 import pytest
@@ -60,8 +60,8 @@ def test_antialias_at_a_power_of_two_is_the_mean_of_the_pixels(photo, border, ti
         torch.testing.assert_close(view, mean, rtol=0, atol=1e-12)
 
 
-def test_antialias_looks_only_at_what_is_seen_of_the_image(photo):
-    # Towards the horizon the map shrinks without end, but there the image has been left behind.
+def test_antialias_depends_on_the_visible_part_of_the_image_only(photo):
+    # Towards the horizon the reduction is unbounded, but the image does not reach there.
     near = torch.tensor([[0.3, 0, 0], [0, 0.3, 0], [-0.06, 0, 1]], dtype=torch.float64)
     plain, antialiased = (
         warp_perspective(photo[..., :4, :4], invert(near), (16, 24), antialias=flag) for flag in (False, True)
@@ -101,7 +101,7 @@ def test_gradient_is_zero_beyond_the_horizon(photo, border, kernel):
     assert (images.grad == 0).all() and (matrix.grad == 0).all()
 
 
-def test_before_the_horizon_the_view_is_that_of_scikit_image(photo):
+def test_view_in_front_of_the_horizon_equals_scikit_image(photo):
     oracle = skimage.transform.warp(photo[0, 0].numpy(), PULL.numpy(), None, (16, 24), 1, "constant", 0.7)
     view = warp_perspective(photo, HALF_BEHIND, (16, 24), value=0.7)[0, 0]
     torch.testing.assert_close(view[~BEHIND], torch.from_numpy(oracle)[~BEHIND], rtol=0, atol=1e-12)
@@ -110,7 +110,7 @@ def test_before_the_horizon_the_view_is_that_of_scikit_image(photo):
 @borders
 @kernels
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_coordinates_of_any_size_are_read_within_the_range_of_the_image(photo, border, kernel, dtype):
+def test_coordinates_of_any_size_give_values_within_the_image_range(photo, border, kernel, dtype):
     images = photo.to(dtype).requires_grad_()
     far = torch.tensor([*HUGE, *(-h for h in HUGE)], dtype=dtype)
     near = torch.full_like(far, 3.3)
@@ -123,7 +123,7 @@ def test_coordinates_of_any_size_are_read_within_the_range_of_the_image(photo, b
 
 @kernels
 @pytest.mark.parametrize("far", HUGE)
-def test_far_away_lies_the_border_value_or_the_edge(photo, kernel, far):
+def test_distant_points_have_the_border_value_or_the_edge_pixel(photo, kernel, far):
     points = torch.tensor([[far, 3.0], [5.0, -far]], dtype=torch.float64)[None, None]
     constant = sample(photo, points, kernel=kernel, value=0.7)
     torch.testing.assert_close(constant, torch.full_like(constant, 0.7))
@@ -132,7 +132,7 @@ def test_far_away_lies_the_border_value_or_the_edge(photo, kernel, far):
 
 
 @pytest.mark.parametrize("border", ["replicate", "reflect", "reflect101"])
-def test_an_image_of_one_pixel_is_that_pixel_everywhere(border):
+def test_image_of_one_pixel_is_constant(border):
     points = torch.cat([10 * torch.randn(1, 3, 5, 2), torch.zeros(1, 1, 5, 2)], 1)
     views = sample(torch.full((1, 1, 1, 1), 0.3), points.requires_grad_(), border=border)
     torch.testing.assert_close(views, torch.full((1, 1, 4, 5), 0.3))
@@ -143,7 +143,7 @@ def test_an_image_of_one_pixel_is_that_pixel_everywhere(border):
 @borders
 @kernels
 @pytest.mark.parametrize(("images", "views"), [(1, 9), (2, 5), (3, 2), (5, 1)])
-def test_several_views_of_several_images_are_those_of_each_alone(border, kernel, images, views):
+def test_views_of_several_images_equal_views_of_each_alone(border, kernel, images, views):
     pictures, weights = torch.rand(images, 3, 20, 24), torch.randn(images * views, 3, 20, 24)
     grid = F.affine_grid(torch.eye(2, 3) + torch.randn(images * views, 2, 3) / 4, [images * views, 3, 20, 24], False)
 

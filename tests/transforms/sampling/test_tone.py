@@ -1,4 +1,4 @@
-"""A run of brightness and contrast stages is one line between two bounds, whatever is in front of it."""
+"""Consecutive brightness and contrast stages are one clamped line, whatever precedes them."""
 
 import itertools
 
@@ -25,7 +25,7 @@ PLACES = [  # geometry and border
 
 
 @pytest.mark.parametrize(("geometry", "border"), PLACES, ids=range(len(PLACES)))
-def test_fused_lines_are_the_stages_one_by_one(geometry, border):
+def test_fused_tone_equals_the_stages_one_by_one(geometry, border):
     for kernel, (images, views) in itertools.product(("nearest", "bilinear", "bicubic"), ((1, 6), (3, 2), (2, 1))):
         n, value = images * views, torch.tensor([0.1, 0.6, 0.9], dtype=double)
         pictures = (1.4 * torch.rand(images, 3, 20, 24, dtype=double) - 0.2).clamp(0, 1)  # many exact zeros, ones
@@ -44,14 +44,14 @@ def test_fused_lines_are_the_stages_one_by_one(geometry, border):
         torch.testing.assert_close(*grads, rtol=0, atol=1e-12)
 
 
-def test_fused_lines_have_the_gradient_of_their_parameters(photo):
+def test_fused_tone_passes_gradcheck_in_its_parameters(photo):
     pipeline = Compose([Affine(20), Brightness(0.2), Contrast((0.8, 1.2))])
     u = (0.25 + 0.5 * torch.rand(2, pipeline.dims, dtype=double)).requires_grad_()
     small = 0.3 + 0.4 * photo[..., :12, :12]
     assert gradcheck(lambda at: pipeline(small, at), (u,), fast_mode=True)
 
 
-def test_a_line_over_a_patch_is_the_line_over_the_picture_of_both(photo):
+def test_fused_tone_applies_to_the_composite_of_base_and_patch(photo):
     scene = scene_of(photo)
     scene = Scene(
         (*scene.layers, Layer(torch.rand(1, 3, 9, 9).to(double), None, torch.eye(3).to(double)[None])), scene.size
@@ -62,7 +62,7 @@ def test_a_line_over_a_patch_is_the_line_over_the_picture_of_both(photo):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, double])
-def test_at_a_bound_and_by_rounding_beyond_it_a_gradient_passes(dtype):
+def test_gradient_passes_at_a_bound_and_within_rounding_beyond_it(dtype):
     eps = torch.finfo(dtype).eps
     near = torch.tensor([-ROUNDING * eps, 0, 0.5, 1, 1 + ROUNDING * eps], dtype=dtype)
     far = torch.tensor([-1, -(ROUNDING + 1) * eps, 1 + (ROUNDING + 2) * eps, 2], dtype=dtype)
@@ -79,7 +79,7 @@ def test_saturate_can_be_differentiated_twice():
     assert torch.autograd.gradgradcheck(lambda at: saturate(at).pow(3), (x,))
 
 
-def test_half_precision_is_toned_in_single(photo):
+def test_half_precision_tone_is_computed_in_float32(photo):
     pipeline, u = Compose(LINES), torch.rand(1, len(LINES))
     half = photo.to(torch.float16)
     assert torch.equal(pipeline(half, u), pipeline(half.float(), u).to(torch.float16))

@@ -1,4 +1,4 @@
-"""Warps against the libraries whose meaning they take, and the laws of a linear resampling."""
+"""Warps against the libraries whose conventions they follow, and the laws of a linear resampling."""
 
 from functools import partial
 
@@ -57,7 +57,7 @@ def test_equals_scikit_image(photo, matrix, border, value):
     np.testing.assert_allclose(channels_last(ours), oracle, rtol=0, atol=1e-12)
 
 
-def test_opencv_is_the_version_that_is_matched():
+def test_opencv_version_is_5_or_newer():
     assert int(cv2.__version__.split(".")[0]) >= 5, "OpenCV 4 rounds coordinates to 1/32 pixel"
 
 
@@ -107,7 +107,7 @@ def test_gradient_in_both_point_lists(kernel, fill):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_whole_shift_has_a_gradient_at_exactly_the_pixels_that_stay(dtype):
+def test_integer_shift_has_a_gradient_at_exactly_the_visible_pixels(dtype):
     # 64 - 10 columns by 64 - 20 rows; one pixel more would be a residual of the coordinates at the identity.
     images = torch.rand(64, 64, 3, dtype=dtype).permute(2, 0, 1)[None].requires_grad_()
     warp_affine(images, torch.tensor([[1.0, 0, 10], [0, 1, 20]]), (64, 64)).mean().backward()
@@ -116,7 +116,7 @@ def test_whole_shift_has_a_gradient_at_exactly_the_pixels_that_stay(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_whole_shift_into_a_larger_frame_and_back_is_lossless(photo, dtype):
+def test_integer_shift_into_a_larger_frame_and_back_is_lossless(photo, dtype):
     photo = photo.to(dtype)
     there = warp_affine(photo, torch.tensor([[1.0, 0, 13], [0, 1, 7]]), (90, 140))
     back = warp_affine(there, torch.tensor([[1.0, 0, -13], [0, 1, -7]]), (80, 120))
@@ -136,7 +136,7 @@ def test_linear_in_images_and_border_value(photo, kernel, border):
 
 @pytest.mark.parametrize("antialias", [False, True])
 def test_rows_do_not_depend_on_the_rest_of_the_batch(photo, antialias):
-    zoom = double([0.25, 1.0, 0.4, 2.0, 0.25])  # far and near: each asks for its own number of samples
+    zoom = double([0.25, 1.0, 0.4, 2.0, 0.25])  # far and near: each needs its own number of samples
     matrix = torch.diag_embed(torch.stack([zoom, zoom, torch.ones_like(zoom)], -1)) @ double(PROJECTIVE)
     images = torch.cat([photo.roll(i, -1) for i in range(5)])
     value = torch.rand(5, 3, dtype=torch.float64)
