@@ -67,7 +67,7 @@ CONVERTED = {
 
 
 @pytest.mark.parametrize(("name", "case"), CONVERTED.items(), ids=CONVERTED)
-def test_other_kinds_are_converted_and_said(tmp_path, name, case):
+def test_other_modes_are_converted_with_a_note(tmp_path, name, case):
     picture, expected, apart, word = case
     picture.save(tmp_path / name)
     result, notes = load_image(tmp_path / name)
@@ -78,7 +78,7 @@ def test_other_kinds_are_converted_and_said(tmp_path, name, case):
     assert word in notes[0]
 
 
-def test_a_picture_of_floats_is_refused_or_right(tmp_path):
+def test_a_float_picture_is_refused_or_read_correctly(tmp_path):
     Image.fromarray(GREY.astype(np.float32) / 255).save(tmp_path / "float.tif")
     try:
         result, _ = load_image(tmp_path / "float.tif")
@@ -104,14 +104,14 @@ def refusal(path, kind=ValueError):
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # Pillow's own word about a TIFF without its end
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.webp", "a.bmp", "a.tif"])
-def test_a_truncated_file_is_refused_in_a_line(tmp_path, name, share):
+def test_a_truncated_file_gives_a_one_line_error(tmp_path, name, share):
     whole = encoded(tmp_path, name)
     (tmp_path / name).write_bytes(whole[: int(share * len(whole))])
     refusal(tmp_path / name)
 
 
 @pytest.mark.parametrize("place", [11, 15, 19, 24, 29, 45])
-def test_a_damaged_byte_is_refused_in_a_line(tmp_path, place):
+def test_a_damaged_byte_gives_a_one_line_error(tmp_path, place):
     # Length of the header, its type, the picture's width, the depth, a checksum, the data.
     content = bytearray(encoded(tmp_path, "a.png"))
     content[place] ^= 0x0A
@@ -119,7 +119,7 @@ def test_a_damaged_byte_is_refused_in_a_line(tmp_path, place):
     refusal(tmp_path / "a.png")
 
 
-def test_a_postscript_program_is_no_picture_and_is_not_run(tmp_path, monkeypatch):
+def test_a_postscript_program_is_refused_and_not_run(tmp_path, monkeypatch):
     """Pillow would hand it to Ghostscript, whatever the file is called."""
     ran = []
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given, **more: ran.append(given))

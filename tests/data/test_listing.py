@@ -52,7 +52,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_file_of_paths_is_as_the_folder_itself(mine, form):
+def test_a_list_of_paths_gives_the_same_shelf_as_the_folder(mine, form):
     name, text = FORMS[form]
     for result, expected in zip(
         everything(read_files(write(mine / name, text), SIZE)), everything(read_files(mine, SIZE)), strict=True
@@ -67,7 +67,7 @@ def test_paths_are_relative_to_their_file_or_absolute(mine, tmp_path, monkeypatc
     assert [entry.path for entry in listed(here)[0]] == [mine / "a.png", mine / "b.png"]
 
 
-def test_pictures_of_the_same_name_stay_apart(mine):
+def test_pictures_of_equal_file_names_get_different_names(mine):
     both = write(mine / "x.txt", "p/x.png\na.png\nq/x.png\n")
     assert [entry.name for entry in listed(both)[0]] == ["p/x.png", "a.png", "q/x.png"]
 
@@ -77,7 +77,7 @@ def test_identities_are_those_of_the_table(mine):
     assert [entry.label for entry in listed(table)[0]] == ["anna", None, "anna"]
 
 
-def test_a_folder_of_folders_has_their_names_as_identities(mine, tmp_path_factory):
+def test_subfolder_names_are_identities(mine, tmp_path_factory):
     result, notes = listed(mine)
     assert [entry.name for entry in result] == ["a.png", "b.png", "c.png"]
     assert {entry.label for entry in result} == {None}
@@ -112,7 +112,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_said_in_one_line_with_its_place(mine, case):
+def test_errors_have_one_line_with_the_position(mine, case):
     name, text, message = WRONG[case]
     write(mine / "y.txt", "b.png")
     with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
@@ -130,7 +130,7 @@ NO_TEXT = {
 
 @pytest.mark.parametrize("name", ["x.txt", "x.csv"])
 @pytest.mark.parametrize("case", NO_TEXT)
-def test_what_is_no_text_is_said_with_its_line(mine, name, case):
+def test_undecodable_text_is_refused_with_its_line_number(mine, name, case):
     raw, line = NO_TEXT[case]
     (mine / name).write_bytes(raw)
     with pytest.raises(ValueError, match=rf"{name}` line {line}:") as error:
@@ -174,7 +174,7 @@ def test_skipping_all_is_refused(tmp_path):
         read_files(tmp_path, SIZE, "skip")
 
 
-def test_a_picture_that_changes_is_noticed(mine):
+def test_a_changed_picture_file_is_refused(mine):
     shelf = read_files(mine, SIZE)
     save_image(mine / "b.png", noise(99))
     assert len(shelf.read([0, 2])) == 2
@@ -183,7 +183,7 @@ def test_a_picture_that_changes_is_noticed(mine):
 
 
 @pytest.mark.slow
-def test_no_picture_is_kept(mine, monkeypatch):
+def test_pictures_are_not_kept_in_memory(mine, monkeypatch):
     # Each is let go before the next but one is read: while files are looked through, and while they are embedded.
     alive = []
 
@@ -201,7 +201,7 @@ def test_no_picture_is_kept(mine, monkeypatch):
     assert len(alive) == 19 and max(alive) <= alive[0] + 4
 
 
-def test_slender_pictures_are_cut_as_long_as_they_are_not_threads():
+def test_slender_pictures_are_cropped_up_to_a_limit():
     assert square(noise(0, 2, 2 * SLENDER), 4).shape == (3, 4, 4)
     with pytest.raises(ValueError, match="101x2 is too slender"):
         square(noise(0, 2, 2 * SLENDER + 1), 4)
@@ -213,7 +213,7 @@ def folder(path, **more):
     )
 
 
-def test_queries_are_in_the_gallery_once_whatever_it_is(mine):
+def test_queries_are_in_any_gallery_exactly_once(mine):
     for other in (mine, mine / "a.png", mine / "p"):
         queries, gallery, truth = data(folder(mine, gallery=other))
         assert [gallery.names[row] for row in truth] == list(queries.names) == ["a.png", "b.png", "c.png"]
@@ -236,7 +236,7 @@ def test_notes_name_conversions_of_queries_and_what_the_gallery_ignores(mine, tm
     assert any("2 folders are ignored" in note for note in queries.notes)
 
 
-def test_what_the_gallery_leaves_out_is_a_note_of_the_run(mine):
+def test_files_left_out_of_the_gallery_are_noted(mine):
     (mine / "p" / "bad.png").write_bytes(b"no")
     queries, _, _ = data(folder(mine, gallery=mine / "p", unreadable="skip"))
     assert any(note.startswith("bad.png: left out") for note in queries.notes)

@@ -24,7 +24,7 @@ def light(picture, grey=0.02):
 
 @pytest.mark.parametrize("orientation", [1, 3, 5, 6, 8])
 @pytest.mark.parametrize("form", [(901, 1403), (1402, 905), (700, 700)], ids=["portrait", "landscape", "square"])
-def test_a_mark_in_the_photograph_lies_where_its_mapped_point_says(tmp_path, form, orientation):
+def test_a_mark_in_the_photograph_lies_at_its_mapped_point(tmp_path, form, orientation):
     width, height = form
     mark = (0.41 * width + 0.3, 0.62 * height - 0.2)
     picture = photo(tmp_path / "a.png", blob(width, height, [mark], 14), orientation)
@@ -35,7 +35,7 @@ def test_a_mark_in_the_photograph_lies_where_its_mapped_point_says(tmp_path, for
 
 
 @pytest.mark.parametrize("size", [(1403, 901), (900, 1400), (300, 300)])
-def test_the_map_of_points_is_that_of_the_square_to_a_millionth_of_a_pixel(size):
+def test_the_map_of_points_matches_the_square_to_1e_6_pixels(size):
     height, width = size
     short = min(size)
     points = torch.rand(50, 2, dtype=double) * torch.tensor([width, height], dtype=double)
@@ -46,7 +46,7 @@ def test_the_map_of_points_is_that_of_the_square_to_a_millionth_of_a_pixel(size)
     torch.testing.assert_close(squared(points, (short, short), 224) * short, points, rtol=0, atol=1e-6)
 
 
-def test_the_picture_is_the_square_of_the_photograph_and_a_quad_may_reach_out_of_it(tmp_path):
+def test_the_picture_is_the_central_square_and_quads_may_extend_beyond_it(tmp_path):
     picture = noise(tmp_path / "a.png", 0, 60, 40)
     shelf, places, notes = read(table(tmp_path / "x.csv", ["a.png", *box(5, 10, 25, 30)]))
     assert torch.equal(shelf.read([0])[0], square(load_image(picture)[0], SIDE))
@@ -59,14 +59,14 @@ def test_the_picture_is_the_square_of_the_photograph_and_a_quad_may_reach_out_of
             read(table(tmp_path / "x.csv", ["a.png", *quad]))
 
 
-def test_a_mirrored_quad_is_said(tmp_path):
+def test_a_mirrored_quad_is_noted(tmp_path):
     noise(tmp_path / "a.png", 0)
     left, right = [4, 6, 20, 6, 20, 22, 4, 22], [20, 6, 4, 6, 4, 22, 20, 22]
     assert not read(table(tmp_path / "x.csv", ["a.png", *left]))[2]
     assert "mirrored" in read(table(tmp_path / "x.csv", ["a.png", *right]))[2][0]
 
 
-def test_a_middle_and_the_width_of_the_print_make_a_quad(tmp_path):
+def test_a_centre_and_the_print_width_define_a_quad(tmp_path):
     noise(tmp_path / "a.png", 0)
     path = table(tmp_path / "x.csv", ["a.png", 22, 17, 0, 2], ["a.png", 20, 20, 90, 2], columns=MIDDLE)
     _, places, notes = read(path, texture=(6, 12), width_mm=24)
@@ -77,7 +77,7 @@ def test_a_middle_and_the_width_of_the_print_make_a_quad(tmp_path):
     assert not notes
 
 
-def test_a_quad_that_contradicts_the_width_of_the_print_is_a_note(tmp_path):
+def test_a_quad_that_contradicts_the_print_width_is_noted(tmp_path):
     noise(tmp_path / "a.png", 0)
     path = table(tmp_path / "x.csv", ["a.png", *box(4, 6, 24, 26), 2], columns=("path", *CORNERS, "mm_per_pixel"))
     assert not read(path, width_mm=None)[2] and not read(path, width_mm=38.5)[2]
@@ -127,7 +127,7 @@ def cv_homography(before, after):
     return np.append(np.linalg.solve(rows, right), 1).reshape(3, 3)
 
 
-def test_a_mask_alone_has_the_texture_span_its_light_part_and_nothing_else_is_changed(tmp_path):
+def test_a_mask_without_a_quad_places_the_texture_on_its_light_part(tmp_path):
     noise(tmp_path / "a.png", 0)
     mask = np.zeros((40, 40))
     mask[8:24, 12:28] = 1

@@ -29,7 +29,7 @@ def places(path, sheet=None):
     return shelf, *placements_in(photos, 40, sheet or Print((8, 8), 50))
 
 
-def test_both_forms_say_the_same(mine):
+def test_csv_and_json_give_the_same_scenes(mine):
     columns = ("path", *CORNERS, "x", "y", "degrees", "mask", "mm_per_pixel", "identity")
     rows = [
         ["a.png", *QUAD, "", "", "", "corner.png", 1.5, "anna"],
@@ -64,7 +64,7 @@ def test_both_forms_say_the_same(mine):
     assert spots[1][:2] == (None, (9, 8, 30)) and second[3] == [(None, (20, 21, 0), None, 2)]
 
 
-def test_photographs_that_ship_have_places_that_can_be():
+def test_bundled_photographs_have_valid_places():
     shelf, result, notes = places(BUNDLED)
     assert len(shelf) == 4 and not notes
     assert result.cover is not None and result.cover.flatten().tolist().count(0) == 3  # one has two places
@@ -133,13 +133,13 @@ WRONG_JSON = {
     [*(("x.csv", *case) for case in WRONG.values()), *(("x.json", *case) for case in WRONG_JSON.values())],
     ids=[*WRONG, *(f"json {name}" for name in WRONG_JSON)],
 )
-def test_a_wrong_file_is_refused_in_one_line(mine, name, text, message):
+def test_a_wrong_table_gives_a_one_line_error(mine, name, text, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
         places(document(mine / name, text))
     assert "\n" not in str(error.value)
 
 
-def test_a_middle_needs_the_width_of_the_print(mine):
+def test_a_centre_needs_the_print_width(mine):
     path = table(mine / "x.csv", ["a.png", 20, 20, 2], columns=("path", "x", "y", "mm_per_pixel"))
     for width, message in ((None, "`perturbation.width_mm`"), (0, "must be above 0"), (math.nan, "must be above 0")):
         with pytest.raises(ValueError, match=message):

@@ -28,7 +28,7 @@ def undone():
 
 
 @pytest.mark.slow
-def test_the_python_runs_in_order_and_says_what_the_page_says(tmp_path, monkeypatch, capsys, undone):
+def test_the_python_prints_the_text_of_the_page(tmp_path, monkeypatch, capsys, undone):
     prepare(tmp_path, PAGE)
     monkeypatch.chdir(tmp_path)
     whole, own, rows = blocks(PAGE, "python")
@@ -52,12 +52,12 @@ def test_the_python_runs_in_order_and_says_what_the_page_says(tmp_path, monkeypa
     assert overrides == {word.replace("'", "") for word in recorded}
 
 
-def test_its_commands_are_those_that_the_documentation_is_run_with():
+def test_the_commands_are_run_by_run_docs():
     for line in commands(PAGE):
         assert line.startswith(("python -m attacks.run ", "python scripts/compare.py ", *ELSEWHERE)), line
 
 
-def test_it_names_what_there_is():
+def test_the_names_on_the_page_exist():
     text = PAGE.read_text()
     for name in re.findall(r"tracker=(\w+)", text):
         assert name in CHOICES["tracker"]

@@ -54,20 +54,20 @@ SETS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
-def test_bits_are_imagehashs(name):
+def test_bits_equal_imagehash(name):
     for images in SETS[name]():
         wanted = imagehash_bits(images)
         for dtype in (torch.float32, double):
             assert torch.equal(bits(Phash()(images.to(dtype))), wanted)
 
 
-def test_the_image_is_rounded_as_its_file_is():
+def test_images_are_rounded_to_8_bits_like_their_files():
     images = tiles(128).spread(20).images
     images = (images + 0.02 * torch.randn(images.shape, generator=seed())).clamp(0, 1)
     assert torch.equal(bits(Phash()(images)), imagehash_bits(images))
 
 
-def test_features_do_not_depend_on_the_images_dtype_and_have_it_or_float32():
+def test_features_keep_the_dtype_and_half_becomes_float32():
     # After the roundings are whole numbers; k/255 in float32 would show in the fifth digit.
     images = tiles(128).spread(20).images
     assert not Phash().training and not Phash().state_dict()
@@ -76,13 +76,13 @@ def test_features_do_not_depend_on_the_images_dtype_and_have_it_or_float32():
         assert Phash()(images[:2].to(given)).dtype == dtype
 
 
-def test_grey_is_pillows():
+def test_grey_levels_equal_pillow():
     images = torch.rand(2, 3, 200, 300, generator=seed())
     wanted = torch.stack([torch.tensor(list(opened(image).convert("L").tobytes())) for image in images])
     assert torch.equal((255 * grey_of(images)).round().flatten(1), wanted.float())
 
 
-def test_the_transform_is_scipys():
+def test_the_transform_equals_the_scipy_dct():
     levels = 255 * torch.rand(3, 1, SIDE, SIDE, generator=seed(), dtype=double)
     whole = scipy.fft.dctn(levels.numpy(), type=2, axes=(2, 3))[:, 0, :KEPT, :KEPT].reshape(3, -1)
     distances, wanted = above_median(levels), torch.from_numpy(whole) / 64
@@ -90,7 +90,7 @@ def test_the_transform_is_scipys():
     assert (distances > 0).sum(1).tolist() == [32] * 3  # half of them lie above the median
 
 
-def test_where_frequencies_are_equal_only_their_bits_are_open():
+def test_only_bits_of_tied_frequencies_may_differ_from_imagehash():
     # One colour, and a mirror image: ImageHash compares the rounding errors of zeros. Elsewhere the bits are its own.
     flat = torch.full((1, 3, 64, 64), 0.3)
     mirrored = tiles(128).images[:20]
@@ -128,7 +128,7 @@ def test_the_gradient_is_that_of_the_hash_without_roundings():
     torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-3 * grads[1].abs().max().item())
 
 
-def test_the_gradient_reaches_every_pixel_at_the_ends_of_the_range_too():
+def test_every_pixel_has_a_gradient_even_at_zero_and_one():
     black_or_white = (torch.rand(2, 3, 64, 64, generator=seed()) > 0.5).float()  # a clamp may have no gradient there
     for images, share in ((tiles(128).spread(8).images, 1.0), (black_or_white, 0.99)):
         leaf = images.clone().requires_grad_()
@@ -143,12 +143,12 @@ def test_other_shapes_are_refused(shape):
         Phash()(torch.rand(shape))
 
 
-def test_bits_gradcheck():
+def test_bits_loss_gradcheck():
     features, anchor = 20 * torch.randn(2, 3, 64, generator=seed(), dtype=double)
     assert torch.autograd.gradcheck(lambda x: Bits()(x, anchor), features.requires_grad_())
 
 
-def test_bits_counts_what_stays():
+def test_bits_loss_counts_unflipped_bits():
     anchor = torch.randn(3, 64, generator=seed())
     far = 1e6 * anchor.sign()
     share = torch.tensor([0, 16, 64])
@@ -158,7 +158,7 @@ def test_bits_counts_what_stays():
     torch.testing.assert_close(on_edge, torch.full((3,), 0.5))
 
 
-def test_bits_pulls_most_at_the_edge_and_never_stops():
+def test_bits_gradient_is_largest_at_the_median_and_never_zero():
     kept = torch.tensor([0.0, 1, 10, 1e4])
     features = torch.cat([kept, -kept])[None].requires_grad_()
     Bits()(features, torch.ones(1, 8)).sum().backward()
@@ -176,7 +176,7 @@ def test_signatures_are_compared_by_hamming_distance():
     assert torch.equal(marks @ marks.T / 64, 1 - 2 * differ.double() / 64)
 
 
-def test_a_hash_is_judged_by_its_bits():
+def test_evaluation_of_a_hash_uses_hamming_distance():
     # The cosine of the features would be nearly 1 everywhere, for the mean rules it.
     shown, encoder = tiles(128).spread(12).images, Phash()
     views = bank(Compose([Brightness(0.3)]), 4, seed=0, purpose="test")

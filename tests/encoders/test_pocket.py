@@ -27,14 +27,14 @@ def recall(scores, rows):
     return float((scores.nearest == rows[:, None]).double().mean())
 
 
-def test_it_is_small_and_the_gallery_large(setting):
+def test_weights_are_small_and_the_gallery_is_large(setting):
     *_, rows, gallery = setting
     assert POCKET_WEIGHTS.stat().st_size <= 1_500_000
     assert len(gallery) >= 200 and len(rows) >= 30
 
 
 @pytest.mark.slow
-def test_it_recognises_clean_and_noisy_views(setting):
+def test_clean_and_noisy_views_are_recognised(setting):
     camera, encoder, images, rows, gallery = setting
     unseen = bank(camera, 128, seed=3, purpose="test")
     noisy = images + Linf(16 / 255).noise(images, torch.Generator().manual_seed(0))

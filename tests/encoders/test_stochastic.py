@@ -22,7 +22,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @every_kind
-def test_a_row_is_a_function_of_itself_and_of_its_coordinate(kind):
+def test_a_row_depends_only_on_its_picture_and_coordinate(kind):
     encoder, images, w = Stochastic(Tokens(KINDS[kind]())), pictures(6), torch.rand(6, 1)
     whole, state = encoder(images, draws=w), torch.get_rng_state()
     order = torch.tensor([3, 0, 5, 1, 4, 2])
@@ -38,7 +38,7 @@ def test_a_row_is_a_function_of_itself_and_of_its_coordinate(kind):
 
 
 @every_kind
-def test_without_draws_it_is_the_encoder_and_with_others_another_one(kind):
+def test_without_draws_the_encoder_is_unchanged_and_draws_change_it(kind):
     network, images = Tokens(KINDS[kind]()), pictures()
     encoder = Stochastic(network)
     first, second = (encoder(images, draws=torch.full((3, 1), at)) for at in (0.25, 0.75))
@@ -56,7 +56,7 @@ def test_gradcheck_at_fixed_draws(kind):
     assert gradcheck(lambda images: encoder(images, draws=w), (pictures(2).requires_grad_(),), fast_mode=True)
 
 
-def test_dropout_is_unbiased_and_drops_as_often_as_it_says():
+def test_dropout_is_unbiased_and_has_its_rate():
     linear = nn.Sequential(nn.Flatten(), nn.Dropout(0.4), nn.Linear(3 * 8 * 16, 5)).double().eval()
     encoder, image = Stochastic(linear), pictures(1)
     many = encoder(image.expand(4096, -1, -1, -1), draws=Sobol()(4096, 1, seed=0))
@@ -68,7 +68,7 @@ def test_dropout_is_unbiased_and_drops_as_often_as_it_says():
     assert float((kept > 0).double().mean()) == pytest.approx(0.6, abs=0.01)
 
 
-def test_passes_of_several_threads_leave_modes_and_norms_alone():
+def test_concurrent_passes_change_no_modes_and_no_buffers():
     encoder, images, w = Stochastic(plain(torch.float64)), pictures(3, size=(12, 14)), torch.rand(3, 1)
     calls, equal = [{"draws": w}, {}] * 2, []
     state = copy.deepcopy(encoder.state_dict())
@@ -94,7 +94,7 @@ def test_passes_of_several_threads_leave_modes_and_norms_alone():
     ],
     ids=["layout", "fold", "mixed", "bfloat16"],
 )
-def test_an_engine_changes_nothing_in_what_is_dropped(decision, bound):
+def test_an_engine_does_not_change_what_is_dropped(decision, bound):
     encoder = Stochastic(plain(p=0.5))
     images, w = pictures(4, torch.float32, (12, 14)), torch.rand(4, 1)
     (_, exact), (_, ours) = (pulled(partial(run, draws=w), images) for run in (encoder, prepare(encoder, decision)))
@@ -141,7 +141,7 @@ class OnlySmall(nn.Module):
         return x
 
 
-def test_a_trial_does_not_fix_the_length_of_a_layers_rows():
+def test_a_trial_does_not_fix_the_feature_size():
     network = nn.Sequential(nn.Conv2d(3, 2, 1), nn.Dropout(), nn.Flatten()).eval()
     encoder = Stochastic(Features(network, ["0"]))  # its rows are as long as the picture is large
     draws_by_view(encoder)

@@ -81,7 +81,7 @@ def test_a_bank_fits_pictures_of_any_dtype(images, net, dtype):
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 5, 64])
-def test_chunks_do_not_matter(images, net, chunk):
+def test_the_chunk_does_not_change_the_scores(images, net, chunk):
     views, clean = judge(VIEWS, 5), net(images)
     whole = evaluate(images, clean, clean, encoder=net, bank=views, chunk=5)
     parts = evaluate(images, clean, clean, encoder=net, bank=views, chunk=chunk)
@@ -124,7 +124,7 @@ def test_evaluation_holds_no_graph(images, net):
     assert not judge(DIRECT, 1).features(images.requires_grad_(), net, chunk=1).requires_grad
 
 
-def test_an_attack_is_seen_by_a_bank_that_it_never_saw(net, images):
+def test_an_attack_lowers_the_loss_on_unseen_views(net, images):
     # The chain of the package: what `solve` lowers on its own views is lower on the judge's views too.
     anchor = net(images.flip(0))
     parts = {"objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(VIEWS, views=8)}

@@ -29,7 +29,7 @@ def test_there_are_four_to_seven_groups(n):
 
 
 @given(first=st.integers(0, 9), count=st.integers(1, 7), n=st.integers(1, 40), room=counts, data=st.data())
-def test_every_view_of_every_picture_once(first, count, n, room, data):
+def test_passes_cover_every_view_of_every_picture_once(first, count, n, room, data):
     views = sorted(data.draw(st.sets(st.integers(0, n - 1))))  # one process's, or those that count
     images, result = range(first, first + count), []
     for each in passes(images, views, n, room):
@@ -48,7 +48,7 @@ def seen(part):
 
 
 @given(images=st.integers(1, 6), groups=st.integers(1, 5), length=st.integers(1, 6), fits=st.integers(1, 40))
-def test_what_does_not_fit_is_halved_until_it_does(images, groups, length, fits):
+def test_passes_are_halved_until_they_fit(images, groups, length, fits):
     whole = Pass(range(images), tuple(tuple(range(g * length, (g + 1) * length)) for g in range(groups)))
 
     def run(part):
@@ -74,7 +74,7 @@ def test_a_single_view_that_does_not_fit_is_an_error(words):
 
 
 @given(count=st.integers(0, 30), chunk=st.integers(1, 40), fits=st.integers(1, 40))
-def test_rows_are_cut_as_torch_cuts_them_and_halved_where_they_do_not_fit(count, chunk, fits):
+def test_rows_are_split_like_torch_and_halved_until_they_fit(count, chunk, fits):
     def run(part):
         if len(part) > fits:
             raise MemoryError
@@ -91,7 +91,7 @@ def test_rows_are_cut_as_torch_cuts_them_and_halved_where_they_do_not_fit(count,
         assert max(sizes, default=0) <= fits
 
 
-def test_other_errors_are_not_taken_for_a_lack_of_memory():
+def test_other_errors_are_not_treated_as_out_of_memory():
     tried = []
 
     def run(part):
@@ -112,13 +112,13 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory():
     ],
     ids=["cuda", "cpu", "python"],
 )
-def test_memory_that_runs_out_in_no_pass_is_told_in_a_line_too(error):
+def test_out_of_memory_outside_a_pass_gives_a_one_line_error(error):
     with pytest.raises(MemoryError, match=r"^memory ran out; make the pictures smaller [^\n]*\)$"), memory_told():
         raise error
 
 
 @pytest.mark.parametrize("error", [MemoryError("memory ran out with one view"), RuntimeError("shapes")], ids=str)
-def test_other_errors_and_those_that_say_what_to_do_are_unchanged(error):
+def test_other_errors_and_our_own_memory_errors_are_unchanged(error):
     with pytest.raises(type(error)) as caught, memory_told():
         raise error
     assert caught.value is error

@@ -48,7 +48,7 @@ def slope(risk, losses):
 @pytest.mark.parametrize("make", [random_losses, tied_losses])
 @given(seed=seeds)
 @few
-def test_weights_are_shares_the_gradient_of_the_value_and_each_images_own(risk, make, seed):
+def test_weights_sum_to_one_and_are_the_gradient_of_the_value(risk, make, seed):
     losses = make(seed)
     weights = risk.weights(losses)
     assert weights.shape == (5, N) and (weights >= 0).all()
@@ -60,7 +60,7 @@ def test_weights_are_shares_the_gradient_of_the_value_and_each_images_own(risk, 
 @every_risk
 @given(seeds, st.floats(-3, 3))
 @few
-def test_the_value_lies_between_mean_and_maximum_and_moves_with_the_losses(risk, seed, shift):
+def test_the_value_is_between_mean_and_maximum_and_monotone(risk, seed, shift):
     losses = random_losses(seed)
     value = risk.value(losses)
     assert value.shape == (5,)
@@ -109,7 +109,7 @@ def test_the_tail_of_cvar_has_no_spurious_views():
             assert weights.sum() == pytest.approx(1, abs=1e-14)
 
 
-def test_equal_losses_count_from_the_first_view_on():
+def test_ties_are_resolved_by_view_order():
     losses = torch.tensor([[1.0, 2.0, 2.0, 2.0, 1.0, 0.0]])
     close(CVaR(0.25).weights(losses), [[0, 2 / 3, 1 / 3, 0, 0, 0]])
     close(CVaR(4 / 6).weights(losses), [[1 / 4, 1 / 4, 1 / 4, 1 / 4, 0, 0]])
@@ -145,7 +145,7 @@ def test_softmax_is_the_log_of_a_mean_of_exponentials(seed, temperature):
 
 @given(seeds)
 @few
-def test_the_limits(seed):
+def test_limits_are_the_mean_and_the_maximum(seed):
     losses = random_losses(seed)
     mean, worst = losses.mean(1), losses.amax(1)
     for risk in (CVaR(1.0), WorstOf(1), SoftMax(1e9)):
@@ -178,7 +178,7 @@ def test_a_single_view_is_its_own_risk(risk):
 
 @every_risk
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_narrow_losses_have_the_weights_and_value_of_the_same_numbers_in_double(risk, dtype):
+def test_narrow_dtypes_give_the_weights_and_value_of_double(risk, dtype):
     losses = random_losses(1, dtype=dtype)
     assert torch.equal(risk.weights(losses), risk.weights(losses.double()))
     assert torch.equal(risk.value(losses), risk.value(losses.double()))
@@ -193,7 +193,7 @@ def test_losses_far_beyond_the_temperature_stay_finite():
         close(slope(risk, losses), risk.weights(losses).float(), atol=1e-6)
 
 
-def test_only_the_mean_needs_no_look_at_the_losses():
+def test_only_the_weights_of_the_mean_ignore_the_losses():
     for risk in RISKS:
         same = torch.equal(risk.weights(random_losses(1)), risk.weights(random_losses(2)))
         assert same or not risk.uniform

@@ -71,7 +71,7 @@ def test_each_stage_is_left_out_once_and_tested_alone(images):
     assert [cell["test"] for cell in result["rows"][0]["cells"]] == result["tests"]
 
 
-def test_a_stage_alone_takes_the_values_that_it_has_among_all(images):
+def test_a_single_stage_keeps_its_values_of_the_whole_pipeline(images):
     judge = Recorder(images)
     run(judge)
     whole, *alone = judge.banks[:5]
@@ -108,7 +108,7 @@ def test_without_its_only_stage_the_picture_itself_is_attacked(images):
     assert whole["cosine"] == alone["cosine"]
 
 
-def test_a_patch_stays_where_it_is_laid(images):
+def test_placement_is_never_left_out(images):
     sheet = Layer(torch.rand(1, 3, 4, 4), None, torch.eye(3)[None] * 3)
     scene = Scene((Layer(images, None, torch.eye(3)[None]), sheet), (12, 14))
     laid = OnLayers([Brightness(0.1)], Placement())

@@ -48,7 +48,7 @@ def deployed():
     return shown, judge, deployment(shown, ROWS, judge, SIZE, names=NAMES)
 
 
-def test_every_cell_is_there_once(deployed):
+def test_every_codec_and_resampler_pair_has_one_cell(deployed):
     pairs = [(one.codec, one.resampler) for one in deployed[2].cells]
     assert len(set(pairs)) == len(pairs) == 5 * 9
     content = deployed[2].to_dict()
@@ -88,7 +88,7 @@ def test_every_cell_equals_its_direct_computation(deployed):
             assert torch.equal(one.arms[arm].success, cosine.argmax(1, keepdim=True) != ROWS[:, None])
 
 
-def test_webp_is_pillows_default(deployed):
+def test_webp_80_is_the_default_of_pillow(deployed):
     pixels = (deployed[0]["clean"][0] * 255).round().byte().permute(1, 2, 0).numpy()
     files = [BytesIO(), BytesIO()]
     Image.fromarray(pixels).save(files[0], "WEBP")

@@ -72,7 +72,7 @@ def test_there_is_a_row_for_each_bank_arm_and_picture(result):
 
 @pytest.mark.parametrize("bank", ["same", "wide"])
 @pytest.mark.parametrize("arm", ARMS)
-def test_rows_are_those_of_numpy(result, bank, arm):
+def test_rows_equal_numpy(result, bank, arm):
     scores = result.scores[bank]
     columns = scores[arm].cosine, scores["clean"].cosine, scores[arm].rank
     cosine, clean, rank = (each.double().numpy() for each in columns)
@@ -91,7 +91,7 @@ def test_rows_are_those_of_numpy(result, bank, arm):
         np.testing.assert_allclose(column(result, bank, arm, name), values, atol=1e-12, err_msg=name)
 
 
-def test_true_accept_rates_are_sklearns(result):
+def test_true_accept_rates_equal_sklearn(result):
     assert list(result.limits) == [1e-2]
     false = impostors(result.gallery, IDENTITY).numpy()
     true = result.scores["same"]["eot"].cosine.double().numpy().ravel()
@@ -150,7 +150,7 @@ def test_a_target_has_a_rank_and_a_cosine():
     assert table["goal_rank"] == median(scores.goal_rank.double().median(1).values)._asdict()
 
 
-def test_the_worst_view_is_the_one_that_resists_most():
+def test_the_worst_view_is_the_one_least_affected():
     run = a_run(goal=True)
     scores = run.scores["same"]["eot"]
     least = [each.index(min(each)) for each in scores.goal_cosine.tolist()]

@@ -28,7 +28,7 @@ WRONG = [("layout", "NHWC"), ("precision", "fp8"), ("fold", 1), ("compile", "no"
 
 
 @pytest.mark.parametrize(("name", "value"), [*WRONG, ("speed", "high")])
-def test_decision_refuses(name, value):
+def test_decision_refuses_invalid_values(name, value):
     with pytest.raises(ValueError, match=f"`{name}` (must be|is no setting)"):
         Decision.from_dict({name: value})
 
@@ -53,7 +53,7 @@ def test_the_given_encoder_is_never_changed(precision):
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_channels_last_is_the_same_map():
+def test_channels_last_computes_the_same_function():
     encoder, images = resnet().double(), torch.rand(2, 3, 64, 64, dtype=torch.float64)
     prepared = prepare(encoder, Decision("channels_last"))
     assert prepared.run.conv1.weight.is_contiguous(memory_format=torch.channels_last)
@@ -97,7 +97,7 @@ def test_mixed_rounds_the_backward_pass_alone(layer, layout):
     assert 0 < off(rounded[1], exact[1]) < 0.01
 
 
-def test_mixed_leaves_other_paddings_alone():
+def test_mixed_does_not_replace_other_padding_modes():
     layer = nn.Sequential(convolution(padding=1, padding_mode="reflect"), nn.Flatten(), nn.Linear(486, 3)).eval()
     images = torch.rand(1, 4, 9, 9)
     mixed = prepare(layer, Decision(precision="mixed"))
@@ -121,7 +121,7 @@ LOWER = ("mixed", "bfloat16", "float16")
 
 
 @pytest.mark.parametrize("precision", LOWER)
-def test_images_of_double_precision_stay_so(precision):
+def test_double_precision_images_keep_their_dtype(precision):
     encoder, images = load_encoder(), torch.rand(1, 3, 96, 96, dtype=torch.float64)
     encoder = encoder.double() if precision == "mixed" else encoder
     features, gradient = pulled(prepare(encoder, Decision(precision=precision)), images)
@@ -172,12 +172,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("encoder", "decision", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_an_encoder_cannot_do_is_refused(encoder, decision, message):
+def test_unsupported_decisions_are_refused(encoder, decision, message):
     with pytest.raises(ValueError, match=message):
         prepare(encoder, decision)
 
 
-def test_a_plain_callable_has_layout_and_autocast():
+def test_a_plain_callable_supports_layout_and_autocast():
     weight, seen = torch.rand(2, 12), []
 
     def encoder(images):
@@ -204,7 +204,7 @@ def test_compile_gets_the_prepared_module(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 @pytest.mark.parametrize("precision", ["float32", *LOWER])
-def test_a_compiler_can_trace_it(precision):
+def test_a_prepared_encoder_can_be_compiled(precision):
     encoder, images = load_encoder(), torch.rand(2, 3, 96, 96)
     prepared = prepare(encoder, Decision("channels_last", precision, fold=True))
     eager = pulled(copy.deepcopy(prepared), images)

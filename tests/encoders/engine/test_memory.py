@@ -28,7 +28,7 @@ for keep in (False, True):
 """
 
 
-def test_memory_is_the_least_of_machine_and_groups(tmp_path):
+def test_free_memory_is_the_least_of_machine_and_cgroups(tmp_path):
     cpu = torch.device("cpu")
     assert free_memory(cpu, tmp_path) is None
     files = {
@@ -56,7 +56,7 @@ def test_a_chunk_may_use_half_of_what_is_free(monkeypatch):
     assert most_rows(torch.device("cpu"), 5000.0) == 1
 
 
-def test_held_bytes_count_each_storage_once_and_no_weights():
+def test_saved_bytes_count_each_storage_once_and_no_weights():
     layer, x = nn.Linear(10, 10), torch.rand(4, 10, requires_grad=True)
     with watch(torch.device("cpu")) as held:
         held.begin()
@@ -73,7 +73,7 @@ def test_held_bytes_count_each_storage_once_and_no_weights():
 
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
-def test_freed_memory_is_kept():
+def test_freed_memory_stays_with_the_process():
     # In this order: what the heap holds by then may lie below a live block, and cannot be returned.
     output = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True
@@ -82,6 +82,6 @@ def test_freed_memory_is_kept():
     assert kept < 100 < returned / 2
 
 
-def test_another_c_library_is_left_alone(monkeypatch):
+def test_other_c_libraries_are_not_configured(monkeypatch):
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert not keep_freed_memory()

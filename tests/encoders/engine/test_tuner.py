@@ -79,7 +79,7 @@ def speeds(**factors):
     return cost
 
 
-def test_takes_what_is_faster(monkeypatch):
+def test_faster_settings_are_taken(monkeypatch):
     cost = speeds(channels_last=0.7, fold=1.1, mixed=0.8, bfloat16=0.5, float16=2.0)
     world = World(monkeypatch, cost=cost, error=lambda d: {"mixed": 0.01, "bfloat16": 0.1}.get(d.precision, 0.0))
     choice = world.choose(10**6, compile=False)
@@ -92,7 +92,7 @@ def test_takes_what_is_faster(monkeypatch):
     assert (bfloat16.rounding, bfloat16.noise, bfloat16.ratio) == pytest.approx((0.1, 1.0, 0.01))
 
 
-def test_chunks_are_halved_where_that_is_faster_and_three_percent_is_the_least_gain(monkeypatch):
+def test_chunks_are_halved_if_faster_and_gains_below_3_percent_are_refused(monkeypatch):
     world = World(monkeypatch, cost=lambda d: float(d.chunk))
     assert world.choose(10**6, compile=False).decision == Decision(chunk=1)
     for factor, wanted in ((0.98, "contiguous"), (0.96, "channels_last")):
@@ -101,7 +101,7 @@ def test_chunks_are_halved_where_that_is_faster_and_three_percent_is_the_least_g
 
 
 @pytest.mark.parametrize(("error", "taken"), [(0.38, True), (0.39, False)])  # 0.387 squared is 0.15
-def test_a_precision_must_round_less_than_the_noise(monkeypatch, error, taken):
+def test_rounding_must_stay_below_the_sampling_noise(monkeypatch, error, taken):
     world = World(monkeypatch, cost=speeds(bfloat16=0.5), error=lambda d: error * (d.precision == "bfloat16"))
     choice = world.choose()
     measurement = verdict(choice, "bfloat16")
@@ -117,7 +117,7 @@ def test_a_precision_must_round_less_than_the_noise(monkeypatch, error, taken):
 
 
 @pytest.mark.parametrize("snr", [math.nan, math.inf])
-def test_without_a_known_noise_no_precision_is_lowered(monkeypatch, snr):
+def test_precision_is_not_lowered_without_a_known_noise(monkeypatch, snr):
     world = World(monkeypatch, snr=snr, cost=speeds(bfloat16=0.1, mixed=0.1, float16=0.1), error=lambda d: 1e-9)
     choice = world.choose(chunk=16)
     assert choice.decision.precision == "float32"
@@ -146,7 +146,7 @@ def test_nothing_is_measured_when_all_settings_are_given(monkeypatch):
 
 @pytest.mark.parametrize("factor", [1.0, 0.5], ids=["nothing is faster", "layout is faster"])
 @pytest.mark.parametrize("total_views", [100, 2_000, 5_000, 20_000, 10**6])
-def test_measuring_takes_at_most_a_twentieth_of_the_run(monkeypatch, total_views, factor):
+def test_tuning_takes_at_most_5_percent_of_the_run(monkeypatch, total_views, factor):
     world = World(monkeypatch, cost=speeds(channels_last=factor))
     choice = world.choose(total_views, compile=False)
     run = total_views * choice.measurements[0].ms / 1e3 if choice.measurements[0].ms else 0
@@ -180,7 +180,7 @@ def test_a_candidate_that_raises_is_refused(monkeypatch, where):
     assert "refused: no such kernel" in [m.why for m in choice.measurements]
 
 
-def test_a_trial_that_raises_is_left_to_the_run(monkeypatch):
+def test_an_error_in_the_first_trial_ends_the_tuning_without_raising(monkeypatch):
     def before(_):
         raise ValueError("the gradient is exactly zero")
 
@@ -200,7 +200,7 @@ def test_a_trial_that_raises_is_left_to_the_run(monkeypatch):
         ({"error": lambda d: math.nan if d.fold else 0.0}, "gradient is not finite"),
     ],
 )
-def test_a_wrong_result_is_caught(monkeypatch, wrong, why):
+def test_a_wrong_result_is_refused(monkeypatch, wrong, why):
     choice = World(monkeypatch, cost=speeds(fold=0.5), **wrong).choose()
     assert not choice.decision.fold
     assert why in verdict(choice, "fold").why
@@ -228,7 +228,7 @@ def test_a_chunk_must_fit_in_memory(monkeypatch):
     [(50_000, 1.0, False), (100_000, 200.0, True), (100_000, 600.0, False)],
     ids=["short run", "repaid", "not repaid"],
 )
-def test_a_compilation_must_repay_itself(monkeypatch, total_views, seconds, compiled):
+def test_compilation_must_save_more_than_it_costs(monkeypatch, total_views, seconds, compiled):
     # At 10 ms a view and half of it compiled, 100 000 views take 1000 s and save 500.
     def before(decision):
         world.seconds += seconds * decision.compile
@@ -239,7 +239,7 @@ def test_a_compilation_must_repay_itself(monkeypatch, total_views, seconds, comp
     assert verdict(choice, "compile").taken == compiled
 
 
-def test_an_overflow_is_repeated(monkeypatch):
+def test_a_trial_that_overflows_is_repeated(monkeypatch):
     world, overflows = World(monkeypatch, cost=speeds(float16=0.5)), [Overflow("too large")] * 3
     plain = world.trial
 

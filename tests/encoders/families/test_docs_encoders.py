@@ -94,13 +94,13 @@ def test_there_is_a_command_for_every_family():
     assert named == set(CHOICES["encoder"])
 
 
-def test_the_models_that_are_named_exist():
+def test_the_models_on_the_page_exist():
     assert "vit_small_patch14_dinov2.lvd142m" in PAGE and "vit_small_patch14_dinov2.lvd142m" in timm.list_pretrained()
     assert "ViT-B-32 encoder.weights=laion2b_s34b_b79k" in PAGE
     assert ("ViT-B-32", "laion2b_s34b_b79k") in open_clip.list_pretrained()
 
 
-def test_what_print_shows_is_what_the_page_shows(capsys):
+def test_print_gives_the_text_of_the_page(capsys):
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (shown,) = re.findall(r"```text\n(torchvision:.*?)```", PAGE, re.DOTALL)
     exec(compile(example, "docs/encoders.md", "exec"), {})

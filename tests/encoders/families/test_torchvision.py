@@ -68,7 +68,7 @@ def saved(path, network, drop=()):
 
 
 @pytest.mark.parametrize("model", every(SMALL))
-def test_features_are_what_torchvision_gives_to_the_head(tmp_path, model):
+def test_features_are_the_input_of_the_head(tmp_path, model):
     network = library_model(model)
     encoder = load_encoder("torchvision", model, weights=saved(tmp_path / "w.pt", network))
     preset = torchvision.models.get_model_weights(model).DEFAULT.transforms()
@@ -89,7 +89,7 @@ WITHOUT_NUMBERS = [model for model in MODELS if not model.startswith("regnet")]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", WITHOUT_NUMBERS)
-def test_every_model_answers_with_a_row_for_each_picture(model):
+def test_every_model_gives_one_row_per_picture(model):
     """The largest too, on torch's device without numbers: the head is gone, the features are those that it read."""
     preset = torchvision.models.get_model_weights(model).DEFAULT.transforms()
     arguments = _ARGUMENTS.get(model, {}) | _side(model, preprocessing(preset))
@@ -103,7 +103,7 @@ def test_every_model_answers_with_a_row_for_each_picture(model):
 
 
 @pytest.mark.parametrize("model", every(SMALL))
-def test_every_model_has_random_weights_the_same_ones_each_time(model):
+def test_random_weights_of_every_model_are_reproducible(model):
     encoder = laws.assert_random_weights_repeat("torchvision", model)
     assert encoder.title == f"torchvision:{model}"
     assert f"{sum(p.numel() for p in encoder.network.parameters()):,} weights" in str(encoder)
@@ -124,7 +124,7 @@ def test_a_file_may_have_any_head_or_none(tmp_path, model, suffix, classes, drop
 
 
 @pytest.mark.parametrize("aux", [True, False])
-def test_heads_that_only_training_uses_may_be_missing(tmp_path, aux):
+def test_auxiliary_heads_may_be_missing(tmp_path, aux):
     network = library_model("googlenet")
     path = saved(tmp_path / "w.pt", network, () if aux else ("aux1.", "aux2."))
     laws.assert_same_weights(load_encoder("torchvision", "googlenet", weights=path).network, network.state_dict())
@@ -154,7 +154,7 @@ def read_densenet(network, state):
         ),
     ],
 )
-def test_the_old_names_of_a_file_are_read_as_torchvision_reads_them(tmp_path, monkeypatch, model, tiny, names, read):
+def test_old_weight_names_are_read_like_torchvision(tmp_path, monkeypatch, model, tiny, names, read):
     state = {name: tensor for name, tensor in tiny().state_dict().items() if "batches" not in name}
     for new, old in names:
         renamed = {re.sub(new, old, name): tensor for name, tensor in state.items()}
@@ -169,7 +169,7 @@ def test_the_old_names_of_a_file_are_read_as_torchvision_reads_them(tmp_path, mo
 
 
 @pytest.mark.parametrize("model", [m for m in MODELS if m.startswith("vit_")])
-def test_weights_for_larger_pictures_make_a_larger_vit(model, monkeypatch):
+def test_the_vit_size_follows_the_weights(model, monkeypatch):
     # What torchvision's own builder would be given, for every name of weights.
     built = []
 
@@ -205,7 +205,7 @@ def test_the_preprocessing_is_that_of_the_weights_that_were_named(monkeypatch):
 @pytest.mark.parametrize(
     ("model", "near"), [("resnet19", "resnet18"), ("ResNet50", "resnet50"), ("vit", "vit_"), ("?", "resnet50")]
 )
-def test_an_unknown_model_is_answered_with_the_nearest(model, near):
+def test_an_unknown_model_is_refused_with_the_nearest_name(model, near):
     message = refused(r"`encoder\.model` must be .*such as", model)
     assert near in message and message.count(",") <= 3
 
@@ -229,7 +229,7 @@ NO_ROW = r"torchvision:.*does not go through.*`encoder\.preprocess`"
         (NO_ROW, "alexnet", {"size": [1, 1], "crop": None, "fit": "squash"}),
     ],
 )
-def test_preprocessing_that_the_network_cannot_take_is_one_line(message, model, given):
+def test_unsuitable_preprocessing_gives_a_one_line_error(message, model, given):
     refused(message, model, weights="random", preprocess=given)
 
 
@@ -251,14 +251,14 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("weights", [None, "pretrained", "IMAGENET1K_V1", "DEFAULT"])
-def test_without_a_network_there_is_one_line(cache, weights, capfd, tmp_path):
+def test_without_a_network_the_error_has_one_line(cache, weights, capfd, tmp_path):
     message = r"weights ResNet18_Weights\.IMAGENET1K_V1.*could not be fetched.*Name or service"
     refused(message, "resnet18", weights=weights)
     assert capfd.readouterr() == ("", "")
     assert not list((tmp_path / "hub" / "checkpoints").iterdir())
 
 
-def test_a_download_with_another_hash_is_refused_and_removed_and_a_broken_file_named(cache, tmp_path):
+def test_a_download_with_a_wrong_hash_is_removed_and_a_broken_file_refused(cache, tmp_path):
     cache["content"] = b"something else"
     refused(r"ResNet18_Weights.* is not that file \(invalid hash value .*\); try again", "resnet18")
     assert not list((tmp_path / "hub" / "checkpoints").iterdir())
@@ -282,7 +282,7 @@ def test_a_download_is_read_without_running_it_and_reported_by_its_hash(cache, t
     assert load_encoder("torchvision", "squeezenet1_1").fingerprint() == encoder.fingerprint()
 
 
-def test_its_gradient_is_exact_and_reaches_every_pixel_of_the_crop():
+def test_the_gradient_is_exact_and_reaches_every_pixel_of_the_crop():
     network = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5)
     network.fc = nn.Identity()
     preprocess = Preprocess(16, "pil_bilinear", (0.5,) * 3, (0.25,) * 3, fit="cover", crop=(14, 14))

@@ -103,7 +103,7 @@ def library_answer(folder, images):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_features_are_the_librarys(saved, kind):
+def test_features_equal_the_library(saved, kind):
     images = pictures() * 0.5 + 0.25  # far from the ends, where the library's bicubic does not clamp
     pooled, tokens = library_answer(saved(kind), images)
     first = KINDS[kind][4]
@@ -144,7 +144,7 @@ def processor_of(name):
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_preprocessing_is_the_processors(name):
+def test_preprocessing_equals_the_processor(name):
     """On floats of 0..255, which the default class resizes without rounding; the 8-bit tensors of the same class are
     rounded after the resize, as Pillow's are."""
     processor = processor_of(name)
@@ -153,7 +153,7 @@ def test_preprocessing_is_the_processors(name):
 
 
 @pytest.mark.parametrize("name", [name for name in PROCESSORS if name not in ("small for its crop", "dinov3")])
-def test_preprocessing_of_a_file_is_that_of_pillow(name, tmp_path):
+def test_preprocessing_of_a_file_equals_pillow(name, tmp_path):
     """Exactly, with `eight_bit`; without, but for Pillow's roundings (and its clip between the two passes)."""
     # Where the crop is larger than the picture by an odd number, the library's two forms differ by a pixel.
     processor_of(name).save_pretrained(tmp_path)
@@ -178,7 +178,7 @@ def test_the_gradient_is_exact_and_reaches_every_pixel_of_the_crop(saved, kind):
     laws.assert_gradient_is_exact(encoder, 40, 44)
 
 
-def test_layers_have_the_librarys_names_and_the_text_is_left_out(saved):
+def test_layer_names_are_those_of_the_library_without_the_text_tower(saved):
     clip = dict(loaded(saved("clip")).network.named_modules())
     assert "vision_model.encoder.layers.1.mlp" in clip
     siglip = dict(loaded(saved("siglip")).network.named_modules())
@@ -199,7 +199,7 @@ def tokenizer(folder):
 
 
 @pytest.mark.parametrize(("kind", "padding"), [("clip", True), ("siglip", "max_length")])
-def test_texts_are_the_librarys(saved, kind, padding, tmp_path):
+def test_texts_equal_the_library(saved, kind, padding, tmp_path):
     folder = copied(saved, kind, tmp_path)
     assert loaded(folder).texts is None
     tokenizer(folder)
@@ -217,7 +217,7 @@ def test_texts_are_the_librarys(saved, kind, padding, tmp_path):
         torch.testing.assert_close(encoder.texts(texts[:1]), expected[:1], rtol=0, atol=1e-5)
 
 
-def test_weights_are_the_files_and_its_sha_is_named(saved, tmp_path):
+def test_weights_equal_the_file_and_its_sha256_is_reported(saved, tmp_path):
     folder, images = saved("vit"), pictures()
     file = folder / "model.safetensors"
     whole = loaded(folder)
@@ -231,7 +231,7 @@ def test_weights_are_the_files_and_its_sha_is_named(saved, tmp_path):
     assert random.fingerprint() != whole.fingerprint() == other.fingerprint()
 
 
-def test_half_precision_is_widened_and_shards_are_read(saved, tmp_path):
+def test_half_precision_becomes_float32_and_shards_are_read(saved, tmp_path):
     network = hf.AutoModel.from_pretrained(saved("dinov2")).half()
     network.save_pretrained(tmp_path, max_shard_size="4KB")
     processing("dinov2").save_pretrained(tmp_path)
@@ -244,7 +244,7 @@ def test_half_precision_is_widened_and_shards_are_read(saved, tmp_path):
     assert {w.dtype for w in loaded(tmp_path, weights="random").parameters()} == {torch.float32}
 
 
-def test_a_classifiers_weights_have_no_pooler(saved, tmp_path):
+def test_classifier_weights_load_without_a_pooler(saved, tmp_path):
     torch.manual_seed(0)
     network = hf.ViTForImageClassification(configured("vit")).eval()
     network.save_pretrained(tmp_path)
@@ -276,12 +276,12 @@ def test_a_tower_saved_by_itself_keeps_its_projection(tmp_path):
 
 
 @pytest.mark.usefixtures("offline")
-def test_a_name_without_a_network():
+def test_without_a_network_the_error_has_one_line():
     refused(r"nobody/nothing of the hub could not be fetched .*give a local folder .*model=FOLDER", "nobody/nothing")
 
 
 @pytest.mark.usefixtures("offline")
-def test_the_hubs_cache_is_a_folder_like_any(saved, tmp_path):
+def test_a_folder_of_the_hub_cache_loads(saved, tmp_path):
     place = tmp_path / "models--some--vit"
     (place / "refs").mkdir(parents=True)
     (place / "refs" / "main").write_text("a" * 40)
@@ -298,7 +298,7 @@ def test_a_missing_folder_is_named(name):
     refused(r"is no folder here, and no name on the hub", name, kind=FileNotFoundError)
 
 
-def test_a_folder_without_its_files(saved, tmp_path):
+def test_a_folder_with_missing_files_is_refused(saved, tmp_path):
     refused("has no config.json", tmp_path, kind=FileNotFoundError)
     folder = copied(saved, "vit", tmp_path)
     (folder / "model.safetensors").unlink()
@@ -346,7 +346,7 @@ def test_a_quantised_model_is_refused(saved, tmp_path, place):
     refused("is quantised, and has no exact gradient", folder)
 
 
-def test_an_attention_from_the_hub_is_not_taken(saved, tmp_path):
+def test_an_attention_kernel_from_the_hub_is_ignored(saved, tmp_path):
     """`attn_implementation` may name a repository with a kernel, which is code."""
     config = json.loads((saved("clip") / "config.json").read_text())
     config["vision_config"]["attn_implementation"] = "somebody/kernel"
@@ -410,5 +410,5 @@ def test_an_unsupported_step_is_named(saved, tmp_path, name, given, step):
     refused(rf"the processor {name} has a step that .* cannot express: {step}", folder)
 
 
-def test_a_picture_of_the_wrong_size_is_one_line(saved):
+def test_a_picture_of_the_wrong_size_gives_a_one_line_error(saved):
     refused(r"does not take a picture of 48x48 by itself \(Input image size", saved("vit"), preprocess={"size": 48})

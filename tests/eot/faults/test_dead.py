@@ -28,20 +28,20 @@ class Blind(Small):
     ("combine", "cut", "words"),
     [("losses", True, "encoder 1.*cuts the graph"), ("gradients", False, "encoder 1.*exactly zero")],
 )
-def test_a_member_without_a_gradient_is_not_lost_among_the_others(images, combine, cut, words):
+def test_an_ensemble_member_without_a_gradient_is_refused(images, combine, cut, words):
     both = Ensemble([Small(0), Blind(cut)])
     with pytest.raises(ValueError, match=words):
         final(images, both(images), encoder=both, objective=Members(Away(), combine))
 
 
-def test_a_tail_is_not_taken_of_each_member_by_itself(images):
+def test_cvar_with_separate_member_gradients_is_refused(images):
     both = Ensemble([Small(0), Small(1)])
     with pytest.raises(ValueError, match="CVaR weighs views"):
         eot = EOT(VIEWS, views=4, risk=CVaR(0.5))
         final(images, both(images), encoder=both, objective=Members(Away(), "gradients"), eot=eot)
 
 
-def test_a_price_without_a_finite_gradient_is_named(images):
+def test_a_penalty_without_a_finite_gradient_is_refused(images):
     def root(delta, pictures, untouched):  # its slope at no change is infinite
         return (pictures - untouched).diff(dim=3).abs().sqrt().mean((1, 2, 3))
 

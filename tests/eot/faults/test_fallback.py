@@ -40,7 +40,7 @@ def run(encoder, **more):
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_a_precision_that_overflows_gives_way_to_float32_with_one_warning(precision):
+def test_overflow_falls_back_to_float32_with_one_warning(precision):
     touchy = Touchy()
     if precision == "float16":
         touchy.share = 2.0**-12  # rounded away there too
@@ -54,7 +54,7 @@ def test_a_precision_that_overflows_gives_way_to_float32_with_one_warning(precis
         assert torch.equal(step.delta, exact.delta)
 
 
-def test_where_float32_is_no_better_nothing_falls_back_and_the_run_stops():
+def test_without_a_finite_float32_result_there_is_no_fallback():
     low = prepare(Touchy(never=True), Decision(precision="bfloat16"))
     with pytest.raises(NotFinite, match="at the encoder"):
         run_all(encoder=low)
@@ -62,7 +62,7 @@ def test_where_float32_is_no_better_nothing_falls_back_and_the_run_stops():
 
 
 @pytest.mark.filterwarnings("ignore:`engine.precision")
-def test_judging_on_a_bank_falls_back_too():
+def test_evaluation_on_a_bank_falls_back_too():
     touchy = Touchy()
     low = prepare(touchy, Decision(precision="bfloat16"))
     images, views = pictures(), bank(Compose([Affine(degrees=20)]), 8, seed=0, purpose="select")
@@ -73,7 +73,7 @@ def test_judging_on_a_bank_falls_back_too():
 
 @pytest.mark.filterwarnings("ignore:`engine.precision")
 @pytest.mark.parametrize("precision", ["bfloat16", "float16", "mixed"])
-def test_an_attack_goes_on_to_the_bit_with_the_engines_state(precision):
+def test_a_resumed_attack_with_the_engine_state_is_bit_identical(precision):
     touchy = Touchy() if precision == "bfloat16" else net()
     first = prepare(touchy, Decision(precision=precision))
     whole, at = [], None
@@ -89,7 +89,7 @@ def test_an_attack_goes_on_to_the_bit_with_the_engines_state(precision):
     assert engine_state(second) == engine_state(first)
 
 
-def test_state_of_any_encoder():
+def test_engine_state_is_read_and_restored_through_wrappers():
     plain = Counted(net())
     assert engine_state(plain) == {}
     engine_restore(plain, {})

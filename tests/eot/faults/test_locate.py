@@ -45,12 +45,12 @@ UNSEEN = SimpleNamespace(
         ("no view shows what may be changed", {"perturbation": UNSEEN}),
     ],
 )
-def test_a_gradient_that_is_zero_says_what_the_audit_finds(words, setup):
+def test_the_error_of_a_zero_gradient_has_the_audit_result(words, setup):
     with pytest.raises(ValueError, match=words):
         run_all(**{"stages": [Affine(degrees=20)]} | setup)
 
 
-def test_a_gradient_that_dies_later_says_so_too():
+def test_a_gradient_that_becomes_zero_later_is_reported_too():
     calls = []
 
     def later(features, _):

@@ -42,7 +42,7 @@ def test_pixels_outside_the_encoders_view_are_dead():
     assert bool((result.effective <= 0.25).all()) and bool((result.effective > 0.1).all())
 
 
-def test_equals_one_view_after_the_other():
+def test_reach_equals_a_loop_over_views():
     encoder, views = small(), bank(Compose([Affine(degrees=30, scale=(1.2, 2.0))]), 12, seed=0, purpose="test")
     anchors = encoder(PICTURES.flip(3))
     result = reach(CountedEncoder(encoder), PICTURES, anchors, views, 5)
@@ -66,7 +66,7 @@ def test_an_encoder_without_a_gradient_has_no_reach():
     assert reach(CountedEncoder(Cut()), PICTURES, PICTURES.mean((2, 3)), HEAD_ON, 8) is None
 
 
-def test_a_defence_that_draws_and_a_hash_have_one():
+def test_random_defences_and_hashes_have_a_reach():
     for encoder in (Stochastic(Defended(untrained().eval(), [SensorNoise((0.01, 0.1))])), Phash()):
         views = bank(randomised(Compose([Affine(degrees=10)]), encoder), 2, seed=0, purpose="test")
         assert bool(drawn(views.transforms, views.u)) == isinstance(encoder, Stochastic)

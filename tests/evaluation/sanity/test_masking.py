@@ -175,7 +175,7 @@ def test_a_wrapper_between_encoder_and_attack_is_checked(pictures):
         assert check.verdict == verdict, check
 
 
-def test_the_encoder_is_left_as_it_was(pictures):
+def test_the_check_does_not_change_the_encoder(pictures):
     encoder = load_encoder()
     state = copy.deepcopy(encoder.state_dict())
     slope_check(encoder, pictures, encoder, 0)
@@ -183,7 +183,7 @@ def test_the_encoder_is_left_as_it_was(pictures):
     assert next(encoder.parameters()).dtype == torch.float32
 
 
-def test_each_sign_alone_is_a_flag():
+def test_each_indicator_alone_is_flagged():
     good = [Check(name, "passed", "") for name in MASKING]
     assert masking(good).verdict == "passed"
     for i, name in enumerate(MASKING):
@@ -194,7 +194,7 @@ def test_each_sign_alone_is_a_flag():
 
 
 @pytest.mark.slow
-def test_a_detached_branch_shows_in_more_than_one_way(pictures):
+def test_a_detached_branch_fails_several_checks(pictures):
     encoder = Detached()
     sanity = examine(pictures, encoder(pictures), views=2, **setup(encoder, steps=10))
     failed = {check.name for check in sanity.failed}
