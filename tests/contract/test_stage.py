@@ -1,4 +1,4 @@
-"""A stage written against the `Stage` protocol alone (dims, names, a call) works wherever a stage does."""
+"""A stage written against the `Stage` protocol alone (dims, names, a call) works wherever a built-in stage does."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Parts of somebody's own, written against the protocols alone, in every place that takes a part."""
+"""Custom parts, written against the protocols alone, in every place that takes a part."""
 
 import pytest
 import torch

@@ -155,9 +155,9 @@ def read(path):
 
 
 def check(content):
-    """The laws of a picture file, whatever is in it."""
+    """The laws of a picture file with any content."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "case.png"  # the suffix does not matter: Pillow looks into the file
+        path = Path(folder) / "case.png"  # the suffix does not matter: Pillow detects the format
         path.write_bytes(content)
         (image, notes), (again, other_notes) = read(path), read(path)
     assert notes == other_notes and all(len(note.splitlines()) == 1 for note in notes)
@@ -193,7 +193,7 @@ def test_whole_files_of_every_format_are_read_and_turned(tmp_path):
 GREY = torch.full((3, 4, 5), 0.5)
 
 
-#: What a reader may not do: other errors, two answers, or pictures out of form.
+#: Violations by a reader: other errors, two different results, or malformed pictures.
 BROKEN = [[KeyError("PATH")], [ValueError("no name")], [ValueError("PATH\nin two lines")]]
 BROKEN += [[ValueError("PATH MemoryError")]]
 BROKEN += [[ValueError("PATH"), (GREY, [])], [(GREY, []), (GREY + 0.1, [])], [(GREY, []), (GREY, ["another note"])]]
@@ -218,7 +218,7 @@ def test_a_reader_that_breaks_a_law_fails_the_check(answers, monkeypatch):
 
 @pytest.mark.parametrize(("width", "height"), [(17, 65_536), (17, 4_325_400)])
 def test_a_picture_of_extreme_length_is_refused_before_it_is_decoded(width, height, tmp_path):
-    content = bytearray(seeds()["webp-animated"])  # 500 bytes of it took seconds, and three gigabytes
+    content = bytearray(seeds()["webp-animated"])  # a file of 500 bytes took seconds and three gigabytes
     at = content.index(b"VP8X") + 12
     content[at : at + 6] = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
     (tmp_path / "picture").write_bytes(content)

@@ -1,4 +1,4 @@
-"""Galleries: tiles of the bundled photographs, and a person's own pictures."""
+"""Galleries: tiles of the bundled photographs, and the user's pictures."""
 
 import re
 

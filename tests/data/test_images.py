@@ -1,4 +1,4 @@
-"""Pictures in and out: exact where files allow it, converted in the open, refused in one line."""
+"""Reading and writing pictures: exact if the format allows it, conversions noted, one-line errors."""
 
 import numpy as np
 import pytest
@@ -55,13 +55,13 @@ def test_a_plain_picture_is_read_exactly(tmp_path, name):
     assert torch.equal(result, tensor(RGB)) and notes == []
 
 
-# name -> (picture, what it must look like, by how many levels it may differ, word of the note)
+# name -> (picture, expected result, tolerance in levels, word of the note)
 CONVERTED = {
     "grey.png": (Image.fromarray(GREY), tensor(GREY), 0, "RGB"),
     "alpha.png": (Image.fromarray(np.dstack([RGB, ALPHA])), over_white(RGB, ALPHA), 1, "alpha"),
     "sixteen.png": (Image.fromarray(GREY.astype(np.uint16) * 257), tensor(GREY), 0, "8"),
     "sixteen-between.png": (Image.fromarray(GREY.astype(np.uint16) * 257 - 99), tensor(GREY), 0.6, "8"),
-    # Sixteen bits of which only the lowest are set: nearly black, not bright.
+    # Sixteen bits with only the lowest set: nearly black, not bright.
     "sixteen-dark.png": (Image.fromarray(GREY.astype(np.uint16)), tensor(GREY / 257), 0.6, "8"),
 }
 
@@ -98,10 +98,10 @@ def refusal(path, kind=ValueError):
         load_image(path)
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__ or caught.value.__context__ is None  # no chain of tracebacks
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None  # no chained traceback
 
 
-@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # Pillow's own word about a TIFF without its end
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # Pillow's warning about a truncated TIFF
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.webp", "a.bmp", "a.tif"])
 def test_a_truncated_file_gives_a_one_line_error(tmp_path, name, share):
@@ -120,7 +120,7 @@ def test_a_damaged_byte_gives_a_one_line_error(tmp_path, place):
 
 
 def test_a_postscript_program_is_refused_and_not_run(tmp_path, monkeypatch):
-    """Pillow would hand it to Ghostscript, whatever the file is called."""
+    """Pillow would pass it to Ghostscript, whatever the file name."""
     ran = []
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given, **more: ran.append(given))
     Image.new("RGB", (8, 8)).save(tmp_path / "x.eps")

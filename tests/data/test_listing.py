@@ -1,4 +1,4 @@
-"""Which pictures are meant: folders, lists and tables, and what is said of those that cannot be read."""
+"""Picture sources: folders, lists and tables, and the errors and notes for unreadable files."""
 
 import gc
 import re
@@ -184,7 +184,7 @@ def test_a_changed_picture_file_is_refused(mine):
 
 @pytest.mark.slow
 def test_pictures_are_not_kept_in_memory(mine, monkeypatch):
-    # Each is let go before the next but one is read: while files are looked through, and while they are embedded.
+    # At most two are alive at a time, both while files are checked and while they are embedded.
     alive = []
 
     def counted(path):

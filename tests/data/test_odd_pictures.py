@@ -1,4 +1,4 @@
-"""Picture files that are unusual and right: what is attacked is what Pillow shows of them."""
+"""Unusual but valid picture files are read like Pillow."""
 
 import io
 import os
@@ -78,7 +78,7 @@ PILLOW = {
 
 
 def pillow(content):
-    """The same picture by another way: no frame, profile or tag of it is looked at here."""
+    """The same picture computed separately, without reading frames, profiles or tags."""
     with Image.open(io.BytesIO(content)) as opened:
         upright = ImageOps.exif_transpose(opened)
         if upright.mode == "LAB":
@@ -107,7 +107,7 @@ def test_sixteen_bits_are_scaled_to_the_nearest_of_eight(tmp_path, kind):
     cv2.imwrite(str(tmp_path / kind), given[kind[0]].astype(np.uint16))
     result, _ = load_image(tmp_path / kind)
     expected = torch.tensor(np.broadcast_to(DEEP[..., :1], DEEP.shape) / 257 if kind[0] == "g" else DEEP / 257)
-    limit = 0.5 if kind[0] == "g" else 1.0  # of colours Pillow itself keeps the upper eight bits
+    limit = 0.5 if kind[0] == "g" else 1.0  # Pillow keeps the upper eight bits of colours
     assert (result.double() * 255 - expected.permute(2, 0, 1)).abs().max() <= limit + 1e-4
 
 

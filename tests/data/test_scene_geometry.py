@@ -1,4 +1,4 @@
-"""A patch lies where the table says in the square of a photograph that is attacked, and shows as far as its mask."""
+"""A patch lies at its place of the table in the attacked square of a photograph, within its mask."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ MIDDLE = ("path", "x", "y", "degrees", "mm_per_pixel")
 
 
 def light(picture, grey=0.02):
-    """The middle of what is lighter than the ground, in edge coordinates."""
+    """The centroid of the pixels lighter than the background, in edge coordinates."""
     weight = (picture.mean(0).to(double) - grey).clamp(min=0)
     rows, columns = (torch.arange(n, dtype=double) + 0.5 for n in weight.shape)
     return torch.stack([(weight.sum(0) * columns).sum(), (weight.sum(1) * rows).sum()]) / weight.sum()
@@ -39,7 +39,7 @@ def test_the_map_of_points_matches_the_square_to_1e_6_pixels(size):
     height, width = size
     short = min(size)
     points = torch.rand(50, 2, dtype=double) * torch.tensor([width, height], dtype=double)
-    # The longer side has a whole number of pixels, and so has what is cut off at its beginning.
+    # The longer side and the offset of the crop are whole numbers of pixels.
     long = [int(224 * side / short) for side in (width, height)]
     expected = [points[:, i] * long[i] / side - (long[i] - 224) // 2 for i, side in enumerate((width, height))]
     torch.testing.assert_close(squared(points, size, 224) * 224, torch.stack(expected, 1), rtol=0, atol=1e-6)
@@ -113,15 +113,15 @@ def test_a_mask_through_perspective_is_the_mean_over_each_texel(tmp_path):
     inside = (px / w - 90) ** 2 + (py / w - 85) ** 2 < 45**2
     expected = inside.reshape(12, fine, 10, fine).mean((1, 3))
     assert 0.1 < expected.mean() < 0.9
-    # The rim of the mask is made of whole pixels, of which a texel is ten wide.
+    # The edge of the mask consists of whole pixels; a texel is ten pixels wide.
     assert np.abs(places.cover[0, 0].numpy() - expected).max() < 0.04
     assert abs(float(places.cover.mean()) - expected.mean()) < 0.002
 
 
-def cv_homography(before, after):
-    """The eight equations of four corners, solved."""
+def cv_homography(source, target):
+    """The homography of four corners, from its eight equations."""
     rows, right = [], []
-    for (x, y), (u, v) in zip(before, after, strict=True):
+    for (x, y), (u, v) in zip(source, target, strict=True):
         rows += [[x, y, 1, 0, 0, 0, -u * x, -u * y], [0, 0, 0, x, y, 1, -v * x, -v * y]]
         right += [u, v]
     return np.append(np.linalg.solve(rows, right), 1).reshape(3, 3)

@@ -1,4 +1,4 @@
-"""A table of scenes says what it says in either form; what is wrong with it is said in one line, with its place."""
+"""Tables of scenes: both formats are equivalent; errors have one line with the position."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""One patch for scenes of a person's own: what it learns from them, and what a run says of them."""
+"""One patch for the user's scenes: its gradient, and the records of a run."""
 
 import json
 
@@ -41,7 +41,7 @@ class Dot(Objective):
 
 
 def gradient(images, places, anchor, encoder=None, views=None):
-    """Of the first step's loss in the texture (1,3,8,8); one view of each picture."""
+    """The gradient of the first step in the texture (1,3,8,8); one view of each picture."""
     encoder = encoder or nn.Flatten().eval()
     parts = {"objective": Dot(), "perturbation": Patch((8, 8), places), "optimiser": PGD()}
     eot = EOT(views or Compose(), views=1)

@@ -1,4 +1,4 @@
-"""The lock says what pyproject.toml allows, with a digest for every file and no address."""
+"""The lock has versions allowed by pyproject.toml, with a hash for every file and no URLs."""
 
 import re
 import tomllib

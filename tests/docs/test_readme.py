@@ -40,7 +40,7 @@ def test_links_files_and_modules_exist(page):
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#\s]+)", text):
         assert target.startswith("http") or (page.parent / target).exists(), target
-    if page.name != "CHANGELOG.md":  # which also names what was removed
+    if page.name != "CHANGELOG.md":  # the changelog also names removed files
         for path in re.findall(r"\b(?:attacks|transforms|tests|scripts|configs)/[\w/]+(?:\.\w+|/)", text):
             assert (ROOT / path).exists() or (page.parent / path).exists(), path
         for name in re.findall(r"`(attacks(?:\.\w+)+)[`(]", text):

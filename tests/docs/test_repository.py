@@ -1,4 +1,4 @@
-"""What people expect to find in a repository: a version, a citation, types, public names."""
+"""Usual contents of a repository: a version, a citation, types, public names."""
 
 import sys
 from pathlib import Path

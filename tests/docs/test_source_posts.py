@@ -1,4 +1,4 @@
-"""Web posts about lost gradients: each failure as posted, with the library it names, and then without it."""
+"""Web posts about lost gradients: each failure as posted, with the library named there, and the same without it."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def cosine(a, b):
 
 @pytest.fixture
 def corners():
-    """The post's own order of the corners, and its sizes; the picture of the fixture is smaller."""
+    """Order and sizes of the corners as in the post; the picture of the fixture is smaller."""
     start = torch.tensor([[0.0, 0], [0, 80], [120, 0], [120, 80]], dtype=double, requires_grad=True)
     end = torch.tensor([[0.0, 0], [0, 71], [107, 0], [107, 71]], dtype=double, requires_grad=True)
     return start, end
@@ -126,7 +126,7 @@ def test_the_audit_reports_the_coverage_and_the_hack(noise):
     plain = audit(channels_last(posted_warp), batch(noise), draws=1, straight_through=True)
     assert plain.first_dead is None
     assert plain.coverage == pytest.approx(0.5801, abs=1e-4)
-    assert plain.effective_coverage < 0.8 * plain.coverage  # the count alone misleads
+    assert plain.effective_coverage < 0.8 * plain.coverage  # the count alone is misleading
     assert plain.stages[0].slope == pytest.approx(1, abs=0.01)
     tricked, mass = plain.stages[0].straight
     assert tricked < 0.6 and mass > 3.9
@@ -184,7 +184,7 @@ def posted_gradient(image, points, out, border, value):
 @pytest.mark.parametrize("border", ["constant", "replicate", "reflect", "reflect101"])
 def test_the_gradient_to_the_points_is_the_posted_formula(photo, border):
     image = photo[..., :16, :24]
-    points = (torch.rand(1, 20, 20, 2, dtype=double) * 3 - 1) * torch.tensor([24.0, 16.0])  # a third of it inside
+    points = (torch.rand(1, 20, 20, 2, dtype=double) * 3 - 1) * torch.tensor([24.0, 16.0])  # a third lies inside
     points.requires_grad_()
     value = 0.3 if border == "constant" else 0.0
     views = sample(image, points, border=border, value=value)

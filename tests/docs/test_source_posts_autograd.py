@@ -1,4 +1,4 @@
-"""The two web posts about autograd itself: a hand-written backward, and the gradients in between."""
+"""The two web posts about autograd itself: a hand-written backward, and gradients of intermediate tensors."""
 
 import numpy as np
 import pytest
@@ -87,15 +87,15 @@ def test_downscale_has_an_exact_gradient_and_reads_every_pixel(photo):
     assert not report.warnings
 
 
-# --- 5. "Gradients and backward": they add up, and those in between are not kept. ---
+# --- 5. "Gradients and backward": gradients accumulate, and those of intermediate tensors are not kept. ---
 
 
 def test_the_audit_leaves_no_gradients_and_is_reproducible(photo):
     encoder, image = load_encoder().requires_grad_(), photo.float().requires_grad_()
-    before = torch.get_rng_state()
+    state = torch.get_rng_state()
     reports = [audit(Compose([Downscale((30, 40))]), image, encoder, draws=2) for _ in range(2)]
     assert image.grad is None and all(p.grad is None for p in encoder.parameters())
-    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(state, torch.get_rng_state())
     assert str(reports[0]) == str(reports[1])
 
 

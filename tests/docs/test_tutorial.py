@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "tutorial.md"
 
 @pytest.fixture
 def undone():
-    """What a run sets for its whole process."""
+    """Restores the process-wide settings of a run."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     yield
     torch.set_num_threads(threads)
@@ -45,7 +45,7 @@ def test_the_python_prints_the_text_of_the_page(tmp_path, monkeypatch, capsys, u
     assert {"report.html", "per_image.csv", "events.jsonl", "response.csv"} <= {
         path.name for path in (tmp_path / "outputs" / "first").iterdir()
     }
-    # The page's command is the same run: with the overrides that Python gave.
+    # The command on the page is the same run, with the overrides given in Python.
     recorded = json.loads((tmp_path / "outputs" / "first" / "manifest.json").read_text())["overrides"]
     (command,) = [line for line in commands(PAGE) if "outputs/second" in line]
     overrides = set(shlex.split(command)[3:]) - {"config=evaluate", "hydra.run.dir=outputs/second"}

@@ -1,4 +1,4 @@
-"""Defences before an encoder: what they do, what gradient they pass, and that an adaptive attack wins."""
+"""Defences before an encoder: their effect, their gradients, and adaptive attacks against them."""
 
 from pathlib import Path
 
@@ -192,7 +192,7 @@ def pocket():
 
 
 def judged(images, delta, encoder, gallery, transforms, ball):
-    """The mean cosine to the defended encoder's own answer, over views that no attack has drawn."""
+    """The mean cosine to the features of the defended encoder, over views unseen by the attack."""
     views = bank(transforms, 64 if transforms.dims else 1, seed=0, purpose="evaluate")
     with torch.no_grad():
         own = encoder(images)
@@ -230,7 +230,7 @@ def test_averaging_over_a_random_defence_beats_a_blind_attack(pocket):
 
 
 def test_the_engine_is_tuned_with_the_draws_of_the_views(monkeypatch):
-    """And never compiles."""
+    """The tuning never compiles."""
     run = validate(composed("config=smoke", "engine=auto", "defence=blur", "encoder.stochastic=true"))
     parts, shown = build(run), []
 

@@ -50,7 +50,7 @@ def test_layer_names_are_those_of_the_library(encoder, resnet):
         assert named_layers(wrapped)["layer3"] is resnet.layer3
     sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "mlp_dim": 32}
     vit = VisionTransformer(image_size=32, patch_size=8, num_classes=5, **sizes)
-    assert "encoder.layers.encoder_layer_0" in named_layers(vit)  # its own `encoder` is a layer like any other
+    assert "encoder.layers.encoder_layer_0" in named_layers(vit)  # a submodule called `encoder` is an ordinary layer
 
 
 def test_the_features_of_one_layer_are_unchanged(encoder, resnet, images):
@@ -97,7 +97,7 @@ def test_an_engine_preserves_features_and_gradients(encoder, images, decision, n
         assert (ours - expected).norm() < limit * expected.norm()
 
 
-@pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
+@pytest.mark.filterwarnings("ignore")  # warnings of the compiler
 def test_features_can_be_compiled(images):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()).eval()
@@ -110,7 +110,7 @@ def test_features_can_be_compiled(images):
 def test_a_layer_whose_size_depends_on_the_picture_is_refused(images):
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     features = Features(network, ["0"])
-    twin = copy.deepcopy(features)  # as an engine makes them; the features of both are compared
+    twin = copy.deepcopy(features)  # as made by an engine; its feature sizes are compared with the original
     features(images)
     with pytest.raises(ValueError, match=r"layer `0` gives 1176 numbers .* gave 6992 .* pool it by mean"):
         twin(images[..., :23, :16])
@@ -145,7 +145,7 @@ def test_the_manifest_identifies_the_inner_encoder():
     assert facts == identity(PocketConfig(), encoder)
 
 
-# --- what is inside ---
+# --- listings of layers ---
 
 
 class Odd(nn.Module):
@@ -194,7 +194,7 @@ def test_repeated_unused_and_composite_layers_are_marked_in_the_listing():
 
 def test_an_output_changed_in_place_is_not_an_alias(resnet):
     named = {visit.name: visit for visit in visits(resnet, torch.rand(1, 3, 32, 32))}
-    assert named["relu"].same is None  # torchvision's overwrites the output of bn1
+    assert named["relu"].same is None  # torchvision's ReLU overwrites the output of bn1
     assert named["layer1"].same == named["layer1.1"].same is not None
 
 

@@ -1,4 +1,4 @@
-"""Features from inside an encoder, against torchvision's own extraction and against the layers by themselves."""
+"""Features from inside an encoder, against torchvision's extraction and against the layers called directly."""
 
 import copy
 
@@ -126,7 +126,7 @@ def test_one_hook_per_layer_during_an_attack_and_none_after(images):
 def test_features_are_released_and_hooks_removed_after_an_error(resnet, images):
     with pytest.raises(RuntimeError, match="channels"), Layers(resnet, ["layer1"]) as layers:
         layers(images)
-        resnet(images)  # by itself, with the hooks on
+        resnet(images)  # a direct call with the hooks registered
         layers(torch.rand(2, 5, 32, 32))
     assert all(tap.features is None and tap.rows is None for tap in layers._taps)
     assert hooks(resnet) == 0
@@ -164,7 +164,7 @@ def test_an_engine_preserves_layer_features(resnet, images, decision):
 
 
 class Sequence(nn.Module):
-    """The tokens of all pictures side by side, (T,N,D), as in CLIP's first code."""
+    """Tokens as (T,N,D), as in the original code of CLIP."""
 
     def __init__(self):
         super().__init__()
@@ -231,7 +231,7 @@ def test_each_is_the_weighted_mean_of_relative_losses(kind, metric):
     losses = objective(features, anchor)
     torch.testing.assert_close(losses, 0.75 * alone("a") + 0.25 * alone("b"), rtol=1e-12, atol=0)
     larger = ({name: scale[name] * part for name, part in tree.items()} for tree in (features, anchor))
-    torch.testing.assert_close(objective(*larger), losses, rtol=1e-12, atol=0)  # not of a layer's scale
+    torch.testing.assert_close(objective(*larger), losses, rtol=1e-12, atol=0)  # independent of the scale of a layer
 
 
 def test_each_gradcheck_with_a_zero_anchor_layer():

@@ -14,7 +14,7 @@ double = torch.float64
 
 @pytest.fixture(scope="module")
 def weights():
-    """An untrained encoder's, with the statistics of some pictures; those of a fresh one leave it half dead."""
+    """Weights of an untrained encoder with batch statistics of pictures; the initial ones leave half of it dead."""
     encoder = untrained()
     for module in encoder.modules():
         if isinstance(module, nn.BatchNorm2d):

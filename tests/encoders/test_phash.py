@@ -68,7 +68,7 @@ def test_images_are_rounded_to_8_bits_like_their_files():
 
 
 def test_features_keep_the_dtype_and_half_becomes_float32():
-    # After the roundings are whole numbers; k/255 in float32 would show in the fifth digit.
+    # Rounded values are whole numbers; k/255 in float32 would differ in the fifth digit.
     images = tiles(128).spread(20).images
     assert not Phash().training and not Phash().state_dict()
     assert torch.equal(Phash()(images), Phash()(images.double()).float())
@@ -91,7 +91,7 @@ def test_the_transform_equals_the_scipy_dct():
 
 
 def test_only_bits_of_tied_frequencies_may_differ_from_imagehash():
-    # One colour, and a mirror image: ImageHash compares the rounding errors of zeros. Elsewhere the bits are its own.
+    # One colour, and a mirror image: ImageHash compares rounding errors of zeros. All other bits are equal.
     flat = torch.full((1, 3, 64, 64), 0.3)
     mirrored = tiles(128).images[:20]
     mirrored = torch.cat([mirrored, mirrored.flip(3)], dim=3)
@@ -104,7 +104,7 @@ def test_only_bits_of_tied_frequencies_may_differ_from_imagehash():
 
 
 def soft(images):
-    """The same hash without a rounding, from other parts."""
+    """The same hash without rounding, implemented separately."""
     grey = (images * images.new_tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
     return above_median(255 * resize(grey, (SIDE, SIDE), "pil_lanczos"))
 
@@ -120,7 +120,7 @@ def test_the_gradient_is_that_of_the_hash_without_roundings():
     # Away from the ends of the range: where the 8-bit resize clips an overshoot, the hash has no gradient.
     images = 0.2 + 0.6 * tiles(128).spread(12).images.double()
     way = torch.randn(12, 64, generator=seed(), dtype=double)
-    way = way - way.mean(1, keepdim=True)  # which frequency is the median cancels out
+    way = way - way.mean(1, keepdim=True)  # the choice of the median frequency cancels out
     grads = []
     for encoder in (Phash(), soft):
         leaf = images.clone().requires_grad_()
@@ -159,8 +159,8 @@ def test_bits_loss_counts_unflipped_bits():
 
 
 def test_bits_gradient_is_largest_at_the_median_and_never_zero():
-    kept = torch.tensor([0.0, 1, 10, 1e4])
-    features = torch.cat([kept, -kept])[None].requires_grad_()
+    distances = torch.tensor([0.0, 1, 10, 1e4])
+    features = torch.cat([distances, -distances])[None].requires_grad_()
     Bits()(features, torch.ones(1, 8)).sum().backward()
     pull = features.grad[0]
     assert (pull > 0).all()
@@ -177,7 +177,7 @@ def test_signatures_are_compared_by_hamming_distance():
 
 
 def test_evaluation_of_a_hash_uses_hamming_distance():
-    # The cosine of the features would be nearly 1 everywhere, for the mean rules it.
+    # The cosine of the features would be nearly 1 everywhere, because the mean dominates.
     shown, encoder = tiles(128).spread(12).images, Phash()
     views = bank(Compose([Brightness(0.3)]), 4, seed=0, purpose="test")
     with torch.no_grad():
@@ -206,7 +206,7 @@ def test_an_attack_flips_bits_of_imagehash_and_noise_does_not():
     changed = flipped(images, images + linf.quantise(last.delta, images))
     assert changed.min() >= 8
     assert changed.mean() >= 20
-    # Of all tiles, for on single ones noise flips up to six: half of the bits are set, so they change in twos.
+    # Over all tiles, because noise flips up to six bits of one: half of the bits are set, so they flip in pairs.
     images = everything.images
     noise = flipped(images, images + linf.quantise(linf.noise(images, seed()), images))
     assert noise.mean() <= 1

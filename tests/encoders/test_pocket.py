@@ -1,4 +1,4 @@
-"""The shipped encoder does what its page promises, on photographs that were not in its training."""
+"""The bundled encoder meets the claims of its page on photographs outside its training set."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def test_clean_and_noisy_views_are_recognised(setting):
 @pytest.mark.parametrize("eps", [16, 8])
 def test_eot_survives_the_camera_and_the_plain_attack_does_not(setting, eps):
     camera, encoder, images, rows, gallery = setting
-    if eps == 16:  # a plain effect: a third of the pictures shows it
+    if eps == 16:  # the effect is large: a third of the pictures is enough
         images, rows = images[::3], rows[::3]
     own, budget = gallery[rows], Linf(eps / 255)
     unseen = bank(camera, 128, seed=3, purpose="test")

@@ -33,13 +33,13 @@ PRESETS = presets()
 
 
 def exact(preset):
-    """A preset in float64: torchvision's own forward, but for the rounding to float32 at its end."""
+    """A preset in float64: torchvision's forward without the final rounding to float32."""
     resized = v2.Resize(preset.resize_size, preset.interpolation, antialias=True)
     return v2.Compose([resized, v2.CenterCrop(preset.crop_size), v2.Normalize(preset.mean, preset.std)])
 
 
 def plain(size, kernel="pil_bilinear", **fields):
-    """A specification whose normalisation does nothing."""
+    """A specification with the identity as normalisation."""
     return Preprocess(size, kernel, (0.0,) * 3, (1.0,) * 3, **fields)
 
 
@@ -72,7 +72,7 @@ def test_every_torchvision_preset_is_matched_and_eight_bit_equals_pillow(name):
 
 @pytest.mark.parametrize("name", FEW)
 def test_torchvision_differs_only_by_float32_rounding(name):
-    # The preset ends in float32 whatever it was given; resized in float32 it is off by up to 3e-5, this by 3e-7.
+    # The output of the preset is float32; with a float32 resize it is off by up to 3e-5, this one by 3e-7.
     ours = preprocessing(PRESETS[name])
     laws.assert_as_tensor(ours, lambda picture: PRESETS[name](picture), limit=5e-7)
     laws.assert_as_tensor(ours, lambda picture: PRESETS[name](picture.float()), limit=1e-4)
@@ -163,8 +163,8 @@ def test_the_border_has_the_given_colour(fill, bgr):
     ids=["cover", "squash", "contain"],
 )
 def test_a_gradient_reaches_every_pixel_that_is_kept(fields, eight_bit):
-    kept = laws.assert_every_pixel_counts(Preprocess(224, "pil_bicubic", MEAN, STD, eight_bit=eight_bit, **fields))
-    assert kept == pytest.approx(0.75 if fields["fit"] == "cover" else 1, abs=0.01)
+    share = laws.assert_every_pixel_counts(Preprocess(224, "pil_bicubic", MEAN, STD, eight_bit=eight_bit, **fields))
+    assert share == pytest.approx(0.75 if fields["fit"] == "cover" else 1, abs=0.01)
 
 
 @pytest.mark.parametrize("shape", [(6, 9), (23, 17)], ids=str)
@@ -239,7 +239,7 @@ def test_every_field_can_be_replaced_by_plain_configuration_values():
         assert getattr(made, key) == (tuple(value) if isinstance(value, list) else value), key
     assert made.replaced({"size": None, "multiple": 8, "crop": None}).resized(30, 41) == (24, 40)
     assert made.replaced({}) == made
-    hash(made)  # a list would not be
+    hash(made)  # a list is not hashable
 
 
 def test_a_network_without_preprocessing_needs_size_mean_and_std():

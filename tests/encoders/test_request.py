@@ -1,4 +1,4 @@
-"""What all families of encoders share: files, random weights, failed downloads, and one row for each picture."""
+"""Common parts of all encoder families: files, random weights, failed downloads, and one row for each picture."""
 
 import logging
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_which_texts_are_taken_as_a_weights_file(tmp_path, monkeypatch, text, fi
     (tmp_path / "there").write_text("")
     for name in ("folder", "pretrained"):
         (tmp_path / name).mkdir()
-    (tmp_path / "random").write_text("")  # a name that means something keeps its meaning
+    (tmp_path / "random").write_text("")  # reserved names are not taken as files
     path = Request("torchvision", "x", text).file
     assert (path is not None) == file
     assert path is None or path == Path(text).expanduser()
@@ -40,7 +40,7 @@ def test_random_weights_do_not_touch_the_generators_of_torch(monkeypatch):
 
 
 class Http(Exception):
-    """What a client of the web raises that is no OSError."""
+    """An HTTP client error that is not an OSError."""
 
 
 Http.__module__ = "httpx._exceptions"

@@ -1,4 +1,4 @@
-"""An encoder whose dropout stays alive: what it drops is a function of the view's coordinate, and of nothing else."""
+"""An encoder with active dropout: the dropped units depend only on the coordinate of the view."""
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
@@ -63,9 +63,9 @@ def test_dropout_is_unbiased_and_has_its_rate():
     off = (many.mean(0) - linear(image)[0]) / (many.std(0) / 4096**0.5)
     assert off.abs().max() < 4.5
     ones = Stochastic(nn.Sequential(nn.Dropout(0.4)).eval())
-    kept = ones(torch.ones(64, 3, 8, 16), draws=Sobol()(64, 1, seed=0))
-    assert kept.unique().tolist() == pytest.approx([0, 1 / 0.6])
-    assert float((kept > 0).double().mean()) == pytest.approx(0.6, abs=0.01)
+    output = ones(torch.ones(64, 3, 8, 16), draws=Sobol()(64, 1, seed=0))
+    assert output.unique().tolist() == pytest.approx([0, 1 / 0.6])
+    assert float((output > 0).double().mean()) == pytest.approx(0.6, abs=0.01)
 
 
 def test_concurrent_passes_change_no_modes_and_no_buffers():
@@ -113,7 +113,7 @@ class DropOrder(nn.Module):
 
 
 class DropBlock(nn.Module):
-    """As timm's: what is left is raised by the share that is left of the whole batch."""
+    """As in timm: the remaining units are scaled by the share remaining in the whole batch."""
 
     p = 0.5
 
@@ -124,7 +124,7 @@ class DropBlock(nn.Module):
 
 
 class SequenceFirst(nn.Module):
-    """(N,3,H,W) to (H,N,...): its dropout has no axis of pictures in front."""
+    """(N,3,H,W) to (H,N,...): its dropout sees no leading axis of pictures."""
 
     def __init__(self):
         super().__init__()
@@ -143,7 +143,7 @@ class OnlySmall(nn.Module):
 
 def test_a_trial_does_not_fix_the_feature_size():
     network = nn.Sequential(nn.Conv2d(3, 2, 1), nn.Dropout(), nn.Flatten()).eval()
-    encoder = Stochastic(Features(network, ["0"]))  # its rows are as long as the picture is large
+    encoder = Stochastic(Features(network, ["0"]))  # the feature size depends on the picture size
     draws_by_view(encoder)
     assert encoder(pictures(2, torch.float32), draws=torch.rand(2, 1)).shape == (2, 2 * 8 * 16)
 

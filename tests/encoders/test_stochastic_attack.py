@@ -1,4 +1,4 @@
-"""Attacks on an encoder whose dropout stays alive: its draws are coordinates of the view, and of the expectation."""
+"""Attacks on an encoder with active dropout: its draws are coordinates of the views."""
 
 import pytest
 import torch

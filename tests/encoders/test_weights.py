@@ -31,7 +31,7 @@ def written(path, content):
 
 
 def refused(path, message, into=None):
-    """One line with the file's name, and no hint of a bug."""
+    """The error has one line with the file name and does not suggest a bug."""
     with pytest.raises(ValueError, match=message) as caught:
         load_weights(into or network(), path)
     message = str(caught.value)
@@ -98,7 +98,7 @@ def test_code_in_a_pickle_is_never_run(tmp_path, form, suffix):
         assert not ran.exists()
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit")  # of writing one
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # warning of saving a script
 def test_torchscript_programs_and_foreign_archives_are_refused(tmp_path):
     assert "exec)" in refused(written(tmp_path / "w.pt", Writes(tmp_path / "ran")), "could run code")
     torch.jit.script(nn.Linear(2, 2)).save(path := tmp_path / "w.pt")
@@ -225,7 +225,7 @@ def test_only_extra_head_weights_are_ignored():
     made = state(1) | {"head.weight": torch.zeros(3), "heads.weight": torch.zeros(3)}
     with pytest.raises(ValueError, match=r"heads\.weight"):
         fill(network(), made, "weights", without=["head."])
-    # A prefix of what the module does have takes nothing away.
+    # A prefix of existing weights removes nothing.
     for tensors, without in ((made, ["head.", "heads."]), (state(1), ["0."])):
         fill(module := network(), tensors, "weights", without=without)
         assert fingerprint(module) == fingerprint(network(1))
@@ -242,7 +242,7 @@ def test_weights_are_converted_to_the_precision_of_the_module(tmp_path, dtype, s
 
 
 class Holds(nn.Module):
-    """A module whose state is what it is given."""
+    """A module with the given state."""
 
     def __init__(self, **tensors):
         super().__init__()
@@ -257,7 +257,7 @@ def test_equal_tensors_have_equal_fingerprints_in_any_file_and_layout(tmp_path):
         load_weights(module := network(), tmp_path / name)
         prints.add(fingerprint(module))
     counted = network(1)
-    counted[1].num_batches_tracked += 100  # steers training only, and some files have it not
+    counted[1].num_batches_tracked += 100  # used in training only, and missing in some files
     prints.add(fingerprint(counted))
     base = torch.arange(12.0).reshape(3, 4)
     assert fingerprint(Holds(a=base.T)) == fingerprint(Holds(a=base.T.contiguous()))

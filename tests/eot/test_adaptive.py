@@ -1,4 +1,4 @@
-"""More views where the gradient is too noisy, and never more than the budget pays for."""
+"""More views if the gradient is too noisy, within the budget."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ def estimate(*snr):
     ("snr", "times"),
     [
         ([0.1] * 7, [1, 1, 2, 2, 2, 4, 4]),
-        ([0.1, 0.1, 100.0, 0.1, 0.1, 0.1], [1, 1, 1, 1, 1, 2]),  # a cosine of 0.995 starts the count again
+        ([0.1, 0.1, 100.0, 0.1, 0.1, 0.1], [1, 1, 1, 1, 1, 2]),  # a cosine of 0.995 restarts the count
         ([math.nan] * 3, [1, 1, 2]),  # of a single view
     ],
 )
@@ -71,10 +71,10 @@ def test_an_attack_raises_its_views_within_the_budget(problem):
     views = [step.estimate.views for step in steps]
     assert len(steps) == 24
     assert views[:4] == [2, 2, 2, 4]
-    assert all(later in (now, 2 * now) for now, later in itertools.pairwise(views))
+    assert all(later in (earlier, 2 * earlier) for earlier, later in itertools.pairwise(views))
     assert sum(views) <= 150
     assert steps[-1].evals == 2 * sum(views)
-    # Block after block, none twice; the first two are also compared before the run.
+    # Consecutive blocks, none repeated; the first two are also compared before the run.
     assert draws.steps == [0, 1, *range(sum(views) // 2)]
     assert max(views) > 4
 

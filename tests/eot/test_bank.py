@@ -1,4 +1,4 @@
-"""Judging on views that no attack has seen."""
+"""Evaluation on views that no attack has seen."""
 
 import itertools
 
@@ -32,7 +32,7 @@ def judge(transforms, views):
 
 
 class Recorded:
-    """Draws that note down every point they give."""
+    """Draws that record their points."""
 
     def __init__(self, draws):
         self.draws, self.rows = draws, []
@@ -46,7 +46,7 @@ class Recorded:
 @pytest.mark.parametrize("draws", [Sobol(), Uniform()])
 @pytest.mark.parametrize("seed", range(3))
 def test_no_two_purposes_share_a_view(draws, seed, images, net):
-    # Each single coordinate too: a bank that is a shifted or permuted copy would be no new evidence.
+    # Single coordinates too: a shifted or permuted copy of the bank would be no independent evidence.
     noted = Recorded(draws)
     eot = EOT(VIEWS, noted, views=8)
     parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD(), "eot": eot}
@@ -125,10 +125,10 @@ def test_evaluation_holds_no_graph(images, net):
 
 
 def test_an_attack_lowers_the_loss_on_unseen_views(net, images):
-    # The chain of the package: what `solve` lowers on its own views is lower on the judge's views too.
+    # End to end: a loss lowered by `solve` on its own views is lower on unseen views too.
     anchor = net(images.flip(0))
     parts = {"objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(VIEWS, views=8)}
     delta = solve(images, anchor, encoder=net, steps=10, **parts).delta
     views = judge(VIEWS, 32)
-    before, after = (views.losses(x, anchor, net, Toward(), chunk=32).mean(1) for x in (images, images + delta))
-    assert (after < before - 0.01).all()
+    clean, attacked = (views.losses(x, anchor, net, Toward(), chunk=32).mean(1) for x in (images, images + delta))
+    assert (attacked < clean - 0.01).all()

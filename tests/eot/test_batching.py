@@ -1,4 +1,4 @@
-"""How views are cut into passes: every view once, no pass too large, no group torn from its kind."""
+"""Splitting of views into passes: every view once, no pass too large, groups kept whole."""
 
 from collections import Counter
 
@@ -30,7 +30,7 @@ def test_there_are_four_to_seven_groups(n):
 
 @given(first=st.integers(0, 9), count=st.integers(1, 7), n=st.integers(1, 40), room=counts, data=st.data())
 def test_passes_cover_every_view_of_every_picture_once(first, count, n, room, data):
-    views = sorted(data.draw(st.sets(st.integers(0, n - 1))))  # one process's, or those that count
+    views = sorted(data.draw(st.sets(st.integers(0, n - 1))))  # views of one process, or of nonzero weight
     images, result = range(first, first + count), []
     for each in passes(images, views, n, room):
         assert each.images == images
@@ -62,14 +62,14 @@ def test_passes_are_halved_until_they_fit(images, groups, length, fits):
     assert len(done) == 1 or whole.rows > fits
 
 
-@pytest.mark.parametrize("words", ["out of memory", "DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"])
-def test_a_single_view_that_does_not_fit_is_an_error(words):
+@pytest.mark.parametrize("text", ["out of memory", "DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"])
+def test_a_single_view_that_does_not_fit_is_an_error(text):
     def run(part):
-        raise RuntimeError(words)
+        raise RuntimeError(text)
 
-    with pytest.raises(MemoryError, match=rf"`engine.chunk` cannot go lower.*{words}"):
+    with pytest.raises(MemoryError, match=rf"`engine.chunk` cannot go lower.*{text}"):
         list(within_memory(run, Pass(range(2), ((0, 1),))))
-    with pytest.raises(MemoryError, match=rf"`engine.chunk` cannot go lower.*{words}"):
+    with pytest.raises(MemoryError, match=rf"`engine.chunk` cannot go lower.*{text}"):
         list(in_parts(run, torch.arange(3), 2))
 
 

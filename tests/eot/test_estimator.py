@@ -1,4 +1,4 @@
-"""The estimator against one big graph and against known integrals."""
+"""The estimator against a single graph and against known integrals."""
 
 import math
 
@@ -37,19 +37,19 @@ class Setting:
         return F.cosine_similarity(features, self.anchor[rows], dim=1)
 
     def estimate(self, eot, u, only=slice(None)):
-        kept = torch.arange(3)[only]
+        pictures = torch.arange(3)[only]
 
         def scene(part, rows):
-            return scene_of(self.images[kept][rows] + part)
+            return scene_of(self.images[pictures][rows] + part)
 
         def loss(pixels, rows):
-            return self.score(self.net(pixels), kept[rows])
+            return self.score(self.net(pixels), pictures[rows])
 
         delta = self.delta[only] if len(self.delta) == 3 else self.delta  # or one for all
-        return estimate(eot, delta, scene, loss, u, count=len(kept))
+        return estimate(eot, delta, scene, loss, u, count=len(pictures))
 
     def features(self, delta, u):
-        """(3,V,D) in one graph."""
+        """Features (3,V,D) in a single graph."""
         return self.net(view(VIEWS, scene_of(self.images + delta), u)).unflatten(0, (3, len(u)))
 
 
@@ -97,7 +97,7 @@ def test_scene_layers_are_matched_to_their_pictures(setting):
 
 
 class Paint:
-    """A picture whose every value is the coordinate itself, so that losses are functions over the unit interval."""
+    """A picture filled with its coordinate, so that losses are functions on the unit interval."""
 
     dims, names = 1, ("value",)
 
@@ -122,7 +122,7 @@ def test_mean_and_stderr_of_a_known_integral():
     variance = (math.e**2 - 1) / 2 - (math.e - 1) ** 2
     assert error.mean().abs() < 4 * math.sqrt(variance / 64 / 200)
     assert stderr.square().mean().item() == pytest.approx(variance / 64, rel=0.05)
-    assert 0.91 <= (error.abs() < 2 * stderr).double().mean() <= 0.99  # 0.954, give or take three of its own errors
+    assert 0.91 <= (error.abs() < 2 * stderr).double().mean() <= 0.99  # 0.954, within three standard errors
 
 
 class Speckle:

@@ -26,7 +26,7 @@ def random_losses(seed, rows=5, n=N, dtype=torch.float64):
 
 
 def tied_losses(seed, rows=5, n=N):
-    """Few distinct values, so that ties stand at every boundary; the last row is all alike."""
+    """Few distinct values, so that every boundary has ties; the last row is constant."""
     losses = torch.randint(0, 3, (rows, n), generator=torch.Generator().manual_seed(seed)).double()
     losses[-1] = 1.0
     return losses
@@ -83,7 +83,7 @@ def test_the_order_of_the_views_does_not_matter(risk, seed):
 @given(st.integers(0, 2**31), st.integers(1, 30), st.fractions(Fraction(1, 50), 1, max_denominator=50))
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_cvar_is_the_mean_of_the_worst_share(seed, n, alpha):
-    # Each view cut into as many equal pieces as the denominator says: then the share is a whole number of pieces.
+    # Each view is split into `denominator` equal pieces, so that the share is a whole number of pieces.
     losses = random_losses(seed, n=n)
     pieces = np.sort(np.repeat(losses.numpy(), alpha.denominator, axis=1), axis=1)[:, ::-1]
     close(CVaR(float(alpha)).value(losses), pieces[:, : n * alpha.numerator].mean(1).copy())
@@ -93,7 +93,7 @@ def test_cvar_is_the_mean_of_the_worst_share(seed, n, alpha):
 @few
 def test_cvar_is_the_minimum_of_rockafellar_and_uryasev(seed, n, alpha):
     for losses in (random_losses(seed, n=n), tied_losses(seed, n=n)):
-        # A convex function of the threshold, linear between the losses: its minimum is at one of them.
+        # Convex and piecewise linear in the threshold: the minimum is at one of the losses.
         excess = (losses[:, None, :] - losses[:, :, None]).clamp(min=0).mean(2)
         close(CVaR(alpha).value(losses), (losses + excess / alpha).amin(1))
 
@@ -128,7 +128,7 @@ def test_worst_of_is_the_mean_over_the_groups_of_their_maxima(seed, sizes):
 
 @pytest.mark.parametrize("k", [1, 2, 3, 6])
 def test_worst_of_has_no_bias(k):
-    # Over all orders of the views: the mean of the maximum over all ways to draw k of them.
+    # Over all orders of the views, the mean equals the mean of the maximum over all subsets of k views.
     losses = random_losses(k, rows=1, n=6)[0]
     orders = losses[torch.tensor(list(itertools.permutations(range(6))))]
     wanted = np.mean([max(some) for some in itertools.combinations(losses.tolist(), k)])

@@ -1,4 +1,4 @@
-"""Classes as text: the file, and the classifier that CLIP makes of it."""
+"""Classes as text: the file, and the zero-shot classifier of CLIP."""
 
 import hashlib
 

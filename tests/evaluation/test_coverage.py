@@ -1,5 +1,5 @@
 """The coverage of the 95 % intervals of `attacks.evaluation.intervals`, on simulated pictures with correlated views,
-10 000 times in each cell, beside intervals that take all views for independent.
+10 000 times in each cell, beside intervals that treat all views as independent.
 
 The bank of views is the same for all pictures, as in a run: the true value is the mean over the population of
 pictures, from these views.
@@ -76,7 +76,7 @@ def test_intervals_have_95_percent_coverage_and_naive_ones_do_not(draw, pictures
 def test_rates_have_at_least_95_percent_coverage_and_naive_ones_do_not(pictures, p):
     ours, naive = rate_coverage(pictures, p)
     print(f"rate {p}, {pictures} pictures: {ours:.4f}, naive {naive:.4f}")
-    # Of few pictures, and near 1, what the views are worth cannot be known well: there it is on the safe side.
+    # The effective sample size is uncertain for few pictures and rates near 1: the interval is conservative.
     most = 0.97 if (pictures >= 50 and p < 0.9) or pictures == 200 else 0.995
     assert 0.93 <= ours <= most and naive < 0.85
 
@@ -86,7 +86,7 @@ def test_rates_have_at_least_95_percent_coverage_and_naive_ones_do_not(pictures,
 def test_rates_have_coverage_at_any_correlation_of_views(alike):
     for pictures in (10, 20, 50, 200):
         for p in (0.5, 0.8, 0.95):
-            # Near all alike it is Wilson's of so many pictures: of ten with p = 0.95 that alone holds 91 of 100.
+            # At a correlation near 1 it is Wilson's over the pictures: at ten and p = 0.95 its coverage is 0.91.
             assert rate_coverage(pictures, p, 4000, alike)[0] >= (0.93 if alike < 0.9 else 0.915), (pictures, p)
 
 

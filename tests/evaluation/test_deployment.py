@@ -57,7 +57,7 @@ def test_every_codec_and_resampler_pair_has_one_cell(deployed):
 
 
 def direct(pixels, codec, resampler):
-    """The cell's picture by the calls that its names stand for."""
+    """The picture of the cell by direct library calls."""
     kind, _, quality = codec.partition(" ")
     file = BytesIO()
     Image.fromarray(pixels).save(file, kind.upper(), **({"quality": int(quality)} if quality else {}))
@@ -123,6 +123,6 @@ def test_a_resampler_replaces_the_resize_of_the_encoder(fit, rounding, shape):
 
 
 def test_without_a_resize_the_size_is_half():
-    assert deployed_size(ENCODER, (96, 96)) == (48, 48)  # it has its size already
+    assert deployed_size(ENCODER, (96, 96)) == (48, 48)  # the picture already has the input size
     assert deployed_size(net(size=None), (30, 61)) == (15, 30)
     assert deployed_size(Phash(), (40, 20)) == (20, 10)

@@ -41,7 +41,7 @@ class Turn(nn.Module):
 
 
 class Flip(nn.Module):
-    """Negates rows that are further along `way` than noise moves them."""
+    """Negates rows displaced along `way` by more than noise."""
 
     def __init__(self, way):
         super().__init__()
@@ -73,7 +73,7 @@ def test_an_orthogonal_map_keeps_the_cosine(pictures):
     clean, attacked = pictures
     network = nn.Sequential(nn.Conv2d(3, 4, 8, 8), nn.Flatten(), Turn(64, 0), Turn(64, 1)).eval()
     result = layer_drift(network, clean, attacked, VIEWS)
-    assert result.layers == ("0", "1", "2", "output")  # of 3, the output is the very tensor
+    assert result.layers == ("0", "1", "2", "output")  # layer 3 is the output itself
     for cosine in result.cosine.values():
         torch.testing.assert_close(cosine, cosine[:1].expand_as(cosine), rtol=0, atol=1e-5)
 
@@ -170,7 +170,7 @@ def test_all_selects_at_most_24_layers_in_order(count, wide):
     assert names[-1] == "output" and 3 <= len(names) <= 25
     numbers = [int(name.rpartition(".")[2]) for name in names[:-1] if name.startswith("0.")]
     assert numbers == sorted(numbers) and (count < 10 or len(numbers) > 10)
-    assert "0" in names and "1" not in names  # the container for its last layer; the output for the flattening
+    assert "0" in names and "1" not in names  # the container stands for its last layer, the output for the flattening
 
 
 def test_layers_are_listed_in_order_of_execution():

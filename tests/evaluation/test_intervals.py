@@ -110,7 +110,7 @@ def test_student_quantiles_equal_scipy():
 
 
 def trials(seed, pictures=20, views=8, like=1.0):
-    """Hits that come half of the time, the more alike in the views of a picture the higher `like`."""
+    """Hits of rate 0.5, more correlated within a picture for a larger `like`."""
     return clustered(seed, pictures, views, between=like, within=1.0) > 0
 
 
@@ -119,7 +119,7 @@ def test_a_rate_of_one_view_per_picture_is_the_wilson_interval(pictures):
     for hits in (trials(0, pictures, 1), torch.ones(pictures, 1), torch.zeros(pictures, 1)):
         wanted = pytest.approx(wilson(float(hits.sum()), pictures), abs=1e-12)
         assert rate(hits) == wanted
-        assert rate(hits.expand(-1, 32)) == wanted  # views that all agree are one trial
+        assert rate(hits.expand(-1, 32)) == wanted  # identical views count as one trial
 
 
 @pytest.mark.parametrize("like", [0.0, 0.5, 2.0, 9.0])

@@ -48,7 +48,7 @@ def test_votes_equal_sklearn_neighbours(k):
     identity, exclude = torch.arange(30) % 3, torch.arange(30) == 6
     peer = KNeighborsClassifier(k, metric="cosine", algorithm="brute").fit(gallery[~exclude], identity[~exclude])
     chances = np.sort(peer.predict_proba(seen), 1)
-    clear = chances[:, -1] > chances[:, -2]  # of equal counts theirs takes the lowest number
+    clear = chances[:, -1] > chances[:, -2]  # sklearn resolves ties by the lowest label
     assert clear.mean() > 0.5
     result = votes(seen @ gallery.T, identity, 0, exclude, k)
     assert (result.numpy() == (peer.predict(seen) == 0))[clear].all()

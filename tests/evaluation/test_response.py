@@ -120,12 +120,12 @@ def test_cells_differ_only_in_their_own_coordinates(shown):
     result = respond(shown, judge, maps=[("angle", "scale"), ("scale", "angle")], curves=["angle", "scale"])
     for measure in ("cosine", "success"):
         for arm, cells in result.to_dict()["maps"][0]["arms"].items():
-            assert all(row == cells[measure][0] for row in cells[measure]), arm  # along scale nothing changes
+            assert all(row == cells[measure][0] for row in cells[measure]), arm  # scale changes nothing
             turned = result.to_dict()["maps"][1]["arms"][arm][measure]
             assert [list(row) for row in zip(*turned, strict=True)] == cells[measure]
     curve = result.to_dict()["curves"][1]["arms"]["eot"]["cosine"]
     assert all(cell == curve[0] for cell in curve)
-    for cut in judge.calls:  # common random numbers: of what is not chosen each cell has the same
+    for cut in judge.calls:  # common random numbers: the other coordinates are equal in all cells
         cells = cut.u.unflatten(0, (-1, 2))
         assert all(len(cells[:, :, i].unique(dim=0)) == 1 for i in range(2, WIDE.dims))
     assert len(judge.calls) == 3 * 4

@@ -19,7 +19,7 @@ def some(n, seed=0, shift=0.3):
 def test_a_paired_difference_is_that_of_each_picture_in_each_view():
     one, other = some(60).view(12, 5), some(60, seed=1).view(12, 5)
     assert paired(one, other) == interval(one - other)
-    level = 100 * some(12, seed=2)[:, None]  # the common level of a picture's arms cancels
+    level = 100 * some(12, seed=2)[:, None]  # the common level of the arms cancels
     assert paired(one + level, other + level) == pytest.approx(paired(one, other), abs=1e-9)
     with pytest.raises(ValueError, match="pairs"):
         paired(one, other[:, :1])

@@ -32,7 +32,7 @@ def test_too_many_pairs_are_sampled_evenly_and_deterministically():
     assert len(some) == 500 < len(everything) and torch.equal(some, impostors(rows, identity, 500))
     left = list(everything.numpy().round(9))
     for value in some.numpy().round(9):
-        left.remove(value)  # each is one of them, and none comes twice
+        left.remove(value)  # each is one of all pairs, and none is repeated
     assert float(some.mean()) == pytest.approx(float(everything.mean()), abs=4 * float(everything.std()) / 500**0.5)
 
 

@@ -202,7 +202,7 @@ def test_compile_gets_the_prepared_module(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
+@pytest.mark.filterwarnings("ignore")  # warnings of the compiler
 @pytest.mark.parametrize("precision", ["float32", *LOWER])
 def test_a_prepared_encoder_can_be_compiled(precision):
     encoder, images = load_encoder(), torch.rand(2, 3, 96, 96)

@@ -1,4 +1,4 @@
-"""A batch norm is folded where that changes nothing."""
+"""A batch norm is folded only if the result stays the same."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Memory that is free, that a pass holds, and that the allocator keeps."""
+"""Free memory, memory saved by a pass, and memory kept by the allocator."""
 
 import platform
 import subprocess
@@ -60,8 +60,8 @@ def test_saved_bytes_count_each_storage_once_and_no_weights():
     layer, x = nn.Linear(10, 10), torch.rand(4, 10, requires_grad=True)
     with watch(torch.device("cpu")) as held:
         held.begin()
-        y = layer(x).exp()  # keeps x for the weights, its result for exp
-        _ = y * y  # and y twice more
+        y = layer(x).exp()  # saves x for the weights and the result of exp
+        _ = y * y  # saves y twice
         assert held.most == 2 * x.nbytes
         held.begin()
         _ = layer(x).exp().exp()
@@ -74,12 +74,12 @@ def test_saved_bytes_count_each_storage_once_and_no_weights():
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
 def test_freed_memory_stays_with_the_process():
-    # In this order: what the heap holds by then may lie below a live block, and cannot be returned.
+    # The order matters: freed memory below a live block of the heap cannot be returned.
     output = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    returned, kept = map(int, output.split())
-    assert kept < 100 < returned / 2
+    returned, retained = map(int, output.split())
+    assert retained < 100 < returned / 2
 
 
 def test_other_c_libraries_are_not_configured(monkeypatch):

@@ -1,4 +1,4 @@
-"""The choice of an engine, by trials whose costs and errors are known, on a clock that only trials move."""
+"""The choice of an engine, by trials of known cost and error, with a clock that only trials advance."""
 
 import json
 import math
@@ -15,12 +15,12 @@ from transforms import Affine, Compose, Downscale, Sobol
 
 CPU = torch.device("cpu")
 VIEWS = 64  # of one trial
-LONG = 100_000  # views of a run that leaves time for everything but a compilation
+LONG = 100_000  # views of a run long enough for every trial except compilation
 PRECISIONS = ("mixed", "bfloat16", "float16")
 
 
 class World:
-    """An encoder's costs (ms for each view), its gradient's errors, and whatever goes wrong, by decision.
+    """An encoder's costs (ms for each view), its gradient's errors, and its failures, by decision.
 
     The gradient of float32 has norm 2 and, at snr 3, a sampling noise of 1: 2 / sqrt(1 + 3).
     """
@@ -68,7 +68,7 @@ def verdict(choice, name):
 
 
 def speeds(**factors):
-    """A cost in which each setting that is on has its own factor, and chunks of 16 are best."""
+    """A cost with a factor for each enabled setting; chunks of 16 are the fastest."""
 
     def cost(decision):
         used = {decision.layout, decision.precision}
@@ -107,7 +107,7 @@ def test_rounding_must_stay_below_the_sampling_noise(monkeypatch, error, taken):
     measurement = verdict(choice, "bfloat16")
     assert (choice.decision.precision == "bfloat16") == measurement.taken == taken
     assert measurement.ratio == pytest.approx(error**2)
-    assert measurement.ms is not None  # what it would have gained is recorded
+    assert measurement.ms is not None  # the gain is recorded even if refused
     json.dumps([m.to_dict() for m in choice.measurements], allow_nan=False)
     lines = describe(choice)
     assert len(lines) == len(choice.measurements) + 1
@@ -127,7 +127,7 @@ def test_precision_is_not_lowered_without_a_known_noise(monkeypatch, snr):
 
 
 def test_given_settings_are_kept(monkeypatch):
-    # Slow and noisy, and yet given by hand.
+    # Settings given by the user are kept even if slow and noisy.
     cost = speeds(channels_last=0.5, bfloat16=3.0)
     world = World(monkeypatch, cost=cost, error=lambda d: float(d.precision == "bfloat16"))
     settings = {"precision": "bfloat16", "fold": True, "chunk": 4, "compile": False}
@@ -275,7 +275,7 @@ def test_rounding_and_noise_are_root_mean_squares():
 
 
 def size(truth):
-    """A signal to noise ratio below zero is an estimate of zero: all noise."""
+    """A signal-to-noise ratio below zero is an estimate of zero: all noise."""
     return float(truth.square().sum(1).mean().sqrt())
 
 

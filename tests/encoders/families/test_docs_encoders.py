@@ -1,4 +1,4 @@
-"""The commands of docs/encoders.md, each with a tiny model in the place of the one that would be fetched."""
+"""The commands of docs/encoders.md, each with a tiny model instead of the downloaded one."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def tiny(tmp_path_factory, hub, vae):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """Where the commands are typed: pictures, classes, and an installed package."""
+    """The working folder of the commands: pictures, classes, and an installed package."""
     (tmp_path / "my" / "pictures").mkdir(parents=True)
     for name in ("coffee.png", "clock.png"):
         shutil.copy(PHOTOS / name, tmp_path / "my" / "pictures")
@@ -79,7 +79,7 @@ def test_the_command_runs(command, tiny, place, monkeypatch, capsys):
     arguments = shlex.split(command)
     assert arguments[:3] == ["python", "-m", "attacks.run"]
     given = [shortened(word, tiny) for word in arguments[3:]]
-    if not {"encoder=timm", "encoder=torchvision"}.isdisjoint(given):  # the rest have theirs in a folder or file
+    if not {"encoder=timm", "encoder=torchvision"}.isdisjoint(given):  # others have weights in a folder or file
         given.append("encoder.weights=random")
     assert call(monkeypatch, *given, f"hydra.run.dir={place / 'run'}") == 0, capsys.readouterr().err
     metrics = json.loads((place / "run" / "metrics.json").read_text())
@@ -104,5 +104,5 @@ def test_print_gives_the_text_of_the_page(capsys):
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (shown,) = re.findall(r"```text\n(torchvision:.*?)```", PAGE, re.DOTALL)
     exec(compile(example, "docs/encoders.md", "exec"), {})
-    printed = re.sub(r"(tensors) [0-9a-f]{12}", r"\1 ...", capsys.readouterr().out)  # torch's generator may change
+    printed = re.sub(r"(tensors) [0-9a-f]{12}", r"\1 ...", capsys.readouterr().out)  # torch may change its RNG
     assert re.sub(r"(tensors) [0-9a-f]{12}", r"\1 ...", shown) in printed

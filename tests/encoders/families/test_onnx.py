@@ -1,4 +1,4 @@
-"""ONNX files as encoders: what onnxruntime gives, with the gradient of the network that was exported."""
+"""ONNX files as encoders: features equal onnxruntime, gradients equal the exported network."""
 
 import copy
 from functools import partial
@@ -50,7 +50,7 @@ def test_resnet_equals_onnxruntime_and_has_the_gradient_of_the_network(tmp_path,
     assert not encoder.training and not any(p.requires_grad for p in encoder.parameters())
     for picture in laws.three_pictures().values():
         assert (encoder(picture.float()) - by_runtime(path, encoder.preprocess(picture))).abs().max() <= 1e-4
-    # Three at once, not one after the other; in float64, where a ReLU at zero does not blur the gradient.
+    # A batch of three, not a loop; in float64, where a ReLU near zero does not change the gradient.
     assert type(encoder.network).__name__ == "GraphModule"
     pictures = torch.rand(3, 3, 90, 70, dtype=torch.float64, requires_grad=True)
     features = encoder.double()(pictures)
@@ -63,7 +63,7 @@ def test_resnet_equals_onnxruntime_and_has_the_gradient_of_the_network(tmp_path,
 
 @EXPORTERS
 def test_a_transformer_works_for_any_batch_too(tmp_path, dynamo):
-    # Its class token is joined to one picture's patches: a batch of 1 that no rewriting of shapes makes free.
+    # The class token is concatenated with a batch of 1, which no change of shapes makes dynamic.
     network = torchvision.models.VisionTransformer(32, 16, 1, 2, 16, 32, representation_size=8).eval()
     nn.init.normal_(network.heads[-1].weight)
     path = exported(network, tmp_path / "vit.onnx", dynamo, side=32)
@@ -92,7 +92,7 @@ def test_an_arcface_like_file_equals_onnxruntime(tmp_path):
 
 
 def test_all_weights_are_parameters(tmp_path):
-    # A bare product's too, so that they are counted, and move with the module.
+    # Those of a bare MatMul too, so that they are counted and move with the module.
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5, bias=False))
     path = exported(network, tmp_path / "linear.onnx", dynamo=False, side=8)
     assert sum(p.numel() for p in encoder_of(path).parameters()) == 3 * 8 * 8 * 5
@@ -171,11 +171,11 @@ def test_half_precision_becomes_float32(tmp_path):
     torch.testing.assert_close(encoder.double()(pictures.double()), expected, rtol=0, atol=1e-12)
 
 
-# --- files that are no encoders, or a trap: one line each, and nothing is run ---
+# --- unsuitable and malicious files: one-line errors, and no code is run ---
 
 
 def test_code_in_a_node_name_is_not_run(tmp_path):
-    # onnx2torch hands it to torch.fx, which writes it into the source that it runs.
+    # onnx2torch passes it to torch.fx, which inserts it into generated source.
     bomb = tmp_path / "bomb"
     relu = helper.make_node("Relu", ["x"], ["r"], name=f'training"), open("{bomb}", "w"), ("')
     path = saved(tmp_path, [relu, helper.make_node("GlobalAveragePool", ["r"], ["y"])], PICTURE, FEATURES)

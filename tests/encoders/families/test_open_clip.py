@@ -69,7 +69,7 @@ def made(name, seed=None, **given):
 
 
 def assert_same(features, expected):
-    """But for the last digits: frozen attention takes another path through torch."""
+    """Equal except for the last digits: frozen attention takes another path in torch."""
     torch.testing.assert_close(features, expected, rtol=0, atol=1e-5)
 
 
@@ -119,7 +119,7 @@ def test_the_text_tower_is_not_part_of_the_state_dict():
 
 @pytest.fixture
 def tags(tmp_path, monkeypatch):
-    """Two tags of the tiny model, with files that lie here."""
+    """Two tags of the tiny model, with local files."""
     files = {tag: tmp_path / f"{tag}.safetensors" for tag in ("first", "other")}
     for seed, file in enumerate(files.values()):
         save_file(made("tiny", seed + 1).state_dict(), file)
@@ -164,7 +164,7 @@ def test_a_file_of_both_towers_loads(name, tmp_path):
     model = made(name, 5)
     for value in model.parameters():  # open_clip leaves some of CoCa's weights unset, and they may hold NaN
         value.data.nan_to_num_(0, 0, 0)
-    # As a training script writes it: wrapped, and with a scale of another shape.
+    # As written by a training script: wrapped, and with a scale of another shape.
     state = {f"module.{key}": t for key, t in model.state_dict().items()} | {"module.logit_scale": torch.ones(1)}
     torch.save({"epoch": 3, "state_dict": state}, tmp_path / "epoch.pt")
     encoder = load_encoder("open_clip", name, weights=tmp_path / "epoch.pt")

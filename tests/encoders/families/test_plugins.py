@@ -45,7 +45,7 @@ nowhere = PACKAGE_without:make
 
 
 def install(folder, monkeypatch, package):
-    """A distribution of one module, as pip leaves it."""
+    """A distribution of one module, as installed by pip."""
     (folder / f"{package}.py").write_text(SOURCE)
     about = folder / f"{package}-1.2.dist-info"
     about.mkdir(parents=True)

@@ -41,7 +41,7 @@ def transform(config):
 def test_preprocessing_equals_timm_on_files_and_tensors(name):
     ours, theirs = preprocessing(CONFIGS[name]), transform(CONFIGS[name])
     laws.assert_as_pil(ours, theirs)
-    if "border" not in name:  # there timm's fill is in levels of 0..255, of a tensor in [0,1] as well
+    if "border" not in name:  # timm fills in levels of 0..255 even for a tensor in [0,1]
         laws.assert_as_tensor(ours, theirs)
 
 

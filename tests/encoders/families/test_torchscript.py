@@ -34,7 +34,7 @@ def network():
 def saved(tmp_path, module, trace=False, freeze=False):
     path = tmp_path / "network.pt"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated; files of it are there all the same
+        warnings.simplefilter("ignore")  # TorchScript is deprecated, but such files exist
         made = torch.jit.trace(module, torch.rand(1, 3, 16, 16)) if trace else torch.jit.script(module)
         (torch.jit.freeze(made) if freeze else made).save(path)
     return path
@@ -42,7 +42,7 @@ def saved(tmp_path, module, trace=False, freeze=False):
 
 @pytest.fixture(params=[False, True], ids=["scripted", "traced"])
 def pair(request, tmp_path):
-    """A network with some statistics, and the encoder of its file. Written while it trained, if it is a script."""
+    """A network with some statistics, and the encoder of its file. A scripted file is saved in training mode."""
     module = network()
     module(torch.rand(8, 3, 16, 16))
     path = saved(tmp_path, module.eval() if request.param else module, trace=request.param)
@@ -53,7 +53,7 @@ def test_the_encoder_equals_preprocessing_and_network(pair):
     module, encoder = pair
     assert not any(m.training for m in encoder.modules())
     assert not any(p.requires_grad for p in encoder.parameters())
-    for rows in (1, 3, 2):  # again and again: TorchScript compiles anew after it has watched
+    for rows in (1, 3, 2):  # several calls: TorchScript recompiles after profiling
         pictures = torch.rand(rows, 3, 30, 20, requires_grad=True)
         outputs = encoder(pictures), module(encoder.preprocess(pictures))
         torch.testing.assert_close(*outputs)

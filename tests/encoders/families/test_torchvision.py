@@ -1,4 +1,4 @@
-"""The features of torchvision's models are what torchvision's own call gives to their head."""
+"""The features of torchvision's models are the input of their head."""
 
 import hashlib
 import io
@@ -25,7 +25,7 @@ from tests.helpers import encoder_laws as laws
 MODELS = torchvision.models.list_models(module=torchvision.models)
 #: One of each kind of head.
 SMALL = ("resnet18", "squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5", "mnasnet0_5", "regnet_x_400mf")
-#: With more weights than these a model runs without numbers only.
+#: Larger models run on the meta device only.
 LARGE = 3e7
 refused = partial(laws.refusal, family="torchvision")
 
@@ -49,7 +49,7 @@ def library_model(model, seed=1, **arguments):
 
 
 def before_the_head(network, images):
-    """What the layer that is called last among the linear ones is given; of a SqueezeNet, what its classifier is."""
+    """The input of the last linear layer called, or of the classifier of a SqueezeNet."""
     inputs, heads = [], [m for m in network.modules() if isinstance(m, nn.Linear)]
     if isinstance(network, torchvision.models.SqueezeNet):
         heads = [network.classifier]
@@ -74,7 +74,7 @@ def test_features_are_the_input_of_the_head(tmp_path, model):
     preset = torchvision.models.get_model_weights(model).DEFAULT.transforms()
     pictures = laws.three_pictures()
     for name in ("portrait",) if model in SMALL else pictures:
-        # In float64, for torchvision's resize in float32 is off by up to 3e-5; it ends in float32 all the same.
+        # In float64, because torchvision's resize in float32 is off by up to 3e-5; the output is float32.
         expected = before_the_head(network, laws.within(preset(pictures[name]), encoder.preprocess))
         with torch.no_grad():
             features = encoder(pictures[name].float())
@@ -83,14 +83,14 @@ def test_features_are_the_input_of_the_head(tmp_path, model):
     assert float(features.std()) > 0
 
 
-#: A RegNet computes with numbers while it is built; all are one class, and the small ones run above.
-WITHOUT_NUMBERS = [model for model in MODELS if not model.startswith("regnet")]
+#: A RegNet needs values while it is built; all are one class, and the small ones run above.
+ON_META = [model for model in MODELS if not model.startswith("regnet")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", WITHOUT_NUMBERS)
+@pytest.mark.parametrize("model", ON_META)
 def test_every_model_gives_one_row_per_picture(model):
-    """The largest too, on torch's device without numbers: the head is gone, the features are those that it read."""
+    """The largest too, on the meta device: the head is removed, the features are its input."""
     preset = torchvision.models.get_model_weights(model).DEFAULT.transforms()
     arguments = _ARGUMENTS.get(model, {}) | _side(model, preprocessing(preset))
     with torch.device("meta"):
@@ -170,7 +170,7 @@ def test_old_weight_names_are_read_like_torchvision(tmp_path, monkeypatch, model
 
 @pytest.mark.parametrize("model", [m for m in MODELS if m.startswith("vit_")])
 def test_the_vit_size_follows_the_weights(model, monkeypatch):
-    # What torchvision's own builder would be given, for every name of weights.
+    # The size that torchvision's own builder uses, for every name of weights.
     built = []
 
     def build(name, *, weights, image_size):
@@ -235,7 +235,7 @@ def test_unsuitable_preprocessing_gives_a_one_line_error(message, model, given):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache of torch's, and the content of a download."""
+    """An empty cache of torch.hub, and the content of a download."""
     monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path / "hub"))
     answer = {"content": None}
 
@@ -278,7 +278,7 @@ def test_a_download_is_read_without_running_it_and_reported_by_its_hash(cache, t
     laws.assert_same_weights(encoder.network, network.state_dict())
     assert encoder.origin.digest() == digest and encoder.origin.weights == "IMAGENET1K_V1"
     assert capfd.readouterr() == ("", "")
-    cache["content"] = None  # the second time it is there
+    cache["content"] = None  # the second load reads the cache
     assert load_encoder("torchvision", "squeezenet1_1").fingerprint() == encoder.fingerprint()
 
 

@@ -25,7 +25,7 @@ SQUARE = {"size": {"height": 32, "width": 32}}
 
 TOWERS = {"vision_config": VISION, "text_config": WORDS}
 CONVS = {"hidden_sizes": [4, 6, 8, 10], "depths": [1, 1, 1, 1]}
-#: Kind -> its configuration, its processor, and how many tokens stand before the patches.
+#: Kind -> its configuration, its processor, and the number of tokens before the patches.
 KINDS = {
     "clip": ("CLIPConfig", TOWERS | {"projection_dim": 10}, "CLIPImageProcessor", SHORT, 1),
     "siglip": ("SiglipConfig", TOWERS, "SiglipImageProcessor", SQUARE, 0),
@@ -72,7 +72,7 @@ def library_model(config):
 
 
 def copied(saved, kind, tmp_path, **changes):
-    """A folder of its own, with some keys of config.json changed."""
+    """A copy of the folder with some keys of config.json changed."""
     folder = tmp_path / kind
     shutil.copytree(saved(kind), folder)
     config = json.loads((folder / "config.json").read_text())
@@ -154,7 +154,7 @@ def test_preprocessing_equals_the_processor(name):
 
 @pytest.mark.parametrize("name", [name for name in PROCESSORS if name not in ("small for its crop", "dinov3")])
 def test_preprocessing_of_a_file_equals_pillow(name, tmp_path):
-    """Exactly, with `eight_bit`; without, but for Pillow's roundings (and its clip between the two passes)."""
+    """Exactly with `eight_bit`; otherwise up to Pillow's roundings (and its clip between the two passes)."""
     # Where the crop is larger than the picture by an odd number, the library's two forms differ by a pixel.
     processor_of(name).save_pretrained(tmp_path)
     pil = hf.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
@@ -164,7 +164,7 @@ def test_preprocessing_of_a_file_equals_pillow(name, tmp_path):
 
 
 def test_dinov3_resizes_a_file_in_floating_point():
-    processor = processor_of("dinov3")  # it has one form only
+    processor = processor_of("dinov3")  # it has only one form
     preprocess = preprocessing(processor)
     for picture in laws.three_pictures().values():
         expected = processor(laws.as_pil(picture), return_tensors="pt").pixel_values
@@ -203,7 +203,7 @@ def test_texts_equal_the_library(saved, kind, padding, tmp_path):
     folder = copied(saved, kind, tmp_path)
     assert loaded(folder).texts is None
     tokenizer(folder)
-    texts = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w1 w2 w3 w4 w5 w6"]  # the last is too long, and cut
+    texts = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w1 w2 w3 w4 w5 w6"]  # the last is too long and truncated
     network, words = hf.AutoModel.from_pretrained(folder).eval(), hf.AutoTokenizer.from_pretrained(folder)
     inputs = words(texts, padding=padding, truncation=True, max_length=9, return_tensors="pt")
     assert inputs.input_ids.shape == (3, 9)
@@ -213,7 +213,7 @@ def test_texts_equal_the_library(saved, kind, padding, tmp_path):
     torch.testing.assert_close(encoder.texts(texts), expected, rtol=0, atol=1e-6)
     assert encoder.texts(texts).shape[1] == encoder(pictures()).shape[1]
     assert loaded(folder, pool="mean").texts is None  # another space
-    if padding == "max_length":  # one text alone is filled up too
+    if padding == "max_length":  # a single text is padded too
         torch.testing.assert_close(encoder.texts(texts[:1]), expected[:1], rtol=0, atol=1e-5)
 
 
@@ -272,7 +272,7 @@ def test_a_tower_saved_by_itself_keeps_its_projection(tmp_path):
     torch.testing.assert_close(encoder(pictures()), expected, rtol=0, atol=1e-5)
 
 
-# --- what is refused, in one line; and nothing that comes with a model is run ---
+# --- refusals in one line; code that comes with a model is never run ---
 
 
 @pytest.mark.usefixtures("offline")
@@ -326,7 +326,7 @@ def test_code_that_comes_with_a_model_is_never_run(saved, tmp_path):
     (folder / "config.json").write_text(json.dumps(config))
     processor = json.loads((folder / "preprocessor_config.json").read_text()) | {"auto_map": own}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
-    assert loaded(folder).fingerprint() == loaded(saved("vit")).fingerprint()  # a kind that the library has itself
+    assert loaded(folder).fingerprint() == loaded(saved("vit")).fingerprint()  # a model type of the library
     (folder / "preprocessor_config.json").write_text(json.dumps(processor | {"image_processor_type": "Mine"}))
     (folder / "config.json").write_text(json.dumps(config | {"image_processor_type": "Mine"}))
     refused(r"the image processor of .* cannot be read by transformers: .* custom code", folder)

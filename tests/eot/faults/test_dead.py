@@ -1,4 +1,4 @@
-"""No gradient dies in silence: of a member of an ensemble, of a penalty, of a picture whose loss is at its end."""
+"""Zero gradients are reported: of ensemble members, penalties, and pictures with a saturated loss."""
 
 import pytest
 
@@ -25,12 +25,12 @@ class Blind(Small):
 
 
 @pytest.mark.parametrize(
-    ("combine", "cut", "words"),
+    ("combine", "cut", "message"),
     [("losses", True, "encoder 1.*cuts the graph"), ("gradients", False, "encoder 1.*exactly zero")],
 )
-def test_an_ensemble_member_without_a_gradient_is_refused(images, combine, cut, words):
+def test_an_ensemble_member_without_a_gradient_is_refused(images, combine, cut, message):
     both = Ensemble([Small(0), Blind(cut)])
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         final(images, both(images), encoder=both, objective=Members(Away(), combine))
 
 
@@ -42,7 +42,7 @@ def test_cvar_with_separate_member_gradients_is_refused(images):
 
 
 def test_a_penalty_without_a_finite_gradient_is_refused(images):
-    def root(delta, pictures, untouched):  # its slope at no change is infinite
+    def root(delta, pictures, untouched):  # its slope at delta 0 is infinite
         return (pictures - untouched).diff(dim=3).abs().sqrt().mean((1, 2, 3))
 
     net, linf = Small(0), Linf(8 / 255, random_start=False)

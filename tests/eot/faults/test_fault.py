@@ -1,4 +1,4 @@
-"""What is not finite is named with its stage, step, view and values, and comes back from a file."""
+"""Non-finite values are reported with stage, step, view and values, and can be reproduced from a file."""
 
 import pytest
 import torch
@@ -34,8 +34,8 @@ def test_the_error_names_stage_step_view_and_values(slope, where, perturbation):
     assert result.values["turn angle (deg)"] > LIMIT
     pipeline = Compose(stages)
     assert result.values == pipeline.describe(result.u)[0]
-    for words in (f"step {done}: ", f"{where}, in view {result.view} of image {result.picture}", "turn angle (deg)"):
-        assert words in str(caught.value)
+    for text in (f"step {done}: ", f"{where}, in view {result.view} of image {result.picture}", "turn angle (deg)"):
+        assert text in str(caught.value)
 
 
 def test_the_reported_view_is_the_one_drawn_by_the_attack():
@@ -51,7 +51,7 @@ def test_the_reported_view_is_the_one_drawn_by_the_attack():
 
 
 class Infinite(Objective):
-    """Infinite, or of infinite slope."""
+    """An infinite loss, or one of infinite slope."""
 
     def __init__(self, slope):
         self.slope = slope
@@ -102,7 +102,7 @@ def test_a_saved_fault_is_reproduced_and_the_error_has_the_command(tmp_path):
         if isinstance(value, torch.Tensor):
             assert torch.equal(getattr(again, name).nan_to_num(7), value.nan_to_num(7)), name
     assert (again.sentence(), again.values) == (error.fault.sentence(), error.fault.values)
-    assert str(again.lines) == str(error.fault.lines)  # NaN is not equal to itself
+    assert str(again.lines) == str(error.fault.lines)  # as text, because NaN is not equal to itself
     fault.write(tmp_path, error, "fault.00003.safetensors")
     assert str(error).endswith("fault.00003.safetensors")
 
@@ -133,7 +133,7 @@ def test_evaluation_stops_at_a_view_that_is_not_finite():
         views.losses(images, net()(images), net(), Away(), 5, step=4)
     assert one.value.fault.view == other.value.fault.view
     right = Right(torch.arange(3), torch.arange(3), torch.arange(3))
-    for signature in (None, torch.sign):  # which makes a number of NaN
+    for signature in (None, torch.sign):  # the sign of NaN is a number
         with pytest.raises(NotFinite, match="stage `turn`") as ranked:
             evaluate(
                 *(images, net()(images), net()(images)), encoder=net(), bank=views, right=right, signature=signature

@@ -1,4 +1,4 @@
-"""A gradient that is exactly zero says what the audit finds."""
+"""The error of an exactly zero gradient has the result of the audit."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ UNSEEN = SimpleNamespace(
 
 
 @pytest.mark.parametrize(
-    ("words", "setup"),
+    ("message", "setup"),
     [
         ("dies in the stage cut", {"stages": [Affine(degrees=20), Cut(), Brightness(0.1)]}),
         ("and the encoder cuts it", {"encoder": Head(lambda features, _: features.detach())}),
@@ -45,8 +45,8 @@ UNSEEN = SimpleNamespace(
         ("no view shows what may be changed", {"perturbation": UNSEEN}),
     ],
 )
-def test_the_error_of_a_zero_gradient_has_the_audit_result(words, setup):
-    with pytest.raises(ValueError, match=words):
+def test_the_error_of_a_zero_gradient_has_the_audit_result(message, setup):
+    with pytest.raises(ValueError, match=message):
         run_all(**{"stages": [Affine(degrees=20)]} | setup)
 
 

@@ -72,7 +72,7 @@ def test_curves_equal_a_loop_in_numpy(chunk):
             line.append(features @ anchor.numpy() / np.linalg.norm(features) / np.linalg.norm(anchor.numpy()))
         np.testing.assert_allclose(result["one"][k], line, atol=1e-12)
         np.testing.assert_allclose(area(result["one"])[k], np.trapezoid(line, dx=1 / STEPS), atol=1e-12)
-    assert counted.forward == 2 + 2 * 2 * (STEPS - 1)  # the two ends are shared
+    assert counted.forward == 2 + 2 * 2 * (STEPS - 1)  # both ends are shared
 
 
 def test_the_order_of_a_linear_model_is_steepest_and_monotone():

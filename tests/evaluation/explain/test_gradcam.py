@@ -16,7 +16,7 @@ PICTURES = smooth()
 
 
 class Pooled(nn.Module):
-    """A convolution, the mean over positions, a matrix."""
+    """A convolution, the mean over positions, a linear layer."""
 
     def __init__(self):
         super().__init__()
@@ -27,7 +27,7 @@ class Pooled(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention from every token to every token, and a residual."""
+    """Full attention with a residual."""
 
     def __init__(self, width):
         super().__init__()

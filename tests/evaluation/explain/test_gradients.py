@@ -1,4 +1,4 @@
-"""The pixels that the gradient reaches: where they are known, and against a loop over views."""
+"""The pixels reached by the gradient: known cases, and against a loop over views."""
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ HEAD_ON = Bank(Compose([]), torch.zeros(3, 0))
 
 
 class Left(nn.Module):
-    """Sees the left quarter of a picture, each value with a weight of its own."""
+    """Reads the left quarter of a picture, each value with its own weight."""
 
     def forward(self, images):
         return F.adaptive_avg_pool2d(images[..., : images.shape[3] // 4], (4, 2)).flatten(1)
@@ -59,7 +59,7 @@ def test_reach_equals_a_loop_over_views():
         torch.testing.assert_close(result.sensitivity[i], weights, rtol=1e-4, atol=1e-7)
         torch.testing.assert_close(float(result.coverage[i]), covered(weights))
         torch.testing.assert_close(float(result.effective[i]), effective(weights), rtol=1e-4, atol=0)
-    assert bool((result.view < result.coverage).all())  # enlarged, a view shows a part
+    assert bool((result.view < result.coverage).all())  # an enlarged view shows a part of the picture
 
 
 def test_an_encoder_without_a_gradient_has_no_reach():

@@ -87,7 +87,7 @@ def test_the_promise_of_a_shared_delta_is_shared(inner, images):
 
 
 def test_the_balance_survives_the_camera():
-    # Every view shows some of it, most of them the better part, none more than contrast makes of it.
+    # Every view has some of it, most views over half, and none more than the contrast stage allows.
     pictures, camera = tiles(128).spread(4).images, preset("camera")
     delta = promise(Linf(8 / 255), pictures)
     u = torch.rand(32, camera.dims, generator=torch.Generator().manual_seed(3))

@@ -66,7 +66,7 @@ def test_swapping_the_sides_negates_a_gap(shift, seed):
 
 
 def test_a_gap_is_paired_by_view():
-    # The views differ far more than the two runs do.
+    # The views differ far more than the two runs.
     a = losses(0.0, spread=1.0)
     assert gap(a + 0.01, a, 0.0).above
     assert not gap(losses(0.01, 1.0, seed=1), a, 0.0).above
@@ -149,7 +149,7 @@ def test_noise_names_the_views_for_the_recommended_cosine(c, views):
     cosine = math.sqrt(views / (views + c))
     assert check.figures["cosine"] == pytest.approx(cosine)
     assert check.verdict == ("passed" if cosine >= 0.2 else "failed")
-    # With as many views as it names, the cosine is the one it names.
+    # The reported number of views gives the recommended cosine.
     wanted = check.figures["views"]
     assert math.sqrt(wanted / (wanted + c)) == pytest.approx(0.7)
 

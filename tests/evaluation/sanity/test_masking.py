@@ -1,4 +1,4 @@
-"""Encoders with a gradient broken on purpose are flagged; intact ones are not."""
+"""Encoders with a deliberately broken gradient are flagged; intact ones are not."""
 
 import copy
 
@@ -55,7 +55,7 @@ class Noisy(nn.Module):
 
 
 class Behind(nn.Module):
-    """The pocket encoder with something before it, or after it."""
+    """The pocket encoder with a module before it, or after it."""
 
     def __init__(self, before=None, after=None):
         super().__init__()
@@ -187,8 +187,8 @@ def test_each_indicator_alone_is_flagged():
     good = [Check(name, "passed", "") for name in MASKING]
     assert masking(good).verdict == "passed"
     for i, name in enumerate(MASKING):
-        signs = [*good[:i], Check(name, "failed", ""), *good[i + 1 :], Check("plateau", "failed", "")]
-        check = masking(signs)
+        checks = [*good[:i], Check(name, "failed", ""), *good[i + 1 :], Check("plateau", "failed", "")]
+        check = masking(checks)
         assert check.verdict == "failed" and name in check.message and "plateau" not in check.message
     assert masking([Check(name, "skipped", "") for name in MASKING]).figures["asked"] == 0
 
@@ -199,7 +199,7 @@ def test_a_detached_branch_fails_several_checks(pictures):
     sanity = examine(pictures, encoder(pictures), views=2, **setup(encoder, steps=10))
     failed = {check.name for check in sanity.failed}
     assert {"finite differences", "masking"} <= failed, table(sanity)
-    assert len(failed & set(MASKING)) >= 3, table(sanity)  # which ones depends on the optimiser
+    assert len(failed & set(MASKING)) >= 3, table(sanity)  # the failed checks depend on the optimiser
     assert "active test" not in failed  # the optimiser is not to blame
 
 
