@@ -104,7 +104,7 @@ def test_spread_refuses_counts_out_of_range(count):
         pictures(1, 2).spread(count)
 
 
-def test_joined_drops_pictures_that_are_there_already():
+def test_joined_drops_duplicate_pictures():
     joined, rows = on_shelf(pictures(1, 2).shelf()).joined(pictures(3, 2, 1, 4, names="wxyz").shelf())
     assert joined.names == ("a", "b", "w", "z")
     assert torch.equal(all_of(joined), torch.stack([noise(seed) for seed in (1, 2, 3, 4)]))

@@ -40,14 +40,14 @@ def everything(shelf):
 
 FORMS = {
     "list": ("x.txt", "a.png\nb.png\nc.png\n"),
-    "remarks": ("x.TXT", "# mine\n\n  a.png  \nb.png\n\t\n# more\nc.png"),
-    "other line ends": ("x.txt", "a.png\r\nb.png\r\nc.png\r\n"),
-    "old line ends": ("x.txt", "a.png\rb.png\rc.png"),
-    "mark of byte order": ("x.txt", "\ufeffa.png\nb.png\nc.png"),
-    "by another way": ("x.txt", "./a.png\np/../b.png\nc.png"),
+    "comments": ("x.TXT", "# mine\n\n  a.png  \nb.png\n\t\n# more\nc.png"),
+    "CRLF": ("x.txt", "a.png\r\nb.png\r\nc.png\r\n"),
+    "CR": ("x.txt", "a.png\rb.png\rc.png"),
+    "byte order mark": ("x.txt", "\ufeffa.png\nb.png\nc.png"),
+    "other paths": ("x.txt", "./a.png\np/../b.png\nc.png"),
     "table": ("x.csv", "path\na.png\nb.png\nc.png\n"),
     "columns": ("x.csv", 'size,path,note\n1,a.png,"one, two"\n2,"b.png",\n\n3,c.png,"two\nlines"\n'),
-    "marked table": ("x.csv", "\ufeffpath\r\na.png\r\nb.png\r\nc.png\r\n"),
+    "table with byte order mark": ("x.csv", "\ufeffpath\r\na.png\r\nb.png\r\nc.png\r\n"),
 }
 
 
@@ -72,7 +72,7 @@ def test_pictures_of_equal_file_names_get_different_names(mine):
     assert [entry.name for entry in listed(both)[0]] == ["p/x.png", "a.png", "q/x.png"]
 
 
-def test_identities_are_those_of_the_table(mine):
+def test_identities_are_read_from_the_table(mine):
     table = write(mine / "x.csv", "identity,path\nanna,a.png\n,b.png\n anna ,c.png\n")
     assert [entry.label for entry in listed(table)[0]] == ["anna", None, "anna"]
 
@@ -100,8 +100,8 @@ WRONG = {
     "an open quote": ("x.csv", 'path\n"a.png\nb.png\n', r"line \d: .*unexpected end"),
     "only a header": ("x.csv", "path\n", r"names no picture"),
     "empty": ("x.txt", "", r"names no picture"),
-    "only remarks": ("x.txt", "# a.png\n\n", r"names no picture"),
-    "twice": ("x.txt", "a.png\nb.png\n./a.png\n", r"line 3 names `.*a\.png` again, after x\.txt line 1"),
+    "only comments": ("x.txt", "# a.png\n\n", r"names no picture"),
+    "duplicate": ("x.txt", "a.png\nb.png\n./a.png\n", r"line 3 names `.*a\.png` again, after x\.txt line 1"),
     "a long line": ("x.txt", "a.png\n" + "b" * 10**6, r"line 2: a line of 1000000 characters is no path"),
     "a long cell": ("x.csv", "path\na.png\n" + "b" * 10**6, r"line 3: a line of 1000000 characters is no path"),
     "a missing file": ("x.txt", "a.png\nnowhere.png\n", r"x\.txt line 2: .*nowhere\.png` does not exist"),
@@ -123,8 +123,8 @@ def test_errors_have_one_line_with_the_position(mine, case):
 NO_TEXT = {
     "not UTF-8": (b"path\na.png\n\xff\xfe\n", 3),
     "zero byte": (b"path\n\x00a.png\n", 2),
-    "junk": (bytes(range(256))[::-1] * 20, 1),
-    "latin": ("path\nä\n".encode("latin1"), 2),
+    "binary": (bytes(range(256))[::-1] * 20, 1),
+    "latin-1": ("path\nä\n".encode("latin1"), 2),
 }
 
 
@@ -139,7 +139,7 @@ def test_undecodable_text_is_refused_with_its_line_number(mine, name, case):
 
 
 def break_some(folder):
-    """Some that are no pictures, one cut short, one too slender; the names of all that cannot be read."""
+    """Adds unreadable files: no pictures, one truncated, one too slender; returns their names."""
     (folder / "bad.png").write_bytes(b"\x89PNG not really")
     (folder / "cut.png").write_bytes((folder / "a.png").read_bytes()[:200])
     save_image(folder / "slender.png", noise(9, 2, 2 * SLENDER + 1))
@@ -227,7 +227,7 @@ def test_with_classes_no_gallery_is_made(mine):
     assert len(set(queries.notes)) == len(queries.notes)
 
 
-def test_notes_name_conversions_of_queries_and_what_the_gallery_ignores(mine, tmp_path_factory):
+def test_notes_have_conversions_of_queries_and_ignored_gallery_folders(mine, tmp_path_factory):
     queries, _, _ = data(groups.FolderConfig(path=str(mine), gallery=str(mine), size=SIZE + 1, count=1))
     assert [note.partition(":")[0] for note in queries.notes] == [str(mine), "a.png"]
     alone = tmp_path_factory.mktemp("alone")

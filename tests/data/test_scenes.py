@@ -119,7 +119,7 @@ def scenes(path, **more):
 PATCH = PatchConfig(size=[8, 8], quad=[[0, 0], [1, 0], [1, 1], [0, 1]], start_from="grey", shape="rectangle")
 
 
-def test_queries_gallery_and_identities_are_as_of_a_folder(three):
+def test_queries_gallery_and_identities_work_as_for_a_folder(three):
     folder, rows = three
     path = table(
         folder / "x.csv",

@@ -33,7 +33,7 @@ def test_locked_versions_have_hashes_and_no_urls():
     assert "://" not in LOCK
 
 
-def test_the_page_has_the_command_that_made_the_lock():
+def test_the_page_has_the_command_of_the_lock():
     (command,) = re.findall(r"^# +(uv pip compile .*)$", LOCK, re.MULTILINE)
     assert f"\n{command}\n" in (ROOT / "docs" / "environment.md").read_text()
 

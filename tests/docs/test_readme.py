@@ -29,7 +29,7 @@ def test_the_python_example_is_short_imports_public_names_only_and_runs(capsys):
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len([line for line in example.splitlines() if line.strip()]) <= 15
     assert set(re.findall(r"^from (\S+)", example, re.MULTILINE)) == {"attacks", "transforms"}
-    assert README[: README.index("evaluate(")].count("\n") < 60, "the first `evaluate` is on the first screens"
+    assert README[: README.index("evaluate(")].count("\n") < 60, "`evaluate` appears near the top"
     exec(compile(example, "README", "exec"), {})
     clean, attacked = map(float, re.findall(r"^cosine (-?[\d.]+)", capsys.readouterr().out, re.MULTILINE))
     assert attacked < clean - 0.2
@@ -67,5 +67,5 @@ def test_every_command_of_the_docs_is_run():
     from run_docs import ELSEWHERE
 
     assert "run_docs.py README.md docs/*.md" in (ROOT / ".ci" / "run").read_text()
-    for who in ELSEWHERE.values():
-        assert who == "itself" or (ROOT / who).exists(), who
+    for runner in ELSEWHERE.values():
+        assert runner == "itself" or (ROOT / runner).exists(), runner

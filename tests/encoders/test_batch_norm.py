@@ -57,7 +57,7 @@ def test_the_hook_is_registered_once_and_allows_folding():
 
 
 def test_a_bare_module_has_the_hook_only_during_an_attack():
-    """Two pictures one at a time take the step that they take together."""
+    """Two pictures attacked one at a time take the same step as together."""
     bare = copy.deepcopy(encoder().network)
     for norm in bare.modules():
         norm._forward_hooks.clear()

@@ -59,7 +59,7 @@ def test_stochastic_samples_and_reports_the_ranges_of_a_defence():
     parts = build(run)
     own = [name for name in parts.transforms.names if name.startswith("encoder resizepad ")]
     still = build(validate(composed("config=smoke", "defence=resize_pad"))).transforms
-    assert not any("encoder" in name for name in still.names), "ranges stay at their middle"
+    assert not any("encoder" in name for name in still.names), "ranges are fixed at their middle"
     assert isinstance(parts.encoder, Stochastic) and len(own) == parts.encoder.randomness.dims == 3
     facts = identity(run.encoder, parts.encoder)
     assert facts["stochastic"] is True and facts["defence"][0].startswith("ResizePad(scale=(1.0, 1.107)")
@@ -155,7 +155,7 @@ def test_bpda_attacks_a_stage_without_a_derivative():
         next(attack(images, cut(images), encoder=cut, **parts))
     encoder = Defended(net, [Bpda(through_pillow)])
     anchor = encoder(images)
-    assert torch.equal(anchor, cut(images)), "forward is the real thing"
+    assert torch.equal(anchor, cut(images)), "the forward pass is the exact function"
     delta = solve(images, anchor, encoder=encoder, **parts).delta
     noise = ball.noise(images, torch.Generator().manual_seed(0))
     score = [1 - F.cosine_similarity(encoder((images + d).clamp(0, 1)), anchor) for d in (delta, noise)]

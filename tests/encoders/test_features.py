@@ -120,10 +120,10 @@ def test_a_layer_whose_size_depends_on_the_picture_is_refused(images):
 
 REFUSED = {
     "unknown": (["layre3"], "the encoder has no 'layre3'; did you mean layer3, "),
-    "by its inner name": (["network.layer3"], "has no 'network.layer3'"),
+    "inner name": (["network.layer3"], "has no 'network.layer3'"),
     "tokens": (["layer3:tokens"], "layer3 must become one row a picture: flat, mean or cls; got 'tokens'"),
     "pool": (["layer3:max"], "the pool of layer3 must be one of flat, mean, cls, tokens; got 'max'"),
-    "twice": (["layer3", "layer3:mean"], "may name a layer once; got layer3 twice"),
+    "duplicate": (["layer3", "layer3:mean"], "may name a layer once; got layer3 twice"),
 }
 
 
@@ -151,11 +151,11 @@ def test_the_manifest_identifies_the_inner_encoder():
 class Odd(nn.Module):
     def __init__(self):
         super().__init__()
-        self.twice, self.idle, self.parts, self.words = nn.ReLU(), nn.Linear(2, 2), Parts(), Words()
+        self.twice, self.idle, self.parts, self.mapping = nn.ReLU(), nn.Linear(2, 2), Parts(), Mapping()
         self.last = nn.Sequential(nn.Flatten(), nn.Flatten())
 
     def forward(self, images):
-        self.words(images)
+        self.mapping(images)
         return self.last(self.twice(self.twice(self.parts(images)[0])))
 
 
@@ -164,7 +164,7 @@ class Parts(nn.Module):
         return images - 0.5, images
 
 
-class Words(nn.Module):
+class Mapping(nn.Module):
     def forward(self, images):
         return {"shape": images.shape}
 
@@ -189,7 +189,7 @@ def test_repeated_unused_and_composite_layers_are_marked_in_the_listing():
     assert lines["twice"].endswith("(1,3,4,5), the last of 2 calls")
     assert lines["idle"].endswith("was not called")
     assert lines["parts"].endswith("(1,3,4,5), the first of 2 parts")
-    assert lines["words"].endswith("a dict, no row for each picture, so no features")
+    assert lines["mapping"].endswith("a dict, no row for each picture, so no features")
 
 
 def test_an_output_changed_in_place_is_not_an_alias(resnet):
@@ -211,7 +211,7 @@ def test_show_encoder_starts_no_run_and_writes_no_files(monkeypatch, capsys, tmp
 
 
 @pytest.mark.slow
-def test_a_run_attacks_the_layers_that_it_names(monkeypatch, tmp_path):
+def test_a_run_attacks_the_given_layers(monkeypatch, tmp_path):
     short = ["config=smoke", "data.count=1", "attack.steps=2", "evaluate.views=4", f"hydra.run.dir={tmp_path}"]
     assert call(monkeypatch, *short, "encoder.features=[stages.5:mean,stages.8]") == 0
     manifest, metrics = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("manifest", "metrics"))

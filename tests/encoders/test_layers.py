@@ -132,7 +132,7 @@ def test_features_are_released_and_hooks_removed_after_an_error(resnet, images):
     assert hooks(resnet) == 0
 
 
-def test_a_deep_copy_has_hooks_of_its_own(resnet, images):
+def test_a_deep_copy_has_its_own_hooks(resnet, images):
     with Layers(resnet, ["layer1", "layer2"]) as layers:
         twin = copy.deepcopy(layers)
         wanted = layers(images)

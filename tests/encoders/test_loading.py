@@ -1,4 +1,4 @@
-"""The pocket encoder's architecture and the reading of weights; nothing here depends on the weights that ship."""
+"""The pocket encoder's architecture and the reading of weights; independent of the bundled weights."""
 
 import sys
 

@@ -39,14 +39,14 @@ def flipped(images, others):
     return (imagehash_bits(images) != imagehash_bits(others)).sum(1).double()
 
 
-#: Pictures larger and smaller than the grid of the hash, square, high and wide: batches of one size.
+#: Pictures larger and smaller than the grid of the hash, square, tall and wide: batches of one size.
 SETS = {
     "tiles": lambda: [tiles(128).spread(120).images],
     "small": lambda: [tiles(64).spread(40).images],
-    "as the hash": lambda: [tiles(32).spread(40).images],
+    "hash size": lambda: [tiles(32).spread(40).images],
     "tiny": lambda: [tiles(32).spread(40).images[..., 5:24, 9:20]],
     "photographs": lambda: [photo[None] for photo in photographs().values()],
-    "high": lambda: [photo[None, :, :, : photo.shape[1] // 5] for photo in photographs().values()],
+    "tall": lambda: [photo[None, :, :, : photo.shape[1] // 5] for photo in photographs().values()],
     "wide": lambda: [photo[None, :, : photo.shape[2] // 5] for photo in photographs().values()],
     "noise": lambda: [torch.rand(20, 3, 70, 90, generator=seed())],
 }
@@ -116,7 +116,7 @@ def test_gradcheck_of_the_soft_part():
     assert torch.autograd.gradcheck(soft, images.requires_grad_(), fast_mode=True)
 
 
-def test_the_gradient_is_that_of_the_hash_without_roundings():
+def test_the_gradient_equals_that_of_the_hash_without_rounding():
     # Away from the ends of the range: where the 8-bit resize clips an overshoot, the hash has no gradient.
     images = 0.2 + 0.6 * tiles(128).spread(12).images.double()
     way = torch.randn(12, 64, generator=seed(), dtype=double)

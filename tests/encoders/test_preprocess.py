@@ -162,7 +162,7 @@ def test_the_border_has_the_given_colour(fill, bgr):
     [{"fit": "cover", "crop": (224, 224)}, {"fit": "squash"}, {"fit": "contain", "crop": (224, 224)}],
     ids=["cover", "squash", "contain"],
 )
-def test_a_gradient_reaches_every_pixel_that_is_kept(fields, eight_bit):
+def test_every_pixel_within_the_crop_has_a_gradient(fields, eight_bit):
     share = laws.assert_every_pixel_counts(Preprocess(224, "pil_bicubic", MEAN, STD, eight_bit=eight_bit, **fields))
     assert share == pytest.approx(0.75 if fields["fit"] == "cover" else 1, abs=0.01)
 

@@ -31,7 +31,7 @@ def test_a_row_depends_only_on_its_picture_and_coordinate(kind):
         parts = [encoder(a, draws=b) for a, b in zip(images.split(size), w.split(size), strict=True)]
         torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-12, atol=1e-12)
     assert torch.equal(encoder(images, draws=w), whole)
-    assert torch.equal(torch.get_rng_state(), state), "torch's own generator is left alone"
+    assert torch.equal(torch.get_rng_state(), state), "the global RNG state is unchanged"
     with torch.enable_grad():  # fused kernels without a gradient would leave the dropout out
         seen = encoder(images.clone().requires_grad_(), draws=w)
     torch.testing.assert_close(seen.detach(), whole, rtol=1e-12, atol=1e-12)
@@ -47,7 +47,7 @@ def test_without_draws_the_encoder_is_unchanged_and_draws_change_it(kind):
     for a, b in ((first, second), (first, encoder(images))):
         assert ((a - b).norm(dim=1) > 1e-3).any()
     same = encoder(images[:1].expand(4, -1, -1, -1), draws=torch.arange(4)[:, None] / 4)
-    assert len(same.unique(dim=0)) > 1, "rows do not share their numbers"
+    assert len(same.unique(dim=0)) > 1, "rows have different dropout masks"
 
 
 @every_kind
@@ -178,7 +178,7 @@ def test_draws_that_cannot_be_assigned_to_views_are_refused():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @every_kind
-def test_a_gpu_drops_what_a_cpu_drops(kind):
+def test_gpu_and_cpu_drop_the_same_units(kind):
     encoder, images, w = Stochastic(Tokens(KINDS[kind]())), pictures(6), torch.rand(6, 1)
     here = encoder(images, draws=w)
     there = encoder.to("cuda")(images.cuda(), draws=w.cuda())

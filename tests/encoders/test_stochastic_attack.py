@@ -77,7 +77,7 @@ def test_attacks_and_evaluation_pass_draws_with_every_view(changes):
     parts = {"encoder": encoder, "objective": parts["objective"], "views": views, "losses": losses}
     worst = uphill(images + step.delta, anchor, **parts, refine_steps=2, untouched=images)
     assert not encoder.bare
-    assert set(worst.u[..., -1].flatten().tolist()) <= set(views.u[:, -1].tolist()), "a seed does not climb"
+    assert set(worst.u[..., -1].flatten().tolist()) <= set(views.u[:, -1].tolist()), "seeds are not optimised"
 
 
 def test_equal_seeds_give_equal_bits_and_evaluation_has_its_own_draws():

@@ -127,13 +127,13 @@ BROKEN = {
     "one byte": b"\x00",
     "huge header": header(2**63, b"{}"),
     "header beyond the file": header(10**6, b"{}"),
-    "no json": header(4, b"abcd"),
+    "invalid JSON": header(4, b"abcd"),
     "a list": header(2, b"[]"),
     "unknown dtype": listing("Q9", [1], 4),
     "offsets beyond the file": listing("F32", [9], 36),
     "shape of billions": listing("F32", [2**40, 2**40], 4),
-    "a html page": b"<!DOCTYPE html><html>404</html>",
-    "a pointer of git-lfs": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n",
+    "HTML page": b"<!DOCTYPE html><html>404</html>",
+    "git-lfs pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n",
 }
 
 
@@ -188,7 +188,7 @@ ODD = {
     "a list": [torch.zeros(1)],
     "a tensor": torch.zeros(1),
     "none": None,
-    "nothing": {},
+    "empty": {},
     "sparse": {"a": torch.eye(3).to_sparse()},
     "no storage": {"a": torch.zeros(3, device="meta")},
     "too deep": {"state": {"inner": {"a": torch.zeros(1)}}},
@@ -200,25 +200,25 @@ def test_contents_other_than_a_state_dict_are_refused(tmp_path, content):
     refused(written(tmp_path / "w.pt", content), "not a state_dict")
 
 
-SPOILT = {
+MISMATCHED = {
     "shape": (
         {"0.weight": torch.zeros(4, 3, 5, 5)},
         r"`0\.weight` must have shape \(4, 3, 3, 3\), got \(4, 3, 5, 5\)",
     ),
-    "whole numbers": (
+    "integers": (
         {"0.weight": torch.zeros(4, 3, 3, 3, dtype=torch.int8)},
         r"`0\.weight`.*float32, got torch\.int8",
     ),
     "complex": ({"2.bias": torch.zeros(2, dtype=torch.complex64)}, r"`2\.bias`.*complex64"),
     "nan": ({"2.bias": torch.tensor([0.0, float("nan")])}, r"`2\.bias` holds NaN"),
-    "surplus": ({"3.bias": torch.zeros(2)}, r"1 unknown \(first: \['3\.bias'\]\)"),
+    "unknown name": ({"3.bias": torch.zeros(2)}, r"1 unknown \(first: \['3\.bias'\]\)"),
 }
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
-@pytest.mark.parametrize(("spoilt", "message"), SPOILT.values(), ids=SPOILT)
-def test_tensors_of_another_network_are_refused(tmp_path, suffix, spoilt, message):
-    refused(written(tmp_path / f"w{suffix}", state() | spoilt), message)
+@pytest.mark.parametrize(("changed", "message"), MISMATCHED.values(), ids=MISMATCHED)
+def test_tensors_of_another_network_are_refused(tmp_path, suffix, changed, message):
+    refused(written(tmp_path / f"w{suffix}", state() | changed), message)
 
 
 def test_only_extra_head_weights_are_ignored():

@@ -68,7 +68,7 @@ def test_a_bank_covers_the_cube_evenly():
     assert (counts == 16).all()
 
 
-def test_features_are_those_of_each_view(images, net):
+def test_features_equal_those_of_single_views(images, net):
     views = judge(VIEWS, 5)
     wanted = torch.stack([torch.cat([net(VIEWS(image[None], u[None])) for u in views.u]) for image in images])
     torch.testing.assert_close(views.features(images, net, chunk=64), wanted, rtol=0, atol=1e-12)
@@ -100,7 +100,7 @@ def test_encoder_sees_at_most_a_chunk(images, net):
     assert rows == 4 * [3, 3, 1]
 
 
-def test_scores_are_those_of_a_plain_search(images, net):
+def test_scores_equal_a_plain_search(images, net):
     # Neither the lengths of the embeddings nor those of the gallery count, only directions.
     views, clean = judge(VIEWS, 6), torch.randn(4, 6, dtype=double)
     gallery = torch.randn(9, 6, dtype=double)
@@ -112,7 +112,7 @@ def test_scores_are_those_of_a_plain_search(images, net):
             assert scores.nearest[i, j] == F.cosine_similarity(row[None], gallery).argmax()
 
 
-def test_losses_are_those_of_every_view(images, net):
+def test_losses_equal_those_of_single_views(images, net):
     views, anchor = judge(VIEWS, 6), torch.randn(4, 6, dtype=double)
     rows = views.features(images, net, chunk=64)
     wanted = torch.stack([-F.cosine_similarity(rows[i], anchor[[i]]) for i in range(4)])

@@ -13,7 +13,7 @@ counts = st.integers(1, 40)
 
 
 @given(count=counts, most=counts)
-def test_blocks_are_even_and_as_few_as_can_be(count, most):
+def test_blocks_are_even_and_as_few_as_possible(count, most):
     result = blocks(count, most)
     assert [i for block in result for i in block] == list(range(count))
     sizes = [len(block) for block in result]

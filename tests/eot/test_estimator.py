@@ -200,7 +200,7 @@ def test_equal_views_per_picture_are_bit_identical_to_common_views(setting, risk
 
 @pytest.mark.parametrize("risk", [Mean(), CVaR(0.4)], ids=["mean", "tail"])
 @pytest.mark.parametrize("chunk", [1, 4, 32])
-def test_each_picture_may_have_views_of_its_own(setting, chunk, risk):
+def test_each_picture_may_have_its_own_views(setting, chunk, risk):
     u, eot = torch.stack([coordinates(6) for _ in range(3)]), EOT(VIEWS, chunk=chunk, risk=risk)
     together = setting.estimate(eot, u)
     alone = [setting.estimate(eot, u[i], [i]) for i in range(3)]

@@ -23,7 +23,7 @@ def normal(random, trials, pictures):
 
 
 def cosines(random, trials, pictures):
-    """Cosines below 1, most of them near it, with a tail of pictures for which they fall: of skewness -1.2."""
+    """Cosines mostly near 1, with a tail of pictures of lower cosine: skewness -1.2."""
     view = random.normal(0, 0.02, size=(trials, 1, VIEWS))
     level = random.beta(6, 1.2, size=(trials, pictures, 1))
     return level + view + random.normal(0, 0.05, size=(trials, pictures, VIEWS)), 6 / 7.2 + view.mean((1, 2))
@@ -66,7 +66,7 @@ def rate_coverage(pictures, p, trials=TRIALS, alike=ALIKE):
 @pytest.mark.parametrize("pictures", [10, 20, 50, 200])
 def test_intervals_have_95_percent_coverage_and_naive_ones_do_not(draw, pictures):
     ours, naive = coverage(draw, pictures)
-    print(f"{draw.__name__}, {pictures} pictures: {ours:.4f}, naive {naive:.4f}")  # with -s, the table
+    print(f"{draw.__name__}, {pictures} pictures: {ours:.4f}, naive {naive:.4f}")  # shown with -s
     assert 0.93 <= ours <= 0.97 and naive < 0.85
 
 

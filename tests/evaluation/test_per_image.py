@@ -64,7 +64,7 @@ def column(run, bank, arm, name):
     return np.array([row[name] for row in run.rows if (row["bank"], row["arm"]) == (bank, arm)])
 
 
-def test_there_is_a_row_for_each_bank_arm_and_picture(result):
+def test_every_bank_arm_and_picture_has_a_row(result):
     assert len(result.rows) == 2 * 4 * 12 == len({(row["bank"], row["arm"], row["picture"]) for row in result.rows})
     assert list(result.rows[0])[:6] == ["bank", "arm", "picture", "identity", "views", "cosine"]
     assert {row["views"] for row in result.rows} == {16}
@@ -107,7 +107,7 @@ def test_the_table_can_be_computed_from_the_file_alone(result, tmp_path):
     assert comparisons(again) == comparisons(result.rows)
 
 
-def test_intervals_are_those_of_the_scores(result):
+def test_table_intervals_equal_those_of_the_scores(result):
     table, scores = arms_table(result.rows)["wide"]["eot"], result.scores["wide"]["eot"]
     assert table["cosine"] == pytest.approx(interval(scores.cosine)._asdict(), abs=1e-9)
     assert table["success"] == pytest.approx(rate(result.success["wide"]["eot"])._asdict(), abs=1e-9)

@@ -37,13 +37,13 @@ def test_decision_refuses_invalid_values(name, value):
 def test_the_given_encoder_is_never_changed(precision):
     encoder = resnet()
     encoder.conv1.weight.requires_grad_()
-    before = {name: t.clone() for name, t in encoder.state_dict().items()}
+    original = {name: t.clone() for name, t in encoder.state_dict().items()}
     kinds = [type(m) for m in encoder.modules()]
     assert prepare(encoder, Decision(chunk=3)) is encoder
     pulled(prepare(encoder, Decision("channels_last", precision, fold=True)), torch.rand(1, 3, 32, 32))
     after = encoder.state_dict()
-    assert before.keys() == after.keys()
-    for name, tensor in before.items():
+    assert original.keys() == after.keys()
+    for name, tensor in original.items():
         assert torch.equal(tensor, after[name])
         assert tensor.dtype == after[name].dtype
         assert tensor.stride() == after[name].stride()

@@ -20,10 +20,10 @@ for keep in (False, True):
     assert keep_freed_memory(keep)
     faults = []
     for _ in range(4):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        start = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         parts = [torch.ones(12 * 2**20) for _ in range(3)]  # 48 MiB each
         del parts
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - start)
     print(faults[-1])
 """
 
@@ -50,7 +50,7 @@ def test_free_memory_is_the_least_of_machine_and_cgroups(tmp_path):
     assert free_memory(torch.device("meta")) is None
 
 
-def test_a_chunk_may_use_half_of_what_is_free(monkeypatch):
+def test_a_chunk_may_use_half_of_the_free_memory(monkeypatch):
     monkeypatch.setattr("attacks.encoders.engine.memory.free_memory", lambda _: 1000)
     assert most_rows(torch.device("cpu"), 50.0) == 10
     assert most_rows(torch.device("cpu"), 5000.0) == 1

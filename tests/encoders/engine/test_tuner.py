@@ -26,10 +26,10 @@ class World:
     """
 
     def __init__(
-        self, monkeypatch, *, snr=3.0, cost=lambda d: 10.0, error=lambda d: 0.0, embedding=None, before=None
+        self, monkeypatch, *, snr=3.0, cost=lambda d: 10.0, error=lambda d: 0.0, embedding=None, on_prepare=None
     ):
         self.snr, self.cost, self.error, self.embedding = snr, cost, error, embedding or (lambda d: 0.0)
-        self.before = before or (lambda d: None)
+        self.on_prepare = on_prepare or (lambda d: None)
         self.seconds, self.trials, self.tried, self.checked = 0.0, 0, [], False
         self.encoder = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).eval()
         monkeypatch.setattr("attacks.encoders.engine.tuner.prepare", self.prepare)
@@ -38,12 +38,12 @@ class World:
         if not self.checked:  # the first call only checks the given settings
             self.checked = True
             return prepare(encoder, decision)
-        self.before(decision)
+        self.on_prepare(decision)
         self.tried.append(decision)
-        self.now = decision
+        self.current = decision
 
         def encoder(images):
-            self.now = decision
+            self.current = decision
             return images.flatten(1) + self.embedding(decision)
 
         return encoder
@@ -51,10 +51,10 @@ class World:
     def trial(self, encoder, chunk):
         for done in range(0, VIEWS, chunk):
             encoder(torch.ones(min(chunk, VIEWS - done), 3, 1, 1))
-        assert chunk == self.now.chunk
+        assert chunk == self.current.chunk
         self.trials += 1
-        self.seconds += VIEWS * self.cost(self.now) / 1e3
-        return Trial(torch.tensor([[2.0, self.error(self.now)]]), torch.tensor([self.snr]))
+        self.seconds += VIEWS * self.cost(self.current) / 1e3
+        return Trial(torch.tensor([[2.0, self.error(self.current)]]), torch.tensor([self.snr]))
 
     def choose(self, total_views=LONG, rows=VIEWS, **wanted):
         self.checked = False
@@ -160,7 +160,7 @@ def test_the_reason_for_not_measuring_is_recorded(monkeypatch):
     world = World(monkeypatch)
     (short,) = world.choose(1_500).measurements
     assert "too short to be tuned" in short.why
-    late = World(monkeypatch, before=lambda d: setattr(late, "seconds", late.seconds + 5))  # a slow first pass
+    late = World(monkeypatch, on_prepare=lambda d: setattr(late, "seconds", late.seconds + 5))  # a slow first pass
     (short,) = late.choose(1_500).measurements
     assert short.why == "a run of 15.0 s is too short to be tuned"
     (tiny,) = world.choose(VIEWS).measurements
@@ -170,21 +170,21 @@ def test_the_reason_for_not_measuring_is_recorded(monkeypatch):
 
 @pytest.mark.parametrize("where", [{"layout": "channels_last"}, {"precision": "mixed"}, {"chunk": 16}])
 def test_a_candidate_that_raises_is_refused(monkeypatch, where):
-    def before(decision):
+    def on_prepare(decision):
         if where.items() <= decision.to_dict().items():
             raise RuntimeError("no such kernel\nand a long story")
 
-    world = World(monkeypatch, cost=speeds(channels_last=0.5, mixed=0.5), before=before)
+    world = World(monkeypatch, cost=speeds(channels_last=0.5, mixed=0.5), on_prepare=on_prepare)
     choice = world.choose()
     assert not where.items() <= choice.decision.to_dict().items()
     assert "refused: no such kernel" in [m.why for m in choice.measurements]
 
 
 def test_an_error_in_the_first_trial_ends_the_tuning_without_raising(monkeypatch):
-    def before(_):
+    def on_prepare(_):
         raise ValueError("the gradient is exactly zero")
 
-    choice = World(monkeypatch, before=before).choose()
+    choice = World(monkeypatch, on_prepare=on_prepare).choose()
     assert choice.decision == Decision(chunk=8)
     assert choice.measurements[0].why == "not measured: the gradient is exactly zero"
     world = World(monkeypatch)
@@ -230,10 +230,10 @@ def test_a_chunk_must_fit_in_memory(monkeypatch):
 )
 def test_compilation_must_save_more_than_it_costs(monkeypatch, total_views, seconds, compiled):
     # At 10 ms a view and half of it compiled, 100 000 views take 1000 s and save 500.
-    def before(decision):
+    def on_prepare(decision):
         world.seconds += seconds * decision.compile
 
-    world = World(monkeypatch, cost=speeds(compile=0.5), before=before)
+    world = World(monkeypatch, cost=speeds(compile=0.5), on_prepare=on_prepare)
     choice = world.choose(total_views, chunk=16)
     assert choice.decision.compile == compiled
     assert verdict(choice, "compile").taken == compiled
@@ -245,7 +245,7 @@ def test_a_trial_that_overflows_is_repeated(monkeypatch):
 
     def trial(encoder, chunk):
         step = plain(encoder, chunk)
-        if world.now.precision == "float16" and overflows:
+        if world.current.precision == "float16" and overflows:
             raise overflows.pop()
         return step
 

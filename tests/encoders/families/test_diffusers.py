@@ -58,7 +58,7 @@ def test_features_equal_the_library(saved, kind):
         latents = vae.encode(2 * pictures() - 1).latent_dist.mean
     assert latents.shape == (2, 3, 8, 12)
     config = vae.config
-    if config.latents_mean is not None:  # as the pipelines have it
+    if config.latents_mean is not None:  # as in the pipelines
         means, stds = (torch.tensor(v)[None, :, None, None] for v in (config.latents_mean, config.latents_std))
         latents = (latents - means) / stds
     latents = (latents - (config.shift_factor or 0)) * config.scaling_factor

@@ -87,7 +87,7 @@ def test_the_command_runs(command, tiny, place, monkeypatch, capsys):
     assert metrics["encoder"]["name"] == next(w.split("=")[1] for w in arguments if w.startswith("encoder="))
 
 
-def test_there_is_a_command_for_every_family():
+def test_every_family_has_a_command():
     from attacks.schema.groups import CHOICES
 
     named = {re.search(r"encoder=(\w+)", command)[1] for command in COMMANDS}

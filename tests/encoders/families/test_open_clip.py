@@ -86,7 +86,7 @@ def test_preprocessing_equals_the_library_on_files_and_tensors(name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_embeddings_are_those_of_encode_image(name):
+def test_embeddings_equal_encode_image(name):
     encoder, model = load_encoder("open_clip", name, weights="random"), made(name)
     laws.assert_embeddings(
         encoder, partial(model.encode_image, normalize=False), transform(model.visual.preprocess_cfg)
@@ -94,7 +94,7 @@ def test_embeddings_are_those_of_encode_image(name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_texts_are_those_of_encode_text(name):
+def test_texts_equal_encode_text(name):
     encoder, model = load_encoder("open_clip", name, weights="random"), made(name)
     with torch.no_grad():
         expected = model.encode_text(open_clip.get_tokenizer(name)(TEXTS), normalize=False)
@@ -237,7 +237,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("given", "message"), REFUSED.values(), ids=REFUSED)
-def test_errors_are_one_line(given, message, tags):
+def test_errors_have_one_line(given, message, tags):
     refused(message, kind=(ValueError, FileNotFoundError), **given)
 
 

@@ -46,7 +46,7 @@ def test_preprocessing_equals_timm_on_files_and_tensors(name):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_embeddings_are_those_of_timm(model):
+def test_embeddings_equal_timm(model):
     encoder = laws.assert_random_weights_repeat("timm", model)
     network = seeded(lambda: timm.create_model(model, num_classes=0)).eval()
     laws.assert_embeddings(encoder, network, transform(timm.data.resolve_model_data_config(network)))
@@ -76,7 +76,7 @@ def test_a_file_of_another_model_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("safe", [True, False])
-def test_a_folder_that_timm_saved(safe, tmp_path):
+def test_a_folder_saved_by_timm_loads(safe, tmp_path):
     torch.manual_seed(4)
     network = timm.create_model("test_vit", num_classes=5).eval()
     config = {"crop_mode": "squash", "mean": (0.5, 0.5, 0.5), "crop_pct": 1.0}
@@ -117,7 +117,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("given", "message"), REFUSED.values(), ids=REFUSED)
-def test_errors_are_one_line(given, message):
+def test_errors_have_one_line(given, message):
     refused(message, kind=(ValueError, FileNotFoundError), **given)
 
 

@@ -192,7 +192,7 @@ def test_every_url_ends_in_a_hash():
     assert all(re.search(r"/[^/?]+-[0-9a-f]{8,}\.pth$", weights.url) for weights in every)
 
 
-def test_the_preprocessing_is_that_of_the_weights_that_were_named(monkeypatch):
+def test_the_preprocessing_is_that_of_the_named_weights(monkeypatch):
     monkeypatch.setattr("attacks.encoders.families.torchvision_models._fetched", lambda offered: None)
     for weights in torchvision.models.get_model_weights("resnet50"):
         encoder = load(Request("torchvision", "resnet50", weights.name))
@@ -210,7 +210,7 @@ def test_an_unknown_model_is_refused_with_the_nearest_name(model, near):
     assert near in message and message.count(",") <= 3
 
 
-def test_errors_are_one_line():
+def test_errors_have_one_line():
     refused(r"`encoder\.weights` of resnet50 .*IMAGENET1K_V1, IMAGENET1K_V2.*got 'V3'", "resnet50", weights="V3")
     refused(r"`encoder\.model` says which", None)
     refused("do not exist", "resnet18", FileNotFoundError, weights="gone.pth")
@@ -291,13 +291,13 @@ def test_the_gradient_is_exact_and_reaches_every_pixel_of_the_crop():
 
 
 @pytest.mark.parametrize("model", ["resnet18", pytest.param("swin_t", marks=pytest.mark.slow)])
-def test_every_pixel_of_a_photograph_that_the_crop_keeps_moves_the_features(model):
+def test_every_pixel_within_the_crop_of_a_photograph_has_a_gradient(model):
     encoder = load_encoder("torchvision", model, weights="random")
     picture = torch.rand(1, 3, 480, 640).requires_grad_()
     answer = encoder(picture)
     (gradient,) = torch.autograd.grad((answer * torch.randn_like(answer)).sum(), picture)
     size, crop = encoder.preprocess.size, encoder.preprocess.crop[0]
     border = int(480 * (size - crop) / 2 / size) + 2
-    kept = gradient[0, :, border : 480 - border, 80 + border : 560 - border]
-    assert float((kept != 0).any(0).double().mean()) == 1.0
+    central = gradient[0, :, border : 480 - border, 80 + border : 560 - border]
+    assert float((central != 0).any(0).double().mean()) == 1.0
     assert not bool(gradient[..., :40].any())

@@ -125,7 +125,7 @@ PROCESSORS = {
     "siglip": ("SiglipImageProcessor", {}),
     "dinov2": ("BitImageProcessor", crop(256, 224, 224)),
     "odd margins": ("CLIPImageProcessor", crop(101, 90, 92)),
-    "small for its crop": ("CLIPImageProcessor", crop(51, 90, 60)),
+    "smaller than the crop": ("CLIPImageProcessor", crop(51, 90, 60)),
     "dinov3": ("DINOv3ViTImageProcessor", {}),
     "vit": ("ViTImageProcessor", {}),
     "lanczos": ("ViTImageProcessor", {"resample": 1, "size": {"height": 90, "width": 120}}),
@@ -134,7 +134,7 @@ PROCESSORS = {
     "convnext large": ("ConvNextImageProcessor", {}),
     "no resize": ("CLIPImageProcessor", {"do_resize": False}),
     "no normalise": ("ViTImageProcessor", {"do_normalize": False}),
-    "to two": ("ViTImageProcessor", {"rescale_factor": 1 / 127.5, "image_mean": [1.0] * 3, "image_std": [1.0] * 3}),
+    "0 to 2": ("ViTImageProcessor", {"rescale_factor": 1 / 127.5, "image_mean": [1.0] * 3, "image_std": [1.0] * 3}),
 }
 
 
@@ -152,7 +152,7 @@ def test_preprocessing_equals_the_processor(name):
     laws.assert_as_tensor(preprocess, lambda picture: processor(255 * picture[0], return_tensors="pt").pixel_values)
 
 
-@pytest.mark.parametrize("name", [name for name in PROCESSORS if name not in ("small for its crop", "dinov3")])
+@pytest.mark.parametrize("name", [name for name in PROCESSORS if name not in ("smaller than the crop", "dinov3")])
 def test_preprocessing_of_a_file_equals_pillow(name, tmp_path):
     """Exactly with `eight_bit`; otherwise up to Pillow's roundings (and its clip between the two passes)."""
     # Where the crop is larger than the picture by an odd number, the library's two forms differ by a pixel.
@@ -187,14 +187,14 @@ def test_layer_names_are_those_of_the_library_without_the_text_tower(saved):
 
 
 def tokenizer(folder):
-    """Ten words, the end of a text and the filling, saved as the library saves a tokenizer."""
+    """Ten words, the end token and the padding, saved as a tokenizer of the library."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-    words = Tokenizer(models.WordLevel({"?": 0, "</s>": 1, **{f"w{i}": i + 2 for i in range(10)}}, unk_token="?"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    words.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    model = Tokenizer(models.WordLevel({"?": 0, "</s>": 1, **{f"w{i}": i + 2 for i in range(10)}}, unk_token="?"))
+    model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    model.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     hf.PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token="?", eos_token="</s>", pad_token="</s>"
+        tokenizer_object=model, unk_token="?", eos_token="</s>", pad_token="</s>"
     ).save_pretrained(folder)
 
 
@@ -204,15 +204,15 @@ def test_texts_equal_the_library(saved, kind, padding, tmp_path):
     assert loaded(folder).texts is None
     tokenizer(folder)
     texts = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w1 w2 w3 w4 w5 w6"]  # the last is too long and truncated
-    network, words = hf.AutoModel.from_pretrained(folder).eval(), hf.AutoTokenizer.from_pretrained(folder)
-    inputs = words(texts, padding=padding, truncation=True, max_length=9, return_tensors="pt")
+    network, tokenize = hf.AutoModel.from_pretrained(folder).eval(), hf.AutoTokenizer.from_pretrained(folder)
+    inputs = tokenize(texts, padding=padding, truncation=True, max_length=9, return_tensors="pt")
     assert inputs.input_ids.shape == (3, 9)
     with torch.no_grad():
         expected = network.get_text_features(**inputs).pooler_output
     encoder = loaded(folder)
     torch.testing.assert_close(encoder.texts(texts), expected, rtol=0, atol=1e-6)
     assert encoder.texts(texts).shape[1] == encoder(pictures()).shape[1]
-    assert loaded(folder, pool="mean").texts is None  # another space
+    assert loaded(folder, pool="mean").texts is None  # another feature space
     if padding == "max_length":  # a single text is padded too
         torch.testing.assert_close(encoder.texts(texts[:1]), expected[:1], rtol=0, atol=1e-5)
 

@@ -82,13 +82,13 @@ def test_a_tally_counts_the_passes_of_one_encoder_of_an_ensemble(images):
 
 @pytest.mark.parametrize("objective", [Away(), Toward()], ids=["away", "toward"])
 def test_transfer_takes_the_anchor_of_the_other_encoder(objective, images, monkeypatch):
-    setup, asked = parts(objective=objective, steps=3), []
+    setup, runs = parts(objective=objective, steps=3), []
     anchor = setup["encoder"](images)
     test = trial(images, anchor, setup, Tally())
     main, run = test.run(), ShortAttack.run
-    monkeypatch.setattr(ShortAttack, "run", lambda self, **changes: (asked.append(changes), run(self, **changes))[1])
+    monkeypatch.setattr(ShortAttack, "run", lambda self, **changes: (runs.append(changes), run(self, **changes))[1])
     assert transfer(test, main, 0.1, setup["encoder"]).verdict in ("passed", "failed")
-    (changes,) = asked
+    (changes,) = runs
     wanted = redrawn(setup["encoder"], 0)(images) if isinstance(objective, Away) else anchor
     assert torch.equal(changes["anchor"], wanted)
     assert all(transfer(test, main, 0.1, module).verdict == "skipped" for module in (None, nn.Flatten()))

@@ -168,10 +168,10 @@ def test_a_wrapper_between_encoder_and_attack_is_checked(pictures):
         half = features.shape[1] // 2
         return torch.cat([features[:, :half].detach(), features[:, half:]], dim=1)
 
-    arguments = {"count": lambda asked: asked, "untouched": pictures, "seed": 0}
+    arguments = {"count": lambda encoder: encoder, "untouched": pictures, "seed": 0}
     anchor = encoder(pictures).flip(0)
-    for asked, verdict in ((encoder, "passed"), (cut, "failed")):
-        check = slopes(pictures, anchor, asked, Toward(), module=encoder, **arguments)
+    for wrapped, verdict in ((encoder, "passed"), (cut, "failed")):
+        check = slopes(pictures, anchor, wrapped, Toward(), module=encoder, **arguments)
         assert check.verdict == verdict, check
 
 
