@@ -149,7 +149,7 @@ def test_the_preprocessing_is_not_rounded():
 
 
 @pytest.mark.parametrize(("factor", "overflows"), [(20, 3), (torch.nan, 14)])
-def test_an_overflow_halves_the_loss_scale_until_the_gradient_fits_or_the_scale_is_one(factor, overflows):
+def test_an_overflow_halves_the_loss_scale_until_the_gradient_fits_or_it_is_one(factor, overflows):
     # 20 * 2^14 is beyond float16, and 20 * 2^11 the first below 65504.
     layer = nn.Sequential(nn.Flatten(), nn.Linear(12, 2)).eval()
     prepared, leaf = prepare(layer, Decision(precision="float16")), torch.rand(1, 3, 2, 2).requires_grad_()
