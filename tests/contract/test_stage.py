@@ -1,4 +1,4 @@
-"""A stage written against the `Stage` protocol alone (dims, names, a call) works wherever a stage does."""
+"""A stage written against the `Stage` protocol alone (dims, names, a call) works wherever a built-in stage does."""
 
 import pytest
 import torch
@@ -82,7 +82,7 @@ def test_a_stage_with_the_protocol_alone_works_everywhere(stage):
     assert audit(pipeline, images[:1], draws=1).first_dead is None
 
 
-def test_an_attack_runs_over_it_and_reaches_its_coordinates():
+def test_an_attack_runs_over_custom_stages_and_coordinates_have_gradients():
     images, encoder = smooth(), small()
     pipeline = Compose([Fade(), Swirl(), Nothing()])
     u = torch.rand(2, 2, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Parts of somebody's own, written against the protocols alone, in every place that takes a part."""
+"""Custom parts, written against the protocols alone, in every place that takes a part."""
 
 import pytest
 import torch
@@ -150,7 +150,7 @@ def parts(perturbation, optimiser, **changes):
 
 @every_mover
 @every_set
-def test_solved_judged_and_resumed(images, perturbation, optimiser, tmp_path):
+def test_custom_parts_are_solved_evaluated_and_resumed(images, perturbation, optimiser, tmp_path):
     anchor, setup = features(images), parts(perturbation, optimiser)
     best = solve(images, anchor, **setup)
     delta = perturbation.quantise(best.delta, images)
@@ -172,13 +172,13 @@ def test_solved_judged_and_resumed(images, perturbation, optimiser, tmp_path):
 
 
 @every_set
-def test_the_sanity_checks_take_them(images, perturbation):
+def test_the_sanity_checks_accept_custom_parts(images, perturbation):
     sanity = examine(images, features(images), views=2, **parts(perturbation, Heavy(), steps=20))
     failed = {check.name for check in sanity.failed}
     assert not failed & set(MASKING) - {"largest radius"}, sanity.failed
 
 
-def test_a_strangers_objective_may_be_paired(images):
+def test_a_custom_objective_may_be_paired(images):
     best = solve(images, features(images), **parts(Tint(), Heavy(), objective=Paired(Shift())))
     assert (best.loss < 0).all()
 
@@ -191,7 +191,7 @@ class Module(nn.Module):
 @pytest.mark.parametrize(
     ("perturbation", "optimiser"), list(zip(SETS.values(), MOVERS.values(), strict=True)), ids=SETS
 )
-def test_a_whole_run_reports_them(perturbation, optimiser, tmp_path, monkeypatch):
+def test_a_whole_run_reports_custom_parts(perturbation, optimiser, tmp_path, monkeypatch):
     monkeypatch.setattr(built, "perturb", lambda *_: perturbation)
     named = built.named
     monkeypatch.setattr(

@@ -33,7 +33,7 @@ SPECIAL = {
     **{f"tiff-{k}": ("TIFF", "RGB", {"compression": k}) for k in ("tiff_lzw", "tiff_deflate", "packbits", "jpeg")},
 }
 ANIMATED, NOT_READ = ("PNG", "GIF", "WEBP", "TIFF"), ("ppm-RGB", "ppm-L", "ico-RGBA", "tiff-F")
-#: Numbers at the ends of what a field can hold, and tags of a TIFF file.
+#: Extreme values of fields, and tags of a TIFF file.
 NUMBERS = (*range(5), 7, 8, 15, 16, 24, 32, *(2**k - j for k in (7, 8, 15, 16, 31, 32) for j in (1, 0)), 4096, 2**24)
 TAGS = (*range(254, 300), 317, 320, 322, 323, 324, 325, 338, 339, 34675)
 CHUNKS = (b"tRNS", b"PLTE", b"eXIf", b"iCCP", b"zTXt", b"iTXt", b"gAMA", b"acTL", b"fcTL", b"fdAT", b"pHYs")
@@ -77,7 +77,7 @@ def damaged(content, random, other):
 
 
 def numbers(content, random, _=b""):
-    """Some numbers of one, two or four bytes are others, half of them in the header."""
+    """Replaces some numbers of one, two or four bytes, half of them in the header."""
     for _ in range(random.choice((1, 1, 2, 4, 16))):
         at = random.randrange(min(len(content), random.choice((64, len(content)))))
         content = number(content, random, at, random.choice((1, 2, 4)))
@@ -90,21 +90,21 @@ def number(content, random, at, width, values=NUMBERS):
 
 
 def spliced(content, random, other):
-    """A part is dropped or repeated, or another file's end takes the place of the rest."""
+    """Drops or repeats a part, or splices in the end of another file."""
     first, second = sorted(random.randrange(len(content) + 1) for _ in range(2))
     part, end = content[first:second], other[random.randrange(len(other) + 1) :]
     return content[:first] + random.choice((content[second:], 2 * part + content[second:], 20 * part, b"", end))
 
 
 def field(content, random, other):
-    """A change to a field of the format."""
+    """Changes a field of the format."""
     formats = {SIGNATURE: png_chunk, b"II*\0": tiff_entry, b"MM\0*": tiff_entry, b"\xff\xd8": jpeg_segment}
     change = next((change for start, change in formats.items() if content.startswith(start)), numbers)
     return change(content, random, other)
 
 
 def png_chunk(content, random, _):
-    """A chunk is changed, dropped, doubled, moved or new; all checksums are right."""
+    """Changes, drops, duplicates, moves or adds a chunk, with correct checksums."""
     at, chunks = len(SIGNATURE), []
     while at + 8 <= len(content) and len(chunks) < 64:
         size = int.from_bytes(content[at : at + 4], "big")
@@ -130,7 +130,7 @@ def png_chunk(content, random, _):
 
 
 def tiff_entry(content, random, _):
-    """The tag, type, count or value of an entry of the first directory."""
+    """Changes the tag, type, count or value of an entry of the first directory."""
     order = "little" if content.startswith(b"II") else "big"
     at = int.from_bytes(content[4:8], order)
     entries = int.from_bytes(content[at : at + 2], order)
@@ -140,7 +140,7 @@ def tiff_entry(content, random, _):
 
 
 def jpeg_segment(content, random, _):
-    """A byte of a marker's segment, or of its length."""
+    """Changes a byte of a marker's segment or of its length."""
     markers = [i for i in range(len(content) - 4) if content[i] == 0xFF and content[i + 1] not in (0, 0xFF)]
     return number(content, random, random.choice(markers or [0]) + random.randrange(1, 12), 1)
 
@@ -155,9 +155,9 @@ def read(path):
 
 
 def check(content):
-    """The laws of a picture file, whatever is in it."""
+    """The laws of a picture file with any content."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "case.png"  # the suffix does not matter: Pillow looks into the file
+        path = Path(folder) / "case.png"  # the suffix does not matter: Pillow detects the format
         path.write_bytes(content)
         (image, notes), (again, other_notes) = read(path), read(path)
     assert notes == other_notes and all(len(note.splitlines()) == 1 for note in notes)
@@ -193,7 +193,7 @@ def test_whole_files_of_every_format_are_read_and_turned(tmp_path):
 GREY = torch.full((3, 4, 5), 0.5)
 
 
-#: What a reader may not do: other errors, two answers, or pictures out of form.
+#: Violations by a reader: other errors, two different results, or malformed pictures.
 BROKEN = [[KeyError("PATH")], [ValueError("no name")], [ValueError("PATH\nin two lines")]]
 BROKEN += [[ValueError("PATH MemoryError")]]
 BROKEN += [[ValueError("PATH"), (GREY, [])], [(GREY, []), (GREY + 0.1, [])], [(GREY, []), (GREY, ["another note"])]]
@@ -218,7 +218,7 @@ def test_a_reader_that_breaks_a_law_fails_the_check(answers, monkeypatch):
 
 @pytest.mark.parametrize(("width", "height"), [(17, 65_536), (17, 4_325_400)])
 def test_a_picture_of_extreme_length_is_refused_before_it_is_decoded(width, height, tmp_path):
-    content = bytearray(seeds()["webp-animated"])  # 500 bytes of it took seconds, and three gigabytes
+    content = bytearray(seeds()["webp-animated"])  # a file of 500 bytes took seconds and three gigabytes
     at = content.index(b"VP8X") + 12
     content[at : at + 6] = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
     (tmp_path / "picture").write_bytes(content)

@@ -1,4 +1,4 @@
-"""Galleries: tiles of the bundled photographs, and a person's own pictures."""
+"""Galleries: tiles of the bundled photographs, and the user's pictures."""
 
 import re
 
@@ -49,7 +49,7 @@ def test_each_tile_is_its_part_of_the_photograph(photos, everything):
         assert torch.equal(image, part)
 
 
-def test_tiles_are_all_that_fit_but_the_flat_ones(photos, everything):
+def test_all_tiles_that_fit_are_made_except_flat_ones(photos, everything):
     fit = {
         f"{name}-{row}-{column}": photo[:, row * SIZE : (row + 1) * SIZE, column * SIZE : (column + 1) * SIZE].std()
         for name, photo in photos.items()
@@ -99,19 +99,19 @@ def test_spread_is_even_and_without_repeats(count):
 
 
 @pytest.mark.parametrize("count", [0, -1, 3])
-def test_spread_over_more_than_there_are(count):
+def test_spread_refuses_counts_out_of_range(count):
     with pytest.raises(ValueError, match=rf"1\.\.2.*{count}"):
         pictures(1, 2).spread(count)
 
 
-def test_joined_drops_pictures_that_are_there_already():
+def test_joined_drops_duplicate_pictures():
     joined, rows = on_shelf(pictures(1, 2).shelf()).joined(pictures(3, 2, 1, 4, names="wxyz").shelf())
     assert joined.names == ("a", "b", "w", "z")
     assert torch.equal(all_of(joined), torch.stack([noise(seed) for seed in (1, 2, 3, 4)]))
     assert rows == [2, 1, 0, 3]
 
 
-def test_gathered_is_the_same_but_reads_what_is_there_twice_from_the_other_shelf():
+def test_gathered_equals_joined_and_reads_duplicates_from_the_second_shelf():
     queries, others = pictures(1, 2).shelf(), pictures(3, 2, 1, 4, names="wxyz").shelf()
     gathered, joined = gather(queries, others), on_shelf(queries).joined(others)[0]
     assert gathered.names == joined.names and gathered.digests == joined.digests
@@ -126,7 +126,7 @@ def test_joined_keeps_other_pictures_of_the_same_name():
     assert torch.equal(all_of(joined)[2], noise(3))
 
 
-def test_names_stay_apart_whatever_they_are():
+def test_joined_names_are_unique():
     first = pictures(1, 2, names=["a", "gallery/a"]).shelf()
     joined, _ = on_shelf(first).joined(pictures(3, names="a").shelf())
     assert joined.names == ("a", "gallery/a", "gallery/gallery/a")
@@ -167,7 +167,7 @@ def test_folder_resizes_as_pillow_does(own):
     ).abs().max() <= 1  # Pillow rounds between its passes
 
 
-def test_folder_says_what_was_changed(own):
+def test_folder_notes_conversions(own):
     notes = read_files(own, 20).remarks()
     assert [re.match(r"\S+:", note)[0] for note in notes] == ["large.png:", "wide.png:"]
     assert "40x60" in notes[0]

@@ -1,4 +1,4 @@
-"""Pictures in and out: exact where files allow it, converted in the open, refused in one line."""
+"""Reading and writing pictures: exact if the format allows it, conversions noted, one-line errors."""
 
 import numpy as np
 import pytest
@@ -55,19 +55,19 @@ def test_a_plain_picture_is_read_exactly(tmp_path, name):
     assert torch.equal(result, tensor(RGB)) and notes == []
 
 
-# name -> (picture, what it must look like, by how many levels it may differ, word of the note)
+# name -> (picture, expected result, tolerance in levels, word of the note)
 CONVERTED = {
     "grey.png": (Image.fromarray(GREY), tensor(GREY), 0, "RGB"),
     "alpha.png": (Image.fromarray(np.dstack([RGB, ALPHA])), over_white(RGB, ALPHA), 1, "alpha"),
     "sixteen.png": (Image.fromarray(GREY.astype(np.uint16) * 257), tensor(GREY), 0, "8"),
     "sixteen-between.png": (Image.fromarray(GREY.astype(np.uint16) * 257 - 99), tensor(GREY), 0.6, "8"),
-    # Sixteen bits of which only the lowest are set: nearly black, not bright.
+    # Sixteen bits with only the lowest set: nearly black, not bright.
     "sixteen-dark.png": (Image.fromarray(GREY.astype(np.uint16)), tensor(GREY / 257), 0.6, "8"),
 }
 
 
 @pytest.mark.parametrize(("name", "case"), CONVERTED.items(), ids=CONVERTED)
-def test_other_kinds_are_converted_and_said(tmp_path, name, case):
+def test_other_modes_are_converted_with_a_note(tmp_path, name, case):
     picture, expected, apart, word = case
     picture.save(tmp_path / name)
     result, notes = load_image(tmp_path / name)
@@ -78,7 +78,7 @@ def test_other_kinds_are_converted_and_said(tmp_path, name, case):
     assert word in notes[0]
 
 
-def test_a_picture_of_floats_is_refused_or_right(tmp_path):
+def test_a_float_picture_is_refused_or_read_correctly(tmp_path):
     Image.fromarray(GREY.astype(np.float32) / 255).save(tmp_path / "float.tif")
     try:
         result, _ = load_image(tmp_path / "float.tif")
@@ -98,20 +98,20 @@ def refusal(path, kind=ValueError):
         load_image(path)
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__ or caught.value.__context__ is None  # no chain of tracebacks
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None  # no chained traceback
 
 
-@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # Pillow's own word about a TIFF without its end
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # Pillow's warning about a truncated TIFF
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.webp", "a.bmp", "a.tif"])
-def test_a_truncated_file_is_refused_in_a_line(tmp_path, name, share):
+def test_a_truncated_file_gives_a_one_line_error(tmp_path, name, share):
     whole = encoded(tmp_path, name)
     (tmp_path / name).write_bytes(whole[: int(share * len(whole))])
     refusal(tmp_path / name)
 
 
 @pytest.mark.parametrize("place", [11, 15, 19, 24, 29, 45])
-def test_a_damaged_byte_is_refused_in_a_line(tmp_path, place):
+def test_a_damaged_byte_gives_a_one_line_error(tmp_path, place):
     # Length of the header, its type, the picture's width, the depth, a checksum, the data.
     content = bytearray(encoded(tmp_path, "a.png"))
     content[place] ^= 0x0A
@@ -119,8 +119,8 @@ def test_a_damaged_byte_is_refused_in_a_line(tmp_path, place):
     refusal(tmp_path / "a.png")
 
 
-def test_a_postscript_program_is_no_picture_and_is_not_run(tmp_path, monkeypatch):
-    """Pillow would hand it to Ghostscript, whatever the file is called."""
+def test_a_postscript_program_is_refused_and_not_run(tmp_path, monkeypatch):
+    """Pillow would pass it to Ghostscript, whatever the file name."""
     ran = []
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given, **more: ran.append(given))
     Image.new("RGB", (8, 8)).save(tmp_path / "x.eps")

@@ -1,4 +1,4 @@
-"""Which pictures are meant: folders, lists and tables, and what is said of those that cannot be read."""
+"""Picture sources: folders, lists and tables, and the errors and notes for unreadable files."""
 
 import gc
 import re
@@ -40,19 +40,19 @@ def everything(shelf):
 
 FORMS = {
     "list": ("x.txt", "a.png\nb.png\nc.png\n"),
-    "remarks": ("x.TXT", "# mine\n\n  a.png  \nb.png\n\t\n# more\nc.png"),
-    "other line ends": ("x.txt", "a.png\r\nb.png\r\nc.png\r\n"),
-    "old line ends": ("x.txt", "a.png\rb.png\rc.png"),
-    "mark of byte order": ("x.txt", "\ufeffa.png\nb.png\nc.png"),
-    "by another way": ("x.txt", "./a.png\np/../b.png\nc.png"),
+    "comments": ("x.TXT", "# mine\n\n  a.png  \nb.png\n\t\n# more\nc.png"),
+    "CRLF": ("x.txt", "a.png\r\nb.png\r\nc.png\r\n"),
+    "CR": ("x.txt", "a.png\rb.png\rc.png"),
+    "byte order mark": ("x.txt", "\ufeffa.png\nb.png\nc.png"),
+    "other paths": ("x.txt", "./a.png\np/../b.png\nc.png"),
     "table": ("x.csv", "path\na.png\nb.png\nc.png\n"),
     "columns": ("x.csv", 'size,path,note\n1,a.png,"one, two"\n2,"b.png",\n\n3,c.png,"two\nlines"\n'),
-    "marked table": ("x.csv", "\ufeffpath\r\na.png\r\nb.png\r\nc.png\r\n"),
+    "table with byte order mark": ("x.csv", "\ufeffpath\r\na.png\r\nb.png\r\nc.png\r\n"),
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_file_of_paths_is_as_the_folder_itself(mine, form):
+def test_a_list_of_paths_gives_the_same_shelf_as_the_folder(mine, form):
     name, text = FORMS[form]
     for result, expected in zip(
         everything(read_files(write(mine / name, text), SIZE)), everything(read_files(mine, SIZE)), strict=True
@@ -67,17 +67,17 @@ def test_paths_are_relative_to_their_file_or_absolute(mine, tmp_path, monkeypatc
     assert [entry.path for entry in listed(here)[0]] == [mine / "a.png", mine / "b.png"]
 
 
-def test_pictures_of_the_same_name_stay_apart(mine):
+def test_pictures_of_equal_file_names_get_different_names(mine):
     both = write(mine / "x.txt", "p/x.png\na.png\nq/x.png\n")
     assert [entry.name for entry in listed(both)[0]] == ["p/x.png", "a.png", "q/x.png"]
 
 
-def test_identities_are_those_of_the_table(mine):
+def test_identities_are_read_from_the_table(mine):
     table = write(mine / "x.csv", "identity,path\nanna,a.png\n,b.png\n anna ,c.png\n")
     assert [entry.label for entry in listed(table)[0]] == ["anna", None, "anna"]
 
 
-def test_a_folder_of_folders_has_their_names_as_identities(mine, tmp_path_factory):
+def test_subfolder_names_are_identities(mine, tmp_path_factory):
     result, notes = listed(mine)
     assert [entry.name for entry in result] == ["a.png", "b.png", "c.png"]
     assert {entry.label for entry in result} == {None}
@@ -100,8 +100,8 @@ WRONG = {
     "an open quote": ("x.csv", 'path\n"a.png\nb.png\n', r"line \d: .*unexpected end"),
     "only a header": ("x.csv", "path\n", r"names no picture"),
     "empty": ("x.txt", "", r"names no picture"),
-    "only remarks": ("x.txt", "# a.png\n\n", r"names no picture"),
-    "twice": ("x.txt", "a.png\nb.png\n./a.png\n", r"line 3 names `.*a\.png` again, after x\.txt line 1"),
+    "only comments": ("x.txt", "# a.png\n\n", r"names no picture"),
+    "duplicate": ("x.txt", "a.png\nb.png\n./a.png\n", r"line 3 names `.*a\.png` again, after x\.txt line 1"),
     "a long line": ("x.txt", "a.png\n" + "b" * 10**6, r"line 2: a line of 1000000 characters is no path"),
     "a long cell": ("x.csv", "path\na.png\n" + "b" * 10**6, r"line 3: a line of 1000000 characters is no path"),
     "a missing file": ("x.txt", "a.png\nnowhere.png\n", r"x\.txt line 2: .*nowhere\.png` does not exist"),
@@ -112,7 +112,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_said_in_one_line_with_its_place(mine, case):
+def test_errors_have_one_line_with_the_position(mine, case):
     name, text, message = WRONG[case]
     write(mine / "y.txt", "b.png")
     with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
@@ -123,14 +123,14 @@ def test_what_is_wrong_is_said_in_one_line_with_its_place(mine, case):
 NO_TEXT = {
     "not UTF-8": (b"path\na.png\n\xff\xfe\n", 3),
     "zero byte": (b"path\n\x00a.png\n", 2),
-    "junk": (bytes(range(256))[::-1] * 20, 1),
-    "latin": ("path\nä\n".encode("latin1"), 2),
+    "binary": (bytes(range(256))[::-1] * 20, 1),
+    "latin-1": ("path\nä\n".encode("latin1"), 2),
 }
 
 
 @pytest.mark.parametrize("name", ["x.txt", "x.csv"])
 @pytest.mark.parametrize("case", NO_TEXT)
-def test_what_is_no_text_is_said_with_its_line(mine, name, case):
+def test_undecodable_text_is_refused_with_its_line_number(mine, name, case):
     raw, line = NO_TEXT[case]
     (mine / name).write_bytes(raw)
     with pytest.raises(ValueError, match=rf"{name}` line {line}:") as error:
@@ -139,7 +139,7 @@ def test_what_is_no_text_is_said_with_its_line(mine, name, case):
 
 
 def break_some(folder):
-    """Some that are no pictures, one cut short, one too slender; the names of all that cannot be read."""
+    """Adds unreadable files: no pictures, one truncated, one too slender; returns their names."""
     (folder / "bad.png").write_bytes(b"\x89PNG not really")
     (folder / "cut.png").write_bytes((folder / "a.png").read_bytes()[:200])
     save_image(folder / "slender.png", noise(9, 2, 2 * SLENDER + 1))
@@ -174,7 +174,7 @@ def test_skipping_all_is_refused(tmp_path):
         read_files(tmp_path, SIZE, "skip")
 
 
-def test_a_picture_that_changes_is_noticed(mine):
+def test_a_changed_picture_file_is_refused(mine):
     shelf = read_files(mine, SIZE)
     save_image(mine / "b.png", noise(99))
     assert len(shelf.read([0, 2])) == 2
@@ -183,8 +183,8 @@ def test_a_picture_that_changes_is_noticed(mine):
 
 
 @pytest.mark.slow
-def test_no_picture_is_kept(mine, monkeypatch):
-    # Each is let go before the next but one is read: while files are looked through, and while they are embedded.
+def test_pictures_are_not_kept_in_memory(mine, monkeypatch):
+    # At most two are alive at a time, both while files are checked and while they are embedded.
     alive = []
 
     def counted(path):
@@ -201,7 +201,7 @@ def test_no_picture_is_kept(mine, monkeypatch):
     assert len(alive) == 19 and max(alive) <= alive[0] + 4
 
 
-def test_slender_pictures_are_cut_as_long_as_they_are_not_threads():
+def test_slender_pictures_are_cropped_up_to_a_limit():
     assert square(noise(0, 2, 2 * SLENDER), 4).shape == (3, 4, 4)
     with pytest.raises(ValueError, match="101x2 is too slender"):
         square(noise(0, 2, 2 * SLENDER + 1), 4)
@@ -213,7 +213,7 @@ def folder(path, **more):
     )
 
 
-def test_queries_are_in_the_gallery_once_whatever_it_is(mine):
+def test_queries_are_in_any_gallery_exactly_once(mine):
     for other in (mine, mine / "a.png", mine / "p"):
         queries, gallery, truth = data(folder(mine, gallery=other))
         assert [gallery.names[row] for row in truth] == list(queries.names) == ["a.png", "b.png", "c.png"]
@@ -227,7 +227,7 @@ def test_with_classes_no_gallery_is_made(mine):
     assert len(set(queries.notes)) == len(queries.notes)
 
 
-def test_notes_name_conversions_of_queries_and_what_the_gallery_ignores(mine, tmp_path_factory):
+def test_notes_have_conversions_of_queries_and_ignored_gallery_folders(mine, tmp_path_factory):
     queries, _, _ = data(groups.FolderConfig(path=str(mine), gallery=str(mine), size=SIZE + 1, count=1))
     assert [note.partition(":")[0] for note in queries.notes] == [str(mine), "a.png"]
     alone = tmp_path_factory.mktemp("alone")
@@ -236,7 +236,7 @@ def test_notes_name_conversions_of_queries_and_what_the_gallery_ignores(mine, tm
     assert any("2 folders are ignored" in note for note in queries.notes)
 
 
-def test_what_the_gallery_leaves_out_is_a_note_of_the_run(mine):
+def test_files_left_out_of_the_gallery_are_noted(mine):
     (mine / "p" / "bad.png").write_bytes(b"no")
     queries, _, _ = data(folder(mine, gallery=mine / "p", unreadable="skip"))
     assert any(note.startswith("bad.png: left out") for note in queries.notes)

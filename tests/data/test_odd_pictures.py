@@ -1,4 +1,4 @@
-"""Picture files that are unusual and right: what is attacked is what Pillow shows of them."""
+"""Unusual but valid picture files are read like Pillow."""
 
 import io
 import os
@@ -78,7 +78,7 @@ PILLOW = {
 
 
 def pillow(content):
-    """The same picture by another way: no frame, profile or tag of it is looked at here."""
+    """The same picture computed separately, without reading frames, profiles or tags."""
     with Image.open(io.BytesIO(content)) as opened:
         upright = ImageOps.exif_transpose(opened)
         if upright.mode == "LAB":
@@ -89,7 +89,7 @@ def pillow(content):
 
 
 @pytest.mark.parametrize("name", PILLOW)
-def test_it_is_the_picture_that_pillow_shows(tmp_path, name):
+def test_pictures_equal_pillow(tmp_path, name):
     (tmp_path / name).write_bytes(PILLOW[name])
     result, notes = load_image(tmp_path / name)
     expected = torch.tensor(pillow(PILLOW[name])).permute(2, 0, 1)
@@ -107,17 +107,17 @@ def test_sixteen_bits_are_scaled_to_the_nearest_of_eight(tmp_path, kind):
     cv2.imwrite(str(tmp_path / kind), given[kind[0]].astype(np.uint16))
     result, _ = load_image(tmp_path / kind)
     expected = torch.tensor(np.broadcast_to(DEEP[..., :1], DEEP.shape) / 257 if kind[0] == "g" else DEEP / 257)
-    limit = 0.5 if kind[0] == "g" else 1.0  # of colours Pillow itself keeps the upper eight bits
+    limit = 0.5 if kind[0] == "g" else 1.0  # Pillow keeps the upper eight bits of colours
     assert (result.double() * 255 - expected.permute(2, 0, 1)).abs().max() <= limit + 1e-4
 
 
-def test_a_picture_of_one_pixel_is_one(tmp_path):
+def test_a_picture_of_one_pixel_is_read(tmp_path):
     (tmp_path / "dot.png").write_bytes(encoded("PNG", RGB[:1, :1]))
     result, notes = load_image(tmp_path / "dot.png")
     assert notes == [] and (result[:, 0, 0] * 255).round().tolist() == RGB[0, 0].tolist()
 
 
-def test_names_stay_apart_and_can_be_shown():
+def test_shown_names_are_unique_and_printable():
     strange = ["a\nb", "a%0Ab", "a%250Ab", "a\\nb", "a\u2028b", os.fsdecode(b"a\xff"), "a\x1b[2J", "\u202eb"]
     strange += ["50%", "ä", "%zz"]
     result = [shown(name) for name in strange]
@@ -126,7 +126,7 @@ def test_names_stay_apart_and_can_be_shown():
     assert result[-3:] == strange[-3:]
 
 
-def test_every_name_of_a_picture_is_one_of_a_file_in_the_folder(tmp_path):
+def test_file_names_are_unique_valid_and_short(tmp_path):
     names = [f"{letter * 251}.png" for letter in "ab"] + ["a/b.png", "a-b.png", "..png", "\\..\\c.png"]
     names += ["=1+1.png", f"{'ü' * 120}.png"]
     names += [f"{'a' * 240}-{i}.png" for i in range(3)]
@@ -138,7 +138,7 @@ def test_every_name_of_a_picture_is_one_of_a_file_in_the_folder(tmp_path):
     assert len(list(tmp_path.iterdir())) == len(names)
 
 
-def test_a_folder_of_strange_names_is_listed_with_names_to_show(tmp_path):
+def test_strange_file_names_are_listed_as_printable_names(tmp_path):
     for name in (b"a\n.png", b"\xff.png", b"<b>.png", b"b\\c.png"):
         (tmp_path / os.fsdecode(name)).write_bytes(encoded("PNG"))
     entries, _ = listed(tmp_path)
@@ -146,7 +146,7 @@ def test_a_folder_of_strange_names_is_listed_with_names_to_show(tmp_path):
     assert all(entry.name.isprintable() and entry.path.is_file() for entry in entries)
 
 
-def test_what_pillow_warns_of_is_a_note(tmp_path, monkeypatch):
+def test_warnings_of_pillow_are_noted(tmp_path, monkeypatch):
     def transpose(picture):
         warnings.warn("Corrupt\nEXIF data", stacklevel=1)
         return picture

@@ -1,4 +1,4 @@
-"""A patch lies where the table says in the square of a photograph that is attacked, and shows as far as its mask."""
+"""A patch lies at its place of the table in the attacked square of a photograph, within its mask."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ MIDDLE = ("path", "x", "y", "degrees", "mm_per_pixel")
 
 
 def light(picture, grey=0.02):
-    """The middle of what is lighter than the ground, in edge coordinates."""
+    """The centroid of the pixels lighter than the background, in edge coordinates."""
     weight = (picture.mean(0).to(double) - grey).clamp(min=0)
     rows, columns = (torch.arange(n, dtype=double) + 0.5 for n in weight.shape)
     return torch.stack([(weight.sum(0) * columns).sum(), (weight.sum(1) * rows).sum()]) / weight.sum()
@@ -24,7 +24,7 @@ def light(picture, grey=0.02):
 
 @pytest.mark.parametrize("orientation", [1, 3, 5, 6, 8])
 @pytest.mark.parametrize("form", [(901, 1403), (1402, 905), (700, 700)], ids=["portrait", "landscape", "square"])
-def test_a_mark_in_the_photograph_lies_where_its_mapped_point_says(tmp_path, form, orientation):
+def test_a_mark_in_the_photograph_lies_at_its_mapped_point(tmp_path, form, orientation):
     width, height = form
     mark = (0.41 * width + 0.3, 0.62 * height - 0.2)
     picture = photo(tmp_path / "a.png", blob(width, height, [mark], 14), orientation)
@@ -35,18 +35,18 @@ def test_a_mark_in_the_photograph_lies_where_its_mapped_point_says(tmp_path, for
 
 
 @pytest.mark.parametrize("size", [(1403, 901), (900, 1400), (300, 300)])
-def test_the_map_of_points_is_that_of_the_square_to_a_millionth_of_a_pixel(size):
+def test_the_map_of_points_matches_the_square_to_1e_6_pixels(size):
     height, width = size
     short = min(size)
     points = torch.rand(50, 2, dtype=double) * torch.tensor([width, height], dtype=double)
-    # The longer side has a whole number of pixels, and so has what is cut off at its beginning.
+    # The longer side and the offset of the crop are whole numbers of pixels.
     long = [int(224 * side / short) for side in (width, height)]
     expected = [points[:, i] * long[i] / side - (long[i] - 224) // 2 for i, side in enumerate((width, height))]
     torch.testing.assert_close(squared(points, size, 224) * 224, torch.stack(expected, 1), rtol=0, atol=1e-6)
     torch.testing.assert_close(squared(points, (short, short), 224) * short, points, rtol=0, atol=1e-6)
 
 
-def test_the_picture_is_the_square_of_the_photograph_and_a_quad_may_reach_out_of_it(tmp_path):
+def test_the_picture_is_the_central_square_and_quads_may_extend_beyond_it(tmp_path):
     picture = noise(tmp_path / "a.png", 0, 60, 40)
     shelf, places, notes = read(table(tmp_path / "x.csv", ["a.png", *box(5, 10, 25, 30)]))
     assert torch.equal(shelf.read([0])[0], square(load_image(picture)[0], SIDE))
@@ -59,14 +59,14 @@ def test_the_picture_is_the_square_of_the_photograph_and_a_quad_may_reach_out_of
             read(table(tmp_path / "x.csv", ["a.png", *quad]))
 
 
-def test_a_mirrored_quad_is_said(tmp_path):
+def test_a_mirrored_quad_is_noted(tmp_path):
     noise(tmp_path / "a.png", 0)
     left, right = [4, 6, 20, 6, 20, 22, 4, 22], [20, 6, 4, 6, 4, 22, 20, 22]
     assert not read(table(tmp_path / "x.csv", ["a.png", *left]))[2]
     assert "mirrored" in read(table(tmp_path / "x.csv", ["a.png", *right]))[2][0]
 
 
-def test_a_middle_and_the_width_of_the_print_make_a_quad(tmp_path):
+def test_a_centre_and_the_print_width_define_a_quad(tmp_path):
     noise(tmp_path / "a.png", 0)
     path = table(tmp_path / "x.csv", ["a.png", 22, 17, 0, 2], ["a.png", 20, 20, 90, 2], columns=MIDDLE)
     _, places, notes = read(path, texture=(6, 12), width_mm=24)
@@ -77,7 +77,7 @@ def test_a_middle_and_the_width_of_the_print_make_a_quad(tmp_path):
     assert not notes
 
 
-def test_a_quad_that_contradicts_the_width_of_the_print_is_a_note(tmp_path):
+def test_a_quad_that_contradicts_the_print_width_is_noted(tmp_path):
     noise(tmp_path / "a.png", 0)
     path = table(tmp_path / "x.csv", ["a.png", *box(4, 6, 24, 26), 2], columns=("path", *CORNERS, "mm_per_pixel"))
     assert not read(path, width_mm=None)[2] and not read(path, width_mm=38.5)[2]
@@ -113,21 +113,21 @@ def test_a_mask_through_perspective_is_the_mean_over_each_texel(tmp_path):
     inside = (px / w - 90) ** 2 + (py / w - 85) ** 2 < 45**2
     expected = inside.reshape(12, fine, 10, fine).mean((1, 3))
     assert 0.1 < expected.mean() < 0.9
-    # The rim of the mask is made of whole pixels, of which a texel is ten wide.
+    # The edge of the mask consists of whole pixels; a texel is ten pixels wide.
     assert np.abs(places.cover[0, 0].numpy() - expected).max() < 0.04
     assert abs(float(places.cover.mean()) - expected.mean()) < 0.002
 
 
-def cv_homography(before, after):
-    """The eight equations of four corners, solved."""
+def cv_homography(source, target):
+    """The homography of four corners, from its eight equations."""
     rows, right = [], []
-    for (x, y), (u, v) in zip(before, after, strict=True):
+    for (x, y), (u, v) in zip(source, target, strict=True):
         rows += [[x, y, 1, 0, 0, 0, -u * x, -u * y], [0, 0, 0, x, y, 1, -v * x, -v * y]]
         right += [u, v]
     return np.append(np.linalg.solve(rows, right), 1).reshape(3, 3)
 
 
-def test_a_mask_alone_has_the_texture_span_its_light_part_and_nothing_else_is_changed(tmp_path):
+def test_a_mask_without_a_quad_places_the_texture_on_its_light_part(tmp_path):
     noise(tmp_path / "a.png", 0)
     mask = np.zeros((40, 40))
     mask[8:24, 12:28] = 1

@@ -1,4 +1,4 @@
-"""A table of scenes says what it says in either form; what is wrong with it is said in one line, with its place."""
+"""Tables of scenes: both formats are equivalent; errors have one line with the position."""
 
 import math
 
@@ -29,7 +29,7 @@ def places(path, sheet=None):
     return shelf, *placements_in(photos, 40, sheet or Print((8, 8), 50))
 
 
-def test_both_forms_say_the_same(mine):
+def test_csv_and_json_give_the_same_scenes(mine):
     columns = ("path", *CORNERS, "x", "y", "degrees", "mask", "mm_per_pixel", "identity")
     rows = [
         ["a.png", *QUAD, "", "", "", "corner.png", 1.5, "anna"],
@@ -64,7 +64,7 @@ def test_both_forms_say_the_same(mine):
     assert spots[1][:2] == (None, (9, 8, 30)) and second[3] == [(None, (20, 21, 0), None, 2)]
 
 
-def test_photographs_that_ship_have_places_that_can_be():
+def test_bundled_photographs_have_valid_places():
     shelf, result, notes = places(BUNDLED)
     assert len(shelf) == 4 and not notes
     assert result.cover is not None and result.cover.flatten().tolist().count(0) == 3  # one has two places
@@ -78,52 +78,52 @@ WRONG = {
     "path missing": (f"{HEAD[5:]}\n{LINE}\n", r"line 1: the column `path` is missing"),
     "column twice": ("path,mask,mask\n", r"line 1: the column `mask` is there twice"),
     "no places": ("path,identity\na.png,anna\n", r"line 1: nothing says where the patch lies"),
-    "a corner less": ("path,x1,y1,x2,y2,x3,y3,x4\na.png,1,1,9,1,9,9,1\n", r"line 2: it has x1.* but no y4"),
+    "missing corner": ("path,x1,y1,x2,y2,x3,y3,x4\na.png,1,1,9,1,9,9,1\n", r"line 2: it has x1.* but no y4"),
     "an empty cell": (f"{HEAD}\na.png,4,,20,6,20,22,4,22\n", r"line 2: it has .* but no y1"),
     "empty cells": (f"{HEAD},mask\na.png,,,,,,,,,\n", r"line 2: nothing says where the patch lies"),
-    "no number": (f"{HEAD}\na.png,{LINE}\nb.png,4,6,2O,6,20,22,4,22\n", r"x\.csv` line 3: `x2` must be .*'2O'"),
-    "no finite number": (f"{HEAD}\na.png,nan{LINE[1:]}\n", r"line 2: `x1` must be a number; got 'nan'"),
+    "not a number": (f"{HEAD}\na.png,{LINE}\nb.png,4,6,2O,6,20,22,4,22\n", r"x\.csv` line 3: `x2` must be .*'2O'"),
+    "not finite": (f"{HEAD}\na.png,nan{LINE[1:]}\n", r"line 2: `x1` must be a number; got 'nan'"),
     "only a header": (f"{HEAD}\n", r"names no photograph"),
     "empty": ("", r"names no photograph"),
     "two identities": (f"{HEAD},identity\na.png,{LINE},anna\na.png,{LINE},bert\n", r"line 3: .*two identities, anna"),
     "a scale of 0": (f"{HEAD},mm_per_pixel\na.png,{LINE},0\n", r"line 2: `mm_per_pixel` must be above 0; got 0"),
-    "two ways": (f"{HEAD},x,y\na.png,{LINE},9,9\n", r"line 2: it has both four corners and a middle"),
+    "corners and middle": (f"{HEAD},x,y\na.png,{LINE},9,9\n", r"line 2: it has both four corners and a middle"),
     "turned quad": (f"{HEAD},degrees\na.png,{LINE},9\n", r"line 2: `degrees` turns .*middle"),
-    "no such photo": (f"{HEAD}\nnowhere.png,{LINE}\n", r"x\.csv line 2: .*nowhere\.png` does not exist"),
+    "missing photo": (f"{HEAD}\nnowhere.png,{LINE}\n", r"x\.csv line 2: .*nowhere\.png` does not exist"),
     "folded": (f"{HEAD}\na.png,4,6,20,22,20,6,4,22\n", r"line 2: the quad in `a\.png` folds over"),
-    "in a line": (f"{HEAD}\na.png,4,6,12,6,20,6,4,22\n", r"line 2: the quad in `a\.png` .*three corners in a line"),
-    "beyond": (f"{HEAD}\na.png,4,6,41,6,20,22,4,22\n", r"line 2: the corner \(41, 6\) lies beyond `a\.png`, 40x40"),
-    "shares": (
+    "collinear": (f"{HEAD}\na.png,4,6,12,6,20,6,4,22\n", r"line 2: the quad in `a\.png` .*three corners in a line"),
+    "outside": (f"{HEAD}\na.png,4,6,41,6,20,22,4,22\n", r"line 2: the corner \(41, 6\) lies beyond `a\.png`, 40x40"),
+    "relative corners": (
         f"{HEAD}\na.png,0.1,0.1,0.9,0.1,0.9,0.9,0.1,0.9\n",
         r"line 2: corners are in pixels .*40x40, no shares",
     ),
-    "no such mask": ("path,mask\na.png,nowhere.png\n", r"line 2: `mask`: .*nowhere\.png` does not exist"),
+    "missing mask": ("path,mask\na.png,nowhere.png\n", r"line 2: `mask`: .*nowhere\.png` does not exist"),
     "a small mask": (
         "path,mask\na.png,small.png\n",
         r"line 2: `mask` must be as large as .*40x40; small\.png has 8x8",
     ),
     "a dark mask": ("path,mask\na.png,dark.png\n", r"line 2: `mask` dark\.png is dark all over"),
-    "dark here": (f"{HEAD},mask\na.png,{LINE},corner.png\n", r"line 2: `mask` is dark all over the quad"),
-    "no scale": ("path,x,y\na.png,20,20\n", r"line 2: a middle .* give `mm_per_pixel`"),
+    "mask dark in the quad": (f"{HEAD},mask\na.png,{LINE},corner.png\n", r"line 2: `mask` is dark all over the quad"),
+    "missing scale": ("path,x,y\na.png,20,20\n", r"line 2: a middle .* give `mm_per_pixel`"),
     "too wide": ("path,x,y,mm_per_pixel\na.png,20,20,1\n", r"line 2: the corner \(-5, -5\) lies beyond"),
 }
 
 
 WRONG_JSON = {
-    "no JSON": ('{"a.png":\n{"quads"\n}', r"x\.json` line 3: this is no JSON"),
+    "invalid JSON": ('{"a.png":\n{"quads"\n}', r"x\.json` line 3: this is no JSON"),
     "a list": ("[]", r"must hold an object"),
-    "nothing": ("{}", r"names no photograph"),
-    "no object": ('{"a.png": [1]}', r"`a\.png`: must be an object"),
-    "a key": ('{"a.png": {"quad": []}}', r"`a\.png`: unknown key `quad`; known are quads"),
+    "empty object": ("{}", r"names no photograph"),
+    "not an object": ('{"a.png": [1]}', r"`a\.png`: must be an object"),
+    "unknown key": ('{"a.png": {"quad": []}}', r"`a\.png`: unknown key `quad`; known are quads"),
     "three corners": ('{"a.png": {"quads": [[[4,6],[20,6],[20,22]]]}}', r"quad 1 must be four corners"),
     "one quad": ('{"a.png": {"quads": [[4,6],[20,6],[20,22],[4,22]]}}', r"quad 1 must be four corners"),
-    "a text": ('{"a.png": {"quads": [[["x",6],[20,6],[20,22],[4,22]]]}}', r"quad 1: `x1` must be a number; got 'x'"),
+    "string": ('{"a.png": {"quads": [[["x",6],[20,6],[20,22],[4,22]]]}}', r"quad 1: `x1` must be a number; got 'x'"),
     "NaN": ('{"a.png": {"quads": [[[NaN,6],[20,6],[20,22],[4,22]]]}}', r"quad 1: `x1` must be a number; got nan"),
     "a long number": ('{"a.png": {"middles": [[1' + "0" * 400 + ",6]]}}", r"middle 1: `x` must be a number"),
-    "no middle": ('{"a.png": {"middles": [[1]]}}', r"middle 1 must be \[x, y\]"),
-    "a mask": ('{"a.png": {"mask": 3}}', r"`mask` must be a text"),
-    "twice": ('{"a.png": {"mask": "b.png"}, "a.png": {"mask": "b.png"}}', r"`a\.png` is there twice"),
-    "deep": ("[" * 10**5, r"recursion|no JSON"),
+    "short middle": ('{"a.png": {"middles": [[1]]}}', r"middle 1 must be \[x, y\]"),
+    "numeric mask": ('{"a.png": {"mask": 3}}', r"`mask` must be a text"),
+    "duplicate": ('{"a.png": {"mask": "b.png"}, "a.png": {"mask": "b.png"}}', r"`a\.png` is there twice"),
+    "deep nesting": ("[" * 10**5, r"recursion|no JSON"),
     "no place": ('{"a.png": {"identity": "anna"}}', r"nothing says where the patch lies"),
 }
 
@@ -133,13 +133,13 @@ WRONG_JSON = {
     [*(("x.csv", *case) for case in WRONG.values()), *(("x.json", *case) for case in WRONG_JSON.values())],
     ids=[*WRONG, *(f"json {name}" for name in WRONG_JSON)],
 )
-def test_a_wrong_file_is_refused_in_one_line(mine, name, text, message):
+def test_a_wrong_table_gives_a_one_line_error(mine, name, text, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
         places(document(mine / name, text))
     assert "\n" not in str(error.value)
 
 
-def test_a_middle_needs_the_width_of_the_print(mine):
+def test_a_centre_needs_the_print_width(mine):
     path = table(mine / "x.csv", ["a.png", 20, 20, 2], columns=("path", "x", "y", "mm_per_pixel"))
     for width, message in ((None, "`perturbation.width_mm`"), (0, "must be above 0"), (math.nan, "must be above 0")):
         with pytest.raises(ValueError, match=message):

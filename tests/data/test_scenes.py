@@ -1,4 +1,4 @@
-"""One patch for scenes of a person's own: what it learns from them, and what a run says of them."""
+"""One patch for the user's scenes: its gradient, and the records of a run."""
 
 import json
 
@@ -41,7 +41,7 @@ class Dot(Objective):
 
 
 def gradient(images, places, anchor, encoder=None, views=None):
-    """Of the first step's loss in the texture (1,3,8,8); one view of each picture."""
+    """The gradient of the first step in the texture (1,3,8,8); one view of each picture."""
     encoder = encoder or nn.Flatten().eval()
     parts = {"objective": Dot(), "perturbation": Patch((8, 8), places), "optimiser": PGD()}
     eot = EOT(views or Compose(), views=1)
@@ -49,7 +49,7 @@ def gradient(images, places, anchor, encoder=None, views=None):
     return step.estimate.grad
 
 
-def test_the_gradient_over_scenes_is_the_mean_of_theirs_whatever_the_order_of_lines(three):
+def test_the_gradient_over_scenes_is_the_mean_of_single_gradients(three):
     folder, rows = three
     bend = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 6), nn.Tanh()).to(double).eval()
     shelf, places, _ = read(table(folder / "x.csv", *rows))
@@ -88,7 +88,7 @@ def test_every_place_receives_the_texture_and_its_gradients_add_up(three):
     torch.testing.assert_close(gradient(image, places, anchor), sum(parts), rtol=1e-9, atol=1e-12)
 
 
-def test_a_place_that_a_picture_does_not_have_changes_nothing(three):
+def test_padding_places_change_nothing(three):
     folder, rows = three
     shelf, places, _ = read(table(folder / "x.csv", *rows))
     assert places.cover.flatten(1).tolist() == [[1, 1], [1, 0], [1, 0]]
@@ -100,7 +100,7 @@ def test_a_place_that_a_picture_does_not_have_changes_nothing(three):
         torch.testing.assert_close(result[i : i + 1], alone, rtol=0, atol=1e-12)
 
 
-def test_some_of_the_pictures_keep_their_own_places(three):
+def test_a_subset_of_pictures_keeps_its_places(three):
     folder, rows = three
     shelf, places, _ = read(table(folder / "x.csv", *rows))
     patch, images = Patch((8, 8), places), shelf.read(range(3)).double()
@@ -119,7 +119,7 @@ def scenes(path, **more):
 PATCH = PatchConfig(size=[8, 8], quad=[[0, 0], [1, 0], [1, 1], [0, 1]], start_from="grey", shape="rectangle")
 
 
-def test_queries_gallery_and_identities_are_as_of_a_folder(three):
+def test_queries_gallery_and_identities_work_as_for_a_folder(three):
     folder, rows = three
     path = table(
         folder / "x.csv",
@@ -146,7 +146,7 @@ def test_photographs_that_cannot_be_read_are_left_out_with_their_places(three):
 
 
 @pytest.mark.slow
-def test_a_run_says_where_the_patch_lies(three, monkeypatch, capsys):
+def test_a_run_records_the_placement_of_the_patch(three, monkeypatch, capsys):
     folder, _ = three
     noise(folder / "wide.png", 5, 60, 40)
     places = {"wide.png": {"quads": [[[20, 10], [40, 12], [40, 30], [20, 30]]]}}

@@ -1,4 +1,4 @@
-"""The lock says what pyproject.toml allows, with a digest for every file and no address."""
+"""The lock has versions allowed by pyproject.toml, with a hash for every file and no URLs."""
 
 import re
 import tomllib
@@ -19,26 +19,26 @@ for line in re.findall(r"^[a-z0-9][^\n]*", LOCK, re.MULTILINE):
 
 
 @pytest.mark.parametrize("line", [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]])
-def test_the_lock_has_a_version_that_is_allowed_and_every_one_has_a_floor(line):
+def test_locked_versions_are_allowed_and_requirements_have_a_lower_bound(line):
     requirement = Requirement(line)
     assert any(each.operator in (">=", "==") for each in requirement.specifier), "the lowest version cannot be tested"
     assert PINS[canonicalize_name(requirement.name)]
     assert all(requirement.specifier.contains(version) for version in PINS[canonicalize_name(requirement.name)])
 
 
-def test_every_version_of_the_lock_has_digests_and_there_is_no_address():
+def test_locked_versions_have_hashes_and_no_urls():
     blocks = re.split(r"\n(?=[a-z0-9])", LOCK)[1:]
     assert len(blocks) == sum(map(len, PINS.values()))
     assert all("--hash=sha256:" in block for block in blocks)
     assert "://" not in LOCK
 
 
-def test_the_page_has_the_command_that_made_the_lock():
+def test_the_page_has_the_command_of_the_lock():
     (command,) = re.findall(r"^# +(uv pip compile .*)$", LOCK, re.MULTILINE)
     assert f"\n{command}\n" in (ROOT / "docs" / "environment.md").read_text()
 
 
-def test_the_floors_of_the_page_are_those_of_the_project():
+def test_the_lower_bounds_on_the_page_are_those_of_the_project():
     page = (ROOT / "docs" / "environment.md").read_text()
     floors = {canonicalize_name(r.name): r.specifier for r in map(Requirement, PROJECT["dependencies"])}
     rows = re.findall(r"^\| ([A-Za-z-]+) \| ([0-9.]+) \|", page, re.MULTILINE)

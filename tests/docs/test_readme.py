@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def test_the_two_commands_stand_first_and_exactly():
+def test_the_readme_begins_with_the_two_commands():
     first = re.search(r"```bash\n(.*?)```", README, re.DOTALL).group(1)
     assert first == 'pip install -e ".[test]" && python -m attacks.run config=quickstart\npython -m pytest\n'
 
@@ -29,7 +29,7 @@ def test_the_python_example_is_short_imports_public_names_only_and_runs(capsys):
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len([line for line in example.splitlines() if line.strip()]) <= 15
     assert set(re.findall(r"^from (\S+)", example, re.MULTILINE)) == {"attacks", "transforms"}
-    assert README[: README.index("evaluate(")].count("\n") < 60, "the first `evaluate` is on the first screens"
+    assert README[: README.index("evaluate(")].count("\n") < 60, "`evaluate` appears near the top"
     exec(compile(example, "README", "exec"), {})
     clean, attacked = map(float, re.findall(r"^cosine (-?[\d.]+)", capsys.readouterr().out, re.MULTILINE))
     assert attacked < clean - 0.2
@@ -40,7 +40,7 @@ def test_links_files_and_modules_exist(page):
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#\s]+)", text):
         assert target.startswith("http") or (page.parent / target).exists(), target
-    if page.name != "CHANGELOG.md":  # which also names what was removed
+    if page.name != "CHANGELOG.md":  # the changelog also names removed files
         for path in re.findall(r"\b(?:attacks|transforms|tests|scripts|configs)/[\w/]+(?:\.\w+|/)", text):
             assert (ROOT / path).exists() or (page.parent / path).exists(), path
         for name in re.findall(r"`(attacks(?:\.\w+)+)[`(]", text):
@@ -49,7 +49,7 @@ def test_links_files_and_modules_exist(page):
             assert hasattr(importlib.import_module(module), last) or importlib.util.find_spec(name), name
 
 
-def test_the_architecture_has_the_arrows_of_the_code():
+def test_the_architecture_page_matches_the_imports_of_the_code():
     rooms = re.search(r'"attacks": """(.*?)"""', (ROOT / "tests" / "test_rooms.py").read_text(), re.DOTALL)[1]
     arrows = [line.split("<-") for line in rooms.strip().splitlines()]
     expected = {room: set(below.split()) for names, below in arrows for room in names.split()}
@@ -63,9 +63,9 @@ def test_the_dev_group_holds_the_test_extra():
     assert set(project["project"]["optional-dependencies"]["test"]) <= set(project["dependency-groups"]["dev"])
 
 
-def test_every_command_is_run_somewhere():
+def test_every_command_of_the_docs_is_run():
     from run_docs import ELSEWHERE
 
     assert "run_docs.py README.md docs/*.md" in (ROOT / ".ci" / "run").read_text()
-    for who in ELSEWHERE.values():
-        assert who == "itself" or (ROOT / who).exists(), who
+    for runner in ELSEWHERE.values():
+        assert runner == "itself" or (ROOT / runner).exists(), runner

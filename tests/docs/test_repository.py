@@ -1,4 +1,4 @@
-"""What people expect to find in a repository: a version, a citation, types, public names."""
+"""Usual contents of a repository: a version, a citation, types, public names."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ from attacks.run import cli
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_version_is_ours_and_the_citation_names_it(monkeypatch, capsys):
+def test_version_and_citation_agree(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["viewproof", "--version"])
     cli()
     assert capsys.readouterr().out == f"viewproof {attacks.__version__}\n"
@@ -22,11 +22,11 @@ def test_the_version_is_ours_and_the_citation_names_it(monkeypatch, capsys):
     assert "## [Unreleased]" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_both_packages_say_that_they_are_typed():
+def test_both_packages_have_py_typed():
     assert all((ROOT / package / "py.typed").exists() for package in ("attacks", "transforms"))
 
 
 @pytest.mark.parametrize("package", [attacks, transforms])
-def test_every_public_name_is_there_and_no_module_hides_one(package):
+def test_public_names_exist_and_do_not_clash_with_modules(package):
     assert not {path.stem for path in (ROOT / package.__name__).iterdir()} & set(package.__all__)
     assert all(hasattr(package, name) for name in package.__all__)

@@ -1,4 +1,4 @@
-"""Web posts about lost gradients: each failure as posted, with the library it names, and then without it."""
+"""Web posts about lost gradients: each failure as posted, with the library named there, and the same without it."""
 
 import numpy as np
 import pytest
@@ -28,14 +28,14 @@ def cosine(a, b):
 
 @pytest.fixture
 def corners():
-    """The post's own order of the corners, and its sizes; the picture of the fixture is smaller."""
+    """Order and sizes of the corners as in the post; the picture of the fixture is smaller."""
     start = torch.tensor([[0.0, 0], [0, 80], [120, 0], [120, 80]], dtype=double, requires_grad=True)
     end = torch.tensor([[0.0, 0], [0, 71], [107, 0], [107, 71]], dtype=double, requires_grad=True)
     return start, end
 
 
 @pytest.mark.filterwarnings(*STOPPED)
-def test_torchvision_drops_the_gradient_to_the_corners_and_ours_does_not(photo, corners):
+def test_torchvision_drops_the_gradient_to_the_corners_and_perspective_does_not(photo, corners):
     theirs = tvf.perspective(photo, *corners)
     assert not theirs.requires_grad
     with pytest.raises(RuntimeError, match="does not require grad"):
@@ -48,7 +48,7 @@ def test_torchvision_drops_the_gradient_to_the_corners_and_ours_does_not(photo, 
 
 
 @pytest.mark.filterwarnings(*STOPPED)
-def test_the_audit_says_which_tensor_gets_none_and_that_the_picture_gets_its_own(photo, corners):
+def test_the_audit_names_the_tensors_without_a_gradient(photo, corners):
     named = dict(zip(("start", "end"), corners, strict=True))
     theirs = audit(lambda images: tvf.perspective(images, *corners), photo, draws=2, parameters=named)
     assert theirs.parameters == {"start": None, "end": None}
@@ -108,7 +108,7 @@ def test_the_posted_warp_reaches_the_posted_number_of_pixels(noise):
     assert (hacked != 0).sum() == 7425
 
 
-def test_the_dense_hack_has_seven_times_the_mass_and_points_elsewhere(noise):
+def test_the_dense_hack_has_seven_times_the_mass_and_another_direction(noise):
     true = gradient(warp_affine(batch(noise), torch.tensor(MATRIX), (64, 64)).mean(), noise)
     plain, hacked = (gradient(posted_warp(noise, hack=flag).mean(), noise) for flag in (False, True))
     assert float(hacked.sum() / true.sum()) == pytest.approx(6.9, abs=0.01)
@@ -122,11 +122,11 @@ def test_the_dense_hack_has_seven_times_the_mass_and_points_elsewhere(noise):
     torch.testing.assert_close(gradient(views.mean(), noise), hacked)
 
 
-def test_the_audit_sees_the_coverage_and_the_hack(noise):
+def test_the_audit_reports_the_coverage_and_the_hack(noise):
     plain = audit(channels_last(posted_warp), batch(noise), draws=1, straight_through=True)
     assert plain.first_dead is None
     assert plain.coverage == pytest.approx(0.5801, abs=1e-4)
-    assert plain.effective_coverage < 0.8 * plain.coverage  # the count alone misleads
+    assert plain.effective_coverage < 0.8 * plain.coverage  # the count alone is misleading
     assert plain.stages[0].slope == pytest.approx(1, abs=0.01)
     tricked, mass = plain.stages[0].straight
     assert tricked < 0.6 and mass > 3.9
@@ -135,7 +135,7 @@ def test_the_audit_sees_the_coverage_and_the_hack(noise):
     assert hacked.stages[0].slope < 0.5 and any("straight-through" in text for text in hacked.warnings)
 
 
-def test_the_all_zero_gradient_is_the_loss_at_delta_zero_and_not_the_warp(noise):
+def test_the_zero_gradient_comes_from_the_loss_at_delta_zero(noise):
     encoder = load_encoder()
     image = batch(noise).detach().requires_grad_()
     anchor = encoder(channels_last(posted_warp)(image)).detach()
@@ -184,7 +184,7 @@ def posted_gradient(image, points, out, border, value):
 @pytest.mark.parametrize("border", ["constant", "replicate", "reflect", "reflect101"])
 def test_the_gradient_to_the_points_is_the_posted_formula(photo, border):
     image = photo[..., :16, :24]
-    points = (torch.rand(1, 20, 20, 2, dtype=double) * 3 - 1) * torch.tensor([24.0, 16.0])  # a third of it inside
+    points = (torch.rand(1, 20, 20, 2, dtype=double) * 3 - 1) * torch.tensor([24.0, 16.0])  # a third lies inside
     points.requires_grad_()
     value = 0.3 if border == "constant" else 0.0
     views = sample(image, points, border=border, value=value)
@@ -195,7 +195,7 @@ def test_the_gradient_to_the_points_is_the_posted_formula(photo, border):
     assert (np.abs(oracle) > 0).mean() > (0.05 if border in ("constant", "replicate") else 0.5)
 
 
-def test_a_nearest_read_has_no_gradient_to_its_points_and_the_audit_names_what_dies(photo):
+def test_the_audit_names_coordinates_without_a_gradient_in_nearest_sampling(photo):
     grid = (torch.rand(1, 9, 9, 2, dtype=double) * 2 - 1).requires_grad_()
     assert not gradient(F.grid_sample(photo, grid, "nearest", align_corners=False).square().sum(), grid).any()
     turn = Affine(degrees=20, scale=(0.8, 1.2))

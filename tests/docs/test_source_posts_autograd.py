@@ -1,4 +1,4 @@
-"""The two web posts about autograd itself: a hand-written backward, and the gradients in between."""
+"""The two web posts about autograd itself: a hand-written backward, and gradients of intermediate tensors."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def posted_bicubic(scale):
     return lambda images: Bicubic.apply(images[0].permute(1, 2, 0), scale).permute(2, 0, 1)[None]
 
 
-def test_at_a_quarter_the_posted_bicubic_is_a_decimation_and_the_audit_says_so(photo):
+def test_the_audit_reports_that_the_posted_bicubic_decimates_at_a_quarter(photo):
     picture = photo[..., :40, :60]
     torch.testing.assert_close(posted_bicubic(1 / 4)(picture), picture[..., ::4, ::4], rtol=0, atol=1e-12)
     report = audit(posted_bicubic(1 / 4), picture, draws=1)
@@ -68,7 +68,7 @@ def test_at_a_quarter_the_posted_bicubic_is_a_decimation_and_the_audit_says_so(p
 
 
 @pytest.mark.slow
-def test_at_two_thirds_the_posted_backward_is_not_the_derivative_and_the_audit_says_so(photo):
+def test_the_audit_reports_that_the_posted_backward_is_wrong_at_two_thirds(photo):
     picture = photo[..., :12, :18].clone().requires_grad_()
     with pytest.raises(RuntimeError, match="Jacobian mismatch"):
         gradcheck(posted_bicubic(2 / 3), (picture,), fast_mode=True)
@@ -76,7 +76,7 @@ def test_at_two_thirds_the_posted_backward_is_not_the_derivative_and_the_audit_s
     assert any("a wrong backward" in text for text in report.warnings)
 
 
-def test_ours_is_the_derivative_and_reads_every_pixel(photo):
+def test_downscale_has_an_exact_gradient_and_reads_every_pixel(photo):
     picture = photo[..., :12, :18].clone().requires_grad_()
     u = torch.zeros(1, 0)
     assert gradcheck(lambda images: Downscale(8)(images, u), (picture,), fast_mode=True)
@@ -87,19 +87,19 @@ def test_ours_is_the_derivative_and_reads_every_pixel(photo):
     assert not report.warnings
 
 
-# --- 5. "Gradients and backward": they add up, and those in between are not kept. ---
+# --- 5. "Gradients and backward": gradients accumulate, and those of intermediate tensors are not kept. ---
 
 
-def test_the_audit_leaves_no_gradient_behind_and_repeats_itself(photo):
+def test_the_audit_leaves_no_gradients_and_is_reproducible(photo):
     encoder, image = load_encoder().requires_grad_(), photo.float().requires_grad_()
-    before = torch.get_rng_state()
+    state = torch.get_rng_state()
     reports = [audit(Compose([Downscale((30, 40))]), image, encoder, draws=2) for _ in range(2)]
     assert image.grad is None and all(p.grad is None for p in encoder.parameters())
-    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(state, torch.get_rng_state())
     assert str(reports[0]) == str(reports[1])
 
 
-def test_the_audit_has_the_norms_that_hooks_would_collect(photo):
+def test_the_norms_of_the_audit_equal_those_of_hooks(photo):
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sigmoid(), nn.AvgPool2d(4)).double()
     norms = {}
     for name, module in network.named_children():

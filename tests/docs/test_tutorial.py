@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "tutorial.md"
 
 @pytest.fixture
 def undone():
-    """What a run sets for its whole process."""
+    """Restores the process-wide settings of a run."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     yield
     torch.set_num_threads(threads)
@@ -28,7 +28,7 @@ def undone():
 
 
 @pytest.mark.slow
-def test_the_python_runs_in_order_and_says_what_the_page_says(tmp_path, monkeypatch, capsys, undone):
+def test_the_python_prints_the_text_of_the_page(tmp_path, monkeypatch, capsys, undone):
     prepare(tmp_path, PAGE)
     monkeypatch.chdir(tmp_path)
     whole, own, rows = blocks(PAGE, "python")
@@ -45,19 +45,19 @@ def test_the_python_runs_in_order_and_says_what_the_page_says(tmp_path, monkeypa
     assert {"report.html", "per_image.csv", "events.jsonl", "response.csv"} <= {
         path.name for path in (tmp_path / "outputs" / "first").iterdir()
     }
-    # The page's command is the same run: with the overrides that Python gave.
+    # The command on the page is the same run, with the overrides given in Python.
     recorded = json.loads((tmp_path / "outputs" / "first" / "manifest.json").read_text())["overrides"]
     (command,) = [line for line in commands(PAGE) if "outputs/second" in line]
     overrides = set(shlex.split(command)[3:]) - {"config=evaluate", "hydra.run.dir=outputs/second"}
     assert overrides == {word.replace("'", "") for word in recorded}
 
 
-def test_its_commands_are_those_that_the_documentation_is_run_with():
+def test_the_commands_are_run_by_run_docs():
     for line in commands(PAGE):
         assert line.startswith(("python -m attacks.run ", "python scripts/compare.py ", *ELSEWHERE)), line
 
 
-def test_it_names_what_there_is():
+def test_the_names_on_the_page_exist():
     text = PAGE.read_text()
     for name in re.findall(r"tracker=(\w+)", text):
         assert name in CHOICES["tracker"]

@@ -40,7 +40,7 @@ def encoder():
 @pytest.mark.parametrize(
     "decision", [Decision(), Decision(layout="channels_last"), Decision(fold=True)], ids=["plain", "layout", "fold"]
 )
-def test_one_picture_has_the_gradient_that_it_has_among_others(decision):
+def test_the_gradient_of_a_picture_does_not_depend_on_the_batch(decision):
     made = encoder()
     pictures = torch.rand(2, 3, 16, 14, generator=torch.Generator().manual_seed(0)).double()
     _, together = pulled(made, pictures)
@@ -49,15 +49,15 @@ def test_one_picture_has_the_gradient_that_it_has_among_others(decision):
         torch.testing.assert_close(alone, together, rtol=1e-9, atol=1e-12)
 
 
-def test_the_hook_is_there_once_and_goes_with_a_folded_norm():
+def test_the_hook_is_registered_once_and_allows_folding():
     made = encoder()
     again = with_preprocess(made.network, made.preprocess)
     assert [len(norm._forward_hooks) for norm in (again.network.norm, again.network.stem[1])] == [1, 1]
     assert foldable(again) == foldable(Tokens().eval()) > 0
 
 
-def test_a_bare_module_is_settled_while_it_is_attacked_and_no_longer():
-    """Two pictures one at a time take the step that they take together."""
+def test_a_bare_module_has_the_hook_only_during_an_attack():
+    """Two pictures attacked one at a time take the same step as together."""
     bare = copy.deepcopy(encoder().network)
     for norm in bare.modules():
         norm._forward_hooks.clear()

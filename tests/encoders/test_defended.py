@@ -1,4 +1,4 @@
-"""Defences before an encoder: what they do, what gradient they pass, and that an adaptive attack wins."""
+"""Defences before an encoder: their effect, their gradients, and adaptive attacks against them."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def defended(name, encoder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
-def test_every_defence_of_a_configuration(name):
+def test_every_configured_defence_passes_a_gradient(name):
     run = validate(composed("config=smoke", f"defence={name}"))
     encoder = subject(run.encoder, CPU, run.defence)
     assert isinstance(encoder, Defended) == bool(identity(run.encoder, encoder)["defence"]) == (name != "none")
@@ -54,19 +54,19 @@ def test_every_defence_of_a_configuration(name):
     assert (images.grad.flatten(1).norm(dim=1) > 0).all()
 
 
-def test_stochastic_draws_the_ranges_of_a_defence_and_reports_it():
+def test_stochastic_samples_and_reports_the_ranges_of_a_defence():
     run = validate(composed("config=smoke", "defence=resize_pad", "encoder.stochastic=true"))
     parts = build(run)
     own = [name for name in parts.transforms.names if name.startswith("encoder resizepad ")]
     still = build(validate(composed("config=smoke", "defence=resize_pad"))).transforms
-    assert not any("encoder" in name for name in still.names), "ranges stay at their middle"
+    assert not any("encoder" in name for name in still.names), "ranges are fixed at their middle"
     assert isinstance(parts.encoder, Stochastic) and len(own) == parts.encoder.randomness.dims == 3
     facts = identity(run.encoder, parts.encoder)
     assert facts["stochastic"] is True and facts["defence"][0].startswith("ResizePad(scale=(1.0, 1.107)")
     assert facts["fingerprint"] == identity(run.encoder, load_encoder())["fingerprint"]
 
 
-def test_nothing_to_draw_and_an_unknown_stage_are_errors():
+def test_a_stochastic_encoder_without_draws_and_unknown_stages_are_refused():
     assert sorted(CHOICES["defence"]) == EVERY
     run = validate(composed("config=smoke", "encoder.stochastic=true", "defence=jpeg"))
     for defence in (None, run.defence):
@@ -85,7 +85,7 @@ def test_nothing_to_draw_and_an_unknown_stage_are_errors():
         ("resize", lambda x: resize(resize(x, 80, "pil_bilinear"), 96, "pil_bilinear").clamp(0, 1)),
     ],
 )
-def test_without_draws_a_defence_does_what_its_middle_does(name, oracle):
+def test_without_draws_a_defence_uses_the_middle_of_its_ranges(name, oracle):
     images = torch.rand(2, 3, 96, 120)
     encoder, expected = defended(name, nn.Flatten().eval()), oracle(images).flatten(1)
     torch.testing.assert_close(encoder(images), expected, rtol=0, atol=1e-5)
@@ -106,13 +106,13 @@ def test_gradcheck_through_a_smooth_defence(stage, alive):
         assert gradcheck(encoder, (images,), fast_mode=True)
 
 
-def test_a_coordinate_that_measures_has_its_gradient():
+def test_a_continuous_coordinate_has_an_exact_gradient():
     encoder = Stochastic(Defended(small().double(), [GaussianBlur((0.5, 1.5))]))
     images, w = smooth().double(), (0.2 + 0.6 * torch.rand(2, 1, dtype=double)).requires_grad_()
     assert gradcheck(lambda draws: encoder(images, draws=draws), (w,), fast_mode=True)
 
 
-def test_fewer_bits_pass_the_gradient_straight_through():
+def test_bit_reduction_has_a_straight_through_gradient():
     images = torch.rand(2, 3, 20, 22).requires_grad_()
     net = small()
     rounded = quantise(images.detach(), 3).requires_grad_()
@@ -147,7 +147,7 @@ class Bare:
         return through_pillow(images.detach())
 
 
-def test_bpda_attacks_what_has_no_derivative():
+def test_bpda_attacks_a_stage_without_a_derivative():
     images, net, ball = smooth(), small(), Linf(0.05)
     parts = attacked(ball, EOT(Compose(), views=1), 20)
     cut = Defended(net, [Bare()])
@@ -155,14 +155,14 @@ def test_bpda_attacks_what_has_no_derivative():
         next(attack(images, cut(images), encoder=cut, **parts))
     encoder = Defended(net, [Bpda(through_pillow)])
     anchor = encoder(images)
-    assert torch.equal(anchor, cut(images)), "forward is the real thing"
+    assert torch.equal(anchor, cut(images)), "the forward pass is the exact function"
     delta = solve(images, anchor, encoder=encoder, **parts).delta
     noise = ball.noise(images, torch.Generator().manual_seed(0))
     score = [1 - F.cosine_similarity(encoder((images + d).clamp(0, 1)), anchor) for d in (delta, noise)]
     assert (score[0] > 5 * score[1]).all(), score
 
 
-def test_bpda_takes_the_gradient_of_its_stand_in():
+def test_bpda_uses_the_gradient_of_its_substitute():
     images = torch.rand(2, 3, 8, 10).requires_grad_()
     stage = Bpda(lambda x: (4 * x).round() / 4, lambda x: x**2)
     weight = torch.randn(2, 3, 8, 10)
@@ -192,7 +192,7 @@ def pocket():
 
 
 def judged(images, delta, encoder, gallery, transforms, ball):
-    """The mean cosine to the defended encoder's own answer, over views that no attack has drawn."""
+    """The mean cosine to the features of the defended encoder, over views unseen by the attack."""
     views = bank(transforms, 64 if transforms.dims else 1, seed=0, purpose="evaluate")
     with torch.no_grad():
         own = encoder(images)
@@ -202,7 +202,7 @@ def judged(images, delta, encoder, gallery, transforms, ball):
 
 
 @pytest.mark.slow
-def test_an_attack_through_the_codec_beats_one_that_ignores_it(pocket):
+def test_an_attack_through_the_codec_beats_a_blind_attack(pocket):
     encoder, images, gallery = pocket
     safe, ball = Defended(encoder, [Jpeg(30)]), Linf(3 / 255)
     cosines = {}
@@ -215,7 +215,7 @@ def test_an_attack_through_the_codec_beats_one_that_ignores_it(pocket):
 
 
 @pytest.mark.slow
-def test_an_attack_that_averages_over_a_random_defence_beats_one_that_does_not(pocket):
+def test_averaging_over_a_random_defence_beats_a_blind_attack(pocket):
     encoder, images, gallery = pocket
     images = images[:2]
     safe, ball = Stochastic(Defended(encoder, [ResizePad((0.6, 1.0))])), Linf(12 / 255)
@@ -229,8 +229,8 @@ def test_an_attack_that_averages_over_a_random_defence_beats_one_that_does_not(p
     assert cosines["aware"] < cosines["blind"] - 0.05, cosines
 
 
-def test_the_engine_measures_views_with_their_draws(monkeypatch):
-    """And never compiles."""
+def test_the_engine_is_tuned_with_the_draws_of_the_views(monkeypatch):
+    """The tuning never compiles."""
     run = validate(composed("config=smoke", "engine=auto", "defence=blur", "encoder.stochastic=true"))
     parts, shown = build(run), []
 
@@ -250,7 +250,7 @@ def test_the_engine_measures_views_with_their_draws(monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_adaptive_attack_is_one_line(tmp_path, monkeypatch):
+def test_an_adaptive_attack_is_one_command(tmp_path, monkeypatch):
     from tests.run.test_run import call
 
     monkeypatch.chdir(tmp_path)

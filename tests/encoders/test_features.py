@@ -43,14 +43,14 @@ def images():
     return torch.rand(4, 3, 40, 48)
 
 
-def test_layers_have_the_librarys_names(encoder, resnet):
+def test_layer_names_are_those_of_the_library(encoder, resnet):
     wanted = [name for name, _ in resnet.named_modules() if name]
     for wrapped in (encoder, Layers(encoder, ["layer1"]), Features(encoder, ["layer1"]), resnet):
         assert list(named_layers(wrapped)) == wanted
         assert named_layers(wrapped)["layer3"] is resnet.layer3
     sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "mlp_dim": 32}
     vit = VisionTransformer(image_size=32, patch_size=8, num_classes=5, **sizes)
-    assert "encoder.layers.encoder_layer_0" in named_layers(vit)  # its own `encoder` is a layer like any other
+    assert "encoder.layers.encoder_layer_0" in named_layers(vit)  # a submodule called `encoder` is an ordinary layer
 
 
 def test_the_features_of_one_layer_are_unchanged(encoder, resnet, images):
@@ -60,7 +60,7 @@ def test_the_features_of_one_layer_are_unchanged(encoder, resnet, images):
     assert torch.equal(Features(encoder, ["output"])(images), encoder(images))
 
 
-def test_the_cosine_of_several_layers_is_the_mean_of_theirs(encoder, images):
+def test_the_cosine_of_several_layers_is_the_mean_of_their_cosines(encoder, images):
     each = [Features(encoder, {name: pool})(images).double() for name, pool in PAIR.items()]
     both = Features(encoder, PAIR)(images).double()
     wanted = sum(F.cosine_similarity(rows[:2], rows[2:]) for rows in each) / 2
@@ -70,7 +70,7 @@ def test_the_cosine_of_several_layers_is_the_mean_of_theirs(encoder, images):
     torch.testing.assert_close(both.square().sum(1), torch.full((4,), 2.0).double())
 
 
-def test_a_dead_layer_changes_nothing_and_has_no_gradient():
+def test_a_zero_layer_gives_zero_features_and_zero_gradient():
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 6)).double().eval()
     nn.init.zeros_(network[0].weight), nn.init.zeros_(network[0].bias)
     leaf = torch.rand(2, 3, 8, 8, dtype=torch.float64, requires_grad=True)
@@ -89,7 +89,7 @@ def test_a_dead_layer_changes_nothing_and_has_no_gradient():
     ],
     ids=["fold", "layout", "mixed", "half"],
 )
-def test_an_engine_runs_them_as_it_runs_an_encoder(encoder, images, decision, near, slope):
+def test_an_engine_preserves_features_and_gradients(encoder, images, decision, near, slope):
     features = Features(encoder, PAIR)
     prepared = prepare(features, decision)
 
@@ -97,8 +97,8 @@ def test_an_engine_runs_them_as_it_runs_an_encoder(encoder, images, decision, ne
         assert (ours - expected).norm() < limit * expected.norm()
 
 
-@pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
-def test_a_compiler_can_trace_them(images):
+@pytest.mark.filterwarnings("ignore")  # warnings of the compiler
+def test_features_can_be_compiled(images):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()).eval()
     features = Features(network, {"0": "mean", "2": "flat"})
@@ -107,10 +107,10 @@ def test_a_compiler_can_trace_them(images):
     torch.testing.assert_close(compiled(images.flip(0)), features(images.flip(0)))
 
 
-def test_a_layer_that_grows_with_the_picture_is_named(images):
+def test_a_layer_whose_size_depends_on_the_picture_is_refused(images):
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     features = Features(network, ["0"])
-    twin = copy.deepcopy(features)  # as an engine makes them; the features of both are compared
+    twin = copy.deepcopy(features)  # as made by an engine; its feature sizes are compared with the original
     features(images)
     with pytest.raises(ValueError, match=r"layer `0` gives 1176 numbers .* gave 6992 .* pool it by mean"):
         twin(images[..., :23, :16])
@@ -120,15 +120,15 @@ def test_a_layer_that_grows_with_the_picture_is_named(images):
 
 REFUSED = {
     "unknown": (["layre3"], "the encoder has no 'layre3'; did you mean layer3, "),
-    "by its inner name": (["network.layer3"], "has no 'network.layer3'"),
+    "inner name": (["network.layer3"], "has no 'network.layer3'"),
     "tokens": (["layer3:tokens"], "layer3 must become one row a picture: flat, mean or cls; got 'tokens'"),
     "pool": (["layer3:max"], "the pool of layer3 must be one of flat, mean, cls, tokens; got 'max'"),
-    "twice": (["layer3", "layer3:mean"], "may name a layer once; got layer3 twice"),
+    "duplicate": (["layer3", "layer3:mean"], "may name a layer once; got layer3 twice"),
 }
 
 
 @pytest.mark.parametrize(("layers", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_work_is_named_by_its_key(encoder, layers, message):
+def test_invalid_features_are_refused_with_their_key(encoder, layers, message):
     registered = hooks(encoder)
     with pytest.raises(ValueError, match=f"^`encoder.features`.*{message}") as error:
         featured(encoder, layers)
@@ -138,24 +138,24 @@ def test_what_cannot_work_is_named_by_its_key(encoder, layers, message):
         Features(Phash(), ["output"])
 
 
-def test_the_manifest_names_the_weights_of_the_encoder_inside():
+def test_the_manifest_identifies_the_inner_encoder():
     encoder = load_encoder()
     facts = identity(PocketConfig(features=["head"]), featured(encoder, ["head"]))
     assert facts.pop("features") == ["head"]
     assert facts == identity(PocketConfig(), encoder)
 
 
-# --- what is inside ---
+# --- listings of layers ---
 
 
 class Odd(nn.Module):
     def __init__(self):
         super().__init__()
-        self.twice, self.idle, self.parts, self.words = nn.ReLU(), nn.Linear(2, 2), Parts(), Words()
+        self.twice, self.idle, self.parts, self.mapping = nn.ReLU(), nn.Linear(2, 2), Parts(), Mapping()
         self.last = nn.Sequential(nn.Flatten(), nn.Flatten())
 
     def forward(self, images):
-        self.words(images)
+        self.mapping(images)
         return self.last(self.twice(self.twice(self.parts(images)[0])))
 
 
@@ -164,12 +164,12 @@ class Parts(nn.Module):
         return images - 0.5, images
 
 
-class Words(nn.Module):
+class Mapping(nn.Module):
     def forward(self, images):
         return {"shape": images.shape}
 
 
-def test_shapes_are_those_of_the_answers(encoder, resnet, images):
+def test_layer_shapes_equal_the_outputs(encoder, resnet, images):
     names = ["conv1", "layer1", "layer3.0.downsample.1", "avgpool"]
     theirs, registered = create_feature_extractor(resnet, names)(encoder.preprocess(images)), hooks(encoder)
     shapes = layer_shapes(encoder, images)
@@ -179,7 +179,7 @@ def test_shapes_are_those_of_the_answers(encoder, resnet, images):
     assert hooks(encoder) == registered
 
 
-def test_unusual_layers_are_listed_as_such():
+def test_repeated_unused_and_composite_layers_are_marked_in_the_listing():
     image = torch.rand(1, 3, 4, 5)
     named = {visit.name: visit for visit in visits(Odd().eval(), image)}
     assert (named["twice"].calls, named["idle"].calls, named["parts"].answer) == (2, 0, "2 parts")
@@ -189,16 +189,16 @@ def test_unusual_layers_are_listed_as_such():
     assert lines["twice"].endswith("(1,3,4,5), the last of 2 calls")
     assert lines["idle"].endswith("was not called")
     assert lines["parts"].endswith("(1,3,4,5), the first of 2 parts")
-    assert lines["words"].endswith("a dict, no row for each picture, so no features")
+    assert lines["mapping"].endswith("a dict, no row for each picture, so no features")
 
 
-def test_an_output_changed_in_place_is_another(resnet):
+def test_an_output_changed_in_place_is_not_an_alias(resnet):
     named = {visit.name: visit for visit in visits(resnet, torch.rand(1, 3, 32, 32))}
-    assert named["relu"].same is None  # torchvision's overwrites the output of bn1
+    assert named["relu"].same is None  # torchvision's ReLU overwrites the output of bn1
     assert named["layer1"].same == named["layer1.1"].same is not None
 
 
-def test_showing_an_encoder_runs_nothing_and_leaves_nothing(monkeypatch, capsys, tmp_path):
+def test_show_encoder_starts_no_run_and_writes_no_files(monkeypatch, capsys, tmp_path):
     assert call(monkeypatch, "config=smoke", "show=layers", f"hydra.run.dir={tmp_path}") == 1
     assert capsys.readouterr().err == "error: `show` must be encoder, or null for a run; got 'layers'\n"
     monkeypatch.chdir(tmp_path)
@@ -211,7 +211,7 @@ def test_showing_an_encoder_runs_nothing_and_leaves_nothing(monkeypatch, capsys,
 
 
 @pytest.mark.slow
-def test_a_run_attacks_the_layers_that_it_names(monkeypatch, tmp_path):
+def test_a_run_attacks_the_given_layers(monkeypatch, tmp_path):
     short = ["config=smoke", "data.count=1", "attack.steps=2", "evaluate.views=4", f"hydra.run.dir={tmp_path}"]
     assert call(monkeypatch, *short, "encoder.features=[stages.5:mean,stages.8]") == 0
     manifest, metrics = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("manifest", "metrics"))

@@ -1,4 +1,4 @@
-"""Features from inside an encoder, against torchvision's own extraction and against the layers by themselves."""
+"""Features from inside an encoder, against torchvision's extraction and against the layers called directly."""
 
 import copy
 
@@ -52,7 +52,7 @@ def tokens_of(vit, images):
     return vit.encoder.layers[0](x)
 
 
-def test_a_resnets_layers_are_torchvisions(resnet, images):
+def test_resnet_layers_equal_torchvision_feature_extraction(resnet, images):
     names = {f"layer{i}": f"layer{i}" for i in range(1, 5)}
     theirs = create_feature_extractor(resnet, names)(images)
     with Layers(resnet, list(names)) as flat, Layers(resnet, dict.fromkeys(names, "mean")) as mean:
@@ -82,12 +82,12 @@ def test_an_output_is_copied_before_the_next_layer_changes_it_in_place(resnet, i
         ("flat", lambda x: x.flatten(1)),
     ],
 )
-def test_a_vits_tokens_are_pooled_by_choice(vit, images, pool, wanted):
+def test_vit_tokens_are_pooled_as_requested(vit, images, pool, wanted):
     with Layers(vit, {BLOCK: pool}) as layers:
         torch.testing.assert_close(layers(images)[BLOCK], wanted(tokens_of(vit, images)))
 
 
-def test_of_several_output_tensors_the_first_is_used(vit, images):
+def test_the_first_of_several_output_tensors_is_used(vit, images):
     name = f"{BLOCK}.self_attention"
     block = vit.get_submodule(BLOCK)
     x = vit._process_input(images)
@@ -105,7 +105,7 @@ def test_gradients_flow_through_a_layer(resnet, images):
     torch.testing.assert_close(ours, theirs)
 
 
-def test_hooks_are_as_many_as_layers_for_all_steps_and_then_gone(images):
+def test_one_hook_per_layer_during_an_attack_and_none_after(images):
     encoder, pictures = load_encoder(), tiles(96).images[:2]
     calls = []
     encoder.head.register_forward_hook(lambda *_: calls.append(1))
@@ -123,16 +123,16 @@ def test_hooks_are_as_many_as_layers_for_all_steps_and_then_gone(images):
         layers(pictures)
 
 
-def test_nothing_is_kept_between_calls_and_hooks_go_when_an_error_comes(resnet, images):
+def test_features_are_released_and_hooks_removed_after_an_error(resnet, images):
     with pytest.raises(RuntimeError, match="channels"), Layers(resnet, ["layer1"]) as layers:
         layers(images)
-        resnet(images)  # by itself, with the hooks on
+        resnet(images)  # a direct call with the hooks registered
         layers(torch.rand(2, 5, 32, 32))
     assert all(tap.features is None and tap.rows is None for tap in layers._taps)
     assert hooks(resnet) == 0
 
 
-def test_a_deep_copy_has_hooks_of_its_own(resnet, images):
+def test_a_deep_copy_has_its_own_hooks(resnet, images):
     with Layers(resnet, ["layer1", "layer2"]) as layers:
         twin = copy.deepcopy(layers)
         wanted = layers(images)
@@ -152,7 +152,7 @@ def test_a_deep_copy_has_hooks_of_its_own(resnet, images):
     [Decision(fold=True), Decision(layout="channels_last"), Decision(fold=True, layout="channels_last")],
     ids=["fold", "layout", "both"],
 )
-def test_an_engine_runs_layers_as_it_runs_an_encoder(resnet, images, decision):
+def test_an_engine_preserves_layer_features(resnet, images, decision):
     # A batch norm whose output is wanted must not be folded.
     every = foldable(resnet)
     with Layers(resnet, ["bn1", "layer1", "layer4.1.bn2"]) as layers:
@@ -164,7 +164,7 @@ def test_an_engine_runs_layers_as_it_runs_an_encoder(resnet, images, decision):
 
 
 class Sequence(nn.Module):
-    """The tokens of all pictures side by side, (T,N,D), as in CLIP's first code."""
+    """Tokens as (T,N,D), as in the original code of CLIP."""
 
     def __init__(self):
         super().__init__()
@@ -178,7 +178,7 @@ class Sequence(nn.Module):
 @pytest.mark.parametrize(
     ("layers", "message"), [(["@"], "no '@'; it has conv1, bn1, relu, .* in all"), ([], "at least one layer")]
 )
-def test_what_cannot_work_is_named(resnet, layers, message):
+def test_unknown_and_empty_layers_are_refused(resnet, layers, message):
     with pytest.raises(ValueError, match=message):
         Layers(resnet, layers)
     assert hooks(resnet) == 0
@@ -203,7 +203,7 @@ def test_an_encoder_without_named_layers_or_in_training_mode_is_refused():
         ("map", "cls", "no first token"),
     ],
 )
-def test_outputs_that_are_no_features_are_named(images, layer, pool, message):
+def test_unsuitable_layer_outputs_are_refused(images, layer, pool, message):
     with Layers(Sequence().eval(), {layer: pool}) as layers, pytest.raises(ValueError, match=message):
         layers(images)
 
@@ -231,10 +231,10 @@ def test_each_is_the_weighted_mean_of_relative_losses(kind, metric):
     losses = objective(features, anchor)
     torch.testing.assert_close(losses, 0.75 * alone("a") + 0.25 * alone("b"), rtol=1e-12, atol=0)
     larger = ({name: scale[name] * part for name, part in tree.items()} for tree in (features, anchor))
-    torch.testing.assert_close(objective(*larger), losses, rtol=1e-12, atol=0)  # not of a layer's scale
+    torch.testing.assert_close(objective(*larger), losses, rtol=1e-12, atol=0)  # independent of the scale of a layer
 
 
-def test_each_has_a_gradient_that_is_right_and_survives_a_dead_layer():
+def test_each_gradcheck_with_a_zero_anchor_layer():
     anchor = trees(1) | {"b": torch.zeros(4, 9, dtype=torch.float64)}
     objective = Each({"a": 1.0, "b": 1.0}, Away("l2"))
 
@@ -244,7 +244,7 @@ def test_each_has_a_gradient_that_is_right_and_survives_a_dead_layer():
     assert torch.autograd.gradcheck(loss, [part.requires_grad_() for part in trees(0).values()])
 
 
-def test_a_layer_that_is_missing_is_named():
+def test_a_missing_layer_is_refused():
     with pytest.raises(ValueError, match="`features` must be a mapping with 'c' in it; got a, b"):
         Each({"c": 1.0}, Away())(trees(0), trees(1))
 

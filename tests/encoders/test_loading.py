@@ -1,4 +1,4 @@
-"""The pocket encoder's architecture and the reading of weights; nothing here depends on the weights that ship."""
+"""The pocket encoder's architecture and the reading of weights; independent of the bundled weights."""
 
 import sys
 
@@ -14,7 +14,7 @@ double = torch.float64
 
 @pytest.fixture(scope="module")
 def weights():
-    """An untrained encoder's, with the statistics of some pictures; those of a fresh one leave it half dead."""
+    """Weights of an untrained encoder with batch statistics of pictures; the initial ones leave half of it dead."""
     encoder = untrained()
     for module in encoder.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -35,7 +35,7 @@ def encoder(saved):
     return load_encoder(weights=saved)
 
 
-def test_every_weight_is_that_of_the_file_and_frozen(encoder, weights):
+def test_weights_equal_the_file_and_are_frozen(encoder, weights):
     state = encoder.state_dict()
     assert not any(module.training for module in encoder.modules())
     assert not any(weight.requires_grad for weight in encoder.parameters())
@@ -67,7 +67,7 @@ def test_an_unknown_encoder_is_named():
         load_encoder("clip")
 
 
-def test_untrained_follows_its_seed_and_leaves_torchs_alone():
+def test_untrained_follows_its_seed_and_keeps_the_global_rng_state():
     state = torch.random.get_rng_state()
     first, again, other = (untrained(seed).head.weight for seed in (1, 1, 2))
     assert torch.equal(first, again)
@@ -82,13 +82,13 @@ def test_any_size_works(encoder, size):
     assert features.isfinite().all()
 
 
-def test_a_picture_does_not_depend_on_its_batch(encoder):
+def test_features_do_not_depend_on_the_batch(encoder):
     images, encoder = torch.rand(3, 3, 60, 70, dtype=double), encoder.double()
     alone = torch.cat([encoder(image[None]) for image in images])
     torch.testing.assert_close(alone, encoder(images), rtol=1e-12, atol=1e-12)
 
 
-def test_the_gradient_reaches_every_pixel_and_a_mirrored_picture_is_another_one(encoder):
+def test_every_pixel_has_a_gradient_and_mirroring_changes_the_features(encoder):
     images = torch.rand(1, 3, 200, 150, requires_grad=True)
     (encoder(images) * torch.randn(128)).sum().backward()
     assert (images.grad != 0).any(1).all()
@@ -96,7 +96,7 @@ def test_the_gradient_reaches_every_pixel_and_a_mirrored_picture_is_another_one(
     assert (encoder(image) - encoder(image.flip(-1))).abs().max() > 0.1 * encoder(image).std()
 
 
-def test_the_encoder_is_its_preprocessing_and_its_network(encoder):
+def test_preprocessing_a_prepared_picture_again_changes_nothing(encoder):
     images = torch.rand(2, 3, 50, 60)
     small = 0.5 + 0.25 * encoder.preprocess(images)
     torch.testing.assert_close(encoder(small), encoder(images), rtol=1e-4, atol=1e-4)

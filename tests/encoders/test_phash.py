@@ -39,14 +39,14 @@ def flipped(images, others):
     return (imagehash_bits(images) != imagehash_bits(others)).sum(1).double()
 
 
-#: Pictures larger and smaller than the grid of the hash, square, high and wide: batches of one size.
+#: Pictures larger and smaller than the grid of the hash, square, tall and wide: batches of one size.
 SETS = {
     "tiles": lambda: [tiles(128).spread(120).images],
     "small": lambda: [tiles(64).spread(40).images],
-    "as the hash": lambda: [tiles(32).spread(40).images],
+    "hash size": lambda: [tiles(32).spread(40).images],
     "tiny": lambda: [tiles(32).spread(40).images[..., 5:24, 9:20]],
     "photographs": lambda: [photo[None] for photo in photographs().values()],
-    "high": lambda: [photo[None, :, :, : photo.shape[1] // 5] for photo in photographs().values()],
+    "tall": lambda: [photo[None, :, :, : photo.shape[1] // 5] for photo in photographs().values()],
     "wide": lambda: [photo[None, :, : photo.shape[2] // 5] for photo in photographs().values()],
     "noise": lambda: [torch.rand(20, 3, 70, 90, generator=seed())],
 }
@@ -54,21 +54,21 @@ SETS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
-def test_bits_are_imagehashs(name):
+def test_bits_equal_imagehash(name):
     for images in SETS[name]():
         wanted = imagehash_bits(images)
         for dtype in (torch.float32, double):
             assert torch.equal(bits(Phash()(images.to(dtype))), wanted)
 
 
-def test_the_image_is_rounded_as_its_file_is():
+def test_images_are_rounded_to_8_bits_like_their_files():
     images = tiles(128).spread(20).images
     images = (images + 0.02 * torch.randn(images.shape, generator=seed())).clamp(0, 1)
     assert torch.equal(bits(Phash()(images)), imagehash_bits(images))
 
 
-def test_features_do_not_depend_on_the_images_dtype_and_have_it_or_float32():
-    # After the roundings are whole numbers; k/255 in float32 would show in the fifth digit.
+def test_features_keep_the_dtype_and_half_becomes_float32():
+    # Rounded values are whole numbers; k/255 in float32 would differ in the fifth digit.
     images = tiles(128).spread(20).images
     assert not Phash().training and not Phash().state_dict()
     assert torch.equal(Phash()(images), Phash()(images.double()).float())
@@ -76,13 +76,13 @@ def test_features_do_not_depend_on_the_images_dtype_and_have_it_or_float32():
         assert Phash()(images[:2].to(given)).dtype == dtype
 
 
-def test_grey_is_pillows():
+def test_grey_levels_equal_pillow():
     images = torch.rand(2, 3, 200, 300, generator=seed())
     wanted = torch.stack([torch.tensor(list(opened(image).convert("L").tobytes())) for image in images])
     assert torch.equal((255 * grey_of(images)).round().flatten(1), wanted.float())
 
 
-def test_the_transform_is_scipys():
+def test_the_transform_equals_the_scipy_dct():
     levels = 255 * torch.rand(3, 1, SIDE, SIDE, generator=seed(), dtype=double)
     whole = scipy.fft.dctn(levels.numpy(), type=2, axes=(2, 3))[:, 0, :KEPT, :KEPT].reshape(3, -1)
     distances, wanted = above_median(levels), torch.from_numpy(whole) / 64
@@ -90,8 +90,8 @@ def test_the_transform_is_scipys():
     assert (distances > 0).sum(1).tolist() == [32] * 3  # half of them lie above the median
 
 
-def test_where_frequencies_are_equal_only_their_bits_are_open():
-    # One colour, and a mirror image: ImageHash compares the rounding errors of zeros. Elsewhere the bits are its own.
+def test_only_bits_of_tied_frequencies_may_differ_from_imagehash():
+    # One colour, and a mirror image: ImageHash compares rounding errors of zeros. All other bits are equal.
     flat = torch.full((1, 3, 64, 64), 0.3)
     mirrored = tiles(128).images[:20]
     mirrored = torch.cat([mirrored, mirrored.flip(3)], dim=3)
@@ -104,7 +104,7 @@ def test_where_frequencies_are_equal_only_their_bits_are_open():
 
 
 def soft(images):
-    """The same hash without a rounding, from other parts."""
+    """The same hash without rounding, implemented separately."""
     grey = (images * images.new_tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
     return above_median(255 * resize(grey, (SIDE, SIDE), "pil_lanczos"))
 
@@ -116,11 +116,11 @@ def test_gradcheck_of_the_soft_part():
     assert torch.autograd.gradcheck(soft, images.requires_grad_(), fast_mode=True)
 
 
-def test_the_gradient_is_that_of_the_hash_without_roundings():
+def test_the_gradient_equals_that_of_the_hash_without_rounding():
     # Away from the ends of the range: where the 8-bit resize clips an overshoot, the hash has no gradient.
     images = 0.2 + 0.6 * tiles(128).spread(12).images.double()
     way = torch.randn(12, 64, generator=seed(), dtype=double)
-    way = way - way.mean(1, keepdim=True)  # which frequency is the median cancels out
+    way = way - way.mean(1, keepdim=True)  # the choice of the median frequency cancels out
     grads = []
     for encoder in (Phash(), soft):
         leaf = images.clone().requires_grad_()
@@ -128,7 +128,7 @@ def test_the_gradient_is_that_of_the_hash_without_roundings():
     torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-3 * grads[1].abs().max().item())
 
 
-def test_the_gradient_reaches_every_pixel_at_the_ends_of_the_range_too():
+def test_every_pixel_has_a_gradient_even_at_zero_and_one():
     black_or_white = (torch.rand(2, 3, 64, 64, generator=seed()) > 0.5).float()  # a clamp may have no gradient there
     for images, share in ((tiles(128).spread(8).images, 1.0), (black_or_white, 0.99)):
         leaf = images.clone().requires_grad_()
@@ -143,12 +143,12 @@ def test_other_shapes_are_refused(shape):
         Phash()(torch.rand(shape))
 
 
-def test_bits_gradcheck():
+def test_bits_loss_gradcheck():
     features, anchor = 20 * torch.randn(2, 3, 64, generator=seed(), dtype=double)
     assert torch.autograd.gradcheck(lambda x: Bits()(x, anchor), features.requires_grad_())
 
 
-def test_bits_counts_what_stays():
+def test_bits_loss_counts_unflipped_bits():
     anchor = torch.randn(3, 64, generator=seed())
     far = 1e6 * anchor.sign()
     share = torch.tensor([0, 16, 64])
@@ -158,9 +158,9 @@ def test_bits_counts_what_stays():
     torch.testing.assert_close(on_edge, torch.full((3,), 0.5))
 
 
-def test_bits_pulls_most_at_the_edge_and_never_stops():
-    kept = torch.tensor([0.0, 1, 10, 1e4])
-    features = torch.cat([kept, -kept])[None].requires_grad_()
+def test_bits_gradient_is_largest_at_the_median_and_never_zero():
+    distances = torch.tensor([0.0, 1, 10, 1e4])
+    features = torch.cat([distances, -distances])[None].requires_grad_()
     Bits()(features, torch.ones(1, 8)).sum().backward()
     pull = features.grad[0]
     assert (pull > 0).all()
@@ -176,8 +176,8 @@ def test_signatures_are_compared_by_hamming_distance():
     assert torch.equal(marks @ marks.T / 64, 1 - 2 * differ.double() / 64)
 
 
-def test_a_hash_is_judged_by_its_bits():
-    # The cosine of the features would be nearly 1 everywhere, for the mean rules it.
+def test_evaluation_of_a_hash_uses_hamming_distance():
+    # The cosine of the features would be nearly 1 everywhere, because the mean dominates.
     shown, encoder = tiles(128).spread(12).images, Phash()
     views = bank(Compose([Brightness(0.3)]), 4, seed=0, purpose="test")
     with torch.no_grad():
@@ -206,7 +206,7 @@ def test_an_attack_flips_bits_of_imagehash_and_noise_does_not():
     changed = flipped(images, images + linf.quantise(last.delta, images))
     assert changed.min() >= 8
     assert changed.mean() >= 20
-    # Of all tiles, for on single ones noise flips up to six: half of the bits are set, so they change in twos.
+    # Over all tiles, because noise flips up to six bits of one: half of the bits are set, so they flip in pairs.
     images = everything.images
     noise = flipped(images, images + linf.quantise(linf.noise(images, seed()), images))
     assert noise.mean() <= 1

@@ -1,4 +1,4 @@
-"""The shipped encoder does what its page promises, on photographs that were not in its training."""
+"""The bundled encoder meets the claims of its page on photographs outside its training set."""
 
 import pytest
 import torch
@@ -27,14 +27,14 @@ def recall(scores, rows):
     return float((scores.nearest == rows[:, None]).double().mean())
 
 
-def test_it_is_small_and_the_gallery_large(setting):
+def test_weights_are_small_and_the_gallery_is_large(setting):
     *_, rows, gallery = setting
     assert POCKET_WEIGHTS.stat().st_size <= 1_500_000
     assert len(gallery) >= 200 and len(rows) >= 30
 
 
 @pytest.mark.slow
-def test_it_recognises_clean_and_noisy_views(setting):
+def test_clean_and_noisy_views_are_recognised(setting):
     camera, encoder, images, rows, gallery = setting
     unseen = bank(camera, 128, seed=3, purpose="test")
     noisy = images + Linf(16 / 255).noise(images, torch.Generator().manual_seed(0))
@@ -47,7 +47,7 @@ def test_it_recognises_clean_and_noisy_views(setting):
 @pytest.mark.parametrize("eps", [16, 8])
 def test_eot_survives_the_camera_and_the_plain_attack_does_not(setting, eps):
     camera, encoder, images, rows, gallery = setting
-    if eps == 16:  # a plain effect: a third of the pictures shows it
+    if eps == 16:  # the effect is large: a third of the pictures is enough
         images, rows = images[::3], rows[::3]
     own, budget = gallery[rows], Linf(eps / 255)
     unseen = bank(camera, 128, seed=3, purpose="test")

@@ -33,13 +33,13 @@ PRESETS = presets()
 
 
 def exact(preset):
-    """A preset in float64: torchvision's own forward, but for the rounding to float32 at its end."""
+    """A preset in float64: torchvision's forward without the final rounding to float32."""
     resized = v2.Resize(preset.resize_size, preset.interpolation, antialias=True)
     return v2.Compose([resized, v2.CenterCrop(preset.crop_size), v2.Normalize(preset.mean, preset.std)])
 
 
 def plain(size, kernel="pil_bilinear", **fields):
-    """A specification whose normalisation does nothing."""
+    """A specification with the identity as normalisation."""
     return Preprocess(size, kernel, (0.0,) * 3, (1.0,) * 3, **fields)
 
 
@@ -56,7 +56,7 @@ FEW = ("256-224-bilinear-0.225", "342-299-bilinear-0.225", "232-224-bicubic-0.22
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FEW else pytest.mark.slow) for n in PRESETS])
-def test_every_preset_of_torchvision_is_followed_and_with_eight_bits_pillow_bit_for_bit(name):
+def test_every_torchvision_preset_is_matched_and_eight_bit_equals_pillow(name):
     preset = PRESETS[name]
     ours = preprocessing(preset)
     rounded = dataclasses.replace(ours, eight_bit=True)
@@ -71,8 +71,8 @@ def test_every_preset_of_torchvision_is_followed_and_with_eight_bits_pillow_bit_
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_torchvisions_own_call_differs_by_its_float32_only(name):
-    # The preset ends in float32 whatever it was given; resized in float32 it is off by up to 3e-5, this by 3e-7.
+def test_torchvision_differs_only_by_float32_rounding(name):
+    # The output of the preset is float32; with a float32 resize it is off by up to 3e-5, this one by 3e-7.
     ours = preprocessing(PRESETS[name])
     laws.assert_as_tensor(ours, lambda picture: PRESETS[name](picture), limit=5e-7)
     laws.assert_as_tensor(ours, lambda picture: PRESETS[name](picture.float()), limit=1e-4)
@@ -96,7 +96,7 @@ def test_a_resize_of_the_shorter_side_and_a_crop(frame, kernel):
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
 @settings(max_examples=150, deadline=None)
-def test_a_crop_and_its_border_lie_where_torchvision_lays_them(height, width, high, wide):
+def test_a_crop_and_its_padding_equal_torchvision(height, width, high, wide):
     picture = pictures(height, width)
     cropped = plain(None, crop=(high, wide))(picture)
     assert torch.equal(cropped, v2.functional.center_crop(picture, [high, wide]))
@@ -107,7 +107,7 @@ lengths = st.integers(1, 3000)
 
 @given(lengths, lengths, st.integers(1, 600))
 @settings(max_examples=300, deadline=None)
-def test_sizes_are_those_of_torchvisions_resize(height, width, size):
+def test_sizes_equal_torchvision_resize(height, width, size):
     compute = v2.functional._geometry._compute_resized_output_size
     assert plain(size, fit="cover").resized(height, width) == tuple(compute((height, width), size=[size]))
     within = tuple(max(1, n) for n in compute((height, width), size=None, max_size=size))  # torchvision fails at 0
@@ -117,7 +117,7 @@ def test_sizes_are_those_of_torchvisions_resize(height, width, size):
 
 @given(lengths, lengths, st.integers(1, 600), st.integers(1, 600), st.sampled_from(["down", "nearest"]))
 @settings(max_examples=300, deadline=None)
-def test_cover_covers_and_contain_stays_within_a_box_of_any_shape(height, width, high, wide, rounding):
+def test_cover_fills_and_contain_fits_a_box_of_any_shape(height, width, high, wide, rounding):
     cover = plain((high, wide), fit="cover", rounding=rounding).resized(height, width)
     assert cover[0] >= high and cover[1] >= wide and (cover[0] == high or cover[1] == wide)
     contain = plain((high, wide), fit="contain", rounding=rounding).resized(height, width)
@@ -132,13 +132,13 @@ def test_cover_covers_and_contain_stays_within_a_box_of_any_shape(height, width,
 
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 32))
 @settings(max_examples=100, deadline=None)
-def test_a_multiple_is_the_largest_one_within_the_picture(height, width, multiple):
+def test_multiple_rounds_sides_down(height, width, multiple):
     for has, side in zip((height, width), plain(None, multiple=multiple).resized(height, width), strict=True):
         assert side % multiple == 0 and side >= multiple
         assert side <= has < side + multiple or (has < multiple and side == multiple)
 
 
-def test_blue_first_is_normalised_in_the_networks_order():
+def test_bgr_is_normalised_in_the_order_of_the_network():
     picture = pictures(9, 11)
     normalised = Preprocess(None, "pil_bilinear", MEAN, STD, bgr=True)(picture)
     torch.testing.assert_close(normalised, v2.functional.normalize(picture.flip(1), MEAN, STD), rtol=0, atol=1e-15)
@@ -162,9 +162,9 @@ def test_the_border_has_the_given_colour(fill, bgr):
     [{"fit": "cover", "crop": (224, 224)}, {"fit": "squash"}, {"fit": "contain", "crop": (224, 224)}],
     ids=["cover", "squash", "contain"],
 )
-def test_a_gradient_reaches_every_pixel_that_is_kept(fields, eight_bit):
-    kept = laws.assert_every_pixel_counts(Preprocess(224, "pil_bicubic", MEAN, STD, eight_bit=eight_bit, **fields))
-    assert kept == pytest.approx(0.75 if fields["fit"] == "cover" else 1, abs=0.01)
+def test_every_pixel_within_the_crop_has_a_gradient(fields, eight_bit):
+    share = laws.assert_every_pixel_counts(Preprocess(224, "pil_bicubic", MEAN, STD, eight_bit=eight_bit, **fields))
+    assert share == pytest.approx(0.75 if fields["fit"] == "cover" else 1, abs=0.01)
 
 
 @pytest.mark.parametrize("shape", [(6, 9), (23, 17)], ids=str)
@@ -175,7 +175,7 @@ def test_its_gradient_is_exact(shape, kernel):
     assert torch.autograd.gradcheck(ours, (picture,), fast_mode=True)
 
 
-def test_with_eight_bits_the_gradient_is_that_of_the_resize_without():
+def test_eight_bit_rounding_does_not_change_the_gradient():
     picture, weights = 0.3 + 0.4 * pictures(30, 40), None
     gradients = []
     for eight_bit in (False, True):
@@ -188,7 +188,7 @@ def test_with_eight_bits_the_gradient_is_that_of_the_resize_without():
 
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float16, 2e-3), (torch.bfloat16, 2e-2), (torch.float32, 2e-6)])
 @pytest.mark.parametrize("eight_bit", [False, True])
-def test_pictures_of_any_precision_keep_it(dtype, limit, eight_bit):
+def test_the_dtype_of_the_picture_is_kept(dtype, limit, eight_bit):
     ours = Preprocess(24, "pil_bicubic", MEAN, STD, fit="cover", crop=(24, 24), eight_bit=eight_bit)
     picture = pictures(50, 60).to(dtype)
     prepared = ours(picture)
@@ -214,7 +214,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("key", "value"), [(k, v) for k, values in WRONG.items() for v in values], ids=str)
-def test_a_wrong_value_is_one_line_with_its_key(key, value):
+def test_a_wrong_value_gives_a_one_line_error_with_its_key(key, value):
     base = Preprocess(224, "pil_bilinear", MEAN, STD)
     with pytest.raises(ValueError, match=rf"^`encoder\.preprocess\.{key}` .+; ") as caught:
         base.replaced({key: value})
@@ -223,14 +223,14 @@ def test_a_wrong_value_is_one_line_with_its_key(key, value):
         dataclasses.replace(base, **{key: tuple(value) if isinstance(value, list) else value})
 
 
-def test_an_unknown_key_is_named_with_those_that_there_are():
+def test_an_unknown_key_is_refused_with_the_known_keys():
     with pytest.raises(
         ValueError, match=r"^unknown key `encoder\.preprocess\.kernle`: known here are size, kernel, "
     ):
         Preprocess(224, "pil_bilinear", MEAN, STD).replaced({"kernle": "cv2_area"})
 
 
-def test_every_field_can_be_replaced_by_what_a_configuration_can_write():
+def test_every_field_can_be_replaced_by_plain_configuration_values():
     given = {"size": [30, 40], "kernel": "cv2_area", "mean": [0, 0, 0.5], "std": [1, 1, 2], "fit": "contain"}
     given |= {"crop": [7, 9], "rounding": "nearest", "centre": "down", "fill": [0, 1, 0.5], "bgr": True}
     given |= {"eight_bit": True}
@@ -239,7 +239,7 @@ def test_every_field_can_be_replaced_by_what_a_configuration_can_write():
         assert getattr(made, key) == (tuple(value) if isinstance(value, list) else value), key
     assert made.replaced({"size": None, "multiple": 8, "crop": None}).resized(30, 41) == (24, 40)
     assert made.replaced({}) == made
-    hash(made)  # a list would not be
+    hash(made)  # a list is not hashable
 
 
 def test_a_network_without_preprocessing_needs_size_mean_and_std():
@@ -282,5 +282,5 @@ def test_its_text_has_every_step():
         (plain((8, 9)), "to 8x9, whatever the aspect"),
     ],
 )
-def test_its_text_is_what_happens(specification, text):
+def test_the_text_describes_resize_and_padding(specification, text):
     assert re.search(text, str(specification), re.DOTALL)

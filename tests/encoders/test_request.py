@@ -1,4 +1,4 @@
-"""What all families of encoders share: files, random weights, failed downloads, and one row for each picture."""
+"""Common parts of all encoder families: files, random weights, failed downloads, and one row for each picture."""
 
 import logging
 from pathlib import Path
@@ -20,18 +20,18 @@ FILES = {
 
 
 @pytest.mark.parametrize(("text", "file"), FILES.items())
-def test_what_is_taken_for_a_file_of_weights(tmp_path, monkeypatch, text, file):
+def test_which_texts_are_taken_as_a_weights_file(tmp_path, monkeypatch, text, file):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").write_text("")
     for name in ("folder", "pretrained"):
         (tmp_path / name).mkdir()
-    (tmp_path / "random").write_text("")  # a name that means something keeps its meaning
+    (tmp_path / "random").write_text("")  # reserved names are not taken as files
     path = Request("torchvision", "x", text).file
     assert (path is not None) == file
     assert path is None or path == Path(text).expanduser()
 
 
-def test_random_weights_leave_every_generator_of_torchs_alone(monkeypatch):
+def test_random_weights_do_not_touch_the_generators_of_torch(monkeypatch):
     monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("the GPU's generator was seeded"))
     state = torch.random.get_rng_state()
     first, again = (seeded(lambda: nn.Linear(3, 3).weight) for _ in range(2))
@@ -40,7 +40,7 @@ def test_random_weights_leave_every_generator_of_torchs_alone(monkeypatch):
 
 
 class Http(Exception):
-    """What a client of the web raises that is no OSError."""
+    """An HTTP client error that is not an OSError."""
 
 
 Http.__module__ = "httpx._exceptions"
@@ -61,7 +61,7 @@ def chained(kind, cause, how="from"):
     "failure",
     [(RuntimeError, OSError), (RuntimeError, Http, "while"), (ValueError, OSError), (Http, OSError)],
 )
-def test_a_download_that_fails_in_any_way_is_one_line(failure):
+def test_a_failed_download_gives_a_one_line_error(failure):
     with (
         pytest.raises(ValueError, match=r"^weights of x could not be fetched \(the hub\): .*random") as caught,
         fetching("weights of x"),
@@ -70,7 +70,7 @@ def test_a_download_that_fails_in_any_way_is_one_line(failure):
     assert "\n" not in str(caught.value)
 
 
-def test_the_clients_warnings_of_each_attempt_are_not_shown(caplog):
+def test_retry_warnings_of_the_client_are_hidden(caplog):
     log = logging.getLogger("huggingface_hub")
     level = log.level
     with (
@@ -86,7 +86,7 @@ def test_the_clients_warnings_of_each_attempt_are_not_shown(caplog):
     "failure",
     [(ValueError, OSError, "in its place"), (AttributeError, OSError, "while"), (ArithmeticError, RuntimeError)],
 )
-def test_what_is_no_failed_download_is_left_as_it_is(failure):
+def test_errors_other_than_failed_downloads_are_unchanged(failure):
     with pytest.raises(failure[0]) as caught, fetching("weights of x"):
         chained(*failure)
     assert "could not be fetched" not in str(caught.value)
@@ -119,20 +119,20 @@ def boom(images):
         (boom, r"x:y: a picture does not go through \(RuntimeError: mat1 and mat2\); .*`encoder\.preprocess`"),
     ],
 )
-def test_an_answer_that_is_no_row_of_numbers_for_each_picture_is_one_line(make, message):
+def test_outputs_other_than_one_feature_row_per_picture_are_refused(make, message):
     with pytest.raises(ValueError, match=message) as caught:
         probed(encoder(network(make)))
     assert "\n" not in str(caught.value)
 
 
-def test_an_answer_is_read_where_it_is_in_something():
+def test_features_inside_a_container_are_read():
     made = encoder(network(lambda x: {"pooled": x.flatten(1)}), read=lambda answer: answer["pooled"])
     assert probed(made) == 3 * 16 * 16
     pictures = torch.rand(2, 3, 20, 30)
     assert torch.equal(made(pictures), made.preprocess(pictures).flatten(1))
 
 
-def test_its_repr_is_cheap_and_its_text_has_the_weights(monkeypatch):
+def test_the_repr_does_not_hash_the_weights_and_the_text_does(monkeypatch):
     made = encoder(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)))
     printed = str(made)
     assert made.fingerprint()[:12] in printed and "x:y" in printed and "3,076 weights" in printed

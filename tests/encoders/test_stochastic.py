@@ -1,4 +1,4 @@
-"""An encoder whose dropout stays alive: what it drops is a function of the view's coordinate, and of nothing else."""
+"""An encoder with active dropout: the dropped units depend only on the coordinate of the view."""
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @every_kind
-def test_a_row_is_a_function_of_itself_and_of_its_coordinate(kind):
+def test_a_row_depends_only_on_its_picture_and_coordinate(kind):
     encoder, images, w = Stochastic(Tokens(KINDS[kind]())), pictures(6), torch.rand(6, 1)
     whole, state = encoder(images, draws=w), torch.get_rng_state()
     order = torch.tensor([3, 0, 5, 1, 4, 2])
@@ -31,14 +31,14 @@ def test_a_row_is_a_function_of_itself_and_of_its_coordinate(kind):
         parts = [encoder(a, draws=b) for a, b in zip(images.split(size), w.split(size), strict=True)]
         torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-12, atol=1e-12)
     assert torch.equal(encoder(images, draws=w), whole)
-    assert torch.equal(torch.get_rng_state(), state), "torch's own generator is left alone"
+    assert torch.equal(torch.get_rng_state(), state), "the global RNG state is unchanged"
     with torch.enable_grad():  # fused kernels without a gradient would leave the dropout out
         seen = encoder(images.clone().requires_grad_(), draws=w)
     torch.testing.assert_close(seen.detach(), whole, rtol=1e-12, atol=1e-12)
 
 
 @every_kind
-def test_without_draws_it_is_the_encoder_and_with_others_another_one(kind):
+def test_without_draws_the_encoder_is_unchanged_and_draws_change_it(kind):
     network, images = Tokens(KINDS[kind]()), pictures()
     encoder = Stochastic(network)
     first, second = (encoder(images, draws=torch.full((3, 1), at)) for at in (0.25, 0.75))
@@ -47,7 +47,7 @@ def test_without_draws_it_is_the_encoder_and_with_others_another_one(kind):
     for a, b in ((first, second), (first, encoder(images))):
         assert ((a - b).norm(dim=1) > 1e-3).any()
     same = encoder(images[:1].expand(4, -1, -1, -1), draws=torch.arange(4)[:, None] / 4)
-    assert len(same.unique(dim=0)) > 1, "rows do not share their numbers"
+    assert len(same.unique(dim=0)) > 1, "rows have different dropout masks"
 
 
 @every_kind
@@ -56,19 +56,19 @@ def test_gradcheck_at_fixed_draws(kind):
     assert gradcheck(lambda images: encoder(images, draws=w), (pictures(2).requires_grad_(),), fast_mode=True)
 
 
-def test_dropout_is_unbiased_and_drops_as_often_as_it_says():
+def test_dropout_is_unbiased_and_has_its_rate():
     linear = nn.Sequential(nn.Flatten(), nn.Dropout(0.4), nn.Linear(3 * 8 * 16, 5)).double().eval()
     encoder, image = Stochastic(linear), pictures(1)
     many = encoder(image.expand(4096, -1, -1, -1), draws=Sobol()(4096, 1, seed=0))
     off = (many.mean(0) - linear(image)[0]) / (many.std(0) / 4096**0.5)
     assert off.abs().max() < 4.5
     ones = Stochastic(nn.Sequential(nn.Dropout(0.4)).eval())
-    kept = ones(torch.ones(64, 3, 8, 16), draws=Sobol()(64, 1, seed=0))
-    assert kept.unique().tolist() == pytest.approx([0, 1 / 0.6])
-    assert float((kept > 0).double().mean()) == pytest.approx(0.6, abs=0.01)
+    output = ones(torch.ones(64, 3, 8, 16), draws=Sobol()(64, 1, seed=0))
+    assert output.unique().tolist() == pytest.approx([0, 1 / 0.6])
+    assert float((output > 0).double().mean()) == pytest.approx(0.6, abs=0.01)
 
 
-def test_passes_of_several_threads_leave_modes_and_norms_alone():
+def test_concurrent_passes_change_no_modes_and_no_buffers():
     encoder, images, w = Stochastic(plain(torch.float64)), pictures(3, size=(12, 14)), torch.rand(3, 1)
     calls, equal = [{"draws": w}, {}] * 2, []
     state = copy.deepcopy(encoder.state_dict())
@@ -94,7 +94,7 @@ def test_passes_of_several_threads_leave_modes_and_norms_alone():
     ],
     ids=["layout", "fold", "mixed", "bfloat16"],
 )
-def test_an_engine_changes_nothing_in_what_is_dropped(decision, bound):
+def test_an_engine_does_not_change_what_is_dropped(decision, bound):
     encoder = Stochastic(plain(p=0.5))
     images, w = pictures(4, torch.float32, (12, 14)), torch.rand(4, 1)
     (_, exact), (_, ours) = (pulled(partial(run, draws=w), images) for run in (encoder, prepare(encoder, decision)))
@@ -113,7 +113,7 @@ class DropOrder(nn.Module):
 
 
 class DropBlock(nn.Module):
-    """As timm's: what is left is raised by the share that is left of the whole batch."""
+    """As in timm: the remaining units are scaled by the share remaining in the whole batch."""
 
     p = 0.5
 
@@ -124,7 +124,7 @@ class DropBlock(nn.Module):
 
 
 class SequenceFirst(nn.Module):
-    """(N,3,H,W) to (H,N,...): its dropout has no axis of pictures in front."""
+    """(N,3,H,W) to (H,N,...): its dropout sees no leading axis of pictures."""
 
     def __init__(self):
         super().__init__()
@@ -141,9 +141,9 @@ class OnlySmall(nn.Module):
         return x
 
 
-def test_a_trial_does_not_fix_the_length_of_a_layers_rows():
+def test_a_trial_does_not_fix_the_feature_size():
     network = nn.Sequential(nn.Conv2d(3, 2, 1), nn.Dropout(), nn.Flatten()).eval()
-    encoder = Stochastic(Features(network, ["0"]))  # its rows are as long as the picture is large
+    encoder = Stochastic(Features(network, ["0"]))  # the feature size depends on the picture size
     draws_by_view(encoder)
     assert encoder(pictures(2, torch.float32), draws=torch.rand(2, 1)).shape == (2, 2 * 8 * 16)
 
@@ -178,7 +178,7 @@ def test_draws_that_cannot_be_assigned_to_views_are_refused():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @every_kind
-def test_a_gpu_drops_what_a_cpu_drops(kind):
+def test_gpu_and_cpu_drop_the_same_units(kind):
     encoder, images, w = Stochastic(Tokens(KINDS[kind]())), pictures(6), torch.rand(6, 1)
     here = encoder(images, draws=w)
     there = encoder.to("cuda")(images.cuda(), draws=w.cuda())

@@ -1,4 +1,4 @@
-"""Attacks on an encoder whose dropout stays alive: its draws are coordinates of the view, and of the expectation."""
+"""Attacks on an encoder with active dropout: its draws are coordinates of the views."""
 
 import pytest
 import torch
@@ -64,7 +64,7 @@ def setup(encoder, **changes):
 
 
 @pytest.mark.parametrize("changes", [{}, {"objective": Paired(Away())}, {"adversary": Adversary(8, 1)}], ids=str)
-def test_an_attack_and_its_judges_show_every_view_with_draws(changes):
+def test_attacks_and_evaluation_pass_draws_with_every_view(changes):
     encoder, images = Spy(plain()), pictures(2, torch.float32, (12, 14))
     anchor, parts = encoder(images), setup(encoder, **changes)
     encoder.bare = 0
@@ -77,10 +77,10 @@ def test_an_attack_and_its_judges_show_every_view_with_draws(changes):
     parts = {"encoder": encoder, "objective": parts["objective"], "views": views, "losses": losses}
     worst = uphill(images + step.delta, anchor, **parts, refine_steps=2, untouched=images)
     assert not encoder.bare
-    assert set(worst.u[..., -1].flatten().tolist()) <= set(views.u[:, -1].tolist()), "a seed does not climb"
+    assert set(worst.u[..., -1].flatten().tolist()) <= set(views.u[:, -1].tolist()), "seeds are not optimised"
 
 
-def test_the_same_seed_gives_the_same_bits_and_the_judge_draws_for_itself():
+def test_equal_seeds_give_equal_bits_and_evaluation_has_its_own_draws():
     encoder, images = Stochastic(plain()), pictures(2, torch.float32, (12, 14))
     parts = setup(encoder)
     first, second = ([step.delta for step in attack(images, encoder(images), **parts)] for _ in range(2))
@@ -92,7 +92,7 @@ def test_the_same_seed_gives_the_same_bits_and_the_judge_draws_for_itself():
     assert camera.names[-1] == "encoder dropout (seed)" and camera.dims - 1 in camera.discrete
 
 
-def test_layers_and_ensembles_hand_the_draws_on():
+def test_layers_and_ensembles_pass_the_draws_on():
     one, two, still = Stochastic(plain()), Stochastic(plain()), plain()
     images, w = pictures(3, torch.float32, (12, 14)), torch.rand(3, 2)
     both = Ensemble([one, still, two])
@@ -110,14 +110,14 @@ def test_layers_and_ensembles_hand_the_draws_on():
 
 
 @pytest.mark.slow
-def test_the_sanity_checks_run_and_find_the_slope_of_the_same_draws():
+def test_the_sanity_checks_use_the_same_draws():
     encoder, images = Stochastic(plain(p=0.1)), pictures(2, torch.float32, (12, 14))
     examination = examine(images, encoder(images), **setup(encoder))
     verdicts = {check.name: check.verdict for check in examination.checks}
     assert verdicts["finite differences"] == verdicts["active test"] == "passed", examination
 
 
-def test_a_pipeline_holds_the_draws_of_its_encoder_and_shows_the_same_pictures():
+def test_encoder_draws_are_coordinates_and_do_not_change_the_pictures():
     encoder, images, still = Stochastic(plain()), pictures(2, torch.float32, (12, 14)), plain()
     camera, u = randomised(CAMERA, encoder), torch.rand(3, CAMERA.dims + 1)
     assert randomised(CAMERA, still) is CAMERA and drawn(CAMERA, u[:, :-1]) == {}

@@ -31,7 +31,7 @@ def written(path, content):
 
 
 def refused(path, message, into=None):
-    """One line with the file's name, and no hint of a bug."""
+    """The error has one line with the file name and does not suggest a bug."""
     with pytest.raises(ValueError, match=message) as caught:
         load_weights(into or network(), path)
     message = str(caught.value)
@@ -40,7 +40,7 @@ def refused(path, message, into=None):
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".PT", *TORCH_FILES])
-def test_what_is_read_is_what_was_written(tmp_path, suffix):
+def test_saved_weights_load_unchanged(tmp_path, suffix):
     made = state(1)
     tensors = read_state(written(tmp_path / f"w{suffix}", made))
     assert tensors.keys() == made.keys()
@@ -62,7 +62,7 @@ FORMS = {
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_state_is_read_in_every_form(tmp_path, form, zipped):
+def test_nested_and_wrapped_state_dicts_are_read(tmp_path, form, zipped):
     torch.save(FORMS[form](state(1)), tmp_path / "w.pt", _use_new_zipfile_serialization=zipped)
     load_weights(module := network(), tmp_path / "w.pt")
     assert fingerprint(module) == fingerprint(network(1))
@@ -80,7 +80,7 @@ class Writes:
 
 @pytest.mark.parametrize("form", ["zip", "legacy", "plain pickle"])
 @pytest.mark.parametrize("suffix", [".pt", ".tar", ".safetensors", ".npz", ""])
-def test_a_pickle_is_never_run(tmp_path, form, suffix):
+def test_code_in_a_pickle_is_never_run(tmp_path, form, suffix):
     for place in ("alone", "beside", "key", "nested"):
         ran, path = tmp_path / "ran", tmp_path / f"w{suffix}"
         bomb = Writes(ran)
@@ -98,8 +98,8 @@ def test_a_pickle_is_never_run(tmp_path, form, suffix):
         assert not ran.exists()
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit")  # of writing one
-def test_programs_and_archives_of_something_else_are_refused(tmp_path):
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # warning of saving a script
+def test_torchscript_programs_and_foreign_archives_are_refused(tmp_path):
     assert "exec)" in refused(written(tmp_path / "w.pt", Writes(tmp_path / "ran")), "could run code")
     torch.jit.script(nn.Linear(2, 2)).save(path := tmp_path / "w.pt")
     refused(path, "TorchScript program.*encoder=torchscript")
@@ -127,19 +127,19 @@ BROKEN = {
     "one byte": b"\x00",
     "huge header": header(2**63, b"{}"),
     "header beyond the file": header(10**6, b"{}"),
-    "no json": header(4, b"abcd"),
+    "invalid JSON": header(4, b"abcd"),
     "a list": header(2, b"[]"),
     "unknown dtype": listing("Q9", [1], 4),
     "offsets beyond the file": listing("F32", [9], 36),
     "shape of billions": listing("F32", [2**40, 2**40], 4),
-    "a html page": b"<!DOCTYPE html><html>404</html>",
-    "a pointer of git-lfs": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n",
+    "HTML page": b"<!DOCTYPE html><html>404</html>",
+    "git-lfs pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n",
 }
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
-def test_what_is_no_such_file_is_one_line(tmp_path, suffix, content):
+def test_a_file_of_another_kind_gives_a_one_line_error(tmp_path, suffix, content):
     path = tmp_path / f"w{suffix}"
     path.write_bytes(content)
     refused(path, "empty file|not a safetensors file|cannot be read|refused")
@@ -157,7 +157,7 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize("name", ["zip.pt", "old.pt", "w.safetensors"])
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_a_damaged_file_loads_or_is_one_line(tmp_path_factory, whole, name, data):
+def test_a_damaged_file_loads_or_gives_a_one_line_error(tmp_path_factory, whole, name, data):
     content = bytearray(whole[name])
     if data.draw(st.booleans()):
         content = content[: data.draw(st.integers(0, len(content) - 1))]
@@ -172,7 +172,7 @@ def test_a_damaged_file_loads_or_is_one_line(tmp_path_factory, whole, name, data
         assert path.name in str(error) and "\n" not in str(error)
 
 
-def test_a_link_is_followed_and_a_folder_or_missing_file_named(tmp_path):
+def test_links_are_followed_and_folders_and_missing_files_are_refused(tmp_path):
     target = tmp_path / "blob"
     target.write_bytes(save(state(1)))
     (tmp_path / "w.safetensors").symlink_to(target)
@@ -188,7 +188,7 @@ ODD = {
     "a list": [torch.zeros(1)],
     "a tensor": torch.zeros(1),
     "none": None,
-    "nothing": {},
+    "empty": {},
     "sparse": {"a": torch.eye(3).to_sparse()},
     "no storage": {"a": torch.zeros(3, device="meta")},
     "too deep": {"state": {"inner": {"a": torch.zeros(1)}}},
@@ -196,36 +196,36 @@ ODD = {
 
 
 @pytest.mark.parametrize("content", ODD.values(), ids=ODD)
-def test_what_is_no_state_dict_is_refused(tmp_path, content):
+def test_contents_other_than_a_state_dict_are_refused(tmp_path, content):
     refused(written(tmp_path / "w.pt", content), "not a state_dict")
 
 
-SPOILT = {
+MISMATCHED = {
     "shape": (
         {"0.weight": torch.zeros(4, 3, 5, 5)},
         r"`0\.weight` must have shape \(4, 3, 3, 3\), got \(4, 3, 5, 5\)",
     ),
-    "whole numbers": (
+    "integers": (
         {"0.weight": torch.zeros(4, 3, 3, 3, dtype=torch.int8)},
         r"`0\.weight`.*float32, got torch\.int8",
     ),
     "complex": ({"2.bias": torch.zeros(2, dtype=torch.complex64)}, r"`2\.bias`.*complex64"),
     "nan": ({"2.bias": torch.tensor([0.0, float("nan")])}, r"`2\.bias` holds NaN"),
-    "surplus": ({"3.bias": torch.zeros(2)}, r"1 unknown \(first: \['3\.bias'\]\)"),
+    "unknown name": ({"3.bias": torch.zeros(2)}, r"1 unknown \(first: \['3\.bias'\]\)"),
 }
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
-@pytest.mark.parametrize(("spoilt", "message"), SPOILT.values(), ids=SPOILT)
-def test_tensors_of_another_network_are_refused(tmp_path, suffix, spoilt, message):
-    refused(written(tmp_path / f"w{suffix}", state() | spoilt), message)
+@pytest.mark.parametrize(("changed", "message"), MISMATCHED.values(), ids=MISMATCHED)
+def test_tensors_of_another_network_are_refused(tmp_path, suffix, changed, message):
+    refused(written(tmp_path / f"w{suffix}", state() | changed), message)
 
 
-def test_names_of_a_head_may_be_there_and_nothing_else():
+def test_only_extra_head_weights_are_ignored():
     made = state(1) | {"head.weight": torch.zeros(3), "heads.weight": torch.zeros(3)}
     with pytest.raises(ValueError, match=r"heads\.weight"):
         fill(network(), made, "weights", without=["head."])
-    # A prefix of what the module does have takes nothing away.
+    # A prefix of existing weights removes nothing.
     for tensors, without in ((made, ["head.", "heads."]), (state(1), ["0."])):
         fill(module := network(), tensors, "weights", without=without)
         assert fingerprint(module) == fingerprint(network(1))
@@ -233,7 +233,7 @@ def test_names_of_a_head_may_be_there_and_nothing_else():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
-def test_another_precision_becomes_the_modules(tmp_path, dtype, suffix):
+def test_weights_are_converted_to_the_precision_of_the_module(tmp_path, dtype, suffix):
     made = {k: v.to(dtype) if v.is_floating_point() else v for k, v in state(1).items()}
     load_weights(module := network(), written(tmp_path / f"w{suffix}", made))
     for name, tensor in module.state_dict().items():
@@ -242,7 +242,7 @@ def test_another_precision_becomes_the_modules(tmp_path, dtype, suffix):
 
 
 class Holds(nn.Module):
-    """A module whose state is what it is given."""
+    """A module with the given state."""
 
     def __init__(self, **tensors):
         super().__init__()
@@ -250,14 +250,14 @@ class Holds(nn.Module):
             self.register_buffer(name, tensor)
 
 
-def test_equal_tensors_have_one_fingerprint_wherever_they_come_from(tmp_path):
+def test_equal_tensors_have_equal_fingerprints_in_any_file_and_layout(tmp_path):
     prints = {fingerprint(network(1))}
     for name in ("w.safetensors", "w.pt"):
         written(tmp_path / name, network(1).state_dict())
         load_weights(module := network(), tmp_path / name)
         prints.add(fingerprint(module))
     counted = network(1)
-    counted[1].num_batches_tracked += 100  # steers training only, and some files have it not
+    counted[1].num_batches_tracked += 100  # used in training only, and missing in some files
     prints.add(fingerprint(counted))
     base = torch.arange(12.0).reshape(3, 4)
     assert fingerprint(Holds(a=base.T)) == fingerprint(Holds(a=base.T.contiguous()))
@@ -267,7 +267,7 @@ def test_equal_tensors_have_one_fingerprint_wherever_they_come_from(tmp_path):
     assert len(prints) == 1
 
 
-def test_one_bit_the_dtype_the_shape_or_a_name_changes_the_fingerprint():
+def test_a_bit_dtype_shape_or_name_changes_the_fingerprint():
     base = torch.arange(12.0).reshape(3, 4)
     flipped = base.clone()
     flipped.view(torch.int32)[2, 3] ^= 1

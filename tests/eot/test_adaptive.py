@@ -1,4 +1,4 @@
-"""More views where the gradient is too noisy, and never more than the budget pays for."""
+"""More views if the gradient is too noisy, within the budget."""
 
 import itertools
 import math
@@ -24,11 +24,11 @@ def estimate(*snr):
     ("snr", "times"),
     [
         ([0.1] * 7, [1, 1, 2, 2, 2, 4, 4]),
-        ([0.1, 0.1, 100.0, 0.1, 0.1, 0.1], [1, 1, 1, 1, 1, 2]),  # a cosine of 0.995 starts the count again
+        ([0.1, 0.1, 100.0, 0.1, 0.1, 0.1], [1, 1, 1, 1, 1, 2]),  # a cosine of 0.995 restarts the count
         ([math.nan] * 3, [1, 1, 2]),  # of a single view
     ],
 )
-def test_doubles_after_patience_and_counts_anew(snr, times):
+def test_views_double_after_patience_and_the_count_restarts(snr, times):
     views = [Views()]
     for value in snr:
         views.append(Adaptive(0.7, 3).next(views[-1], estimate(value, value), base=8, steps=10, budget=10**6))
@@ -41,7 +41,7 @@ def test_every_planned_step_stays_within_the_budget(budget, times):
 
 
 @pytest.mark.parametrize("bad", [{"cosine": 0.0}, {"cosine": 1.0}, {"patience": 0}, {"patience": 1.5}])
-def test_refuses(bad):
+def test_invalid_arguments_are_refused(bad):
     with pytest.raises(ValueError, match=f"`{next(iter(bad))}` must"):
         Adaptive(**{"cosine": 0.7} | bad)
 
@@ -62,7 +62,7 @@ def problem():
     return images, anchor, parts | {"steps": 24}
 
 
-def test_an_attack_raises_its_views_within_the_budget_on_one_stream(problem):
+def test_an_attack_raises_its_views_within_the_budget(problem):
     images, anchor, parts = problem
     draws = Recorded()
     draws.steps.clear()
@@ -71,15 +71,15 @@ def test_an_attack_raises_its_views_within_the_budget_on_one_stream(problem):
     views = [step.estimate.views for step in steps]
     assert len(steps) == 24
     assert views[:4] == [2, 2, 2, 4]
-    assert all(later in (now, 2 * now) for now, later in itertools.pairwise(views))
+    assert all(later in (earlier, 2 * earlier) for earlier, later in itertools.pairwise(views))
     assert sum(views) <= 150
     assert steps[-1].evals == 2 * sum(views)
-    # Block after block, none twice; the first two are also compared before the run.
+    # Consecutive blocks, none repeated; the first two are also compared before the run.
     assert draws.steps == [0, 1, *range(sum(views) // 2)]
     assert max(views) > 4
 
 
-def test_without_noise_nothing_is_raised(problem):
+def test_without_noise_views_are_not_raised(problem):
     images, anchor, parts = problem
     rule = Adaptive(cosine=0.5, patience=1)
     seen = Compose([Brightness(1e-4)])
@@ -92,7 +92,7 @@ def test_without_noise_nothing_is_raised(problem):
     [(Fixed(), 10**4, "draws that are new"), (Grid(), 10**4, "draws that are new"), (Sobol(), None, "a `budget`")],
     ids=["fixed", "grid", "budget"],
 )
-def test_needs_a_budget_and_draws_that_are_new(problem, draws, budget, message):
+def test_a_budget_and_fresh_draws_are_required(problem, draws, budget, message):
     images, anchor, parts = problem
     eot = EOT(Compose([Brightness(0.2)]), draws, views=2)
     with pytest.raises(ValueError, match=f"`adaptive` needs {message}"):

@@ -1,4 +1,4 @@
-"""Judging on views that no attack has seen."""
+"""Evaluation on views that no attack has seen."""
 
 import itertools
 
@@ -32,7 +32,7 @@ def judge(transforms, views):
 
 
 class Recorded:
-    """Draws that note down every point they give."""
+    """Draws that record their points."""
 
     def __init__(self, draws):
         self.draws, self.rows = draws, []
@@ -46,7 +46,7 @@ class Recorded:
 @pytest.mark.parametrize("draws", [Sobol(), Uniform()])
 @pytest.mark.parametrize("seed", range(3))
 def test_no_two_purposes_share_a_view(draws, seed, images, net):
-    # Each single coordinate too: a bank that is a shifted or permuted copy would be no new evidence.
+    # Single coordinates too: a shifted or permuted copy of the bank would be no independent evidence.
     noted = Recorded(draws)
     eot = EOT(VIEWS, noted, views=8)
     parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD(), "eot": eot}
@@ -68,7 +68,7 @@ def test_a_bank_covers_the_cube_evenly():
     assert (counts == 16).all()
 
 
-def test_features_are_those_of_each_view(images, net):
+def test_features_equal_those_of_single_views(images, net):
     views = judge(VIEWS, 5)
     wanted = torch.stack([torch.cat([net(VIEWS(image[None], u[None])) for u in views.u]) for image in images])
     torch.testing.assert_close(views.features(images, net, chunk=64), wanted, rtol=0, atol=1e-12)
@@ -81,7 +81,7 @@ def test_a_bank_fits_pictures_of_any_dtype(images, net, dtype):
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 5, 64])
-def test_chunks_do_not_matter(images, net, chunk):
+def test_the_chunk_does_not_change_the_scores(images, net, chunk):
     views, clean = judge(VIEWS, 5), net(images)
     whole = evaluate(images, clean, clean, encoder=net, bank=views, chunk=5)
     parts = evaluate(images, clean, clean, encoder=net, bank=views, chunk=chunk)
@@ -100,7 +100,7 @@ def test_encoder_sees_at_most_a_chunk(images, net):
     assert rows == 4 * [3, 3, 1]
 
 
-def test_scores_are_those_of_a_plain_search(images, net):
+def test_scores_equal_a_plain_search(images, net):
     # Neither the lengths of the embeddings nor those of the gallery count, only directions.
     views, clean = judge(VIEWS, 6), torch.randn(4, 6, dtype=double)
     gallery = torch.randn(9, 6, dtype=double)
@@ -112,7 +112,7 @@ def test_scores_are_those_of_a_plain_search(images, net):
             assert scores.nearest[i, j] == F.cosine_similarity(row[None], gallery).argmax()
 
 
-def test_losses_are_those_of_every_view(images, net):
+def test_losses_equal_those_of_single_views(images, net):
     views, anchor = judge(VIEWS, 6), torch.randn(4, 6, dtype=double)
     rows = views.features(images, net, chunk=64)
     wanted = torch.stack([-F.cosine_similarity(rows[i], anchor[[i]]) for i in range(4)])
@@ -124,11 +124,11 @@ def test_evaluation_holds_no_graph(images, net):
     assert not judge(DIRECT, 1).features(images.requires_grad_(), net, chunk=1).requires_grad
 
 
-def test_an_attack_is_seen_by_a_bank_that_it_never_saw(net, images):
-    # The chain of the package: what `solve` lowers on its own views is lower on the judge's views too.
+def test_an_attack_lowers_the_loss_on_unseen_views(net, images):
+    # End to end: a loss lowered by `solve` on its own views is lower on unseen views too.
     anchor = net(images.flip(0))
     parts = {"objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(VIEWS, views=8)}
     delta = solve(images, anchor, encoder=net, steps=10, **parts).delta
     views = judge(VIEWS, 32)
-    before, after = (views.losses(x, anchor, net, Toward(), chunk=32).mean(1) for x in (images, images + delta))
-    assert (after < before - 0.01).all()
+    clean, attacked = (views.losses(x, anchor, net, Toward(), chunk=32).mean(1) for x in (images, images + delta))
+    assert (attacked < clean - 0.01).all()

@@ -1,4 +1,4 @@
-"""How views are cut into passes: every view once, no pass too large, no group torn from its kind."""
+"""Splitting of views into passes: every view once, no pass too large, groups kept whole."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ counts = st.integers(1, 40)
 
 
 @given(count=counts, most=counts)
-def test_blocks_are_even_and_as_few_as_can_be(count, most):
+def test_blocks_are_even_and_as_few_as_possible(count, most):
     result = blocks(count, most)
     assert [i for block in result for i in block] == list(range(count))
     sizes = [len(block) for block in result]
@@ -29,8 +29,8 @@ def test_there_are_four_to_seven_groups(n):
 
 
 @given(first=st.integers(0, 9), count=st.integers(1, 7), n=st.integers(1, 40), room=counts, data=st.data())
-def test_every_view_of_every_picture_once(first, count, n, room, data):
-    views = sorted(data.draw(st.sets(st.integers(0, n - 1))))  # one process's, or those that count
+def test_passes_cover_every_view_of_every_picture_once(first, count, n, room, data):
+    views = sorted(data.draw(st.sets(st.integers(0, n - 1))))  # views of one process, or of nonzero weight
     images, result = range(first, first + count), []
     for each in passes(images, views, n, room):
         assert each.images == images
@@ -48,7 +48,7 @@ def seen(part):
 
 
 @given(images=st.integers(1, 6), groups=st.integers(1, 5), length=st.integers(1, 6), fits=st.integers(1, 40))
-def test_what_does_not_fit_is_halved_until_it_does(images, groups, length, fits):
+def test_passes_are_halved_until_they_fit(images, groups, length, fits):
     whole = Pass(range(images), tuple(tuple(range(g * length, (g + 1) * length)) for g in range(groups)))
 
     def run(part):
@@ -62,19 +62,19 @@ def test_what_does_not_fit_is_halved_until_it_does(images, groups, length, fits)
     assert len(done) == 1 or whole.rows > fits
 
 
-@pytest.mark.parametrize("words", ["out of memory", "DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"])
-def test_a_single_view_that_does_not_fit_is_an_error(words):
+@pytest.mark.parametrize("text", ["out of memory", "DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"])
+def test_a_single_view_that_does_not_fit_is_an_error(text):
     def run(part):
-        raise RuntimeError(words)
+        raise RuntimeError(text)
 
-    with pytest.raises(MemoryError, match=rf"`engine.chunk` cannot go lower.*{words}"):
+    with pytest.raises(MemoryError, match=rf"`engine.chunk` cannot go lower.*{text}"):
         list(within_memory(run, Pass(range(2), ((0, 1),))))
-    with pytest.raises(MemoryError, match=rf"`engine.chunk` cannot go lower.*{words}"):
+    with pytest.raises(MemoryError, match=rf"`engine.chunk` cannot go lower.*{text}"):
         list(in_parts(run, torch.arange(3), 2))
 
 
 @given(count=st.integers(0, 30), chunk=st.integers(1, 40), fits=st.integers(1, 40))
-def test_rows_are_cut_as_torch_cuts_them_and_halved_where_they_do_not_fit(count, chunk, fits):
+def test_rows_are_split_like_torch_and_halved_until_they_fit(count, chunk, fits):
     def run(part):
         if len(part) > fits:
             raise MemoryError
@@ -91,7 +91,7 @@ def test_rows_are_cut_as_torch_cuts_them_and_halved_where_they_do_not_fit(count,
         assert max(sizes, default=0) <= fits
 
 
-def test_other_errors_are_not_taken_for_a_lack_of_memory():
+def test_other_errors_are_not_treated_as_out_of_memory():
     tried = []
 
     def run(part):
@@ -112,13 +112,13 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory():
     ],
     ids=["cuda", "cpu", "python"],
 )
-def test_memory_that_runs_out_in_no_pass_is_told_in_a_line_too(error):
+def test_out_of_memory_outside_a_pass_gives_a_one_line_error(error):
     with pytest.raises(MemoryError, match=r"^memory ran out; make the pictures smaller [^\n]*\)$"), memory_told():
         raise error
 
 
 @pytest.mark.parametrize("error", [MemoryError("memory ran out with one view"), RuntimeError("shapes")], ids=str)
-def test_other_errors_and_those_that_say_what_to_do_are_unchanged(error):
+def test_other_errors_and_our_own_memory_errors_are_unchanged(error):
     with pytest.raises(type(error)) as caught, memory_told():
         raise error
     assert caught.value is error

@@ -1,4 +1,4 @@
-"""The estimator against one big graph and against known integrals."""
+"""The estimator against a single graph and against known integrals."""
 
 import math
 
@@ -37,19 +37,19 @@ class Setting:
         return F.cosine_similarity(features, self.anchor[rows], dim=1)
 
     def estimate(self, eot, u, only=slice(None)):
-        kept = torch.arange(3)[only]
+        pictures = torch.arange(3)[only]
 
         def scene(part, rows):
-            return scene_of(self.images[kept][rows] + part)
+            return scene_of(self.images[pictures][rows] + part)
 
         def loss(pixels, rows):
-            return self.score(self.net(pixels), kept[rows])
+            return self.score(self.net(pixels), pictures[rows])
 
         delta = self.delta[only] if len(self.delta) == 3 else self.delta  # or one for all
-        return estimate(eot, delta, scene, loss, u, count=len(kept))
+        return estimate(eot, delta, scene, loss, u, count=len(pictures))
 
     def features(self, delta, u):
-        """(3,V,D) in one graph."""
+        """Features (3,V,D) in a single graph."""
         return self.net(view(VIEWS, scene_of(self.images + delta), u)).unflatten(0, (3, len(u)))
 
 
@@ -67,7 +67,7 @@ def close(result, wanted):
 
 
 @pytest.mark.parametrize("n", [1, 5])
-def test_estimate_is_that_of_one_big_graph(setting, n):
+def test_the_estimate_equals_a_single_graph(setting, n):
     u = coordinates(n)
     leaf = setting.delta.clone().requires_grad_()
     losses = setting.score(setting.features(leaf, u).flatten(0, 1), torch.arange(3).repeat_interleave(n)).view(3, n)
@@ -78,7 +78,7 @@ def test_estimate_is_that_of_one_big_graph(setting, n):
     close(result.stderr, losses.std(1) / math.sqrt(n) if n > 1 else torch.zeros(3, dtype=double))
 
 
-def test_every_layer_of_a_scene_goes_with_its_picture(setting):
+def test_scene_layers_are_matched_to_their_pictures(setting):
     # Layers with and without alpha, one place for all pictures or a place for each.
     alpha, moved = torch.rand(3, 1, 12, 14, dtype=double), torch.eye(3, dtype=double).repeat(3, 1, 1)
     moved[:, 0, 2] = torch.tensor([-0.3, 0, 0.3], dtype=double)
@@ -97,7 +97,7 @@ def test_every_layer_of_a_scene_goes_with_its_picture(setting):
 
 
 class Paint:
-    """A picture whose every value is the coordinate itself, so that losses are functions over the unit interval."""
+    """A picture filled with its coordinate, so that losses are functions on the unit interval."""
 
     dims, names = 1, ("value",)
 
@@ -122,7 +122,7 @@ def test_mean_and_stderr_of_a_known_integral():
     variance = (math.e**2 - 1) / 2 - (math.e - 1) ** 2
     assert error.mean().abs() < 4 * math.sqrt(variance / 64 / 200)
     assert stderr.square().mean().item() == pytest.approx(variance / 64, rel=0.05)
-    assert 0.91 <= (error.abs() < 2 * stderr).double().mean() <= 0.99  # 0.954, give or take three of its own errors
+    assert 0.91 <= (error.abs() < 2 * stderr).double().mean() <= 0.99  # 0.954, within three standard errors
 
 
 class Speckle:
@@ -173,7 +173,7 @@ def test_nothing_but_the_estimate_gets_a_gradient(setting):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, double])
-def test_dtype_is_that_of_delta(dtype):
+def test_the_dtype_is_that_of_delta(dtype):
     setting, eot = Setting(dtype), EOT(VIEWS, views=4)
     result = setting.estimate(eot, eot.points(0, 0, setting.delta))
     assert [part.dtype for part in result[:4]] == [dtype] * 4
@@ -190,7 +190,7 @@ def test_counts_must_be_whole_and_positive(name, value):
 @pytest.mark.parametrize("risk", [Mean(), CVaR(0.4)], ids=["mean", "tail"])
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 @pytest.mark.parametrize("chunk", [1, 4, 32])
-def test_the_same_views_for_each_picture_are_the_common_ones_bit_for_bit(setting, risk, shared, chunk):
+def test_equal_views_per_picture_are_bit_identical_to_common_views(setting, risk, shared, chunk):
     u, eot = coordinates(6), EOT(VIEWS, chunk=chunk, risk=risk)
     setting.delta = setting.delta[: 1 if shared else 3]
     common, each = setting.estimate(eot, u), setting.estimate(eot, u.expand(3, -1, -1))
@@ -200,7 +200,7 @@ def test_the_same_views_for_each_picture_are_the_common_ones_bit_for_bit(setting
 
 @pytest.mark.parametrize("risk", [Mean(), CVaR(0.4)], ids=["mean", "tail"])
 @pytest.mark.parametrize("chunk", [1, 4, 32])
-def test_each_picture_may_have_views_of_its_own(setting, chunk, risk):
+def test_each_picture_may_have_its_own_views(setting, chunk, risk):
     u, eot = torch.stack([coordinates(6) for _ in range(3)]), EOT(VIEWS, chunk=chunk, risk=risk)
     together = setting.estimate(eot, u)
     alone = [setting.estimate(eot, u[i], [i]) for i in range(3)]
@@ -212,6 +212,6 @@ def test_each_picture_may_have_views_of_its_own(setting, chunk, risk):
     close(shared.grad, torch.stack(each).mean(0))
 
 
-def test_views_of_each_picture_are_as_many_as_the_pictures(setting):
+def test_views_must_be_given_for_every_picture(setting):
     with pytest.raises(ValueError, match="`u` must hold the views of each of 3 images; got those of 2"):
         setting.estimate(EOT(VIEWS), torch.stack([coordinates(4)] * 2))

@@ -35,7 +35,7 @@ def estimated(eot, net, images, u):
 
 
 def saved_bytes(u):
-    """The most bytes that autograd held for a backward pass at once, while the views `u` were estimated."""
+    """The peak of bytes saved by autograd during an estimate over the views `u`."""
     changes = []
 
     def pack(tensor):
@@ -52,12 +52,12 @@ def saved_bytes(u):
 
 
 def test_saved_tensors_do_not_grow_with_views():
-    u = torch.rand(8, VIEWS.dims)  # repeated, because views differ in what they save
+    u = torch.rand(8, VIEWS.dims)  # repeated, because the saved bytes differ between views
     assert 1e4 < saved_bytes(u.repeat(32, 1)) <= 1.05 * saved_bytes(u)
 
 
 def process_peak(views):
-    """The most bytes that a process has held after an estimate from so many views."""
+    """The peak memory of a process after an estimate over so many views."""
     net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.Flatten()).eval()
     images = torch.rand(1, 3, 64, 64)
     estimated(EOT(Compose([Affine(degrees=20)]), chunk=2), net, images, torch.rand(views, 5))
@@ -67,4 +67,4 @@ def process_peak(views):
 @pytest.mark.slow
 def test_process_memory_does_not_grow_with_views():
     few, many = (in_fresh_process(process_peak, views) for views in (8, 256))
-    assert many <= 1.05 * few  # all 256 views at once would take half as much again
+    assert many <= 1.05 * few  # all 256 views at once would take 1.5 times as much

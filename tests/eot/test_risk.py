@@ -26,7 +26,7 @@ def random_losses(seed, rows=5, n=N, dtype=torch.float64):
 
 
 def tied_losses(seed, rows=5, n=N):
-    """Few distinct values, so that ties stand at every boundary; the last row is all alike."""
+    """Few distinct values, so that every boundary has ties; the last row is constant."""
     losses = torch.randint(0, 3, (rows, n), generator=torch.Generator().manual_seed(seed)).double()
     losses[-1] = 1.0
     return losses
@@ -48,7 +48,7 @@ def slope(risk, losses):
 @pytest.mark.parametrize("make", [random_losses, tied_losses])
 @given(seed=seeds)
 @few
-def test_weights_are_shares_the_gradient_of_the_value_and_each_images_own(risk, make, seed):
+def test_weights_sum_to_one_and_are_the_gradient_of_the_value(risk, make, seed):
     losses = make(seed)
     weights = risk.weights(losses)
     assert weights.shape == (5, N) and (weights >= 0).all()
@@ -60,7 +60,7 @@ def test_weights_are_shares_the_gradient_of_the_value_and_each_images_own(risk, 
 @every_risk
 @given(seeds, st.floats(-3, 3))
 @few
-def test_the_value_lies_between_mean_and_maximum_and_moves_with_the_losses(risk, seed, shift):
+def test_the_value_is_between_mean_and_maximum_and_monotone(risk, seed, shift):
     losses = random_losses(seed)
     value = risk.value(losses)
     assert value.shape == (5,)
@@ -83,7 +83,7 @@ def test_the_order_of_the_views_does_not_matter(risk, seed):
 @given(st.integers(0, 2**31), st.integers(1, 30), st.fractions(Fraction(1, 50), 1, max_denominator=50))
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_cvar_is_the_mean_of_the_worst_share(seed, n, alpha):
-    # Each view cut into as many equal pieces as the denominator says: then the share is a whole number of pieces.
+    # Each view is split into `denominator` equal pieces, so that the share is a whole number of pieces.
     losses = random_losses(seed, n=n)
     pieces = np.sort(np.repeat(losses.numpy(), alpha.denominator, axis=1), axis=1)[:, ::-1]
     close(CVaR(float(alpha)).value(losses), pieces[:, : n * alpha.numerator].mean(1).copy())
@@ -93,7 +93,7 @@ def test_cvar_is_the_mean_of_the_worst_share(seed, n, alpha):
 @few
 def test_cvar_is_the_minimum_of_rockafellar_and_uryasev(seed, n, alpha):
     for losses in (random_losses(seed, n=n), tied_losses(seed, n=n)):
-        # A convex function of the threshold, linear between the losses: its minimum is at one of them.
+        # Convex and piecewise linear in the threshold: the minimum is at one of the losses.
         excess = (losses[:, None, :] - losses[:, :, None]).clamp(min=0).mean(2)
         close(CVaR(alpha).value(losses), (losses + excess / alpha).amin(1))
 
@@ -109,7 +109,7 @@ def test_the_tail_of_cvar_has_no_spurious_views():
             assert weights.sum() == pytest.approx(1, abs=1e-14)
 
 
-def test_equal_losses_count_from_the_first_view_on():
+def test_ties_are_resolved_by_view_order():
     losses = torch.tensor([[1.0, 2.0, 2.0, 2.0, 1.0, 0.0]])
     close(CVaR(0.25).weights(losses), [[0, 2 / 3, 1 / 3, 0, 0, 0]])
     close(CVaR(4 / 6).weights(losses), [[1 / 4, 1 / 4, 1 / 4, 1 / 4, 0, 0]])
@@ -128,7 +128,7 @@ def test_worst_of_is_the_mean_over_the_groups_of_their_maxima(seed, sizes):
 
 @pytest.mark.parametrize("k", [1, 2, 3, 6])
 def test_worst_of_has_no_bias(k):
-    # Over all orders of the views: the mean of the maximum over all ways to draw k of them.
+    # Over all orders of the views, the mean equals the mean of the maximum over all subsets of k views.
     losses = random_losses(k, rows=1, n=6)[0]
     orders = losses[torch.tensor(list(itertools.permutations(range(6))))]
     wanted = np.mean([max(some) for some in itertools.combinations(losses.tolist(), k)])
@@ -145,7 +145,7 @@ def test_softmax_is_the_log_of_a_mean_of_exponentials(seed, temperature):
 
 @given(seeds)
 @few
-def test_the_limits(seed):
+def test_limits_are_the_mean_and_the_maximum(seed):
     losses = random_losses(seed)
     mean, worst = losses.mean(1), losses.amax(1)
     for risk in (CVaR(1.0), WorstOf(1), SoftMax(1e9)):
@@ -178,7 +178,7 @@ def test_a_single_view_is_its_own_risk(risk):
 
 @every_risk
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_narrow_losses_have_the_weights_and_value_of_the_same_numbers_in_double(risk, dtype):
+def test_narrow_dtypes_give_the_weights_and_value_of_double(risk, dtype):
     losses = random_losses(1, dtype=dtype)
     assert torch.equal(risk.weights(losses), risk.weights(losses.double()))
     assert torch.equal(risk.value(losses), risk.value(losses.double()))
@@ -193,7 +193,7 @@ def test_losses_far_beyond_the_temperature_stay_finite():
         close(slope(risk, losses), risk.weights(losses).float(), atol=1e-6)
 
 
-def test_only_the_mean_needs_no_look_at_the_losses():
+def test_only_the_weights_of_the_mean_ignore_the_losses():
     for risk in RISKS:
         same = torch.equal(risk.weights(random_losses(1)), risk.weights(random_losses(2)))
         assert same or not risk.uniform

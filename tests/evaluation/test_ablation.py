@@ -1,4 +1,4 @@
-"""The ablation of stages: which attacks and tests are made, and their scores."""
+"""The ablation of stages: its attacks, its tests, and their scores."""
 
 from dataclasses import dataclass
 
@@ -62,7 +62,7 @@ def test_each_stage_is_left_out_once_and_tested_alone(images):
     stages = kinds(VIEWS)
     expected = [[stage for j, stage in enumerate(stages) if j != i] for i in (None, 0, 2, 3, 4)]
     assert [kinds(pipeline) for pipeline in judge.attacked] == expected
-    tests = [stages, *([stages[i] for i in sorted((i, 1))] for i in (0, 2, 3, 4))]  # quantising varies nothing
+    tests = [stages, *([stages[i] for i in sorted((i, 1))] for i in (0, 2, 3, 4))]  # Quantise has no coordinates
     assert [kinds(each.transforms) for each in judge.banks] == tests * 5
     for i, row in enumerate(result["rows"]):
         assert row["without"] == ["nothing", *LABELS][i]
@@ -71,7 +71,7 @@ def test_each_stage_is_left_out_once_and_tested_alone(images):
     assert [cell["test"] for cell in result["rows"][0]["cells"]] == result["tests"]
 
 
-def test_a_stage_alone_takes_the_values_that_it_has_among_all(images):
+def test_a_single_stage_keeps_its_values_of_the_whole_pipeline(images):
     judge = Recorder(images)
     run(judge)
     whole, *alone = judge.banks[:5]
@@ -108,7 +108,7 @@ def test_without_its_only_stage_the_picture_itself_is_attacked(images):
     assert whole["cosine"] == alone["cosine"]
 
 
-def test_a_patch_stays_where_it_is_laid(images):
+def test_placement_is_never_left_out(images):
     sheet = Layer(torch.rand(1, 3, 4, 4), None, torch.eye(3)[None] * 3)
     scene = Scene((Layer(images, None, torch.eye(3)[None]), sheet), (12, 14))
     laid = OnLayers([Brightness(0.1)], Placement())
@@ -144,5 +144,5 @@ def test_an_encoders_own_randomness_is_a_stage_of_the_views(images):
     assert result.stages == ["affine", "encoder"]
     assert [kinds(pipeline) for pipeline in judge.attacked[1:]] == [[repr(own)], [repr(Affine(20))]]
     whole, turned, random = judge.banks[:3]
-    assert drawn(turned.transforms, turned.u) == {}  # an encoder without draws is at rest
+    assert drawn(turned.transforms, turned.u) == {}  # without draws the encoder is deterministic
     assert torch.equal(drawn(random.transforms, random.u)["draws"], drawn(whole.transforms, whole.u)["draws"])

@@ -1,4 +1,4 @@
-"""Classes as text: the file, and the classifier that CLIP makes of it."""
+"""Classes as text: the file, and the zero-shot classifier of CLIP."""
 
 import hashlib
 
@@ -33,12 +33,12 @@ def test_the_length_of_a_text_embedding_does_not_matter():
 
 
 @pytest.mark.parametrize("templates", [[], ["a photo"]])
-def test_a_template_has_a_place_for_the_class(templates):
+def test_a_template_must_have_a_placeholder(templates):
     with pytest.raises(ValueError, match=r"`data.templates`.*\{\}"):
         class_embeddings(texts, ["a", "b"], templates)
 
 
-def test_classes_are_lines(tmp_path):
+def test_classes_are_read_line_by_line(tmp_path):
     (tmp_path / "c.txt").write_bytes("\ufeffcat\r\n\r\n# a note\r\n stop sign \r\nété".encode())
     assert read_classes(tmp_path / "c.txt") == ("cat", "stop sign", "été")
 

@@ -1,5 +1,5 @@
 """The coverage of the 95 % intervals of `attacks.evaluation.intervals`, on simulated pictures with correlated views,
-10 000 times in each cell, beside intervals that take all views for independent.
+10 000 times in each cell, beside intervals that treat all views as independent.
 
 The bank of views is the same for all pictures, as in a run: the true value is the mean over the population of
 pictures, from these views.
@@ -23,7 +23,7 @@ def normal(random, trials, pictures):
 
 
 def cosines(random, trials, pictures):
-    """Cosines below 1, most of them near it, with a tail of pictures for which they fall: of skewness -1.2."""
+    """Cosines mostly near 1, with a tail of pictures of lower cosine: skewness -1.2."""
     view = random.normal(0, 0.02, size=(trials, 1, VIEWS))
     level = random.beta(6, 1.2, size=(trials, pictures, 1))
     return level + view + random.normal(0, 0.05, size=(trials, pictures, VIEWS)), 6 / 7.2 + view.mean((1, 2))
@@ -64,33 +64,33 @@ def rate_coverage(pictures, p, trials=TRIALS, alike=ALIKE):
 @pytest.mark.slow
 @pytest.mark.parametrize("draw", [normal, cosines])
 @pytest.mark.parametrize("pictures", [10, 20, 50, 200])
-def test_intervals_hold_the_truth_95_times_of_100_and_naive_ones_do_not(draw, pictures):
+def test_intervals_have_95_percent_coverage_and_naive_ones_do_not(draw, pictures):
     ours, naive = coverage(draw, pictures)
-    print(f"{draw.__name__}, {pictures} pictures: {ours:.4f}, naive {naive:.4f}")  # with -s, the table
+    print(f"{draw.__name__}, {pictures} pictures: {ours:.4f}, naive {naive:.4f}")  # shown with -s
     assert 0.93 <= ours <= 0.97 and naive < 0.85
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("p", [0.5, 0.8, 0.95])
 @pytest.mark.parametrize("pictures", [10, 20, 50, 200])
-def test_rates_hold_the_truth_95_times_of_100_or_more_and_naive_ones_do_not(pictures, p):
+def test_rates_have_at_least_95_percent_coverage_and_naive_ones_do_not(pictures, p):
     ours, naive = rate_coverage(pictures, p)
     print(f"rate {p}, {pictures} pictures: {ours:.4f}, naive {naive:.4f}")
-    # Of few pictures, and near 1, what the views are worth cannot be known well: there it is on the safe side.
+    # The effective sample size is uncertain for few pictures and rates near 1: the interval is conservative.
     most = 0.97 if (pictures >= 50 and p < 0.9) or pictures == 200 else 0.995
     assert 0.93 <= ours <= most and naive < 0.85
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("alike", [0.05, 0.6, 0.9])
-def test_rates_are_safe_however_alike_views_are(alike):
+def test_rates_have_coverage_at_any_correlation_of_views(alike):
     for pictures in (10, 20, 50, 200):
         for p in (0.5, 0.8, 0.95):
-            # Near all alike it is Wilson's of so many pictures: of ten with p = 0.95 that alone holds 91 of 100.
+            # At a correlation near 1 it is Wilson's over the pictures: at ten and p = 0.95 its coverage is 0.91.
             assert rate_coverage(pictures, p, 4000, alike)[0] >= (0.93 if alike < 0.9 else 0.915), (pictures, p)
 
 
-def test_a_bootstrap_of_all_views_as_if_independent_holds_the_truth_rarely():
+def test_a_bootstrap_of_views_as_if_independent_has_low_coverage():
     values, truth = normal(np.random.default_rng(0), 300, 20)
     naive, ours = (bootstrap(torch.from_numpy(each))[1:] for each in (values.reshape(300, -1), values.mean(2)))
     assert held(truth, *naive) < 0.6 and held(truth, *ours) > 0.9
@@ -108,7 +108,7 @@ def test_the_plain_percentile_bootstrap_of_ten_pictures_is_too_narrow():
 
 
 @pytest.mark.parametrize("pictures", [6, 15, 40])
-def test_medians_hold_the_truth_95_times_of_100_or_more(pictures):
+def test_medians_have_at_least_95_percent_coverage(pictures):
     values = torch.from_numpy(np.random.default_rng(0).exponential(size=(2000, pictures)))
     result = [median(row) for row in values]
     held_by = held(np.log(2), [each.low for each in result], [each.high for each in result])

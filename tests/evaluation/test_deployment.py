@@ -48,7 +48,7 @@ def deployed():
     return shown, judge, deployment(shown, ROWS, judge, SIZE, names=NAMES)
 
 
-def test_every_cell_is_there_once(deployed):
+def test_every_codec_and_resampler_pair_has_one_cell(deployed):
     pairs = [(one.codec, one.resampler) for one in deployed[2].cells]
     assert len(set(pairs)) == len(pairs) == 5 * 9
     content = deployed[2].to_dict()
@@ -57,7 +57,7 @@ def test_every_cell_is_there_once(deployed):
 
 
 def direct(pixels, codec, resampler):
-    """The cell's picture by the calls that its names stand for."""
+    """The picture of the cell by direct library calls."""
     kind, _, quality = codec.partition(" ")
     file = BytesIO()
     Image.fromarray(pixels).save(file, kind.upper(), **({"quality": int(quality)} if quality else {}))
@@ -88,7 +88,7 @@ def test_every_cell_equals_its_direct_computation(deployed):
             assert torch.equal(one.arms[arm].success, cosine.argmax(1, keepdim=True) != ROWS[:, None])
 
 
-def test_webp_is_pillows_default(deployed):
+def test_webp_80_is_the_default_of_pillow(deployed):
     pixels = (deployed[0]["clean"][0] * 255).round().byte().permute(1, 2, 0).numpy()
     files = [BytesIO(), BytesIO()]
     Image.fromarray(pixels).save(files[0], "WEBP")
@@ -123,6 +123,6 @@ def test_a_resampler_replaces_the_resize_of_the_encoder(fit, rounding, shape):
 
 
 def test_without_a_resize_the_size_is_half():
-    assert deployed_size(ENCODER, (96, 96)) == (48, 48)  # it has its size already
+    assert deployed_size(ENCODER, (96, 96)) == (48, 48)  # the picture already has the input size
     assert deployed_size(net(size=None), (30, 61)) == (15, 30)
     assert deployed_size(Phash(), (40, 20)) == (20, 10)

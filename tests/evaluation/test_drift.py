@@ -41,7 +41,7 @@ class Turn(nn.Module):
 
 
 class Flip(nn.Module):
-    """Negates rows that are further along `way` than noise moves them."""
+    """Negates rows displaced along `way` by more than noise."""
 
     def __init__(self, way):
         super().__init__()
@@ -73,7 +73,7 @@ def test_an_orthogonal_map_keeps_the_cosine(pictures):
     clean, attacked = pictures
     network = nn.Sequential(nn.Conv2d(3, 4, 8, 8), nn.Flatten(), Turn(64, 0), Turn(64, 1)).eval()
     result = layer_drift(network, clean, attacked, VIEWS)
-    assert result.layers == ("0", "1", "2", "output")  # of 3, the output is the very tensor
+    assert result.layers == ("0", "1", "2", "output")  # layer 3 is the output itself
     for cosine in result.cosine.values():
         torch.testing.assert_close(cosine, cosine[:1].expand_as(cosine), rtol=0, atol=1e-5)
 
@@ -109,7 +109,7 @@ def test_the_row_of_the_output_equals_the_scores_of_paired_views(pictures, encod
         torch.testing.assert_close(result, 1 - 2 * (bits(own) != bits(other)).double().mean(2).float())
 
 
-def test_the_cosines_are_those_of_the_layers_themselves(pictures):
+def test_the_cosines_equal_those_of_directly_computed_features(pictures):
     clean, attacked = pictures
     encoder = load_encoder()
     stem = nn.Sequential(encoder.stem).eval()
@@ -127,7 +127,7 @@ class Apart(World):
         pass
 
 
-def test_passes_and_processes_show_in_the_last_digits_only(pictures):
+def test_chunks_and_processes_change_only_the_last_digits(pictures):
     clean, attacked = pictures
     encoder = load_encoder()
     whole = layer_drift(encoder, clean, attacked, VIEWS)
@@ -164,16 +164,16 @@ class Long(nn.Sequential):
 
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("count", [3, 20, 60])
-def test_all_are_layers_by_level_and_in_order_at_most_24(count, wide):
+def test_all_selects_at_most_24_layers_in_order(count, wide):
     pools = ordered(Long(count, wide), ["all"], torch.rand(1, 3, 8, 8))
     names = list(pools)
     assert names[-1] == "output" and 3 <= len(names) <= 25
     numbers = [int(name.rpartition(".")[2]) for name in names[:-1] if name.startswith("0.")]
     assert numbers == sorted(numbers) and (count < 10 or len(numbers) > 10)
-    assert "0" in names and "1" not in names  # the container for its last layer; the output for the flattening
+    assert "0" in names and "1" not in names  # the container stands for its last layer, the output for the flattening
 
 
-def test_names_come_in_the_order_in_which_they_run():
+def test_layers_are_listed_in_order_of_execution():
     pools = ordered(load_encoder(), ["head", "stages.8:mean", "stem"], torch.rand(1, 3, 40, 40))
     assert list(pools.items()) == [("stem", "flat"), ("stages.8", "mean"), ("head", "flat"), ("output", "flat")]
 
@@ -190,7 +190,7 @@ class Placed(nn.Module):
         return rows + self.places(torch.arange(rows.shape[1])[None] % 96)[:, :, 0]
 
 
-def test_an_output_for_all_pictures_is_no_layer(pictures):
+def test_a_module_without_a_row_per_picture_is_not_a_layer(pictures):
     encoder, (clean, attacked) = Placed().eval(), pictures
     assert list(ordered(encoder, ["all"], clean[:1])) == ["body", "output"]
     layer_drift(encoder, clean, attacked, VIEWS)

@@ -60,7 +60,7 @@ def coordinates(n, dtype=double):
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 @pytest.mark.parametrize("risk", RISKS, ids=lambda risk: type(risk).__name__)
 @pytest.mark.parametrize("n", [1, 6, pytest.param(16, marks=pytest.mark.slow)])
-def test_the_gradient_is_that_of_one_big_graph(risk, n, shared):
+def test_the_gradient_equals_a_single_graph(risk, n, shared):
     if isinstance(risk, WorstOf) and n % risk.k:
         pytest.skip("not a multiple")
     setting, u = Setting(shared=shared), coordinates(n)
@@ -79,7 +79,7 @@ def test_the_gradient_is_that_of_one_big_graph(risk, n, shared):
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 @pytest.mark.parametrize("risk", RISKS, ids=lambda risk: type(risk).__name__)
-def test_chunks_change_the_last_digits_of_float32(risk, shared):
+def test_chunks_change_only_the_last_digits_of_float32(risk, shared):
     setting, u = Setting(torch.float32, shared), coordinates(16, torch.float32)
     whole = setting.estimate(EOT(VIEWS, chunk=48, risk=risk), u)
     for chunk in (1, 5, 16, 31):
@@ -93,7 +93,7 @@ def test_chunks_change_the_last_digits_of_float32(risk, shared):
 @pytest.mark.parametrize("risk", RISKS, ids=lambda risk: type(risk).__name__)
 @pytest.mark.parametrize("n", [1, 2, 3, 6, 16])
 @pytest.mark.parametrize("size", mostly_nightly([2, 4], 2))
-def test_processes_do_not_matter(size, n, risk, shared):
+def test_the_number_of_processes_does_not_change_the_estimate(size, n, risk, shared):
     if isinstance(risk, WorstOf) and n % risk.k:
         pytest.skip("not a multiple")
     setting, u, eot = Setting(shared=shared), coordinates(n), EOT(VIEWS, chunk=5, risk=risk)
@@ -125,7 +125,7 @@ def test_each_process_takes_its_part_only(size, n, parts):
 
 
 @pytest.mark.parametrize("risk", RISKS, ids=lambda risk: type(risk).__name__)
-def test_a_lack_of_memory_changes_the_chunk_and_nothing_else(risk):
+def test_out_of_memory_changes_only_the_chunk(risk):
     u = coordinates(16)
     wanted, small = Setting().estimate(EOT(VIEWS, risk=risk), u), Setting()
 
@@ -140,7 +140,7 @@ def test_a_lack_of_memory_changes_the_chunk_and_nothing_else(risk):
     assert result.chunk < wanted.chunk == 32
 
 
-def test_views_that_do_not_count_are_not_differentiated():
+def test_views_of_zero_weight_are_not_differentiated():
     setting, differentiated = Setting(), []
 
     def loss(pixels, rows):

@@ -21,7 +21,7 @@ def clustered(seed, pictures=40, views=8, between=1.0, within=1.0):
 
 
 @pytest.mark.parametrize("pictures", [8, 25])
-def test_is_scipys_bca_bootstrap_expanded_by_students_t(pictures):
+def test_the_interval_equals_scipy_bca_expanded_by_student_t(pictures):
     values = clustered(0, pictures=pictures).square()  # skewed, so that the two ends differ
     wide = math.sqrt(pictures / (pictures - 1)) * scipy.stats.t.ppf(0.975, pictures - 1)
     theirs = scipy.stats.bootstrap(
@@ -84,13 +84,13 @@ def test_nan_gives_nan():
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])
-def test_hits_of_any_dtype(dtype):
+def test_hits_of_any_dtype_give_equal_intervals(dtype):
     hits = clustered(0) > 0
     assert interval(hits.to(dtype)) == interval(hits.double())
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 200])
-def test_wilsons_interval_is_scipys(n):
+def test_the_wilson_interval_equals_scipy(n):
     for k in range(0, n + 1, max(1, n // 7)):
         theirs = scipy.stats.binomtest(k, n).proportion_ci(0.95, method="wilson")
         assert wilson(k, n) == pytest.approx((k / n, theirs.low, theirs.high), abs=1e-12)
@@ -104,26 +104,26 @@ def test_more_successes_than_trials_are_refused(successes, n):
         wilson(successes, n)
 
 
-def test_students_quantiles_are_scipys():
+def test_student_quantiles_equal_scipy():
     for freedom in [*range(1, 260), 1000, 6399, 10**6]:
         assert student(freedom) == pytest.approx(scipy.stats.t.ppf(0.975, freedom), abs=1e-9)
 
 
 def trials(seed, pictures=20, views=8, like=1.0):
-    """Hits that come half of the time, the more alike in the views of a picture the higher `like`."""
+    """Hits of rate 0.5, more correlated within a picture for a larger `like`."""
     return clustered(seed, pictures, views, between=like, within=1.0) > 0
 
 
 @pytest.mark.parametrize("pictures", [2, 9, 50])
-def test_a_rate_of_one_view_a_picture_is_wilsons(pictures):
+def test_a_rate_of_one_view_per_picture_is_the_wilson_interval(pictures):
     for hits in (trials(0, pictures, 1), torch.ones(pictures, 1), torch.zeros(pictures, 1)):
         wanted = pytest.approx(wilson(float(hits.sum()), pictures), abs=1e-12)
         assert rate(hits) == wanted
-        assert rate(hits.expand(-1, 32)) == wanted  # views that all agree are one trial
+        assert rate(hits.expand(-1, 32)) == wanted  # identical views count as one trial
 
 
 @pytest.mark.parametrize("like", [0.0, 0.5, 2.0, 9.0])
-def test_a_rate_is_worth_between_the_number_of_pictures_and_that_of_trials(like):
+def test_a_rate_is_between_the_wilson_intervals_of_trials_and_pictures(like):
     for seed in range(20):
         hits = trials(seed, like=like)
         mean, low, high = rate(hits)
@@ -132,7 +132,7 @@ def test_a_rate_is_worth_between_the_number_of_pictures_and_that_of_trials(like)
         assert least.low - 1e-12 <= low <= most.low + 1e-12 < mean < most.high - 1e-12 <= high <= least.high + 1e-12
 
 
-def test_a_rate_nears_the_design_effect_that_scipy_would_give():
+def test_a_rate_approaches_the_design_effect_of_korn_and_graubard():
     # Of many pictures Korn & Graubard's: p (1 - p) over the variance of the mean, with the t correction.
     hits = trials(0, pictures=3000)
     shares = hits.double().mean(1).numpy()
@@ -156,7 +156,7 @@ def test_a_rate_of_few_pictures_adds_quarter_pictures_and_students_t(pictures):
     assert rate_of_shares(shares, 512) == pytest.approx(wanted, abs=1e-9)
 
 
-def test_hits_and_misses_are_alike():
+def test_the_rate_of_misses_mirrors_that_of_hits():
     hits = trials(3)
     mean, low, high = rate(hits)
     assert rate(~hits) == pytest.approx((1 - mean, 1 - high, 1 - low), abs=1e-12)
@@ -170,7 +170,7 @@ def test_a_rate_of_a_single_picture_is_over_its_views(count):
 
 
 @pytest.mark.parametrize("n", [6, 7, 20, 101])
-def test_the_interval_of_a_median_is_scipys(n):
+def test_the_interval_of_a_median_equals_scipy(n):
     values = clustered(n, pictures=n, views=1)[:, 0]
     low, high = (
         scipy.stats.quantile_test(values.numpy(), p=0.5, alternative=side).confidence_interval(0.975)
@@ -181,11 +181,11 @@ def test_the_interval_of_a_median_is_scipys(n):
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
-def test_of_few_values_a_median_lies_in_their_range(n):
+def test_the_interval_of_a_median_of_few_values_is_their_range(n):
     assert tuple(median(torch.arange(n))) == ((n - 1) // 2, 0, n - 1)
 
 
-def test_quantiles_are_numpys_and_lie_in_their_interval():
+def test_quantiles_equal_numpy_and_lie_in_their_interval():
     for n in (1, 4, 33, 512):
         values = clustered(n, pictures=n, views=1)[:, 0]
         result, low, high = quantile(values, 0.1)

@@ -64,7 +64,7 @@ def column(run, bank, arm, name):
     return np.array([row[name] for row in run.rows if (row["bank"], row["arm"]) == (bank, arm)])
 
 
-def test_there_is_a_row_for_each_bank_arm_and_picture(result):
+def test_every_bank_arm_and_picture_has_a_row(result):
     assert len(result.rows) == 2 * 4 * 12 == len({(row["bank"], row["arm"], row["picture"]) for row in result.rows})
     assert list(result.rows[0])[:6] == ["bank", "arm", "picture", "identity", "views", "cosine"]
     assert {row["views"] for row in result.rows} == {16}
@@ -72,7 +72,7 @@ def test_there_is_a_row_for_each_bank_arm_and_picture(result):
 
 @pytest.mark.parametrize("bank", ["same", "wide"])
 @pytest.mark.parametrize("arm", ARMS)
-def test_rows_are_those_of_numpy(result, bank, arm):
+def test_rows_equal_numpy(result, bank, arm):
     scores = result.scores[bank]
     columns = scores[arm].cosine, scores["clean"].cosine, scores[arm].rank
     cosine, clean, rank = (each.double().numpy() for each in columns)
@@ -91,7 +91,7 @@ def test_rows_are_those_of_numpy(result, bank, arm):
         np.testing.assert_allclose(column(result, bank, arm, name), values, atol=1e-12, err_msg=name)
 
 
-def test_true_accept_rates_are_sklearns(result):
+def test_true_accept_rates_equal_sklearn(result):
     assert list(result.limits) == [1e-2]
     false = impostors(result.gallery, IDENTITY).numpy()
     true = result.scores["same"]["eot"].cosine.double().numpy().ravel()
@@ -107,7 +107,7 @@ def test_the_table_can_be_computed_from_the_file_alone(result, tmp_path):
     assert comparisons(again) == comparisons(result.rows)
 
 
-def test_intervals_are_those_of_the_scores(result):
+def test_table_intervals_equal_those_of_the_scores(result):
     table, scores = arms_table(result.rows)["wide"]["eot"], result.scores["wide"]["eot"]
     assert table["cosine"] == pytest.approx(interval(scores.cosine)._asdict(), abs=1e-9)
     assert table["success"] == pytest.approx(rate(result.success["wide"]["eot"])._asdict(), abs=1e-9)
@@ -150,7 +150,7 @@ def test_a_target_has_a_rank_and_a_cosine():
     assert table["goal_rank"] == median(scores.goal_rank.double().median(1).values)._asdict()
 
 
-def test_the_worst_view_is_the_one_that_resists_most():
+def test_the_worst_view_is_the_one_least_affected():
     run = a_run(goal=True)
     scores = run.scores["same"]["eot"]
     least = [each.index(min(each)) for each in scores.goal_cosine.tolist()]

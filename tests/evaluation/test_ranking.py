@@ -24,7 +24,7 @@ def in_order(row):
 
 
 @pytest.mark.parametrize("levels", [None, 1, 3])
-def test_a_rank_is_the_place_after_other_identities_in_a_stable_order(levels):
+def test_a_rank_equals_the_position_in_a_stable_sort(levels):
     for seed in range(20):
         similarity, identity = crowd(seed, levels=levels)
         same = identity == identity[seed % 12]
@@ -34,28 +34,28 @@ def test_a_rank_is_the_place_after_other_identities_in_a_stable_order(levels):
 
 
 @pytest.mark.parametrize("levels", [None, 1])
-def test_rank_one_is_what_argmax_takes_it_for(levels):
+def test_rank_one_equals_argmax(levels):
     similarity, identity = crowd(0, views=500, levels=levels)
     same = identity == 2
     assert torch.equal(ranks(similarity, same) == 1, same[similarity.argmax(1)])
 
 
 @pytest.mark.parametrize("k", [1, 3, 5, 12])
-def test_votes_are_those_of_sklearns_neighbours(k):
+def test_votes_equal_sklearn_neighbours(k):
     generator = torch.Generator().manual_seed(k)
     gallery = torch.nn.functional.normalize(torch.randn(30, 4, generator=generator), dim=1).double()
     seen = torch.nn.functional.normalize(torch.randn(200, 4, generator=generator), dim=1).double()
     identity, exclude = torch.arange(30) % 3, torch.arange(30) == 6
     peer = KNeighborsClassifier(k, metric="cosine", algorithm="brute").fit(gallery[~exclude], identity[~exclude])
     chances = np.sort(peer.predict_proba(seen), 1)
-    clear = chances[:, -1] > chances[:, -2]  # of equal counts theirs takes the lowest number
+    clear = chances[:, -1] > chances[:, -2]  # sklearn resolves ties by the lowest label
     assert clear.mean() > 0.5
     result = votes(seen @ gallery.T, identity, 0, exclude, k)
     assert (result.numpy() == (peer.predict(seen) == 0))[clear].all()
 
 
 @pytest.mark.parametrize("levels", [None, 2])
-def test_of_equally_many_votes_the_nearer_identity_wins(levels):
+def test_the_nearer_identity_wins_a_tied_vote(levels):
     ties = 0
     for seed in range(10):
         similarity, identity = crowd(seed, levels=levels)
@@ -71,7 +71,7 @@ def test_of_equally_many_votes_the_nearer_identity_wins(levels):
     assert ties > 20
 
 
-def test_a_picture_has_no_vote_on_itself_and_fewer_rows_than_voters_all_vote():
+def test_a_picture_does_not_vote_for_itself_and_k_may_exceed_the_rows():
     similarity, identity = torch.tensor([[0.9, 0.1, 0.2]]), torch.tensor([0, 1, 1])
     for k in (1, 2, 99):
         assert not votes(similarity, identity, 0, torch.tensor([True, False, False]), k)
@@ -79,7 +79,7 @@ def test_a_picture_has_no_vote_on_itself_and_fewer_rows_than_voters_all_vote():
     assert not votes(similarity, identity, 0, torch.zeros(3, dtype=torch.bool), 99)
 
 
-def test_what_has_no_rank_or_vote_is_refused():
+def test_invalid_ranks_and_votes_are_refused():
     similarity, nothing = torch.zeros(1, 3), torch.zeros(3, dtype=torch.bool)
     with pytest.raises(ValueError, match="`same`"):
         ranks(similarity, nothing)

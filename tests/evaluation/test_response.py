@@ -90,7 +90,7 @@ def respond(shown, judge, names=NAMES, **changed):
     return response(shown, ROWS, judge, replace(plan, **changed), names=names, seed=3, views=2)
 
 
-def test_a_map_is_a_loop_over_cells_and_views(shown, pictures):
+def test_a_map_equals_a_loop_over_cells_and_views(shown, pictures):
     judge = Linear(pictures)
     result = respond(shown, judge).to_dict()
     (drawn,) = result["maps"]
@@ -115,17 +115,17 @@ def test_a_map_is_a_loop_over_cells_and_views(shown, pictures):
     assert result["pictures"] == 3 and result["views"] == 2
 
 
-def test_cells_differ_by_their_own_coordinates_alone(shown):
+def test_cells_differ_only_in_their_own_coordinates(shown):
     judge = Known(lambda values: values["affine angle (deg)"] / 100)
     result = respond(shown, judge, maps=[("angle", "scale"), ("scale", "angle")], curves=["angle", "scale"])
     for measure in ("cosine", "success"):
         for arm, cells in result.to_dict()["maps"][0]["arms"].items():
-            assert all(row == cells[measure][0] for row in cells[measure]), arm  # along scale nothing changes
+            assert all(row == cells[measure][0] for row in cells[measure]), arm  # scale changes nothing
             turned = result.to_dict()["maps"][1]["arms"][arm][measure]
             assert [list(row) for row in zip(*turned, strict=True)] == cells[measure]
     curve = result.to_dict()["curves"][1]["arms"]["eot"]["cosine"]
     assert all(cell == curve[0] for cell in curve)
-    for cut in judge.calls:  # common random numbers: of what is not chosen each cell has the same
+    for cut in judge.calls:  # common random numbers: the other coordinates are equal in all cells
         cells = cut.u.unflatten(0, (-1, 2))
         assert all(len(cells[:, :, i].unique(dim=0)) == 1 for i in range(2, WIDE.dims))
     assert len(judge.calls) == 3 * 4
@@ -153,7 +153,7 @@ def test_the_worst_cell_is_where_the_encoder_resists_most(shown):
     assert drawn["best"]["success"] == drawn["arms"]["eot"]["success"][2][2]
 
 
-def test_with_a_target_the_worst_cell_is_that_of_least_success(shown):
+def test_with_a_target_the_worst_cell_has_the_least_success(shown):
     # The attack succeeds where the cosine to the picture is high, so the cosine alone would give the other cell.
     judge = Known(lambda values: values["affine angle (deg)"] / 100 + 0.5, goal=True)
     judge.success = lambda scores, rows: scores.cosine > float(scores.cosine.median())
@@ -162,7 +162,7 @@ def test_with_a_target_the_worst_cell_is_that_of_least_success(shown):
     assert drawn["worst"]["success"]["mean"] < drawn["best"]["success"]["mean"]
 
 
-def test_the_least_p_of_a_map_is_what_so_many_pictures_can_give(pictures):
+def test_the_least_p_of_a_map_follows_from_the_number_of_pictures(pictures):
     far = {"no_eot": torch.zeros(3, 3, 4, 4), "eot": torch.ones(3, 3, 4, 4)}  # the largest difference
     for goal in (False, True):
         judge = Known(lambda values: 0.7 + 0 * values["affine angle (deg)"], goal)
@@ -174,13 +174,13 @@ def test_the_least_p_of_a_map_is_what_so_many_pictures_can_give(pictures):
     assert drawn["p_least"] == 9 * 2**-11 == drawn["p_holm"][0][0]
 
 
-def test_the_preset_has_enough_pictures_for_a_star():
+def test_the_preset_has_enough_pictures_for_significance():
     config = compose("evaluate").evaluate
     assert CELLS**2 * least_p(config.map_pictures) < 0.05
     assert min(config.left_out, config.deploy, config.explain, config.map_pictures) >= FEW
 
 
-def test_pictures_with_a_patch_are_scenes(pictures):
+def test_scenes_give_the_same_map_as_pictures(pictures):
     scene = {"clean": scene_of(pictures), "eot": scene_of(pictures / 2)}
     assert isinstance(scene["eot"], Scene)
     result = respond(scene, Linear(pictures)).to_dict()["maps"][0]
@@ -213,7 +213,7 @@ def test_a_discrete_coordinate_has_a_cell_for_each_value():
         ("area", "crop area (of the frame)"),
     ],
 )
-def test_a_coordinate_is_named_by_any_unique_part(query, name):
+def test_a_coordinate_is_selected_by_any_unique_part_of_its_name(query, name):
     names = Compose([Affine(5), Sometimes(MotionBlur((0, 3), 10)), SensorNoise((0, 0.1)), Crop()]).names
     if query == "angle":  # two coordinates have this name
         with pytest.raises(ValueError, match=r"may be 'affine angle \(deg\)', 'sometimes motionblur angle \(deg\)'"):
@@ -244,7 +244,7 @@ def test_a_coordinate_is_named_by_any_unique_part(query, name):
         ([], ["noise (seed)"], "`evaluate.curves` must name a quantity"),
     ],
 )
-def test_impossible_slices_are_refused_in_one_line(maps, curves, message):
+def test_invalid_slices_give_a_one_line_error(maps, curves, message):
     pipeline = Compose([*VIEWS.stages, SensorNoise((0, 0.1))])
     with pytest.raises(ValueError, match=message) as caught:
         axes_of(SlicePlan(maps, curves, pipeline, pipeline))

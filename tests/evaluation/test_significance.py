@@ -19,13 +19,13 @@ def some(n, seed=0, shift=0.3):
 def test_a_paired_difference_is_that_of_each_picture_in_each_view():
     one, other = some(60).view(12, 5), some(60, seed=1).view(12, 5)
     assert paired(one, other) == interval(one - other)
-    level = 100 * some(12, seed=2)[:, None]  # the common level of a picture's arms cancels
+    level = 100 * some(12, seed=2)[:, None]  # the common level of the arms cancels
     assert paired(one + level, other + level) == pytest.approx(paired(one, other), abs=1e-9)
     with pytest.raises(ValueError, match="pairs"):
         paired(one, other[:, :1])
 
 
-def test_the_difference_of_shares_of_one_view_is_newcombes():
+def test_the_difference_of_shares_of_one_view_equals_newcombe():
     # 50 pairs: on 36 both succeed, on 12 only the first, on 2 only the other (Newcombe 1998, table II, method 10).
     one, other = torch.tensor([1.0] * 48 + [0.0] * 2), torch.tensor([1.0] * 36 + [0.0] * 12 + [1.0] * 2)
     assert paired_shares(one, other, 1) == pytest.approx((0.2, 0.0569, 0.3404), abs=5e-5)
@@ -38,7 +38,7 @@ def test_the_difference_of_shares_of_one_view_is_newcombes():
 
 @pytest.mark.parametrize("pictures", [10, 20])
 @pytest.mark.parametrize(("rates", "alike"), [((0.98, 0.01), 0.3), ((0.95, 0.9), 0.6)])
-def test_differences_of_shares_hold_the_truth_where_a_bootstrap_does_not(pictures, rates, alike):
+def test_differences_of_shares_have_coverage_where_a_bootstrap_has_not(pictures, rates, alike):
     random = np.random.default_rng(0)
     one, other = (torch.from_numpy(hits(random, 400, pictures, p, alike)) for p in rates)
     ours, theirs = ([result(*each) for each in zip(one, other, strict=True)] for result in (of_shares, paired_means))
@@ -68,12 +68,12 @@ def paired_means(one, other):
 
 
 @pytest.mark.parametrize("n", [1, 2, 8, 12, 40])
-def test_no_p_value_is_below_the_least(n):
+def test_least_p_is_the_smallest_p_value(n):
     assert sign_flip(torch.linspace(1, 2, n, dtype=torch.float64)) == pytest.approx(least_p(n), rel=1e-12)
 
 
 @pytest.mark.parametrize("only", [(0, 0), (0, 5), (1, 9), (4, 4), (30, 51), (700, 800)])
-def test_mcnemar_is_the_binomial_test_of_the_pictures_where_arms_differ(only):
+def test_mcnemar_equals_the_binomial_test_of_discordant_pictures(only):
     first, second = only
     one = torch.tensor([1] * first + [0] * second + [1, 1, 0], dtype=torch.bool)
     other = torch.tensor([0] * first + [1] * second + [1, 1, 0], dtype=torch.bool)
@@ -82,17 +82,17 @@ def test_mcnemar_is_the_binomial_test_of_the_pictures_where_arms_differ(only):
 
 
 @pytest.mark.parametrize("n", [2, 5, 12])
-def test_up_to_twelve_pictures_signs_are_flipped_in_all_ways(n):
+def test_all_sign_flips_are_enumerated_up_to_twelve_pictures(n):
     values = some(n)
     theirs = scipy.stats.permutation_test((values.numpy(),), np.mean, permutation_type="samples", n_resamples=np.inf)
     assert sign_flip(values) == pytest.approx(theirs.pvalue, abs=1e-12)
 
 
-def test_equal_sums_are_equal_in_spite_of_rounding():
+def test_rounding_does_not_break_ties_of_sums():
     assert sign_flip(torch.tensor([0.1, 0.2, 0.3, 0.1])) == sign_flip(torch.tensor([1, 2, 3, 1.0]))
 
 
-def test_random_flips_come_near_all_flips():
+def test_random_flips_approximate_all_flips():
     values = some(16, shift=0.4)
     signs = 2 * ((torch.arange(2**16)[:, None] >> torch.arange(16)) % 2) - 1
     wanted = float(((signs.double() @ values).abs() >= float(values.sum().abs()) - 1e-9).double().mean())
@@ -100,12 +100,12 @@ def test_random_flips_come_near_all_flips():
 
 
 @pytest.mark.parametrize("n", [5, 30])
-def test_a_p_value_depends_on_neither_sign_nor_scale_and_on_the_seed_alone(n):
+def test_a_p_value_does_not_depend_on_sign_or_scale(n):
     values = some(n)
     assert sign_flip(values, 3) == sign_flip(-values, 3) == sign_flip(1000 * values, 3)
 
 
-def test_no_difference_has_p_one_and_no_p_value_is_zero():
+def test_equal_arms_have_p_one_and_p_is_never_zero():
     assert sign_flip(torch.ones(1)) == sign_flip(torch.zeros(20)) == sign_flip(torch.zeros(3)) == 1
     assert sign_flip(torch.ones(100)) == 1 / 10_001 and sign_flip(torch.ones(10)) == 2 / 1024
     with pytest.raises(ValueError, match="finite"):
@@ -113,7 +113,7 @@ def test_no_difference_has_p_one_and_no_p_value_is_zero():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_holm_is_the_closed_test_of_bonferronis(seed):
+def test_holm_equals_the_closed_bonferroni_test(seed):
     p = np.random.default_rng(seed).random(6) ** 3
     p[4] = p[1]
     sets = [group for size in range(1, 7) for group in combinations(range(6), size)]
@@ -121,7 +121,7 @@ def test_holm_is_the_closed_test_of_bonferronis(seed):
     assert holm(p.tolist()) == pytest.approx(wanted, abs=1e-15)
 
 
-def test_holm_of_none_and_of_what_is_no_probability():
+def test_holm_takes_empty_lists_and_refuses_invalid_probabilities():
     assert holm([]) == [] and holm([0.3]) == [0.3] and holm([1, 1]) == [1, 1]
     for wrong in (-0.1, 1.1, float("nan")):
         with pytest.raises(ValueError, match="probabilities"):

@@ -16,7 +16,7 @@ def gallery(seed=0, rows=25):
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_impostors_are_all_pairs_of_different_identity_once(named):
+def test_impostors_are_all_pairs_of_different_identities(named):
     rows, identity = gallery()
     result = impostors(rows, identity if named else None)
     unit = rows.double() / rows.double().norm(dim=1, keepdim=True)
@@ -32,12 +32,12 @@ def test_too_many_pairs_are_sampled_evenly_and_deterministically():
     assert len(some) == 500 < len(everything) and torch.equal(some, impostors(rows, identity, 500))
     left = list(everything.numpy().round(9))
     for value in some.numpy().round(9):
-        left.remove(value)  # each is one of them, and none comes twice
+        left.remove(value)  # each is one of all pairs, and none is repeated
     assert float(some.mean()) == pytest.approx(float(everything.mean()), abs=4 * float(everything.std()) / 500**0.5)
 
 
 @pytest.mark.parametrize(("count", "most"), [(0, 5), (5, 5), (6, 5), (7, 5), (99, 5), (10**13, 1000)])
-def test_places_are_spread_over_all(count, most):
+def test_sampled_indices_are_spread_evenly(count, most):
     result = _spread(count, most).tolist()
     assert len(set(result)) == len(result) == min(count, most) and result == sorted(result)
     for i, place in enumerate(result):
@@ -53,7 +53,7 @@ def test_without_two_identities_there_are_no_impostors(rows):
 
 
 @pytest.mark.parametrize("digits", [2, 9])  # with many equal scores, and with none
-def test_true_accepts_are_those_of_sklearns_roc_curve(digits):
+def test_true_accept_rates_equal_the_sklearn_roc_curve(digits):
     generator = np.random.default_rng(digits)
     false, true = generator.normal(0, 0.2, 12_345).round(digits), generator.normal(0.4, 0.2, 3000).round(digits)
     labels = np.r_[np.zeros(len(false)), np.ones(len(true))]
@@ -65,7 +65,7 @@ def test_true_accepts_are_those_of_sklearns_roc_curve(digits):
 
 
 @pytest.mark.parametrize("digits", [1, 9])
-def test_a_threshold_is_the_smallest_that_keeps_its_rate(digits):
+def test_a_threshold_is_the_smallest_with_its_false_accept_rate(digits):
     false = np.random.default_rng(0).normal(0, 0.3, 5000).round(digits)
     for far, limit in thresholds(torch.from_numpy(false)).items():
         assert (false >= limit).mean() <= far < (false >= math.nextafter(limit, -1)).mean()

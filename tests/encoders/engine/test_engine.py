@@ -28,7 +28,7 @@ WRONG = [("layout", "NHWC"), ("precision", "fp8"), ("fold", 1), ("compile", "no"
 
 
 @pytest.mark.parametrize(("name", "value"), [*WRONG, ("speed", "high")])
-def test_decision_refuses(name, value):
+def test_decision_refuses_invalid_values(name, value):
     with pytest.raises(ValueError, match=f"`{name}` (must be|is no setting)"):
         Decision.from_dict({name: value})
 
@@ -37,13 +37,13 @@ def test_decision_refuses(name, value):
 def test_the_given_encoder_is_never_changed(precision):
     encoder = resnet()
     encoder.conv1.weight.requires_grad_()
-    before = {name: t.clone() for name, t in encoder.state_dict().items()}
+    original = {name: t.clone() for name, t in encoder.state_dict().items()}
     kinds = [type(m) for m in encoder.modules()]
     assert prepare(encoder, Decision(chunk=3)) is encoder
     pulled(prepare(encoder, Decision("channels_last", precision, fold=True)), torch.rand(1, 3, 32, 32))
     after = encoder.state_dict()
-    assert before.keys() == after.keys()
-    for name, tensor in before.items():
+    assert original.keys() == after.keys()
+    for name, tensor in original.items():
         assert torch.equal(tensor, after[name])
         assert tensor.dtype == after[name].dtype
         assert tensor.stride() == after[name].stride()
@@ -53,7 +53,7 @@ def test_the_given_encoder_is_never_changed(precision):
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_channels_last_is_the_same_map():
+def test_channels_last_computes_the_same_function():
     encoder, images = resnet().double(), torch.rand(2, 3, 64, 64, dtype=torch.float64)
     prepared = prepare(encoder, Decision("channels_last"))
     assert prepared.run.conv1.weight.is_contiguous(memory_format=torch.channels_last)
@@ -97,7 +97,7 @@ def test_mixed_rounds_the_backward_pass_alone(layer, layout):
     assert 0 < off(rounded[1], exact[1]) < 0.01
 
 
-def test_mixed_leaves_other_paddings_alone():
+def test_mixed_does_not_replace_other_padding_modes():
     layer = nn.Sequential(convolution(padding=1, padding_mode="reflect"), nn.Flatten(), nn.Linear(486, 3)).eval()
     images = torch.rand(1, 4, 9, 9)
     mixed = prepare(layer, Decision(precision="mixed"))
@@ -121,7 +121,7 @@ LOWER = ("mixed", "bfloat16", "float16")
 
 
 @pytest.mark.parametrize("precision", LOWER)
-def test_images_of_double_precision_stay_so(precision):
+def test_double_precision_images_keep_their_dtype(precision):
     encoder, images = load_encoder(), torch.rand(1, 3, 96, 96, dtype=torch.float64)
     encoder = encoder.double() if precision == "mixed" else encoder
     features, gradient = pulled(prepare(encoder, Decision(precision=precision)), images)
@@ -149,7 +149,7 @@ def test_the_preprocessing_is_not_rounded():
 
 
 @pytest.mark.parametrize(("factor", "overflows"), [(20, 3), (torch.nan, 14)])
-def test_an_overflow_halves_the_loss_scale_until_the_gradient_fits_or_the_scale_is_one(factor, overflows):
+def test_an_overflow_halves_the_loss_scale_until_the_gradient_fits_or_it_is_one(factor, overflows):
     # 20 * 2^14 is beyond float16, and 20 * 2^11 the first below 65504.
     layer = nn.Sequential(nn.Flatten(), nn.Linear(12, 2)).eval()
     prepared, leaf = prepare(layer, Decision(precision="float16")), torch.rand(1, 3, 2, 2).requires_grad_()
@@ -172,12 +172,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("encoder", "decision", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_an_encoder_cannot_do_is_refused(encoder, decision, message):
+def test_unsupported_decisions_are_refused(encoder, decision, message):
     with pytest.raises(ValueError, match=message):
         prepare(encoder, decision)
 
 
-def test_a_plain_callable_has_layout_and_autocast():
+def test_a_plain_callable_supports_layout_and_autocast():
     weight, seen = torch.rand(2, 12), []
 
     def encoder(images):
@@ -202,9 +202,9 @@ def test_compile_gets_the_prepared_module(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
+@pytest.mark.filterwarnings("ignore")  # warnings of the compiler
 @pytest.mark.parametrize("precision", ["float32", *LOWER])
-def test_a_compiler_can_trace_it(precision):
+def test_a_prepared_encoder_can_be_compiled(precision):
     encoder, images = load_encoder(), torch.rand(2, 3, 96, 96)
     prepared = prepare(encoder, Decision("channels_last", precision, fold=True))
     eager = pulled(copy.deepcopy(prepared), images)

@@ -1,4 +1,4 @@
-"""A batch norm is folded where that changes nothing."""
+"""A batch norm is folded only if the result stays the same."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def test_folding_is_exact_in_double_precision(make, count, size):
     assert not norms
 
 
-def test_only_what_feeds_nothing_else_is_folded():
+def test_only_layers_with_a_single_consumer_are_folded():
     encoder = dressed(Conv2dThrice()).double()
     assert foldable(encoder) == 2  # a, and the linear head
     folded = prepare(encoder, Decision(fold=True))
@@ -76,7 +76,7 @@ def test_shared_hooked_and_training_layers_are_not_folded():
     assert foldable(hooked) == 0
 
 
-def test_a_norm_of_another_axis_is_not_silently_dropped():
+def test_a_norm_of_another_axis_is_refused():
     encoder = dressed(nn.Sequential(nn.Flatten(2), nn.Linear(16, 3), nn.BatchNorm1d(3)))
     encoder(torch.rand(1, 3, 4, 4))  # normalises the three channels, not the three outputs
     with pytest.raises(ValueError, match=r"engine\.fold=false"):

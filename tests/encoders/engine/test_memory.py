@@ -1,4 +1,4 @@
-"""Memory that is free, that a pass holds, and that the allocator keeps."""
+"""Free memory, memory saved by a pass, and memory kept by the allocator."""
 
 import platform
 import subprocess
@@ -20,15 +20,15 @@ for keep in (False, True):
     assert keep_freed_memory(keep)
     faults = []
     for _ in range(4):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        start = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         parts = [torch.ones(12 * 2**20) for _ in range(3)]  # 48 MiB each
         del parts
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - start)
     print(faults[-1])
 """
 
 
-def test_memory_is_the_least_of_machine_and_groups(tmp_path):
+def test_free_memory_is_the_least_of_machine_and_cgroups(tmp_path):
     cpu = torch.device("cpu")
     assert free_memory(cpu, tmp_path) is None
     files = {
@@ -50,18 +50,18 @@ def test_memory_is_the_least_of_machine_and_groups(tmp_path):
     assert free_memory(torch.device("meta")) is None
 
 
-def test_a_chunk_may_use_half_of_what_is_free(monkeypatch):
+def test_a_chunk_may_use_half_of_the_free_memory(monkeypatch):
     monkeypatch.setattr("attacks.encoders.engine.memory.free_memory", lambda _: 1000)
     assert most_rows(torch.device("cpu"), 50.0) == 10
     assert most_rows(torch.device("cpu"), 5000.0) == 1
 
 
-def test_held_bytes_count_each_storage_once_and_no_weights():
+def test_saved_bytes_count_each_storage_once_and_no_weights():
     layer, x = nn.Linear(10, 10), torch.rand(4, 10, requires_grad=True)
     with watch(torch.device("cpu")) as held:
         held.begin()
-        y = layer(x).exp()  # keeps x for the weights, its result for exp
-        _ = y * y  # and y twice more
+        y = layer(x).exp()  # saves x for the weights and the result of exp
+        _ = y * y  # saves y twice
         assert held.most == 2 * x.nbytes
         held.begin()
         _ = layer(x).exp().exp()
@@ -73,15 +73,15 @@ def test_held_bytes_count_each_storage_once_and_no_weights():
 
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
-def test_freed_memory_is_kept():
-    # In this order: what the heap holds by then may lie below a live block, and cannot be returned.
+def test_freed_memory_stays_with_the_process():
+    # The order matters: freed memory below a live block of the heap cannot be returned.
     output = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    returned, kept = map(int, output.split())
-    assert kept < 100 < returned / 2
+    returned, retained = map(int, output.split())
+    assert retained < 100 < returned / 2
 
 
-def test_another_c_library_is_left_alone(monkeypatch):
+def test_other_c_libraries_are_not_configured(monkeypatch):
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert not keep_freed_memory()

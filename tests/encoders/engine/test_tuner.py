@@ -1,4 +1,4 @@
-"""The choice of an engine, by trials whose costs and errors are known, on a clock that only trials move."""
+"""The choice of an engine, by trials of known cost and error, with a clock that only trials advance."""
 
 import json
 import math
@@ -15,21 +15,21 @@ from transforms import Affine, Compose, Downscale, Sobol
 
 CPU = torch.device("cpu")
 VIEWS = 64  # of one trial
-LONG = 100_000  # views of a run that leaves time for everything but a compilation
+LONG = 100_000  # views of a run long enough for every trial except compilation
 PRECISIONS = ("mixed", "bfloat16", "float16")
 
 
 class World:
-    """An encoder's costs (ms for each view), its gradient's errors, and whatever goes wrong, by decision.
+    """An encoder's costs (ms for each view), its gradient's errors, and its failures, by decision.
 
     The gradient of float32 has norm 2 and, at snr 3, a sampling noise of 1: 2 / sqrt(1 + 3).
     """
 
     def __init__(
-        self, monkeypatch, *, snr=3.0, cost=lambda d: 10.0, error=lambda d: 0.0, embedding=None, before=None
+        self, monkeypatch, *, snr=3.0, cost=lambda d: 10.0, error=lambda d: 0.0, embedding=None, on_prepare=None
     ):
         self.snr, self.cost, self.error, self.embedding = snr, cost, error, embedding or (lambda d: 0.0)
-        self.before = before or (lambda d: None)
+        self.on_prepare = on_prepare or (lambda d: None)
         self.seconds, self.trials, self.tried, self.checked = 0.0, 0, [], False
         self.encoder = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).eval()
         monkeypatch.setattr("attacks.encoders.engine.tuner.prepare", self.prepare)
@@ -38,12 +38,12 @@ class World:
         if not self.checked:  # the first call only checks the given settings
             self.checked = True
             return prepare(encoder, decision)
-        self.before(decision)
+        self.on_prepare(decision)
         self.tried.append(decision)
-        self.now = decision
+        self.current = decision
 
         def encoder(images):
-            self.now = decision
+            self.current = decision
             return images.flatten(1) + self.embedding(decision)
 
         return encoder
@@ -51,10 +51,10 @@ class World:
     def trial(self, encoder, chunk):
         for done in range(0, VIEWS, chunk):
             encoder(torch.ones(min(chunk, VIEWS - done), 3, 1, 1))
-        assert chunk == self.now.chunk
+        assert chunk == self.current.chunk
         self.trials += 1
-        self.seconds += VIEWS * self.cost(self.now) / 1e3
-        return Trial(torch.tensor([[2.0, self.error(self.now)]]), torch.tensor([self.snr]))
+        self.seconds += VIEWS * self.cost(self.current) / 1e3
+        return Trial(torch.tensor([[2.0, self.error(self.current)]]), torch.tensor([self.snr]))
 
     def choose(self, total_views=LONG, rows=VIEWS, **wanted):
         self.checked = False
@@ -68,7 +68,7 @@ def verdict(choice, name):
 
 
 def speeds(**factors):
-    """A cost in which each setting that is on has its own factor, and chunks of 16 are best."""
+    """A cost with a factor for each enabled setting; chunks of 16 are the fastest."""
 
     def cost(decision):
         used = {decision.layout, decision.precision}
@@ -79,7 +79,7 @@ def speeds(**factors):
     return cost
 
 
-def test_takes_what_is_faster(monkeypatch):
+def test_faster_settings_are_taken(monkeypatch):
     cost = speeds(channels_last=0.7, fold=1.1, mixed=0.8, bfloat16=0.5, float16=2.0)
     world = World(monkeypatch, cost=cost, error=lambda d: {"mixed": 0.01, "bfloat16": 0.1}.get(d.precision, 0.0))
     choice = world.choose(10**6, compile=False)
@@ -92,7 +92,7 @@ def test_takes_what_is_faster(monkeypatch):
     assert (bfloat16.rounding, bfloat16.noise, bfloat16.ratio) == pytest.approx((0.1, 1.0, 0.01))
 
 
-def test_chunks_are_halved_where_that_is_faster_and_three_percent_is_the_least_gain(monkeypatch):
+def test_chunks_are_halved_if_faster_and_gains_below_3_percent_are_refused(monkeypatch):
     world = World(monkeypatch, cost=lambda d: float(d.chunk))
     assert world.choose(10**6, compile=False).decision == Decision(chunk=1)
     for factor, wanted in ((0.98, "contiguous"), (0.96, "channels_last")):
@@ -101,13 +101,13 @@ def test_chunks_are_halved_where_that_is_faster_and_three_percent_is_the_least_g
 
 
 @pytest.mark.parametrize(("error", "taken"), [(0.38, True), (0.39, False)])  # 0.387 squared is 0.15
-def test_a_precision_must_round_less_than_the_noise(monkeypatch, error, taken):
+def test_rounding_must_stay_below_the_sampling_noise(monkeypatch, error, taken):
     world = World(monkeypatch, cost=speeds(bfloat16=0.5), error=lambda d: error * (d.precision == "bfloat16"))
     choice = world.choose()
     measurement = verdict(choice, "bfloat16")
     assert (choice.decision.precision == "bfloat16") == measurement.taken == taken
     assert measurement.ratio == pytest.approx(error**2)
-    assert measurement.ms is not None  # what it would have gained is recorded
+    assert measurement.ms is not None  # the gain is recorded even if refused
     json.dumps([m.to_dict() for m in choice.measurements], allow_nan=False)
     lines = describe(choice)
     assert len(lines) == len(choice.measurements) + 1
@@ -117,7 +117,7 @@ def test_a_precision_must_round_less_than_the_noise(monkeypatch, error, taken):
 
 
 @pytest.mark.parametrize("snr", [math.nan, math.inf])
-def test_without_a_known_noise_no_precision_is_lowered(monkeypatch, snr):
+def test_precision_is_not_lowered_without_a_known_noise(monkeypatch, snr):
     world = World(monkeypatch, snr=snr, cost=speeds(bfloat16=0.1, mixed=0.1, float16=0.1), error=lambda d: 1e-9)
     choice = world.choose(chunk=16)
     assert choice.decision.precision == "float32"
@@ -127,7 +127,7 @@ def test_without_a_known_noise_no_precision_is_lowered(monkeypatch, snr):
 
 
 def test_given_settings_are_kept(monkeypatch):
-    # Slow and noisy, and yet given by hand.
+    # Settings given by the user are kept even if slow and noisy.
     cost = speeds(channels_last=0.5, bfloat16=3.0)
     world = World(monkeypatch, cost=cost, error=lambda d: float(d.precision == "bfloat16"))
     settings = {"precision": "bfloat16", "fold": True, "chunk": 4, "compile": False}
@@ -146,7 +146,7 @@ def test_nothing_is_measured_when_all_settings_are_given(monkeypatch):
 
 @pytest.mark.parametrize("factor", [1.0, 0.5], ids=["nothing is faster", "layout is faster"])
 @pytest.mark.parametrize("total_views", [100, 2_000, 5_000, 20_000, 10**6])
-def test_measuring_takes_at_most_a_twentieth_of_the_run(monkeypatch, total_views, factor):
+def test_tuning_takes_at_most_5_percent_of_the_run(monkeypatch, total_views, factor):
     world = World(monkeypatch, cost=speeds(channels_last=factor))
     choice = world.choose(total_views, compile=False)
     run = total_views * choice.measurements[0].ms / 1e3 if choice.measurements[0].ms else 0
@@ -160,7 +160,7 @@ def test_the_reason_for_not_measuring_is_recorded(monkeypatch):
     world = World(monkeypatch)
     (short,) = world.choose(1_500).measurements
     assert "too short to be tuned" in short.why
-    late = World(monkeypatch, before=lambda d: setattr(late, "seconds", late.seconds + 5))  # a slow first pass
+    late = World(monkeypatch, on_prepare=lambda d: setattr(late, "seconds", late.seconds + 5))  # a slow first pass
     (short,) = late.choose(1_500).measurements
     assert short.why == "a run of 15.0 s is too short to be tuned"
     (tiny,) = world.choose(VIEWS).measurements
@@ -170,21 +170,21 @@ def test_the_reason_for_not_measuring_is_recorded(monkeypatch):
 
 @pytest.mark.parametrize("where", [{"layout": "channels_last"}, {"precision": "mixed"}, {"chunk": 16}])
 def test_a_candidate_that_raises_is_refused(monkeypatch, where):
-    def before(decision):
+    def on_prepare(decision):
         if where.items() <= decision.to_dict().items():
             raise RuntimeError("no such kernel\nand a long story")
 
-    world = World(monkeypatch, cost=speeds(channels_last=0.5, mixed=0.5), before=before)
+    world = World(monkeypatch, cost=speeds(channels_last=0.5, mixed=0.5), on_prepare=on_prepare)
     choice = world.choose()
     assert not where.items() <= choice.decision.to_dict().items()
     assert "refused: no such kernel" in [m.why for m in choice.measurements]
 
 
-def test_a_trial_that_raises_is_left_to_the_run(monkeypatch):
-    def before(_):
+def test_an_error_in_the_first_trial_ends_the_tuning_without_raising(monkeypatch):
+    def on_prepare(_):
         raise ValueError("the gradient is exactly zero")
 
-    choice = World(monkeypatch, before=before).choose()
+    choice = World(monkeypatch, on_prepare=on_prepare).choose()
     assert choice.decision == Decision(chunk=8)
     assert choice.measurements[0].why == "not measured: the gradient is exactly zero"
     world = World(monkeypatch)
@@ -200,7 +200,7 @@ def test_a_trial_that_raises_is_left_to_the_run(monkeypatch):
         ({"error": lambda d: math.nan if d.fold else 0.0}, "gradient is not finite"),
     ],
 )
-def test_a_wrong_result_is_caught(monkeypatch, wrong, why):
+def test_a_wrong_result_is_refused(monkeypatch, wrong, why):
     choice = World(monkeypatch, cost=speeds(fold=0.5), **wrong).choose()
     assert not choice.decision.fold
     assert why in verdict(choice, "fold").why
@@ -228,24 +228,24 @@ def test_a_chunk_must_fit_in_memory(monkeypatch):
     [(50_000, 1.0, False), (100_000, 200.0, True), (100_000, 600.0, False)],
     ids=["short run", "repaid", "not repaid"],
 )
-def test_a_compilation_must_repay_itself(monkeypatch, total_views, seconds, compiled):
+def test_compilation_must_save_more_than_it_costs(monkeypatch, total_views, seconds, compiled):
     # At 10 ms a view and half of it compiled, 100 000 views take 1000 s and save 500.
-    def before(decision):
+    def on_prepare(decision):
         world.seconds += seconds * decision.compile
 
-    world = World(monkeypatch, cost=speeds(compile=0.5), before=before)
+    world = World(monkeypatch, cost=speeds(compile=0.5), on_prepare=on_prepare)
     choice = world.choose(total_views, chunk=16)
     assert choice.decision.compile == compiled
     assert verdict(choice, "compile").taken == compiled
 
 
-def test_an_overflow_is_repeated(monkeypatch):
+def test_a_trial_that_overflows_is_repeated(monkeypatch):
     world, overflows = World(monkeypatch, cost=speeds(float16=0.5)), [Overflow("too large")] * 3
     plain = world.trial
 
     def trial(encoder, chunk):
         step = plain(encoder, chunk)
-        if world.now.precision == "float16" and overflows:
+        if world.current.precision == "float16" and overflows:
             raise overflows.pop()
         return step
 
@@ -275,7 +275,7 @@ def test_rounding_and_noise_are_root_mean_squares():
 
 
 def size(truth):
-    """A signal to noise ratio below zero is an estimate of zero: all noise."""
+    """A signal-to-noise ratio below zero is an estimate of zero: all noise."""
     return float(truth.square().sum(1).mean().sqrt())
 
 

@@ -52,13 +52,13 @@ def pictures():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_features_are_the_librarys(saved, kind):
+def test_features_equal_the_library(saved, kind):
     vae = diffusers.AutoencoderKL.from_pretrained(saved[kind]).eval()
     with torch.no_grad():
         latents = vae.encode(2 * pictures() - 1).latent_dist.mean
     assert latents.shape == (2, 3, 8, 12)
     config = vae.config
-    if config.latents_mean is not None:  # as the pipelines have it
+    if config.latents_mean is not None:  # as in the pipelines
         means, stds = (torch.tensor(v)[None, :, None, None] for v in (config.latents_mean, config.latents_std))
         latents = (latents - means) / stds
     latents = (latents - (config.shift_factor or 0)) * config.scaling_factor
@@ -72,7 +72,7 @@ def processor():
     return diffusers.image_processor.VaeImageProcessor(vae_scale_factor=8)
 
 
-def test_preprocessing_is_the_processors(processor):
+def test_preprocessing_equals_the_processor(processor):
     """Of a file with Pillow's Lanczos, exactly with `eight_bit`; of a tensor, which the library resizes without a
     kernel, with torch's nearest."""
     plain = preprocessing({"block_out_channels": (4, 4, 4, 4), "sample_size": 64})
@@ -82,7 +82,7 @@ def test_preprocessing_is_the_processors(processor):
 
 
 @pytest.mark.parametrize(("given", "sides"), [({"size": [64, 96]}, (64, 96)), ({}, (32, 32))])
-def test_views_of_any_size_have_as_many_features(saved, processor, given, sides):
+def test_the_number_of_features_does_not_depend_on_the_picture_size(saved, processor, given, sides):
     """By default at the size that the model was trained on, 32 of the tiny one."""
     encoder = loaded(saved["plain"], preprocess=given)
     count = 3 * sides[0] // 4 * sides[1] // 4
@@ -93,7 +93,7 @@ def test_views_of_any_size_have_as_many_features(saved, processor, given, sides)
         assert float(255 * laws.difference(sized(picture), expected, sized).max()) <= 1e-3
 
 
-def test_every_pixel_counts(saved):
+def test_every_pixel_has_a_gradient(saved):
     free = loaded(saved["plain"], preprocess={"size": None}).preprocess
     assert free.multiple == 4  # two halvings
     for preprocess in (free, loaded(saved["plain"]).preprocess):
@@ -106,7 +106,7 @@ def test_the_gradient_is_exact(saved, kind):
     laws.assert_gradient_is_exact(loaded(saved[kind]))
 
 
-def test_the_decoder_is_left_out(saved):
+def test_the_decoder_is_not_loaded(saved):
     names = dict(loaded(saved["plain"]).network.named_modules())
     assert "encoder.mid_block.attentions.0" in names
     assert not any(name.startswith(("decoder", "post_quant")) for name in names)
@@ -120,7 +120,7 @@ def test_a_pipelines_vae_is_found(saved, tmp_path):
     assert whole.origin.digest() == hashlib.sha256((saved["plain"] / FILE).read_bytes()).hexdigest()
 
 
-def test_weights_from_a_file_of_half_precision_and_of_older_names(saved, tmp_path):
+def test_half_precision_weights_and_older_names_are_read(saved, tmp_path):
     state = load_file(saved["plain"] / FILE)
     save_file({name: tensor.half() for name, tensor in state.items()}, tmp_path / "half.safetensors")
     half = loaded(saved["plain"], weights=tmp_path / "half.safetensors")
@@ -144,7 +144,7 @@ def test_random_weights_are_the_same_every_time(saved):
     assert random.fingerprint() != loaded(saved["plain"]).fingerprint()
 
 
-def test_errors_are_one_line_each(saved, tmp_path):
+def test_errors_have_one_line(saved, tmp_path):
     refused("has no config.json", tmp_path, FileNotFoundError)
     refused("no folder here, and no name on the hub", "./nowhere", FileNotFoundError)
     refused("`encoder.pool` is for transformers", saved["plain"], pool="mean")
@@ -167,5 +167,5 @@ def test_errors_are_one_line_each(saved, tmp_path):
 
 
 @pytest.mark.usefixtures("offline")
-def test_a_name_without_a_network():
+def test_without_a_network_the_error_has_one_line():
     refused("nobody/nothing of the hub could not be fetched", "nobody/nothing")

@@ -1,4 +1,4 @@
-"""The commands of docs/encoders.md, each with a tiny model in the place of the one that would be fetched."""
+"""The commands of docs/encoders.md, each with a tiny model instead of the downloaded one."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def tiny(tmp_path_factory, hub, vae):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """Where the commands are typed: pictures, classes, and an installed package."""
+    """The working folder of the commands: pictures, classes, and an installed package."""
     (tmp_path / "my" / "pictures").mkdir(parents=True)
     for name in ("coffee.png", "clock.png"):
         shutil.copy(PHOTOS / name, tmp_path / "my" / "pictures")
@@ -79,7 +79,7 @@ def test_the_command_runs(command, tiny, place, monkeypatch, capsys):
     arguments = shlex.split(command)
     assert arguments[:3] == ["python", "-m", "attacks.run"]
     given = [shortened(word, tiny) for word in arguments[3:]]
-    if not {"encoder=timm", "encoder=torchvision"}.isdisjoint(given):  # the rest have theirs in a folder or file
+    if not {"encoder=timm", "encoder=torchvision"}.isdisjoint(given):  # others have weights in a folder or file
         given.append("encoder.weights=random")
     assert call(monkeypatch, *given, f"hydra.run.dir={place / 'run'}") == 0, capsys.readouterr().err
     metrics = json.loads((place / "run" / "metrics.json").read_text())
@@ -87,22 +87,22 @@ def test_the_command_runs(command, tiny, place, monkeypatch, capsys):
     assert metrics["encoder"]["name"] == next(w.split("=")[1] for w in arguments if w.startswith("encoder="))
 
 
-def test_there_is_a_command_for_every_family():
+def test_every_family_has_a_command():
     from attacks.schema.groups import CHOICES
 
     named = {re.search(r"encoder=(\w+)", command)[1] for command in COMMANDS}
     assert named == set(CHOICES["encoder"])
 
 
-def test_the_models_that_are_named_exist():
+def test_the_models_on_the_page_exist():
     assert "vit_small_patch14_dinov2.lvd142m" in PAGE and "vit_small_patch14_dinov2.lvd142m" in timm.list_pretrained()
     assert "ViT-B-32 encoder.weights=laion2b_s34b_b79k" in PAGE
     assert ("ViT-B-32", "laion2b_s34b_b79k") in open_clip.list_pretrained()
 
 
-def test_what_print_shows_is_what_the_page_shows(capsys):
+def test_print_gives_the_text_of_the_page(capsys):
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (shown,) = re.findall(r"```text\n(torchvision:.*?)```", PAGE, re.DOTALL)
     exec(compile(example, "docs/encoders.md", "exec"), {})
-    printed = re.sub(r"(tensors) [0-9a-f]{12}", r"\1 ...", capsys.readouterr().out)  # torch's generator may change
+    printed = re.sub(r"(tensors) [0-9a-f]{12}", r"\1 ...", capsys.readouterr().out)  # torch may change its RNG
     assert re.sub(r"(tensors) [0-9a-f]{12}", r"\1 ...", shown) in printed

@@ -1,4 +1,4 @@
-"""ONNX files as encoders: what onnxruntime gives, with the gradient of the network that was exported."""
+"""ONNX files as encoders: features equal onnxruntime, gradients equal the exported network."""
 
 import copy
 from functools import partial
@@ -43,14 +43,14 @@ def tiny():
 
 @EXPORTERS
 @pytest.mark.parametrize("free", [True, False], ids=["any batch", "batch of 1"])
-def test_resnet_is_onnxruntimes_and_has_the_gradient_of_the_network(tmp_path, dynamo, free):
+def test_resnet_equals_onnxruntime_and_has_the_gradient_of_the_network(tmp_path, dynamo, free):
     network = resnet()
     path = exported(network, tmp_path / "resnet.onnx", dynamo, free)
     encoder = encoder_of(path)
     assert not encoder.training and not any(p.requires_grad for p in encoder.parameters())
     for picture in laws.three_pictures().values():
         assert (encoder(picture.float()) - by_runtime(path, encoder.preprocess(picture))).abs().max() <= 1e-4
-    # Three at once, not one after the other; in float64, where a ReLU at zero does not blur the gradient.
+    # A batch of three, not a loop; in float64, where a ReLU near zero does not change the gradient.
     assert type(encoder.network).__name__ == "GraphModule"
     pictures = torch.rand(3, 3, 90, 70, dtype=torch.float64, requires_grad=True)
     features = encoder.double()(pictures)
@@ -63,7 +63,7 @@ def test_resnet_is_onnxruntimes_and_has_the_gradient_of_the_network(tmp_path, dy
 
 @EXPORTERS
 def test_a_transformer_works_for_any_batch_too(tmp_path, dynamo):
-    # Its class token is joined to one picture's patches: a batch of 1 that no rewriting of shapes makes free.
+    # The class token is concatenated with a batch of 1, which no change of shapes makes dynamic.
     network = torchvision.models.VisionTransformer(32, 16, 1, 2, 16, 32, representation_size=8).eval()
     nn.init.normal_(network.heads[-1].weight)
     path = exported(network, tmp_path / "vit.onnx", dynamo, side=32)
@@ -80,7 +80,7 @@ def test_gradcheck(tmp_path):
     laws.assert_gradient_is_exact(encoder_of(path))
 
 
-def test_arcface_like(tmp_path):
+def test_an_arcface_like_file_equals_onnxruntime(tmp_path):
     # 112x112, mean and std 0.5, blue first; the size is the graph's.
     path = exported(tiny(), tmp_path / "face.onnx", dynamo=False, side=112)
     encoder = encoder_of(path, bgr=True, kernel="cv2_linear")
@@ -92,13 +92,13 @@ def test_arcface_like(tmp_path):
 
 
 def test_all_weights_are_parameters(tmp_path):
-    # A bare product's too, so that they are counted, and move with the module.
+    # Those of a bare MatMul too, so that they are counted and move with the module.
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5, bias=False))
     path = exported(network, tmp_path / "linear.onnx", dynamo=False, side=8)
     assert sum(p.numel() for p in encoder_of(path).parameters()) == 3 * 8 * 8 * 5
 
 
-def test_weights_that_identities_share(tmp_path):
+def test_weights_shared_through_identity_nodes_load(tmp_path):
     # torch's exporter writes them where two batch norms have equal weights; onnx2torch looks weights up by name.
     nodes = [
         helper.make_node("Identity", ["w"], ["v"]),
@@ -115,7 +115,7 @@ def test_weights_that_identities_share(tmp_path):
 
 
 @pytest.mark.parametrize("first", ["y", "z"])
-def test_of_several_outputs_the_first_is_taken_and_named(tmp_path, first):
+def test_the_first_of_several_outputs_is_used_and_named(tmp_path, first):
     nodes = [
         *POOL,
         helper.make_node("Split", ["y", "n"], ["z", "rest"], axis=1),
@@ -142,7 +142,7 @@ def test_opsets_old_and_new(tmp_path, opset):
 
 
 @pytest.mark.parametrize("bounds", [(1, 6, 2), (6, 1, -2), (-1, -100, -1), (2, 1000, 1)])
-def test_slices(tmp_path, bounds):
+def test_slices_equal_onnxruntime(tmp_path, bounds):
     start, end, step = (
         helper.make_tensor(n, TensorProto.INT64, [1], [v]) for n, v in zip("abc", bounds, strict=True)
     )
@@ -154,7 +154,7 @@ def test_slices(tmp_path, bounds):
     torch.testing.assert_close(encoder(pictures), expected)
 
 
-def test_half_precision_is_widened(tmp_path):
+def test_half_precision_becomes_float32(tmp_path):
     nodes = [
         helper.make_node("Cast", ["x"], ["f"], to=TensorProto.FLOAT),
         helper.make_node("GlobalAveragePool", ["f"], ["g"]),
@@ -171,11 +171,11 @@ def test_half_precision_is_widened(tmp_path):
     torch.testing.assert_close(encoder.double()(pictures.double()), expected, rtol=0, atol=1e-12)
 
 
-# --- files that are no encoders, or a trap: one line each, and nothing is run ---
+# --- unsuitable and malicious files: one-line errors, and no code is run ---
 
 
-def test_a_name_of_a_node_is_not_code(tmp_path):
-    # onnx2torch hands it to torch.fx, which writes it into the source that it runs.
+def test_code_in_a_node_name_is_not_run(tmp_path):
+    # onnx2torch passes it to torch.fx, which inserts it into generated source.
     bomb = tmp_path / "bomb"
     relu = helper.make_node("Relu", ["x"], ["r"], name=f'training"), open("{bomb}", "w"), ("')
     path = saved(tmp_path, [relu, helper.make_node("GlobalAveragePool", ["r"], ["y"])], PICTURE, FEATURES)
@@ -183,13 +183,13 @@ def test_a_name_of_a_node_is_not_code(tmp_path):
     assert not bomb.exists()
 
 
-def test_an_operation_has_one_line_whatever_its_name(tmp_path):
+def test_an_unknown_operation_gives_a_printable_one_line_error(tmp_path):
     path = saved(tmp_path, [helper.make_node("a\n\x1b[2Jb", ["x"], ["y"])], PICTURE, FEATURES)
     assert refused("does not know: a", path, preprocess=HALF).isprintable()
 
 
 @pytest.mark.parametrize("names", [("x", "x"), ("forward", "graph"), ("initializers", "w"), ("a_1", "a"), ("", "1")])
-def test_any_names_of_nodes_work(tmp_path, names):
+def test_any_node_names_work(tmp_path, names):
     nodes = [
         helper.make_node("Mul", ["x", "w"], ["m"], name=names[0]),
         helper.make_node("Relu", ["m"], ["r"], name=names[1]),
@@ -206,7 +206,7 @@ def refused_graph(tmp_path, match, nodes=POOL, inputs=PICTURE, opset=17, **prepr
     assert path.name in refused(match, path, preprocess=HALF | preprocess)
 
 
-def test_graphs_that_are_no_encoders(tmp_path):
+def test_graphs_of_another_kind_are_refused(tmp_path):
     for inputs, match in (
         ([value("x", [1, 3, 8, 8], TensorProto.UINT8)], "floating point.*UINT8"),
         ([value("x", [1, 3, 8, 8], TensorProto.INT64)], "floating point.*INT64"),
@@ -223,7 +223,7 @@ def test_graphs_that_are_no_encoders(tmp_path):
     refused_graph(tmp_path, "opset 18 cannot be brought to opset 17 .*antialias", [resize], opset=18)
 
 
-def test_sizes(tmp_path):
+def test_preprocessing_must_match_the_input_size(tmp_path):
     fixed, free = PICTURE, [value("x", ["n", 3, "h", "w"])]
     refused_graph(tmp_path, r"`encoder.preprocess` must make pictures of \(8, 8\)", inputs=fixed, size=9)
     refused_graph(tmp_path, r"must make pictures of \(8, 8\)", inputs=fixed, size=8, fit="cover")
@@ -234,7 +234,7 @@ def test_sizes(tmp_path):
     refused("give `encoder.preprocess.mean`", saved(tmp_path, POOL, fixed, FEATURES))
 
 
-def test_files_of_another_kind(tmp_path):
+def test_files_of_another_kind_are_refused(tmp_path):
     path = saved(tmp_path, POOL, PICTURE, FEATURES)
     message = "cannot be read as ONNX|holds no ONNX graph"
     laws.assert_broken_files_are_refused(path, partial(refused, preprocess=HALF), message)
@@ -242,7 +242,7 @@ def test_files_of_another_kind(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["../secret", "../../etc/passwd", "/etc/passwd", "linked", "none", "weights"])
-def test_weights_in_other_files_stay_in_the_folder(tmp_path, where):
+def test_external_weights_must_lie_in_the_folder(tmp_path, where):
     folder = tmp_path / "models"
     folder.mkdir()
     for file in (tmp_path / "secret", folder / "weights"):

@@ -69,7 +69,7 @@ def made(name, seed=None, **given):
 
 
 def assert_same(features, expected):
-    """But for the last digits: frozen attention takes another path through torch."""
+    """Equal except for the last digits: frozen attention takes another path in torch."""
     torch.testing.assert_close(features, expected, rtol=0, atol=1e-5)
 
 
@@ -78,7 +78,7 @@ def transform(config):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_pictures_are_prepared_as_the_library_prepares_files_and_tensors(name):
+def test_preprocessing_equals_the_library_on_files_and_tensors(name):
     ours, theirs = preprocessing(CONFIGS[name]), transform(CONFIGS[name])
     laws.assert_as_pil(ours, theirs)
     if not name.startswith("longest") and name != "shortest oblong":  # these need a Pillow size
@@ -86,7 +86,7 @@ def test_pictures_are_prepared_as_the_library_prepares_files_and_tensors(name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_embeddings_are_those_of_encode_image(name):
+def test_embeddings_equal_encode_image(name):
     encoder, model = load_encoder("open_clip", name, weights="random"), made(name)
     laws.assert_embeddings(
         encoder, partial(model.encode_image, normalize=False), transform(model.visual.preprocess_cfg)
@@ -94,7 +94,7 @@ def test_embeddings_are_those_of_encode_image(name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_texts_are_those_of_encode_text(name):
+def test_texts_equal_encode_text(name):
     encoder, model = load_encoder("open_clip", name, weights="random"), made(name)
     with torch.no_grad():
         expected = model.encode_text(open_clip.get_tokenizer(name)(TEXTS), normalize=False)
@@ -108,7 +108,7 @@ def test_gradients_are_exact():
     laws.assert_gradient_is_exact(load_encoder("open_clip", "tiny", weights="random"))
 
 
-def test_the_text_tower_is_beside_the_encoder():
+def test_the_text_tower_is_not_part_of_the_state_dict():
     encoder = laws.assert_random_weights_repeat("open_clip", "tiny")
     image = made("tiny").visual.state_dict()
     assert {f"network.{name}" for name in image} == set(encoder.state_dict())
@@ -119,7 +119,7 @@ def test_the_text_tower_is_beside_the_encoder():
 
 @pytest.fixture
 def tags(tmp_path, monkeypatch):
-    """Two tags of the tiny model, with files that lie here."""
+    """Two tags of the tiny model, with local files."""
     files = {tag: tmp_path / f"{tag}.safetensors" for tag in ("first", "other")}
     for seed, file in enumerate(files.values()):
         save_file(made("tiny", seed + 1).state_dict(), file)
@@ -131,7 +131,7 @@ def tags(tmp_path, monkeypatch):
     return files
 
 
-def test_pretrained_is_the_first_tag_with_the_gelu_it_was_trained_with(tags):
+def test_pretrained_is_the_first_tag_with_its_own_gelu(tags):
     encoder = load_encoder("open_clip", "tiny")
     model = made("tiny", pretrained="first", force_quick_gelu=True)
     images = torch.rand(2, 3, 40, 60)
@@ -145,7 +145,7 @@ def test_pretrained_is_the_first_tag_with_the_gelu_it_was_trained_with(tags):
     assert float((plain(images) - encoder(images)).abs().max()) > 1e-3
 
 
-def test_a_tag_has_weights_and_preprocessing_of_its_own(tags):
+def test_a_tag_has_its_own_weights_and_preprocessing(tags):
     encoder = load_encoder("open_clip", "tiny", weights="other")
     model = made("tiny", pretrained="other")
     laws.assert_same_weights(encoder.network, model.visual.state_dict())
@@ -153,18 +153,18 @@ def test_a_tag_has_weights_and_preprocessing_of_its_own(tags):
     assert torch.equal(encoder.texts(TEXTS), load_encoder("open_clip", "tiny", weights=tags["other"]).texts(TEXTS))
 
 
-def test_a_file_and_random_weights_have_the_preprocessing_of_the_first_tag(tags):
+def test_files_and_random_weights_use_the_preprocessing_of_the_first_tag(tags):
     expected = load_encoder("open_clip", "tiny").preprocess
     for weights in (tags["other"], "random"):
         assert load_encoder("open_clip", "tiny", weights=weights).preprocess == expected
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_file_of_both_towers(name, tmp_path):
+def test_a_file_of_both_towers_loads(name, tmp_path):
     model = made(name, 5)
     for value in model.parameters():  # open_clip leaves some of CoCa's weights unset, and they may hold NaN
         value.data.nan_to_num_(0, 0, 0)
-    # As a training script writes it: wrapped, and with a scale of another shape.
+    # As written by a training script: wrapped, and with a scale of another shape.
     state = {f"module.{key}": t for key, t in model.state_dict().items()} | {"module.logit_scale": torch.ones(1)}
     torch.save({"epoch": 3, "state_dict": state}, tmp_path / "epoch.pt")
     encoder = load_encoder("open_clip", name, weights=tmp_path / "epoch.pt")
@@ -177,7 +177,7 @@ def test_a_file_of_both_towers(name, tmp_path):
 
 
 @pytest.mark.parametrize("prefix", ["visual.", ""])
-def test_a_file_of_the_image_tower_has_no_texts(prefix, tmp_path):
+def test_a_file_of_the_image_tower_alone_has_no_texts(prefix, tmp_path):
     image = made("tiny", 6).visual.state_dict()
     save_file({f"{prefix}{key}": t for key, t in image.items()}, tmp_path / "image.safetensors")
     encoder = load_encoder("open_clip", "tiny", weights=tmp_path / "image.safetensors")
@@ -200,7 +200,7 @@ def folder_of(tmp_path, **changes):
     return f"local-dir:{tmp_path}"
 
 
-def test_a_folder(tmp_path):
+def test_a_folder_loads_with_its_preprocessing(tmp_path):
     model = made("tiny", 7)
     save_file(model.state_dict(), tmp_path / "open_clip_model.safetensors")
     encoder = load_encoder("open_clip", folder_of(tmp_path))
@@ -211,7 +211,7 @@ def test_a_folder(tmp_path):
         assert_same(encoder.texts(TEXTS), model.encode_text(open_clip.get_tokenizer("tiny")(TEXTS)))
 
 
-def test_another_size_is_for_towers_of_timm():
+def test_only_timm_towers_take_another_size():
     encoder = load_encoder(
         "open_clip", "tiny-timm", weights="random", preprocess={"size": [48, 80], "crop": [48, 80]}
     )
@@ -237,7 +237,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("given", "message"), REFUSED.values(), ids=REFUSED)
-def test_errors_are_one_line(given, message, tags):
+def test_errors_have_one_line(given, message, tags):
     refused(message, kind=(ValueError, FileNotFoundError), **given)
 
 
@@ -292,7 +292,7 @@ def test_the_code_of_a_text_tower_is_not_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("offline")
-def test_without_a_network_there_is_one_line(monkeypatch, caplog):
+def test_without_a_network_the_error_has_one_line(monkeypatch, caplog):
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny", {"far": {"hf_hub": "nobody/nothing/"}})
     with caplog.at_level(logging.WARNING):
         refused("open_clip's weights far of tiny could not be fetched.*encoder.weights=random", "tiny")

@@ -45,7 +45,7 @@ nowhere = PACKAGE_without:make
 
 
 def install(folder, monkeypatch, package):
-    """A distribution of one module, as pip leaves it."""
+    """A distribution of one module, as installed by pip."""
     (folder / f"{package}.py").write_text(SOURCE)
     about = folder / f"{package}-1.2.dist-info"
     about.mkdir(parents=True)
@@ -62,14 +62,14 @@ def package(tmp_path, monkeypatch):
     sys.modules.pop("tiny_encoders", None)
 
 
-def test_a_module_by_itself(package):
+def test_a_plugin_without_preprocessing_loads(package):
     encoder, pictures = load_encoder("plugin", "means"), torch.rand(2, 3, 9, 7)
     assert not any(m.training for m in encoder.modules())
     assert not any(p.requires_grad for p in encoder.parameters())
     torch.testing.assert_close(encoder(pictures), torch.tensor([1.0, 2.0, 3.0]) * pictures.mean((2, 3)))
 
 
-def test_a_module_with_a_preprocessing(package):
+def test_a_plugin_with_given_preprocessing_loads(package):
     given = {"size": 8, "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.25, 0.5]}
     encoder, pictures = load_encoder("plugin", "means", preprocess=given), torch.rand(2, 3, 8, 8)
     normalised = (pictures.mean((2, 3)) - 0.5) / torch.tensor([0.5, 0.25, 0.5])
@@ -79,7 +79,7 @@ def test_a_module_with_a_preprocessing(package):
     refused("plugin means says nothing.*`encoder.preprocess.mean`", "means", preprocess={"size": 8})
 
 
-def test_a_module_with_its_own_preprocessing(package):
+def test_a_plugin_with_its_own_preprocessing_loads(package):
     plain, other = load_encoder("plugin", "whole"), load_encoder("plugin", "whole", preprocess={"size": 5})
     assert (plain.preprocess.size, other.preprocess.size) == (8, 5)
     assert isinstance(other.network, type(plain.network)) and not isinstance(other.network, ImageEncoder)
@@ -95,23 +95,23 @@ def test_a_module_with_its_own_preprocessing(package):
         ("nowhere", "plugin nowhere of tiny_encoders 1.2 failed: ModuleNotFoundError"),
     ],
 )
-def test_what_is_no_encoder_is_refused(package, name, match):
+def test_failing_and_unsuitable_plugins_are_refused(package, name, match):
     refused(match, name)
     assert name != "other" or "tiny_encoders" not in sys.modules, "nothing of another plugin is imported"
 
 
-def test_a_name_that_two_packages_offer(package, tmp_path, monkeypatch):
+def test_a_name_offered_by_two_packages_is_refused(package, tmp_path, monkeypatch):
     (tmp_path / "more").mkdir()
     install(tmp_path / "more", monkeypatch, "other_encoders")
     refused(r"means is offered by more than one package \(other_encoders, tiny_encoders\)", "means")
 
 
-def test_weights_and_pools_are_not_for_plugins(package):
+def test_plugins_take_no_weights_and_no_pool(package):
     refused("`weights` is not for plugin.*'random'", "means", weights="random")
     refused("`pool` is not for plugin.*'cls'", "means", pool="cls")
 
 
-def test_any_module_with_a_preprocessing():
+def test_with_preprocess_takes_any_module():
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Softplus())
     preprocess = Preprocess(10, "pil_bicubic", (0.5, 0.4, 0.3), (0.5, 0.6, 0.7))
     mine = with_preprocess(network, preprocess, name="my network", read=lambda answer: answer.mean((2, 3)))

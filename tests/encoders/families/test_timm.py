@@ -38,15 +38,15 @@ def transform(config):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_pictures_are_prepared_as_timm_prepares_files_and_tensors(name):
+def test_preprocessing_equals_timm_on_files_and_tensors(name):
     ours, theirs = preprocessing(CONFIGS[name]), transform(CONFIGS[name])
     laws.assert_as_pil(ours, theirs)
-    if "border" not in name:  # there timm's fill is in levels of 0..255, of a tensor in [0,1] as well
+    if "border" not in name:  # timm fills in levels of 0..255 even for a tensor in [0,1]
         laws.assert_as_tensor(ours, theirs)
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_embeddings_are_those_of_timm(model):
+def test_embeddings_equal_timm(model):
     encoder = laws.assert_random_weights_repeat("timm", model)
     network = seeded(lambda: timm.create_model(model, num_classes=0)).eval()
     laws.assert_embeddings(encoder, network, transform(timm.data.resolve_model_data_config(network)))
@@ -57,7 +57,7 @@ def test_gradients_are_exact():
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_file_with_the_head_fits_and_the_head_reads_the_features(model, tmp_path):
+def test_a_file_with_a_head_loads_and_features_are_the_input_of_the_head(model, tmp_path):
     torch.manual_seed(3)
     whole = timm.create_model(model).eval()
     save_file(whole.state_dict(), tmp_path / "whole.safetensors")
@@ -76,7 +76,7 @@ def test_a_file_of_another_model_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("safe", [True, False])
-def test_a_folder_that_timm_saved(safe, tmp_path):
+def test_a_folder_saved_by_timm_loads(safe, tmp_path):
     torch.manual_seed(4)
     network = timm.create_model("test_vit", num_classes=5).eval()
     config = {"crop_mode": "squash", "mean": (0.5, 0.5, 0.5), "crop_pct": 1.0}
@@ -117,7 +117,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("given", "message"), REFUSED.values(), ids=REFUSED)
-def test_errors_are_one_line(given, message):
+def test_errors_have_one_line(given, message):
     refused(message, kind=(ValueError, FileNotFoundError), **given)
 
 
@@ -157,12 +157,12 @@ def test_a_pickle_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("weights", [None, "r160_in1k"])
 @pytest.mark.usefixtures("offline")
-def test_without_a_network_there_is_one_line(weights):
+def test_without_a_network_the_error_has_one_line(weights):
     message = "timm's weights of test_vit.* could not be fetched.*encoder.weights=random"
     refused(message, "test_vit", weights=weights)
 
 
-def test_downloaded_weights_are_the_tags(tmp_path, monkeypatch):
+def test_downloaded_weights_are_those_of_the_tag(tmp_path, monkeypatch):
     torch.manual_seed(5)
     whole = timm.create_model("test_vit").eval()
     save_file(whole.state_dict(), tmp_path / "model.safetensors")

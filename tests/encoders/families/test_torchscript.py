@@ -34,7 +34,7 @@ def network():
 def saved(tmp_path, module, trace=False, freeze=False):
     path = tmp_path / "network.pt"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated; files of it are there all the same
+        warnings.simplefilter("ignore")  # TorchScript is deprecated, but such files exist
         made = torch.jit.trace(module, torch.rand(1, 3, 16, 16)) if trace else torch.jit.script(module)
         (torch.jit.freeze(made) if freeze else made).save(path)
     return path
@@ -42,18 +42,18 @@ def saved(tmp_path, module, trace=False, freeze=False):
 
 @pytest.fixture(params=[False, True], ids=["scripted", "traced"])
 def pair(request, tmp_path):
-    """A network with some statistics, and the encoder of its file. Written while it trained, if it is a script."""
+    """A network with some statistics, and the encoder of its file. A scripted file is saved in training mode."""
     module = network()
     module(torch.rand(8, 3, 16, 16))
     path = saved(tmp_path, module.eval() if request.param else module, trace=request.param)
     return module.eval(), load_encoder("torchscript", str(path), preprocess=GIVEN)
 
 
-def test_it_is_the_network_behind_the_preprocessing(pair):
+def test_the_encoder_equals_preprocessing_and_network(pair):
     module, encoder = pair
     assert not any(m.training for m in encoder.modules())
     assert not any(p.requires_grad for p in encoder.parameters())
-    for rows in (1, 3, 2):  # again and again: TorchScript compiles anew after it has watched
+    for rows in (1, 3, 2):  # several calls: TorchScript recompiles after profiling
         pictures = torch.rand(rows, 3, 30, 20, requires_grad=True)
         outputs = encoder(pictures), module(encoder.preprocess(pictures))
         torch.testing.assert_close(*outputs)
@@ -61,7 +61,7 @@ def test_it_is_the_network_behind_the_preprocessing(pair):
         torch.testing.assert_close(*(torch.autograd.grad((a * weights).sum(), pictures)[0] for a in outputs))
 
 
-def test_a_copy_is_another_one_and_gradients_are_exact(pair):
+def test_a_copy_is_independent_and_gradients_are_exact(pair):
     module, encoder = pair
     pictures = torch.rand(2, 3, 30, 20)
     wide, features = copy.deepcopy(encoder).double(), encoder(pictures)
@@ -76,7 +76,7 @@ def test_a_copy_is_another_one_and_gradients_are_exact(pair):
     assert laws.assert_every_pixel_counts(encoder.preprocess) == 1.0
 
 
-def test_it_is_named_and_its_layers_take_no_hooks(pair):
+def test_the_repr_names_the_file_and_layers_take_no_hooks(pair):
     encoder, picture = pair[1], torch.rand(1, 3, 20, 20)
     assert "torchscript:" in repr(encoder) and "to 16x16" in repr(encoder)
     assert len(encoder.origin.digest()) == 64
@@ -93,7 +93,7 @@ def test_a_map_of_features_is_flattened(tmp_path):
     assert load_encoder("torchscript", str(path), preprocess=GIVEN)(torch.rand(2, 3, 9, 9)).shape == (2, 2 * 4 * 4)
 
 
-def test_files_of_another_kind(tmp_path):
+def test_files_of_another_kind_are_refused(tmp_path):
     path = saved(tmp_path, network())
     refused("network.pt .*give `encoder.preprocess.std`", path, preprocess={"size": 8, "mean": [0, 0, 0]})
     laws.assert_broken_files_are_refused(path, partial(refused, preprocess=GIVEN), "not a TorchScript file")
@@ -119,7 +119,7 @@ def error(monkeypatch, capsys, *arguments):
     ],
     ids=["chosen", "under another name"],
 )
-def test_only_the_command_line_may_name_a_program(tmp_path, monkeypatch, capsys, lines):
+def test_only_the_command_line_may_name_a_torchscript_file(tmp_path, monkeypatch, capsys, lines):
     preset, missing = tmp_path / "foreign.yaml", tmp_path / "none.pt"
     preset.write_text("# @package _global_\n" + lines.replace("FILE", str(missing)))
     start = (f"config={preset}", f"hydra.run.dir={tmp_path / 'out'}")

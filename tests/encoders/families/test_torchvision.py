@@ -1,4 +1,4 @@
-"""The features of torchvision's models are what torchvision's own call gives to their head."""
+"""The features of torchvision's models are the input of their head."""
 
 import hashlib
 import io
@@ -25,7 +25,7 @@ from tests.helpers import encoder_laws as laws
 MODELS = torchvision.models.list_models(module=torchvision.models)
 #: One of each kind of head.
 SMALL = ("resnet18", "squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5", "mnasnet0_5", "regnet_x_400mf")
-#: With more weights than these a model runs without numbers only.
+#: Larger models run on the meta device only.
 LARGE = 3e7
 refused = partial(laws.refusal, family="torchvision")
 
@@ -49,7 +49,7 @@ def library_model(model, seed=1, **arguments):
 
 
 def before_the_head(network, images):
-    """What the layer that is called last among the linear ones is given; of a SqueezeNet, what its classifier is."""
+    """The input of the last linear layer called, or of the classifier of a SqueezeNet."""
     inputs, heads = [], [m for m in network.modules() if isinstance(m, nn.Linear)]
     if isinstance(network, torchvision.models.SqueezeNet):
         heads = [network.classifier]
@@ -68,13 +68,13 @@ def saved(path, network, drop=()):
 
 
 @pytest.mark.parametrize("model", every(SMALL))
-def test_features_are_what_torchvision_gives_to_the_head(tmp_path, model):
+def test_features_are_the_input_of_the_head(tmp_path, model):
     network = library_model(model)
     encoder = load_encoder("torchvision", model, weights=saved(tmp_path / "w.pt", network))
     preset = torchvision.models.get_model_weights(model).DEFAULT.transforms()
     pictures = laws.three_pictures()
     for name in ("portrait",) if model in SMALL else pictures:
-        # In float64, for torchvision's resize in float32 is off by up to 3e-5; it ends in float32 all the same.
+        # In float64, because torchvision's resize in float32 is off by up to 3e-5; the output is float32.
         expected = before_the_head(network, laws.within(preset(pictures[name]), encoder.preprocess))
         with torch.no_grad():
             features = encoder(pictures[name].float())
@@ -83,14 +83,14 @@ def test_features_are_what_torchvision_gives_to_the_head(tmp_path, model):
     assert float(features.std()) > 0
 
 
-#: A RegNet computes with numbers while it is built; all are one class, and the small ones run above.
-WITHOUT_NUMBERS = [model for model in MODELS if not model.startswith("regnet")]
+#: A RegNet needs values while it is built; all are one class, and the small ones run above.
+ON_META = [model for model in MODELS if not model.startswith("regnet")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", WITHOUT_NUMBERS)
-def test_every_model_answers_with_a_row_for_each_picture(model):
-    """The largest too, on torch's device without numbers: the head is gone, the features are those that it read."""
+@pytest.mark.parametrize("model", ON_META)
+def test_every_model_gives_one_row_per_picture(model):
+    """The largest too, on the meta device: the head is removed, the features are its input."""
     preset = torchvision.models.get_model_weights(model).DEFAULT.transforms()
     arguments = _ARGUMENTS.get(model, {}) | _side(model, preprocessing(preset))
     with torch.device("meta"):
@@ -103,7 +103,7 @@ def test_every_model_answers_with_a_row_for_each_picture(model):
 
 
 @pytest.mark.parametrize("model", every(SMALL))
-def test_every_model_has_random_weights_the_same_ones_each_time(model):
+def test_random_weights_of_every_model_are_reproducible(model):
     encoder = laws.assert_random_weights_repeat("torchvision", model)
     assert encoder.title == f"torchvision:{model}"
     assert f"{sum(p.numel() for p in encoder.network.parameters()):,} weights" in str(encoder)
@@ -124,7 +124,7 @@ def test_a_file_may_have_any_head_or_none(tmp_path, model, suffix, classes, drop
 
 
 @pytest.mark.parametrize("aux", [True, False])
-def test_heads_that_only_training_uses_may_be_missing(tmp_path, aux):
+def test_auxiliary_heads_may_be_missing(tmp_path, aux):
     network = library_model("googlenet")
     path = saved(tmp_path / "w.pt", network, () if aux else ("aux1.", "aux2."))
     laws.assert_same_weights(load_encoder("torchvision", "googlenet", weights=path).network, network.state_dict())
@@ -154,7 +154,7 @@ def read_densenet(network, state):
         ),
     ],
 )
-def test_the_old_names_of_a_file_are_read_as_torchvision_reads_them(tmp_path, monkeypatch, model, tiny, names, read):
+def test_old_weight_names_are_read_like_torchvision(tmp_path, monkeypatch, model, tiny, names, read):
     state = {name: tensor for name, tensor in tiny().state_dict().items() if "batches" not in name}
     for new, old in names:
         renamed = {re.sub(new, old, name): tensor for name, tensor in state.items()}
@@ -169,8 +169,8 @@ def test_the_old_names_of_a_file_are_read_as_torchvision_reads_them(tmp_path, mo
 
 
 @pytest.mark.parametrize("model", [m for m in MODELS if m.startswith("vit_")])
-def test_weights_for_larger_pictures_make_a_larger_vit(model, monkeypatch):
-    # What torchvision's own builder would be given, for every name of weights.
+def test_the_vit_size_follows_the_weights(model, monkeypatch):
+    # The size that torchvision's own builder uses, for every name of weights.
     built = []
 
     def build(name, *, weights, image_size):
@@ -192,7 +192,7 @@ def test_every_url_ends_in_a_hash():
     assert all(re.search(r"/[^/?]+-[0-9a-f]{8,}\.pth$", weights.url) for weights in every)
 
 
-def test_the_preprocessing_is_that_of_the_weights_that_were_named(monkeypatch):
+def test_the_preprocessing_is_that_of_the_named_weights(monkeypatch):
     monkeypatch.setattr("attacks.encoders.families.torchvision_models._fetched", lambda offered: None)
     for weights in torchvision.models.get_model_weights("resnet50"):
         encoder = load(Request("torchvision", "resnet50", weights.name))
@@ -205,12 +205,12 @@ def test_the_preprocessing_is_that_of_the_weights_that_were_named(monkeypatch):
 @pytest.mark.parametrize(
     ("model", "near"), [("resnet19", "resnet18"), ("ResNet50", "resnet50"), ("vit", "vit_"), ("?", "resnet50")]
 )
-def test_an_unknown_model_is_answered_with_the_nearest(model, near):
+def test_an_unknown_model_is_refused_with_the_nearest_name(model, near):
     message = refused(r"`encoder\.model` must be .*such as", model)
     assert near in message and message.count(",") <= 3
 
 
-def test_errors_are_one_line():
+def test_errors_have_one_line():
     refused(r"`encoder\.weights` of resnet50 .*IMAGENET1K_V1, IMAGENET1K_V2.*got 'V3'", "resnet50", weights="V3")
     refused(r"`encoder\.model` says which", None)
     refused("do not exist", "resnet18", FileNotFoundError, weights="gone.pth")
@@ -229,13 +229,13 @@ NO_ROW = r"torchvision:.*does not go through.*`encoder\.preprocess`"
         (NO_ROW, "alexnet", {"size": [1, 1], "crop": None, "fit": "squash"}),
     ],
 )
-def test_preprocessing_that_the_network_cannot_take_is_one_line(message, model, given):
+def test_unsuitable_preprocessing_gives_a_one_line_error(message, model, given):
     refused(message, model, weights="random", preprocess=given)
 
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache of torch's, and the content of a download."""
+    """An empty cache of torch.hub, and the content of a download."""
     monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path / "hub"))
     answer = {"content": None}
 
@@ -251,14 +251,14 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("weights", [None, "pretrained", "IMAGENET1K_V1", "DEFAULT"])
-def test_without_a_network_there_is_one_line(cache, weights, capfd, tmp_path):
+def test_without_a_network_the_error_has_one_line(cache, weights, capfd, tmp_path):
     message = r"weights ResNet18_Weights\.IMAGENET1K_V1.*could not be fetched.*Name or service"
     refused(message, "resnet18", weights=weights)
     assert capfd.readouterr() == ("", "")
     assert not list((tmp_path / "hub" / "checkpoints").iterdir())
 
 
-def test_a_download_with_another_hash_is_refused_and_removed_and_a_broken_file_named(cache, tmp_path):
+def test_a_download_with_a_wrong_hash_is_removed_and_a_broken_file_refused(cache, tmp_path):
     cache["content"] = b"something else"
     refused(r"ResNet18_Weights.* is not that file \(invalid hash value .*\); try again", "resnet18")
     assert not list((tmp_path / "hub" / "checkpoints").iterdir())
@@ -278,11 +278,11 @@ def test_a_download_is_read_without_running_it_and_reported_by_its_hash(cache, t
     laws.assert_same_weights(encoder.network, network.state_dict())
     assert encoder.origin.digest() == digest and encoder.origin.weights == "IMAGENET1K_V1"
     assert capfd.readouterr() == ("", "")
-    cache["content"] = None  # the second time it is there
+    cache["content"] = None  # the second load reads the cache
     assert load_encoder("torchvision", "squeezenet1_1").fingerprint() == encoder.fingerprint()
 
 
-def test_its_gradient_is_exact_and_reaches_every_pixel_of_the_crop():
+def test_the_gradient_is_exact_and_reaches_every_pixel_of_the_crop():
     network = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5)
     network.fc = nn.Identity()
     preprocess = Preprocess(16, "pil_bilinear", (0.5,) * 3, (0.25,) * 3, fit="cover", crop=(14, 14))
@@ -291,13 +291,13 @@ def test_its_gradient_is_exact_and_reaches_every_pixel_of_the_crop():
 
 
 @pytest.mark.parametrize("model", ["resnet18", pytest.param("swin_t", marks=pytest.mark.slow)])
-def test_every_pixel_of_a_photograph_that_the_crop_keeps_moves_the_features(model):
+def test_every_pixel_within_the_crop_of_a_photograph_has_a_gradient(model):
     encoder = load_encoder("torchvision", model, weights="random")
     picture = torch.rand(1, 3, 480, 640).requires_grad_()
     answer = encoder(picture)
     (gradient,) = torch.autograd.grad((answer * torch.randn_like(answer)).sum(), picture)
     size, crop = encoder.preprocess.size, encoder.preprocess.crop[0]
     border = int(480 * (size - crop) / 2 / size) + 2
-    kept = gradient[0, :, border : 480 - border, 80 + border : 560 - border]
-    assert float((kept != 0).any(0).double().mean()) == 1.0
+    central = gradient[0, :, border : 480 - border, 80 + border : 560 - border]
+    assert float((central != 0).any(0).double().mean()) == 1.0
     assert not bool(gradient[..., :40].any())

@@ -25,7 +25,7 @@ SQUARE = {"size": {"height": 32, "width": 32}}
 
 TOWERS = {"vision_config": VISION, "text_config": WORDS}
 CONVS = {"hidden_sizes": [4, 6, 8, 10], "depths": [1, 1, 1, 1]}
-#: Kind -> its configuration, its processor, and how many tokens stand before the patches.
+#: Kind -> its configuration, its processor, and the number of tokens before the patches.
 KINDS = {
     "clip": ("CLIPConfig", TOWERS | {"projection_dim": 10}, "CLIPImageProcessor", SHORT, 1),
     "siglip": ("SiglipConfig", TOWERS, "SiglipImageProcessor", SQUARE, 0),
@@ -72,7 +72,7 @@ def library_model(config):
 
 
 def copied(saved, kind, tmp_path, **changes):
-    """A folder of its own, with some keys of config.json changed."""
+    """A copy of the folder with some keys of config.json changed."""
     folder = tmp_path / kind
     shutil.copytree(saved(kind), folder)
     config = json.loads((folder / "config.json").read_text())
@@ -103,7 +103,7 @@ def library_answer(folder, images):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_features_are_the_librarys(saved, kind):
+def test_features_equal_the_library(saved, kind):
     images = pictures() * 0.5 + 0.25  # far from the ends, where the library's bicubic does not clamp
     pooled, tokens = library_answer(saved(kind), images)
     first = KINDS[kind][4]
@@ -125,7 +125,7 @@ PROCESSORS = {
     "siglip": ("SiglipImageProcessor", {}),
     "dinov2": ("BitImageProcessor", crop(256, 224, 224)),
     "odd margins": ("CLIPImageProcessor", crop(101, 90, 92)),
-    "small for its crop": ("CLIPImageProcessor", crop(51, 90, 60)),
+    "smaller than the crop": ("CLIPImageProcessor", crop(51, 90, 60)),
     "dinov3": ("DINOv3ViTImageProcessor", {}),
     "vit": ("ViTImageProcessor", {}),
     "lanczos": ("ViTImageProcessor", {"resample": 1, "size": {"height": 90, "width": 120}}),
@@ -134,7 +134,7 @@ PROCESSORS = {
     "convnext large": ("ConvNextImageProcessor", {}),
     "no resize": ("CLIPImageProcessor", {"do_resize": False}),
     "no normalise": ("ViTImageProcessor", {"do_normalize": False}),
-    "to two": ("ViTImageProcessor", {"rescale_factor": 1 / 127.5, "image_mean": [1.0] * 3, "image_std": [1.0] * 3}),
+    "0 to 2": ("ViTImageProcessor", {"rescale_factor": 1 / 127.5, "image_mean": [1.0] * 3, "image_std": [1.0] * 3}),
 }
 
 
@@ -144,7 +144,7 @@ def processor_of(name):
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_preprocessing_is_the_processors(name):
+def test_preprocessing_equals_the_processor(name):
     """On floats of 0..255, which the default class resizes without rounding; the 8-bit tensors of the same class are
     rounded after the resize, as Pillow's are."""
     processor = processor_of(name)
@@ -152,9 +152,9 @@ def test_preprocessing_is_the_processors(name):
     laws.assert_as_tensor(preprocess, lambda picture: processor(255 * picture[0], return_tensors="pt").pixel_values)
 
 
-@pytest.mark.parametrize("name", [name for name in PROCESSORS if name not in ("small for its crop", "dinov3")])
-def test_preprocessing_of_a_file_is_that_of_pillow(name, tmp_path):
-    """Exactly, with `eight_bit`; without, but for Pillow's roundings (and its clip between the two passes)."""
+@pytest.mark.parametrize("name", [name for name in PROCESSORS if name not in ("smaller than the crop", "dinov3")])
+def test_preprocessing_of_a_file_equals_pillow(name, tmp_path):
+    """Exactly with `eight_bit`; otherwise up to Pillow's roundings (and its clip between the two passes)."""
     # Where the crop is larger than the picture by an odd number, the library's two forms differ by a pixel.
     processor_of(name).save_pretrained(tmp_path)
     pil = hf.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
@@ -164,7 +164,7 @@ def test_preprocessing_of_a_file_is_that_of_pillow(name, tmp_path):
 
 
 def test_dinov3_resizes_a_file_in_floating_point():
-    processor = processor_of("dinov3")  # it has one form only
+    processor = processor_of("dinov3")  # it has only one form
     preprocess = preprocessing(processor)
     for picture in laws.three_pictures().values():
         expected = processor(laws.as_pil(picture), return_tensors="pt").pixel_values
@@ -178,7 +178,7 @@ def test_the_gradient_is_exact_and_reaches_every_pixel_of_the_crop(saved, kind):
     laws.assert_gradient_is_exact(encoder, 40, 44)
 
 
-def test_layers_have_the_librarys_names_and_the_text_is_left_out(saved):
+def test_layer_names_are_those_of_the_library_without_the_text_tower(saved):
     clip = dict(loaded(saved("clip")).network.named_modules())
     assert "vision_model.encoder.layers.1.mlp" in clip
     siglip = dict(loaded(saved("siglip")).network.named_modules())
@@ -187,37 +187,37 @@ def test_layers_have_the_librarys_names_and_the_text_is_left_out(saved):
 
 
 def tokenizer(folder):
-    """Ten words, the end of a text and the filling, saved as the library saves a tokenizer."""
+    """Ten words, the end token and the padding, saved as a tokenizer of the library."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-    words = Tokenizer(models.WordLevel({"?": 0, "</s>": 1, **{f"w{i}": i + 2 for i in range(10)}}, unk_token="?"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    words.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    model = Tokenizer(models.WordLevel({"?": 0, "</s>": 1, **{f"w{i}": i + 2 for i in range(10)}}, unk_token="?"))
+    model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    model.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     hf.PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token="?", eos_token="</s>", pad_token="</s>"
+        tokenizer_object=model, unk_token="?", eos_token="</s>", pad_token="</s>"
     ).save_pretrained(folder)
 
 
 @pytest.mark.parametrize(("kind", "padding"), [("clip", True), ("siglip", "max_length")])
-def test_texts_are_the_librarys(saved, kind, padding, tmp_path):
+def test_texts_equal_the_library(saved, kind, padding, tmp_path):
     folder = copied(saved, kind, tmp_path)
     assert loaded(folder).texts is None
     tokenizer(folder)
-    texts = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w1 w2 w3 w4 w5 w6"]  # the last is too long, and cut
-    network, words = hf.AutoModel.from_pretrained(folder).eval(), hf.AutoTokenizer.from_pretrained(folder)
-    inputs = words(texts, padding=padding, truncation=True, max_length=9, return_tensors="pt")
+    texts = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w1 w2 w3 w4 w5 w6"]  # the last is too long and truncated
+    network, tokenize = hf.AutoModel.from_pretrained(folder).eval(), hf.AutoTokenizer.from_pretrained(folder)
+    inputs = tokenize(texts, padding=padding, truncation=True, max_length=9, return_tensors="pt")
     assert inputs.input_ids.shape == (3, 9)
     with torch.no_grad():
         expected = network.get_text_features(**inputs).pooler_output
     encoder = loaded(folder)
     torch.testing.assert_close(encoder.texts(texts), expected, rtol=0, atol=1e-6)
     assert encoder.texts(texts).shape[1] == encoder(pictures()).shape[1]
-    assert loaded(folder, pool="mean").texts is None  # another space
-    if padding == "max_length":  # one text alone is filled up too
+    assert loaded(folder, pool="mean").texts is None  # another feature space
+    if padding == "max_length":  # a single text is padded too
         torch.testing.assert_close(encoder.texts(texts[:1]), expected[:1], rtol=0, atol=1e-5)
 
 
-def test_weights_are_the_files_and_its_sha_is_named(saved, tmp_path):
+def test_weights_equal_the_file_and_its_sha256_is_reported(saved, tmp_path):
     folder, images = saved("vit"), pictures()
     file = folder / "model.safetensors"
     whole = loaded(folder)
@@ -231,7 +231,7 @@ def test_weights_are_the_files_and_its_sha_is_named(saved, tmp_path):
     assert random.fingerprint() != whole.fingerprint() == other.fingerprint()
 
 
-def test_half_precision_is_widened_and_shards_are_read(saved, tmp_path):
+def test_half_precision_becomes_float32_and_shards_are_read(saved, tmp_path):
     network = hf.AutoModel.from_pretrained(saved("dinov2")).half()
     network.save_pretrained(tmp_path, max_shard_size="4KB")
     processing("dinov2").save_pretrained(tmp_path)
@@ -244,7 +244,7 @@ def test_half_precision_is_widened_and_shards_are_read(saved, tmp_path):
     assert {w.dtype for w in loaded(tmp_path, weights="random").parameters()} == {torch.float32}
 
 
-def test_a_classifiers_weights_have_no_pooler(saved, tmp_path):
+def test_classifier_weights_load_without_a_pooler(saved, tmp_path):
     torch.manual_seed(0)
     network = hf.ViTForImageClassification(configured("vit")).eval()
     network.save_pretrained(tmp_path)
@@ -272,16 +272,16 @@ def test_a_tower_saved_by_itself_keeps_its_projection(tmp_path):
     torch.testing.assert_close(encoder(pictures()), expected, rtol=0, atol=1e-5)
 
 
-# --- what is refused, in one line; and nothing that comes with a model is run ---
+# --- refusals in one line; code that comes with a model is never run ---
 
 
 @pytest.mark.usefixtures("offline")
-def test_a_name_without_a_network():
+def test_without_a_network_the_error_has_one_line():
     refused(r"nobody/nothing of the hub could not be fetched .*give a local folder .*model=FOLDER", "nobody/nothing")
 
 
 @pytest.mark.usefixtures("offline")
-def test_the_hubs_cache_is_a_folder_like_any(saved, tmp_path):
+def test_a_folder_of_the_hub_cache_loads(saved, tmp_path):
     place = tmp_path / "models--some--vit"
     (place / "refs").mkdir(parents=True)
     (place / "refs" / "main").write_text("a" * 40)
@@ -298,7 +298,7 @@ def test_a_missing_folder_is_named(name):
     refused(r"is no folder here, and no name on the hub", name, kind=FileNotFoundError)
 
 
-def test_a_folder_without_its_files(saved, tmp_path):
+def test_a_folder_with_missing_files_is_refused(saved, tmp_path):
     refused("has no config.json", tmp_path, kind=FileNotFoundError)
     folder = copied(saved, "vit", tmp_path)
     (folder / "model.safetensors").unlink()
@@ -326,7 +326,7 @@ def test_code_that_comes_with_a_model_is_never_run(saved, tmp_path):
     (folder / "config.json").write_text(json.dumps(config))
     processor = json.loads((folder / "preprocessor_config.json").read_text()) | {"auto_map": own}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
-    assert loaded(folder).fingerprint() == loaded(saved("vit")).fingerprint()  # a kind that the library has itself
+    assert loaded(folder).fingerprint() == loaded(saved("vit")).fingerprint()  # a model type of the library
     (folder / "preprocessor_config.json").write_text(json.dumps(processor | {"image_processor_type": "Mine"}))
     (folder / "config.json").write_text(json.dumps(config | {"image_processor_type": "Mine"}))
     refused(r"the image processor of .* cannot be read by transformers: .* custom code", folder)
@@ -346,7 +346,7 @@ def test_a_quantised_model_is_refused(saved, tmp_path, place):
     refused("is quantised, and has no exact gradient", folder)
 
 
-def test_an_attention_from_the_hub_is_not_taken(saved, tmp_path):
+def test_an_attention_kernel_from_the_hub_is_ignored(saved, tmp_path):
     """`attn_implementation` may name a repository with a kernel, which is code."""
     config = json.loads((saved("clip") / "config.json").read_text())
     config["vision_config"]["attn_implementation"] = "somebody/kernel"
@@ -410,5 +410,5 @@ def test_an_unsupported_step_is_named(saved, tmp_path, name, given, step):
     refused(rf"the processor {name} has a step that .* cannot express: {step}", folder)
 
 
-def test_a_picture_of_the_wrong_size_is_one_line(saved):
+def test_a_picture_of_the_wrong_size_gives_a_one_line_error(saved):
     refused(r"does not take a picture of 48x48 by itself \(Input image size", saved("vit"), preprocess={"size": 48})

@@ -1,4 +1,4 @@
-"""No gradient dies in silence: of a member of an ensemble, of a penalty, of a picture whose loss is at its end."""
+"""Zero gradients are reported: of ensemble members, penalties, and pictures with a saturated loss."""
 
 import pytest
 
@@ -25,24 +25,24 @@ class Blind(Small):
 
 
 @pytest.mark.parametrize(
-    ("combine", "cut", "words"),
+    ("combine", "cut", "message"),
     [("losses", True, "encoder 1.*cuts the graph"), ("gradients", False, "encoder 1.*exactly zero")],
 )
-def test_a_member_without_a_gradient_is_not_lost_among_the_others(images, combine, cut, words):
+def test_an_ensemble_member_without_a_gradient_is_refused(images, combine, cut, message):
     both = Ensemble([Small(0), Blind(cut)])
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         final(images, both(images), encoder=both, objective=Members(Away(), combine))
 
 
-def test_a_tail_is_not_taken_of_each_member_by_itself(images):
+def test_cvar_with_separate_member_gradients_is_refused(images):
     both = Ensemble([Small(0), Small(1)])
     with pytest.raises(ValueError, match="CVaR weighs views"):
         eot = EOT(VIEWS, views=4, risk=CVaR(0.5))
         final(images, both(images), encoder=both, objective=Members(Away(), "gradients"), eot=eot)
 
 
-def test_a_price_without_a_finite_gradient_is_named(images):
-    def root(delta, pictures, untouched):  # its slope at no change is infinite
+def test_a_penalty_without_a_finite_gradient_is_refused(images):
+    def root(delta, pictures, untouched):  # its slope at delta 0 is infinite
         return (pictures - untouched).diff(dim=3).abs().sqrt().mean((1, 2, 3))
 
     net, linf = Small(0), Linf(8 / 255, random_start=False)

@@ -1,4 +1,4 @@
-"""A lower precision that overflows gives way to float32, and an attack goes on with what the engine remembers."""
+"""A lower precision that overflows falls back to float32, and a resumed attack uses the saved engine state."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from transforms import Affine, Compose
 
 
 class Touchy(nn.Module):
-    """One over what bfloat16 rounds to 0 and float32 does not; `never`, over what is 0 in both."""
+    """Divides by a value that is 0 in bfloat16 but not in float32; with `never`, by 0 in both."""
 
     def __init__(self, never=False):
         super().__init__()
@@ -40,21 +40,21 @@ def run(encoder, **more):
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_a_precision_that_overflows_gives_way_to_float32_with_one_warning(precision):
+def test_overflow_falls_back_to_float32_with_one_warning(precision):
     touchy = Touchy()
     if precision == "float16":
         touchy.share = 2.0**-12  # rounded away there too
     low = Counted(prepare(touchy, Decision(precision=precision)))
-    with pytest.warns(UserWarning, match=rf"`engine.precision={precision}` gives a loss or a gradient") as told:
-        found = run(low)
+    with pytest.warns(UserWarning, match=rf"`engine.precision={precision}` gives a loss or a gradient") as caught:
+        steps = run(low)
         run(low)
-    assert len([each for each in told if "engine.precision" in str(each.message)]) == 1
+    assert len([each for each in caught if "engine.precision" in str(each.message)]) == 1
     assert engine_state(low)["fell_back"] is True
-    for step, exact in zip(found, run(touchy), strict=True):
+    for step, exact in zip(steps, run(touchy), strict=True):
         assert torch.equal(step.delta, exact.delta)
 
 
-def test_where_float32_is_no_better_nothing_falls_back_and_the_run_stops():
+def test_without_a_finite_float32_result_there_is_no_fallback():
     low = prepare(Touchy(never=True), Decision(precision="bfloat16"))
     with pytest.raises(NotFinite, match="at the encoder"):
         run_all(encoder=low)
@@ -62,18 +62,18 @@ def test_where_float32_is_no_better_nothing_falls_back_and_the_run_stops():
 
 
 @pytest.mark.filterwarnings("ignore:`engine.precision")
-def test_judging_on_a_bank_falls_back_too():
+def test_evaluation_on_a_bank_falls_back_too():
     touchy = Touchy()
     low = prepare(touchy, Decision(precision="bfloat16"))
     images, views = pictures(), bank(Compose([Affine(degrees=20)]), 8, seed=0, purpose="select")
     anchor = net()(images)
-    found = views.losses(images, anchor, low, Away(), 3)
-    assert torch.equal(found, views.losses(images, anchor, touchy, Away(), 3))
+    losses = views.losses(images, anchor, low, Away(), 3)
+    assert torch.equal(losses, views.losses(images, anchor, touchy, Away(), 3))
 
 
 @pytest.mark.filterwarnings("ignore:`engine.precision")
 @pytest.mark.parametrize("precision", ["bfloat16", "float16", "mixed"])
-def test_an_attack_goes_on_to_the_bit_with_the_engines_state(precision):
+def test_a_resumed_attack_with_the_engine_state_is_bit_identical(precision):
     touchy = Touchy() if precision == "bfloat16" else net()
     first = prepare(touchy, Decision(precision=precision))
     whole, at = [], None
@@ -84,12 +84,12 @@ def test_an_attack_goes_on_to_the_bit_with_the_engines_state(precision):
     second = Counted(prepare(touchy, Decision(precision=precision)))
     engine_restore(second, state)
     rest = run(second, state=at)
-    for before, after in zip(whole[3:], rest, strict=True):
-        assert torch.equal(before.delta, after.delta)
+    for expected, step in zip(whole[3:], rest, strict=True):
+        assert torch.equal(expected.delta, step.delta)
     assert engine_state(second) == engine_state(first)
 
 
-def test_state_of_any_encoder():
+def test_engine_state_is_read_and_restored_through_wrappers():
     plain = Counted(net())
     assert engine_state(plain) == {}
     engine_restore(plain, {})

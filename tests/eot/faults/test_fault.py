@@ -1,4 +1,4 @@
-"""What is not finite is named with its stage, step, view and values, and comes back from a file."""
+"""Non-finite values are reported with stage, step, view and values, and can be reproduced from a file."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def failing(**setup):
 
 @pytest.mark.parametrize("perturbation", [Linf(0.1), Universal(Linf(0.1))], ids=["own", "shared"])
 @pytest.mark.parametrize(("slope", "where"), [(False, "stage `turn`"), (True, "the gradient of stage `turn`")])
-def test_the_stage_the_step_the_view_and_its_values_are_named(slope, where, perturbation):
+def test_the_error_names_stage_step_view_and_values(slope, where, perturbation):
     stages, done = [Affine(degrees=20), Turn(slope), Brightness(0.1)], 0
     running = started(stages=stages, perturbation=perturbation, n=2)
     with pytest.raises(NotFinite) as caught:
@@ -34,11 +34,11 @@ def test_the_stage_the_step_the_view_and_its_values_are_named(slope, where, pert
     assert result.values["turn angle (deg)"] > LIMIT
     pipeline = Compose(stages)
     assert result.values == pipeline.describe(result.u)[0]
-    for words in (f"step {done}: ", f"{where}, in view {result.view} of image {result.picture}", "turn angle (deg)"):
-        assert words in str(caught.value)
+    for text in (f"step {done}: ", f"{where}, in view {result.view} of image {result.picture}", "turn angle (deg)"):
+        assert text in str(caught.value)
 
 
-def test_the_view_is_the_one_that_the_attack_drew():
+def test_the_reported_view_is_the_one_drawn_by_the_attack():
     result = failing(stages=[Turn()], n=4).fault
     eot = EOT(Compose([Turn()]), views=4)
     points = eot.points(stream(3, "attack"), result.step, pictures())
@@ -51,7 +51,7 @@ def test_the_view_is_the_one_that_the_attack_drew():
 
 
 class Infinite(Objective):
-    """Infinite, or of infinite slope."""
+    """An infinite loss, or one of infinite slope."""
 
     def __init__(self, slope):
         self.slope = slope
@@ -79,11 +79,11 @@ def steep(features, images):
     ],
     ids=["encoder", "gradient of encoder", "objective", "gradient of objective", "paired", "members"],
 )
-def test_the_part_is_named(where, parts):
+def test_the_failing_part_is_named(where, parts):
     assert failing(**{"stages": [Affine(degrees=20)]} | parts).fault.where == where
 
 
-def test_what_no_view_shows_alone_is_said_so():
+def test_a_fault_that_no_single_view_reproduces_is_reported():
     images, u = pictures(), torch.rand(2, 1) / 2
     problem = Problem(images, net()(images), net(), Away(), Linf(0.1))
     query = Query(problem, Compose([Turn()]), torch.zeros_like(images), u, torch.arange(3))
@@ -93,7 +93,7 @@ def test_what_no_view_shows_alone_is_said_so():
     assert fault.write(None, error) is None
 
 
-def test_a_fault_comes_back_from_its_file_and_the_error_tells_the_command(tmp_path):
+def test_a_saved_fault_is_reproduced_and_the_error_has_the_command(tmp_path):
     error = failing(stages=[Affine(degrees=20), Turn()])
     path = fault.write(tmp_path, error)
     assert str(error).endswith(f"python scripts/replay_view.py {tmp_path}")
@@ -102,13 +102,13 @@ def test_a_fault_comes_back_from_its_file_and_the_error_tells_the_command(tmp_pa
         if isinstance(value, torch.Tensor):
             assert torch.equal(getattr(again, name).nan_to_num(7), value.nan_to_num(7)), name
     assert (again.sentence(), again.values) == (error.fault.sentence(), error.fault.values)
-    assert str(again.lines) == str(error.fault.lines)  # NaN is not equal to itself
+    assert str(again.lines) == str(error.fault.lines)  # as text, because NaN is not equal to itself
     fault.write(tmp_path, error, "fault.00003.safetensors")
     assert str(error).endswith("fault.00003.safetensors")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04\x95 not a tensor", b"\x02" + bytes(7) + b"{}"])
-def test_a_file_that_holds_no_view_is_refused_in_one_line(tmp_path, content):
+def test_a_file_without_a_view_gives_a_one_line_error(tmp_path, content):
     (tmp_path / fault.NAME).write_bytes(content)
     with pytest.raises(ValueError, match="does not hold a view"):
         fault.read(tmp_path / fault.NAME)
@@ -125,7 +125,7 @@ def test_fields_of_another_kind_are_refused(tmp_path):
             fault.read(tmp_path / fault.NAME)
 
 
-def test_judging_stops_at_a_view_that_is_not_finite():
+def test_evaluation_stops_at_a_view_that_is_not_finite():
     images, views = pictures(), bank(Compose([Affine(degrees=20), Turn()]), 16, seed=0, purpose="evaluate")
     with pytest.raises(NotFinite, match="stage `turn`") as one:
         evaluate(images, net()(images), net()(images), encoder=net(), bank=views)
@@ -133,7 +133,7 @@ def test_judging_stops_at_a_view_that_is_not_finite():
         views.losses(images, net()(images), net(), Away(), 5, step=4)
     assert one.value.fault.view == other.value.fault.view
     right = Right(torch.arange(3), torch.arange(3), torch.arange(3))
-    for signature in (None, torch.sign):  # which makes a number of NaN
+    for signature in (None, torch.sign):  # the sign of NaN is a number
         with pytest.raises(NotFinite, match="stage `turn`") as ranked:
             evaluate(
                 *(images, net()(images), net()(images)), encoder=net(), bank=views, right=right, signature=signature

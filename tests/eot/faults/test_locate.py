@@ -1,4 +1,4 @@
-"""A gradient that is exactly zero says what the audit finds."""
+"""The error of an exactly zero gradient has the result of the audit."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ UNSEEN = SimpleNamespace(
 
 
 @pytest.mark.parametrize(
-    ("words", "setup"),
+    ("message", "setup"),
     [
         ("dies in the stage cut", {"stages": [Affine(degrees=20), Cut(), Brightness(0.1)]}),
         ("and the encoder cuts it", {"encoder": Head(lambda features, _: features.detach())}),
@@ -45,12 +45,12 @@ UNSEEN = SimpleNamespace(
         ("no view shows what may be changed", {"perturbation": UNSEEN}),
     ],
 )
-def test_a_gradient_that_is_zero_says_what_the_audit_finds(words, setup):
-    with pytest.raises(ValueError, match=words):
+def test_the_error_of_a_zero_gradient_has_the_audit_result(message, setup):
+    with pytest.raises(ValueError, match=message):
         run_all(**{"stages": [Affine(degrees=20)]} | setup)
 
 
-def test_a_gradient_that_dies_later_says_so_too():
+def test_a_gradient_that_becomes_zero_later_is_reported_too():
     calls = []
 
     def later(features, _):

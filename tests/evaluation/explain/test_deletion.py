@@ -24,7 +24,7 @@ class Bright(nn.Module):
         return torch.stack([along, torch.ones_like(along)], 1)
 
 
-def test_every_block_is_there_once_and_none_is_much_larger():
+def test_blocks_are_complete_and_of_similar_size():
     for height, width in ((64, 64), (50, 33), (7, 300)):
         sizes = torch.bincount(blocks(height, width).flatten())
         assert len(sizes) == min(BLOCKS, height) * min(BLOCKS, width)
@@ -42,7 +42,7 @@ def test_blocks_are_ranked_by_their_mean_weight():
         assert place == sum(other > mean for other in means)
 
 
-def test_the_seed_orders_equal_blocks():
+def test_the_seed_decides_ties_of_blocks():
     one, same, other = (ranks(torch.full((32, 32), 0.3), seed) for seed in (1, 1, 2))
     assert torch.equal(one, same) and not torch.equal(one, other)
     assert sorted(one.unique().tolist()) == list(range(BLOCKS**2))
@@ -56,7 +56,7 @@ def test_masks_grow_from_nothing_to_all_in_equal_steps():
 
 
 @pytest.mark.parametrize("chunk", [3, 100])
-def test_equals_a_loop_in_numpy(chunk):
+def test_curves_equal_a_loop_in_numpy(chunk):
     encoder, picture = small().double(), smooth()[0].double()
     anchor = encoder(picture[None])[0]
     places = ranks(torch.rand(picture.shape[1:], generator=torch.Generator().manual_seed(3)), 0)
@@ -72,7 +72,7 @@ def test_equals_a_loop_in_numpy(chunk):
             line.append(features @ anchor.numpy() / np.linalg.norm(features) / np.linalg.norm(anchor.numpy()))
         np.testing.assert_allclose(result["one"][k], line, atol=1e-12)
         np.testing.assert_allclose(area(result["one"])[k], np.trapezoid(line, dx=1 / STEPS), atol=1e-12)
-    assert counted.forward == 2 + 2 * 2 * (STEPS - 1)  # the two ends are shared
+    assert counted.forward == 2 + 2 * 2 * (STEPS - 1)  # both ends are shared
 
 
 def test_the_order_of_a_linear_model_is_steepest_and_monotone():

@@ -48,11 +48,11 @@ def plain(explanations):
     return json.loads(json.dumps(content, allow_nan=False))
 
 
-def test_same_seed_same_numbers_bit_for_bit(explanations):
+def test_equal_seeds_give_bit_identical_numbers(explanations):
     assert plain(explained(POCKET)) == plain(explanations)
 
 
-def test_another_seed_changes_the_random_order_alone(explanations):
+def test_another_seed_changes_only_the_random_order(explanations):
     other = plain(explained(POCKET, seed=1))
     assert other["orders"]["random"] != plain(explanations)["orders"]["random"]
     assert other["orders"]["gradient"] == plain(explanations)["orders"]["gradient"]  # (a Grad-CAM has ties, at 0)
@@ -69,7 +69,7 @@ def test_the_size_of_a_pass_changes_the_last_digits_only(explanations):
     torch.testing.assert_close(small.reach.coverage, explanations.reach.coverage)
 
 
-def test_a_picture_is_explained_by_its_own_maps(explanations):
+def test_the_explanation_of_a_picture_does_not_depend_on_the_batch(explanations):
     attacked = {arm: pictures[1:2] for arm, pictures in ATTACKED.items()}
     alone = explain(POCKET, CLEAN[1:2], attacked, POCKET(CLEAN[1:2]), views_for(POCKET), names=("b",))
     for arm, maps in alone.arms.items():
@@ -82,7 +82,7 @@ def test_stripes_of_one_pixel_have_the_highest_frequency(explanations):
         assert sum(shares) == pytest.approx(1.0) and shares[-1] > 0.9
 
 
-def test_likeness_is_the_cosine_and_each_curve_begins_or_ends_there(explanations):
+def test_curves_start_or_end_at_the_cosine(explanations):
     for arm, pictures in {"clean": CLEAN, **ATTACKED}.items():
         cosine = torch.cosine_similarity(POCKET(pictures), POCKET(CLEAN))
         torch.testing.assert_close(explanations.arms[arm].likeness, cosine, rtol=0, atol=1e-5)
@@ -109,7 +109,7 @@ def test_every_pass_is_counted():
     assert result.seconds > 0
 
 
-def test_the_sheet_is_a_picture(explanations, tmp_path):
+def test_the_sheet_is_drawn(explanations, tmp_path):
     draw_explanations(tmp_path / "explanations.png", explanations, 1)
     with Image.open(tmp_path / "explanations.png") as sheet:
         assert sheet.size[0] > 1000 and sheet.size[1] > 700
@@ -121,7 +121,7 @@ def test_the_sheet_is_a_picture(explanations, tmp_path):
     [Phash(), Defended(POCKET, [Jpeg((50, 90))]), Stochastic(Defended(POCKET, [SensorNoise((0.01, 0.1))]))],
     ids=["hash", "defended", "stochastic"],
 )
-def test_encoders_of_other_kinds(encoder):
+def test_hashes_and_defended_encoders_are_explained(encoder):
     result = explained(encoder)
     assert all(bool(curve.isfinite().all()) for curve in result.arms["eot"].curves.values())
     assert result.layer == (None if isinstance(encoder, Phash) else "stages")
@@ -139,7 +139,7 @@ def test_without_a_gradient_only_the_random_order_is_left(tmp_path):
     draw_explanations(tmp_path / "explanations.png", result)
 
 
-def test_one_picture_and_no_perturbation(tmp_path):
+def test_a_single_unperturbed_picture_is_explained(tmp_path):
     result = explain(POCKET, CLEAN[:1], {"eot": CLEAN[:1]}, POCKET(CLEAN[:1]), views_for(POCKET), names=("a",))
     assert plain(result)["spectrum"]["arms"] == {"eot": None}
     draw_explanations(tmp_path / "explanations.png", result)

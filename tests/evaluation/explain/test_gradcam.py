@@ -16,7 +16,7 @@ PICTURES = smooth()
 
 
 class Pooled(nn.Module):
-    """A convolution, the mean over positions, a matrix."""
+    """A convolution, the mean over positions, a linear layer."""
 
     def __init__(self):
         super().__init__()
@@ -27,7 +27,7 @@ class Pooled(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention from every token to every token, and a residual."""
+    """Full attention with a residual."""
 
     def __init__(self, width):
         super().__init__()
@@ -60,7 +60,7 @@ def made(kind, *args):
         return kind(*args).eval().requires_grad_(False)
 
 
-def test_equals_a_calculation_by_hand():
+def test_grad_cam_equals_a_calculation_by_hand():
     network = made(Pooled)
     maps, anchors = F.relu(network.maps(PICTURES)), torch.randn(2, 6, generator=torch.Generator().manual_seed(1))
     result = attribution(CountedEncoder(network), PICTURES, anchors, "maps")
@@ -145,7 +145,7 @@ def test_a_change_in_place_does_not_reach_the_recorded_output():
     torch.testing.assert_close(in_place, copied)
 
 
-def test_no_hook_stays_behind():
+def test_no_hook_remains():
     network = made(Pooled)
     layer(network)
     attribution(CountedEncoder(network), PICTURES, network(PICTURES), "maps")

@@ -1,4 +1,4 @@
-"""The pixels that the gradient reaches: where they are known, and against a loop over views."""
+"""The pixels reached by the gradient: known cases, and against a loop over views."""
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ HEAD_ON = Bank(Compose([]), torch.zeros(3, 0))
 
 
 class Left(nn.Module):
-    """Sees the left quarter of a picture, each value with a weight of its own."""
+    """Reads the left quarter of a picture, each value with its own weight."""
 
     def forward(self, images):
         return F.adaptive_avg_pool2d(images[..., : images.shape[3] // 4], (4, 2)).flatten(1)
@@ -42,7 +42,7 @@ def test_pixels_outside_the_encoders_view_are_dead():
     assert bool((result.effective <= 0.25).all()) and bool((result.effective > 0.1).all())
 
 
-def test_equals_one_view_after_the_other():
+def test_reach_equals_a_loop_over_views():
     encoder, views = small(), bank(Compose([Affine(degrees=30, scale=(1.2, 2.0))]), 12, seed=0, purpose="test")
     anchors = encoder(PICTURES.flip(3))
     result = reach(CountedEncoder(encoder), PICTURES, anchors, views, 5)
@@ -59,14 +59,14 @@ def test_equals_one_view_after_the_other():
         torch.testing.assert_close(result.sensitivity[i], weights, rtol=1e-4, atol=1e-7)
         torch.testing.assert_close(float(result.coverage[i]), covered(weights))
         torch.testing.assert_close(float(result.effective[i]), effective(weights), rtol=1e-4, atol=0)
-    assert bool((result.view < result.coverage).all())  # enlarged, a view shows a part
+    assert bool((result.view < result.coverage).all())  # an enlarged view shows a part of the picture
 
 
 def test_an_encoder_without_a_gradient_has_no_reach():
     assert reach(CountedEncoder(Cut()), PICTURES, PICTURES.mean((2, 3)), HEAD_ON, 8) is None
 
 
-def test_a_defence_that_draws_and_a_hash_have_one():
+def test_random_defences_and_hashes_have_a_reach():
     for encoder in (Stochastic(Defended(untrained().eval(), [SensorNoise((0.01, 0.1))])), Phash()):
         views = bank(randomised(Compose([Affine(degrees=10)]), encoder), 2, seed=0, purpose="test")
         assert bool(drawn(views.transforms, views.u)) == isinstance(encoder, Stochastic)

@@ -28,7 +28,7 @@ def test_the_slope_equals_finite_differences():
     torch.testing.assert_close(saliency(gradient), sum(gradient[:, c].abs() for c in range(3)))
 
 
-def test_it_equals_the_cosine_and_has_a_gradient_at_its_maximum():
+def test_the_value_equals_the_cosine_and_has_a_gradient_at_its_maximum():
     anchors = ENCODER(PICTURES)
     counted = CountedEncoder(ENCODER)
     for pictures in (PICTURES, PICTURES.flip(2)):

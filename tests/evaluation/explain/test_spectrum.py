@@ -10,7 +10,7 @@ from attacks.evaluation.explain.spectrum import frequencies, radial, ring_count,
 
 
 @pytest.mark.parametrize("size", [(32, 32), (33, 40), (64, 21)])
-def test_equals_numpy_ring_by_ring(size):
+def test_the_spectrum_equals_numpy_ring_by_ring(size):
     deltas = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0))
     rings = ring_count(*size)
     result, centres = radial(deltas, rings), frequencies(rings)

@@ -53,7 +53,7 @@ def raised(images, delta):
     return (balance(images + delta) - balance(images))[:, 0]
 
 
-def test_the_balance_is_linear_and_reads_no_positions(images):
+def test_the_balance_is_linear_and_position_independent(images):
     other = torch.rand(images.shape, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(balance(0.3 * images + 0.7 * other), 0.3 * balance(images) + 0.7 * balance(other))
     torch.testing.assert_close(balance(images.flip(3).transpose(2, 3)), balance(images))
@@ -77,7 +77,7 @@ def test_the_promise_is_the_optimum_of_an_l2_ball(images):
 
 
 @pytest.mark.parametrize("inner", [Linf(0.1), L2(0.5)], ids=["linf", "l2"])
-def test_the_promise_of_a_common_delta_is_common(inner, images):
+def test_the_promise_of_a_shared_delta_is_shared(inner, images):
     inside = 0.4 + 0.2 * images
     perturbation = Universal(inner)
     result = promise(perturbation, inside)
@@ -87,7 +87,7 @@ def test_the_promise_of_a_common_delta_is_common(inner, images):
 
 
 def test_the_balance_survives_the_camera():
-    # Every view shows some of it, most of them the better part, none more than contrast makes of it.
+    # Every view has some of it, most views over half, and none more than the contrast stage allows.
     pictures, camera = tiles(128).spread(4).images, preset("camera")
     delta = promise(Linf(8 / 255), pictures)
     u = torch.rand(32, camera.dims, generator=torch.Generator().manual_seed(3))
@@ -97,7 +97,7 @@ def test_the_balance_survives_the_camera():
         assert (share > 0).all() and share.median() > 0.5 and (share < 1.3).all()
 
 
-def test_the_planted_features_carry_the_encoders_own(images):
+def test_planted_features_contain_the_encoder_features(images):
     encoder, objective = small(), Promised(Toward(), 3.0)
     features, anchor = Planted(encoder)(images), planted_anchor(torch.ones(2, 12), images)
     assert torch.equal(features[0], encoder(images))
@@ -123,18 +123,18 @@ SETS = {"linf": Linf(0.1), "l2": L2(1.0), "universal": Universal(Linf(0.1))}
 @pytest.mark.slow
 @pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
 @pytest.mark.parametrize("optimiser", RIGHT.values(), ids=RIGHT)
-def test_every_working_optimiser_reaches_it(optimiser, perturbation, images):
+def test_every_working_optimiser_passes(optimiser, perturbation, images):
     check = verdict(images, optimiser, perturbation, steps=60 if isinstance(optimiser, Adam) else 20)
     assert check.verdict == "passed", check
 
 
-def test_sgd_with_a_sensible_rate_reaches_it(images):
+def test_sgd_with_a_sensible_rate_passes(images):
     check = verdict(images, SGD(2.0), L2(1.0))
     assert check.verdict == "passed", check
 
 
 @pytest.mark.slow
-def test_a_search_reaches_it_with_enough_queries(images):
+def test_random_search_passes_with_enough_queries(images):
     assert verdict(images, Square(), Linf(0.1), steps=QUERIES - 1).verdict == "skipped"
     check = verdict(images, Square(), Linf(0.1), steps=QUERIES)
     assert check.verdict == "passed", check
@@ -169,12 +169,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("optimiser", "perturbation"), WRONG.values(), ids=WRONG)
-def test_every_broken_attack_misses_it(optimiser, perturbation, images):
+def test_every_broken_attack_fails(optimiser, perturbation, images):
     check = verdict(images, optimiser, perturbation)
     assert check.verdict == "failed", check
 
 
 @pytest.mark.parametrize("objective", [Away(), Toward()], ids=["away", "toward"])
-def test_the_goal_does_not_matter(objective, images):
+def test_the_verdict_does_not_depend_on_the_goal(objective, images):
     assert verdict(images, PGD(), Linf(0.1), objective=objective).verdict == "passed"
     assert verdict(images, Ascent(), Linf(0.1), objective=objective).verdict == "failed"

@@ -31,7 +31,7 @@ def images():
     return smooth()
 
 
-def test_a_trial_is_the_attack(images):
+def test_a_trial_equals_the_attack(images):
     setup = parts()
     anchor = setup["encoder"](images)
     steps = list(attack(images, anchor, **setup, seed=4))
@@ -82,26 +82,26 @@ def test_a_tally_counts_the_passes_of_one_encoder_of_an_ensemble(images):
 
 @pytest.mark.parametrize("objective", [Away(), Toward()], ids=["away", "toward"])
 def test_transfer_takes_the_anchor_of_the_other_encoder(objective, images, monkeypatch):
-    setup, asked = parts(objective=objective, steps=3), []
+    setup, runs = parts(objective=objective, steps=3), []
     anchor = setup["encoder"](images)
     test = trial(images, anchor, setup, Tally())
     main, run = test.run(), ShortAttack.run
-    monkeypatch.setattr(ShortAttack, "run", lambda self, **changes: (asked.append(changes), run(self, **changes))[1])
+    monkeypatch.setattr(ShortAttack, "run", lambda self, **changes: (runs.append(changes), run(self, **changes))[1])
     assert transfer(test, main, 0.1, setup["encoder"]).verdict in ("passed", "failed")
-    (changes,) = asked
+    (changes,) = runs
     wanted = redrawn(setup["encoder"], 0)(images) if isinstance(objective, Away) else anchor
     assert torch.equal(changes["anchor"], wanted)
     assert all(transfer(test, main, 0.1, module).verdict == "skipped" for module in (None, nn.Flatten()))
 
 
 @pytest.mark.parametrize("perturbation", [Linf(0.1), Universal(L2(1.0))], ids=["linf", "universal-l2"])
-def test_a_right_attack_passes(perturbation, images):
+def test_a_correct_attack_passes(perturbation, images):
     setup = parts(perturbation=perturbation, steps=20)
     sanity = examine(images, setup["encoder"](images), **setup, trace=[math.exp(-i / 5) for i in range(50)])
     assert {check.verdict for check in sanity.checks} == {"passed"}, table(sanity)
 
 
-def test_a_single_view_is_enough_to_be_examined(images):
+def test_an_attack_with_a_single_view_can_be_examined(images):
     setup = parts(perturbation=L2(1.0), eot=EOT(Compose(), views=1), steps=20)
     sanity = examine(images, setup["encoder"](images), **setup)
     assert not sanity.failed, table(sanity)
@@ -109,7 +109,7 @@ def test_a_single_view_is_enough_to_be_examined(images):
 
 
 @pytest.mark.slow
-def test_short_steps_are_right_in_a_long_run(images):
+def test_short_steps_pass_if_the_planned_run_is_long(images):
     # Steps that cross the set in 100, not in 20.
     setup = parts(optimiser=Adam(0.05), steps=20)
     anchor = setup["encoder"](images)
@@ -118,7 +118,7 @@ def test_short_steps_are_right_in_a_long_run(images):
 
 
 @pytest.mark.slow
-def test_a_targeted_attack_passes_and_a_tail_gets_its_views(images):
+def test_a_targeted_attack_passes_and_worst_of_gets_enough_views(images):
     setup = parts(objective=Toward(), eot=EOT(SEEN, views=6, risk=WorstOf(3)), steps=20)
     sanity = examine(images, torch.randn(2, 12), views=4, **setup)
     assert not sanity.failed, table(sanity)
@@ -126,7 +126,7 @@ def test_a_targeted_attack_passes_and_a_tail_gets_its_views(images):
 
 
 @pytest.mark.slow
-def test_the_battery_is_a_function_of_its_seed(images):
+def test_the_battery_depends_only_on_its_seed(images):
     setup = parts(steps=6)
     anchor = setup["encoder"](images)
     one, again, other = (examine(images, anchor, **setup, seed=seed).to_dict()["checks"] for seed in (1, 1, 2))
@@ -143,7 +143,7 @@ def test_an_attack_that_cannot_run_is_a_failed_check_not_a_crash(images):
     assert "exactly zero" in sanity.checks[0].message
 
 
-def test_its_own_arguments_are_checked(images):
+def test_arguments_of_examine_are_checked(images):
     for name in ("views", "steps", "planned"):
         with pytest.raises(ValueError, match=f"`{name}` must be at least 1; got 0"):
             examine(images, small()(images), **parts() | {name: 0})

@@ -58,7 +58,7 @@ def test_a_sanity_report_as_json_and_as_a_table():
 
 @given(shift=st.floats(-1, 1), seed=st.integers(0, 99))
 @settings(max_examples=30, deadline=None, derandomize=True)
-def test_a_gap_turns_round_with_its_sides(shift, seed):
+def test_swapping_the_sides_negates_a_gap(shift, seed):
     a, b = losses(0.0, seed=seed), losses(shift, seed=seed + 100)
     one, other = gap(a, b, 0.3), gap(b, a, 0.3)
     assert one.mean == -other.mean
@@ -66,24 +66,24 @@ def test_a_gap_turns_round_with_its_sides(shift, seed):
 
 
 def test_a_gap_is_paired_by_view():
-    # The views differ far more than the two runs do.
+    # The views differ far more than the two runs.
     a = losses(0.0, spread=1.0)
     assert gap(a + 0.01, a, 0.0).above
     assert not gap(losses(0.01, 1.0, seed=1), a, 0.0).above
 
 
-def test_chance_alone_is_seldom_a_gap():
+def test_chance_rarely_gives_a_significant_gap():
     tables = [gap(losses(0, seed=2 * i), losses(0, seed=2 * i + 1), 0.0) for i in range(300)]
     assert sum(result.above for result in tables) <= 0.06 * 300  # 2.3 % in theory
 
 
-def test_a_small_share_of_the_gain_is_no_gap():
+def test_a_gap_below_a_small_share_of_the_gain_is_ignored():
     a = losses(0.0)
     assert not gap(a + 0.9 * NEGLIGIBLE, a, 1.0).above
     assert gap(a + 1.1 * NEGLIGIBLE, a, 1.0).above
 
 
-def test_a_single_view_has_no_error():
+def test_a_gap_of_a_single_view_has_no_standard_error():
     assert gap(torch.tensor([[0.5], [0.7]]), torch.tensor([[0.4], [0.7]]), 0.0).above
 
 
@@ -149,12 +149,12 @@ def test_noise_names_the_views_for_the_recommended_cosine(c, views):
     cosine = math.sqrt(views / (views + c))
     assert check.figures["cosine"] == pytest.approx(cosine)
     assert check.verdict == ("passed" if cosine >= 0.2 else "failed")
-    # With as many views as it names, the cosine is the one it names.
+    # The reported number of views gives the recommended cosine.
     wanted = check.figures["views"]
     assert math.sqrt(wanted / (wanted + c)) == pytest.approx(0.7)
 
 
-def test_noise_without_a_signal_and_without_a_measure():
+def test_noise_fails_without_a_signal_and_is_skipped_without_a_measure():
     assert noise(torch.full((10, 2), math.nan), 8).verdict == "skipped"
     check = noise(torch.full((10, 2), math.inf), 8)
     assert check.verdict == "failed" and check.figures["cosine"] == 0
@@ -162,7 +162,7 @@ def test_noise_without_a_signal_and_without_a_measure():
     assert noise(some, 8).figures["c"] == 1  # of the first half
 
 
-def test_room_is_the_share_of_a_step_that_the_set_leaves(images):
+def test_the_room_is_the_share_of_a_step_left_by_the_set(images):
     inside = 0.4 + 0.2 * images
     grad = torch.randn(inside.shape, generator=torch.Generator().manual_seed(2))
     centre, corner = torch.zeros_like(inside), -0.1 * grad.sign()
@@ -208,14 +208,14 @@ def test_only_sets_with_a_radius_and_learning_rates_change_with_it():
 
 @pytest.mark.parametrize("size", [0.001, 0.05, 0.2, 2.0])
 @pytest.mark.parametrize(("planned", "steps"), [(100, 20), (10, 20), (1000, 5)])
-def test_a_short_run_goes_as_far_as_the_run_or_across(size, planned, steps):
+def test_a_short_run_travels_as_far_as_the_full_run_or_the_set(size, planned, steps):
     result = hastened(PGD(size), planned, steps).rel_step_size
     assert result >= size
     assert result == size or result * steps == pytest.approx(min(size * planned, 4.0))
     assert hastened(SGD(2.0), planned, steps) == SGD(2.0)
 
 
-def test_redrawn_weights_are_the_same_values_elsewhere():
+def test_redrawn_weights_are_a_permutation():
     net = small()
     original = [p.clone() for p in net.parameters()]
     other, again = redrawn(net, 3), redrawn(net, 3)

@@ -1,4 +1,4 @@
-"""Encoders with a gradient broken on purpose are flagged; intact ones are not."""
+"""Encoders with a deliberately broken gradient are flagged; intact ones are not."""
 
 import copy
 
@@ -55,7 +55,7 @@ class Noisy(nn.Module):
 
 
 class Behind(nn.Module):
-    """The pocket encoder with something before it, or after it."""
+    """The pocket encoder with a module before it, or after it."""
 
     def __init__(self, before=None, after=None):
         super().__init__()
@@ -168,14 +168,14 @@ def test_a_wrapper_between_encoder_and_attack_is_checked(pictures):
         half = features.shape[1] // 2
         return torch.cat([features[:, :half].detach(), features[:, half:]], dim=1)
 
-    arguments = {"count": lambda asked: asked, "untouched": pictures, "seed": 0}
+    arguments = {"count": lambda encoder: encoder, "untouched": pictures, "seed": 0}
     anchor = encoder(pictures).flip(0)
-    for asked, verdict in ((encoder, "passed"), (cut, "failed")):
-        check = slopes(pictures, anchor, asked, Toward(), module=encoder, **arguments)
+    for wrapped, verdict in ((encoder, "passed"), (cut, "failed")):
+        check = slopes(pictures, anchor, wrapped, Toward(), module=encoder, **arguments)
         assert check.verdict == verdict, check
 
 
-def test_the_encoder_is_left_as_it_was(pictures):
+def test_the_check_does_not_change_the_encoder(pictures):
     encoder = load_encoder()
     state = copy.deepcopy(encoder.state_dict())
     slope_check(encoder, pictures, encoder, 0)
@@ -183,23 +183,23 @@ def test_the_encoder_is_left_as_it_was(pictures):
     assert next(encoder.parameters()).dtype == torch.float32
 
 
-def test_each_sign_alone_is_a_flag():
+def test_each_indicator_alone_is_flagged():
     good = [Check(name, "passed", "") for name in MASKING]
     assert masking(good).verdict == "passed"
     for i, name in enumerate(MASKING):
-        signs = [*good[:i], Check(name, "failed", ""), *good[i + 1 :], Check("plateau", "failed", "")]
-        check = masking(signs)
+        checks = [*good[:i], Check(name, "failed", ""), *good[i + 1 :], Check("plateau", "failed", "")]
+        check = masking(checks)
         assert check.verdict == "failed" and name in check.message and "plateau" not in check.message
     assert masking([Check(name, "skipped", "") for name in MASKING]).figures["asked"] == 0
 
 
 @pytest.mark.slow
-def test_a_detached_branch_shows_in_more_than_one_way(pictures):
+def test_a_detached_branch_fails_several_checks(pictures):
     encoder = Detached()
     sanity = examine(pictures, encoder(pictures), views=2, **setup(encoder, steps=10))
     failed = {check.name for check in sanity.failed}
     assert {"finite differences", "masking"} <= failed, table(sanity)
-    assert len(failed & set(MASKING)) >= 3, table(sanity)  # which ones depends on the optimiser
+    assert len(failed & set(MASKING)) >= 3, table(sanity)  # the failed checks depend on the optimiser
     assert "active test" not in failed  # the optimiser is not to blame
 
 
