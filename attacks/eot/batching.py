@@ -77,11 +77,11 @@ def within_memory(run: Callable[[Pass], Result], whole: Pass) -> Iterator[tuple[
     todo = [whole]
     while todo:
         part = todo.pop()
-        result = _attempt(run, part, part.rows == 1)
-        if result is None:
+        outcome = _attempt(run, part, part.rows == 1)
+        if outcome is None:
             todo += reversed(part.halves())
         else:
-            yield part, result
+            yield part, outcome[0]
 
 
 def in_parts(run: Callable[[Tensor], Result], rows: Tensor, chunk: int) -> Iterator[tuple[Tensor, Result]]:
@@ -90,11 +90,11 @@ def in_parts(run: Callable[[Tensor], Result], rows: Tensor, chunk: int) -> Itera
     start, chunk = 0, max(1, min(chunk, len(rows)))
     while start < len(rows):
         part = rows[start : start + chunk]
-        result = _attempt(run, part, len(part) == 1)
-        if result is None:
+        outcome = _attempt(run, part, len(part) == 1)
+        if outcome is None:
             chunk = len(part) // 2
         else:
-            yield part, result
+            yield part, outcome[0]
             start += len(part)
 
 
@@ -120,10 +120,10 @@ INSTEAD = (
 ONE_VIEW = f"{RAN_OUT} with one view of one picture in a pass, so `engine.chunk` cannot go lower: {INSTEAD}"
 
 
-def _attempt(run: Callable[[Part], Result], part: Part, smallest: bool) -> Result | None:
-    """`run(part)`; None where memory runs out. Raises MemoryError in one line if no smaller part is possible."""
+def _attempt(run: Callable[[Part], Result], part: Part, smallest: bool) -> tuple[Result] | None:
+    """`run(part)` in a tuple; None where memory runs out. Raises MemoryError where no smaller part is possible."""
     try:
-        return run(part)
+        return (run(part),)
     except (RuntimeError, MemoryError) as error:
         reason = _shortage(error)
     if torch.cuda.is_available():

@@ -31,7 +31,8 @@ def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
     sentences = [line.strip().rstrip(".") for line in lines if not line.startswith((*NOISE, "\t", " "))]
     key = next((line.partition(":")[2].strip() for line in lines if line.strip().startswith("full_key:")), "")
     if keys and sentences[0].startswith("Could not override"):
-        sentences = [f"unknown key `{key or sentences[0].split(chr(39))[1]}`", sentences[-1]]
+        group = sentences[0].split("'")[1]  # which Hydra quotes; the full key stands where OmegaConf has one
+        sentences = [f"unknown key `{key or group}`", sentences[-1]]
     text = "; ".join(sentences)
     text = f"`{key}`: {text}" if key and key not in text else text
     return _plain(" ".join([text, ", ".join(listed)]).strip() + (did_you_mean(key) if keys else ""))
