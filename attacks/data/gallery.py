@@ -1,5 +1,6 @@
 """Pictures (tiles of the bundled photographs, or files) and galleries of them."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,21 +25,30 @@ class Pictures:
     """Named pictures of one size in memory (for many, see `attacks.data.pictures.Shelf`).
 
     `images` (N,3,H,W) are in [0,1], every value a multiple of 1/255; `notes` list the conversions of the files;
-    `placements` are those of a patch.
+    `placements` are those of a patch; `clusters` name for each picture those that count as one with it, such as the
+    tiles of a photograph (by default each picture is alone).
     """
 
     names: tuple[str, ...]
     images: Tensor
     notes: tuple[str, ...] = ()
     placements: Placements | None = None
+    clusters: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clusters", self.clusters or self.names)
 
     def __len__(self) -> int:
         return len(self.names)
 
     def spread(self, count: int | None) -> "Pictures":
-        """`count` pictures spread evenly over the set; None: all. Raises ValueError if there are fewer."""
-        rows = spread(len(self), count)
-        return Pictures(tuple(self.names[i] for i in rows), self.images[rows], self.notes)
+        """`count` pictures spread evenly over the clusters; None: all. Raises ValueError if there are fewer."""
+        return self.only(spread(self.clusters, count))
+
+    def only(self, rows: Sequence[int]) -> "Pictures":
+        """The pictures `rows`, without placements."""
+        names, clusters = (tuple(column[i] for i in rows) for column in (self.names, self.clusters))
+        return Pictures(names, self.images[list(rows)], self.notes, clusters=clusters)
 
     def shelf(self, size: int | None = None) -> Shelf:
         """The pictures as a shelf; with `size`, each is resized and cropped on reading (see `square`)."""
@@ -46,13 +56,26 @@ class Pictures:
         return shelved(self.names, lambda i: images[i] if size is None else square(images[i], size))
 
 
-def spread(length: int, count: int | None) -> list[int]:
-    """`count` rows spread evenly over `length`; None: all. Raises ValueError if there are fewer."""
+def spread(clusters: Sequence[str], count: int | None) -> list[int]:
+    """`count` rows, as evenly over the clusters as their sizes allow, and evenly within each; None: all.
+
+    With fewer rows than clusters, every so many clusters give one. Raises ValueError if there are fewer rows.
+    """
+    length = len(clusters)
     if count is None:
         return list(range(length))
     if not 1 <= count <= length:
         raise ValueError(f"`data.count` must lie in 1..{length}, the number of pictures; got {count}")
-    return [i * length // count for i in range(count)]
+    members: dict[str, list[int]] = {}
+    for row, cluster in enumerate(clusters):
+        members.setdefault(cluster, []).append(row)
+    shares = dict.fromkeys(members, 0)
+    while (left := count - sum(shares.values())) > 0:
+        room = [name for name, rows in members.items() if shares[name] < len(rows)]
+        for i in range(min(left, len(room))):
+            shares[room[i * len(room) // min(left, len(room))]] += 1
+    middles = ((rows, shares[name]) for name, rows in members.items())
+    return sorted(rows[(2 * i + 1) * len(rows) // (2 * share)] for rows, share in middles for i in range(share))
 
 
 def photographs() -> dict[str, Tensor]:
@@ -86,7 +109,13 @@ def tiles(size: int, photos: Sequence[str] | None = None) -> Pictures:
         raise ValueError(
             f"`size` must leave at least one tile; no photograph among {list(chosen)} holds {size} pixels"
         )
-    return Pictures(tuple(names), torch.stack(pictures))
+    return Pictures(tuple(names), torch.stack(pictures), clusters=tuple(map(photograph, names)))
+
+
+def photograph(name: str) -> str:
+    """The photograph of a bundled tile; the name itself of a file, which has a suffix."""
+    tile = re.fullmatch(r"([^/.]+)-\d+-\d+", name)
+    return name if tile is None else tile[1]
 
 
 @dataclass(frozen=True)

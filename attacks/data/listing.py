@@ -5,9 +5,11 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from attacks.data.images import SUFFIXES, shown
 from attacks.runtime.folders import short
@@ -19,12 +21,14 @@ LONGEST = 4096
 @dataclass(frozen=True)
 class Entry:
     """One picture file. `name` is unique in its listing and shown in reports; `label` is the person or thing on it,
-    or None if unknown; `where` names the line of the file that lists it."""
+    or None if unknown; `where` names the line of the file that lists it; `cluster` names pictures that count as one
+    (None: the picture alone)."""
 
     path: Path
     name: str
     label: str | None = None
     where: str = ""
+    cluster: str | None = None
 
 
 def listed(path: str | Path) -> tuple[list[Entry], list[str]]:
@@ -33,8 +37,8 @@ def listed(path: str | Path) -> tuple[list[Entry], list[str]]:
     - A folder: the pictures in it, sorted by name. If it has none, but subfolders with pictures, these are read, one
       level deep, and the name of each subfolder is the label of its pictures.
     - `.txt`: one path a line; blank lines and lines that begin with # are skipped.
-    - `.csv`: a table with a header, the column `path` and optionally `identity` (the label; may be empty). Other
-      columns are ignored.
+    - `.csv`: a table with a header, the column `path` and optionally `identity` (the label) and `cluster` (rows with
+      the same one count as one picture in every interval); both may be empty. Other columns are ignored.
     - Any other file: one picture.
 
     Text is UTF-8; paths in it are relative to its file. The pictures are not opened here.
@@ -111,12 +115,12 @@ def _lines(path: Path) -> Iterator[Entry]:
     for number, line in enumerate(_split(text_of(path)), 1):
         name = line.strip()
         if name and not name.startswith("#"):
-            yield entry_of(path, number, name, None)
+            yield entry_of(path, number, name)
 
 
 def _table(path: Path) -> Iterator[Entry]:
     for number, cells in table_rows(path, _check_header):
-        yield entry_of(path, number, cells["path"], cells.get("identity"))
+        yield entry_of(path, number, cells["path"], cells)
 
 
 def table_rows(path: Path, check_header: Callable[[str, list[str]], None]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -152,18 +156,19 @@ def table_rows(path: Path, check_header: Callable[[str, list[str]], None]) -> It
 
 
 def _check_header(where: str, cells: list[str]) -> None:
-    for name, least in (("path", 1), ("identity", 0)):
+    for name, least in (("path", 1), ("identity", 0), ("cluster", 0)):
         if not least <= cells.count(name) <= 1:
             raise ValueError(
-                f"{where}: the header must have one column `path` and at most one `identity`, separated by commas; "
-                f"got {short(', '.join(cells))}"
+                f"{where}: the header must have one column `path` and at most one `identity` and `cluster`, separated "
+                f"by commas; got {short(', '.join(cells))}"
             )
 
 
-def entry_of(file: Path, number: int, name: str, label: str | None) -> Entry:
-    """The picture `name` that line `number` of a list or table names."""
+def entry_of(file: Path, number: int, name: str, cells: Mapping[str, Any] = MappingProxyType({})) -> Entry:
+    """The picture `name` that line `number` of a list or table names, with its `identity` and `cluster` in `cells`."""
     path = Path(os.path.abspath(file.parent / name))  # noqa: PTH100  (resolve would follow links: two names, one file)
-    return Entry(path, path.name, label, f"{file.name} line {number}")
+    label, cluster = cells.get("identity") or None, cells.get("cluster") or None
+    return Entry(path, path.name, label, f"{file.name} line {number}", cluster)
 
 
 def named(entries: list[Entry]) -> list[Entry]:

@@ -23,8 +23,9 @@ FIRST = 3
 class Shelf:
     """Named pictures of one size, none of them in memory: `load` reads one (3,H,W), as `Pictures` holds it.
 
-    `digests` are the sha256 of their pixels; `labels` the person or thing on each, None if unknown. `changes` are the
-    conversions of each, `missing` the files left out, `notes` these and what was ignored.
+    `digests` are the sha256 of their pixels; `labels` the person or thing on each, None if unknown; `clusters` the
+    cluster of each, None if it is alone. `changes` are the conversions of each, `missing` the files left out, `notes`
+    these and what was ignored.
     """
 
     names: tuple[str, ...]
@@ -34,6 +35,7 @@ class Shelf:
     changes: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    clusters: tuple[str | None, ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)
@@ -60,6 +62,7 @@ class Shelf:
             labels=tuple(self.labels[i] for i in chosen),
             load=lambda i: load(chosen[i]),
             changes=tuple(self.changes[i] for i in chosen) if self.changes else (),
+            clusters=tuple(self.clusters[i] for i in chosen) if self.clusters else (),
         )
 
 
@@ -111,6 +114,7 @@ def read_entries(entries: list[Entry], notes: list[str], size: int, unreadable: 
         changes=tuple(changes),
         notes=(*notes, *missing),
         missing=missing,
+        clusters=tuple(entry.cluster for entry in readable),
     )
 
 

@@ -12,9 +12,9 @@ from attacks.runtime.folders import short
 
 CORNERS = ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4")
 MIDDLE = ("x", "y", "degrees")
-COLUMNS = ("path", *CORNERS, *MIDDLE, "mask", "mm_per_pixel", "identity")
+COLUMNS = ("path", *CORNERS, *MIDDLE, "mask", "mm_per_pixel", "identity", "cluster")
 #: Of a photograph in a .json.
-KEYS = ("quads", "middles", "mask", "mm_per_pixel", "identity")
+KEYS = ("quads", "middles", "mask", "mm_per_pixel", "identity", "cluster")
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ def read_table(path: str | Path) -> list[tuple[Entry, tuple[PlacementCorners, ..
 
     - `.csv`: a header, then a line for each placement: `path`, and the corners `x1,y1` ... `x4,y4` (upper left, upper
       right, lower right, lower left of the texture), or the middle `x,y` with an optional `degrees`, or a `mask`.
-      Optional: `mm_per_pixel`, `identity` (the label).
+      Optional: `mm_per_pixel`, `identity` (the label), `cluster` (photographs with the same one count as one).
     - `.json`: {"photo.jpg": {"quads": [[[x, y], ...], ...], "middles": [[x, y, degrees], ...], "mask": ...,
-      "mm_per_pixel": ..., "identity": ...}}.
+      "mm_per_pixel": ..., "identity": ..., "cluster": ...}}.
 
     Text is UTF-8; paths in it are relative to its file.
 
@@ -59,9 +59,14 @@ def read_table(path: str | Path) -> list[tuple[Entry, tuple[PlacementCorners, ..
     entries: dict[Path, Entry] = {}
     for entry, placement in reader(path):
         first = entries.setdefault(entry.path, entry)
-        if None not in (first.label, entry.label) and first.label != entry.label:
-            raise ValueError(f"{placement.where}: `{entry.name}` has two identities, {first.label} and {entry.label}")
-        entries[entry.path] = replace(first, label=first.label or entry.label)
+        for what, one, two in (
+            ("identities", first.label, entry.label),
+            ("clusters", first.cluster, entry.cluster),
+        ):
+            if None not in (one, two) and one != two:
+                raise ValueError(f"{placement.where}: `{entry.name}` has two {what}, {one} and {two}")
+        both = {"label": first.label or entry.label, "cluster": first.cluster or entry.cluster}
+        entries[entry.path] = replace(first, **both)
         placements.setdefault(entry.path, []).append(placement)
     if not placements:
         raise ValueError(f"`{path}` names no photograph")
@@ -70,7 +75,7 @@ def read_table(path: str | Path) -> list[tuple[Entry, tuple[PlacementCorners, ..
 
 def _table(path: Path) -> Iterator[Row]:
     for number, cells in table_rows(path, _check_header):
-        entry = entry_of(path, number, cells["path"], cells.get("identity"))
+        entry = entry_of(path, number, cells["path"], cells)
         yield entry, _placement(f"`{path}` line {number}", path, cells)
 
 
@@ -106,10 +111,10 @@ def _json(path: Path) -> Iterator[Row]:
             raise ValueError(f"{where}: must be an object with some of {', '.join(KEYS)}; got {short(str(fields))}")
         if unknown := [key for key in fields if key not in KEYS]:
             raise ValueError(f"{where}: unknown key `{short(unknown[0])}`; known are {', '.join(KEYS)}")
-        for key in ("mask", "identity"):
+        for key in ("mask", "identity", "cluster"):
             if not isinstance(fields.get(key, ""), str):
                 raise ValueError(f"{where}: `{key}` must be a text; got {short(str(fields[key]))}")
-        entry = replace(entry_of(path, 0, photo, fields.get("identity") or None), where=path.name)
+        entry = replace(entry_of(path, 0, photo, fields), where=path.name)
         common = {key: fields[key] for key in ("mask", "mm_per_pixel") if key in fields}
         for place, cells in _as_cells(where, fields):
             yield entry, _placement(place, path, common | cells)

@@ -1,13 +1,12 @@
 """Which stage of the views an attack must know: attack without each stage, test with it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from torch import Tensor
-
 from attacks.eot.bank import Bank, bank
+from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import CellScores, Scoring, judged
 from attacks.runtime.stored import stored
 from transforms import Compose, Shown, base_of
@@ -20,10 +19,11 @@ NOTHING, ALL = "nothing", "all"
 @stored("ablation")
 @dataclass(frozen=True)
 class LeftOut:
-    """Scores of N pictures: the stage left out (or "nothing") -> test ("all", or one stage alone) -> scores."""
+    """Scores of N pictures, with their names and clusters: the stage left out (or "nothing") -> test ("all", or one stage alone) -> scores."""
 
     scores: dict[str, dict[str, CellScores]]
     names: tuple[str, ...]
+    clusters: tuple[str, ...]
     steps: int
 
     @property
@@ -31,13 +31,19 @@ class LeftOut:
         return [label for label in self.scores if label != NOTHING]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for metrics.json."""
+        """Plain values, for metrics.json: in each test the scores, and the difference in success from the attack with
+        all stages."""
         rows = [
-            {"without": without, "cells": [{"test": test} | cell.to_dict() for test, cell in tests.items()]}
+            {"without": without, "cells": [{"test": test} | self._cell(without, test) for test in tests]}
             for without, tests in self.scores.items()
         ]
-        head = {"pictures": len(self.names), "steps": self.steps, "stages": self.stages}
-        return head | {"tests": [ALL, *self.stages], "rows": rows}
+        head = {"pictures": len(self.names), "clusters": len(set(self.clusters)), "steps": self.steps}
+        return head | {"stages": self.stages, "tests": [ALL, *self.stages], "rows": rows}
+
+    def _cell(self, without: str, test: str) -> dict[str, Any]:
+        cell, whole = self.scores[without][test], self.scores[NOTHING][test]
+        difference = None if without == NOTHING else cell.minus(whole, self.clusters)
+        return cell.to_dict(self.clusters) | {"difference": difference}
 
     def rows(self) -> list[dict[str, object]]:
         """A row for each attack, test, picture and view."""
@@ -52,10 +58,9 @@ class LeftOut:
 def left_out(
     attack: Callable[[Compose], Shown],
     transforms: Compose,
-    rows: Tensor,
+    sample: Sample,
     judge: Scoring,
     *,
-    names: Sequence[str],
     views: int,
     steps: int,
     seed: int,
@@ -67,9 +72,7 @@ def left_out(
     those that lay a patch, which are at their middle in tests of other stages.
 
     Args:
-        attack: attacks the N pictures on the views of a pipeline; returns them as read back from their 8-bit files.
-        rows: (N,) the pictures' numbers among the queries, for `judge`.
-        names: of the N pictures.
+        attack: attacks the pictures of the sample on the views of a pipeline; returns them as read back from their 8-bit files.
         views: of each test.
         steps: of each attack, for the report.
 
@@ -85,8 +88,8 @@ def left_out(
         shown = attack(pipeline)
         for test, views_of_test in tests.items():
             held_out = views_of_test._replace(u=views_of_test.u.to(base_of(shown).device))
-            scores[label][test] = judged(judge, shown, rows, held_out)[0]
-    return LeftOut(scores, tuple(names), steps)
+            scores[label][test] = judged(judge, shown, sample.rows, held_out)
+    return LeftOut(scores, sample.names, sample.clusters, steps)
 
 
 def varying(transforms: Compose) -> dict[str, int]:

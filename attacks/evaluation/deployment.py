@@ -15,6 +15,7 @@ from attacks.encoders.layers import unwrapped
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
 from attacks.eot.bank import Bank
+from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import CellScores, Scoring, judged
 from attacks.evaluation.platforms import codecs, resamplers
 from attacks.runtime.stored import stored
@@ -34,21 +35,26 @@ class Cell(NamedTuple):
 @stored("deployment")
 @dataclass(frozen=True, eq=False)
 class Deployment:
-    """The result of `deployment`: all cells, the pictures' names, the (height, width) after resizing, and a line for
+    """The result of `deployment`: all cells, the pictures' names and clusters, the (height, width) after resizing, and a line for
     each codec or resampler that is not installed."""
 
     cells: tuple[Cell, ...]
     names: tuple[str, ...]
+    clusters: tuple[str, ...]
     size: tuple[int, int]
     missing: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for metrics.json."""
-        cells = [
-            cell._asdict() | {"arms": {arm: scores.to_dict() for arm, scores in cell.arms.items()}}
-            for cell in self.cells
-        ]
-        return {"pictures": len(self.names), "size": list(self.size), "cells": cells, "missing": list(self.missing)}
+        """Plain values, for metrics.json: in each cell the scores, and the difference in success between the attacks
+        with and without EOT."""
+        head = {"pictures": len(self.names), "clusters": len(set(self.clusters)), "size": list(self.size)}
+        return head | {"cells": [self._cell(cell) for cell in self.cells], "missing": list(self.missing)}
+
+    def _cell(self, cell: Cell) -> dict[str, Any]:
+        arms = {arm: scores.to_dict(self.clusters) for arm, scores in cell.arms.items()}
+        pair = [cell.arms.get(arm) for arm in ("eot", "no_eot")]
+        difference = pair[0].minus(pair[1], self.clusters) if pair[0] is not None and pair[1] is not None else None
+        return cell._asdict() | {"arms": arms, "difference": difference}
 
     def rows(self) -> list[dict[str, object]]:
         """A row for each cell, arm and picture."""
@@ -62,15 +68,13 @@ class Deployment:
 
 @torch.no_grad()
 def deployment(
-    shown: Mapping[str, Tensor], rows: Tensor, judge: Scoring, size: tuple[int, int], *, names: Sequence[str]
+    shown: Mapping[str, Tensor], sample: Sample, judge: Scoring, size: tuple[int, int]
 ) -> Deployment:
     """Score each codec with each resampler.
 
     Args:
-        shown: arm -> (N,3,H,W), the saved 8-bit files as read back.
-        rows: (N,) the pictures' numbers among the queries, for `judge`.
+        shown: arm -> (N,3,H,W), the saved 8-bit files of the sample as read back.
         size: (height, width) after resizing (see `deployed_size`).
-        names: of the N pictures.
     """
     saves, missing_codecs = codecs()
     resizes, missing_resamplers = resamplers()
@@ -82,8 +86,8 @@ def deployment(
             files = [save(picture) for picture in pixels]
             for name, resize in resizes.items():
                 pictures = _tensor([resize(file, size) for file in files], images)
-                cells[codec, name].arms[arm], _ = judged(judge, pictures, rows, no_camera)
-    return Deployment(tuple(cells.values()), tuple(names), size, (*missing_codecs, *missing_resamplers))
+                cells[codec, name].arms[arm] = judged(judge, pictures, sample.rows, no_camera)
+    return Deployment(tuple(cells.values()), sample.names, sample.clusters, size, (*missing_codecs, *missing_resamplers))
 
 
 def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:

@@ -13,8 +13,10 @@ from attacks.encoders.layers import OUTPUT, Layers, Pool, Visit, key_in_errors, 
 from attacks.encoders.randomness import drawn
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
+from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.intervals import interval
 from attacks.evaluation.scores import signature_of
+from attacks.evaluation.significance import LEVEL, needed, sign_flip
 from attacks.objectives.embedding import similarity
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
@@ -44,28 +46,35 @@ class Drift:
     forward: int
     seconds: float
 
-    def flips(self) -> str | None:
+    def flips(self, clusters: Sequence[str]) -> str | None:
         """The first layer where the drift (1 - cosine) with EOT is more than half of its drift at the output, and
-        clearly above that of noise: at least twice as large, and the 95 % interval of the difference (paired by
-        picture) above 0. None without such a layer, or where the output drifts by less than 0.1."""
+        clearly above that of noise: at least twice as large, and the difference (paired by cluster of pictures)
+        has a p value below 0.05 by sign flips, or one sign where there are too few clusters for a test. None without such a layer, or where the output drifts by less than 0.1."""
         drift, other = (1 - self.cosine[arm].double() for arm in ("eot", "noise"))
         end = float(drift[-1].mean())
         for name, own, noise in zip(self.layers, drift, other, strict=True):
             mean = float(own.mean())
-            clear = mean >= CLEARLY * float(noise.mean()) and interval(own - noise).low > 0
+            clear = mean >= CLEARLY * float(noise.mean()) and _above(by_cluster((own - noise).mean(1), clusters))
             if end >= LEAST and mean > end / 2 and clear:
                 return name
         return None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for metrics.json."""
+    def to_dict(self, clusters: Sequence[str]) -> dict[str, Any]:
+        """Plain values, for metrics.json, from the clusters of the N pictures."""
+        units = {arm: by_cluster(cosine.double().mean(2).T, clusters).T for arm, cosine in self.cosine.items()}
         rows = [
-            {"layer": name} | {arm: interval(cosine[i])._asdict() for arm, cosine in self.cosine.items()}
+            {"layer": name} | {arm: interval(values[i])._asdict() for arm, values in units.items()}
             for i, name in enumerate(self.layers)
         ]
         views = next(iter(self.cosine.values())).shape[2]
         cost = {"forward": self.forward, "seconds": self.seconds}
-        return {"views": views, "layers": rows, "flips": self.flips(), "cost": cost}
+        return {"views": views, "layers": rows, "flips": self.flips(clusters), "cost": cost}
+
+
+def _above(differences: Tensor) -> bool:
+    if len(differences) < needed():
+        return bool((differences > 0).all())
+    return bool(differences.mean() > 0) and sign_flip(differences) < LEVEL
 
 
 @torch.no_grad()

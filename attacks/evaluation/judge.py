@@ -11,8 +11,10 @@ from attacks.data.gallery import Gallery
 from attacks.encoders.tree import Encoder
 from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
+from attacks.evaluation.clusters import by_cluster, totals
 from attacks.evaluation.intervals import interval, rate
 from attacks.evaluation.scores import Right, Scores, evaluate
+from attacks.evaluation.significance import paired_shares
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.progress import Progress
 from attacks.runtime.stored import stored
@@ -40,9 +42,23 @@ class CellScores(NamedTuple):
         """Some of the views."""
         return CellScores(self.cosine[:, views], self.success[:, views])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Both with their intervals."""
-        return {"success": rate(self.success)._asdict(), "cosine": interval(self.cosine)._asdict()}
+    def to_dict(self, clusters: Sequence[str]) -> dict[str, Any]:
+        """Both with their intervals, over the clusters of the N pictures."""
+        shares, cosines = self.shares(clusters), by_cluster(self.cosine.double().mean(1), clusters)
+        return {"success": rate(shares, self.trials(clusters))._asdict(), "cosine": interval(cosines)._asdict()}
+
+    def shares(self, clusters: Sequence[str]) -> Tensor:
+        """Each cluster's share of views with success, (C,)."""
+        return by_cluster(self.success.double().mean(1), clusters)
+
+    def trials(self, clusters: Sequence[str]) -> Tensor:
+        """The number of views of each cluster, (C,)."""
+        return totals(torch.full((len(self.success),), float(self.success.shape[1])), clusters)
+
+    def minus(self, other: "CellScores", clusters: Sequence[str]) -> dict[str, Any]:
+        """The difference in success from another attack on the same pictures and views, with its interval."""
+        pair = self.shares(clusters), other.shares(clusters)
+        return paired_shares(*pair, self.trials(clusters))._asdict()
 
     def rows(self, names: Sequence[str], **key: object) -> list[dict[str, object]]:
         """A row for each picture and view, `key` first."""
@@ -53,10 +69,10 @@ class CellScores(NamedTuple):
         ]
 
 
-def judged(judge: Scoring, shown: Shown, rows: Tensor, bank: Bank) -> tuple[CellScores, bool]:
-    """The scores on a bank, on the CPU; and whether the attacker has a target."""
+def judged(judge: Scoring, shown: Shown, rows: Tensor, bank: Bank) -> CellScores:
+    """The scores on a bank, on the CPU."""
     scores = judge(shown, rows, bank)
-    return CellScores(scores.cosine.cpu(), judge.success(scores, rows).cpu()), scores.goal_rank is not None
+    return CellScores(scores.cosine.cpu(), judge.success(scores, rows).cpu())
 
 
 @dataclass(frozen=True, eq=False)

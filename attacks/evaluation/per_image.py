@@ -1,21 +1,22 @@
 """The rows of per_image.csv, one for each bank of views, arm and picture, and the tables computed from them."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attacks.evaluation.intervals import Interval, interval, median, quantile, rate_of_shares
+from attacks.evaluation.clusters import by_cluster, numbers, totals
+from attacks.evaluation.intervals import Interval, interval, median, quantile, rate
 from attacks.evaluation.scores import Scores
-from attacks.evaluation.significance import MEASURES, compared, holm
 
 #: Measures summarised by their mean over pictures; shares of a picture's views; and ranks, summarised by the median.
 MEANS = ("cosine", "worst_cosine", "shift", "cosine_p10", "mrr", "goal_cosine")
-SHARES = ("recall_at_1", "recall_at_5", "recall_at_10", "success", "knn")
+SHARES = ("recall_at_1", "recall_at_5", "recall_at_10", "success", "success_survived", "knn")
 MEDIANS = ("median_rank", "goal_rank")
 #: The measures in the order of the file.
 COLUMNS = ["cosine", "shift", "cosine_p10", "worst_cosine", "recall_at_1", "recall_at_5", "recall_at_10", "mrr"]
-COLUMNS += ["median_rank", "success", "knn", "goal_rank", "goal_cosine"]
+COLUMNS += ["median_rank", "success", "survived", "success_survived", "knn", "goal_rank", "goal_cosine"]
 #: Prefix of the columns with true accept rates; the false accept rate follows.
 TAR = "tar_"
 #: The quantile `cosine_p10`.
@@ -29,14 +30,16 @@ def per_image_rows(
     success: Mapping[str, Mapping[str, Tensor]],
     worst: Mapping[str, Mapping[str, Tensor]],
     *,
-    pictures: Sequence[str],
-    identities: Sequence[str],
+    pictures: Mapping[str, Sequence[str]],
+    steps: Mapping[str, Tensor],
     thresholds: Mapping[float, float],
 ) -> list[dict[str, object]]:
-    """One row for each bank, arm and picture, with means over its views, whose number is in `views`: `cosine` to the
+    """One row for each bank, arm and picture, with the `step` of the attack that its file comes from (None: no attack),
+    and means over its views, whose number is in `views`: `cosine` to the
     picture's clean embedding; `shift`, the cosine minus that of the clean arm in the same view; `cosine_p10`, the
     10th percentile; `worst_cosine`; the shares `recall_at_1`, `recall_at_5`, `recall_at_10`, `success` (of the
-    attacker), `knn` and `tar_0.01`, ... (accepted as the picture at that false accept rate); `mrr`, the mean of 1 /
+    attacker), `success_survived` (the same among the `survived` views, in which the attacker does not succeed on the
+    clean picture; None without such a view), `knn` and `tar_0.01`, ... (accepted as the picture at that false accept rate); `mrr`, the mean of 1 /
     rank; `median_rank`, the lower median; with a target also `goal_cosine` and the lower median `goal_rank`. None
     where the run has no such measure.
 
@@ -44,21 +47,22 @@ def per_image_rows(
         scores: by bank and arm, of the same pictures; one arm is `clean`.
         success: by bank and arm (N,V) bool.
         worst: by bank and arm the cosine (N,) in the view that resists the attacker most.
-        pictures: N names.
-        identities: N labels.
+        pictures: columns that name the N pictures: `picture`, `cluster`, `identity`.
+        steps: by arm (N,), of optimised arms.
         thresholds: of verification, by false accept rate.
     """
     rows = []
     for bank, arms in scores.items():
         for arm, arm_scores in arms.items():
             values = _values(arm_scores, arms["clean"], success[bank][arm])
-            columns = _columns(values, worst[bank][arm]) | {
+            columns = _columns(values, worst[bank][arm]) | _surviving(success[bank]["clean"], success[bank][arm])
+            columns |= {
                 f"{TAR}{far:g}": (arm_scores.cosine.double() >= limit).double().mean(1).tolist()
                 for far, limit in thresholds.items()
             }
-            for i, (picture, identity) in enumerate(zip(pictures, identities, strict=True)):
-                row: dict[str, object] = {"bank": bank, "arm": arm, "picture": picture, "identity": identity}
-                row["views"] = arm_scores.cosine.shape[1]
+            for i in range(len(arm_scores.cosine)):
+                row: dict[str, object] = {"bank": bank, "arm": arm} | {key: names[i] for key, names in pictures.items()}
+                row |= {"views": arm_scores.cosine.shape[1], "step": int(steps[arm][i]) if arm in steps else None}
                 rows.append(row | {name: column and column[i] for name, column in columns.items()})
     return rows
 
@@ -81,6 +85,16 @@ def _values(scores: Scores, clean: Scores, success: Tensor) -> dict[str, Tensor]
     return {name: value.double() for name, value in columns.items() if value is not None}
 
 
+def _surviving(clean: Tensor, success: Tensor) -> dict[str, list[Any]]:
+    """The columns `survived` and `success_survived`, from the successes (N,V) on the clean pictures and of an arm."""
+    survived = (~clean).sum(1)
+    shares = (success & ~clean).sum(1).double() / survived
+    return {
+        "survived": survived.tolist(),
+        "success_survived": [share if views else None for share, views in zip(shares.tolist(), survived, strict=True)],
+    }
+
+
 def _columns(values: Mapping[str, Tensor], worst: Tensor) -> dict[str, list[float] | None]:
     """The columns of the file: one number for each picture."""
     columns = {name: value.mean(1) for name, value in values.items()}
@@ -94,8 +108,8 @@ def _columns(values: Mapping[str, Tensor], worst: Tensor) -> dict[str, list[floa
 def arms_table(
     rows: Sequence[Row], *, views: Mapping[str, tuple[Mapping[str, Scores], Mapping[str, Tensor]]] | None = None
 ) -> dict[str, dict[str, dict[str, object]]]:
-    """By bank, arm and measure the mean over pictures, or median, with its 95 % interval; `tar` by false accept rate.
-    None where the rows have none.
+    """By bank, arm and measure the mean over clusters of their pictures' means, or the median of their medians, with
+    its 95 % interval (see `attacks.evaluation.intervals`); `tar` by false accept rate. None where the rows have none.
 
     Args:
         rows: of `per_image_rows`, or read back from their file.
@@ -103,7 +117,7 @@ def arms_table(
             arm.
     """
     table: dict[str, dict[str, dict[str, object]]] = {}
-    for bank, arms in _grouped(rows).items():
+    for bank, arms in grouped(rows).items():
         table[bank] = {arm: _measures(arm_rows) for arm, arm_rows in arms.items()}
         if views is not None:
             scores, success = views[bank]
@@ -114,19 +128,37 @@ def arms_table(
 
 def _measures(rows: Sequence[Row]) -> dict[str, object]:
     """The measures of one arm on one bank."""
-    measures: dict[str, object] = {}
-    for name in (*MEANS, *SHARES, *MEDIANS):
-        column = _column(rows, name)
-        measures[name] = None if column is None else _summary(name, column, rows)._asdict()
-    tars = {name.removeprefix(TAR): _column(rows, name) for name in rows[0] if name.startswith(TAR)}
-    rates = {far: _summary("tar", column, rows)._asdict() for far, column in tars.items() if column is not None}
+    measures: dict[str, object] = {name: _summary(name, rows) for name in (*MEANS, *SHARES, *MEDIANS)}
+    tars = [name for name in rows[0] if name.startswith(TAR)]
+    rates = {name.removeprefix(TAR): value for name in tars if (value := _summary(name, rows)) is not None}
     return measures | {"tar": rates or None}
 
 
-def _summary(name: str, column: Tensor, rows: Sequence[Row]) -> Interval:
+def _summary(name: str, rows: Sequence[Row]) -> dict[str, object] | None:
+    """A measure of some rows as plain values; None where they have none."""
+    views = "survived" if name == "success_survived" else "views"
+    if views == "survived":  # pictures without a view that the clean one survives have no value
+        rows = [row for row in rows if float(str(row[views]))]
+    column = column_of(rows, name)
+    if column is None:
+        return None
+    value = _clustered(name, column, clusters_of(rows), trials=column_of(rows, views))
+    return value._asdict()
+
+
+def _clustered(name: str, column: Tensor, clusters: Sequence[str], trials: Tensor | None) -> Interval:
+    if name in MEDIANS:
+        return median(cluster_medians(column, clusters))
     if name in MEANS:
-        return interval(column[:, None])
-    return median(column) if name in MEDIANS else rate_of_shares(column, int(str(rows[0]["views"])))
+        return interval(by_cluster(column, clusters))
+    assert trials is not None
+    return rate(by_cluster(column, clusters), totals(trials, clusters))
+
+
+def cluster_medians(column: Tensor, clusters: Sequence[str]) -> Tensor:
+    """The lower median of each cluster's pictures: (N,) -> (C,)."""
+    index = numbers(clusters)
+    return torch.stack([column[index == i].median() for i in range(int(index.max()) + 1)])
 
 
 def _single(values: Mapping[str, Tensor]) -> dict[str, object]:
@@ -138,24 +170,12 @@ def _single(values: Mapping[str, Tensor]) -> dict[str, object]:
     return {name: value._asdict() for name, value in measures.items()}
 
 
-def comparisons(rows: Sequence[Row], arm: str = "eot") -> list[dict[str, object]]:
-    """An arm against each other one, on each bank: the mean difference of `cosine` and of `success` over pictures
-    with its interval, the p value (see `compared`), and `p_holm`, corrected for all comparisons of the list."""
-    table: list[dict[str, object]] = []
-    p_values: list[float] = []
-    for bank, arms in _grouped(rows).items():
-        for other in arms:
-            for measure in MEASURES if other != arm and arm in arms else ():
-                first, second = (_column(arms[name], measure) for name in (arm, other))
-                assert first is not None and second is not None
-                result = compared(measure, first, second, int(str(arms[arm][0]["views"])))
-                key = {"measure": measure, "arm": arm, "other": other, "bank": bank}
-                table.append(key | result._asdict() | {"difference": result.difference._asdict()})
-                p_values.append(result.p)
-    return [row | {"p_holm": p} for row, p in zip(table, holm(p_values), strict=True)]
+def clusters_of(rows: Sequence[Row]) -> list[str]:
+    """The cluster of each row's picture."""
+    return [str(row["cluster"]) for row in rows]
 
 
-def _grouped(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
+def grouped(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
     """Rows by bank and arm, in order of first appearance."""
     groups: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
@@ -163,9 +183,9 @@ def _grouped(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
     return groups
 
 
-def _column(rows: Sequence[Row], name: str) -> Tensor | None:
+def column_of(rows: Sequence[Row], name: str) -> Tensor | None:
     """A column in float64, from numbers or text; None if it has empty cells."""
     values = [row[name] for row in rows]
-    if any(value in (None, "") for value in values):
+    if not values or any(value in (None, "") for value in values):
         return None
     return torch.tensor([float(str(value)) for value in values], dtype=torch.float64)

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from itertools import chain, product
 from typing import Any
 
-from torch import Tensor
-
 from attacks.eot.bank import Bank, bank
+from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import CellScores, Scoring, judged
-from attacks.evaluation.significance import holm, least_p, sign_flip
+from attacks.evaluation.significance import holm, needed, sign_flip
 from attacks.evaluation.slices import Axis, axis, sliced
 from attacks.runtime.stored import stored
 from transforms import Compose, Shown, base_of
@@ -21,13 +20,13 @@ class Slice:
     """Scores in the cells of one or two coordinates; the first coordinate varies fastest.
 
     scores: of N pictures by arm, (N, cells * views); the views of a cell are adjacent.
-    targeted: whether the attack has a target, so that only success measures resistance.
+    clusters: of the pictures.
     """
 
     axes: tuple[Axis, ...]
     scores: dict[str, CellScores]
     views: int
-    targeted: bool
+    clusters: tuple[str, ...]
 
     def cell(self, arm: str, at: int) -> CellScores:
         return self.scores[arm].cell(slice(at * self.views, (at + 1) * self.views))
@@ -43,13 +42,14 @@ class Slice:
     def map_dict(self) -> dict[str, Any]:
         x, y = self.axes
         arms = {arm: {key: self._rows(cells) for key, cells in self._table(arm).items()} for arm in self.scores}
-        content = {"x": x.to_dict(), "y": y.to_dict(), "arms": arms, "p_holm": None, "worst": None, "best": None}
-        least = least_p(len(self.scores["eot"].cosine)) * len(self.places)
-        content |= {"tested": "success" if self.targeted else "cosine", "p_least": min(1.0, least)}
+        content = {"x": x.to_dict(), "y": y.to_dict(), "arms": arms, "p_holm": None, "needed": None}
         if "no_eot" in self.scores:
-            content["p_holm"] = self._rows(holm([self._p(at) for at in range(len(self.places))]))
-        order = self._order()
-        return content | {"worst": self._named(order[0]), "best": self._named(order[-1])}
+            few = needed(len(self.places))
+            if len(set(self.clusters)) < few:
+                content["needed"] = few
+            else:
+                content["p_holm"] = self._rows(holm([self._p(at) for at in range(len(self.places))]))
+        return content | self._extremes()
 
     def rows(self, kind: str, number: int, names: Sequence[str]) -> list[dict[str, object]]:
         """A row for each arm, cell, picture and view. A curve has no y."""
@@ -62,7 +62,7 @@ class Slice:
         return table
 
     def _table(self, arm: str) -> dict[str, list[Any]]:
-        cells = [self.cell(arm, at).to_dict() for at in range(len(self.places))]
+        cells = [self.cell(arm, at).to_dict(self.clusters) for at in range(len(self.places))]
         return {key: [cell[key] for cell in cells] for key in ("success", "cosine")}
 
     def _rows(self, cells: Sequence[Any]) -> list[list[Any]]:
@@ -71,39 +71,37 @@ class Slice:
         return [list(cells[at : at + across]) for at in range(0, len(cells), across)]
 
     def _p(self, at: int) -> float:
-        """The p value of the attack with EOT against the one without, from each picture's mean over its views:
-        success with a target, else cosine."""
-        cells = (self.cell(arm, at) for arm in ("eot", "no_eot"))
-        first, second = ((cell.success if self.targeted else cell.cosine).double().mean(1) for cell in cells)
+        """The p value of the attack with EOT against the one without, from each cluster's share of successes."""
+        first, second = (self.cell(arm, at).shares(self.clusters) for arm in ("eot", "no_eot"))
         return sign_flip(first - second)
 
-    def _order(self) -> list[int]:
-        """The cells, that where the encoder resists EOT most first: with a target the one of least success, then of
-        highest cosine; without a target the one of highest cosine."""
-        cells = [self.cell("eot", at) for at in range(len(self.places))]
-        means = [(float(cell.success.double().mean()), float(cell.cosine.double().mean())) for cell in cells]
-        keys = [(success, -cosine) if self.targeted else (-cosine, success) for success, cosine in means]
-        return sorted(range(len(keys)), key=keys.__getitem__)
-
-    def _named(self, at: int) -> dict[str, Any]:
-        x, y = self.places[at]
-        return {"x": x, "y": y} | self.cell("eot", at).to_dict()
+    def _extremes(self) -> dict[str, Any]:
+        """The cells of least (`worst`) and most (`best`) success with EOT; None where all cells have the same. Without
+        an interval: that of the most extreme of many cells would have to hold for all of them."""
+        means = [float(self.cell("eot", at).shares(self.clusters).mean()) for at in range(len(self.places))]
+        ends = {"worst": min(means), "best": max(means)}
+        if ends["worst"] == ends["best"]:
+            return dict.fromkeys(ends)
+        places = {name: self.places[means.index(end)] for name, end in ends.items()}
+        return {name: {"x": x, "y": y, "success": ends[name]} for name, (x, y) in places.items()}
 
 
 @stored("response")
 @dataclass(frozen=True)
 class Response:
-    """All maps and curves, and the names of the pictures."""
+    """All maps and curves, and the names and clusters of the pictures."""
 
     maps: tuple[Slice, ...]
     curves: tuple[Slice, ...]
     names: tuple[str, ...]
+    clusters: tuple[str, ...]
     views: int
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for metrics.json."""
         return {
             "pictures": len(self.names),
+            "clusters": len(set(self.clusters)),
             "views": self.views,
             "maps": [each.map_dict() for each in self.maps],
             "curves": [each.curve_dict() for each in self.curves],
@@ -138,21 +136,12 @@ class SlicePlan:
 
 
 def response(
-    shown: Mapping[str, Shown],
-    rows: Tensor,
-    judge: Scoring,
-    plan: SlicePlan,
-    *,
-    names: Sequence[str],
-    seed: int,
-    views: int = 4,
+    shown: Mapping[str, Shown], sample: Sample, judge: Scoring, plan: SlicePlan, *, seed: int, views: int = 4
 ) -> Response:
     """Scores over slices of the space of views.
 
     Args:
-        shown: arm -> the N pictures, as read back from their files.
-        rows: (N,) the pictures' numbers among the queries, for `judge`.
-        names: of the N pictures.
+        shown: arm -> the pictures of the sample, as read back from their files.
         views: in each cell; they differ between cells only in the coordinates of the slice.
 
     Raises:
@@ -163,10 +152,9 @@ def response(
     slices = []
     for axes in axes_of(plan):
         cells = Bank(wide, sliced(points, axes))
-        results = {arm: judged(judge, pictures, rows, cells) for arm, pictures in shown.items()}
-        scores = {arm: cell_scores for arm, (cell_scores, _) in results.items()}
-        slices.append(Slice(axes, scores, views, any(targeted for _, targeted in results.values())))
-    return Response(tuple(slices[:maps]), tuple(slices[maps:]), tuple(names), views)
+        scores = {arm: judged(judge, pictures, sample.rows, cells) for arm, pictures in shown.items()}
+        slices.append(Slice(axes, scores, views, sample.clusters))
+    return Response(tuple(slices[:maps]), tuple(slices[maps:]), sample.names, sample.clusters, views)
 
 
 def axes_of(plan: SlicePlan) -> list[tuple[Axis, ...]]:

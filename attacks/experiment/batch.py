@@ -113,7 +113,8 @@ def part_of(parts: Parts, rows: Sequence[int]) -> Parts:
     """The parts with the pictures `rows` only."""
     chosen = torch.tensor(list(rows))
     names, images = tuple(parts.queries.names[i] for i in rows), parts.queries.images[chosen]
-    some = replace(parts.queries, names=names, images=images, placements=None)
+    clusters = tuple(parts.queries.clusters[i] for i in rows)
+    some = replace(parts.queries, names=names, images=images, placements=None, clusters=clusters)
     goal = None if parts.goal is None else parts.goal[chosen]
     perturbation = parts.perturbation.take(chosen)
     return replace(parts, queries=some, truth=parts.truth[chosen], goal=goal, perturbation=perturbation)

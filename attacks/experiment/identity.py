@@ -46,6 +46,7 @@ def identity(run: Run, parts: Parts, decision: Decision, world: World, versions:
         "the code of attacks and transforms": sources(),
         "the encoder's weights": fingerprint(parts.encoder),
         "the pictures' names": _digest(parts.queries.names),
+        "the pictures' clusters": _digest(parts.queries.clusters),
         "the pictures": hashlib.sha256(pixels.numpy().data).hexdigest(),
         "the gallery": _digest(gallery),
         "what is right": _digest(right),

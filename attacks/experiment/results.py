@@ -16,9 +16,10 @@ from attacks.encoders.description import described, identity
 from attacks.encoders.engine import Choice
 from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
+from attacks.evaluation.comparisons import declared, primary, secondary
 from attacks.evaluation.intervals import Interval
 from attacks.evaluation.judge import resisting
-from attacks.evaluation.per_image import arms_table, comparisons, per_image_rows
+from attacks.evaluation.per_image import arms_table, per_image_rows
 from attacks.evaluation.retrieval_metrics import impostors, thresholds
 from attacks.experiment.batch import SAME, WIDE
 from attacks.experiment.outcome import Outcome
@@ -29,7 +30,9 @@ from attacks.runtime.distributed import World
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
 
-SCHEMA = 2
+SCHEMA = 3
+#: How intervals are made (docs/evaluation.md).
+INTERVALS = "95 %, over clusters of pictures; the range of the clusters where they are too few for an interval"
 PACKAGES = ("viewproof", "torch", "torchvision", "kornia", "hydra-core", "numpy", "pillow", "safetensors")
 #: Optional libraries of encoders and resizers.
 LIBRARIES = ("opencv-python-headless", "timm", "open_clip_torch", "transformers", "diffusers", "onnx", "onnx2torch")
@@ -53,8 +56,12 @@ def metrics(
         outcome.scores,
         success,
         {SAME: outcome.worst} | {name: _worst(outcome, name) for name in outcome.scores if name != SAME},
-        pictures=parts.queries.names,
-        identities=_identities(parts),
+        pictures={
+            "picture": parts.queries.names,
+            "cluster": parts.queries.clusters,
+            "identity": _identities(parts),
+        },
+        steps={},
         thresholds=limits,
     )
     views = {name: (arms, success[name]) for name, arms in outcome.scores.items()} if count == 1 else None
@@ -86,6 +93,7 @@ def metrics(
             "patch": _patch(run, parts),  # None for any other perturbation
         },
         "queries": list(parts.queries.names),
+        "clusters": list(parts.queries.clusters),
         "pixels": [_sha256(image) for image in parts.queries.images],
         "gallery": len(parts.gallery),
         "classes": list(parts.gallery.names) if isinstance(parts.gallery, Classes) else None,
@@ -93,9 +101,7 @@ def metrics(
         # None if every picture is its own identity.
         "identities": None if parts.gallery.label_numbers is None else len(parts.gallery.label_numbers.unique()),
         "bank": _bank(outcome.bench.banks[SAME], outcome.refined),
-        "intervals": "95 %, bootstrap over pictures; of rates Wilson's, pictures as clusters"
-        if count > 1
-        else "95 %, over the views of one picture",
+        "intervals": INTERVALS if len(set(parts.queries.clusters)) > 1 else "95 %, over the views of one picture",
         "arms": arms,
         "wide": None,
         # Cosine thresholds of a match, set on clean pairs of different identities.
@@ -103,14 +109,15 @@ def metrics(
         if pairs is None
         else {"thresholds": {f"{far:g}": value for far, value in limits.items()}, "impostors": len(pairs)},
         "neighbours": run.evaluate.neighbours,
-        "comparisons": comparisons(rows) if count > 1 else [],
+        "primary": primary(rows, run.evaluate.primary),
+        "comparisons": secondary(rows, run.evaluate.primary),
         "cost": cost | {"cached": outcome.cached},
         "costs": {name: asdict(spent) for name, spent in (outcome.costs | extras.costs).items()},
         "failed": [failure._asdict() for failure in outcome.failed],
         "failed_parts": extras.failed,
         "fell_back": list(outcome.fell_back),
         "sanity": None if outcome.sanity is None else outcome.sanity.to_dict(),
-        "drift": None if outcome.drift is None else outcome.drift.to_dict(),
+        "drift": None if outcome.drift is None else outcome.drift.to_dict(parts.queries.clusters),
         **extras.to_dict(),
     }
     if WIDE in tables:
@@ -169,6 +176,7 @@ def manifest(
         "preset": preset,
         "overrides": overrides,
         "seed": run.seed,
+        "primary": declared(run.evaluate.primary),
         "config": asdict(run),
         "device": torch.cuda.get_device_name(parts.device) if parts.device.type == "cuda" else str(parts.device),
         "threads": torch.get_num_threads(),

@@ -1,7 +1,7 @@
 """The optional parts of an evaluation, computed from the saved files: response maps over the space of views, the
 ablation of each stage, deployment through file formats, and explanations of the encoder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -14,6 +14,7 @@ from torch import Tensor
 from attacks.data.gallery import spread
 from attacks.eot.batching import memory_told
 from attacks.evaluation.ablation import left_out, varying
+from attacks.evaluation.clusters import Sample
 from attacks.evaluation.deployment import deployed_size, deployment
 from attacks.evaluation.explain.explanation import Explanations, explain
 from attacks.evaluation.response import SlicePlan, axes_of, response
@@ -123,15 +124,16 @@ def _priced(make: Callable[[Outcome, Meter], Section], outcome: Outcome, meter: 
     return part, meter.read()
 
 
-def _some(bench: Bench, count: int) -> tuple[list[int], list[str]]:
-    """The rows and names of `count` pictures spread evenly over the queries, or of all."""
-    names = bench.parts.queries.names
-    rows = spread(len(names), min(count, len(names)))
-    return rows, [names[row] for row in rows]
+def _some(bench: Bench, count: int) -> Sample:
+    """`count` pictures spread evenly over the clusters of the queries, or all."""
+    queries = bench.parts.queries
+    rows = spread(queries.clusters, min(count, len(queries)))
+    names, clusters = (tuple(column[row] for row in rows) for column in (queries.names, queries.clusters))
+    return Sample(torch.tensor(rows), names, clusters)
 
 
-def _shown(outcome: Outcome, rows: Sequence[int]) -> dict[str, Shown]:
-    return {arm: outcome.bench.exhibits.shown(arm, rows) for arm in outcome.arms}
+def _shown(outcome: Outcome, sample: Sample) -> dict[str, Shown]:
+    return {arm: outcome.bench.exhibits.shown(arm, sample.rows.tolist()) for arm in outcome.arms}
 
 
 def wide_of(transforms: Compose, factor: float) -> Compose:
@@ -165,17 +167,17 @@ def _telling(transforms: Compose, wide: Compose) -> list[str]:
 def _response(outcome: Outcome, _: Meter) -> Section:
     bench, config = outcome.bench, outcome.bench.run.evaluate
     maps, curves = configured_slices(bench.run, bench.parts.transforms)
-    rows, names = _some(bench, config.map_pictures)
+    sample = _some(bench, config.map_pictures)
     transforms = bench.parts.transforms
     plan = SlicePlan(maps, curves, transforms, wide_of(transforms, config.wide), CELLS, CURVE_CELLS)
-    numbers = torch.tensor(rows)
-    return response(_shown(outcome, rows), numbers, bench.judge, plan, names=names, seed=bench.run.seed, views=VIEWS)
+    return response(_shown(outcome, sample), sample, bench.judge, plan, seed=bench.run.seed, views=VIEWS)
 
 
 def _left_out(outcome: Outcome, meter: Meter) -> Section:
     """Repeat the run's own attack without each stage."""
     bench = outcome.bench
-    rows, names = _some(bench, bench.run.evaluate.left_out)
+    sample = _some(bench, bench.run.evaluate.left_out)
+    rows = sample.rows.tolist()
     parts = part_of(bench.parts, rows)
     seed = stream(bench.run.seed, "left out")
     numbers = count()
@@ -194,9 +196,8 @@ def _left_out(outcome: Outcome, meter: Meter) -> Section:
     return left_out(
         attack,
         parts.transforms,
-        torch.tensor(rows),
+        sample,
         bench.judge,
-        names=names,
         views=views,
         steps=bench.run.attack.steps,
         seed=bench.run.seed,
@@ -206,28 +207,28 @@ def _left_out(outcome: Outcome, meter: Meter) -> Section:
 def _deployment(outcome: Outcome, _: Meter) -> Section:
     """A patch is deployed within the picture that contains it."""
     bench = outcome.bench
-    rows, names = _some(bench, bench.run.evaluate.deploy)
+    sample = _some(bench, bench.run.evaluate.deploy)
     height, width = bench.parts.queries.images.shape[2:]
     size = deployed_size(bench.parts.encoder, (height, width))
-    pictures = {arm: bench.exhibits.pictures(arm, rows) for arm in outcome.arms}
-    return deployment(pictures, torch.tensor(rows), bench.judge, size, names=names)
+    pictures = {arm: bench.exhibits.pictures(arm, sample.rows.tolist()) for arm in outcome.arms}
+    return deployment(pictures, sample, bench.judge, size)
 
 
 def _explanations(outcome: Outcome, _: Meter) -> Section:
     """Explanations of the encoder on the saved pictures."""
     bench = outcome.bench
-    rows, names = _some(bench, bench.run.evaluate.explain)
+    sample = _some(bench, bench.run.evaluate.explain)
     judge = bench.judge
     anchors: Tensor = judge.own if judge.goal is None else judge.gallery[judge.goal.to(judge.gallery.device)]
-    pictures = {arm: bench.exhibits.pictures(arm, rows) for arm in outcome.arms}
+    pictures = {arm: bench.exhibits.pictures(arm, sample.rows.tolist()) for arm in outcome.arms}
     clean = pictures.pop("clean")
     return explain(
         bench.parts.encoder,
         clean,
         pictures,
-        anchors[torch.tensor(rows, device=anchors.device)],
+        anchors[sample.rows.to(anchors.device)],
         bench.banks[SAME],
-        names=names,
+        sample=sample,
         chunk=bench.chunk,
         seed=bench.run.seed,
     )

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from attacks.eot.bank import Bank
-from attacks.evaluation.intervals import Interval, interval, wilson
+from attacks.evaluation.clusters import by_cluster, totals
+from attacks.evaluation.intervals import Interval, interval, rate
 from attacks.evaluation.scores import embed, evaluate
 from attacks.experiment.embeddings import BLOCK, embedded
 from attacks.experiment.parts import Parts
@@ -59,22 +60,16 @@ def judge(measured: Sequence[PhotoMeasurement], parts: Parts) -> PhotoScores:
 def summary(values: Tensor, rows: Sequence[int]) -> Interval:
     """The mean of (P,) values with its 95 % interval (see `attacks.evaluation.intervals.interval`): of several
     pictures whole pictures are resampled, each the mean of its photographs; of a single one its photographs."""
-    pictures = torch.tensor(rows)
-    if len(pictures.unique()) == 1:
+    if len(set(rows)) == 1:
         return interval(values[None].double())
-    return interval(torch.stack([values[pictures == row].double().mean() for row in pictures.unique()])[:, None])
+    return interval(by_cluster(values, list(map(str, rows))))
 
 
 def share(hits: Tensor, rows: Sequence[int]) -> Interval:
-    """The share of (P,) hits, a bool each, with its 95 % interval. For one picture it is Wilson's over the
-    photographs: a bootstrap of equal values, which are common among few photographs, has no width. For several
-    pictures it is that of `summary`, but on either side no narrower than Wilson's with independent photographs."""
-    count = len(hits)
-    bootstrap = summary(hits.double(), rows)
-    least = wilson(bootstrap.mean * count, count)
-    if len(set(rows)) == 1:
-        return least
-    return Interval(bootstrap.mean, min(bootstrap.low, least.low), max(bootstrap.high, least.high))
+    """The share of (P,) hits, a bool each, with its 95 % interval (see `attacks.evaluation.intervals.rate`): of several
+    pictures the pictures are the clusters, of a single one its photographs are the trials."""
+    pictures = list(map(str, rows))
+    return rate(by_cluster(hits, pictures), totals(torch.ones(len(hits)), pictures))
 
 
 def difference(seen: Interval, predicted: Interval) -> Interval:
@@ -85,13 +80,17 @@ def difference(seen: Interval, predicted: Interval) -> Interval:
         mean,
         mean - math.hypot(seen.mean - seen.low, predicted.high - predicted.mean),
         mean + math.hypot(seen.high - seen.mean, predicted.mean - predicted.low),
+        "interval" if seen.kind == predicted.kind == "interval" else "range",
     )
 
 
 def _interval(content: Any) -> Interval:
     """From metrics.json, which is not trusted."""
     result = Interval(**content)
-    if not all(type(value) in (int, float) and -1.001 <= value <= 1.001 for value in result):
+    ends = (result.mean, result.low, result.high)
+    if result.kind not in ("interval", "range") or not all(
+        type(value) in (int, float) and -1.001 <= value <= 1.001 for value in ends
+    ):
         raise ValueError(f"a mean and its interval must be numbers of -1..1; got {content!r:.80}")
     return result
 
@@ -112,7 +111,7 @@ def compared(judged: PhotoScores, rows: Sequence[int], metrics: dict[str, Any]) 
         "photographs": {name: photographed[name]._asdict() for name in MEASURES},
         "digital": {arm: {name: value._asdict() for name, value in each.items()} for arm, each in digital.items()},
         "difference": {name: difference(photographed[name], eot[name])._asdict() for name in MEASURES},
-        "intervals": "95 %, bootstrap over pictures; shares no narrower than Wilson's over photographs"
+        "intervals": "95 %, over pictures; their range where they are too few for an interval"
         if len(set(rows)) > 1
-        else "95 %, over photographs of one picture; shares: Wilson's, cosine: bootstrap",
+        else "95 %, over photographs of one picture",
     }

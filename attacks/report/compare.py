@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attacks.evaluation import significance
+from attacks.evaluation.clusters import by_cluster, totals
+from attacks.evaluation.comparisons import Measure, difference
 from attacks.evaluation.intervals import Interval
-from attacks.evaluation.significance import Measure
+from attacks.evaluation.significance import holm, needed, sign_flip
 from attacks.runtime.tables import meant
 from attacks.runtime.untrusted import mapping, read, text
 
@@ -36,31 +37,34 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class Judged:
-    """The protocol of a run, equal in runs that can be compared, and its values by (bank, measure) and picture."""
+    """The protocol of a run, equal in runs that can be compared, its values by (bank, measure) and picture, and the
+    cluster of each picture."""
 
     protocol: Mapping[str, Any]
     values: Mapping[tuple[str, Measure], Mapping[Picture, float]]
+    clusters: Mapping[Picture, str]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The difference of two runs in one measure: the second minus the first, over the pictures that both attacked."""
+    """The difference of two runs in one measure: the second minus the first, over the clusters of the pictures that
+    both attacked. The p values of sign flips are None where they could not be below 0.05."""
 
     first: str
     second: str
     bank: str
     measure: str
     pictures: int
+    clusters: int
     difference: Interval
-    test: str
-    p: float
-    p_holm: float = math.nan
+    p: float | None
+    p_holm: float | None = None
 
     def row(self) -> dict[str, object]:
         """A row of pairs.csv."""
         head: dict[str, object] = {"first": self.first, "second": self.second, "arm": ARM, "bank": self.bank}
-        head |= {"measure": self.measure, "pictures": self.pictures, **self.difference._asdict()}
-        return head | {"test": self.test, "p": self.p, "p_holm": self.p_holm}
+        head |= {"measure": self.measure, "pictures": self.pictures, "clusters": self.clusters}
+        return head | self.difference._asdict() | {"p": self.p, "p_holm": self.p_holm}
 
 
 def judged(run: Path) -> Judged:
@@ -82,21 +86,24 @@ def judged(run: Path) -> Judged:
     pixels = {str(name): str(digest) for name, digest in zip(names, digests, strict=False)}
     wide = f"wide x{mapping(content.get('wide')).get('factor')}"  # another factor is another bank
     values: dict[tuple[str, Measure], dict[Picture, float]] = {}
+    clusters: dict[Picture, str] = {}
     try:
         for row in csv.DictReader(io.StringIO(text(run / "per_image.csv"))):
             if row.get("arm") != ARM or row.get("picture") is None:
                 continue
             name, bank = meant(row["picture"]), row.get("bank") or ""
+            picture = Picture(name, pixels.get(name, ""))
+            clusters[picture] = row.get("cluster") or name
             for measure in MEASURES:
                 value = _number(row.get(measure))
                 if value is not None and (measure == "cosine" or 0 <= value <= 1):
                     column = values.setdefault((wide if bank == "wide" else bank, measure), {})
-                    column[Picture(name, pixels.get(name, ""))] = value
+                    column[picture] = value
     except csv.Error as error:
         raise ValueError(f"per_image.csv is not a CSV file: {error}") from None
     if not values:
         raise ValueError(f"per_image.csv has no {' or '.join(MEASURES)} of the arm {ARM}")
-    return Judged(protocol, values)
+    return Judged(protocol, values, clusters)
 
 
 def compared(runs: Mapping[str, Judged]) -> tuple[list[Pair], list[tuple[str, str, str]]]:
@@ -117,8 +124,10 @@ def compared(runs: Mapping[str, Judged]) -> tuple[list[Pair], list[tuple[str, st
             pairs += result
     for key in dict.fromkeys((pair.bank, pair.measure) for pair in pairs):
         family = [i for i, pair in enumerate(pairs) if (pair.bank, pair.measure) == key]
-        for i, p in zip(family, significance.holm([pairs[i].p for i in family]), strict=True):
-            pairs[i] = replace(pairs[i], p_holm=p)
+        tested = [(i, p) for i in family if (p := pairs[i].p) is not None]
+        enough = min(pairs[i].clusters for i in family) >= needed(len(family))
+        for (i, _), p in zip(tested, holm([p for _, p in tested]), strict=True):
+            pairs[i] = replace(pairs[i], p_holm=p if enough else None)
     return pairs, refused
 
 
@@ -134,8 +143,11 @@ def _differences(first: Judged, second: Judged, names: tuple[str, str]) -> list[
         if len(shared) < 2:
             continue
         one, two = (torch.tensor([each[key] for key in shared], dtype=torch.float64) for each in (column, other))
-        result = significance.compared(measure, two, one, _views(first))
-        pairs.append(Pair(*names, bank, measure, len(shared), result.difference, result.test, result.p))
+        clusters = [first.clusters[picture] for picture in shared]
+        one, two = by_cluster(one, clusters), by_cluster(two, clusters)
+        trials = _views(first) * totals(torch.ones(len(shared)), clusters)
+        p = sign_flip(two - one) if len(one) >= needed() else None
+        pairs.append(Pair(*names, bank, measure, len(shared), len(one), difference(measure, two, one, trials), p))
     return pairs or "fewer than two pictures in common"
 
 

@@ -182,6 +182,6 @@ def _columns(name: str, value: Interval | None) -> dict[str, object]:
 
 def interval(content: object) -> Interval | None:
     """The interval in a mapping with three finite numbers; None for anything else."""
-    values = [number(mapping(content).get(key)) for key in Interval._fields]
+    values = [number(mapping(content).get(key)) for key in ("mean", "low", "high")]
     known = [value for value in values if value is not None]
     return Interval(*known) if len(known) == len(values) else None

@@ -1,6 +1,5 @@
 """Explanations of a few pictures before and after an attack."""
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +11,13 @@ from torch import Tensor, nn
 from attacks.encoders.batch_norm import settle
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
+from attacks.evaluation.clusters import Sample, by_cluster
 from attacks.evaluation.explain.deletion import area, curves, ranks
 from attacks.evaluation.explain.gradcam import attribution, on_picture, spatial_layer
 from attacks.evaluation.explain.gradients import Reach, reach
 from attacks.evaluation.explain.saliency import CountedEncoder, saliency
 from attacks.evaluation.explain.spectrum import frequencies, radial, ring_count, shares
-from attacks.evaluation.intervals import interval
+from attacks.evaluation.intervals import Interval, interval
 from attacks.runtime.stored import stored
 from transforms import stream
 
@@ -52,6 +52,7 @@ class Explanations:
     """
 
     names: tuple[str, ...]
+    clusters: tuple[str, ...]
     arms: dict[str, Maps]
     layer: str | None
     reach: Reach | None
@@ -78,7 +79,7 @@ class Explanations:
         return {
             "layer": self.layer,
             "pictures": list(self.names),
-            "likeness": {arm: _interval(maps.likeness) for arm, maps in self.arms.items()},
+            "likeness": {arm: _interval(maps.likeness, self.clusters) for arm, maps in self.arms.items()},
             "order": self.orders[0],
             **tables[self.orders[0]],
             "orders": tables,
@@ -123,13 +124,13 @@ class Explanations:
         columns = {} if self.reach is None else self.reach._asdict()
         return {name: columns[field].double() if columns else None for name, field in names.items()}
 
-    def _table(self, order: str, baseline: str | None = None) -> dict[str, dict[str, dict[str, float | None]]]:
+    def _table(self, order: str, baseline: str | None = None) -> dict[str, dict[str, dict[str, Any]]]:
         """Deletion and insertion by arm, or their differences from those of a baseline."""
-        table: dict[str, dict[str, dict[str, float | None]]] = {"deletion": {}, "insertion": {}}
+        table: dict[str, dict[str, dict[str, Any]]] = {"deletion": {}, "insertion": {}}
         for arm, maps in self.arms.items():
             areas = maps.areas(order) if baseline is None else maps.areas(order) - maps.areas(baseline)
             for measure, column in zip(table, areas.unbind(1), strict=True):
-                table[measure][arm] = _interval(column)
+                table[measure][arm] = _interval(column, self.clusters)
         return table
 
 
@@ -140,7 +141,7 @@ def explain(
     anchors: Tensor,
     bank: Bank,
     *,
-    names: Sequence[str],
+    sample: Sample,
     chunk: int = 32,
     seed: int = 0,
 ) -> Explanations:
@@ -152,7 +153,7 @@ def explain(
         attacked: arm -> (N,3,H,W), the same pictures after an attack.
         anchors: (N,D) the embeddings that the pictures are compared with: their clean ones, or the target's.
         bank: its first few views are those of the gradient's coverage.
-        names: of the pictures.
+        sample: the pictures.
         chunk: most pictures in memory at once.
         seed: of the random order.
     """
@@ -176,7 +177,7 @@ def explain(
     if over is None:
         missing.append("input gradient and its coverage: the encoder passes no gradient to the picture")
     spent = counted.forward, counted.backward, time.perf_counter() - began
-    return Explanations(tuple(names), arms, layer, over, frequencies(rings), power, tuple(missing), *spent)
+    return Explanations(sample.names, sample.clusters, arms, layer, over, frequencies(rings), power, tuple(missing), *spent)
 
 
 def _maps(
@@ -204,7 +205,8 @@ def _maps(
     return Maps(pictures.cpu(), likeness, available.get(GRADIENT), available.get(CAM), stacked)
 
 
-def _interval(values: Tensor) -> dict[str, float | None]:
-    """The mean over pictures with its interval, for JSON: None for values that are not finite."""
-    ends = interval(values[:, None])._asdict()
-    return {key: value if math.isfinite(value) else None for key, value in ends.items()}
+def _interval(values: Tensor, clusters: Sequence[str]) -> dict[str, Any]:
+    """The mean over clusters with its interval, for JSON; all None where a value is not finite."""
+    if not bool(values.isfinite().all()):
+        return dict.fromkeys(Interval._fields)
+    return interval(by_cluster(values, clusters))._asdict()

@@ -1,6 +1,5 @@
 """The configured pictures: the queries, their gallery, and their targets."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from attacks.data.pictures import Shelf, read_files
 from attacks.data.scene_geometry import Print
 from attacks.data.scenes import placements_in, read_scenes
 from attacks.evaluation.classes import Classes
+from attacks.experiment.build.duplicates import near_duplicates
 from attacks.experiment.build.patch import made_size
 from attacks.schema import groups
 from attacks.schema.patch import PatchConfig, ScenesConfig
@@ -43,7 +43,7 @@ def data(
 def _folder(node: groups.FolderConfig) -> tuple[Pictures, Gallery, Tensor]:
     _check(node)
     own = read_files(node.path, node.size, node.unreadable)
-    return _chosen(node, own, gallery.spread(len(own), node.count))
+    return _chosen(node, own, gallery.spread(_clusters(own), node.count))
 
 
 def _scenes(node: ScenesConfig, perturbation: object) -> tuple[Pictures, Gallery, Tensor]:
@@ -53,7 +53,7 @@ def _scenes(node: ScenesConfig, perturbation: object) -> tuple[Pictures, Gallery
         )
     _check(node)
     own, photos = read_scenes(node.path, node.size, node.unreadable)
-    rows = gallery.spread(len(own), node.count)
+    rows = gallery.spread(_clusters(own), node.count)
     queries, pictures, truth = _chosen(node, own, rows)
     if perturbation is None:
         return queries, pictures, truth
@@ -89,8 +89,18 @@ def _chosen(
     else:
         others = read_files(node.gallery, node.size, node.unreadable)
         notes += others.notes  # without the conversions, of which there may be thousands
-    queries = Pictures(chosen.names, chosen.read(range(len(chosen))), notes)
+    images = chosen.read(range(len(chosen)))
+    clusters, joined = near_duplicates(chosen.names, images, _clusters(chosen))
+    queries = Pictures(chosen.names, images, (*notes, *joined), clusters=clusters)
     return queries, gallery.gathered(chosen, others), torch.arange(len(chosen))
+
+
+def _clusters(shelf: Shelf) -> tuple[str, ...]:
+    """The cluster of each picture, by default its own name. A cluster and a picture of the same name stay apart."""
+    given = shelf.clusters or (None,) * len(shelf)
+    return tuple(
+        name if cluster is None else f"cluster {cluster}" for name, cluster in zip(shelf.names, given, strict=True)
+    )
 
 
 def targeted(
@@ -122,15 +132,9 @@ def targeted(
 
 def _another(pictures: Gallery, row: int, generator: torch.Generator) -> int:
     """A random row of another photograph and another identity; of files, of another file."""
-    photograph = _photograph(pictures.names[row])
+    photograph = gallery.photograph(pictures.names[row])
     same = pictures.same(torch.arange(len(pictures)), torch.tensor(row)).tolist()
-    others = [i for i, name in enumerate(pictures.names) if _photograph(name) != photograph and not same[i]]
+    others = [i for i, name in enumerate(pictures.names) if gallery.photograph(name) != photograph and not same[i]]
     if not others:
         raise ValueError("`objective.target=another` needs a gallery with more than one picture, or identity")
     return others[int(torch.randint(len(others), (), generator=generator))]
-
-
-def _photograph(name: str) -> str:
-    """The photograph of a bundled tile; the name itself of a file, which has a suffix."""
-    tile = re.fullmatch(r"([^/.]+)-\d+-\d+", name)
-    return name if tile is None else tile[1]

@@ -1,0 +1,41 @@
+"""Clusters: the pictures that count as one, such as the tiles of one photograph or near duplicates.
+
+Pictures of one cluster are not independent, so every table takes the mean over clusters of the mean over a cluster's
+pictures, and intervals and tests resample clusters.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Sample(NamedTuple):
+    """Some pictures of a run: their `rows` (N,) among the queries, names, and clusters."""
+
+    rows: Tensor
+    names: tuple[str, ...]
+    clusters: tuple[str, ...]
+
+
+def numbers(clusters: Sequence[str]) -> Tensor:
+    """The number of each picture's cluster (N,), in the order of first appearance."""
+    order = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
+    return torch.tensor([order[name] for name in clusters], dtype=torch.long)
+
+
+def by_cluster(values: Tensor, clusters: Sequence[str]) -> Tensor:
+    """The mean over each cluster's pictures in float64, clusters in the order of first appearance: (N,...) -> (C,...).
+
+    Raises ValueError where `clusters` does not name one for each picture."""
+    return totals(values, clusters) / totals(torch.ones(len(values)), clusters).view(-1, *[1] * (values.dim() - 1))
+
+
+def totals(values: Tensor, clusters: Sequence[str]) -> Tensor:
+    """The sum over each cluster's pictures in float64: (N,...) -> (C,...)."""
+    if len(clusters) != len(values):
+        raise ValueError(f"`clusters` must name one for each picture; got {len(clusters)} for {len(values)} pictures")
+    index = numbers(clusters)
+    values = values.double().cpu()
+    return values.new_zeros(int(index.max()) + 1, *values.shape[1:]).index_add_(0, index, values)
