@@ -42,7 +42,10 @@ class CellScores(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Both with their intervals."""
-        return {"success": rate(self.success)._asdict(), "cosine": interval(self.cosine)._asdict()}
+        return {
+            "success": rate(self.success.double().mean(1), self.success.shape[1])._asdict(),
+            "cosine": interval(self.cosine)._asdict(),
+        }
 
     def rows(self, names: Sequence[str], **key: object) -> list[dict[str, object]]:
         """A row for each picture and view, `key` first."""

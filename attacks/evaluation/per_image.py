@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from attacks.evaluation.intervals import Interval, interval, median, quantile, rate_of_shares
+from attacks.evaluation.intervals import Interval, interval, median, quantile, rate
 from attacks.evaluation.scores import Scores
 from attacks.evaluation.significance import MEASURES, compared, holm
 
@@ -126,7 +126,7 @@ def _measures(rows: Sequence[Row]) -> dict[str, object]:
 def _summary(name: str, column: Tensor, rows: Sequence[Row]) -> Interval:
     if name in MEANS:
         return interval(column[:, None])
-    return median(column) if name in MEDIANS else rate_of_shares(column, int(str(rows[0]["views"])))
+    return median(column) if name in MEDIANS else rate(column, int(str(rows[0]["views"])))
 
 
 def _single(values: Mapping[str, Tensor]) -> dict[str, object]:

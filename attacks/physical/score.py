@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.eot.bank import Bank
-from attacks.evaluation.intervals import Interval, interval, wilson
+from attacks.evaluation.intervals import Interval, interval, rate
 from attacks.evaluation.scores import embed, evaluate
 from attacks.experiment.embeddings import BLOCK, embedded
 from attacks.experiment.parts import Parts
@@ -66,15 +66,11 @@ def summary(values: Tensor, rows: Sequence[int]) -> Interval:
 
 
 def share(hits: Tensor, rows: Sequence[int]) -> Interval:
-    """The share of (P,) hits, a bool each, with its 95 % interval. For one picture it is Wilson's over the
-    photographs: a bootstrap of equal values, which are common among few photographs, has no width. For several
-    pictures it is that of `summary`, but on either side no narrower than Wilson's with independent photographs."""
-    count = len(hits)
-    bootstrap = summary(hits.double(), rows)
-    least = wilson(bootstrap.mean * count, count)
-    if len(set(rows)) == 1:
-        return least
-    return Interval(bootstrap.mean, min(bootstrap.low, least.low), max(bootstrap.high, least.high))
+    """The share of (P,) hits, a bool each, with its 95 % interval over pictures (see
+    `attacks.evaluation.intervals.rate`), or for one picture over its photographs."""
+    pictures, counts = torch.tensor(rows).unique(return_counts=True)
+    shares = [hits[torch.tensor(rows) == row].double().mean() for row in pictures]
+    return rate(torch.stack(shares), counts)
 
 
 def difference(seen: Interval, predicted: Interval) -> Interval:
@@ -91,7 +87,7 @@ def difference(seen: Interval, predicted: Interval) -> Interval:
 def _interval(content: Any) -> Interval:
     """From metrics.json, which is not trusted."""
     result = Interval(**content)
-    if not all(type(value) in (int, float) and -1.001 <= value <= 1.001 for value in result):
+    if not all(type(value) in (int, float) and -1.001 <= value <= 1.001 for value in result[:3]):
         raise ValueError(f"a mean and its interval must be numbers of -1..1; got {content!r:.80}")
     return result
 
