@@ -83,12 +83,14 @@ def _hall(end: float, skew: Floats, n: int) -> Floats:
     return result
 
 
-def rate(shares: Tensor, trials: int | Tensor) -> Interval:
+def rate(shares: Tensor, trials: int | Tensor | None = None) -> Interval:
     """The mean of the shares (C,) of C clusters, each of `trials` views, one number or (C,), with an interval that
-    always has a width.
+    always has a width. Or of hits (C,V), of C clusters seen from V views.
 
     Of a single cluster it is Wilson's over its views, and says nothing about other clusters.
     """
+    if trials is None:
+        shares, trials = shares.double().mean(1), shares.shape[1]
     units, n = array(shares), trials_of(trials)
     mean = float(units.mean())
     if len(units) == 1:

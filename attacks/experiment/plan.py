@@ -44,7 +44,7 @@ def plan(values: Mapping[str, str]) -> str:
         clusters = clusters_for_power(differences, effect, POWER)
         source = (
             f"{len(differences)} clusters of {values['pilot']}, whose differences in {measure} between {ARM} and "
-            f"{other} have mean {float(differences.mean()):+.2f} and standard deviation {float(differences.std()):.2f}"
+            f"{other} have mean {float(differences.mean()):+.2f}, standard deviation {float(differences.std()):.2f}"
         )
     else:
         baseline, correlation = _share(values, "baseline"), _share(values, "correlation", CORRELATION)
@@ -56,7 +56,8 @@ def plan(values: Mapping[str, str]) -> str:
             f"{views} views a picture, success {baseline:g} without EOT and {baseline + effect:g} with it, both with "
             f"a correlation of {correlation:g} within a picture, independent of each other"
         )
-    return f"{clusters} independent pictures detect a difference of {effect:g} with a power of {POWER:.0%}, from {source}"
+    found = f"{clusters} independent pictures detect a difference of {effect:g} with a power of {POWER:.0%}"
+    return f"{found}; from {source}"
 
 
 def pilot(folder: Path) -> tuple[Tensor, str, str]:

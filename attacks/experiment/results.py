@@ -220,7 +220,7 @@ def comparison_lines(content: dict[str, Any]) -> list[str]:
     """The comparisons of the arm `eot` with the others on the attack's own distribution, for the terminal."""
     lines = []
     for row in content["comparisons"]:
-        if row["bank"] != SAME or row["measure"] != "success" or row["other"] == "clean":
+        if row["p"] is None or row["bank"] != SAME or row["measure"] != "success" or row["other"] == "clean":
             continue
         difference = row["difference"]
         lines.append(

@@ -176,12 +176,12 @@ def _why(error: Exception) -> str:
 
 
 def _columns(name: str, value: Interval | None) -> dict[str, object]:
-    mean, low, high = value or (None, None, None)
+    mean, low, high = (value or (None, None, None))[:3]
     return {name: mean, f"{name}_low": low, f"{name}_high": high}
 
 
 def interval(content: object) -> Interval | None:
     """The interval in a mapping with three finite numbers; None for anything else."""
-    values = [number(mapping(content).get(key)) for key in ("mean", "low", "high")]
+    values = [number(mapping(content).get(key)) for key in Interval._fields[:3]]
     known = [value for value in values if value is not None]
-    return Interval(*known) if len(known) == len(values) else None
+    return Interval(known[0], known[1], known[2]) if len(known) == len(values) else None

@@ -72,7 +72,9 @@ def test_the_others_are_corrected_without_the_primary_one():
     rows = table()
     result = secondary(rows, "success")
     keys = [(row["bank"], row["other"], row["measure"]) for row in result]
-    every = [(b, o, m) for b in BANKS for o in ("one_view", "clean", "noise", "no_eot") for m in ("cosine", "success")]
+    every = [
+        (b, o, m) for b in BANKS for o in ("one_view", "clean", "noise", "no_eot") for m in ("cosine", "success")
+    ]
     assert keys == [key for key in every if key != ("same", "no_eot", "success")]
     for row in result:
         one, other = (units(rows, row["bank"], arm, row["measure"]) for arm in ("eot", row["other"]))
