@@ -21,6 +21,7 @@ from attacks.evaluation.intervals import Interval
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.per_image import arms_table, per_image_rows
 from attacks.evaluation.retrieval_metrics import impostors, thresholds
+from attacks.evaluation.significance import Measure
 from attacks.experiment.batch import SAME, WIDE
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.parts import Parts
@@ -71,6 +72,7 @@ def metrics(
         for arm, row in tables[SAME].items()
     }
     cost = asdict(outcome.cost + extras.cost)
+    measure: Measure = "cosine" if run.evaluate.primary == "cosine" else "success"
     content = {
         "schema": SCHEMA,
         "preset": preset,
@@ -109,8 +111,8 @@ def metrics(
         if pairs is None
         else {"thresholds": {f"{far:g}": value for far, value in limits.items()}, "impostors": len(pairs)},
         "neighbours": run.evaluate.neighbours,
-        "primary": primary(rows, run.evaluate.primary),
-        "comparisons": secondary(rows, run.evaluate.primary),
+        "primary": primary(rows, measure),
+        "comparisons": secondary(rows, measure),
         "cost": cost | {"cached": outcome.cached},
         "costs": {name: asdict(spent) for name, spent in (outcome.costs | extras.costs).items()},
         "failed": [failure._asdict() for failure in outcome.failed],
