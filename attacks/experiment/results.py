@@ -62,13 +62,17 @@ def metrics(
             "cluster": parts.queries.clusters,
             "identity": _identities(parts),
         },
-        steps={},
+        steps=outcome.chosen,
         thresholds=limits,
     )
     views = {name: (arms, success[name]) for name, arms in outcome.scores.items()} if count == 1 else None
     tables = arms_table(rows, views=views)
     arms = {
-        arm: row | {"budget_used": float(outcome.budget[arm].max() / parts.perturbation.eps)}
+        arm: row
+        | {
+            "budget_used": float(outcome.budget[arm].max() / parts.perturbation.eps),
+            "step": _steps(outcome.chosen.get(arm)),
+        }
         for arm, row in tables[SAME].items()
     }
     cost = asdict(outcome.cost + extras.cost)
@@ -139,6 +143,13 @@ def _bank(bank: Bank, refined: int) -> dict[str, Any]:
         "coordinates": list(bank.transforms.names),
         "ranges": [sorted(ends) for ends in zip(low, high, strict=True)],
     }
+
+
+def _steps(chosen: Tensor | None) -> dict[str, int] | None:
+    """The steps at which the pictures' perturbations were chosen; None for an arm without steps."""
+    if chosen is None:
+        return None
+    return {"median": int(chosen.median()), "least": int(chosen.min()), "most": int(chosen.max())}
 
 
 def _worst(outcome: Outcome, name: str) -> dict[str, Tensor]:
