@@ -1,8 +1,9 @@
 """The main experiment: attack pictures, write them to files, and score the files on held-out views.
 
-All arms are scored alike: `clean`, `noise` (same budget, no optimisation), `no_eot` (same optimiser and number of
-encoder passes, but without views), `one_view` (as many passes, one random view per step; optional) and `eot`.
-Pictures are attacked in units, and the result of each unit is stored in a checkpoint file.
+All arms are scored alike: `clean`, `noise` (same budget, no optimisation), `no_eot` (same optimiser and at most as
+many gradients, of the untransformed picture), `one_view` (as many gradients, one random view per step; optional) and
+`eot`. The iterates of the last three are chosen on the same views. Pictures are attacked in units, and the result of
+each unit is stored in a checkpoint file.
 """
 
 import sys
