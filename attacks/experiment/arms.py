@@ -68,7 +68,7 @@ def optimise(
     arm: str, setting: Setting, known: Known, meter: Meter, checkpoint: Checkpoint = NOWHERE, spent: int = 0
 ) -> tuple[Best, list[Trace]]:
     """Run one optimised arm, continuing from `checkpoint`, and show its progress. The arms `no_eot` and `one_view`
-    take `spent` steps of one view at most, so that they have no more gradients than the arm `eot`."""
+    take at most `spent` steps of one view: as many gradients as views lead the steps of the arm `eot`."""
     sign, best, state = shown_sign(setting.run.objective), None, None
     trace: list[Trace] = []
     expected = spent or _expected(setting, known)

@@ -107,8 +107,10 @@ class BatchResult:
 
 
 def arms_of(run: Run) -> tuple[str, ...]:
-    """The arms of a run, in the order of its tables."""
-    return tuple(arm for arm in ARMS if arm != "one_view" or run.evaluate.one_view)
+    """The arms of a run, in the order of its tables. There is no `one_view` where `eot` is that itself."""
+    attack = run.attack
+    several = attack.views > 1 or any(getattr(attack, key, None) is not None for key in ("cosine", "adversary"))
+    return tuple(arm for arm in ARMS if arm != "one_view" or (run.evaluate.one_view and several))
 
 
 def part_of(parts: Parts, rows: Sequence[int]) -> Parts:

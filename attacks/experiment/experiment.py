@@ -1,9 +1,9 @@
 """The main experiment: attack pictures, write them to files, and score the files on held-out views.
 
 All arms are scored alike: `clean`, `noise` (same budget, no optimisation), `no_eot` (same optimiser and at most as
-many gradients, all of the picture itself; its iterate is chosen on views), `one_view` (as many gradients, one random
-view per step) and `eot`.
-Pictures are attacked in units, and the result of each unit is stored in a checkpoint file.
+many gradients, of the untransformed picture), `one_view` (as many gradients, one random view per step; optional) and
+`eot`. The iterates of the last three are chosen on the same views. Pictures are attacked in units, and the result of
+each unit is stored in a checkpoint file.
 """
 
 import sys

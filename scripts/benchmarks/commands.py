@@ -11,7 +11,19 @@ from pathlib import Path
 
 import torch
 
-from . import antialias, engine, estimator, ledger, memory, patch, patch_curves, precision, strength, transforms
+from . import (
+    antialias,
+    engine,
+    estimator,
+    ledger,
+    memory,
+    patch,
+    patch_curves,
+    precision,
+    steps,
+    strength,
+    transforms,
+)
 from .case import ENCODERS
 from .table import Table, machine, save
 
@@ -27,6 +39,7 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "patch": patch.run,
     "curves": patch_curves.run,
     "ledger": ledger.run,
+    "steps": steps.run,
 }
 #: Those that run on one thread unless `--threads` is given.
 ONE_THREAD = ("strength", "patch", "curves")
@@ -42,6 +55,7 @@ HELP = {
     "reference": "views of the reference gradient",
     "rounds": "repeats",
     "size": "side of a picture in pixels",
+    "steps": "numbers of gradients",
     "targets": "of each picture",
     "unit": "pictures that are claimed at a time",
     "views": "of a step",

@@ -9,7 +9,7 @@ from PIL import Image
 import attacks.experiment.experiment
 import attacks.experiment.job
 import attacks.experiment.units
-from attacks.experiment.batch import ARMS, arms_of, part_of
+from attacks.experiment.batch import ARMS, part_of
 from attacks.experiment.build.parts import build
 from attacks.run import compose
 from attacks.runtime.distributed import World
@@ -54,8 +54,8 @@ def test_every_arm_is_in_every_table_and_has_the_same_cost(whole):
     content = json.loads((whole / "metrics.json").read_text())
     assert tuple(content["arms"]) == tuple(content["wide"]["arms"]) == ARMS
     costs = content["costs"]
-    # As many gradients with all views, without views, and with one view a step: 3 pictures, 2 steps, 2 views.
-    assert [costs[arm]["backward"] for arm in ("eot", "no_eot", "one_view")] == [12, 12, 12]
+    # As many gradients with all views and with one view a step: 3 pictures, 2 steps, 2 views.
+    assert costs["eot"]["backward"] == costs["one_view"]["backward"] == 12 >= costs["no_eot"]["backward"]
     for key in ("forward", "backward"):
         assert sum(cost[key] for cost in costs.values()) == content["cost"][key]
     rows = read_rows(whole / "per_image.csv")
@@ -92,11 +92,6 @@ def test_parts_can_be_restricted_to_some_pictures():
     assert some.queries.names == (parts.queries.names[2], parts.queries.names[0])
     assert torch.equal(some.truth, parts.truth[[2, 0]])
     assert torch.equal(some.queries.images, parts.queries.images[[2, 0]])
-
-
-def test_arms_follow_the_configuration():
-    assert arms_of(compose("evaluate")) == ARMS
-    assert arms_of(compose("quickstart")) == tuple(arm for arm in ARMS if arm != "one_view")
 
 
 def test_rows_read_back_bit_for_bit(tmp_path):

@@ -55,7 +55,7 @@ def test_every_choice_runs(group, name, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     assert call(monkeypatch, *SHORT, f"{group}={name}", *WITH.get(name, []), f"hydra.run.dir={folder}") == 0
     result = content(folder)
-    assert set(result["arms"]) == {"clean", "noise", "no_eot", "eot"}
+    assert set(result["arms"]) == {"clean", "noise", "no_eot", "one_view", "eot"}
     assert result["arms"]["eot"]["cosine"]["mean"] < result["arms"]["clean"]["cosine"]["mean"] or name == "toward"
     assert result["arms"]["eot"]["budget_used"] <= 1 + 1e-4
 
@@ -245,6 +245,6 @@ def test_the_steps_of_a_suite_name_their_attack(tmp_path, monkeypatch):
     names = [row["attack"] for row in rows if row["arm"] == "eot"]
     members = ("wiener", "apgd", "square", "apgd_hinge", "apgd_nearest_1")
     assert names == [name for name in members for _ in range(2)]
-    # Without EOT, as many evaluations as all members had together.
-    evals = {arm: max(int(row["evals"]) for row in rows if row["arm"] == arm) for arm in ("eot", "no_eot")}
-    assert evals["eot"] == evals["no_eot"] == len(members) * 2 * 2
+    # With one view a step, as many evaluations as all members had together.
+    evals = {arm: max(int(row["evals"]) for row in rows if row["arm"] == arm) for arm in ("eot", "one_view")}
+    assert evals["eot"] == evals["one_view"] == len(members) * 2 * 2

@@ -10,15 +10,13 @@ from attacks import Away, bank, load_encoder
 from attacks.data.images import load_image
 from attacks.evaluation.scores import evaluate
 from attacks.experiment.arms import Counted
-from attacks.experiment.batch import KEPT, _worst, refinable
+from attacks.experiment.batch import ARMS, KEPT, _worst, refinable
 from attacks.experiment.build.pipeline import preset
 from attacks.experiment.results import table
 from attacks.runtime.distributed import ALONE
 from tests.helpers.fellows import together
 from tests.helpers.solving import VIEWS, small_problem, uphill
 from tests.run.test_run import call
-
-ARMS = ("clean", "noise", "no_eot", "eot")
 
 
 @pytest.fixture

@@ -1,0 +1,87 @@
+"""The optimised arms of a run: one bank chooses all iterates, and none has more gradients than EOT."""
+
+import csv
+import json
+
+import pytest
+import torch
+
+import attacks.experiment.arms
+import attacks.experiment.units
+from attacks.eot.bank import bank
+from attacks.experiment.batch import ARMS, arms_of
+from attacks.run import compose
+from attacks.solvers.solver import VIEWS
+from tests.run.test_run import call
+from transforms import stream
+
+SHORT = ["sanity=none", "data.count=1", "data.size=64", "evaluate.views=4", "evaluate.refine=0"]
+RUNS = {
+    "plain": ["config=smoke", "attack.steps=24"],
+    "risk": ["config=smoke", "attack.steps=3", "attack.views=4", "risk=cvar"],
+    "stop": ["config=smoke", "attack.steps=20", "attack.stop=0.9"],
+    "adversary": ["config=smoke", "attack.steps=3", "attack.adversary=4"],
+    "adaptive": ["config=smoke", "attack.steps=4", "attack.cosine=0.99", "attack.budget=16", "attack.patience=1"],
+    "suite": ["config=smoke", "attack=suite", "attack.steps=2", "attack.views=2", "attack.nearest=0"],
+    "patch": ["config=patch", "attack.steps=3", "attack.views=2", "printer=paper"],
+}
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def run(request, tmp_path_factory):
+    """A run: the (options, selection) of each arm, the result of its batch, and its directory."""
+    taken, results, real, attacked = [], [], attacks.experiment.arms.watch, attacks.experiment.units.attacked
+
+    def watch(problem, options, **rest):
+        taken.append((options, rest["select"]))
+        return real(problem, options, **rest)
+
+    def kept(bench, unit):
+        results.append(attacked(bench, unit))
+        return results[-1]
+
+    folder = tmp_path_factory.mktemp("arms") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attacks.experiment.arms, "watch", watch)
+        patch.setattr(attacks.experiment.units, "attacked", kept)
+        assert call(patch, *SHORT, *RUNS[request.param], f"hydra.run.dir={folder}") == 0
+    return taken, results[0], folder
+
+
+@pytest.mark.slow
+def test_all_arms_are_chosen_on_the_bank_of_eot(run):
+    taken, result, folder = run
+    for options, select in taken:
+        views = bank(select.bank.transforms, VIEWS, seed=stream(0, "eot"), purpose="select")
+        assert select.bank.transforms is taken[0][1].bank.transforms and select.risk == taken[0][1].risk
+        assert select.bank.transforms.dims and torch.equal(select.bank.u, views.u)
+        assert select.early == (not options.eot.transforms.dims)
+    assert sum(select.early for _, select in taken) == 1
+    rows = list(csv.DictReader((folder / "steps.csv").read_text().splitlines()))
+    for arm, chosen in result.chosen.items():
+        lines = [row for row in rows if row["arm"] == arm]
+        if len({row["attack"] for row in lines}) == 1:  # of a suite, the step is one of its member
+            held_out = [float(row["held_out"] or "inf") for row in lines]
+            assert held_out.index(min(held_out)) == int(chosen) - 1
+
+
+@pytest.mark.slow
+def test_no_arm_has_more_gradients_than_eot(run):
+    _, result, folder = run
+    costs = json.loads((folder / "metrics.json").read_text())["costs"]
+    evals = {arm: [line.evals for line in result.trace if line.arm == arm][-1] for arm in result.chosen}
+    assert all(0 < count <= evals["eot"] for count in evals.values())
+    for arm in result.chosen:
+        assert costs[arm]["backward"] <= evals[arm]  # fewer where some views only choose others
+        assert costs[arm]["forward"] >= evals[arm] + VIEWS  # the views that choose iterates are counted too
+
+
+def test_arms_follow_the_configuration():
+    without = tuple(arm for arm in ARMS if arm != "one_view")
+    assert arms_of(compose("evaluate")) == arms_of(compose("quickstart")) == ARMS
+    assert arms_of(compose("quickstart", ["evaluate.one_view=false"])) == without
+    # With one view a step `eot` is that arm itself, unless its number grows or an adversary chooses the view.
+    assert arms_of(compose("quickstart", ["attack.views=1"])) == without
+    growing = ["attack.views=1", "attack.cosine=0.5", "attack.budget=100"]
+    assert arms_of(compose("quickstart", growing)) == ARMS
+    assert arms_of(compose("quickstart", ["attack.views=1", "attack.adversary=4"])) == ARMS
