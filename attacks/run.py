@@ -171,7 +171,17 @@ def _resume(arguments: Sequence[str]) -> None:
         refuse_failed(resume(Path(folder), overrides))
 
 
+def _plan(arguments: Sequence[str]) -> None:
+    """`plan=EFFECT`: how many pictures detect a difference of that size."""
+    from attacks.experiment.plan import plan
+
+    print(plan(dict(argument.partition("=")[::2] for argument in arguments)))
+
+
 def _run() -> None:
+    if any(argument.startswith("plan=") for argument in sys.argv[1:]):
+        _plan(sys.argv[1:])
+        return
     if any(argument.startswith("resume=") for argument in sys.argv[1:]):
         _resume(sys.argv[1:])
         return

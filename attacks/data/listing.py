@@ -159,13 +159,13 @@ def _check_header(where: str, cells: list[str]) -> None:
     for name, least in (("path", 1), ("identity", 0), ("cluster", 0)):
         if not least <= cells.count(name) <= 1:
             raise ValueError(
-                f"{where}: the header must have one column `path` and at most one `identity` and `cluster`, separated "
-                f"by commas; got {short(', '.join(cells))}"
+                f"{where}: the header must have one column `path` and at most one `identity` and `cluster`, with "
+                f"commas between; got {short(', '.join(cells))}"
             )
 
 
 def entry_of(file: Path, number: int, name: str, cells: Mapping[str, Any] = MappingProxyType({})) -> Entry:
-    """The picture `name` that line `number` of a list or table names, with its `identity` and `cluster` in `cells`."""
+    """The picture `name` on line `number` of a list or table; `cells` may hold its `identity` and `cluster`."""
     path = Path(os.path.abspath(file.parent / name))  # noqa: PTH100  (resolve would follow links: two names, one file)
     label, cluster = cells.get("identity") or None, cells.get("cluster") or None
     return Entry(path, path.name, label, f"{file.name} line {number}", cluster)

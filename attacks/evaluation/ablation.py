@@ -19,7 +19,8 @@ NOTHING, ALL = "nothing", "all"
 @stored("ablation")
 @dataclass(frozen=True)
 class LeftOut:
-    """Scores of N pictures, with their names and clusters: the stage left out (or "nothing") -> test ("all", or one stage alone) -> scores."""
+    """Scores of N pictures, with their names and clusters: the stage left out (or "nothing") -> test ("all", or one
+    stage alone) -> scores."""
 
     scores: dict[str, dict[str, CellScores]]
     names: tuple[str, ...]
@@ -72,7 +73,8 @@ def left_out(
     those that lay a patch, which are at their middle in tests of other stages.
 
     Args:
-        attack: attacks the pictures of the sample on the views of a pipeline; returns them as read back from their 8-bit files.
+        attack: attacks the pictures of the sample on the views of a pipeline; returns them as read back from their
+            8-bit files.
         views: of each test.
         steps: of each attack, for the report.
 

@@ -26,7 +26,7 @@ def numbers(clusters: Sequence[str]) -> Tensor:
 
 
 def by_cluster(values: Tensor, clusters: Sequence[str]) -> Tensor:
-    """The mean over each cluster's pictures in float64, clusters in the order of first appearance: (N,...) -> (C,...).
+    """The mean over each cluster's pictures, in float64 and in the order of first appearance: (N,...) -> (C,...).
 
     Raises ValueError where `clusters` does not name one for each picture."""
     return totals(values, clusters) / totals(torch.ones(len(values)), clusters).view(-1, *[1] * (values.dim() - 1))

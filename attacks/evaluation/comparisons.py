@@ -1,18 +1,15 @@
 """The comparisons of the arms of a run: the primary one, declared before the run, and the others."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
 from attacks.evaluation.clusters import by_cluster, totals
-from attacks.evaluation.per_image import Row, clusters_of, column_of, grouped
 from attacks.evaluation.intervals import Interval
-from attacks.evaluation.significance import holm, needed, paired, paired_shares, sign_flip
+from attacks.evaluation.per_image import Row, clusters_of, column_of, grouped
+from attacks.evaluation.significance import MEASURES, Measure, holm, needed, paired, paired_shares, sign_flip
 
-Measure = Literal["cosine", "success"]
-#: The measures that are compared.
-MEASURES: tuple[Measure, ...] = ("cosine", "success")
 #: The arm whose effect is tested, and the attacks without views that it is compared with in the primary comparison.
 ARM, BASELINES = "eot", ("noise", "no_eot")
 #: The bank of views of the primary comparison: of the attack's own distribution.
@@ -34,8 +31,8 @@ def primary(rows: Sequence[Row], measure: Measure) -> dict[str, Any]:
     """The primary comparison: EOT against the strongest attack without views, from rows of per_image.csv.
 
     The strongest has the most success, or the lowest cosine. The p value is the largest over all baselines: an
-    intersection-union test (Berger 1982), in which choosing the strongest needs no correction. It is None where so few
-    clusters cannot give one below 0.05, and `needed` says how many could.
+    intersection-union test (Berger 1982), in which choosing the strongest needs no correction. It is None where so
+    few clusters cannot give one below 0.05, and `needed` says how many could.
     """
     arms = grouped(rows)[BANK]
     own = _units(arms[ARM], measure)
@@ -60,8 +57,9 @@ def primary(rows: Sequence[Row], measure: Measure) -> dict[str, Any]:
 
 
 def secondary(rows: Sequence[Row], measure: Measure) -> list[dict[str, Any]]:
-    """EOT against each other arm on each bank: the mean difference of `cosine` and of `success` with its interval, the
-    p value of sign flips, and `p_holm`, corrected for all of the list. Without the `primary` comparison, in `measure`.
+    """EOT against each other arm on each bank, without the primary comparison, which is in `measure`: the mean
+    difference of `cosine` and of `success` with its interval, the p value of sign flips, and `p_holm`, corrected for
+    all of the list.
 
     Where so few clusters cannot give a corrected p value below 0.05, both are None, and `needed` says how many could.
     """

@@ -35,8 +35,8 @@ class Cell(NamedTuple):
 @stored("deployment")
 @dataclass(frozen=True, eq=False)
 class Deployment:
-    """The result of `deployment`: all cells, the pictures' names and clusters, the (height, width) after resizing, and a line for
-    each codec or resampler that is not installed."""
+    """The result of `deployment`: all cells, the pictures' names and clusters, the (height, width) after resizing,
+    and a line for each codec or resampler that is not installed."""
 
     cells: tuple[Cell, ...]
     names: tuple[str, ...]
@@ -67,9 +67,7 @@ class Deployment:
 
 
 @torch.no_grad()
-def deployment(
-    shown: Mapping[str, Tensor], sample: Sample, judge: Scoring, size: tuple[int, int]
-) -> Deployment:
+def deployment(shown: Mapping[str, Tensor], sample: Sample, judge: Scoring, size: tuple[int, int]) -> Deployment:
     """Score each codec with each resampler.
 
     Args:
@@ -87,7 +85,9 @@ def deployment(
             for name, resize in resizes.items():
                 pictures = _tensor([resize(file, size) for file in files], images)
                 cells[codec, name].arms[arm] = judged(judge, pictures, sample.rows, no_camera)
-    return Deployment(tuple(cells.values()), sample.names, sample.clusters, size, (*missing_codecs, *missing_resamplers))
+    return Deployment(
+        tuple(cells.values()), sample.names, sample.clusters, size, (*missing_codecs, *missing_resamplers)
+    )
 
 
 def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:

@@ -49,7 +49,8 @@ class Drift:
     def flips(self, clusters: Sequence[str]) -> str | None:
         """The first layer where the drift (1 - cosine) with EOT is more than half of its drift at the output, and
         clearly above that of noise: at least twice as large, and the difference (paired by cluster of pictures)
-        has a p value below 0.05 by sign flips, or one sign where there are too few clusters for a test. None without such a layer, or where the output drifts by less than 0.1."""
+        has a p value below 0.05 by sign flips, or one sign where there are too few clusters for a test. None without
+        such a layer, or where the output drifts by less than 0.1."""
         drift, other = (1 - self.cosine[arm].double() for arm in ("eot", "noise"))
         end = float(drift[-1].mean())
         for name, own, noise in zip(self.layers, drift, other, strict=True):

@@ -34,14 +34,15 @@ def per_image_rows(
     steps: Mapping[str, Tensor],
     thresholds: Mapping[float, float],
 ) -> list[dict[str, object]]:
-    """One row for each bank, arm and picture, with the `step` of the attack that its file comes from (None: no attack),
-    and means over its views, whose number is in `views`: `cosine` to the
-    picture's clean embedding; `shift`, the cosine minus that of the clean arm in the same view; `cosine_p10`, the
-    10th percentile; `worst_cosine`; the shares `recall_at_1`, `recall_at_5`, `recall_at_10`, `success` (of the
-    attacker), `success_survived` (the same among the `survived` views, in which the attacker does not succeed on the
-    clean picture; None without such a view), `knn` and `tar_0.01`, ... (accepted as the picture at that false accept rate); `mrr`, the mean of 1 /
-    rank; `median_rank`, the lower median; with a target also `goal_cosine` and the lower median `goal_rank`. None
-    where the run has no such measure.
+    """One row for each bank, arm and picture, with the `step` of the attack that its file comes from (None: no
+    attack), and means over its views, whose number is in `views`.
+
+    `cosine` to the picture's clean embedding; `shift`, the cosine minus that of the clean arm in the same view;
+    `cosine_p10`, the 10th percentile; `worst_cosine`; the shares `recall_at_1`, `recall_at_5`, `recall_at_10`,
+    `success` (of the attacker), `success_survived` (the same among the `survived` views, in which the attacker does
+    not succeed on the clean picture; None without such a view), `knn` and `tar_0.01`, ... (accepted as the picture at
+    that false accept rate); `mrr`, the mean of 1 / rank; `median_rank`, the lower median; with a target also
+    `goal_cosine` and the lower median `goal_rank`. None where the run has no such measure.
 
     Args:
         scores: by bank and arm, of the same pictures; one arm is `clean`.
@@ -61,7 +62,9 @@ def per_image_rows(
                 for far, limit in thresholds.items()
             }
             for i in range(len(arm_scores.cosine)):
-                row: dict[str, object] = {"bank": bank, "arm": arm} | {key: names[i] for key, names in pictures.items()}
+                row: dict[str, object] = {"bank": bank, "arm": arm} | {
+                    key: names[i] for key, names in pictures.items()
+                }
                 row |= {"views": arm_scores.cosine.shape[1], "step": int(steps[arm][i]) if arm in steps else None}
                 rows.append(row | {name: column and column[i] for name, column in columns.items()})
     return rows
@@ -91,7 +94,9 @@ def _surviving(clean: Tensor, success: Tensor) -> dict[str, list[Any]]:
     shares = (success & ~clean).sum(1).double() / survived
     return {
         "survived": survived.tolist(),
-        "success_survived": [share if views else None for share, views in zip(shares.tolist(), survived, strict=True)],
+        "success_survived": [
+            share if views else None for share, views in zip(shares.tolist(), survived, strict=True)
+        ],
     }
 
 

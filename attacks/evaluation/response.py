@@ -76,8 +76,8 @@ class Slice:
         return sign_flip(first - second)
 
     def _extremes(self) -> dict[str, Any]:
-        """The cells of least (`worst`) and most (`best`) success with EOT; None where all cells have the same. Without
-        an interval: that of the most extreme of many cells would have to hold for all of them."""
+        """The cells of least (`worst`) and most (`best`) success with EOT; None where all cells have the same. They
+        have no interval: that of the most extreme of many cells would have to hold for all of them."""
         means = [float(self.cell("eot", at).shares(self.clusters).mean()) for at in range(len(self.places))]
         ends = {"worst": min(means), "best": max(means)}
         if ends["worst"] == ends["best"]:

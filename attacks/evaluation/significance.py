@@ -1,54 +1,48 @@
-"""Paired differences of two arms and their p values. Pictures are the units, because views of one picture are not
-independent."""
+"""Paired differences of two arms, their intervals and p values. Clusters are the units (see
+`attacks.evaluation.intervals`)."""
 
-import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-import torch
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
-from attacks.evaluation.intervals import BLOCK, Interval, interval, rate_of_shares
+from attacks.evaluation.intervals import Floats, Interval, array, interval, share_ends, summary, trials_of
 
 Measure = Literal["cosine", "success"]
 #: The measures that are compared.
 MEASURES: tuple[Measure, ...] = ("cosine", "success")
-#: The most pictures for which all choices of signs are tried, and the number of random ones for more.
-EXACT = 12
-FLIPS = 10_000
-#: The fewest pictures for which a positive correlation of two arms is estimated.
-CORRELATED = 4
+#: The significance level.
+LEVEL = 0.05
+#: The fewest clusters for which the interval of a difference of shares keeps its coverage.
+FEWEST_PAIRS = 8
+#: The most clusters for which all choices of signs are counted, and the number of random choices for more: the
+#: standard error of p = 0.05 is then 0.0009, of p = 0.001 it is 0.0001.
+EXACT, FLIPS = 32, 65_535
 #: Sums that differ by less, relatively, are equal.
 ROUNDING = 1e-12
 
 
-def paired(one: Tensor, other: Tensor, seed: int = 0) -> Interval:
-    """The mean difference of (N,V) values, paired by picture and view, with its `interval`."""
-    if one.shape != other.shape:
-        raise ValueError(f"`one` and `other` must be pairs; got shapes {tuple(one.shape)} and {tuple(other.shape)}")
-    return interval(one.double() - other.double(), seed)
+def paired(one: Tensor, other: Tensor) -> Interval:
+    """The mean difference of (C,) or (C,V) values, paired by cluster and view, with its `interval`."""
+    _check(one, other)
+    return interval(one.double() - other.double())
 
 
-def paired_shares(one: Tensor, other: Tensor, views: int) -> Interval:
-    """The difference of two shares with its 95 % interval, from each picture's share (N,) of its `views` in two arms.
+def paired_shares(one: Tensor, other: Tensor, trials: int | Tensor) -> Interval:
+    """The mean difference of the shares (C,) of two arms, each of `trials` views (one number, or (C,)), with its 95 %
+    interval; of fewer than `FEWEST_PAIRS` clusters the range of the differences.
 
-    It combines the intervals of both shares (see `rate`) and the correlation between the arms (Newcombe 1998, method
-    10; Zou & Donner 2008), so it has a width also where one arm always succeeds and the other never does. A bootstrap
-    has none there: at 0.98 against 0.01 its coverage is 0.39 to 0.74 for ten pictures. Of fewer than four pictures a
-    positive correlation is mostly chance, and is ignored.
+    The interval combines those of both shares (see `rate`) and the correlation between the arms (Newcombe 1998,
+    method 10; Zou & Donner 2008), so that it has a width also where one arm always succeeds and the other never does.
     """
-    if one.shape != other.shape:
-        raise ValueError(f"`one` and `other` must be pairs; got shapes {tuple(one.shape)} and {tuple(other.shape)}")
-    first, second = rate_of_shares(one, views), rate_of_shares(other, views)
-    x, y = (values.double().cpu() - values.double().cpu().mean() for values in (one, other))
-    spread = math.sqrt(float(x.square().sum() * y.square().sum()))
-    correlation = max(-1.0, min(1.0, float(x @ y) / spread)) if spread > 0 else 0.0
-    if len(one) < CORRELATED:
-        correlation = min(correlation, 0.0)
-    mean = first.mean - second.mean
-    low = _error(first.mean - first.low, second.high - second.mean, correlation)
-    high = _error(first.high - first.mean, second.mean - second.low, correlation)
-    return Interval(mean, mean - low, mean + high)
+    _check(one, other)
+    first, second = array(one), array(other)
+    mean = float((first - second).mean())
+    if len(first) < FEWEST_PAIRS:
+        return summary(first - second, mean, None)
+    return summary(first - second, mean, difference_ends(first[None], second[None], trials_of(trials)))
 
 
 class Compared(NamedTuple):
@@ -59,53 +53,87 @@ class Compared(NamedTuple):
     p: float
 
 
-def compared(measure: Measure, one: Tensor, other: Tensor, views: int) -> Compared:
-    """Compare two arms from each picture's mean cosine, or share of successes among its `views`, (N,): cosines by
-    sign flips, successes by McNemar's test of the pictures that the attack wins in more than half of their views."""
-    if measure == "cosine":
-        return Compared(paired(one[:, None], other[:, None]), "sign flips", sign_flip(one - other))
-    return Compared(paired_shares(one, other, views), "McNemar", mcnemar(one > 0.5, other > 0.5))
+def compared(measure: Measure, one: Tensor, other: Tensor, trials: int | Tensor) -> Compared:
+    """Compare two arms by sign flips from each cluster's mean cosine, or share of successes among `trials` views,
+    (C,)."""
+    difference = paired(one, other) if measure == "cosine" else paired_shares(one, other, trials)
+    return Compared(difference, "sign flips", sign_flip(one - other))
 
 
-def _error(one: float, other: float, correlation: float) -> float:
+def difference_ends(one: Floats, other: Floats, trials: int) -> tuple[Floats, Floats]:
+    """The ends (B,) of the 95 % intervals of the differences of B pairs of samples of shares (B,n) of `trials`."""
+    means = one.mean(1), other.mean(1)
+    lows, highs = zip(*(share_ends(each, trials) for each in (one, other)), strict=True)
+    x, y = (each - each.mean(1, keepdims=True) for each in (one, other))
+    spread = np.sqrt((x**2).sum(1) * (y**2).sum(1))
+    alike = np.where(spread > 0, (x * y).sum(1) / np.where(spread > 0, spread, 1), 0).clip(-1, 1)
+    below = _error(means[0] - lows[0], highs[1] - means[1], alike)
+    above = _error(highs[0] - means[0], means[1] - lows[1], alike)
+    difference = means[0] - means[1]
+    return (difference - below).clip(-1, 1), (difference + above).clip(-1, 1)
+
+
+def _error(one: Floats, other: Floats, alike: Floats) -> Floats:
     """The error of a difference from the errors of its parts and their correlation."""
-    return math.sqrt(max(0.0, one**2 - 2 * correlation * one * other + other**2))
+    one, other = one.clip(0), other.clip(0)
+    result: Floats = np.sqrt((one**2 - 2 * alike * one * other + other**2).clip(0))
+    return result
 
 
-def mcnemar(one: Tensor, other: Tensor) -> float:
-    """The exact two-sided p value for two arms (N,) bool to succeed equally often: binomial, over the pictures on
-    which only one succeeds (McNemar 1947)."""
-    one, other = one.bool(), other.bool()
-    only = int((one & ~other).sum()), int((other & ~one).sum())
-    tail = sum(math.comb(sum(only), k) for k in range(min(only) + 1))
-    return min(1.0, 2 * tail / (1 << sum(only)))
+def _check(one: Tensor, other: Tensor) -> None:
+    if one.shape != other.shape:
+        raise ValueError(f"`one` and `other` must be pairs; got shapes {tuple(one.shape)} and {tuple(other.shape)}")
 
 
-def sign_flip(differences: Tensor, seed: int = 0) -> float:
-    """The two-sided p value for differences (N,) of two arms to have either sign equally often: the share of choices
-    of signs with a mean at least as far from 0 (Fisher 1935). Up to 12 pictures all choices are tried; for more,
-    10 000 random ones and the observed one (Phipson & Smyth 2010)."""
-    values = differences.double().cpu()
-    n = len(values)
-    if not bool(values.isfinite().all()):
+def sign_flip(differences: Tensor) -> float:
+    """The two-sided p value for the differences (C,) of two arms to have either sign equally often: the share of
+    choices of signs with a mean at least as far from 0 (Fisher 1935).
+
+    Up to `EXACT` clusters all choices are counted; for more, `FLIPS` random ones with a fixed seed and the observed
+    one (Phipson & Smyth 2010). Raises ValueError for NaN and infinity.
+    """
+    values = array(differences)
+    if not np.isfinite(values).all():
         raise ValueError("`differences` must be finite numbers; got NaN or infinity (does an arm lack its scores?)")
-    least = float(values.sum().abs()) - ROUNDING * float(values.abs().sum())
-    if n <= EXACT:
-        signs = (torch.arange(2**n)[:, None] >> torch.arange(n)) % 2
-        return _as_far(signs, values, least) / len(signs)
-    generator, count = torch.Generator().manual_seed(seed), 0
-    for part in torch.arange(FLIPS).split(max(1, BLOCK // n)):
-        count += _as_far(torch.randint(2, (len(part), n), generator=generator), values, least)
-    return (1 + count) / (1 + FLIPS)
+    size = float(np.abs(values).sum())
+    least = abs(float(values.sum())) - ROUNDING * size
+    if least <= 0:
+        return 1.0
+    if len(values) <= EXACT:
+        # The sums of one half, sorted, are searched for those that complete each sum of the other half.
+        half, rest = (_sums(part) for part in (values[: len(values) // 2], values[len(values) // 2 :]))
+        half.sort()
+        beyond = len(half) - np.searchsorted(half, least - rest)
+        return 2 * int(beyond.sum()) / (len(half) * len(rest))
+    random, sums = np.random.default_rng(0), np.empty(FLIPS)
+    for rows in np.array_split(np.arange(FLIPS), 16):  # to save memory
+        sums[rows] = values @ (2.0 * _bits(random, len(values), len(rows)) - 1)
+    return (1 + int((np.abs(sums) >= least).sum())) / (1 + FLIPS)
+
+
+def _sums(values: Floats) -> Floats:
+    """The sums (2**n,) of (n,) values with all choices of signs."""
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums - value, sums + value])
+    return sums
+
+
+def _bits(random: np.random.Generator, n: int, count: int) -> npt.NDArray[np.uint8]:
+    """Random bits (n,count)."""
+    drawn = np.frombuffer(random.bytes(n * -(-count // 8)), np.uint8)
+    return np.unpackbits(drawn.reshape(n, -1), axis=1, count=count)
 
 
 def least_p(n: int) -> float:
-    """The smallest p value of `sign_flip` for n pictures: one test below 0.05 needs six of them."""
+    """The smallest p value of `sign_flip` for n clusters."""
     return 2.0 ** (1 - n) if n <= EXACT else 1 / (1 + FLIPS)
 
 
-def _as_far(signs: Tensor, values: Tensor, least: float) -> int:
-    return int((((2 * signs - 1).double() @ values).abs() >= least).sum())
+def needed(tests: int = 1) -> int:
+    """The fewest clusters with which the smallest of `tests` p values, corrected by Holm's method, can be below 0.05:
+    six for one test."""
+    return next(n for n in range(1, EXACT + 1) if tests * least_p(n) < LEVEL)
 
 
 def holm(p: Sequence[float]) -> list[float]:

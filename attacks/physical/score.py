@@ -66,8 +66,8 @@ def summary(values: Tensor, rows: Sequence[int]) -> Interval:
 
 
 def share(hits: Tensor, rows: Sequence[int]) -> Interval:
-    """The share of (P,) hits, a bool each, with its 95 % interval (see `attacks.evaluation.intervals.rate`): of several
-    pictures the pictures are the clusters, of a single one its photographs are the trials."""
+    """The share of (P,) hits, a bool each, with its 95 % interval (see `attacks.evaluation.intervals.rate`): pictures
+    are the clusters; of a single one its photographs are the trials."""
     pictures = list(map(str, rows))
     return rate(by_cluster(hits, pictures), totals(torch.ones(len(hits)), pictures))
 

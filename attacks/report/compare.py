@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import torch
 
 from attacks.evaluation.clusters import by_cluster, totals
-from attacks.evaluation.comparisons import Measure, difference
+from attacks.evaluation.comparisons import difference
 from attacks.evaluation.intervals import Interval
-from attacks.evaluation.significance import holm, needed, sign_flip
+from attacks.evaluation.significance import Measure, holm, needed, sign_flip
 from attacks.runtime.tables import meant
 from attacks.runtime.untrusted import mapping, read, text
 

@@ -178,12 +178,14 @@ def _why(error: Exception) -> str:
 
 
 def _columns(name: str, value: Interval | None) -> dict[str, object]:
-    mean, low, high = value or (None, None, None)
-    return {name: mean, f"{name}_low": low, f"{name}_high": high}
+    mean, low, high, kind = value or (None, None, None, None)
+    return {name: mean, f"{name}_low": low, f"{name}_high": high, f"{name}_kind": kind}
 
 
 def interval(content: object) -> Interval | None:
     """The interval in a mapping with three finite numbers; None for anything else."""
-    values = [number(mapping(content).get(key)) for key in ("mean", "low", "high")]
-    known = [value for value in values if value is not None]
-    return Interval(*known) if len(known) == len(values) else None
+    row = mapping(content)
+    mean, low, high = (number(row.get(key)) for key in ("mean", "low", "high"))
+    if mean is None or low is None or high is None:
+        return None
+    return Interval(mean, low, high, "range" if row.get("kind") == "range" else "interval")

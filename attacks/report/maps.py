@@ -8,14 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from attacks.evaluation.significance import LEVEL
 from attacks.report.colours import LIGHT, shade
 from attacks.report.svg import axis_label, to_svg
 from attacks.report.words import ARMS, capitalised, measure_name, p_value, short, written
 
 #: Panels in a row.
 ACROSS = 2
-#: Differences with a smaller p value, after Holm, have a star.
-LEVEL = 0.05
 
 
 def heat_map(content: Mapping[str, Any], measure: str, name: str, names: Mapping[str, str] = ARMS) -> Markup:

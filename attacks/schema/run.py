@@ -20,7 +20,9 @@ class EvaluateConfig:
     neighbours: int = option(5, "nearest pictures that vote on an identity", least=0)
     maps: list[Any] = option([], "success over pairs of coordinates: [[angle, scale]], or [auto]")
     curves: list[Any] = option([], "success over coordinates by name, or [auto]")
-    map_pictures: int = option(12, "pictures for maps and curves; of fewer than 11 clusters no cell can be significant", least=1)
+    map_pictures: int = option(
+        12, "pictures for maps and curves; of fewer than 11 clusters no cell can be significant", least=1
+    )
     left_out: int = option(0, "pictures that are attacked without each stage of the views in turn", least=0)
     deploy: int = option(0, "pictures that go through file formats and resizers", least=0)
     explain: int = option(0, "pictures with maps of what the encoder looks at", least=0)

@@ -74,6 +74,8 @@ def _run(merged: Any) -> Run:
     """The fields without a group; the groups follow."""
     evaluate: Any = OmegaConf.to_object(merged.evaluate)
     evaluate.layers = _names(evaluate.layers, "evaluate.layers")
+    if evaluate.primary not in ("success", "cosine"):
+        raise ValueError(f"`evaluate.primary` must be success or cosine; got {printable(evaluate.primary)}")
     if merged.show not in (None, "encoder"):
         raise ValueError(f"`show` must be encoder, or null for a run; got {merged.show!r}")
     pace: Any = OmegaConf.to_object(merged.checkpoint)

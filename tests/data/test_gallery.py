@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from attacks.data.gallery import FLAT, HELD_OUT, Pictures, on_shelf, photographs, tiles
+from attacks.data.gallery import FLAT, HELD_OUT, Pictures, on_shelf, photographs, spread, tiles
 from attacks.data.gallery import gathered as gather
 from attacks.data.images import save_image
 from attacks.data.pictures import read_files
@@ -96,6 +96,18 @@ def test_spread_is_even_and_without_repeats(count):
     assert max(gaps) - min(gaps) <= 1
     assert torch.equal(result.images, six.images[rows])
     assert result.notes == six.notes
+
+
+@pytest.mark.parametrize("count", range(1, 13))
+def test_spread_takes_as_many_of_each_cluster_as_their_sizes_allow(count):
+    clusters = list("aaaaaabbbbbc")
+    rows = spread(clusters, count)
+    assert rows == sorted(set(rows)) and len(rows) == count
+    taken = {name: sum(clusters[row] == name for row in rows) for name in "abc"}
+    sizes = {name: clusters.count(name) for name in "abc"}
+    short = [taken[name] for name in "abc" if taken[name] < sizes[name]]
+    assert all(taken[name] <= min(short, default=6) + 1 for name in "abc")  # no cluster gives two more than another
+    assert len(set(short)) <= 2
 
 
 @pytest.mark.parametrize("count", [0, -1, 3])

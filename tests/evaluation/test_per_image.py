@@ -10,14 +10,16 @@ import torch
 import torch.nn.functional as F
 from sklearn.metrics import roc_curve
 
+from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.intervals import interval, median, quantile, rate
 from attacks.evaluation.judge import resisting
-from attacks.evaluation.per_image import arms_table, comparisons, per_image_rows
+from attacks.evaluation.per_image import COLUMNS, arms_table, per_image_rows
 from attacks.evaluation.retrieval_metrics import impostors, ranks, thresholds, votes
 from attacks.evaluation.scores import Scores
-from attacks.evaluation.significance import compared, holm
 from attacks.runtime.tables import read_rows, write_rows
 
+#: Of 12 pictures: 2, 1, 3, 1, 4 and 1 of a kind.
+CLUSTERS = list("aabcccdeeeef")
 ARMS = {"clean": 1.0, "noise": 1.5, "no_eot": 3.0, "eot": 4.0}
 IDENTITY = torch.arange(60) // 4
 
@@ -49,7 +51,11 @@ def a_run(count=12, size=16, goal=False):
         worst[bank] = {arm: each.cosine.amax(1) + 0.1 for arm, each in scores[bank].items()}
     names, labels = [f'{i}, "{i}".png' for i in range(count)], [str(int(each)) for each in IDENTITY[:count]]
     limits = thresholds(impostors(gallery, IDENTITY))
-    rows = per_image_rows(scores, success, worst, pictures=names, identities=labels, thresholds=limits)
+    parts = {
+        "pictures": {"picture": names, "cluster": CLUSTERS, "identity": labels},
+        "steps": {"eot": torch.arange(count)},
+    }
+    rows = per_image_rows(scores, success, worst, **parts, thresholds=limits)
     return SimpleNamespace(
         gallery=gallery, scores=scores, success=success, worst=worst, names=names, limits=limits, rows=rows
     )
@@ -66,7 +72,7 @@ def column(run, bank, arm, name):
 
 def test_every_bank_arm_and_picture_has_a_row(result):
     assert len(result.rows) == 2 * 4 * 12 == len({(row["bank"], row["arm"], row["picture"]) for row in result.rows})
-    assert list(result.rows[0])[:6] == ["bank", "arm", "picture", "identity", "views", "cosine"]
+    assert list(result.rows[0])[:6] == ["bank", "arm", "picture", "cluster", "identity", "views"]
     assert {row["views"] for row in result.rows} == {16}
 
 
@@ -87,6 +93,14 @@ def test_rows_equal_numpy(result, bank, arm):
         **{f"recall_at_{k}": (rank <= k).mean(1) for k in (1, 5, 10)},
         "knn": scores[arm].vote.numpy().mean(1),
     }
+    clean_hits, hits = (result.success[bank][each].numpy() for each in ("clean", arm))
+    wanted["survived"] = (~clean_hits).sum(1)
+    with np.errstate(invalid="ignore"):
+        shares = (hits & ~clean_hits).sum(1) / (~clean_hits).sum(1)
+    assert column(result, bank, arm, "success_survived").tolist() == [
+        None if np.isnan(x) else pytest.approx(x) for x in shares
+    ]
+    assert column(result, bank, arm, "step").tolist() == (list(range(12)) if arm == "eot" else [None] * 12)
     for name, values in wanted.items():
         np.testing.assert_allclose(column(result, bank, arm, name), values, atol=1e-12, err_msg=name)
 
@@ -104,35 +118,44 @@ def test_the_table_can_be_computed_from_the_file_alone(result, tmp_path):
     write_rows(tmp_path / "per_image.csv", result.rows)
     again = read_rows(tmp_path / "per_image.csv")
     assert arms_table(again) == arms_table(result.rows)  # bit for bit
-    assert comparisons(again) == comparisons(result.rows)
 
 
-def test_table_intervals_equal_those_of_the_scores(result):
+def test_table_intervals_equal_those_of_the_clusters(result):
     table, scores = arms_table(result.rows)["wide"]["eot"], result.scores["wide"]["eot"]
-    assert table["cosine"] == pytest.approx(interval(scores.cosine)._asdict(), abs=1e-9)
-    assert table["success"] == pytest.approx(rate(result.success["wide"]["eot"])._asdict(), abs=1e-9)
-    assert table["recall_at_5"] == pytest.approx(rate(scores.rank <= 5)._asdict(), abs=1e-9)
-    assert table["knn"] == pytest.approx(rate(scores.vote)._asdict(), abs=1e-9)
-    assert table["median_rank"] == median(scores.rank.double().median(1).values)._asdict()
+    trials = torch.tensor([32, 16, 48, 16, 64, 16])
+
+    def shared(hits):
+        return rate(by_cluster(hits.double().mean(1), CLUSTERS), trials)._asdict()
+
+    assert equal(table["cosine"], interval(by_cluster(scores.cosine.double().mean(1), CLUSTERS)))
+    assert table["success"] == shared(result.success["wide"]["eot"])
+    assert table["recall_at_5"] == shared(scores.rank <= 5)
+    assert table["knn"] == shared(scores.vote)
+    medians = scores.rank.double().median(1).values
+    lowest = [statistics.median_low(medians[[c == name for c in CLUSTERS]].tolist()) for name in "abcdef"]
+    assert table["median_rank"] == median(torch.tensor(lowest))._asdict()
 
 
-def test_each_arm_is_compared_on_each_bank(result):
-    table, others = comparisons(result.rows), ("clean", "noise", "no_eot")
-    keys = [(row["bank"], row["other"], row["measure"]) for row in table]
-    assert keys == [(b, o, m) for b in ("same", "wide") for o in others for m in ("cosine", "success")]
-    for row in table:
-        one, other = (column(result, row["bank"], arm, row["measure"]) for arm in ("eot", row["other"]))
-        answer = compared(row["measure"], torch.from_numpy(one), torch.from_numpy(other), 16)
-        assert (row["arm"], row["test"], row["p"]) == ("eot", answer.test, answer.p)
-        assert row["difference"] == answer.difference._asdict()
-    assert [row["p_holm"] for row in table] == holm([row["p"] for row in table])
-    assert comparisons([row for row in result.rows if row["arm"] != "eot"]) == []
+def equal(cell, value):
+    return cell["kind"] == value.kind and [cell[key] for key in ("mean", "low", "high")] == pytest.approx(value[:3])
+
+
+def test_success_of_surviving_views_skips_pictures_without_any():
+    rows = [
+        {"bank": "same", "arm": "eot", "picture": str(i), "cluster": cluster, "views": 4, "cosine": 0.5}
+        | {"survived": survived, "success_survived": share, "success": 1.0}
+        for i, (cluster, survived, share) in enumerate([("a", 4, 0.5), ("a", 0, None), ("b", 2, 1.0), ("c", 0, None)])
+    ]
+    rows = [dict.fromkeys(["shift", *COLUMNS]) | row for row in rows]
+    wanted = rate(torch.tensor([0.5, 1.0]), torch.tensor([4, 2]))
+    assert arms_table(rows)["same"]["eot"]["success_survived"] == wanted._asdict()
 
 
 def test_missing_measures_stay_empty(result):
     scores = result.scores.items()
     bare = {bank: {arm: each._replace(vote=None) for arm, each in arms.items()} for bank, arms in scores}
-    parts = {"pictures": result.names, "identities": [""] * 12, "thresholds": {}}
+    pictures = {"picture": result.names, "cluster": CLUSTERS, "identity": [""] * 12}
+    parts = {"pictures": pictures, "steps": {}, "thresholds": {}}
     rows = per_image_rows(bare, result.success, result.worst, **parts)
     table = arms_table(rows)["same"]["eot"]
     assert table["knn"] is table["tar"] is table["goal_rank"] is table["goal_cosine"] is None
@@ -146,8 +169,10 @@ def test_missing_measures_stay_empty(result):
 def test_a_target_has_a_rank_and_a_cosine():
     run = a_run(goal=True)
     table, scores = arms_table(run.rows)["same"]["eot"], run.scores["same"]["eot"]
-    assert table["goal_cosine"] == pytest.approx(interval(scores.goal_cosine)._asdict(), abs=1e-9)
-    assert table["goal_rank"] == median(scores.goal_rank.double().median(1).values)._asdict()
+    assert equal(table["goal_cosine"], interval(by_cluster(scores.goal_cosine.double().mean(1), CLUSTERS)))
+    ranks_of = scores.goal_rank.double().median(1).values
+    lowest = [statistics.median_low(ranks_of[[c == name for c in CLUSTERS]].tolist()) for name in "abcdef"]
+    assert table["goal_rank"] == median(torch.tensor(lowest))._asdict()
 
 
 def test_the_worst_view_is_the_one_least_affected():

@@ -178,7 +178,9 @@ def explain(
     if over is None:
         missing.append("input gradient and its coverage: the encoder passes no gradient to the picture")
     spent = counted.forward, counted.backward, time.perf_counter() - began
-    return Explanations(sample.names, sample.clusters, arms, layer, over, frequencies(rings), power, tuple(missing), *spent)
+    return Explanations(
+        sample.names, sample.clusters, arms, layer, over, frequencies(rings), power, tuple(missing), *spent
+    )
 
 
 def _maps(

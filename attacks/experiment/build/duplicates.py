@@ -8,7 +8,8 @@ from torch import Tensor
 from attacks.encoders.phash import Phash, bits
 
 #: Two pictures are near duplicates where at most this many of the 64 bits of their perceptual hashes differ. Of the
-#: bundled tiles no two differ in fewer than 12; a tile and its copy as JPEG 75, or of half the size, in at most 4 (95 %).
+#: bundled tiles no two differ in fewer than 12; a tile and its copy as JPEG 75, or of half the size, in 4 at most in
+#: 95 % of cases.
 DIFFERENT = 8
 
 

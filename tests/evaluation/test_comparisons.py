@@ -1,0 +1,110 @@
+"""The primary comparison and the others, against scipy's permutation test and by law."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+from attacks.evaluation.comparisons import primary, secondary
+from attacks.evaluation.significance import holm, paired, paired_shares
+
+ARMS = ("clean", "noise", "no_eot", "one_view", "eot")
+BANKS = ("same", "wide")
+
+
+def table(clusters=12, each=2, gain=0.2, seed=0):
+    """Rows of per_image.csv: `each` pictures in each cluster, seen from 64 views."""
+    draw, rows = np.random.default_rng(seed), []
+    level = dict(zip(ARMS, (0.0, 0.02, 0.5, 0.6, 0.5 + gain), strict=True))
+    for bank in BANKS:
+        for cluster in range(clusters):
+            base = draw.normal(0, 0.1)
+            for picture in range(each):
+                for arm in ARMS:
+                    success = np.clip(level[arm] + base + draw.normal(0, 0.05), 0, 1)
+                    row = {"bank": bank, "arm": arm, "picture": f"{cluster}-{picture}", "cluster": str(cluster)}
+                    rows.append(row | {"views": 64, "success": success, "cosine": 1 - success})
+    return rows
+
+
+def units(rows, bank, arm, measure):
+    """The mean of each cluster."""
+    mine = [row for row in rows if (row["bank"], row["arm"]) == (bank, arm)]
+    names = dict.fromkeys(row["cluster"] for row in mine)
+    return np.array([np.mean([row[measure] for row in mine if row["cluster"] == name]) for name in names])
+
+
+def flips(differences):
+    """scipy's exact test of the signs of paired differences."""
+    test = scipy.stats.permutation_test(
+        (differences,), np.mean, permutation_type="samples", n_resamples=np.inf, vectorized=False
+    )
+    return test.pvalue
+
+
+@pytest.mark.parametrize("measure", ["success", "cosine"])
+def test_primary_is_the_strongest_baseline_with_the_largest_p(measure):
+    rows = table(clusters=9)
+    result = primary(rows, measure)
+    own = units(rows, "same", "eot", measure)
+    others = {arm: units(rows, "same", arm, measure) for arm in ("noise", "no_eot")}
+    assert (result["against"], result["clusters"], result["bank"]) == ("no_eot", 9, "same")
+    assert result["p"] == pytest.approx(max(flips(own - other) for other in others.values()))
+    one, other = torch.from_numpy(own), torch.from_numpy(others["no_eot"])
+    wanted = paired_shares(one, other, 128) if measure == "success" else paired(one, other)
+    assert result["difference"] == wanted._asdict()
+
+
+def test_the_primary_comparison_names_a_stronger_noise():
+    rows = [row | {"arm": {"noise": "no_eot", "no_eot": "noise"}.get(row["arm"], row["arm"])} for row in table()]
+    assert primary(rows, "success")["against"] == "noise"
+
+
+def test_repeating_pictures_within_their_clusters_changes_no_p():
+    rows = table()
+    again = [row | {"picture": f"{row['picture']} again"} for row in rows]
+    one, two = primary(rows, "success"), primary(rows + again, "success")
+    assert one["p"] == two["p"]
+    assert one["difference"]["mean"] == pytest.approx(two["difference"]["mean"])
+
+
+def test_the_others_are_corrected_without_the_primary_one():
+    rows = table()
+    result = secondary(rows, "success")
+    keys = [(row["bank"], row["other"], row["measure"]) for row in result]
+    every = [
+        (b, o, m) for b in BANKS for o in ("one_view", "clean", "noise", "no_eot") for m in ("cosine", "success")
+    ]
+    assert keys == [key for key in every if key != ("same", "no_eot", "success")]
+    for row in result:
+        one, other = (units(rows, row["bank"], arm, row["measure"]) for arm in ("eot", row["other"]))
+        assert row["p"] == pytest.approx(flips(one - other))
+        assert row["difference"]["mean"] == pytest.approx((one - other).mean())
+    assert [row["p_holm"] for row in result] == holm([row["p"] for row in result])
+    assert {row["needed"] for row in result} == {None}
+
+
+@pytest.mark.parametrize(("clusters", "tested"), [(5, False), (6, True)])
+def test_no_test_that_could_not_reach_the_level(clusters, tested):
+    rows = table(clusters)
+    first, others = primary(rows, "success"), secondary(rows, "success")
+    assert (first["p"] is not None) == tested
+    assert first["needed"] == (None if tested else 6)
+    assert {row["p"] for row in others} == {row["p_holm"] for row in others} == {None}
+    needed = {row["needed"] for row in others}.pop()
+    assert len(others) * 2.0 ** (1 - needed) < 0.05 <= len(others) * 2.0 ** (2 - needed)
+
+
+@pytest.mark.slow
+def test_choosing_the_strongest_baseline_keeps_the_level():
+    # Two baselines as strong as EOT: choosing the strongest must not reject more than the level.
+    rejected = 0
+    for seed in range(400):
+        draw = np.random.default_rng(seed)
+        rows = [
+            {"bank": "same", "arm": arm, "picture": str(i), "cluster": str(i), "views": 64, "success": x, "cosine": 0}
+            for arm in ARMS
+            for i, x in enumerate(draw.uniform(0, 1, 8))
+        ]
+        rejected += primary(rows, "success")["p"] < 0.05
+    assert rejected / 400 < 0.05 + 3 * (0.05 * 0.95 / 400) ** 0.5
