@@ -4,9 +4,9 @@
     python scripts/compare.py outputs/a outputs/b --out outputs/a_b    # some runs
 
 Prints the table, and writes index.html (sortable, links the reports), index.csv, and pairs.csv: for every two runs
-that attacked the same pictures and were judged on the same bank of views, how the attack with EOT differs, paired by
-cluster of pictures, with its 95 % interval and the p value of sign flips, after Holm over all pairs of runs. For other
-pairs the reason is printed.
+that attacked the same pictures and were judged on the same bank of views, the difference of the attacks with EOT,
+paired by cluster of pictures, with its 95 % interval and its p value (sign flips, after Holm over all pairs of runs).
+For other pairs the reason is printed.
 
 Directories may come from others: no code is run, no picture read, nothing larger than a run could write.
 """
@@ -83,7 +83,13 @@ def text(names: Mapping[Path, str], rows: Sequence[Row], pairs: Sequence[Pair]) 
     head += ["cosine eot", "success eot, wide"] if any(row.wide for row in rows) else ["cosine eot"]
     lines = []
     for row in rows:
-        line = [names[row.directory], row.encoder, row.threat, row.transforms, *map(str, (row.seed, row.pictures, row.clusters))]
+        line = [
+            names[row.directory],
+            row.encoder,
+            row.threat,
+            row.transforms,
+            *map(str, (row.seed, row.pictures, row.clusters)),
+        ]
         cells = [(row.arms, "no_eot", "success"), (row.arms, "eot", "success"), (row.arms, "eot", "cosine")]
         values = [arms.get(arm, {}).get(measure) for arms, arm, measure in (*cells, (row.wide, "eot", "success"))]
         lines.append([*line, *map(_words, values)][: len(head)])

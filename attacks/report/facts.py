@@ -54,8 +54,8 @@ def legend(content: Mapping[str, Any]) -> str:
     if len(set(content["clusters"])) == 1:
         return f"In brackets: {content['intervals'].replace(' %', '%')}."
     return (
-        "In brackets: 95% intervals over clusters. In parentheses: the smallest and the largest cluster, where clusters "
-        "are too few for an interval."
+        "In brackets: 95% intervals over clusters. In parentheses: the smallest and the largest cluster, where "
+        "clusters are too few for an interval."
     )
 
 
@@ -82,7 +82,9 @@ def deployed(deployment: Mapping[str, Any], order: Sequence[str]) -> list[tuple[
 
 
 def _deployed(cell: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    values: Mapping[str, Any] | None = cell.get("difference") if name == "difference" else cell.get("arms", {}).get(name)
+    values: Mapping[str, Any] | None = (
+        cell.get("difference") if name == "difference" else cell.get("arms", {}).get(name)
+    )
     return values
 
 
@@ -106,7 +108,10 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
     rows = [
         ("preset", content["preset"]),
         ("seed", content["seed"]),
-        ("pictures", f"{sampled(len(content['queries']), len(set(content['clusters'])))}; a gallery of {content['gallery']}"),
+        (
+            "pictures",
+            f"{sampled(len(content['queries']), len(set(content['clusters'])))}; a gallery of {content['gallery']}",
+        ),
         ("threat", _threat(content["threat"])),
         ("views at attack", "{views_per_step} per picture in each of {steps} steps".format_map(content["threat"])),
         ("views at evaluation", _banks(content)),

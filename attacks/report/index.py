@@ -42,7 +42,10 @@ class Row:
 
     def flat(self) -> dict[str, object]:
         """A row of the CSV file; all runs have the same keys."""
-        head = {key: getattr(self, key) for key in ("preset", "encoder", "threat", "transforms", "seed", "pictures", "clusters")}
+        head = {
+            key: getattr(self, key)
+            for key in ("preset", "encoder", "threat", "transforms", "seed", "pictures", "clusters")
+        }
         row: dict[str, object] = {"run": self.directory.name, **head}
         for bank, arms in (("", self.arms), ("wide_", self.wide)):
             for arm in ARMS:

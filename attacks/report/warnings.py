@@ -88,7 +88,9 @@ def _one_view_is_stronger(content: dict[str, Any]) -> bool:
     measure = content["primary"]["measure"]
     key = {"other": "one_view", "bank": "same", "measure": measure}
     rows = [row["difference"] for row in content["comparisons"] if key.items() <= row.items()]
-    return any(row["high"] < 0 if measure == "success" else row["low"] > 0 for row in rows if row["kind"] == "interval")
+    return any(
+        row["high"] < 0 if measure == "success" else row["low"] > 0 for row in rows if row["kind"] == "interval"
+    )
 
 
 def refuse_failed(content: dict[str, Any]) -> None:

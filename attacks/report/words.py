@@ -39,7 +39,7 @@ class Measure(NamedTuple):
 
 RETRIEVAL = (
     Measure("success", "attacker's success", "share of views"),
-    Measure("success_survived", "success, surviving views", "share of the views that the clean picture survives"),
+    Measure("success_survived", "success, surviving views", "of the views that the clean picture survives"),
     Measure("recall_at_1", "recall@1", "the true match comes first"),
     Measure("recall_at_5", "recall@5", "it is among the first 5"),
     Measure("recall_at_10", "recall@10", "it is among the first 10"),
@@ -94,8 +94,8 @@ def measure_name(key: str) -> str:
 
 
 def numbers(value: Mapping[str, Any], digits: int | None = None, sign: str = "") -> tuple[str, str]:
-    """A mean, and its 95 % interval in brackets or the range of the clusters in parentheses. `digits` are 2 by default,
-    and 3 where the ends are less than 0.02 apart."""
+    """A mean, and its 95 % interval in brackets or the range of the clusters in parentheses. By default it has
+    2 digits, or 3 where the ends are less than 0.02 apart."""
     ends = value["low"], value["high"]
     if digits is None:
         digits = 3 if 0 < ends[1] - ends[0] < 0.02 else 2
