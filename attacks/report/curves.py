@@ -29,13 +29,12 @@ def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) 
             passes, estimates = [row.evals for row in rows], [row.objective for row in rows]
             axis.plot(passes, estimates, color=LIGHT[arm], alpha=0.3, linewidth=1)
         runs = groupby(rows, key=lambda row: row.held_out)  # a value of the bank is repeated until the next one
-        points = [next(run) for value, run in runs if value is not None]
-        place = [row.evals for row in points], [row.held_out for row in points]
-        axis.plot(*place, f"{MARKS[arm]}-", color=LIGHT[arm], markersize=3.5, label=ARMS[arm])
-        if points and (step := arms.get(arm, {}).get("step")):
-            chosen = min(points, key=lambda row: abs(row.step + 1 - step["median"]))
-            ring = {"markersize": 11, "markerfacecolor": "none", "markeredgecolor": LIGHT[arm]}
-            axis.plot([chosen.evals], [chosen.held_out], "o", **ring)
+        points = [(next(run), value) for value, run in runs if value is not None]
+        passes, losses = [row.evals for row, _ in points], [value for _, value in points]
+        axis.plot(passes, losses, f"{MARKS[arm]}-", color=LIGHT[arm], markersize=3.5, label=ARMS[arm])
+        if points and (step := arms[arm].get("step")):
+            row, loss = min(points, key=lambda point: abs(point[0].step + 1 - step["median"]))
+            axis.plot(row.evals, loss, "o", markersize=11, markerfacecolor="none", markeredgecolor=LIGHT[arm])
     axis.set_xlabel("encoder passes of the steps")
     anchor = OBJECTIVES.get(objective)
     axis.set_ylabel(f"mean cosine to the {anchor}" if anchor else "mean loss (low is strong)")
