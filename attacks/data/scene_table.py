@@ -65,8 +65,8 @@ def read_table(path: str | Path) -> list[tuple[Entry, tuple[PlacementCorners, ..
         ):
             if None not in (one, two) and one != two:
                 raise ValueError(f"{placement.where}: `{entry.name}` has two {what}, {one} and {two}")
-        both = {"label": first.label or entry.label, "cluster": first.cluster or entry.cluster}
-        entries[entry.path] = replace(first, **both)
+        label, cluster = first.label or entry.label, first.cluster or entry.cluster
+        entries[entry.path] = replace(first, label=label, cluster=cluster)
         placements.setdefault(entry.path, []).append(placement)
     if not placements:
         raise ValueError(f"`{path}` names no photograph")

@@ -62,9 +62,8 @@ def per_image_rows(
                 for far, limit in thresholds.items()
             }
             for i in range(len(arm_scores.cosine)):
-                row: dict[str, object] = {"bank": bank, "arm": arm} | {
-                    key: names[i] for key, names in pictures.items()
-                }
+                row: dict[str, object] = {"bank": bank, "arm": arm}
+                row |= {key: names[i] for key, names in pictures.items()}
                 row |= {"views": arm_scores.cosine.shape[1], "step": int(steps[arm][i]) if arm in steps else None}
                 rows.append(row | {name: column and column[i] for name, column in columns.items()})
     return rows

@@ -26,7 +26,7 @@ from attacks.runtime.stored import stored
 from attacks.schema import groups
 from attacks.schema.validate import Run
 from attacks.solvers.loop import Step
-from attacks.solvers.solver import Best, watch
+from attacks.solvers.solver import Best, selection, watch
 from attacks.solvers.suite import Member, members, suite
 from attacks.solvers.trace import Trace
 from attacks.solvers.worst import Adversary
@@ -68,7 +68,7 @@ def optimise(
     arm: str, setting: Setting, known: Known, meter: Meter, checkpoint: Checkpoint = NOWHERE, spent: int = 0
 ) -> tuple[Best, list[Trace]]:
     """Run one optimised arm, continuing from `checkpoint`, and show its progress. The arms `no_eot` and `one_view`
-    take `spent` steps of one view, so that they cost as many evaluations as the arm `eot`."""
+    take `spent` steps of one view at most, so that they have no more gradients than the arm `eot`."""
     sign, best, state = shown_sign(setting.run.objective), None, None
     trace: list[Trace] = []
     expected = spent or _expected(setting, known)
@@ -132,25 +132,21 @@ def _steps(
     arm: str, setting: Setting, known: Known, spent: int, state: Any
 ) -> Iterator[tuple[str, Step, Best | None]]:
     """The steps of an arm from `state` on (None: from the start), each with the name of its attack."""
-    run, parts, attack = setting.run, setting.parts, setting.run.attack
-    problem, options = _problem(setting, known), _options(arm, setting)
-    stop, restarts = None, 1
+    run, attack, options = setting.run, setting.run.attack, _full_options(setting)
+    problem, stop, restarts = _problem(setting, known), None, 1
+    select = selection(problem, options)  # that of `eot`, for all arms
     if arm == "no_eot":
-        plain = replace(options.eot, transforms=fixed(options.eot.transforms), views=1, risk=Mean())
-        options = replace(options, eot=plain, steps=spent)
+        plain = EOT(fixed(options.eot.transforms), options.eot.draws, views=1, chunk=setting.chunk)
+        options, select = replace(_options(arm, setting), eot=plain, steps=spent), replace(select, early=True)
     elif arm == "one_view":
-        options = replace(options, eot=replace(options.eot, views=1, risk=Mean()), steps=spent)
+        options = replace(_options(arm, setting), eot=replace(options.eot, views=1, risk=Mean()), steps=spent)
     elif isinstance(attack, groups.SuiteConfig):
         yield from suite(problem, options, _members(setting, known, attack), state=state)
         return
     else:
         stop = None if attack.stop is None else shown_sign(run.objective) * attack.stop
         restarts = attack.restarts
-        if attack.adversary is not None:
-            options = replace(options, adversary=Adversary(attack.adversary, attack.refine))
-        if parts.adaptive is not None:
-            options = replace(options, adaptive=parts.adaptive, budget=attack.budget)
-    for step, best in watch(problem, options, stop=stop, restarts=restarts, state=state):
+    for step, best in watch(problem, options, stop=stop, restarts=restarts, state=state, select=select):
         yield run.optimiser.name, step, best
 
 
@@ -169,6 +165,16 @@ def _options(arm: str, setting: Setting) -> Options:
         world=setting.world,
         penalty=parts.penalty,
     )
+
+
+def _full_options(setting: Setting) -> Options:
+    """The options of the arm `eot`: with the adversary, and with a growing number of views."""
+    attack, adaptive, options = setting.run.attack, setting.parts.adaptive, _options("eot", setting)
+    if isinstance(attack, groups.SuiteConfig):
+        return options
+    if attack.adversary is not None:
+        options = replace(options, adversary=Adversary(attack.adversary, attack.refine))
+    return options if adaptive is None else replace(options, adaptive=adaptive, budget=attack.budget)
 
 
 def _expected(setting: Setting, known: Known) -> int:

@@ -89,8 +89,9 @@ class Unit:
 @dataclass(frozen=True)
 class BatchResult:
     """The result of a batch: for the pictures `rows` the scores by bank and arm, the cosine in the worst view, the
-    norm of the change, the deltas as saved, and the trace. `sanity` exists for the first batch only. The arms
-    `fell_back` continued in float32 because the engine's precision did not suffice."""
+    norm of the change, the deltas as saved, and the trace. `chosen` by optimised arm: after how many steps (N,) each
+    picture's perturbation was chosen (of a suite, within its member). `sanity` exists for the first batch only. The
+    arms `fell_back` continued in float32 because the engine's precision did not suffice."""
 
     rows: tuple[int, ...]
     scores: dict[str, dict[str, Scores]]
@@ -98,6 +99,7 @@ class BatchResult:
     budget: dict[str, Tensor]
     saved: dict[str, Tensor]
     trace: tuple[Trace, ...]
+    chosen: dict[str, Tensor]
     costs: dict[str, Spent] = field(default_factory=dict)
     sanity: Sanity | None = None
     drift: Drift | None = None
@@ -143,11 +145,13 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
     deltas = {"noise": parts.perturbation.noise(images, noise)}
     trace: dict[str, list[Trace]] = {}
     fell_back: set[str] = set()
+    chosen: dict[str, Tensor] = {}
     for arm in ("eot", *arms_of(run)[2:-1]):
-        evals = 0 if arm == "eot" else -(-trace["eot"][-1].evals // len(images))
+        evals = 0 if arm == "eot" else trace["eot"][-1].evals // len(images)
         run_it = partial(optimise, arm, setting, known, meter, checkpoint=checkpoint, spent=evals)
         (best, trace[arm]), fallback = task(arm, arm, partial(_with_fallback, run_it, setting.encoder))
         deltas[arm], fell_back = best.delta, fell_back | ({arm} if fallback else set())
+        chosen[arm] = best.step.cpu() + 1
     sanity = None
     if unit.start == 0 and run.sanity.pictures:  # its cost is reported apart
         sanity = checkpoint.once("sanity", lambda: check(setting, known, trace["eot"], bench.module))
@@ -157,13 +161,13 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
     files = {"clean": images} | {arm: parts.perturbation.written(images, delta) for arm, delta in saved.items()}
     bench.exhibits.write(rows, files, saved)
     shown = {arm: bench.exhibits.shown(arm, rows) for arm in arms_of(run)}
-    chosen = torch.tensor(list(rows))
-    own = bench.judge.own[chosen.to(bench.judge.own.device)]
+    numbers = torch.tensor(list(rows))
+    own = bench.judge.own[numbers.to(bench.judge.own.device)]
     scores: dict[str, dict[str, Scores]] = {}
     for bank, views in bench.banks.items():
         scores[bank] = {}
         for arm in arms_of(run):
-            score = partial(bench.judge, shown[arm], chosen, views, _title(arm, bank, number))
+            score = partial(bench.judge, shown[arm], numbers, views, _title(arm, bank, number))
             scores[bank][arm] = task(f"{arm} {bank}", "judging", score)
     worst = {
         arm: task(f"{arm} worst", "judging", partial(_worst, bench, shown[arm], own, scores[SAME][arm]))
@@ -179,6 +183,7 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
         budget,
         {arm: delta.cpu().contiguous() for arm, delta in saved.items()},
         tuple(ordered),
+        chosen,
         costs,
         sanity,
         drift,

@@ -1,7 +1,8 @@
 """The main experiment: attack pictures, write them to files, and score the files on held-out views.
 
-All arms are scored alike: `clean`, `noise` (same budget, no optimisation), `no_eot` (same optimiser and number of
-encoder passes, but without views), `one_view` (as many passes, one random view per step; optional) and `eot`.
+All arms are scored alike: `clean`, `noise` (same budget, no optimisation), `no_eot` (same optimiser and at most as
+many gradients, all of the picture itself; its iterate is chosen on views), `one_view` (as many gradients, one random
+view per step) and `eot`.
 Pictures are attacked in units, and the result of each unit is stored in a checkpoint file.
 """
 
@@ -159,6 +160,7 @@ def _gathered(bench: Bench, results: list[BatchResult], spent: Spent, cached: in
         scores,
         {arm: torch.cat([result.worst[arm] for result in results]) for arm in arms},
         {arm: torch.cat([result.budget[arm] for result in results]) for arm in arms},
+        {arm: torch.cat([result.chosen[arm] for result in results]) for arm in first.chosen},
         [line for result in results for line in result.trace],
         costs,
         cached,

@@ -16,12 +16,14 @@ from attacks.solvers.trace import Trace
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """The result of an experiment: the scores by bank and arm, and by arm the cosine in the worst view, the norm of
-    the change, and the cost; the trace, and the sanity checks of the first batch."""
+    the change, the step at which each picture's perturbation was `chosen`, and the cost; the trace, and the sanity
+    checks of the first batch."""
 
     bench: Bench
     scores: dict[str, dict[str, Scores]]
     worst: dict[str, Tensor]  # for each picture the cosine (N,) in its worst view
     budget: dict[str, Tensor]
+    chosen: dict[str, Tensor]  # (N,), of optimised arms
     trace: list[Trace]
     costs: dict[str, Spent]
     cached: int  # gallery pictures whose embeddings came from the cache

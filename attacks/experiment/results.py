@@ -21,6 +21,7 @@ from attacks.evaluation.comparisons import declared, primary, secondary
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.per_image import arms_table, per_image_rows
 from attacks.evaluation.retrieval_metrics import impostors, thresholds
+from attacks.evaluation.significance import Measure
 from attacks.experiment.batch import SAME, WIDE
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.parts import Parts
@@ -65,16 +66,21 @@ def metrics(
             "cluster": parts.queries.clusters,
             "identity": _identities(parts),
         },
-        steps={},
+        steps=outcome.chosen,
         thresholds=limits,
     )
     views = {name: (arms, success[name]) for name, arms in outcome.scores.items()} if count == 1 else None
     tables = arms_table(rows, views=views)
     arms = {
-        arm: row | {"budget_used": float(outcome.budget[arm].max() / parts.perturbation.eps)}
+        arm: row
+        | {
+            "budget_used": float(outcome.budget[arm].max() / parts.perturbation.eps),
+            "step": _steps(outcome.chosen.get(arm)),
+        }
         for arm, row in tables[SAME].items()
     }
     cost = asdict(outcome.cost + extras.cost)
+    measure: Measure = "cosine" if run.evaluate.primary == "cosine" else "success"
     content = {
         "schema": SCHEMA,
         "preset": preset,
@@ -113,8 +119,8 @@ def metrics(
         if pairs is None
         else {"thresholds": {f"{far:g}": value for far, value in limits.items()}, "impostors": len(pairs)},
         "neighbours": run.evaluate.neighbours,
-        "primary": primary(rows, run.evaluate.primary),
-        "comparisons": secondary(rows, run.evaluate.primary),
+        "primary": primary(rows, measure),
+        "comparisons": secondary(rows, measure),
         "cost": cost | {"cached": outcome.cached},
         "costs": {name: asdict(spent) for name, spent in (outcome.costs | extras.costs).items()},
         "failed": [failure._asdict() for failure in outcome.failed],
@@ -141,6 +147,13 @@ def _bank(bank: Bank, refined: int) -> dict[str, Any]:
         "coordinates": list(bank.transforms.names),
         "ranges": [sorted(ends) for ends in zip(low, high, strict=True)],
     }
+
+
+def _steps(chosen: Tensor | None) -> dict[str, int] | None:
+    """The steps at which the pictures' perturbations were chosen; None for an arm without steps."""
+    if chosen is None:
+        return None
+    return {"median": int(chosen.median()), "least": int(chosen.min()), "most": int(chosen.max())}
 
 
 def _worst(outcome: Outcome, name: str) -> dict[str, Tensor]:

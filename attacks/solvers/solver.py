@@ -3,8 +3,9 @@
 The loss of a step is a noisy draw: the lowest one is luck. Candidates are therefore compared on common views.
 """
 
+import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +25,33 @@ from transforms import stream
 VIEWS = 64
 #: How many times during a run the current iterate is compared.
 COMPARISONS = 10
+#: With early stopping a picture leaves once its number of steps is so many times that of its best iterate.
+PATIENCE = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """How the best iterate is chosen: the loss of an iterate is the `risk` of its views in the bank.
+
+    Without `early` the iterate is compared `COMPARISONS` times, at equal distances. With it after 1, 2, 3, 4, 6, 8,
+    11, 16, 23, ... steps (powers of the root of 2, rounded), and a picture leaves at the first comparison after at
+    least `PATIENCE` times as many steps as its best iterate has, so after three or more comparisons that have not
+    improved it. Where all pictures share one delta, all leave together. Either way the last iterate is compared.
+    """
+
+    bank: Bank
+    risk: Risk
+    early: bool = False
+
+    def due(self, done: int, steps: int) -> bool:
+        """Whether the iterate is compared after `done` of `steps` steps."""
+        if not self.early:
+            return done % max(1, steps // COMPARISONS) == 0
+        return done == round(2 ** (round(2 * math.log2(done)) / 2))
+
+    def idle(self, best: "Best", done: int) -> Tensor:
+        """The pictures (N,), on the CPU, that leave after a comparison because it is long since they improved."""
+        return (self.early & (done >= PATIENCE * (best.step + 1))).cpu()
 
 
 @stored("best")
@@ -81,9 +109,11 @@ def watch(
     stop: float | None = None,
     restarts: int = 1,
     state: SolveState | None = None,
+    select: Selection | None = None,
 ) -> Iterator[tuple[Step, Best | None]]:
     """The steps of `attack` (of `search`, if the optimiser is gradient-free), each with the best iterate so far (None
-    until the first comparison).
+    until the first comparison). It is chosen by `select`: by default on a bank of the attack's own views, weighed as
+    the attack weighs them.
 
     A picture whose loss on the bank is `stop` or less is solved and leaves the batch; where all share one delta, all
     leave when one delta solves all. With `restarts` above 1 the run is repeated with other seeds, each time with all
@@ -91,12 +121,14 @@ def watch(
     steps and encoder passes are counted on. From a step's `state` the same run resumes after that step, to the bit.
 
     Raises:
-        ValueError: as `attack`, and for `restarts` below 1.
+        ValueError: as `attack`, for `restarts` below 1, and for `restarts` of a selection that stops early.
     """
     if type(restarts) is not int or restarts < 1:
         raise ValueError(f"`restarts` must be a whole number of runs, at least 1; got {restarts!r}")
-    views, device = selection(problem, options), problem.images.device
-    every, best, shared = max(1, options.steps // COMPARISONS), None, problem.shared
+    select = select or selection(problem, options)
+    if select.early and restarts > 1:
+        raise ValueError(f"`restarts` must be 1 for a selection that stops early; got {restarts}")
+    device, best, shared = problem.images.device, None, problem.shared
     solved = torch.zeros(len(problem), dtype=torch.bool)
     step: Step | None = None
     if state is not None:
@@ -118,13 +150,13 @@ def watch(
             own = own._replace(state=None)
             step = own if previous is None or best is None else _joined(own, rows, previous, best)
             answer, moved = None, moved | step.active
-            if (own.index + 1) % every == 0 or own.last:
-                best = _better(best, _compared(step, best, moved, views, problem, options), shared)
+            if select.due(own.index + 1, options.steps) or own.last:
+                best = _better(best, _compared(step, best, moved, select, problem, options), shared)
                 if stop is not None:
                     solved = (best.loss <= stop).cpu()
                     solved = solved.all().expand_as(solved) if shared else solved
-                    answer = solved[rows.cpu()]
-                    inner = inner._replace(solved=inner.solved | answer)
+                answer = (solved | select.idle(best, own.index + 1))[rows.cpu()]
+                inner = inner._replace(solved=inner.solved | answer)
                 moved = torch.zeros_like(moved)
             at = SolveState(restart, rows, inner, previous, step, best, moved, solved)
             yield step._replace(last=step.last and restart == restarts - 1, state=at), best
@@ -155,18 +187,14 @@ def _joined(own: Step, rows: Tensor, previous: Step, best: Best) -> Step:
     )
 
 
-def _risk(options: Options) -> Risk:
-    """How the losses of a picture's views are judged: as the attack weighs them."""
-    eot, adversary = options.eot, options.adversary
-    return eot.risk if adversary is None else adversary.risk(eot.views)
-
-
-def _compared(step: Step, best: Best | None, moved: Tensor, views: Bank, problem: Problem, options: Options) -> Best:
+def _compared(
+    step: Step, best: Best | None, moved: Tensor, select: Selection, problem: Problem, options: Options
+) -> Best:
     """The current iterate on the bank; a picture that has not `moved` since the last comparison is as it was."""
     rows = torch.arange(len(problem)) if best is None or problem.shared else moved.nonzero()[:, 0]
     rows = rows.to(problem.images.device)
     delta = step.delta if problem.shared else step.delta[rows]
-    loss = _bank_loss(delta, problem.take(rows), views, step.estimate.chunk, options)
+    loss = _bank_loss(delta, problem.take(rows), select, step.estimate.chunk, options)
     if best is not None:
         latest = best.latest.clone()
         latest[rows] = loss
@@ -174,10 +202,10 @@ def _compared(step: Step, best: Best | None, moved: Tensor, views: Bank, problem
     return Best(step.delta, loss, torch.full_like(loss, step.index, dtype=torch.long), loss)
 
 
-def _bank_loss(delta: Tensor, problem: Problem, views: Bank, chunk: int, options: Options) -> Tensor:
-    """The loss of each picture on a bank (N,), as the attack weighs it, with its penalty."""
-    losses, penalty = bank_losses(problem, delta, views, chunk, options)
-    loss = _risk(options).value(losses).to(losses)
+def _bank_loss(delta: Tensor, problem: Problem, select: Selection, chunk: int, options: Options) -> Tensor:
+    """The loss of each picture on a bank (N,), as its risk weighs it, with the attack's penalty."""
+    losses, penalty = bank_losses(problem, delta, select.bank, chunk, options)
+    loss = select.risk.value(losses).to(losses)
     return loss if penalty is None else loss + penalty
 
 
@@ -199,9 +227,11 @@ def compare(best: Best | None, other: Best, problem: Problem, options: Options) 
     return _better(best, Best(other.delta, loss, other.step, loss), problem.shared)
 
 
-def selection(problem: Problem, options: Options) -> Bank:
-    """The bank of views that chooses among iterates: as many as the risk can be taken of."""
-    multiple, transforms = _risk(options).multiple, options.eot.transforms
-    size = max(multiple, VIEWS // multiple * multiple) if transforms.dims else multiple
-    views = bank(transforms, size, seed=options.seed, purpose="select")
-    return views._replace(u=views.u.to(problem.images))
+def selection(problem: Problem, options: Options) -> Selection:
+    """How an attack itself chooses among its iterates: on as many views as its risk can be taken of, weighed as in
+    its steps."""
+    eot, adversary = options.eot, options.adversary
+    risk = eot.risk if adversary is None else adversary.risk(eot.views)
+    size = max(risk.multiple, VIEWS // risk.multiple * risk.multiple) if eot.transforms.dims else risk.multiple
+    views = bank(eot.transforms, size, seed=options.seed, purpose="select")
+    return Selection(views._replace(u=views.u.to(problem.images)), risk)

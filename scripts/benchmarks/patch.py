@@ -6,13 +6,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attacks import interval
-
 from . import patch_speed
 from .contest import OURS, Setting, entries, installed, outcomes
 from .patch_case import GROUPS, SCENES, SIZE, TEXTURE, Ranges, question
 from .patch_peers import CONTESTANTS, moving_patch
-from .table import Row, Table
+from .table import Row, Table, student
 
 #: Views of each scene that choose a peer's setting.
 TUNING_VIEWS = 32
@@ -138,4 +136,4 @@ def figures(name: str, mine: Sequence[Outcome], ours: Sequence[Outcome]) -> Row:
     with its interval over groups, because the scenes of a group share a patch."""
     here, there = (torch.stack([getattr(o, name).mean((1, 2)) for o in each]) for each in (mine, ours))
     by = [float(value) for value in here.mean(0)]
-    return (by[0], by[1] if len(by) > 1 else None, *interval((here - there).mean(1, keepdim=True)))
+    return (by[0], by[1] if len(by) > 1 else None, *student((here - there).mean(1, keepdim=True)))

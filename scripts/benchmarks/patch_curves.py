@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks import EOT, InfoNCE, Patch, Wiener, bank, evaluate, interval, solve
+from attacks import EOT, InfoNCE, Patch, Wiener, bank, evaluate, rate, solve
 from attacks.data.gallery import HELD_OUT
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.patch.placement import Quad
@@ -150,7 +150,7 @@ def _lines(hits: Mapping[str, Sequence[Sequence[Tensor]]]) -> dict[str, Row]:
     """Of each arm mean and interval of each column's hits, (V,) of each pair, as three rows."""
     rows: dict[str, Row] = {}
     for arm, columns in hits.items():
-        name, intervals = ARMS.get(arm, arm), [interval(torch.stack(list(column))) for column in columns]
+        name, intervals = ARMS.get(arm, arm), [rate(torch.stack(list(column))) for column in columns]
         rows[name] = tuple(each.mean for each in intervals)
         rows[f"{name}, low"] = tuple(each.low for each in intervals)
         rows[f"{name}, high"] = tuple(each.high for each in intervals)

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import torch
 
-from attacks import EOT, PGD, Away, Linf, attack, bank, evaluate, interval
+from attacks import EOT, PGD, Away, Linf, attack, bank, evaluate
 from attacks.data.gallery import tiles
 from attacks.encoders.engine import Decision, prepare
 
 from .case import PIPELINE, SIZE, encoder
-from .table import Row, Table
+from .table import Row, Table, student
 
 PRECISIONS = ("float32", "mixed", "bfloat16")
 #: Views of a step, steps, and held-out views.
@@ -52,7 +52,7 @@ def compared(arch: str, pictures: int, device: str, size: int) -> Table:
         judge = prepare(network, Decision("channels_last", fold=True, chunk=8))
         cosines[precision] = evaluate(attacked, clean, clean, encoder=judge, bank=unseen, chunk=8).cosine.cpu()
     rows: dict[str, Row] = {
-        precision: (float(cosine.mean()), *interval(cosine - cosines["float32"]))
+        precision: (float(cosine.mean()), *student(cosine - cosines["float32"]))
         for precision, cosine in cosines.items()
     }
     what = f"{arch}, {len(images)} pictures, {STEPS} steps of {VIEWS} views at 8/255, {device}"

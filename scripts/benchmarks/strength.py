@@ -8,14 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attacks import interval
-from attacks.evaluation.intervals import Interval
-
 from .contest import OURS, Contestant, Setting, entries, outcomes
 from .processes import Map, processes
 from .strength_case import GROUP, SIZE, Purpose, group, held_out, pictures
 from .strength_peers import CONTESTANTS, PATCHES
-from .table import Row, Table
+from .table import Row, Table, student
 
 #: The curve: shares of the evaluations, and how many of the held-out views each point is scored on.
 SHARES, CURVE_VIEWS = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 1), 32
@@ -146,11 +143,11 @@ class Comparison:
         means = float(mine.cosine.mean()), float(theirs.cosine.mean())
         return (*means, *self.apart(mine.cosine - theirs.cosine), share)
 
-    def apart(self, difference: Tensor) -> Interval:
+    def apart(self, difference: Tensor) -> tuple[float, float, float]:
         """The mean of differences (B,V) with its interval over pictures; of patches over groups, which share one."""
         if self.cell.eps is None:
             difference = torch.stack([part.mean(0) for part in difference.split(GROUP)])
-        return interval(difference)
+        return student(difference)
 
     def tables(self) -> list[Table]:
         """The contestants, and their curves."""

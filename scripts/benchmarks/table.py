@@ -13,14 +13,24 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
+import scipy.stats
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch import Tensor
 
 #: The figures of a row, None where there is none; or words in their place.
 Row = tuple[float | None, ...] | str
 MISSING = "not installed"
 PACKAGES = ("torch", "torchvision", "kornia", "numpy", "adversarial-robustness-toolbox", "torchattacks", "foolbox")
+
+
+def student(values: Tensor) -> tuple[float, float, float]:
+    """The mean over pictures of (B,V) values with the ends of Student's 95 % interval. A run's report gives none for
+    so few pictures, because it must hold for any distribution."""
+    units = values.double().mean(1).cpu().numpy()
+    low, high = scipy.stats.ttest_1samp(units, 0).confidence_interval() if len(units) > 1 else (units[0], units[0])
+    return float(units.mean()), float(low), float(high)
 
 
 @dataclass(frozen=True)

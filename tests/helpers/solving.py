@@ -79,8 +79,8 @@ def search(images, anchor, *, state=None, **parts):
     return searches.search(*split(images, anchor, **parts), state)
 
 
-def watch(images, anchor, *, stop=None, restarts=1, state=None, **parts):
-    return solver.watch(*split(images, anchor, **parts), stop=stop, restarts=restarts, state=state)
+def watch(images, anchor, *, stop=None, restarts=1, state=None, select=None, **parts):
+    return solver.watch(*split(images, anchor, **parts), stop=stop, restarts=restarts, state=state, select=select)
 
 
 def suite(images, aim, attacks, *, state=None, **parts):

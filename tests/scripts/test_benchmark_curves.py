@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attacks import interval
+from attacks import rate
 from attacks.data.gallery import HELD_OUT
 from scripts.benchmarks import patch_curves
 from scripts.benchmarks.case import known, photo
@@ -54,7 +54,7 @@ def test_a_figure_is_the_mean_over_pairs(monkeypatch):
     drawn = pairs(known(patch_curves.SIZE)[1].names, 2, 3)
     for i, area in enumerate(AREAS):
         hits = torch.stack([torch.full((4,), area * (target % 3)) for _, target in drawn])
-        mean, low, high = interval(hits)
+        mean, low, high, _ = rate(hits)
         for name, value in (("", mean), (", low", low), (", high", high)):
             assert by_area.rows[f"with EOT{name}"][i] == pytest.approx(value)
     assert by_distance.rows[KNOWN] == pytest.approx(SCALES)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attacks import APGD, EOT, L2, PGD, SGD, Adam, Away, Linf, Toward, Universal, Wiener
+from attacks import APGD, EOT, L2, PGD, SGD, Adam, Away, Linf, Toward, Universal, Wiener, bank
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.risk import CVaR
 from attacks.objectives.aim import Aim
@@ -11,6 +11,7 @@ from attacks.optimisers.apgd import APGD as Auto
 from attacks.optimisers.gradient import PGD as Descent
 from attacks.optimisers.square import Square
 from attacks.runtime.values import read, write
+from attacks.solvers.solver import Selection
 from attacks.solvers.suite import Member
 from attacks.solvers.worst import Adversary
 from tests.helpers.small import small, smooth
@@ -19,6 +20,7 @@ from transforms import Affine, Brightness, Compose, Uniform
 
 SEEN = Compose([Affine(degrees=20, translate=0.1), Brightness(0.2)])
 STEPS = 7
+EARLY = Selection(bank(SEEN, 8, seed=0, purpose="select"), CVaR(0.5), early=True)
 RUNS = {
     "pgd": {"optimiser": PGD()},
     "nesterov": {"optimiser": Descent(nesterov=True)},
@@ -38,6 +40,8 @@ RUNS = {
     "restarts": {"restarts": 3},
     "restarts with stop": {"restarts": 3, "stop": -0.15},
     "restarts of a search": {"restarts": 2, "optimiser": Square()},
+    "early": {"select": EARLY, "steps": 20},
+    "shared early": {"select": EARLY, "steps": 20, "perturbation": Universal(Linf(0.1))},
 }
 
 
