@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attacks.experiment.job import job
-from attacks.experiment.results import table
+from attacks.experiment.results import headline, table
 from attacks.runtime.tables import read_rows
 
 #: Text columns of per_image.csv, also where a picture is named 0001.
@@ -40,7 +40,7 @@ class Robustness:
         return [{key: text if key in TEXTS else _number(text) for key, text in row.items()} for row in rows]
 
     def __str__(self) -> str:
-        return f"{table(self.metrics)}\nreport: {self.folder / 'report.html'}"
+        return f"{headline(self.metrics)}\n{table(self.metrics)}\nreport: {self.folder / 'report.html'}"
 
     __repr__ = __str__
 

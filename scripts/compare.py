@@ -4,9 +4,9 @@
     python scripts/compare.py outputs/a outputs/b --out outputs/a_b    # some runs
 
 Prints the table, and writes index.html (sortable, links the reports), index.csv, and pairs.csv: for every two runs
-that attacked the same pictures and were judged on the same bank of views, how the attack with EOT differs, picture by
-picture, with a 95 % interval (bootstrap over pictures) and a p value, after Holm over all pairs of runs. For other
-pairs the reason is printed.
+that attacked the same pictures and were judged on the same bank of views, the difference of the attacks with EOT,
+paired by cluster of pictures, with its 95 % interval and its p value (sign flips, after Holm over all pairs of runs).
+For other pairs the reason is printed.
 
 Directories may come from others: no code is run, no picture read, nothing larger than a run could write.
 """
@@ -17,8 +17,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from attacks.evaluation.intervals import Interval
 from attacks.report.compare import Judged, Pair, compared, judged
 from attacks.report.index import Row, Skipped, collect, write_index
+from attacks.report.words import p_value, written
 from attacks.runtime.command_line import Parser, exit_code, printable
 from attacks.runtime.tables import write_rows
 
@@ -77,21 +79,27 @@ def place(paths: Sequence[Path], runs: Sequence[Path]) -> Path:
 
 def text(names: Mapping[Path, str], rows: Sequence[Row], pairs: Sequence[Pair]) -> str:
     """The table of runs and that of pairs, for the terminal."""
-    head = ["run", "encoder", "threat", "transforms", "seed", "pictures", "success no_eot", "success eot"]
+    head = ["run", "encoder", "threat", "transforms", "seed", "pictures", "clusters", "success no_eot", "success eot"]
     head += ["cosine eot", "success eot, wide"] if any(row.wide for row in rows) else ["cosine eot"]
     lines = []
     for row in rows:
-        line = [names[row.directory], row.encoder, row.threat, row.transforms, str(row.seed), str(row.pictures)]
+        line = [
+            names[row.directory],
+            row.encoder,
+            row.threat,
+            row.transforms,
+            *map(str, (row.seed, row.pictures, row.clusters)),
+        ]
         cells = [(row.arms, "no_eot", "success"), (row.arms, "eot", "success"), (row.arms, "eot", "cosine")]
         values = [arms.get(arm, {}).get(measure) for arms, arm, measure in (*cells, (row.wide, "eot", "success"))]
         lines.append([*line, *map(_words, values)][: len(head)])
     parts = [_table(head, lines)]
     if pairs:
-        head = ["first", "second", "bank", "measure of eot", "pictures", "second minus first", "p (Holm)", "test"]
+        head = ["first", "second", "bank", "measure of eot", "pictures", "clusters", "second minus first", "p (Holm)"]
         lines = []
         for pair in pairs:
-            line = [pair.first, pair.second, pair.bank, pair.measure, str(pair.pictures)]
-            lines.append([*line, _words(pair.difference, "+"), f"{pair.p_holm:.3g}", pair.test])
+            line = [pair.first, pair.second, pair.bank, pair.measure, str(pair.pictures), str(pair.clusters)]
+            lines.append([*line, _words(pair.difference, "+"), p_value(pair.p_holm, pair.needed)])
         parts.append(_table(head, lines))
     return "\n\n".join(parts)
 
@@ -108,8 +116,8 @@ def plain(name: str) -> str:
     return printable(name).replace("|", "/")
 
 
-def _words(value: Sequence[float] | None, sign: str = "") -> str:
-    return "" if value is None else "{:{s}.3f} [{:{s}.3f}, {:{s}.3f}]".format(*value, s=sign)
+def _words(value: Interval | None, sign: str = "") -> str:
+    return "" if value is None else written(value._asdict(), sign=sign)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -25,7 +25,7 @@ from attacks.experiment.directory import interrupted, read_json, refuse_override
 from attacks.experiment.experiment import Session, experiment
 from attacks.experiment.identity import Identity, identity, key_of, refuse_other
 from attacks.experiment.outcome import Outcome
-from attacks.experiment.results import comparison_lines, encoder_line, manifest, metrics, table
+from attacks.experiment.results import comparison_lines, encoder_line, headline, manifest, metrics, table
 from attacks.experiment.sections import Sections, check, sections
 from attacks.experiment.tuning import decide
 from attacks.experiment.units import LEDGER, Elsewhere, ledger_of
@@ -227,6 +227,7 @@ def _write(
 
 
 def _print(out: Path, content: dict[str, Any], outcome: Outcome) -> None:
+    print(headline(content))
     for warning in warnings(content):
         print(f"warning: {warning}")
     print(table(content))

@@ -3,6 +3,7 @@
 import hashlib
 import platform
 import subprocess
+import textwrap
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,7 +18,6 @@ from attacks.encoders.engine import Choice
 from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.comparisons import declared, primary, secondary
-from attacks.evaluation.intervals import Interval
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.per_image import arms_table, per_image_rows
 from attacks.evaluation.retrieval_metrics import impostors, thresholds
@@ -27,11 +27,15 @@ from attacks.experiment.outcome import Outcome
 from attacks.experiment.parts import Parts
 from attacks.experiment.patch_record import facts
 from attacks.experiment.sections import Sections
+from attacks.report.facts import step_text, verdict
+from attacks.report.words import p_value, written
 from attacks.runtime.distributed import World
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
 
 SCHEMA = 3
+#: Characters in a line of the verdict in the terminal.
+WIDTH = 110
 #: How intervals are made (docs/evaluation.md).
 INTERVALS = "95 %, over clusters of pictures; the range of the clusters where they are too few for an interval"
 PACKAGES = ("viewproof", "torch", "torchvision", "kornia", "hydra-core", "numpy", "pillow", "safetensors")
@@ -209,17 +213,21 @@ def manifest(
     }
 
 
+def headline(content: dict[str, Any]) -> str:
+    """The verdict of the report in lines of a terminal."""
+    return textwrap.fill(verdict(content), WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
 def table(content: dict[str, Any]) -> str:
     """The table of the arms and of the worst views, for the terminal."""
     width = 2 + max(map(len, content["arms"]))
-    lines = [f"{'arm':<{width}}{'cosine to clean':<26}{'recall@1':<24}{'success':<8}"]
+    lines = [f"{'arm':<{width}}{'success':<22}{'cosine to clean':<24}chosen step"]
     for arm, row in content["arms"].items():
-        cosine, recall = (_words(Interval(**row[key])) for key in ("cosine", "recall_at_1"))
-        lines.append(f"{arm:<{width}}{cosine:<26}{recall:<24}{row['success']['mean']:.2f}")
-    eot, plain = (_words(Interval(**content["arms"][arm]["worst_cosine"])) for arm in ("eot", "no_eot"))
+        line = f"{arm:<{width}}{written(row['success']):<22}{written(row['cosine']):<24}{step_text(row)}"
+        lines.append(line.rstrip())
+    eot, plain = (written(content["arms"][arm]["worst_cosine"]) for arm in ("eot", "no_eot"))
     which = ", refined" if content["bank"]["refine"] else " of the bank"
-    lines.append(f"worst view{which}: cosine eot {eot}, no_eot {plain}")
-    return "\n".join(lines)
+    return "\n".join([*lines, f"worst view{which}: cosine eot {eot}, no_eot {plain}"])
 
 
 def encoder_line(content: dict[str, Any]) -> str:
@@ -230,21 +238,14 @@ def encoder_line(content: dict[str, Any]) -> str:
 
 
 def comparison_lines(content: dict[str, Any]) -> list[str]:
-    """The comparisons of the arm `eot` with the others on the attack's own distribution, for the terminal."""
-    lines = []
-    for row in content["comparisons"]:
-        if row["p"] is None or row["bank"] != SAME or row["measure"] != "success" or row["other"] == "clean":
-            continue
-        difference = row["difference"]
-        lines.append(
-            f"success of {row['arm']} minus {row['other']}: {difference['mean']:+.3f} "
-            f"[{difference['low']:+.3f}, {difference['high']:+.3f}], p {row['p_holm']:.3g} ({row['test']}, Holm)"
-        )
-    return lines
-
-
-def _words(value: Interval) -> str:
-    return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
+    """The secondary comparisons of success on the attack's own distribution, for the terminal."""
+    rows = [row for row in content["comparisons"] if (row["bank"], row["measure"]) == (SAME, "success")]
+    return [
+        f"success of {row['arm']} minus {row['other']}: {written(row['difference'], sign='+')}, "
+        + (f"p {p_value(row['p_holm'])} (Holm)" if row["needed"] is None else p_value(None, row["needed"]))
+        for row in rows
+        if row["other"] != "clean"
+    ]
 
 
 def _version(name: str) -> str | None:

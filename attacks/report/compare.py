@@ -48,7 +48,8 @@ class Judged:
 @dataclass(frozen=True)
 class Pair:
     """The difference of two runs in one measure: the second minus the first, over the clusters of the pictures that
-    both attacked. The p values of sign flips are None where they could not be below 0.05."""
+    both attacked. The p values of sign flips are None where they could not be below 0.05; `needed` clusters are for
+    that, where `p_holm` is None."""
 
     first: str
     second: str
@@ -59,6 +60,7 @@ class Pair:
     difference: Interval
     p: float | None
     p_holm: float | None = None
+    needed: int | None = None
 
     def row(self) -> dict[str, object]:
         """A row of pairs.csv."""
@@ -124,10 +126,12 @@ def compared(runs: Mapping[str, Judged]) -> tuple[list[Pair], list[tuple[str, st
             pairs += result
     for key in dict.fromkeys((pair.bank, pair.measure) for pair in pairs):
         family = [i for i, pair in enumerate(pairs) if (pair.bank, pair.measure) == key]
-        tested = [(i, p) for i in family if (p := pairs[i].p) is not None]
-        enough = min(pairs[i].clusters for i in family) >= needed(len(family))
-        for (i, _), p in zip(tested, holm([p for _, p in tested]), strict=True):
-            pairs[i] = replace(pairs[i], p_holm=p if enough else None)
+        few = needed(len(family))
+        if min(pairs[i].clusters for i in family) < few:
+            pairs = [replace(pair, needed=few) if i in family else pair for i, pair in enumerate(pairs)]
+            continue
+        for i, p in zip(family, holm([pairs[i].p or 0.0 for i in family]), strict=True):
+            pairs[i] = replace(pairs[i], p_holm=p)
     return pairs, refused
 
 

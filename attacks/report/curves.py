@@ -18,26 +18,29 @@ from attacks.solvers.trace import Trace
 MARKS = {"clean": "s", "noise": "v", "no_eot": "^", "one_view": "D", "eot": "o"}
 
 
-def loss_curve(trace: Sequence[Trace], objective: str) -> Markup:
-    """The objective over encoder passes: the estimate of each step, and the mean over the fixed bank of views."""
+def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) -> Markup:
+    """The mean loss over the bank that chooses the best iterate, one bank for all `arms`, over the encoder passes of
+    the steps; a ring at the chosen step, and each step's estimate of the arms with views."""
     figure, axis = _axis((7.6, 3.6))
-    for arm in (arm for arm in ARMS if any(row.arm == arm for row in trace)):
+    for arm in reversed([arm for arm in ARMS if any(row.arm == arm for row in trace)]):
         rows = [row for row in trace if row.arm == arm]
         rows = [row for row in rows if row.attack == rows[0].attack]  # of a suite, the first attack
-        axis.plot(
-            [row.evals for row in rows], [row.objective for row in rows], color=LIGHT[arm], alpha=0.3, linewidth=1
-        )
+        if arm != "no_eot":  # its estimate is of the picture itself
+            passes, estimates = [row.evals for row in rows], [row.objective for row in rows]
+            axis.plot(passes, estimates, color=LIGHT[arm], alpha=0.3, linewidth=1)
         runs = groupby(rows, key=lambda row: row.held_out)  # a value of the bank is repeated until the next one
-        points = {next(run).evals: value for value, run in runs if value is not None}
-        own = "on the picture itself" if arm == "no_eot" else "on camera views"
-        style = f"{MARKS[arm]}-"
-        axis.plot([*points], [*points.values()], style, color=LIGHT[arm], markersize=3.5, label=f"{ARMS[arm]}, {own}")
-    axis.set_xlabel("encoder passes")
+        points = [(next(run), value) for value, run in runs if value is not None]
+        passes, losses = [row.evals for row, _ in points], [value for _, value in points]
+        axis.plot(passes, losses, f"{MARKS[arm]}-", color=LIGHT[arm], markersize=3.5, label=ARMS[arm])
+        if points and (step := arms[arm].get("step")):
+            row, loss = min(points, key=lambda point: abs(point[0].step + 1 - step["median"]))
+            axis.plot(row.evals, loss, "o", markersize=11, markerfacecolor="none", markeredgecolor=LIGHT[arm])
+    axis.set_xlabel("encoder passes of the steps")
     anchor = OBJECTIVES.get(objective)
     axis.set_ylabel(f"mean cosine to the {anchor}" if anchor else "mean loss (low is strong)")
     plain(axis)
-    legend(figure, axis, 1)
-    description = "The objective over encoder passes: each step's estimate, and the fixed bank. Numbers: steps.csv."
+    legend(figure, axis, 3)
+    description = "The loss on one bank of views for all arms, and each step's estimate. Numbers: steps.csv."
     return to_svg(figure, "loss", "Progress of the attacks", description)
 
 
@@ -47,7 +50,7 @@ def drift_curve(drift: Mapping[str, Any], names: Mapping[str, str] = ARMS) -> Ma
     places, layers = range(len(rows)), [row["layer"] for row in rows]
     labels = [axis_label(layer) for layer in layers]
     figure, axis = _axis((7.6, 3.2 + 0.06 * max(0, max(map(len, labels)) - 24)))  # long names need room below
-    for arm in (arm for arm in ARMS if arm in rows[0]):
+    for arm in (arm for arm in reversed(ARMS) if arm in rows[0]):
         _band(axis, places, [row[arm] for row in rows], arm, names[arm])
     if drift["flips"] is not None:
         flip = layers.index(drift["flips"])
@@ -67,7 +70,7 @@ def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str]
     labels = {"success": "attacker's success", "cosine": "cosine to the clean embedding"}
     for axis, (measure, label) in zip(figure.subplots(1, 2), labels.items(), strict=True):
         axis.axvspan(*x["trained"], color=LIGHT["line"], alpha=0.4, linewidth=0, label="range of the attack")
-        for arm in (arm for arm in ARMS if arm in curve["arms"]):
+        for arm in (arm for arm in reversed(ARMS) if arm in curve["arms"]):
             _band(axis, x["values"], curve["arms"][arm][measure], arm, names[arm])
         axis.set_xlabel(axis_label(x["name"]))
         axis.set_ylabel(label)
@@ -83,7 +86,7 @@ def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str]
 def spectrum_curve(spectrum: Mapping[str, Any], names: Mapping[str, str] = ARMS) -> Markup:
     """The power of the perturbations over frequency."""
     figure, axis = _axis((7.6, 2.8))
-    for arm in (arm for arm in ARMS if spectrum["arms"].get(arm)):
+    for arm in (arm for arm in reversed(ARMS) if spectrum["arms"].get(arm)):
         values = spectrum["arms"][arm]
         axis.plot(spectrum["frequency"], values, f"{MARKS[arm]}-", color=LIGHT[arm], markersize=3, label=names[arm])
     axis.set_xlabel("frequency (cycles per pixel)")

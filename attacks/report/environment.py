@@ -1,14 +1,28 @@
 """The jinja2 environment of all pages: every string is escaped, and an undefined name is an error."""
 
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from attacks.evaluation.sanity.check import counts
 from attacks.report.colours import DARK, LIGHT, RAMP, shade, variables
-from attacks.report.words import PARTS, capitalised, counted, measure_name, p_value, radius, short, value_of
+from attacks.report.facts import aim, step_text
+from attacks.report.words import (
+    PARTS,
+    capitalised,
+    counted,
+    measure_name,
+    numbers,
+    p_value,
+    radius,
+    sampled,
+    short,
+    value_of,
+)
 
+#: The functions that templates call.
+FUNCTIONS = (aim, counts, measure_name, numbers, p_value, radius, sampled, shade, step_text, value_of)
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -28,11 +42,6 @@ def environment() -> Environment:
         "style": Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
         "parts": PARTS,
     }
-    result.globals |= {each.__name__: each for each in (shade, value_of, measure_name, p_value, radius)}
-    result.filters |= {"short": short, "number": _number, "capitalised": capitalised, "counted": counted}
+    result.globals |= {each.__name__: each for each in FUNCTIONS}
+    result.filters |= {each.__name__: each for each in (capitalised, counted, short)}
     return result
-
-
-def _number(value: Any, digits: int = 3) -> str:
-    """Rounded; a zero has no sign."""
-    return f"{value:z.{digits}f}"

@@ -5,46 +5,87 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attacks.encoders.description import MODULE, described
-from attacks.report.words import BANKS, arm_names, radius, share
+from attacks.report.words import BANKS, arm_names, counted, measure_name, p_value, radius, sampled, written
 
 
 def verdict(content: Mapping[str, Any]) -> str:
-    """The result in one sentence, with its intervals: the encoder, the views, and the success of the attack beside
-    that of the untouched picture."""
-    eot, plain, clean = (content["arms"][arm] for arm in ("eot", "no_eot", "clean"))
-    picture = "a picture with the patch" if content["threat"]["patch"] else "an attacked picture"
-    views = "Seen as the file is, without a camera"
+    """The result in two sentences: the success of the attack and of the strongest baseline, and the primary
+    comparison of both."""
+    first, arms, names = content["primary"], content["arms"], arm_names(content)
+    seen = sampled(len(content["queries"]), first["clusters"])
+    views = f"In {seen}, seen as the file is, without a camera"
     if content["bank"]["coordinates"]:
-        views = f"Seen from {content['bank']['views']} held-out views from the attack's own ranges"
-    targeted = content["threat"]["targeted"]
-    measure = "success" if targeted else "recall_at_1"
-    claim = f"takes {picture} for the attacker's target" if targeted else f"recognises {picture}"
+        views = f"In {content['bank']['views']} held-out views of each of {seen}"
+    picture = " with the patch" if content["threat"]["patch"] else ""
+    step = step_text(arms[first["against"]])
+    baseline = f"the {names[first['against']]}{step and f' at its step {step}'}"
+    text = (
+        f"{views}, the {names[first['arm']]} makes the encoder {described(content['encoder'])[0][1]} take "
+        f"{written(arms[first['arm']]['success'])} of the views{picture} for {aim(content)}; the strongest baseline, "
+        f"{baseline}, {written(arms[first['against']]['success'])}. "
+    )
+    of = "" if first["measure"] == "success" else f" of the {measure_name(first['measure'])}"
+    return f"{text}Difference{of} {written(first['difference'], sign='+')}, {_test(first)}."
+
+
+def _test(first: Mapping[str, Any]) -> str:
+    """The test of the primary comparison in words."""
+    if first["p"] is None:
+        return f"not tested: {p_value(None, first['needed'])}"
+    p = f"p {p_value(first['p'])} ({first['test']} of {counted(first['clusters'], 'cluster')}"
+    return f"{p}; the comparison was declared before the run)"
+
+
+def aim(content: Mapping[str, Any]) -> str:
+    """What a view is taken for where the attacker succeeds."""
+    return "the attacker's target" if content["threat"]["targeted"] else "something else"
+
+
+def step_text(arm: Mapping[str, Any]) -> str:
+    """The steps after which an arm's perturbations were chosen, such as "8 (4 to 16)"; empty if unknown."""
+    if not (step := arm.get("step")):
+        return ""
+    median, least, most = (f"{step[key]:g}" for key in ("median", "least", "most"))
+    return median if least == most else f"{median} ({least} to {most})"
+
+
+def legend(content: Mapping[str, Any]) -> str:
+    """The meaning of brackets and parentheses."""
+    if len(set(content["clusters"])) == 1:
+        return f"In brackets: {content['intervals'].replace(' %', '%')}."
     return (
-        f"{views}, the encoder {described(content['encoder'])[0][1]} {claim} {share(eot[measure])}, and the "
-        f"untouched one in {clean[measure]['mean']:.0%}; when the attack ignores the views, {share(plain[measure])}."
+        "In brackets: 95% intervals over clusters. In parentheses: the smallest and the largest cluster, where "
+        "clusters are too few for an interval."
     )
 
 
-def tiles(content: Mapping[str, Any]) -> list[tuple[str, Mapping[str, float]]]:
-    """The attacker's success by arm, from no attack to the strongest, and on wider views."""
-    names = arm_names(content)
-    result = [(names[arm], row["success"]) for arm, row in content["arms"].items()]
+def tiles(content: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The attacker's success by arm, from the strongest attack to none, and on wider views."""
+    names, arms = arm_names(content), content["arms"]
+    result = [(names[arm], arms[arm]["success"]) for arm in names if arm in arms]
     if content["wide"]:
-        result.append(("with EOT, wider views", content["wide"]["arms"]["eot"]["success"]))
+        result.insert(1, ("with EOT, wider views", content["wide"]["arms"]["eot"]["success"]))
     return result
 
 
 def deployed(deployment: Mapping[str, Any], order: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
-    """The deployment matrix as a table for each arm, the attack with EOT first: a row for each codec, None for a pair
-    that was not measured."""
-    cells = {(cell["codec"], cell["resampler"]): cell["arms"] for cell in deployment.get("cells", [])}
+    """The deployment matrix as a table for each arm in `order`, and of the `difference` between the attacks with and
+    without EOT: a row for each resampler, None for a pair that was not measured."""
+    cells = {(cell["codec"], cell["resampler"]): cell for cell in deployment.get("cells", [])}
     codecs, resamplers = (list(dict.fromkeys(pair[i] for pair in cells)) for i in (0, 1))
     tables = []
-    for arm in reversed(order):
-        rows = [(codec, [cells.get((codec, each), {}).get(arm) for each in resamplers]) for codec in codecs]
+    for name in (*order, "difference"):
+        rows = [(each, [_deployed(cells.get((codec, each), {}), name) for codec in codecs]) for each in resamplers]
         if any(any(row) for _, row in rows):
-            tables.append((arm, {"resamplers": resamplers, "rows": rows}))
+            tables.append((name, {"codecs": codecs, "rows": rows}))
     return tables
+
+
+def _deployed(cell: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    values: Mapping[str, Any] | None = (
+        cell.get("difference") if name == "difference" else cell.get("arms", {}).get(name)
+    )
+    return values
 
 
 def command(manifest: Mapping[str, Any]) -> str:
@@ -67,7 +108,10 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
     rows = [
         ("preset", content["preset"]),
         ("seed", content["seed"]),
-        ("pictures", f"{len(content['queries'])}, in a gallery of {content['gallery']}"),
+        (
+            "pictures",
+            f"{sampled(len(content['queries']), len(set(content['clusters'])))}; a gallery of {content['gallery']}",
+        ),
         ("threat", _threat(content["threat"])),
         ("views at attack", "{views_per_step} per picture in each of {steps} steps".format_map(content["threat"])),
         ("views at evaluation", _banks(content)),
@@ -99,11 +143,10 @@ def _banks(content: Mapping[str, Any]) -> str:
 
 
 def compared(content: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]:
-    """The paired comparisons, grouped by bank of views and arm."""
-    names = arm_names(content)
+    """The secondary comparisons, grouped by bank of views."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in content["comparisons"]:
-        groups.setdefault(f"{BANKS[row['bank']]}: {names[row['arm']]} minus", []).append(row)
+        groups.setdefault(BANKS[row["bank"]], []).append(row)
     return list(groups.items())
 
 

@@ -32,6 +32,7 @@ class Row:
     transforms: str
     seed: int | None
     pictures: int
+    clusters: int | None
     arms: Mapping[str, Mapping[str, Interval]]
     wide: Mapping[str, Mapping[str, Interval]]  # on the wide bank; empty without one
     worst: Interval | None  # the cosine of the worst views of the attack with EOT
@@ -41,7 +42,10 @@ class Row:
 
     def flat(self) -> dict[str, object]:
         """A row of the CSV file; all runs have the same keys."""
-        head = {key: getattr(self, key) for key in ("preset", "encoder", "threat", "transforms", "seed", "pictures")}
+        head = {
+            key: getattr(self, key)
+            for key in ("preset", "encoder", "threat", "transforms", "seed", "pictures", "clusters")
+        }
         row: dict[str, object] = {"run": self.directory.name, **head}
         for bank, arms in (("", self.arms), ("wide_", self.wide)):
             for arm in ARMS:
@@ -81,7 +85,7 @@ def write_index(path: str | Path, rows: Sequence[Row], skipped: Sequence[Skipped
     """Write the page, and the same table beside it as `.csv`. Runs below the page's folder are linked; of others only
     the name is shown, so that a shared page reveals no paths."""
     path, script = Path(path), (TEMPLATES / "sort.js").read_text(encoding="utf-8")
-    arms = [arm for arm in reversed(ARMS) if any(arm in row.arms for row in rows)]
+    arms = [arm for arm in ARMS if any(arm in row.arms for row in rows)]
     page = environment().get_template("index.html")
     text = page.render(
         arms=arms,
@@ -113,7 +117,7 @@ def _row(directory: Path) -> Row:
     content = read(directory / "metrics.json")
     manifest = read(directory / "manifest.json") if (directory / "manifest.json").is_file() else {}
     threat, wide, cost = (mapping(content.get(key)) for key in ("threat", "wide", "cost"))
-    queries = content.get("queries")
+    queries, clusters = content.get("queries"), content.get("clusters")
     if not isinstance(queries, list) or not threat:
         raise ValueError("`metrics.json` must be that of a run; it has no `queries` or no `threat`")
     arms = _arms(content.get("arms"))
@@ -128,6 +132,7 @@ def _row(directory: Path) -> Row:
         transforms=word(threat.get("transforms")) or "?",
         seed=count(content.get("seed")),
         pictures=len(queries),
+        clusters=len(set(map(str, clusters))) if isinstance(clusters, list) else None,
         arms=arms,
         wide=_arms(wide.get("arms")),
         worst=interval(mapping(mapping(content["arms"]).get("eot")).get("worst_cosine")),
@@ -176,12 +181,14 @@ def _why(error: Exception) -> str:
 
 
 def _columns(name: str, value: Interval | None) -> dict[str, object]:
-    mean, low, high = (value or (None, None, None))[:3]
-    return {name: mean, f"{name}_low": low, f"{name}_high": high}
+    mean, low, high, kind = value or (None, None, None, None)
+    return {name: mean, f"{name}_low": low, f"{name}_high": high, f"{name}_kind": kind}
 
 
 def interval(content: object) -> Interval | None:
     """The interval in a mapping with three finite numbers; None for anything else."""
-    values = [number(mapping(content).get(key)) for key in Interval._fields[:3]]
-    known = [value for value in values if value is not None]
-    return Interval(known[0], known[1], known[2]) if len(known) == len(values) else None
+    row = mapping(content)
+    mean, low, high = (number(row.get(key)) for key in ("mean", "low", "high"))
+    if mean is None or low is None or high is None:
+        return None
+    return Interval(mean, low, high, "range" if row.get("kind") == "range" else "interval")

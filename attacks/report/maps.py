@@ -8,19 +8,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from attacks.evaluation.significance import LEVEL
 from attacks.report.colours import LIGHT, shade
 from attacks.report.svg import axis_label, to_svg
-from attacks.report.words import ARMS, capitalised, measure_name, p_value, short
+from attacks.report.words import ARMS, capitalised, measure_name, p_value, short, written
 
 #: Panels in a row.
 ACROSS = 2
-#: Differences with a smaller p value, after Holm, have a star.
-LEVEL = 0.05
 
 
 def heat_map(content: Mapping[str, Any], measure: str, name: str, names: Mapping[str, str] = ARMS) -> Markup:
     """The map of one measure: the mean in each cell, its interval in the cell's title, a frame around the range of
-    the attack, and a star where the attacks with and without EOT differ."""
+    the attack, and a star where the success with EOT differs from that without."""
     x, y = content["x"], content["y"]
     arms = [arm for arm in ARMS if arm in content["arms"]]
     down = -(-len(arms) // ACROSS)
@@ -29,7 +28,7 @@ def heat_map(content: Mapping[str, Any], measure: str, name: str, names: Mapping
     tips: dict[str, str] = {}
     for arm, axis in zip(arms, axes, strict=False):
         axis.set_title(names[arm], fontsize=9.5, color=LIGHT["ink"], loc="left")
-        stars = content.get("p_holm") if arm == "eot" else None
+        stars = content["p_holm"] if arm == "eot" and measure == "success" else None
         tips |= _cells(axis, content["arms"][arm][measure], (x, y), measure, arm, stars)
         _frame(axis, x, y, arm)
         axis.set_xticks(range(len(x["values"])), [short(value) for value in x["values"]])
@@ -65,7 +64,7 @@ def _cells(
             text = f"{cell['mean']:.2f}" + ("*" if p is not None and p < LEVEL else "")
             axis.text(i, j, text, ha="center", va="center", fontsize=size, color=ink, in_layout=False)
             at = f"{x['name']} {short(x['values'][i])}, {y['name']} {short(y['values'][j])}"
-            tips[gid] = f"{at}: {cell['mean']:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]"
+            tips[gid] = f"{at}: {written(cell)}"
             tips[gid] += "" if p is None else f", against the attack without EOT p = {p_value(p)} after Holm"
     return tips
 

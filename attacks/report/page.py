@@ -9,7 +9,7 @@ from attacks.data.images import file_names
 from attacks.encoders.description import described
 from attacks.report.curves import drift_curve, loss_curve, response_curve, spectrum_curve
 from attacks.report.environment import environment
-from attacks.report.facts import command, compared, deployed, of_module, patch_rows, protocol, tiles, verdict
+from attacks.report.facts import command, compared, deployed, legend, of_module, patch_rows, protocol, tiles, verdict
 from attacks.report.maps import heat_map
 from attacks.report.sheets import LARGEST, Picture, from_file, perturbation
 from attacks.report.words import arm_names, measured
@@ -92,6 +92,7 @@ def render(
         warnings=warnings,
         verdict=verdict(content),
         tiles=tiles(content),
+        legend=legend(content),
         sections=sections(content, pictures, bool(trace)),
         groups=measured(content["arms"]),
         compared=compared(content),
@@ -102,7 +103,7 @@ def render(
         of_module=of_module(manifest),
         settings=" ".join(manifest["engine"]["settings"]),
         protocol=protocol(content, manifest),
-        curve=loss_curve(trace, content["threat"]["objective"]) if trace else None,
+        curve=loss_curve(trace, content["threat"]["objective"], content["arms"]) if trace else None,
         drift_curve=drift_curve(content["drift"], names) if content["drift"] else None,
         response_curves=[
             response_curve(curve, f"curve-{i}", names) for i, curve in enumerate(response.get("curves", []))

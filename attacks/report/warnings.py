@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from attacks.report.words import counted
+from attacks.report.words import counted, sampled
 
 #: The most failed pictures that a warning names.
 NAMED = 3
-#: Intervals over fewer pictures cover the true value too seldom (see docs/evaluation.md).
-FEW = 5
+#: A run, or a part of one, with fewer clusters has a warning (see docs/evaluation.md).
+FEW = 10
+PARTS = ("response", "left_out", "deployment", "explanations")
 
 
 def warnings(content: dict[str, Any]) -> list[str]:
@@ -53,31 +54,43 @@ def warnings(content: dict[str, Any]) -> list[str]:
             f"{counted(content['guessed'], 'picture')} without an identity: the class is the encoder's own "
             "prediction, and recall shows how far it agrees with itself, not its accuracy"
         )
-    if len(content["queries"]) < FEW:
-        few = counted(len(content["queries"]), "picture")
-        messages.append(f"{few}: the intervals say little about other pictures")
-    else:
-        messages += few_in_parts(content)
+    messages += few(content)
     if arms["clean"]["recall_at_1"]["mean"] < 0.8:
-        messages.append("the encoder fails on clean views already, so a low recall is not due to the attack")
+        messages.append(
+            "the encoder fails on clean views already, so that not all of the success is due to the attack: see its "
+            "success on the views that the clean picture survives"
+        )
     # Where all views are equal, a mean over views is one gradient.
     views = content["bank"]["coordinates"]
     if views and sign * (arms["eot"][measure]["mean"] - arms["no_eot"][measure]["mean"]) > 0:
         messages.append(
             "EOT is weaker than the attack without it: too few steps or views, so this is no sign of robustness"
         )
+    if _one_view_is_stronger(content):
+        messages.append(
+            "EOT with one view a step is stronger than with several: set attack.views=1, or take more steps"
+        )
     return messages
 
 
-def few_in_parts(content: dict[str, Any]) -> list[str]:
-    """Warnings about parts with few pictures in a run with many."""
-    messages = []
-    for name in ("response", "left_out", "deployment", "explanations"):
-        pictures = (content.get(name) or {}).get("pictures", FEW)  # some parts name them
-        if (count := pictures if isinstance(pictures, int) else len(pictures)) < FEW:
-            few = f"{counted(count, 'picture')} in the part {name}"
-            messages.append(f"{few}: the intervals there say little about other pictures")
-    return messages
+def few(content: dict[str, Any]) -> list[str]:
+    """A warning about few clusters in the run, or in some parts of a run with many."""
+    number, pictures = len(set(content["clusters"])), len(content["queries"])
+    where = sampled(pictures, number) if number < FEW else ""
+    if not where:
+        counts = {name: (content.get(name) or {}).get("clusters", FEW) for name in PARTS}
+        where = ", ".join(f"{counted(n, 'cluster')} in the part {name}" for name, n in counts.items() if n < FEW)
+    return [f"{where}: fewer than {FEW} clusters say little about other pictures"] if where else []
+
+
+def _one_view_is_stronger(content: dict[str, Any]) -> bool:
+    """Whether the interval of the difference in the measure of the primary comparison excludes 0."""
+    measure = content["primary"]["measure"]
+    key = {"other": "one_view", "bank": "same", "measure": measure}
+    rows = [row["difference"] for row in content["comparisons"] if key.items() <= row.items()]
+    return any(
+        row["high"] < 0 if measure == "success" else row["low"] > 0 for row in rows if row["kind"] == "interval"
+    )
 
 
 def refuse_failed(content: dict[str, Any]) -> None:

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-#: The arms in the order of every table; a run may lack some.
+#: The arms in the order of every table: the attack in question first. A run may lack some.
 ARMS = {
-    "clean": "clean",
-    "noise": "random noise",
-    "no_eot": "attack without EOT",
-    "one_view": "EOT, one view a step",
     "eot": "attack with EOT",
+    "one_view": "EOT, one view a step",
+    "no_eot": "attack without EOT",
+    "noise": "random noise",
+    "clean": "clean",
 }
 #: The banks of views.
 BANKS = {"same": "Views from the attack's own ranges", "wide": "Views from wider ranges"}
@@ -28,30 +28,32 @@ OBJECTIVES = {"away": "clean embedding", "toward": "target", "layers": "clean fe
 
 
 class Measure(NamedTuple):
-    """A row of the table of arms: its key in metrics.json, name, meaning, and number of digits."""
+    """A row of the table of arms: its key in metrics.json, name, meaning, and number of digits (None: as many as its
+    interval supports)."""
 
     key: str
     name: str
     meaning: str
-    digits: int = 3
+    digits: int | None = None
 
 
+RETRIEVAL = (
+    Measure("success", "attacker's success", "share of views"),
+    Measure("success_survived", "success, surviving views", "of the views that the clean picture survives"),
+    Measure("recall_at_1", "recall@1", "the true match comes first"),
+    Measure("recall_at_5", "recall@5", "it is among the first 5"),
+    Measure("recall_at_10", "recall@10", "it is among the first 10"),
+    Measure("median_rank", "median rank of the true match", "1 is best", 0),
+    Measure("mrr", "mean reciprocal rank", "1 is best"),
+    Measure("goal_rank", "median rank of the target", "1 is the attacker's goal", 0),
+    Measure("knn", "kNN accuracy", "the nearest pictures vote"),
+)
 EMBEDDING = (
     Measure("cosine", "cosine to the clean embedding", "1 is the untouched picture"),
     Measure("shift", "shift of that cosine", "against the untouched picture in the same view"),
     Measure("cosine_p10", "10th percentile of the cosine", "a tenth of the views has a lower cosine"),
     Measure("worst_cosine", "cosine of the worst view", "the view that resists the attacker most"),
     Measure("goal_cosine", "cosine to the target", "1 is the attacker's goal"),
-)
-RETRIEVAL = (
-    Measure("success", "attacker's success", "share of views"),
-    Measure("recall_at_1", "recall@1", "the true match comes first"),
-    Measure("recall_at_5", "recall@5", "it is among the first 5"),
-    Measure("recall_at_10", "recall@10", "it is among the first 10"),
-    Measure("median_rank", "median rank of the true match", "1 is best", 1),
-    Measure("mrr", "mean reciprocal rank", "1 is best"),
-    Measure("goal_rank", "median rank of the target", "1 is the attacker's goal", 1),
-    Measure("knn", "kNN accuracy", "the nearest pictures vote"),
 )
 NAMES = {measure.key: measure.name for measure in (*EMBEDDING, *RETRIEVAL)}
 
@@ -72,8 +74,8 @@ def measured(arms: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, list[Meas
         Measure(f"tar {far}", f"TAR at FAR {100 * float(far):g}%", "verified as its own picture") for far in rates
     ]
     groups = [
-        ("The embedding", known(EMBEDDING)),
         ("What the view is taken for", known(RETRIEVAL)),
+        ("The embedding", known(EMBEDDING)),
         ("Verification", verified),
     ]
     return [(name, rows) for name, rows in groups if rows]
@@ -91,21 +93,36 @@ def measure_name(key: str) -> str:
     return NAMES.get(key, key)
 
 
-def p_value(value: float | None) -> str:
-    """A p value as in papers; a dash for None."""
+def numbers(value: Mapping[str, Any], digits: int | None = None, sign: str = "") -> tuple[str, str]:
+    """A mean, and its 95 % interval in brackets or the range of the clusters in parentheses. By default it has
+    2 digits, or 3 where the ends are less than 0.02 apart."""
+    ends = value["low"], value["high"]
+    if digits is None:
+        digits = 3 if 0 < ends[1] - ends[0] < 0.02 else 2
+    mean, low, high = (f"{number:{sign}z.{digits}f}" for number in (value["mean"], *ends))
+    return mean, f"({low} to {high})" if value.get("kind") == "range" else f"[{low}, {high}]"
+
+
+def written(value: Mapping[str, Any], digits: int | None = None, sign: str = "") -> str:
+    """The `numbers` in one string, such as "0.87 [0.81, 0.93]"."""
+    return " ".join(numbers(value, digits, sign))
+
+
+def p_value(value: float | None, needed: int | None = None) -> str:
+    """A p value with two significant digits; without one, the number of clusters that a test needs, or a dash."""
     if value is None:
-        return "\N{EN DASH}"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+        return "\N{EN DASH}" if needed is None else f"too few clusters: {needed} needed"
+    return "< 0.001" if value < 0.001 else f"{value:#.2g}"
+
+
+def sampled(pictures: int, clusters: int) -> str:
+    """Such as "36 pictures in 12 clusters"."""
+    return f"{counted(pictures, 'picture')} in {counted(clusters, 'cluster')}"
 
 
 def short(value: float) -> str:
     """A coordinate with three significant digits."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def share(value: Mapping[str, float]) -> str:
-    """An interval as a share of the views."""
-    return f"in {value['mean']:.0%} of the views (95% interval {value['low']:.0%} to {value['high']:.0%})"
 
 
 def radius(threat: Mapping[str, Any]) -> str:

@@ -12,6 +12,9 @@ ARMS = ("clean", "noise", "no_eot", "one_view", "eot")
 FORCE = dict(zip(ARMS, (0.02, 0.03, 0.45, 0.6, 0.93), strict=True))
 EVIL = "<script>alert(1)</script>.png"
 QUERIES = ["astronaut-0-0.png", EVIL, "a & b 'c' \"d\".png", "$x$_${.png", "chelsea-1-2.png"]
+QUERIES += [f"tile-{i}.png" for i in range(10)]
+#: Twelve photographs, three of which have two tiles.
+CLUSTERS = [str(i % 12) for i in range(len(QUERIES))]
 
 
 class Line(NamedTuple):
@@ -20,10 +23,11 @@ class Line(NamedTuple):
     objective: float
     held_out: float | None
     evals: int
+    step: int
 
 
 def interval(mean, half=0.04, floor=-1.0, top=1.0):
-    return {"mean": mean, "low": max(floor, mean - half), "high": min(top, mean + half)}
+    return {"mean": mean, "low": max(floor, mean - half), "high": min(top, mean + half), "kind": "interval"}
 
 
 def share(mean, half=0.04):
@@ -43,10 +47,12 @@ def judged(fade=1.0):
             "mrr": share(1 - 0.9 * force),
             "median_rank": interval(1 + 40 * force, 3, 1, 268),
             "success": share(force),
+            "success_survived": share(force - 0.01) if arm != "clean" else None,
             "knn": share(1 - force) if arm != "noise" else None,
             "goal_cosine": None,
             "tar": {far: share(1 - force - float(far)) for far in ("0.001", "0.01")},
             "budget_used": 0.0 if arm == "clean" else 1.0,
+            "step": None if arm in ("clean", "noise") else {"median": 20, "least": 5, "most": 40},
         }
     return rows
 
@@ -71,13 +77,14 @@ def response():
         "y": y,
         "arms": {},
         "p_holm": [[0.2 if b > 1.5 else 0.0004] * len(x["values"]) for b in y["values"]],
+        "needed": None,
     }
     for arm in ("clean", "no_eot", "one_view", "eot"):
         rows = [by_measure([pair(arm, over(a, b)) for a in x["values"]]) for b in y["values"]]
         grid["arms"][arm] = by_measure(rows)
-    grid |= {"worst": {"x": -60.0, "y": 0.5, **pair("eot", 0.01)}, "best": {"x": 0.0, "y": 1.0, **pair("eot", 1)}}
+    grid |= {"worst": {"x": -60.0, "y": 0.5, "success": 0.01}, "best": {"x": 0.0, "y": 1.0, "success": 0.93}}
     curve = {"x": x, "arms": {arm: by_measure([pair(arm, over(a, 1)) for a in x["values"]]) for arm in ARMS}}
-    return {"pictures": 5, "views": 32, "maps": [grid], "curves": [curve]}
+    return {"pictures": 15, "clusters": 12, "views": 32, "maps": [grid], "curves": [curve]}
 
 
 def left_out():
@@ -89,20 +96,35 @@ def left_out():
 
     rows = []
     for without in ("nothing", *stages):
-        cells = [{"test": test, **pair("eot", 1 - loss(without, test))} for test in tests]
+        cells = [
+            {
+                "test": test,
+                **pair("eot", 1 - loss(without, test)),
+                "difference": interval(-0.93 * loss(without, test)),
+            }
+            for test in tests
+        ]
+        if without == "nothing":
+            cells = [cell | {"difference": None} for cell in cells]
         rows.append({"without": without, "cells": cells})
-    return {"pictures": 4, "steps": 50, "stages": stages, "tests": tests, "rows": rows}
+    return {"pictures": 12, "clusters": 12, "steps": 50, "stages": stages, "tests": tests, "rows": rows}
 
 
 def deployment():
-    codecs, resamplers = ("png", "jpeg 95", "jpeg 75", "jpeg 50", "webp 80"), ("none", "pillow", "opencv", "torch")
+    codecs = ("png", "jpeg 95", "jpeg 75", "jpeg 50", "webp 80")
+    resamplers = ("none", "Pillow bilinear", "Pillow bicubic", "Pillow lanczos", "torch antialiased bilinear")
     fade = {codec: 1 - 0.15 * i for i, codec in enumerate(codecs)}
     cells = [
-        {"codec": codec, "resampler": each, "arms": {arm: pair(arm, fade[codec] - 0.05 * j) for arm in ARMS}}
+        {
+            "codec": codec,
+            "resampler": each,
+            "arms": {arm: pair(arm, fade[codec] - 0.05 * j) for arm in ARMS},
+            "difference": interval(0.48 * (fade[codec] - 0.05 * j), 0.1),
+        }
         for codec in codecs
         for j, each in enumerate(resamplers)
     ]
-    return {"pictures": 5, "cells": cells, "missing": ["opencv is not installed"]}
+    return {"pictures": 15, "clusters": 12, "cells": cells, "missing": ["opencv is not installed"]}
 
 
 def drift():
@@ -127,7 +149,8 @@ def explanations():
     }
     return {
         "layer": "stages.7",
-        "pictures": QUERIES[:2],
+        "pictures": QUERIES[:12],
+        "clusters": 12,
         "likeness": {arm: interval(1 - FORCE[arm]) for arm in arms},
         "order": "gradcam",
         **orders["gradcam"],
@@ -149,7 +172,12 @@ def sanity():
         "verdict": "failed",
         "words": "a surrogate's gradient is better than the encoder's own",
     }
-    return {"failed": ["masking"], "checks": [check | {"figures": {}} for check in (first, second)], "cost": {}}
+    third = {"name": "transfer", "verdict": "skipped", "words": "this attack uses no gradient"}
+    return {
+        "failed": ["masking"],
+        "checks": [check | {"figures": {}} for check in (first, second, third)],
+        "cost": {},
+    }
 
 
 def encoder():
@@ -157,22 +185,54 @@ def encoder():
     return facts | {"defence": [], "stochastic": False, "middle": [], "draws": []}
 
 
+def primary():
+    row = {"measure": "success", "arm": "eot", "against": "no_eot", "baselines": ["noise", "no_eot"], "bank": "same"}
+    row |= {"difference": interval(0.48, 0.12), "test": "sign flips", "p": 0.0024, "needed": None}
+    return row | {"clusters": len(set(CLUSTERS))}
+
+
+def secondary():
+    rows = []
+    for name, other, measure in itertools.product(
+        ("same", "wide"), ("one_view", "clean", "noise", "no_eot"), ("cosine", "success")
+    ):
+        if (name, other, measure) != ("same", "no_eot", "success"):
+            difference = interval((FORCE["eot"] - FORCE[other]) * (1 if measure == "success" else -1), 0.1)
+            row = {"measure": measure, "arm": "eot", "other": other, "bank": name, "difference": difference}
+            p = {"p": 0.0002, "p_holm": 0.0006 if name == "same" else 0.081, "needed": None}
+            rows.append(row | {"test": "sign flips"} | p)
+    return rows
+
+
+def few(node):
+    """The same content of a run with three clusters: ranges for intervals, and no tests."""
+    if isinstance(node, list):
+        return [few(value) for value in node]
+    if not isinstance(node, dict):
+        return node
+    changes = {"kind": "range", "clusters": 3, "p": None, "p_holm": None, "needed": 6}
+    result = {key: changes[key] if key in changes else few(value) for key, value in node.items()}
+    return result | ({"clusters": [str(i % 3) for i in range(len(node["queries"]))]} if "queries" in node else {})
+
+
 def content(**changes):
-    """metrics.json of schema 2 with every section; `changes` replace some."""
+    """metrics.json of schema 3 with every section; `changes` replace some."""
     threat = {"objective": "away", "targeted": False, "attack": "single", "optimiser": "wiener", "norm": "linf"}
     threat |= {"eps": 16 / 255, "steps": 100, "views_per_step": 8, "risk": "mean", "shared": False, "patch": None}
     threat["transforms"] = "camera"
     coordinates = ["affine angle (deg)", "affine scale (x)", "brightness added (of full scale)"]
     bank = {"views": 512, "refine": 5, "draws": "scrambled Sobol, a stream of its own", "coordinates": coordinates}
-    comparisons = []
-    for measure, test in (("success", "McNemar"), ("cosine", "Wilcoxon signed rank")):
-        for other, name in itertools.product(("no_eot", "one_view"), ("same", "wide")):
-            row = {"measure": measure, "arm": "eot", "other": other, "bank": name, "difference": interval(0.4)}
-            comparisons.append(row | {"test": test, "p": 0.0002, "p_holm": 0.0004 if name == "same" else 0.081})
     costs = {"forward": 4000, "backward": 4000, "seconds": 12.5}
-    result = {"schema": 2, "preset": "evaluate", "seed": 0, "encoder": encoder(), "threat": threat, "bank": bank}
-    result |= {"queries": list(QUERIES), "gallery": 268, "classes": None, "guessed": 0, "identities": 100}
-    result |= {"intervals": "95 %, bootstrap over pictures", "neighbours": 5, "comparisons": comparisons}
+    result = {"schema": 3, "preset": "evaluate", "seed": 0, "encoder": encoder(), "threat": threat, "bank": bank}
+    result |= {
+        "queries": list(QUERIES),
+        "clusters": list(CLUSTERS),
+        "gallery": 268,
+        "classes": None,
+        "guessed": 0,
+        "identities": 100,
+    }
+    result |= {"intervals": "95 %, over clusters", "neighbours": 5, "comparisons": secondary(), "primary": primary()}
     result |= {"arms": judged(), "wide": {"factor": 1.5, "bank": {"views": 512}, "arms": judged(0.8)}}
     result |= {"verification": {"thresholds": {"0.001": 0.71, "0.01": 0.55}, "impostors": 35000}}
     result |= {"costs": {arm: {key: i * value for key, value in costs.items()} for i, arm in enumerate(ARMS)}}
@@ -182,7 +242,7 @@ def content(**changes):
 
 
 def manifest():
-    facts = {"schema": 2, "preset": "evaluate", "seed": 0, "encoder": encoder(), "device": "cpu", "threads": 2}
+    facts = {"schema": 3, "preset": "evaluate", "seed": 0, "encoder": encoder(), "device": "cpu", "threads": 2}
     facts |= {"overrides": ["config=evaluate", "data.path=my pictures", "data.count=5"], "processes": 1}
     facts |= {
         "config": {"transforms": {"name": "camera"}},
@@ -193,11 +253,11 @@ def manifest():
 
 
 def trace():
-    lines = []
+    lines, held_out = [], None
     for arm, step in itertools.product(("no_eot", "one_view", "eot"), range(40)):
         loss = 0.9 - FORCE[arm] * (1 - math.exp(-step / 10))
-        held_out = loss if step % 5 == 4 else None
-        lines.append(Line(arm, "wiener", loss + 0.03 * math.sin(step), held_out, 40 * (step + 1)))
+        held_out = loss if step % 5 == 4 else held_out if step else None
+        lines.append(Line(arm, "wiener", loss + 0.03 * math.sin(step), held_out, 40 * (step + 1), step))
     return lines
 
 

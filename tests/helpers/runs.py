@@ -26,5 +26,6 @@ def quiet(cosine=0.2, used=1.0, **changes):
     arm |= {"budget_used": used}
     arms = dict.fromkeys(("clean", "noise", "no_eot"), arm) | {"eot": arm | {"cosine": {"mean": cosine}}}
     threat = {"objective": "away", "targeted": False, "patch": None}
-    content = {"sanity": None, "queries": list("abcde"), "arms": arms, "threat": threat}
+    content = {"sanity": None, "queries": list("abcdefghij"), "clusters": list("abcdefghij"), "arms": arms}
+    content |= {"threat": threat, "comparisons": [], "primary": {"measure": "success"}}
     return content | {"encoder": {"weights": None}, "bank": {"coordinates": ["angle (deg)"]}} | changes

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from scipy.stats import binomtest
 
 from attacks.evaluation.intervals import interval
 from attacks.evaluation.significance import paired_shares
@@ -52,7 +51,7 @@ def pairs_of(*folders):
     return compared({folder.name: judged(folder) for folder in folders})
 
 
-def test_the_difference_is_paired_by_name_and_its_test_equals_scipys(tmp_path):
+def test_the_difference_is_paired_by_name_and_its_test_enumerates_all_signs(tmp_path):
     one, two = shares(0), shares(1)
     a = made(tmp_path / "a", one)
     mixed = [5, 3, 11, 0, 1, 2, 4, 6, 7, 8, 9, 10]
@@ -61,14 +60,12 @@ def test_the_difference_is_paired_by_name_and_its_test_equals_scipys(tmp_path):
     success, cosine = pairs
     change = torch.tensor(two, dtype=torch.float64) - torch.tensor(one, dtype=torch.float64)
     assert refused == [] and success.pictures == 12 and (success.first, success.second) == ("a", "b")
-    assert cosine.difference == pytest.approx(interval(-change[:, None]), abs=1e-12)
+    assert cosine.difference[:3] == pytest.approx(interval(-change)[:3], abs=1e-12)
     assert success.difference == paired_shares(torch.tensor(two), torch.tensor(one), 64)
     assert success.difference.mean == pytest.approx(float(change.mean()), abs=1e-12)
-    first, second = (sum(x > 0.5 >= y for x, y in zip(*pair, strict=True)) for pair in ((one, two), (two, one)))
-    assert success.p == pytest.approx(binomtest(first, first + second).pvalue)
     signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=12)), dtype=torch.float64)
     exact = ((signs @ change).abs() >= abs(float(change.sum())) - 1e-12).double().mean()
-    assert cosine.p == pytest.approx(float(exact)) and success.p_holm == success.p
+    assert cosine.p == success.p == pytest.approx(float(exact)) and success.p_holm == success.p
 
 
 def test_p_values_are_corrected_over_the_pairs_of_a_bank_and_measure(tmp_path):
@@ -130,7 +127,7 @@ def test_a_sweep_becomes_a_table_a_page_and_two_files(tmp_path, capsys):
     assert 'href="10/report.html"' in (sweep / "index.html").read_text()
     rows = read_rows(sweep / "pairs.csv")
     assert {(row["first"], row["second"]) for row in rows} == {("0", "2"), ("0", "10"), ("2", "10")}
-    assert f"{float(rows[0]['mean']):+.3f}" in second
+    assert f"{float(rows[0]['mean']):+.2f}" in second
     index = read_rows(sweep / "index.csv")
     assert [row["run"] for row in index] == ["0", "2", "10"]
 
@@ -183,7 +180,7 @@ def test_hostile_files_are_skipped_or_shown_as_text(tmp_path, capsys):
         assert f"skipped: {case}: " in output.err
     assert "\x1b" not in output.out + output.err
     for line in output.out.splitlines():
-        assert not line.startswith("|") or line.count(" | ") in (8, 7)
+        assert not line.startswith("|") or line.count(" | ") in (9, 7)
     page = (tmp_path / "index.html").read_text()
     assert "<script>alert" not in page and "<img src=x" not in page and "<b>" not in page
 

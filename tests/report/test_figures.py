@@ -8,10 +8,9 @@ import pytest
 
 from attacks.report.colours import DARK, LIGHT, LINES, RAMP, TEXT, contrast, shade, themed
 from attacks.report.curves import drift_curve, loss_curve, response_curve, spectrum_curve
-from attacks.report.environment import environment
 from attacks.report.maps import heat_map
 from attacks.report.page import render
-from attacks.report.words import measured, p_value, short, value_of
+from attacks.report.words import measured, numbers, p_value, short, value_of, written
 from tests.helpers import reported
 
 
@@ -51,7 +50,7 @@ def test_a_cell_of_a_map_has_its_number_its_interval_and_its_star():
             for i, cell in enumerate(row):
                 (tip,) = re.findall(rf'<g id="map-{arm}-{j}-{i}"><title>([^<]*)</title>', drawn)
                 assert tip.startswith(f"affine angle (deg) {result['x']['values'][i]:g}, affine scale (x) ")
-                assert f"{cell['mean']:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]" in tip
+                assert written(cell) in tip
                 assert ("p = " in tip) == (arm == "eot")
     cells = len(result["x"]["values"]) * len(result["y"]["values"])
     starred = sum(p < 0.05 for row in result["p_holm"] for p in row)
@@ -83,7 +82,7 @@ def width(drawn, gid):
 
 def test_a_drawing_is_deterministic_and_shows_every_arm():
     curves = [
-        (3, loss_curve, (reported.trace(), "away")),
+        (3, loss_curve, (reported.trace(), "away", reported.judged())),
         (4, drift_curve, (reported.drift(),)),
         (5, response_curve, (reported.response()["curves"][0], "curve")),
         (4, spectrum_curve, (reported.explanations()["spectrum"],)),
@@ -109,29 +108,43 @@ def test_the_table_has_the_measures_of_the_arms():
 
 
 def test_a_small_p_value_is_not_shown_as_zero():
-    texts = "\N{EN DASH}", "< 0.001", "< 0.001", "0.001", "0.049", "1.000"
+    texts = "\N{EN DASH}", "< 0.001", "< 0.001", "0.0010", "0.049", "1.0"
     assert tuple(p_value(p) for p in (None, 0.0, 0.00099, 0.001, 0.0494, 1.0)) == texts
+    assert p_value(None, 6) == "too few clusters: 6 needed"
 
 
 def test_numbers_are_as_short_as_they_may_be():
-    numbers = -25.714286, 0.0, 1.43178, 224.0, 3024.0
-    assert " ".join(map(short, numbers)) == "-25.7 0 1.43 224 3024"
-    number = environment().filters["number"]
-    assert [number(value) for value in (-0.0004, 0.0, -0.0006, 1)] == ["0.000", "0.000", "-0.001", "1.000"]
+    shown = -25.714286, 0.0, 1.43178, 224.0, 3024.0
+    assert " ".join(map(short, shown)) == "-25.7 0 1.43 224 3024"
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "text"),
+    [
+        ((0.87, 0.812, 0.931, "interval"), {}, "0.87 [0.81, 0.93]"),
+        ((0.87, 0.812, 0.931, "range"), {}, "0.87 (0.81 to 0.93)"),
+        ((0.9912, 0.982, 0.9994, "interval"), {}, "0.991 [0.982, 0.999]"),
+        ((1.0, 1.0, 1.0, "range"), {}, "1.00 (1.00 to 1.00)"),
+        ((-0.0004, -0.2, 0.1, "interval"), {"sign": "+"}, "+0.00 [-0.20, +0.10]"),
+        ((12.0, 3.0, 40.0, "interval"), {"digits": 0}, "12 [3, 40]"),
+    ],
+)
+def test_an_interval_has_brackets_and_as_many_digits_as_it_supports(value, options, text):
+    row = dict(zip(("mean", "low", "high", "kind"), value, strict=True))
+    assert written(row, **options) == " ".join(numbers(row, **options)) == text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "note"),
     [
-        ({"tested": "cosine", "p_least": 0.02}, "Star: its cosine to the clean embedding differs"),
-        ({"tested": "success", "p_least": 0.02}, "Star: its attacker's success differs"),
-        ({"tested": "cosine", "p_least": 0.38}, "in so many cells takes more than 8 pictures."),
+        ({}, "Star: the success differs from that of the attack without EOT"),
+        ({"p_holm": None, "needed": 11}, "Too few clusters to test so many cells"),
+        ({"worst": None, "best": None}, "The success of the attack with EOT is the same in all cells."),
     ],
 )
-def test_the_page_explains_the_stars_of_a_map_or_their_absence(change, note):
+def test_the_page_explains_the_stars_and_extremes_of_a_map(change, note):
     content = reported.content()
-    content["response"] |= {"pictures": 8}
     content["response"]["maps"] = [each | change for each in content["response"]["maps"]]
     page = html.unescape(render(content, reported.manifest()))
-    assert note in page and ("Star:" in page) == note.startswith("Star")
+    assert note in page and ("Star:" in page) == ("p_holm" not in change)

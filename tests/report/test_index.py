@@ -35,7 +35,7 @@ def sweep(tmp_path):
 def test_a_row_has_the_values_of_its_run(sweep):
     (row, *_), skipped = collect(sweep)
     content = reported.content(seed=3)
-    assert skipped == [] and (row.seed, row.pictures, row.preset) == (3, 5, "evaluate")
+    assert skipped == [] and (row.seed, row.pictures, row.clusters, row.preset) == (3, 15, 12, "evaluate")
     assert (row.encoder, row.threat, row.transforms) == ("pocket", "linf 16/255", "camera")
     for arm, result in content["arms"].items():
         for measure in ("success", "cosine"):

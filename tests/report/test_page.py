@@ -14,6 +14,8 @@ from PIL import Image
 from attacks.report.facts import verdict
 from attacks.report.page import Images, render, sections, write_report
 from attacks.report.sheets import LARGEST, perturbation
+from attacks.report.warnings import warnings
+from attacks.report.words import numbers, written
 from tests.helpers import reported
 from tests.helpers.page import Page
 from tests.helpers.reported import ARMS, EVIL
@@ -25,8 +27,8 @@ OPTIONAL = ("wide", "comparisons", "drift", "sanity", "response", "left_out", "d
 def whole(tmp_path_factory):
     out = tmp_path_factory.mktemp("run")
     reported.directory(out, ["astronaut-0-0.png"])
-    warnings = [f"beware of {EVIL} & co"]
-    write_report(out, reported.content(), reported.manifest(), warnings, reported.trace(), 0)
+    beware = [f"beware of {EVIL} & co"]
+    write_report(out, reported.content(), reported.manifest(), beware, reported.trace(), 0)
     return (out / "report.html").read_text(encoding="utf-8")
 
 
@@ -50,9 +52,9 @@ def test_every_interval_of_the_metrics_is_on_the_page(whole):
         results = list(intervals(content[section]))
         assert results
         for result in results:
-            digits = 1 if result["high"] > 1 else 3
-            low, mean, high = (f"{round(result[key], digits) + 0.0:.{digits}f}" for key in ("low", "mean", "high"))
-            assert f"{mean} <small>[{low}, {high}]</small>" in whole, (section, result)
+            digits = 0 if result["high"] > 1 else None
+            texts = (numbers(result, digits, sign) for sign in ("", "+"))
+            assert any(f"{mean} <small>{ends}</small>" in whole for mean, ends in texts), (section, result)
 
 
 def test_the_page_is_well_formed_with_unique_ids_and_valid_links(whole):
@@ -113,7 +115,9 @@ def test_a_patch_run_shows_its_texture_and_its_facts(tmp_path):
     reported.directory(tmp_path, ["astronaut-0-0.png"])
     write_report(tmp_path, content, reported.manifest(), [], reported.trace(), 0)
     page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert "random patch" in page.text and "random noise" not in page.text and "a picture with the patch" in page.text
+    assert (
+        "random patch" in page.text and "random noise" not in page.text and "of the views with the patch" in page.text
+    )
     for text in ("64 x 48 texels", "25.0% of the picture", "scripts/print_patch.py", "80 mm wide", "chelsea"):
         assert text in page.text
     assert any(attributes["alt"] == "The texture of the patch" for attributes in page.all("img"))
@@ -132,18 +136,19 @@ def test_the_command_repeats_the_run(whole):
 
 def test_the_page_shows_the_cost_of_each_arm(whole):
     table, costs = re.search(r'<section id="arms">.*?</table>', whole, re.DOTALL)[0], reported.content()["costs"]
-    names = {"forward": ("forward passes", 0), "backward": ("backward passes", 0), "seconds": ("seconds", 1)}
+    names = {"forward": ("forward passes, choice of the iterate included", 0), "backward": ("gradients", 0)}
+    names |= {"seconds": ("seconds", 1)}
     for key, (name, digits) in names.items():
         row = re.search(rf'<th scope="row">{name}</th>(.*?)</tr>', table, re.DOTALL)[1]
-        assert re.findall(r"<td[^>]*>(.*?)</td>", row) == [f"{costs[arm][key]:.{digits}f}" for arm in ARMS]
+        assert re.findall(r"<td[^>]*>(.*?)</td>", row) == [f"{costs[arm][key]:.{digits}f}" for arm in ARMS[::-1]]
 
 
 def test_comparisons_are_grouped_by_bank_and_complete(whole):
     section = re.search(r'<section id="comparisons">.*?</section>', whole, re.DOTALL)[0]
     groups = re.findall(r'scope="rowgroup"[^>]*>(.*?)</th>(.*?)</tbody>', section, re.DOTALL)
     assert [html.unescape(name) for name, _ in groups] == [
-        "Views from the attack's own ranges: attack with EOT minus",
-        "Views from wider ranges: attack with EOT minus",
+        "Views from the attack's own ranges",
+        "Views from wider ranges",
     ]
     banks = [row["bank"] for row in reported.content()["comparisons"]]
     assert [body.count("<tr>") for _, body in groups] == [banks.count("same"), banks.count("wide")]
@@ -171,33 +176,52 @@ def test_a_perturbation_is_shown_unscaled_and_amplified_to_the_full_range(tmp_pa
     assert perturbation(tmp_path / "clean.png", tmp_path / "none.png") == []
 
 
-def test_the_verdict_names_encoder_views_and_the_clean_result():
+def test_the_verdict_compares_the_attack_with_the_strongest_baseline():
     content = reported.content()
-    eot, plain, clean = (content["arms"][arm]["recall_at_1"] for arm in ("eot", "no_eot", "clean"))
-
-    def share(result):
-        return f"{result['mean']:.0%} of the views (95% interval {result['low']:.0%} to {result['high']:.0%})"
-
+    arms, first = content["arms"], content["primary"]
     text = verdict(content)
-    assert (
-        "512 held-out views from the attack's own ranges, the encoder pocket recognises an attacked picture" in text
-    )
-    assert share(eot) in text and share(plain) in text and f"the untouched one in {clean['mean']:.0%};" in text
-    text = verdict(content | {"threat": content["threat"] | {"targeted": True}})
-    eot, clean = (content["arms"][arm]["success"] for arm in ("eot", "clean"))
-    assert f"takes an attacked picture for the attacker's target in {share(eot)}" in text
-    assert f"the untouched one in {clean['mean']:.0%};" in text
-    text = verdict(content | {"bank": content["bank"] | {"coordinates": []}})
-    assert "without a camera" in text and "held-out" not in text
+    assert text.startswith("In 512 held-out views of each of 15 pictures in 12 clusters, the attack with EOT makes")
+    assert f"the encoder pocket take {written(arms['eot']['success'])} of the views for something else" in text
+    assert f"the attack without EOT at its step 20 (5 to 40), {written(arms['no_eot']['success'])}." in text
+    assert f"Difference {written(first['difference'], sign='+')}, p 0.0024 (sign flips of 12 clusters; " in text
+    other = content | {"primary": first | {"measure": "cosine", "against": "noise"}}
+    assert "the random noise, " in verdict(other) and "Difference of the cosine to the clean" in verdict(other)
+    targeted = content | {"threat": content["threat"] | {"targeted": True}}
+    assert "of the views for the attacker's target" in verdict(targeted)
+    direct = verdict(content | {"bank": content["bank"] | {"coordinates": []}})
+    assert "without a camera" in direct and "held-out" not in direct
+
+
+def test_ranges_have_no_brackets_and_too_few_clusters_no_p_value():
+    content = reported.few(reported.content())
+    page = render(content, reported.manifest(), warnings(content))
+    assert "Difference +0.48 (+0.36 to +0.60), not tested: too few clusters: 6 needed." in page
+    assert "15 pictures in 3 clusters: fewer than 10 clusters" in page
+    assert not re.search(r"\d <small>\[", page) and "Star:" not in page
+    assert page.count("too few clusters: 6 needed") == 2 + len(content["comparisons"])
+    assert warnings(reported.content()) == warnings(content)[:1]  # of a sanity check
+
+
+def test_one_view_is_named_where_it_is_stronger():
+    content = reported.content()
+    for low, high, warned in ((-0.2, -0.1, 1), (-0.2, 0.1, 0), (0.1, 0.2, 0)):
+        change = {"mean": (low + high) / 2, "low": low, "high": high, "kind": "interval"}
+        rows = [row | {"difference": change} for row in content["comparisons"] if row["measure"] == "success"]
+        assert sum("set attack.views=1" in line for line in warnings(content | {"comparisons": rows})) == warned
 
 
 def test_the_protocol_has_all_that_a_citation_needs():
     content, manifest = reported.content(response=None), reported.manifest()
     section = re.search(r'<section id="protocol">.*?</section>', render(content, manifest), re.DOTALL)[0]
     text = html.unescape(" ".join(re.sub("<[^>]*>", " ", section).split()))
-    facts = ["preset evaluate", "seed 0", "5, in a gallery of 268", "linf, eps 16/255 (0.0627); objective away"]
+    facts = [
+        "preset evaluate",
+        "seed 0",
+        "15 pictures in 12 clusters; a gallery of 268",
+        "linf, eps 16/255 (0.0627); objective away",
+    ]
     facts += ["8 per picture in each of 100 steps", "512 per picture, held out", "of ranges 1.5 times as wide"]
-    facts += [manifest["git"], manifest["device"], *manifest["versions"].values(), "95%, bootstrap over pictures"]
+    facts += [manifest["git"], manifest["device"], *manifest["versions"].values(), "95%, over clusters"]
     facts += [content["encoder"]["sha256"], content["encoder"]["fingerprint"], *manifest["overrides"][1].split("=")]
     for fact in facts:
         assert fact in text, fact

@@ -79,6 +79,7 @@ class Explanations:
         return {
             "layer": self.layer,
             "pictures": list(self.names),
+            "clusters": len(set(self.clusters)),
             "likeness": {arm: _interval(maps.likeness, self.clusters) for arm, maps in self.arms.items()},
             "order": self.orders[0],
             **tables[self.orders[0]],

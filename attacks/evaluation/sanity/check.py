@@ -1,6 +1,7 @@
 """The result of a check, and of a battery of checks."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -60,11 +61,18 @@ def skipped(name: str, why: str) -> Check:
     return Check(name, "skipped", why)
 
 
+def counts(verdicts: Sequence[Verdict]) -> str:
+    """The verdicts in words, such as "11 of 11 checks passed, 2 skipped"."""
+    passed, skipped = (sum(verdict == each for verdict in verdicts) for each in ("passed", "skipped"))
+    made = f"{passed} of {len(verdicts) - skipped} checks passed"
+    return f"{made}, {skipped} skipped" if skipped else made
+
+
 def table(sanity: Sanity) -> str:
     """A line for each check, for the terminal."""
     width = max(len(check.name) for check in sanity.checks)
     marks = {"passed": "passed ", "failed": "FAILED ", "skipped": "skipped"}
     rows = [f"{check.name:<{width}}  {marks[check.verdict]}  {check.message}" for check in sanity.checks]
-    count = f"{len(sanity.failed)} of {len(sanity.checks)} sanity checks failed"
+    count = counts([check.verdict for check in sanity.checks])
     spent = f"{sanity.cost['forward']:.0f} encoder passes, {sanity.cost['seconds']:.1f} s"
     return "\n".join([f"{count} ({spent})", *rows])
