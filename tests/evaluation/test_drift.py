@@ -93,7 +93,8 @@ def test_the_layer_that_flips_is_found(pictures, at):
 
 def test_neither_the_drift_of_noise_nor_a_stable_output_is_a_flip(pictures):
     clean, attacked = pictures
-    assert layer_drift(flipping(2), clean, dict.fromkeys(("noise", "eot"), attacked["eot"]), VIEWS).flips(CLUSTERS) is None
+    equal = dict.fromkeys(("noise", "eot"), attacked["eot"])
+    assert layer_drift(flipping(2), clean, equal, VIEWS).flips(CLUSTERS) is None
     result = layer_drift(flipping(2), clean, {"noise": clean, "eot": attacked["noise"]}, VIEWS)
     assert (result.cosine["eot"][-1] < 1).all() and result.flips(CLUSTERS) is None
 

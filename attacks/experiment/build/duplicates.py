@@ -18,7 +18,8 @@ def near_duplicates(
     names: Sequence[str], images: Tensor, clusters: Sequence[str]
 ) -> tuple[tuple[str, ...], list[str]]:
     """The cluster of each picture (N,3,H,W) after the clusters of near duplicates have been joined, under the name
-    of the one that comes first, and a note on each pair that joined two. Near duplicates: the same photograph re-encoded, resized or slightly retouched."""
+    of the one that comes first, and a note on each pair that joined two. Near duplicates: the same photograph
+    re-encoded, resized or slightly retouched."""
     hashes = torch.cat([bits(Phash()(image[None])) for image in images]).float()
     result, notes = list(clusters), []
     for i, own in enumerate(hashes):
