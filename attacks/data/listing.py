@@ -159,8 +159,8 @@ def _check_header(where: str, cells: list[str]) -> None:
     for name, least in (("path", 1), ("identity", 0), ("cluster", 0)):
         if not least <= cells.count(name) <= 1:
             raise ValueError(
-                f"{where}: the header must have one column `path` and at most one `identity` and `cluster`, with "
-                f"commas between; got {short(', '.join(cells))}"
+                f"{where}: the header must have one column `path`, and at most one `identity` and one `cluster`, "
+                f"separated by commas; got {short(', '.join(cells))}"
             )
 
 

@@ -51,18 +51,19 @@ class Drift:
         clearly above that of noise: at least twice as large, and the difference (paired by cluster of pictures)
         has a p value below 0.05 by sign flips, or one sign where there are too few clusters for a test. None without
         such a layer, or where the output drifts by less than 0.1."""
-        drift, other = (1 - self.cosine[arm].double() for arm in ("eot", "noise"))
+        units = self._units(clusters)
+        drift, other = (1 - units[arm] for arm in ("eot", "noise"))
         end = float(drift[-1].mean())
         for name, own, noise in zip(self.layers, drift, other, strict=True):
             mean = float(own.mean())
-            clear = mean >= CLEARLY * float(noise.mean()) and _above(by_cluster((own - noise).mean(1), clusters))
+            clear = mean >= CLEARLY * float(noise.mean()) and _above(own - noise)
             if end >= LEAST and mean > end / 2 and clear:
                 return name
         return None
 
     def to_dict(self, clusters: Sequence[str]) -> dict[str, Any]:
         """Plain values, for metrics.json, from the clusters of the N pictures."""
-        units = {arm: by_cluster(cosine.double().mean(2).T, clusters).T for arm, cosine in self.cosine.items()}
+        units = self._units(clusters)
         rows = [
             {"layer": name} | {arm: interval(values[i])._asdict() for arm, values in units.items()}
             for i, name in enumerate(self.layers)
@@ -70,6 +71,10 @@ class Drift:
         views = next(iter(self.cosine.values())).shape[2]
         cost = {"forward": self.forward, "seconds": self.seconds}
         return {"views": views, "layers": rows, "flips": self.flips(clusters), "cost": cost}
+
+    def _units(self, clusters: Sequence[str]) -> dict[str, Tensor]:
+        """By arm the mean cosine of each layer and cluster, (L,C)."""
+        return {arm: by_cluster(cosine.double().mean(2).T, clusters).T for arm, cosine in self.cosine.items()}
 
 
 def _above(differences: Tensor) -> bool:

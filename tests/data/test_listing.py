@@ -77,6 +77,20 @@ def test_identities_are_read_from_the_table(mine):
     assert [entry.label for entry in listed(table)[0]] == ["anna", None, "anna"]
 
 
+def test_clusters_are_read_from_the_table(mine):
+    table = write(mine / "x.csv", "cluster,path\nwalk,a.png\n,b.png\n walk ,c.png\n")
+    assert [entry.cluster for entry in listed(table)[0]] == ["walk", None, "walk"]
+    queries, _, _ = data(folder(table))
+    walk, own, again = queries.clusters
+    assert walk == again != own == "b.png"
+
+
+def test_pictures_are_spread_over_the_clusters_of_the_table(mine):
+    table = write(mine / "x.csv", "path,cluster\na.png,walk\nb.png,walk\nc.png,walk\np/x.png,b.png\nq/x.png,\n")
+    queries, _, _ = data(groups.FolderConfig(path=str(table), size=SIZE, count=3))
+    assert len(set(queries.clusters)) == 3
+
+
 def test_subfolder_names_are_identities(mine, tmp_path_factory):
     result, notes = listed(mine)
     assert [entry.name for entry in result] == ["a.png", "b.png", "c.png"]
@@ -93,6 +107,7 @@ WRONG = {
     "no column": ("x.csv", "file,identity\na.png,1\n", r"x\.csv` line 1: .*one column `path`.*got file, identity"),
     "two columns": ("x.csv", "path,path\na.png,b.png\n", r"line 1: .*one column `path`"),
     "two identities": ("x.csv", "path,identity,identity\na.png,1,2\n", r"line 1: .*at most one `identity`"),
+    "two clusters": ("x.csv", "path,cluster,cluster\na.png,1,2\n", r"line 1: .*one `cluster`"),
     "semicolons": ("x.csv", "path;identity\na.png;1\n", r"line 1: .*separated by commas; got path;identity"),
     "too many cells": ("x.csv", "path,identity\na.png,1\nb,c.png,2\n", r"line 3: 3 cells under a header of 2"),
     "too few cells": ("x.csv", "path,identity\n\na.png\n", r"line 3: 1 cells under a header of 2"),

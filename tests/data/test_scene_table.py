@@ -30,11 +30,11 @@ def places(path, sheet=None):
 
 
 def test_csv_and_json_give_the_same_scenes(mine):
-    columns = ("path", *CORNERS, "x", "y", "degrees", "mask", "mm_per_pixel", "identity")
+    columns = ("path", *CORNERS, "x", "y", "degrees", "mask", "mm_per_pixel", "identity", "cluster")
     rows = [
-        ["a.png", *QUAD, "", "", "", "corner.png", 1.5, "anna"],
-        ["b.png", *[""] * 8, 20, 21, "", "", 2, ""],
-        ["a.png", *[""] * 8, 9, 8, 30, "corner.png", 1.5, ""],
+        ["a.png", *QUAD, "", "", "", "corner.png", 1.5, "anna", ""],
+        ["b.png", *[""] * 8, 20, 21, "", "", 2, "", ""],
+        ["a.png", *[""] * 8, 9, 8, 30, "corner.png", 1.5, "", "street"],
     ]
     corners = [QUAD[i : i + 2] for i in range(0, 8, 2)]
     content = {
@@ -44,6 +44,7 @@ def test_csv_and_json_give_the_same_scenes(mine):
             "mask": "corner.png",
             "mm_per_pixel": 1.5,
             "identity": "anna",
+            "cluster": "street",
         },
         "b.png": {"middles": [[20, 21]], "mm_per_pixel": 2},
     }
@@ -53,15 +54,15 @@ def test_csv_and_json_give_the_same_scenes(mine):
         read = read_table(form)
         result.append(
             [
-                (e.path, e.name, e.label, [(s.quad, s.middle, s.mask, s.mm_per_pixel) for s in spots])
+                (e.path, e.name, e.label, e.cluster, [(s.quad, s.middle, s.mask, s.mm_per_pixel) for s in spots])
                 for e, spots in read
             ]
         )
     assert result[0] == result[1]
-    (path, name, identity, spots), second = result[0]
-    assert (path, name, identity) == (mine / "a.png", "a.png", "anna")
+    (path, name, identity, cluster, spots), second = result[0]
+    assert (path, name, identity, cluster) == (mine / "a.png", "a.png", "anna", "street")
     assert spots[0] == (tuple(map(tuple, corners)), None, mine / "corner.png", 1.5)
-    assert spots[1][:2] == (None, (9, 8, 30)) and second[3] == [(None, (20, 21, 0), None, 2)]
+    assert spots[1][:2] == (None, (9, 8, 30)) and second[2:] == (None, None, [(None, (20, 21, 0), None, 2)])
 
 
 def test_bundled_photographs_have_valid_places():
@@ -86,6 +87,7 @@ WRONG = {
     "only a header": (f"{HEAD}\n", r"names no photograph"),
     "empty": ("", r"names no photograph"),
     "two identities": (f"{HEAD},identity\na.png,{LINE},anna\na.png,{LINE},bert\n", r"line 3: .*two identities, anna"),
+    "two clusters": (f"{HEAD},cluster\na.png,{LINE},one\na.png,{LINE},two\n", r"line 3: .*two clusters, one and two"),
     "a scale of 0": (f"{HEAD},mm_per_pixel\na.png,{LINE},0\n", r"line 2: `mm_per_pixel` must be above 0; got 0"),
     "corners and middle": (f"{HEAD},x,y\na.png,{LINE},9,9\n", r"line 2: it has both four corners and a middle"),
     "turned quad": (f"{HEAD},degrees\na.png,{LINE},9\n", r"line 2: `degrees` turns .*middle"),
@@ -121,6 +123,7 @@ WRONG_JSON = {
     "NaN": ('{"a.png": {"quads": [[[NaN,6],[20,6],[20,22],[4,22]]]}}', r"quad 1: `x1` must be a number; got nan"),
     "a long number": ('{"a.png": {"middles": [[1' + "0" * 400 + ",6]]}}", r"middle 1: `x` must be a number"),
     "short middle": ('{"a.png": {"middles": [[1]]}}', r"middle 1 must be \[x, y\]"),
+    "numeric cluster": ('{"a.png": {"cluster": 3}}', r"`cluster` must be a text"),
     "numeric mask": ('{"a.png": {"mask": 3}}', r"`mask` must be a text"),
     "duplicate": ('{"a.png": {"mask": "b.png"}, "a.png": {"mask": "b.png"}}', r"`a\.png` is there twice"),
     "deep nesting": ("[" * 10**5, r"recursion|no JSON"),

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from attacks import bank, evaluate
 from attacks.encoders.randomness import EncoderDraws, drawn
 from attacks.evaluation.ablation import left_out
+from attacks.evaluation.clusters import Sample
 from attacks.evaluation.scores import Scores
 from transforms import Affine, Brightness, Compose, Flip, Layer, OnLayers, Placement, Quantise, Scene, Sometimes
 
 VIEWS = Compose([Affine(20), Quantise(), Brightness(0.2), Sometimes(Affine(scale=(0.5, 1)), 0.7), Brightness(0.1)])
 LABELS = ["affine", "brightness1", "sometimes", "brightness2"]
-NAMES = ["a", "b"]
-ROWS = torch.tensor([1, 0])
+SAMPLE = Sample(torch.tensor([1, 0]), ("a", "b"), ("one", "two"))
 
 
 def kinds(pipeline):
@@ -51,14 +51,14 @@ def images():
 
 
 def run(judge, pipeline=VIEWS):
-    return left_out(judge.attack, pipeline, ROWS, judge, names=NAMES, views=4, steps=7, seed=0)
+    return left_out(judge.attack, pipeline, SAMPLE, judge, views=4, steps=7, seed=0)
 
 
 def test_each_stage_is_left_out_once_and_tested_alone(images):
     judge = Recorder(images)
     result = run(judge).to_dict()
     assert result["stages"] == LABELS and result["tests"] == ["all", *LABELS]
-    assert (result["pictures"], result["steps"]) == (2, 7)
+    assert (result["pictures"], result["clusters"], result["steps"]) == (2, 2, 7)
     stages = kinds(VIEWS)
     expected = [[stage for j, stage in enumerate(stages) if j != i] for i in (None, 0, 2, 3, 4)]
     assert [kinds(pipeline) for pipeline in judge.attacked] == expected
@@ -94,9 +94,33 @@ def test_a_stage_without_effect_on_the_encoder_may_be_left_out(images):
 
     pipeline = Compose([Flip(0.5), Brightness(0.1)])
     result = {row["without"]: row["cells"] for row in run(Means(images), pipeline).to_dict()["rows"]}
-    assert result["flip"] == result["nothing"] != result["brightness"]
+    flip, nothing, brightness = (
+        [{key: cell[key] for key in ("success", "cosine")} for cell in result[without]]
+        for without in ("flip", "nothing", "brightness")
+    )
+    assert flip == nothing != brightness
     alone = result["brightness"][1]
     assert alone["test"] == "flip" and alone["cosine"]["mean"] == pytest.approx(1, abs=1e-6)
+
+
+def test_differences_in_success_are_those_from_the_attack_with_all_stages(images):
+    class Random(Recorder):
+        def __call__(self, shown, rows, bank):
+            self.banks.append(bank)
+            draw = torch.Generator().manual_seed(len(self.banks))
+            return Scores(shown.new_zeros(2, 4), torch.randint(0, 2, (2, 4), generator=draw))
+
+    judge = Random(images)
+    result = run(judge)
+    for row in result.to_dict()["rows"]:
+        for cell in row["cells"]:
+            own, whole = (result.scores[name][cell["test"]] for name in (row["without"], "nothing"))
+            if own is whole:
+                assert cell["difference"] is None
+                continue
+            by_picture = (own.success.double() - whole.success.double()).mean(1)
+            assert cell["difference"]["mean"] == pytest.approx(float(by_picture.mean()))
+            assert (cell["difference"]["low"], cell["difference"]["high"]) == (by_picture.min(), by_picture.max())
 
 
 def test_without_its_only_stage_the_picture_itself_is_attacked(images):

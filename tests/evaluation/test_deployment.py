@@ -13,6 +13,7 @@ from PIL import Image, features
 
 from attacks.data.gallery import tiles
 from attacks.encoders import Defended, Phash, Preprocess, untrained, with_preprocess
+from attacks.evaluation.clusters import Sample
 from attacks.evaluation.deployment import deployed_size, deployment
 from attacks.evaluation.scores import embed, evaluate
 from tests.helpers.small import small
@@ -21,7 +22,7 @@ from transforms import Jpeg
 ENCODER = untrained().eval().requires_grad_(False)
 SIZE = (24, 30)
 ROWS = torch.tensor([4, 0, 2])
-NAMES = ("a", "b", "c")
+SAMPLE = Sample(ROWS, ("a", "b", "c"), ("one", "two", "one"))
 
 
 @dataclass
@@ -39,21 +40,33 @@ class Plain:
 
 @pytest.fixture(scope="module")
 def deployed():
-    """Three pictures of five, clean and noisy, the judge, and the deployment."""
+    """Three pictures of five, clean and with noise, which stands for both attacks; the judge, and the deployment."""
     clean = tiles(40).spread(5).images
     judge = Plain(embed(clean, ENCODER, torch.device("cpu")))
     noise = torch.randint(-25, 26, clean.shape, generator=torch.Generator().manual_seed(0)) / 255
     noisy = ((clean + noise).clamp(0, 1) * 255).round() / 255
-    shown = {"clean": clean[ROWS], "noise": noisy[ROWS]}
-    return shown, judge, deployment(shown, ROWS, judge, SIZE, names=NAMES)
+    shown = {"clean": clean[ROWS], "no_eot": noisy[ROWS].flip(3), "eot": noisy[ROWS]}
+    return shown, judge, deployment(shown, SAMPLE, judge, SIZE)
 
 
 def test_every_codec_and_resampler_pair_has_one_cell(deployed):
     pairs = [(one.codec, one.resampler) for one in deployed[2].cells]
     assert len(set(pairs)) == len(pairs) == 5 * 9
     content = deployed[2].to_dict()
-    assert (content["pictures"], content["size"], content["missing"]) == (3, [24, 30], [])
-    assert len(deployed[2].rows()) == 45 * 2 * 3
+    assert (content["pictures"], content["clusters"]) == (3, 2)
+    assert (content["size"], content["missing"]) == ([24, 30], [])
+    assert len(deployed[2].rows()) == 45 * 3 * 3
+
+
+def test_cells_have_the_means_of_clusters_and_the_difference_of_the_attacks(deployed):
+    changed = 0
+    for cell, content in zip(deployed[2].cells, deployed[2].to_dict()["cells"], strict=True):
+        hits = {arm: each.success[:, 0].numpy() for arm, each in cell.arms.items()}
+        means = {arm: ((first + third) / 2 + second) / 2 for arm, (first, second, third) in hits.items()}
+        assert {arm: each["success"]["mean"] for arm, each in content["arms"].items()} == pytest.approx(means)
+        assert content["difference"]["mean"] == pytest.approx(means["eot"] - means["no_eot"])
+        changed += content["difference"]["mean"] != 0
+    assert changed
 
 
 def direct(pixels, codec, resampler):
@@ -101,7 +114,8 @@ def test_missing_libraries_are_named(monkeypatch):
     monkeypatch.setattr(features, "check", lambda name: name != "webp")
     clean = tiles(40).spread(2).images
     judge = Plain(embed(clean, ENCODER, torch.device("cpu")))
-    result = deployment({"clean": clean}, torch.arange(2), judge, SIZE, names=("a", "b"))
+    result = deployment({"clean": clean}, Sample(torch.arange(2), ("a", "b"), ("a", "b")), judge, SIZE)
+    assert {cell["difference"] for cell in result.to_dict()["cells"]} == {None}  # there is no attack
     assert len(result.cells) == 4 * 6
     assert not any("OpenCV" in one.resampler or "WebP" in one.codec for one in result.cells)
     webp, opencv = result.missing

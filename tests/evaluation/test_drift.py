@@ -3,7 +3,9 @@
 import json
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
+import scipy.stats
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -11,11 +13,12 @@ from torch import nn
 from attacks import bank, evaluate, layer_drift, load_encoder
 from attacks.data.gallery import tiles
 from attacks.encoders.phash import Phash, bits
-from attacks.evaluation.drift import ordered
+from attacks.evaluation.drift import Drift, ordered
 from attacks.runtime.distributed import World
 from tests.run.test_run import call
 from transforms import Affine, Compose
 
+CLUSTERS = list("abc")
 VIEWS = bank(Compose([Affine(degrees=20)]), 6, seed=0, purpose="test")
 
 
@@ -66,7 +69,7 @@ def test_equal_pictures_have_cosine_one_in_every_layer(pictures):
     assert len(result.layers) > 10
     for cosine in result.cosine.values():
         torch.testing.assert_close(cosine, torch.ones(len(result.layers), 3, 6), rtol=0, atol=1e-5)
-    assert result.flips() is None
+    assert result.flips(CLUSTERS) is None
 
 
 def test_an_orthogonal_map_keeps_the_cosine(pictures):
@@ -83,16 +86,30 @@ def test_the_layer_that_flips_is_found(pictures, at):
     clean, attacked = pictures
     still = bank(Compose(), 2, seed=0, purpose="test")
     result = layer_drift(flipping(at), clean, attacked, still, [str(i) for i in range(7)])
-    assert result.flips() == str(at + 2)
+    assert result.flips(CLUSTERS) == str(at + 2)
     drift = 1 - result.cosine["eot"].mean((1, 2))
     assert (drift[: at + 2] < 0.1).all() and (drift[at + 2 :] > 1.5).all()
 
 
 def test_neither_the_drift_of_noise_nor_a_stable_output_is_a_flip(pictures):
     clean, attacked = pictures
-    assert layer_drift(flipping(2), clean, dict.fromkeys(("noise", "eot"), attacked["eot"]), VIEWS).flips() is None
+    equal = dict.fromkeys(("noise", "eot"), attacked["eot"])
+    assert layer_drift(flipping(2), clean, equal, VIEWS).flips(CLUSTERS) is None
     result = layer_drift(flipping(2), clean, {"noise": clean, "eot": attacked["noise"]}, VIEWS)
-    assert (result.cosine["eot"][-1] < 1).all() and result.flips() is None
+    assert (result.cosine["eot"][-1] < 1).all() and result.flips(CLUSTERS) is None
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_flip_is_significant_over_clusters(seed):
+    # The output drifts with EOT; whether more than with noise differs from cluster to cluster.
+    draw = np.random.default_rng(seed)
+    clusters = [name for name in "abcdefgh" for _ in range(draw.integers(1, 4))]
+    units = dict(zip("abcdefgh", draw.normal(0.3, 0.35, 8), strict=True))
+    own = 0.02 + torch.tensor([units[name] for name in clusters])[None, :, None].expand(1, -1, 4)
+    result = Drift(("output",), {"eot": 1 - own, "noise": torch.full(own.shape, 0.98)}, 0, 0.0)
+    test = scipy.stats.permutation_test(([*units.values()],), np.mean, permutation_type="samples", n_resamples=np.inf)
+    enough = test.statistic > 0.08 and test.pvalue < 0.05  # 0.02 more, and the least drift of a flip
+    assert result.flips(clusters) == ("output" if enough else None)
 
 
 @pytest.mark.parametrize("encoder", [load_encoder(), Phash()], ids=["pocket", "phash"])

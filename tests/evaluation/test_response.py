@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import scipy.stats
 import torch
 import torch.nn.functional as F
 
 from attacks import bank, evaluate
+from attacks.evaluation.clusters import Sample
 from attacks.evaluation.response import SlicePlan, axes_of, response
 from attacks.evaluation.scores import Scores
 from attacks.evaluation.significance import least_p
@@ -14,6 +17,7 @@ from attacks.evaluation.slices import coordinate
 from attacks.experiment.sections import CELLS
 from attacks.report.warnings import FEW
 from attacks.run import compose
+from tests.helpers.recomputed import holm
 from transforms import (
     Affine,
     Brightness,
@@ -32,8 +36,8 @@ from transforms import (
 
 VIEWS = Compose([Affine(degrees=(-20, 30), scale=(0.8, 1.25), translate=0.1), Brightness(0.1)])
 WIDE = widened(VIEWS, 1.5)
-NAMES = ["a", "b", "c"]
 ROWS = torch.tensor([4, 0, 2])
+SAMPLE = Sample(ROWS, ("a", "b", "c"), ("one", "two", "three"))
 
 
 class Linear:
@@ -85,9 +89,9 @@ def shown(pictures):
     }
 
 
-def respond(shown, judge, names=NAMES, **changed):
+def respond(shown, judge, sample=SAMPLE, **changed):
     plan = SlicePlan([("angle", "scale")], ["brightness"], VIEWS, WIDE, cells=3, curve_cells=4)
-    return response(shown, ROWS, judge, replace(plan, **changed), names=names, seed=3, views=2)
+    return response(shown, sample, judge, replace(plan, **changed), seed=3, views=2)
 
 
 def test_a_map_equals_a_loop_over_cells_and_views(shown, pictures):
@@ -112,7 +116,7 @@ def test_a_map_equals_a_loop_over_cells_and_views(shown, pictures):
     assert drawn["x"]["name"] == "affine angle (deg)" and drawn["x"]["trained"] == pytest.approx([-20, 30], abs=1e-4)
     assert drawn["x"]["values"] == pytest.approx([-20, 5, 30], abs=1e-4)
     assert drawn["y"]["name"] == "affine scale (x)" and drawn["y"]["trained"] == pytest.approx([0.8, 1.25], abs=1e-4)
-    assert result["pictures"] == 3 and result["views"] == 2
+    assert (result["pictures"], result["clusters"], result["views"]) == (3, 3, 2)
 
 
 def test_cells_differ_only_in_their_own_coordinates(shown):
@@ -142,36 +146,62 @@ def test_a_map_has_a_row_for_each_y():
         assert [cell["mean"] for cell in row] == pytest.approx([y / 100 + 1, y / 100])
 
 
-def test_the_worst_cell_is_where_the_encoder_resists_most(shown):
-    judge = Known(lambda values: 0.9 - values["affine angle (deg)"].abs() / 100 - values["affine scale (x)"] / 10)
+def test_the_extreme_cells_are_those_of_least_and_most_success(shown):
+    # The attack succeeds where the cosine is high, so the cosine would give the other cell.
+    judge = Known(lambda values: values["affine angle (deg)"] / 100 + values["affine scale (x)"] / 2)
+    judge.success = lambda scores, rows: scores.cosine > torch.tensor([[-0.1], [0.2], [0.3]])
     (drawn,) = respond(shown, judge).to_dict()["maps"]
-    x, y = drawn["x"]["values"], drawn["y"]["values"]
-    least = min(range(3), key=lambda i: abs(x[i]))
-    assert (drawn["worst"]["x"], drawn["worst"]["y"]) == (x[least], y[0])
-    assert (drawn["best"]["x"], drawn["best"]["y"]) == (x[2], y[2])
-    assert drawn["worst"]["cosine"] == drawn["arms"]["eot"]["cosine"][0][least]
-    assert drawn["best"]["success"] == drawn["arms"]["eot"]["success"][2][2]
+    cells = {
+        (x, y): drawn["arms"]["eot"]["success"][j][i]["mean"]
+        for i, x in enumerate(drawn["x"]["values"])
+        for j, y in enumerate(drawn["y"]["values"])
+    }
+    assert len(set(cells.values())) > 2
+    for name, end in (("worst", min), ("best", max)):
+        place = drawn[name]["x"], drawn[name]["y"]
+        assert drawn[name]["success"] == pytest.approx(cells[place])
+        assert cells[place] == end(cells.values())
 
 
-def test_with_a_target_the_worst_cell_has_the_least_success(shown):
-    # The attack succeeds where the cosine to the picture is high, so the cosine alone would give the other cell.
-    judge = Known(lambda values: values["affine angle (deg)"] / 100 + 0.5, goal=True)
-    judge.success = lambda scores, rows: scores.cosine > float(scores.cosine.median())
+def test_equal_cells_have_no_extremes(shown):
+    judge = Known(lambda values: values["affine angle (deg)"] / 1000)  # the cosines differ, all views succeed
     (drawn,) = respond(shown, judge).to_dict()["maps"]
-    assert drawn["worst"]["x"] == min(drawn["x"]["values"]) and drawn["best"]["x"] == max(drawn["x"]["values"])
-    assert drawn["worst"]["success"]["mean"] < drawn["best"]["success"]["mean"]
+    assert drawn["worst"] is drawn["best"] is None
 
 
-def test_the_least_p_of_a_map_follows_from_the_number_of_pictures(pictures):
-    far = {"no_eot": torch.zeros(3, 3, 4, 4), "eot": torch.ones(3, 3, 4, 4)}  # the largest difference
-    for goal in (False, True):
-        judge = Known(lambda values: 0.7 + 0 * values["affine angle (deg)"], goal)
-        (drawn,) = respond(far, judge).to_dict()["maps"]
-        assert {p for row in drawn["p_holm"] for p in row} == {drawn["p_least"]} == {1.0}
-        assert drawn["tested"] == ("success" if goal else "cosine")
-    many = {arm: torch.full((12, 3, 4, 4), float(arm == "eot")) for arm in ("no_eot", "eot")}
-    (drawn,) = respond(many, judge, names=[str(i) for i in range(12)]).to_dict()["maps"]
-    assert drawn["p_least"] == 9 * 2**-11 == drawn["p_holm"][0][0]
+def graded(clusters, seed=0):
+    """One to three pictures in each cluster, the most successful with EOT, and a judge: a success where the picture
+    is brighter than a limit, which rises with the angle."""
+    draw = torch.Generator().manual_seed(seed)
+    counts = torch.randint(1, 4, (clusters,), generator=draw)
+    names = tuple(str(i) for i in range(clusters) for _ in range(counts[i]))
+    shown = {
+        arm: torch.rand(len(names), 1, 1, 1, generator=draw).add(gain).expand(-1, 3, 4, 4)
+        for arm, gain in (("no_eot", 0), ("eot", 0.2))
+    }
+    judge = Known(lambda values: 0.9 + values["affine angle (deg)"] / 100)
+    return shown, judge, Sample(torch.arange(len(names)), tuple(f"picture {i}" for i in range(len(names))), names)
+
+
+def test_stars_of_a_map_are_holm_corrected_sign_flips_of_success_by_cluster():
+    shown, judge, sample = graded(9)
+    result = respond(shown, judge, sample)
+    p = []
+    for at in range(9):
+        own, other = (result.maps[0].cell(arm, at).success.double().mean(1).numpy() for arm in ("eot", "no_eot"))
+        by_cluster = [(own - other)[[name == each for name in sample.clusters]].mean() for each in "012345678"]
+        test = scipy.stats.permutation_test((by_cluster,), np.mean, permutation_type="samples", n_resamples=np.inf)
+        p.append(test.pvalue)
+    drawn = result.to_dict()["maps"][0]
+    assert drawn["needed"] is None and len(set(p)) > 2
+    assert [value for row in drawn["p_holm"] for value in row] == pytest.approx(holm(p))
+
+
+def test_a_map_without_enough_clusters_for_a_star_has_no_p():
+    shown, judge, sample = graded(8)
+    (drawn,) = respond(shown, judge, sample).to_dict()["maps"]
+    assert drawn["p_holm"] is None and drawn["needed"] == 9
+    assert 9 * 2.0 ** (1 - drawn["needed"]) < 0.05 <= 9 * 2.0 ** (2 - drawn["needed"])
 
 
 def test_the_preset_has_enough_pictures_for_significance():

@@ -9,7 +9,9 @@ from PIL import Image
 
 from attacks.data.gallery import tiles
 from attacks.data.images import to_bytes
+from attacks.experiment.build.data import data
 from attacks.experiment.build.duplicates import near_duplicates
+from attacks.schema import groups
 
 
 @pytest.fixture(scope="module")
@@ -49,3 +51,19 @@ def test_joining_is_transitive_and_keeps_given_clusters(pictures):
     joined, notes = near_duplicates(list("abcde"), some, ["one", "two", "three", "three", "four"])
     assert joined == ("one", "one", "one", "one", "four")
     assert len(notes) == 2
+
+
+def test_near_duplicates_in_a_folder_are_one_cluster_with_a_note(pictures, tmp_path):
+    for name, image in zip(("a.png", "b.png", "c.jpg"), pictures[[0, 1, 0]], strict=True):
+        Image.fromarray(to_bytes(image)).save(tmp_path / name)
+    queries, _, _ = data(groups.FolderConfig(path=str(tmp_path), size=128))
+    assert queries.clusters == ("a.png", "b.png", "a.png")
+    assert "c.jpg and a.png are near duplicates: they count as one picture" in queries.notes
+
+
+def test_near_duplicates_join_the_clusters_of_a_table(pictures, tmp_path):
+    for i, image in enumerate(pictures[[0, 1, 0, 2]]):
+        Image.fromarray(to_bytes(image)).save(tmp_path / f"{i}.png")
+    (tmp_path / "list.csv").write_text("path,cluster\n0.png,one\n1.png,one\n2.png,two\n3.png,two\n")
+    queries, _, _ = data(groups.FolderConfig(path=str(tmp_path / "list.csv"), size=128))
+    assert queries.clusters == ("cluster one",) * 4

@@ -76,6 +76,7 @@ WORDS = {
     "config=smoke tracker=mlflow tracker.uri=http://me:canary@host": "holds the name or password",
     "config=smoke tracker=wandb tracker.mode=shared": "offline, online",
     "config=smoke show=everything": "`show`",
+    "config=smoke evaluate.primary=recall": "`evaluate.primary` must be success or cosine; got recall",
     "config=smoke engine.device=toaster": "engine.device",
     "config=smoke engine.reuse={here}": "manifest.json",
     "config=smoke engine.reuse=nowhere": "`engine.reuse` must be a run directory",

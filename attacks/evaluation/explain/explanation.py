@@ -73,9 +73,13 @@ class Explanations:
         and `beyond_random` the differences from the random order on the same pictures."""
         tables = {order: self._table(order) for order in self.orders}
         beyond = {order: self._table(order, RANDOM) for order in self.orders if order != RANDOM}
-        spectrum = {"frequency": self.frequency.tolist(), "arms": {a: shares(p) for a, p in self.power.items()}}
-        means = {name: None if shares is None else float(shares.mean()) for name, shares in self._coverage().items()}
-        dead = None if self.reach is None else float((1 - self.reach.coverage.double()).mean())
+        by_arm = {arm: shares(power, self.clusters) for arm, power in self.power.items()}
+        spectrum = {"frequency": self.frequency.tolist(), "arms": by_arm}
+        means = {
+            name: None if column is None else float(by_cluster(column, self.clusters).mean())
+            for name, column in self._coverage().items()
+        }
+        dead = None if means["coverage"] is None else 1 - means["coverage"]
         return {
             "layer": self.layer,
             "pictures": list(self.names),

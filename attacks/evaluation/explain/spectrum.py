@@ -1,7 +1,11 @@
 """The power spectrum of a perturbation."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from attacks.evaluation.clusters import by_cluster
 
 #: The most rings; small pictures have fewer frequencies.
 RINGS = 32
@@ -30,13 +34,15 @@ def frequencies(rings: int) -> Tensor:
     return (torch.arange(rings, dtype=torch.float64) + 0.5) / (2 * rings)
 
 
-def shares(power: Tensor) -> list[float] | None:
-    """(N,rings) -> the share of the power in each ring, averaged over the pictures; the sum is 1. None if no picture
-    has any power."""
+def shares(power: Tensor, clusters: Sequence[str]) -> list[float] | None:
+    """(N,rings) -> the share of the power in each ring, averaged over the clusters of the pictures with any power;
+    the sum is 1. None if no picture has any."""
     whole = power.sum(1, keepdim=True)
-    some = whole[:, 0] > 0
-    mean: list[float] = (power[some] / whole[some]).mean(0).tolist()
-    return mean if bool(some.any()) else None
+    some = whole[:, 0].nonzero()[:, 0].tolist()
+    if not some:
+        return None
+    mean: list[float] = by_cluster(power[some] / whole[some], [clusters[i] for i in some]).mean(0).tolist()
+    return mean
 
 
 def ring_count(height: int, width: int) -> int:

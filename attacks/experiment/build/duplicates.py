@@ -17,13 +17,15 @@ DIFFERENT = 8
 def near_duplicates(
     names: Sequence[str], images: Tensor, clusters: Sequence[str]
 ) -> tuple[tuple[str, ...], list[str]]:
-    """The cluster of each picture (N,3,H,W) after the clusters of near duplicates have been joined, and a note on
-    each pair that joined two. Near duplicates: the same photograph re-encoded, resized or slightly retouched."""
+    """The cluster of each picture (N,3,H,W) after the clusters of near duplicates have been joined, under the name
+    of the one that comes first, and a note on each pair that joined two. Near duplicates: the same photograph
+    re-encoded, resized or slightly retouched."""
     hashes = torch.cat([bits(Phash()(image[None])) for image in images]).float()
     result, notes = list(clusters), []
     for i, own in enumerate(hashes):
         for j in ((own - hashes[:i]).abs().sum(1) <= DIFFERENT).nonzero()[:, 0].tolist():
             if result[i] != result[j]:
                 notes.append(f"{names[i]} and {names[j]} are near duplicates: they count as one picture")
-                result = [result[j] if cluster == result[i] else cluster for cluster in result]
+                first, other = sorted((result[i], result[j]), key=result.index)
+                result = [first if cluster == other else cluster for cluster in result]
     return tuple(result), notes

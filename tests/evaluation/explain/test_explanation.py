@@ -12,6 +12,7 @@ from attacks import bank
 from attacks.data.gallery import tiles
 from attacks.encoders import Defended, Phash, Stochastic, untrained
 from attacks.encoders.randomness import randomised
+from attacks.evaluation.clusters import Sample
 from attacks.evaluation.explain import explain
 from attacks.evaluation.explain.deletion import STEPS
 from attacks.evaluation.explain.gradients import VIEWS
@@ -22,7 +23,7 @@ from transforms import Affine, Compose, Jpeg, SensorNoise
 CLEAN = tiles(32).spread(3).images
 STRIPES = 0.05 * torch.tensor([1.0, -1.0]).repeat(16).expand_as(CLEAN)
 ATTACKED = {"no_eot": (CLEAN + STRIPES).clamp(0, 1), "eot": (CLEAN + STRIPES.mT).clamp(0, 1)}
-NAMES = ("a", "b", "c")
+SAMPLE = Sample(torch.arange(3), ("a", "b", "c"), ("one", "two", "one"))
 POCKET = untrained().eval().requires_grad_(False)
 
 
@@ -33,7 +34,7 @@ def views_for(encoder):
 def explained(encoder, **options):
     with torch.no_grad():
         anchors = encoder(CLEAN)
-    return explain(encoder, CLEAN, ATTACKED, anchors, views_for(encoder), names=NAMES, **options)
+    return explain(encoder, CLEAN, ATTACKED, anchors, views_for(encoder), sample=SAMPLE, **options)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,8 @@ def test_the_size_of_a_pass_changes_the_last_digits_only(explanations):
 
 def test_the_explanation_of_a_picture_does_not_depend_on_the_batch(explanations):
     attacked = {arm: pictures[1:2] for arm, pictures in ATTACKED.items()}
-    alone = explain(POCKET, CLEAN[1:2], attacked, POCKET(CLEAN[1:2]), views_for(POCKET), names=("b",))
+    alone = Sample(torch.tensor([1]), ("b",), ("two",))
+    alone = explain(POCKET, CLEAN[1:2], attacked, POCKET(CLEAN[1:2]), views_for(POCKET), sample=alone)
     for arm, maps in alone.arms.items():
         theirs = explanations.arms[arm].curves["gradient"][1:2]
         torch.testing.assert_close(maps.curves["gradient"], theirs, rtol=0, atol=1e-5)
@@ -140,6 +142,7 @@ def test_without_a_gradient_only_the_random_order_is_left(tmp_path):
 
 
 def test_a_single_unperturbed_picture_is_explained(tmp_path):
-    result = explain(POCKET, CLEAN[:1], {"eot": CLEAN[:1]}, POCKET(CLEAN[:1]), views_for(POCKET), names=("a",))
+    alone = Sample(torch.tensor([0]), ("a",), ("one",))
+    result = explain(POCKET, CLEAN[:1], {"eot": CLEAN[:1]}, POCKET(CLEAN[:1]), views_for(POCKET), sample=alone)
     assert plain(result)["spectrum"]["arms"] == {"eot": None}
     draw_explanations(tmp_path / "explanations.png", result)
