@@ -275,7 +275,7 @@ class BundledConfig:
     name: str = "bundled"
     photos: list[str] = option(["astronaut", "chelsea", "coffee"], "photographs that the pocket encoder never saw")
     size: int = option(128, "side of a tile in pixels", range="at least 8")
-    count: int | None = option(8, "pictures to attack, spread over the tiles; null: every one")
+    count: int | None = option(12, "pictures to attack, spread over the photographs; null: every one")
 
 
 @dataclass
