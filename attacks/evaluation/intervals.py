@@ -6,7 +6,6 @@ chosen by simulation: `python scripts/benchmark.py coverage`.
 """
 
 import math
-from functools import cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -20,8 +19,12 @@ Floats = npt.NDArray[np.float64]
 #: The fewest clusters for which the interval of a mean, and of a share, keeps its coverage; of fewer, the range is
 #: given.
 FEWEST_MEANS, FEWEST_SHARES = 30, 4
-#: Points of the grid of rates, and of correlations, of `_posterior`.
-RATES, CORRELATIONS = 400, 32
+#: Clusters with hits only, and as many with misses only, that `share_ends` adds to estimate the variance between
+#: clusters; and the continuity correction of its ends, between Jeffreys' 1/2 and Clopper & Pearson's 1.
+UNSEEN, CONTINUITY = 0.1, 2 / 3
+#: The most clusters among which a tenth that behaves otherwise may be missed, and the share that `share_ends` allows
+#: for it.
+MISSED, OTHERWISE = 28, 0.14
 
 
 class Interval(NamedTuple):
@@ -38,7 +41,8 @@ def interval(values: Tensor) -> Interval:
     """The mean of (C,) values of C clusters, or (C,V) values seen from V views each.
 
     Of a single cluster with several views, the views are the units, and the interval says nothing about other
-    clusters. Fewer than `FEWEST_MEANS` units give the range. See `mean_ends` for the method.
+    clusters. Fewer than `FEWEST_MEANS` units give the range: a tenth of the clusters that behaves
+    otherwise may be missed, and no method then covers the mean. See `mean_ends` for the method.
     """
     units = array(values)
     if units.ndim == 2:
@@ -63,24 +67,15 @@ def summary(units: Floats, mean: float, ends: tuple[Floats, Floats] | None) -> I
 
 
 def mean_ends(units: Floats) -> tuple[Floats, Floats]:
-    """The ends (B,) of the 95 % intervals of the means of B samples (B,n): Student's t, corrected for skewness by
-    Hall's transformation (Hall 1992), within the range of the values."""
+    """The ends (B,) of the 95 % intervals of the means of B samples (B,n): Student's t, lengthened on the side of the
+    long tail by Johnson's (1978) correction for skewness, within the range of the values."""
     n = units.shape[1]
     mean, spread = units.mean(1), units.std(1, ddof=1)
     away = (units - mean[:, None]) / np.where(spread > 0, spread, 1)[:, None]
-    skew = (away**3).mean(1)
-    width = float(scipy.stats.t.ppf(0.975, n - 1)) / math.sqrt(n)
-    low, high = (mean - spread * _hall(end, skew, n) for end in (width, -width))
-    least, most = units.min(1), units.max(1)
-    return low.clip(least, most), high.clip(least, most)
-
-
-def _hall(end: float, skew: Floats, n: int) -> Floats:
-    """The inverse of Hall's transformation g(x) = x + skew x**2 / 3 + skew**2 x**3 / 27 + skew / (6 n)."""
-    flat = np.abs(skew) < 1e-6
-    safe = np.where(flat, 1, skew)
-    result: Floats = np.where(flat, end, 3 / safe * (np.cbrt(1 + safe * (end - safe / (6 * n))) - 1))
-    return result
+    half = float(scipy.stats.t.ppf(0.975, n - 1)) / math.sqrt(n)
+    shift = (away**3).mean(1) * (1 / (6 * n) + half**2 / 3)
+    low, high = mean + spread * (shift.clip(max=0) - half), mean + spread * (shift.clip(min=0) + half)
+    return low.clip(units.min(1)), high.clip(max=units.max(1))
 
 
 def rate(shares: Tensor, trials: int | Tensor | None = None) -> Interval:
@@ -106,48 +101,26 @@ def trials_of(trials: int | Tensor) -> int:
 
 
 def share_ends(shares: Floats, trials: int) -> tuple[Floats, Floats]:
-    """The ends (B,) of the 95 % intervals of the rates of B samples of shares (B,n) of `trials`: equal-tailed, of the
-    posterior of the mean of beta-binomial clusters."""
-    return _posterior(shares, trials)
+    """The ends (B,) of the 95 % intervals of the rates of B samples of shares (B,n) of `trials`.
 
-
-def _posterior(shares: Floats, trials: int, risk: float = 0.05) -> tuple[Floats, Floats]:
-    table, prior, edges = _grid(trials)
-    low, high = np.empty(len(shares)), np.empty(len(shares))
-    for start in range(0, len(shares), 250):
-        rows = slice(start, start + 250)
-        log = _histogram(shares[rows], trials) @ table + prior
-        mass = np.exp(log - log.max(1, keepdims=True)).reshape(-1, CORRELATIONS, RATES).sum(1)
-        below = np.cumsum(np.pad(mass, ((0, 0), (1, 0))), 1)
-        for row, curve in enumerate(below / below[:, -1:], start):
-            low[row], high[row] = np.interp((risk / 2, 1 - risk / 2), curve, edges)
-    return low, high
-
-
-def _histogram(shares: Floats, trials: int) -> Floats:
-    """How many of the shares (B,n) are k / `trials`, (B,trials + 1); a share between two goes to both in part."""
-    hits = shares * trials
-    below = np.floor(hits + 1e-9).clip(0, trials)
-    part = (hits - below).clip(0)
-    result = np.zeros((len(shares), trials + 1))
-    rows = np.arange(len(shares))[:, None]
-    np.add.at(result, (rows, below.astype(int)), 1 - part)
-    np.add.at(result, (rows, np.minimum(below + 1, trials).astype(int)), part)
-    return result
-
-
-@cache
-def _grid(trials: int) -> tuple[Floats, Floats, Floats]:
-    """Log likelihoods (trials + 1, CORRELATIONS * RATES) of the hits of a cluster, log weights of the prior, and the
-    edges (RATES + 1,) between the rates."""
-    edges = np.sin(np.pi / 2 * np.arange(RATES + 1) / RATES) ** 2
-    p = np.sin(np.pi / 2 * (np.arange(RATES) + 0.5) / RATES) ** 2
-    alike = np.sin(np.pi / 2 * (np.arange(CORRELATIONS) + 0.5) / CORRELATIONS) ** 2
-    size = (1 / alike - 1)[:, None]
-    one, other = (p * size).reshape(-1), ((1 - p) * size).reshape(-1)
-    hits = np.arange(trials + 1)[:, None]
-    table = scipy.special.betaln(hits + one, trials - hits + other) - scipy.special.betaln(one, other)
-    return table, np.zeros(CORRELATIONS * RATES), edges
+    They are quantiles of beta distributions for the effective number of trials (Korn & Graubard 1998): p (1 - p) over
+    the variance of the mean share (Kish 1965), corrected by Student's t because the variance is estimated, at least n
+    and at most n `trials`. A tenth of a cluster with hits only and one with misses only are added to the estimate, for
+    clusters that agree by chance. Up to `MISSED` clusters, a share of further clusters with hits only, or with misses
+    only, is allowed for: the share that n clusters miss at a risk of 5 %, at most `OTHERWISE`.
+    """
+    n, mean = shares.shape[1], shares.mean(1)
+    p = (shares.sum(1) + UNSEEN) / (n + 2 * UNSEEN)
+    squares = ((shares - p[:, None]) ** 2).sum(1) + UNSEEN * (p**2 + (1 - p) ** 2)
+    worth = n * p * (1 - p) / squares * (n + 2 * UNSEEN - 1)
+    worth *= float(scipy.stats.norm.ppf(0.975) / scipy.stats.t.ppf(0.975, n - 1)) ** 2
+    worth = worth.clip(n, n * trials)
+    hits = mean * worth
+    low = scipy.special.betaincinv(hits + 1 - CONTINUITY, worth - hits + CONTINUITY, 0.025)
+    high = scipy.special.betaincinv(hits + CONTINUITY, worth - hits + 1 - CONTINUITY, 0.975)
+    missed = min(OTHERWISE, 1 - 0.05 ** (1 / n)) if n <= MISSED else 0.0
+    least = mean * (1 - missed)
+    return np.minimum(low, least), np.maximum(high, least + missed)
 
 
 def median(values: Tensor) -> Interval:

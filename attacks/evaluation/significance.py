@@ -8,15 +8,22 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from attacks.evaluation.intervals import Floats, Interval, array, interval, share_ends, summary, trials_of
+from attacks.evaluation.intervals import (
+    FEWEST_SHARES,
+    Floats,
+    Interval,
+    array,
+    interval,
+    share_ends,
+    summary,
+    trials_of,
+)
 
 Measure = Literal["cosine", "success"]
 #: The measures that are compared.
 MEASURES: tuple[Measure, ...] = ("cosine", "success")
 #: The significance level.
 LEVEL = 0.05
-#: The fewest clusters for which the interval of a difference of shares keeps its coverage.
-FEWEST_PAIRS = 8
 #: The most clusters for which all choices of signs are counted, and the number of random choices for more: the
 #: standard error of p = 0.05 is then 0.0009, of p = 0.001 it is 0.0001.
 EXACT, FLIPS = 32, 65_535
@@ -32,7 +39,7 @@ def paired(one: Tensor, other: Tensor) -> Interval:
 
 def paired_shares(one: Tensor, other: Tensor, trials: int | Tensor) -> Interval:
     """The mean difference of the shares (C,) of two arms, each of `trials` views (one number, or (C,)), with its 95 %
-    interval; of fewer than `FEWEST_PAIRS` clusters the range of the differences.
+    interval; of fewer than `FEWEST_SHARES` clusters the range of the differences.
 
     The interval combines those of both shares (see `rate`) and the correlation between the arms (Newcombe 1998,
     method 10; Zou & Donner 2008), so that it has a width also where one arm always succeeds and the other never does.
@@ -40,7 +47,7 @@ def paired_shares(one: Tensor, other: Tensor, trials: int | Tensor) -> Interval:
     _check(one, other)
     first, second = array(one), array(other)
     mean = float((first - second).mean())
-    if len(first) < FEWEST_PAIRS:
+    if len(first) < FEWEST_SHARES:
         return summary(first - second, mean, None)
     return summary(first - second, mean, difference_ends(first[None], second[None], trials_of(trials)))
 
@@ -61,12 +68,14 @@ def compared(measure: Measure, one: Tensor, other: Tensor, trials: int | Tensor)
 
 
 def difference_ends(one: Floats, other: Floats, trials: int) -> tuple[Floats, Floats]:
-    """The ends (B,) of the 95 % intervals of the differences of B pairs of samples of shares (B,n) of `trials`."""
+    """The ends (B,) of the 95 % intervals of the differences of B pairs of samples of shares (B,n) of `trials`. The
+    estimated correlation, where positive, is shrunk by 1 / n: of few clusters it is mostly chance."""
     means = one.mean(1), other.mean(1)
     lows, highs = zip(*(share_ends(each, trials) for each in (one, other)), strict=True)
     x, y = (each - each.mean(1, keepdims=True) for each in (one, other))
     spread = np.sqrt((x**2).sum(1) * (y**2).sum(1))
     alike = np.where(spread > 0, (x * y).sum(1) / np.where(spread > 0, spread, 1), 0).clip(-1, 1)
+    alike = np.where(alike > 0, alike * (1 - 1 / one.shape[1]), alike)
     below = _error(means[0] - lows[0], highs[1] - means[1], alike)
     above = _error(highs[0] - means[0], means[1] - lows[1], alike)
     difference = means[0] - means[1]
