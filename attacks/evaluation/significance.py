@@ -2,7 +2,7 @@
 `attacks.evaluation.intervals`)."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -50,21 +50,6 @@ def paired_shares(one: Tensor, other: Tensor, trials: int | Tensor) -> Interval:
     if len(first) < FEWEST_SHARES:
         return summary(first - second, mean, None)
     return summary(first - second, mean, difference_ends(first[None], second[None], trials_of(trials)))
-
-
-class Compared(NamedTuple):
-    """The difference of two arms, or two runs, in a measure, and its p value."""
-
-    difference: Interval
-    test: str
-    p: float
-
-
-def compared(measure: Measure, one: Tensor, other: Tensor, trials: int | Tensor) -> Compared:
-    """Compare two arms by sign flips from each cluster's mean cosine, or share of successes among `trials` views,
-    (C,)."""
-    difference = paired(one, other) if measure == "cosine" else paired_shares(one, other, trials)
-    return Compared(difference, "sign flips", sign_flip(one - other))
 
 
 def difference_ends(one: Floats, other: Floats, trials: int) -> tuple[Floats, Floats]:
