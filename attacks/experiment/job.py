@@ -62,7 +62,7 @@ def job(
         if not 1 <= run.engine.threads <= 1024:  # above the system's limit the library ends the process
             raise ValueError(f"`engine.threads` must be at least 1, and at most 1024; got {run.engine.threads}")
         torch.set_num_threads(run.engine.threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    _deterministic(compiles=run.engine.compile is not False)
     keep_freed_memory()
     if module is not None:
         run.encoder = EncoderConfig(MODULE, list(run.encoder.features), run.encoder.stochastic)
@@ -106,6 +106,15 @@ def job(
     if world.first:
         _print(out, content, outcome)
     return content
+
+
+def _deterministic(compiles: bool) -> None:
+    """Ask torch for deterministic algorithms, with a warning where there is none. Both calls do; the first one tells
+    the compiler too, and imports it, which takes seconds."""
+    if compiles:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    else:
+        torch.set_deterministic_debug_mode("warn")
 
 
 def _begin(out: Path, record: dict[str, Any], run_identity: Identity, notes: Iterable[str], resumed: bool) -> None:

@@ -22,9 +22,9 @@ from attacks.solvers.search import bank_losses, loop_of
 from transforms import stream
 
 #: Views of the bank that chooses the best iterate.
-VIEWS = 64
+VIEWS = 32
 #: How many times during a run the current iterate is compared.
-COMPARISONS = 10
+COMPARISONS = 5
 #: With early stopping a picture leaves once its number of steps is so many times that of its best iterate.
 PATIENCE = 4
 
