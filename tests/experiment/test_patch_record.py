@@ -82,8 +82,9 @@ def test_the_rows_name_printer_colours_and_target():
 def test_a_patch_gives_no_warning_about_the_unused_budget():
     threat = {"objective": "away", "targeted": False, "patch": record()}
     content = quiet(0.1, 0.2, bank={"coordinates": []}, encoder=reported.encoder(), threat=threat)
+    content["primary"] = reported.primary()
     assert warnings(content) == []
-    assert "recognises a picture with the patch in 90%" in verdict(content)
+    assert "take 0.90 [0.90, 0.90] of the views with the patch for something else" in verdict(content)
 
 
 def test_a_patch_that_lies_anywhere_keeps_its_aspect():

@@ -13,6 +13,7 @@ from attacks.experiment.arms import Counted
 from attacks.experiment.batch import ARMS, KEPT, _worst, refinable
 from attacks.experiment.build.pipeline import preset
 from attacks.experiment.results import table
+from attacks.report.words import numbers, written
 from attacks.runtime.distributed import ALONE
 from tests.helpers.fellows import together
 from tests.helpers.solving import VIEWS, small_problem, uphill
@@ -111,7 +112,7 @@ def test_worst_case_is_printed_below_the_table_and_in_the_report(runs):
         content = json.loads((folders[steps] / "metrics.json").read_text())
         value = content["arms"]["eot"]["worst_cosine"]
         line = table(content).splitlines()[-1]
-        assert line.startswith(f"{label}cosine eot {value['mean']:.3f} [") and ", no_eot " in line
+        assert line.startswith(f"{label}cosine eot {written(value)}, no_eot ")
         page = (folders[steps] / "report.html").read_text()
-        assert f"{value['mean']:.3f} <small>[" in page
+        assert "{} <small>{}</small>".format(*numbers(value)) in page
         assert ("refined by 3 gradient" in page) == bool(steps)
