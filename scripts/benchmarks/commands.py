@@ -11,7 +11,20 @@ from pathlib import Path
 
 import torch
 
-from . import antialias, engine, estimator, ledger, memory, patch, patch_curves, precision, strength, transforms
+from . import (
+    antialias,
+    coverage,
+    engine,
+    estimator,
+    ledger,
+    memory,
+    patch,
+    patch_curves,
+    power,
+    precision,
+    strength,
+    transforms,
+)
 from .case import ENCODERS
 from .table import Table, machine, save
 
@@ -27,12 +40,15 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "patch": patch.run,
     "curves": patch_curves.run,
     "ledger": ledger.run,
+    "coverage": coverage.run,
+    "power": power.run,
 }
 #: Those that run on one thread unless `--threads` is given.
-ONE_THREAD = ("strength", "patch", "curves")
+ONE_THREAD = ("strength", "patch", "curves", "coverage", "power")
 HELP = {
     "arch": "encoders",
     "device": "cpu or cuda",
+    "directory": "of a finished run",
     "eps": "radii in 255ths",
     "evals": "gradients of each picture",
     "groups": "of scenes, a patch for each",
@@ -40,6 +56,7 @@ HELP = {
     "no_patch": "leave out the patch",
     "pictures": "number of pictures",
     "reference": "views of the reference gradient",
+    "repeats": "simulated studies in a cell",
     "rounds": "repeats",
     "size": "side of a picture in pixels",
     "targets": "of each picture",
@@ -59,6 +76,9 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=what, description=what, formatter_class=shape)
         for key, parameter in inspect.signature(run).parameters.items():
             option, default = f"--{key.replace('_', '-')}", parameter.default
+            if default is parameter.empty:
+                command.add_argument(key, help=HELP[key])
+                continue
             if isinstance(default, bool):
                 command.add_argument(option, action="store_true", help=HELP[key])
                 continue

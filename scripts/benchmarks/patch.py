@@ -138,4 +138,4 @@ def figures(name: str, mine: Sequence[Outcome], ours: Sequence[Outcome]) -> Row:
     with its interval over groups, because the scenes of a group share a patch."""
     here, there = (torch.stack([getattr(o, name).mean((1, 2)) for o in each]) for each in (mine, ours))
     by = [float(value) for value in here.mean(0)]
-    return (by[0], by[1] if len(by) > 1 else None, *interval((here - there).mean(1, keepdim=True)))
+    return (by[0], by[1] if len(by) > 1 else None, *interval((here - there).mean(1))[:3])

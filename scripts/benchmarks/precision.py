@@ -52,7 +52,7 @@ def compared(arch: str, pictures: int, device: str, size: int) -> Table:
         judge = prepare(network, Decision("channels_last", fold=True, chunk=8))
         cosines[precision] = evaluate(attacked, clean, clean, encoder=judge, bank=unseen, chunk=8).cosine.cpu()
     rows: dict[str, Row] = {
-        precision: (float(cosine.mean()), *interval(cosine - cosines["float32"]))
+        precision: (float(cosine.mean()), *interval(cosine - cosines["float32"])[:3])
         for precision, cosine in cosines.items()
     }
     what = f"{arch}, {len(images)} pictures, {STEPS} steps of {VIEWS} views at 8/255, {device}"
