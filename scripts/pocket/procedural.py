@@ -33,6 +33,7 @@ class Palette:
 
 
 def palette(rng: np.random.Generator) -> Palette:
+    """A random one; three in ten are grey."""
     chroma = rng.choice([0.0, 0.04, 0.15], p=[0.3, 0.4, 0.3])
     axes = np.ones((3, 3)) * rng.uniform(0.06, 0.16) + rng.normal(size=(3, 3)) * chroma
     mean = rng.uniform(0.15, 0.85) + rng.normal(size=3) * chroma
@@ -49,10 +50,13 @@ def noise(rng: np.random.Generator, exponent: float) -> Floats:
 
 
 def unit(values: NDArray[np.floating]) -> Floats:
-    return ((values - values.mean()) / (values.std() + 1e-6)).clip(-3, 3).astype(np.float32)
+    """The values with mean 0 and deviation 1, clipped at 3."""
+    scaled: Floats = ((values - values.mean()) / (values.std() + 1e-6)).clip(-3, 3).astype(np.float32)
+    return scaled
 
 
 def grid() -> tuple[Floats, Floats]:
+    """The rows and columns of the pixels, in [0,1)."""
     y, x = np.mgrid[0:CANVAS, 0:CANVAS].astype(np.float32) / CANVAS
     return y, x
 
@@ -110,14 +114,17 @@ def leaves(rng: np.random.Generator, count: tuple[int, int], radius: tuple[float
 
 
 def many(rng: np.random.Generator) -> Labels:
+    """Dead leaves: shapes of all sizes that cover most of the picture."""
     return leaves(rng, (60, 700), (6, rng.uniform(30, 100)))
 
 
 def few(rng: np.random.Generator) -> Labels:
+    """Large shapes."""
     return leaves(rng, (3, 40), (40, 200))
 
 
 def dots(rng: np.random.Generator) -> Labels:
+    """Small shapes, such as stars and grains."""
     return leaves(rng, (40, 900), (1, rng.uniform(3, 12)))
 
 
@@ -204,12 +211,13 @@ def filled(rng: np.random.Generator, labels: Labels, colours: Palette, fields: l
     which = rng.integers(len(fields), size=n)[labels]
     texture = np.choose(which, fields)
     light = amounts[labels] * texture + slopes[0][labels] * (x - 0.5) + slopes[1][labels] * (y - 0.5)
-    return base[labels] + light[..., None]
+    picture: Floats = base[labels] + light[..., None]
+    return picture
 
 
 def blurred(picture: Floats, radius: float) -> Floats:
     image = Image.fromarray((picture.clip(0, 1) * 255).astype(np.uint8))
-    return np.asarray(image.filter(ImageFilter.GaussianBlur(radius)), dtype=np.float32) / 255
+    return np.asarray(image.filter(ImageFilter.GaussianBlur(radius)), dtype=np.float32) / np.float32(255)
 
 
 def render(seed: tuple[int, int]) -> NDArray[np.uint8]:

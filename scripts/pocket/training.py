@@ -22,7 +22,7 @@ from torch import Tensor
 
 from attacks import load_encoder
 from attacks.encoders import untrained
-from attacks.encoders.tree import Encoder
+from attacks.encoders.pocket import Pocket
 from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective, Uniform, resize
 
 from .judging import attacked, report
@@ -121,7 +121,7 @@ def contrast(first: Tensor, second: Tensor, temperature: float = 0.06) -> Tensor
     return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
 
 
-def train(cells: Cells, steps: int, batch: int, seed: int) -> Encoder:
+def train(cells: Cells, steps: int, batch: int, seed: int) -> Pocket:
     """A pocket encoder after `steps` steps of `batch` cells; prints the loss every 100 steps."""
     start = time.perf_counter()
     encoder = untrained(seed).train().to(memory_format=torch.channels_last)  # a third faster
@@ -158,9 +158,9 @@ def main() -> None:
     start = time.perf_counter()
     cells = Cells(drawn(options.pictures, options.seed), torch.Generator().manual_seed(options.seed))
     print(f"{options.pictures} pictures drawn, {time.perf_counter() - start:.0f} s", flush=True)
-    encoder = train(cells, options.steps, options.batch, options.seed)
+    trained = train(cells, options.steps, options.batch, options.seed)
     half = {
-        k: v.half().contiguous() for k, v in encoder.state_dict().items() if not k.endswith("num_batches_tracked")
+        k: v.half().contiguous() for k, v in trained.state_dict().items() if not k.endswith("num_batches_tracked")
     }
     save_file(half, options.out)
     print(report(load_encoder("pocket", weights=options.out)))
