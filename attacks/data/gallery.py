@@ -28,8 +28,8 @@ HELD_OUT = (
     "rocket",
     "text",
 )
-#: Tiles of a smaller contrast (see `contrast`), such as sky, are left out: less than the quickstart's budget.
-FLAT = 16 / 255
+#: Tiles of a smaller contrast (see `contrast`), such as sky, are left out.
+FLAT = 0.04
 
 
 @dataclass(frozen=True)
