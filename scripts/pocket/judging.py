@@ -19,7 +19,7 @@ ARMS = ("clean", "noise", "no_eot", "one_view", "eot")
 
 
 def report(encoder: Encoder, views: int = 64) -> str:
-    """Recall@1 of all judged tiles under the quickstart's views, clean and with noise, in the gallery of all tiles."""
+    """Recall@1 of all judged tiles under the quickstart's views, clean and with noise, among all tiles."""
     pictures = tiles(128)
     rows = [i for i, photo in enumerate(pictures.clusters) if photo in HELD_OUT]
     images, truth = pictures.images[rows], torch.tensor(rows)[:, None]
