@@ -100,14 +100,14 @@ def trials_of(trials: int | Tensor) -> int:
     return trials if isinstance(trials, int) else max(1, round(1 / float((1 / array(trials)).mean())))
 
 
-def share_ends(shares: Floats, trials: int) -> tuple[Floats, Floats]:
-    """The ends (B,) of the 95 % intervals of the rates of B samples of shares (B,n) of `trials`.
+def share_ends(shares: Floats, trials: int | Floats) -> tuple[Floats, Floats]:
+    """The ends (B,) of the 95 % intervals of the rates of B samples of shares (B,n) of `trials`, one number or (B,).
 
     They are quantiles of beta distributions for the effective number of trials (Korn & Graubard 1998): p (1 - p) over
-    the variance of the mean share (Kish 1965), corrected by Student's t because the variance is estimated, at least n
-    and at most n `trials`. A tenth of a cluster with hits only and one with misses only are added to the estimate, for
-    clusters that agree by chance. Up to `MISSED` clusters, a share of further clusters with hits only, or with misses
-    only, is allowed for: the share that n clusters miss at a risk of 5 %, at most `OTHERWISE`.
+    the variance of the mean share (Kish 1965), corrected by Student's t because the variance is estimated; at least
+    n, at most n `trials`. A tenth of a cluster with hits only, and of one with misses only, is added to the estimate,
+    for clusters that agree by chance. Up to `MISSED` clusters, room is left for further clusters with hits only, or
+    with misses only: the share that n clusters miss at a risk of 5 %, at most `OTHERWISE`.
     """
     n, mean = shares.shape[1], shares.mean(1)
     p = (shares.sum(1) + UNSEEN) / (n + 2 * UNSEEN)

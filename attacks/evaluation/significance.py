@@ -52,7 +52,7 @@ def paired_shares(one: Tensor, other: Tensor, trials: int | Tensor) -> Interval:
     return summary(first - second, mean, difference_ends(first[None], second[None], trials_of(trials)))
 
 
-def difference_ends(one: Floats, other: Floats, trials: int) -> tuple[Floats, Floats]:
+def difference_ends(one: Floats, other: Floats, trials: int | Floats) -> tuple[Floats, Floats]:
     """The ends (B,) of the 95 % intervals of the differences of B pairs of samples of shares (B,n) of `trials`. The
     estimated correlation, where positive, is shrunk by 1 / n: of few clusters it is mostly chance."""
     means = one.mean(1), other.mean(1)

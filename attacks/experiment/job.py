@@ -29,6 +29,7 @@ from attacks.experiment.results import comparison_lines, encoder_line, headline,
 from attacks.experiment.sections import Sections, check, sections
 from attacks.experiment.tuning import decide
 from attacks.experiment.units import LEDGER, Elsewhere, ledger_of
+from attacks.report.facts import legend
 from attacks.report.index import collect, write_index
 from attacks.report.warnings import warnings
 from attacks.runtime.checkpoint import Checkpoint
@@ -242,6 +243,7 @@ def _print(out: Path, content: dict[str, Any], outcome: Outcome) -> None:
     for warning in warnings(content):
         print(f"warning: {warning}")
     print(table(content))
+    print(legend(content))
     for line in comparison_lines(content):
         print(line)
     if outcome.drift is not None:

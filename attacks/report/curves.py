@@ -35,6 +35,7 @@ def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) 
         if points and (step := arms[arm].get("step")):
             row, loss = min(points, key=lambda point: abs(point[0].step + 1 - step["median"]))
             axis.plot(row.evals, loss, "o", markersize=11, markerfacecolor="none", markeredgecolor=LIGHT[arm])
+    axis.set_xscale("log")  # one attack may have chosen its iterate before another has compared any
     axis.set_xlabel("encoder passes of the steps")
     anchor = OBJECTIVES.get(objective)
     axis.set_ylabel(f"mean cosine to the {anchor}" if anchor else "mean loss (low is strong)")

@@ -273,7 +273,13 @@ class BundledConfig:
     """Tiles of the bundled photographs; the gallery is every tile of every photograph."""
 
     name: str = "bundled"
-    photos: list[str] = option(["astronaut", "chelsea", "coffee"], "photographs that the pocket encoder never saw")
+    photos: list[str] = option(
+        [
+            *("astronaut", "camera", "cell", "chelsea", "clock", "coffee"),
+            *("coins", "hubble", "retina", "rocket", "text"),
+        ],
+        "photographs that queries are cut from; all others are in the gallery only",
+    )
     size: int = option(128, "side of a tile in pixels", range="at least 8")
     count: int | None = option(12, "pictures to attack, spread over the photographs; null: every one")
 

@@ -13,12 +13,14 @@ import torch
 
 from . import (
     antialias,
+    coverage,
     engine,
     estimator,
     ledger,
     memory,
     patch,
     patch_curves,
+    power,
     precision,
     steps,
     strength,
@@ -39,13 +41,16 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "patch": patch.run,
     "curves": patch_curves.run,
     "ledger": ledger.run,
+    "coverage": coverage.run,
+    "power": power.run,
     "steps": steps.run,
 }
 #: Those that run on one thread unless `--threads` is given.
-ONE_THREAD = ("strength", "patch", "curves")
+ONE_THREAD = ("strength", "patch", "curves", "coverage", "power")
 HELP = {
     "arch": "encoders",
     "device": "cpu or cuda",
+    "directory": "of a finished run",
     "eps": "radii in 255ths",
     "evals": "gradients of each picture",
     "groups": "of scenes, a patch for each",
@@ -53,6 +58,7 @@ HELP = {
     "no_patch": "leave out the patch",
     "pictures": "number of pictures",
     "reference": "views of the reference gradient",
+    "repeats": "simulated studies in a cell",
     "rounds": "repeats",
     "size": "side of a picture in pixels",
     "steps": "numbers of gradients",
@@ -73,6 +79,9 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=what, description=what, formatter_class=shape)
         for key, parameter in inspect.signature(run).parameters.items():
             option, default = f"--{key.replace('_', '-')}", parameter.default
+            if default is parameter.empty:
+                command.add_argument(key, help=HELP[key])
+                continue
             if isinstance(default, bool):
                 command.add_argument(option, action="store_true", help=HELP[key])
                 continue

@@ -137,7 +137,7 @@ class Question:
 
 
 def question(group: int, targeted: bool, ranges: Ranges, evals: int, size: int = SIZE) -> Question:
-    """The scenes of a group, enlarged to `size`; its target is a tile of a photograph from the training set."""
+    """The scenes of a group, enlarged to `size`; its target is a tile of a photograph that no query is cut from."""
     network, everything, embeddings = known(SIZE)
     held = [i for i, name in enumerate(everything.names) if photo(name) in HELD_OUT]
     others = sorted(set(range(len(everything))) - set(held))

@@ -141,7 +141,7 @@ class Comparison:
         points = [(mark, float(mine.curve[mark].mean())) for mark in marks(self.cell.evals)]
         share = reached(points, float(theirs.curve[self.cell.evals].mean()), self.cell.evals)
         means = float(mine.cosine.mean()), float(theirs.cosine.mean())
-        return (*means, *self.apart(mine.cosine - theirs.cosine), share)
+        return (*means, *self.apart(mine.cosine - theirs.cosine)[:3], share)
 
     def apart(self, difference: Tensor) -> tuple[float, float, float]:
         """The mean of differences (B,V) with its interval over pictures; of patches over groups, which share one."""
@@ -155,7 +155,7 @@ class Comparison:
         for row, each in self.outcomes.items():
             apart = self.apart(each.cosine - self.outcomes[OURS].cosine)
             spent = each.gradients / len(each.cosine), each.forwards / len(each.cosine)
-            rows[row] = (float(each.cosine.mean()), *apart, *spent)
+            rows[row] = (float(each.cosine.mean()), *apart[:3], *spent)
         what = f"{self.cell.arch}, {self.cell.what}, {self.cell.evals} gradients a picture"
         heads = {"cosine": ".4f"} | dict.fromkeys(("- ours", "low", "high"), "+.4f")
         heads |= {"gradients": ".0f", "forward": ".0f"}

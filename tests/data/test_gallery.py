@@ -2,14 +2,17 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from attacks.data.gallery import FLAT, HELD_OUT, Pictures, on_shelf, photographs, spread, tiles
+from attacks.data import gallery
+from attacks.data.gallery import FLAT, HELD_OUT, PHOTOS, Pictures, on_shelf, photographs, spread, tiles
 from attacks.data.gallery import gathered as gather
 from attacks.data.images import save_image
 from attacks.data.pictures import read_files
+from attacks.schema.groups import BundledConfig
 
 SIZE = 128
 
@@ -49,16 +52,36 @@ def test_each_tile_is_its_part_of_the_photograph(photos, everything):
         assert torch.equal(image, part)
 
 
+def spread_of_pixels(tile):
+    """The root mean square distance of a channel's pixels from their mean."""
+    pixels = tile.numpy().reshape(3, -1)
+    return float(np.sqrt(np.mean(np.var(pixels, axis=1))))
+
+
 def test_all_tiles_that_fit_are_made_except_flat_ones(photos, everything):
     fit = {
-        f"{name}-{row}-{column}": photo[:, row * SIZE : (row + 1) * SIZE, column * SIZE : (column + 1) * SIZE].std()
+        f"{name}-{row}-{column}": photo[:, row * SIZE : (row + 1) * SIZE, column * SIZE : (column + 1) * SIZE]
         for name, photo in photos.items()
         for row in range(photo.shape[1] // SIZE)
         for column in range(photo.shape[2] // SIZE)
     }
     assert len(set(everything.names)) == len(everything) == len(everything.images)  # so no two overlap
-    assert set(everything.names) == {name for name, deviation in fit.items() if deviation > FLAT}
+    assert set(everything.names) == {name for name, tile in fit.items() if spread_of_pixels(tile) > FLAT}
     assert len(everything) < len(fit)
+
+
+def test_a_tile_of_one_colour_is_flat_whichever_the_colour(tmp_path, monkeypatch):
+    orange = torch.tensor([1.0, 0.5, 0.0])[:, None, None].expand(3, 20, 20)
+    save_image(tmp_path / "orange.png", orange)
+    save_image(tmp_path / "noise.png", noise(0))
+    monkeypatch.setattr(gallery, "PHOTOS", tmp_path)
+    assert tiles(20).names == ("noise-0-0",)
+
+
+def test_queries_are_cut_from_the_judged_photographs_and_all_photographs_fit_in_three_megabytes():
+    assert BundledConfig().photos == list(HELD_OUT)
+    assert len(HELD_OUT) >= 10
+    assert sum(path.stat().st_size for path in PHOTOS.iterdir()) <= 3_000_000
 
 
 def test_tiles_of_chosen_photographs(everything):

@@ -1,4 +1,4 @@
-"""The bundled encoder meets the claims of its page on photographs outside its training set."""
+"""The bundled encoder meets the claims of its page on photographs; it was trained on none."""
 
 import pytest
 import torch
@@ -20,47 +20,55 @@ def setting():
     encoder, everything = load_encoder("pocket"), tiles(128)
     rows = [i for i, name in enumerate(everything.names) if name.split("-")[0] in HELD_OUT]
     gallery = encoder(everything.images)
-    return camera, encoder, everything.images[rows], torch.tensor(rows), gallery
+    photos = [everything.names[row].split("-")[0] for row in rows]
+    return camera, encoder, everything.images[rows], torch.tensor(rows), gallery, photos
 
 
-def recall(scores, rows):
-    return float((scores.nearest == rows[:, None]).double().mean())
+def by_photo(values, photos):
+    """The mean of each photograph's tiles, (HELD_OUT,)."""
+    means = values.double().flatten(1).mean(dim=1)
+    return torch.stack([means[[i for i, one in enumerate(photos) if one == photo]].mean() for photo in HELD_OUT])
+
+
+def recall(scores, rows, photos):
+    return float(by_photo(scores.nearest == rows[:, None], photos).mean())
 
 
 def test_weights_are_small_and_the_gallery_is_large(setting):
-    *_, rows, gallery = setting
+    *_, rows, gallery, photos = setting
     assert POCKET_WEIGHTS.stat().st_size <= 1_500_000
     assert len(gallery) >= 200 and len(rows) >= 30
+    assert set(photos) == set(HELD_OUT)
 
 
 @pytest.mark.slow
 def test_clean_and_noisy_views_are_recognised(setting):
-    camera, encoder, images, rows, gallery = setting
+    camera, encoder, images, rows, gallery, photos = setting
     unseen = bank(camera, 128, seed=3, purpose="test")
     noisy = images + Linf(16 / 255).noise(images, torch.Generator().manual_seed(0))
     clean = evaluate(images, gallery[rows], gallery, encoder=encoder, bank=unseen)
-    assert recall(clean, rows) >= 0.95
-    assert recall(evaluate(noisy, gallery[rows], gallery, encoder=encoder, bank=unseen), rows) >= 0.93
+    assert recall(clean, rows, photos) >= 0.95
+    assert recall(evaluate(noisy, gallery[rows], gallery, encoder=encoder, bank=unseen), rows, photos) >= 0.93
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("eps", [16, 8])
 def test_eot_survives_the_camera_and_the_plain_attack_does_not(setting, eps):
-    camera, encoder, images, rows, gallery = setting
-    if eps == 16:  # the effect is large: a third of the pictures is enough
-        images, rows = images[::3], rows[::3]
+    camera, encoder, images, rows, gallery, photos = setting
+    few = [i for photo in HELD_OUT for i in [j for j, one in enumerate(photos) if one == photo][:2]]
+    images, rows, photos = images[few], rows[few], [photos[i] for i in few]
     own, budget = gallery[rows], Linf(eps / 255)
     unseen = bank(camera, 128, seed=3, purpose="test")
     scores = {}
-    for arm, eot, steps in (("no_eot", EOT(views=1), 800), ("eot", EOT(camera), 100)):
+    for arm, eot, steps in (("no_eot", EOT(views=1), 100), ("eot", EOT(camera), 100)):
         best = solve(
             images, own, encoder=encoder, objective=Away(), perturbation=budget, optimiser=PGD(), eot=eot, steps=steps
         )
         saved = images + budget.quantise(best.delta, images)
         scores[arm] = evaluate(saved, own, gallery, encoder=encoder, bank=unseen)
-    plain, robust = (interval(scores[arm].cosine) for arm in ("no_eot", "eot"))
-    if eps == 8:
-        assert robust.mean <= plain.mean - 0.15 and robust.high < plain.low
-    else:
-        assert recall(scores["eot"], rows) <= 0.15
-        assert recall(scores["no_eot"], rows) >= 2 * recall(scores["eot"], rows)
+    plain, robust = (recall(scores[arm], rows, photos) for arm in ("no_eot", "eot"))
+    assert robust <= plain - (0.3 if eps == 8 else 0.2)
+    cosines = [by_photo(scores[arm].cosine, photos) for arm in ("no_eot", "eot")]
+    assert interval(cosines[1] - cosines[0]).high < 0
+    if eps == 16:
+        assert robust <= 0.15

@@ -14,8 +14,8 @@ NAMES = [f"{photo}-{i}-{j}" for photo in (*HELD_OUT, "brick", "grass") for i in 
 
 
 def test_pairs_use_every_held_out_photograph_and_targets_of_other_ones():
-    drawn = pairs(NAMES, 3, 5)
-    assert len(set(drawn)) == 15 and drawn == pairs(NAMES, 3, 5)
+    drawn = pairs(NAMES, len(HELD_OUT), 5)
+    assert len(set(drawn)) == 5 * len(HELD_OUT) and drawn == pairs(NAMES, len(HELD_OUT), 5)
     assert all(photo(NAMES[picture]) != photo(NAMES[target]) for picture, target in drawn)
     assert {photo(NAMES[picture]) for picture, _ in drawn} == set(HELD_OUT)
     assert pairs(NAMES, 6, 1)[0] == pairs(NAMES, 2, 1)[0]  # more pictures do not change the first

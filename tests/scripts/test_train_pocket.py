@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from attacks.data.gallery import HELD_OUT, photographs
-from scripts.train_pocket import Crops
+from attacks.data import gallery
+from scripts.pocket import training
+from scripts.pocket.procedural import SIDE, render
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,7 +26,7 @@ def output(*arguments):
 
 
 def train(out, steps):
-    lines = output(out, "--steps", steps, "--batch", 16)
+    lines = output(out, "--steps", steps, "--batch", 16, "--pictures", 12)
     return re.sub(r", \d+ s$", "", lines, flags=re.MULTILINE)  # the seconds may differ
 
 
@@ -45,22 +48,42 @@ def test_the_page_quotes_the_figures_of_the_shipped_file():
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0.01)  # rounding depends on the processor
 
 
-@pytest.mark.slow
-def test_held_out_photographs_are_not_used_for_crops():
-    seen = Crops(torch.Generator().manual_seed(0)).photos
-    for name in HELD_OUT:
-        assert not any(
-            photo.shape == photographs()[name].shape and torch.equal(photo, photographs()[name]) for photo in seen
-        )
-    assert len(seen) == len(photographs()) - len(HELD_OUT)
+def numbered(side):
+    """A picture whose pixels all differ, (1,side,side,3): equal pixels in two cells would mean an overlap."""
+    numbers = torch.arange(side * side).reshape(1, side, side)
+    return torch.stack([numbers % 256, numbers // 256, torch.zeros_like(numbers)], dim=-1).to(torch.uint8)
 
 
-def test_crops_of_a_batch_do_not_overlap():
-    crops = Crops(torch.Generator().manual_seed(0))
-    # A photograph whose pixels all differ: equal pixels in two crops would mean an overlap.
-    height, width = 300, 400
-    crops.photos = [
-        torch.arange(height * width).reshape(1, height, width).expand(3, -1, -1).double() / (height * width)
-    ]
-    seen = torch.cat([cell.flatten() for cell in crops.cells() if cell.std() >= 0])
-    assert len(seen) > 10_000 and len(seen.unique()) * 3 == len(seen)
+def test_cells_of_a_picture_do_not_overlap_and_are_parts_of_it(monkeypatch):
+    monkeypatch.setattr(training, "resize", lambda cells, *_: cells)
+    cells = training.Cells(numbered(200), torch.Generator().manual_seed(0))
+    for _ in range(20):
+        cut = (cells.cut(cells.pictures[0].permute(2, 0, 1)) * 255).round().long()
+        numbers = cut[:, 0] + 256 * cut[:, 1]
+        assert len(numbers.unique()) == numbers.numel()
+        assert torch.equal(numbers[:, 1:] - numbers[:, :-1], torch.full_like(numbers[:, 1:], 200))
+
+
+def test_a_batch_has_cells_of_the_asked_number_size_and_contrast():
+    pictures = torch.from_numpy(np.stack([render((0, i)) for i in range(12)]))
+    batch = training.Cells(pictures, torch.Generator().manual_seed(0)).batch(40)
+    assert batch.shape == (40, 3, training.SIDE, training.SIDE)
+    assert batch.min() >= 0 and batch.max() <= 1
+    assert batch.flatten(1).std(dim=1).min() > training.FAINT
+
+
+def test_a_procedural_picture_depends_on_its_seed_alone():
+    once, again, other = render((3, 1)), render((3, 1)), render((3, 2))
+    assert once.shape == (SIDE, SIDE, 3) and once.dtype == np.uint8
+    assert (once == again).all() and (once != other).mean() > 0.5
+
+
+def test_training_reads_no_photograph(monkeypatch):
+    def refused(*_, **__):
+        raise AssertionError("a photograph was read")
+
+    monkeypatch.setattr(gallery, "photographs", refused)
+    monkeypatch.setattr(gallery, "load_image", refused)
+    monkeypatch.setattr(Image, "open", refused)
+    pictures = torch.from_numpy(np.stack([render((0, i)) for i in range(6)]))
+    training.train(training.Cells(pictures, torch.Generator().manual_seed(0)), steps=2, batch=8, seed=0)

@@ -1,0 +1,96 @@
+"""How many clusters a run needs for its primary comparison (two-sided sign flips at 0.05) to detect a difference."""
+
+import numpy as np
+import scipy.optimize
+from torch import Tensor
+
+from attacks.evaluation.intervals import Floats, array
+from attacks.evaluation.significance import LEVEL, ROUNDING, needed
+
+#: Simulated studies, whose power then has a standard error of 0.01; and the most clusters that are tried.
+STUDIES, MOST = 2000, 1000
+#: The most clusters for which all choices of signs are tried, and the number of random choices for more.
+EXACT, FLIPS = 12, 999
+
+
+def clusters_for_power(differences: Tensor, effect: float, power: float = 0.8) -> int:
+    """The fewest clusters with which a mean difference of `effect` is detected with probability `power`, from the
+    differences (C,) of a pilot run's clusters.
+
+    These are shifted to the mean `effect`, within -1..1 (or their own range, where that is wider), and resampled. The
+    number is itself uncertain, as the pilot's spread is: by about 1 / sqrt(C / 2) of it. Raises ValueError for fewer
+    than two clusters, for impossible arguments, and where more than `MOST` clusters are needed.
+    """
+    pilot = array(differences)
+    if len(pilot) < 2 or not np.isfinite(pilot).all():
+        raise ValueError(
+            f"`differences` must be finite, of at least 2 clusters; got {len(pilot)} (run a larger pilot)"
+        )
+    bound = max(1.0, float(np.abs(pilot).max()))
+    _check(effect, power, bound)
+
+    def distance(shift: float) -> float:
+        return float((pilot + shift).clip(-bound, bound).mean()) - effect
+
+    values = (pilot + scipy.optimize.brentq(distance, -2 * bound, 2 * bound)).clip(-bound, bound)
+    return _fewest(values[np.random.default_rng(0).integers(len(values), size=(STUDIES, MOST))], power)
+
+
+def clusters_from_rates(baseline: float, effect: float, correlation: float, trials: int, power: float = 0.8) -> int:
+    """The same from stated rates: an arm that succeeds in a share `baseline` of the views, and one with that plus
+    `effect`.
+
+    The clusters' rates are beta distributed, with the intraclass `correlation` of the `trials` views of a cluster,
+    and independent between arms: where they rise and fall together, fewer clusters are enough.
+    """
+    rates = baseline, baseline + effect
+    if not all(0 <= rate <= 1 for rate in rates):
+        raise ValueError(f"`baseline` and `baseline` + `effect` must be rates, 0..1; got {rates[0]} and {rates[1]:g}")
+    if not 0 <= correlation < 1 or trials < 1:
+        raise ValueError(
+            f"`correlation` must lie in 0..1 (below 1), `trials` be positive; got {correlation}, {trials}"
+        )
+    _check(effect, power, 1.0)
+    random, shape = np.random.default_rng(0), (STUDIES, MOST)
+    hits = []
+    for rate in rates:
+        level: Floats = np.full(shape, rate)
+        if correlation and 0 < rate < 1:
+            size = 1 / correlation - 1
+            level = random.beta(rate * size, (1 - rate) * size, size=shape)
+        hits.append(random.binomial(trials, level))
+    return _fewest((hits[1] - hits[0]) / trials, power)
+
+
+def _check(effect: float, power: float, bound: float) -> None:
+    if not 0 < abs(effect) < bound:
+        raise ValueError(f"`effect` must be a difference other than 0, within -{bound:g}..{bound:g}; got {effect}")
+    if not LEVEL < power < 1:
+        raise ValueError(f"`power` must be a probability above {LEVEL} and below 1; got {power}")
+
+
+def _fewest(values: Floats, power: float) -> int:
+    """The fewest columns of (STUDIES,MOST) with which a share `power` of the rows is significant, by bisection."""
+    low, high = needed() - 1, needed()
+    while (reached := power_of(values[:, :high])) < power:
+        if high == MOST:
+            raise ValueError(f"`effect` is too small: {MOST} clusters have a power of {reached:.2f}, below {power}")
+        low, high = high, min(MOST, 2 * high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power_of(values[:, :middle]) >= power else (middle, high)
+    return high
+
+
+def power_of(values: Floats, level: float = LEVEL) -> float:
+    """The share of B studies (B,n) whose sign flips give p below `level`: all flips for few clusters, else the same
+    random ones for all studies."""
+    n = values.shape[1]
+    if n <= EXACT:  # the first sign stays, as p is two-sided
+        bits = (np.arange(2 ** (n - 1))[:, None] >> np.arange(n)) % 2
+    else:
+        bits = np.random.default_rng(1).integers(0, 2, size=(FLIPS, n))
+        bits[0] = 0  # the observed signs are one of the choices
+    least = np.abs(values.sum(1)) - ROUNDING * np.abs(values).sum(1)
+    beyond = (np.abs((1.0 - 2 * bits) @ values.T) >= least).mean(0)
+    return float((beyond < level).mean())
