@@ -18,8 +18,8 @@ MEANS = ("cosine", "worst_cosine", "shift", "cosine_p10", "mrr", "goal_cosine")
 SHARES = ("recall_at_1", "recall_at_5", "recall_at_10", "success", "success_survived", "knn")
 MEDIANS = ("median_rank", "goal_rank")
 BASELINES = ("noise", "no_eot")
-#: The most clusters whose signs are all counted, and the random choices of signs for more.
-EXACT, FLIPS = 32, 65_535
+#: The most clusters whose signs are all tried, and the random choices of signs for more.
+EXACT, FLIPS = 14, 65_535
 
 
 # Statistics of (C,) values, one for each cluster
@@ -95,7 +95,6 @@ def flips(differences):
     """Every choice of signs; of many clusters random ones, other than those of the package."""
     n = len(differences)
     if n <= EXACT:
-        assert n <= 16, "too many to try them all"
         signs = np.array([*product((-1, 1), repeat=n)])
     else:
         signs = np.random.default_rng(1).choice((-1.0, 1.0), (FLIPS, n))
@@ -141,17 +140,18 @@ def seen(table, name):
 
 def by_cluster(table, name, how=np.mean):
     """(C,) from (R,) rows: of each cluster the mean over its pictures of the mean over their rows."""
-    units = []
-    for cluster in seen(table, "cluster"):
-        own = some(table, cluster=cluster)
-        units.append(how([column(some(own, picture=picture), name).mean() for picture in seen(own, "picture")]))
-    return np.array(units)
+    clusters = {}
+    for row in table:
+        clusters.setdefault(row["cluster"], {}).setdefault(row["picture"], []).append(float(row[name]))
+    return np.array([how([np.mean(each) for each in pictures.values()]) for pictures in clusters.values()])
 
 
 def trials(table, views=None):
     """The views of each cluster: the sum of a column, or the number of rows."""
-    mine = (some(table, cluster=cluster) for cluster in seen(table, "cluster"))
-    return np.array([len(own) if views is None else column(own, views).sum() for own in mine])
+    totals = Counter()
+    for row in table:
+        totals[row["cluster"]] += float(row[views]) if views else 1
+    return np.array([*totals.values()])
 
 
 def lower_median(values):
@@ -223,7 +223,7 @@ def step(table, arm):
 
 
 def budget_used(folder, arm, pictures):
-    """The largest change of a saved picture, as a share of eps (an L-inf ball)."""
+    """The largest change of a saved picture, as a share of eps, in an L-inf ball."""
     eps = json.loads((folder / "manifest.json").read_text())["config"]["perturbation"]["eps"]
     changes = []
     for name in pictures:
@@ -296,8 +296,7 @@ def response(table):
 def a_map(table):
     xs, ys = seen(table, "x_value"), seen(table, "y_value")
     cells = {
-        (arm, x, y): some(table, arm=arm, x_value=x, y_value=y)
-        for arm, x, y in product(seen(table, "arm"), xs, ys)
+        (arm, x, y): some(table, arm=arm, x_value=x, y_value=y) for arm, x, y in product(seen(table, "arm"), xs, ys)
     }
     arms = {}
     for arm in seen(table, "arm"):
@@ -378,6 +377,7 @@ def explanations(table, spectrum):
         shares[arm] = [by_cluster(some(mine, frequency=ring), "share").mean() for ring in rings]
     return means | {
         "pictures": seen(table, "picture"),
+        "clusters": sizes(table)["clusters"],
         "likeness": {arm: mean(units[arm, orders[0], "likeness"]) for arm in arms},
         "order": orders[0],
         **areas(orders[0]),
@@ -413,11 +413,6 @@ def leaves(node, where=()):
             found |= leaves(each, (*where, key))
         return found
     return {where: node}
-
-
-def sections_of(places):
-    """How many numbers each part of metrics.json has."""
-    return Counter(place[0] for place in places)
 
 
 def read(folder):
