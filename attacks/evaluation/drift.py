@@ -72,6 +72,15 @@ class Drift:
         cost = {"forward": self.forward, "seconds": self.seconds}
         return {"views": views, "layers": rows, "flips": self.flips(clusters), "cost": cost}
 
+    def rows(self, names: Sequence[str]) -> list[dict[str, object]]:
+        """A row for each layer, arm and picture: the mean cosine over its views."""
+        return [
+            {"layer": layer, "arm": arm, "picture": name, "cosine": cosine}
+            for i, layer in enumerate(self.layers)
+            for arm, cosines in self.cosine.items()
+            for name, cosine in zip(names, cosines[i].double().mean(1).tolist(), strict=True)
+        ]
+
     def _units(self, clusters: Sequence[str]) -> dict[str, Tensor]:
         """By arm the mean cosine of each layer and cluster, (L,C)."""
         return {arm: by_cluster(cosine.double().mean(2).T, clusters).T for arm, cosine in self.cosine.items()}

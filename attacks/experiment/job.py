@@ -226,7 +226,9 @@ def _write(
     from attacks.report.page import write_report
 
     write_rows(out / "per_image.csv", rows)
-    for name, table_rows in extras.rows().items():
+    drift = outcome.drift
+    tables = extras.rows() | ({} if drift is None else {"drift": drift.rows(outcome.bench.parts.queries.names)})
+    for name, table_rows in tables.items():
         write_rows(out / f"{name}.csv", table_rows)
     contact_sheet(out / "views.png", outcome)
     extras.draw(out)

@@ -1,42 +1,125 @@
-"""Every number in every table of a real run, recomputed from its CSV files alone."""
+"""Every number of metrics.json, recomputed from the other files of a run."""
 
+import re
 from collections import Counter
+from itertools import product
+from numbers import Real
 
+import numpy as np
 import pytest
 
+from attacks.data.gallery import tiles
+from attacks.data.images import save_image
+from attacks.evaluation.comparisons import primary, secondary
+from attacks.evaluation.per_image import COLUMNS, arms_table
 from attacks.experiment import sections
-from attacks.report import warnings as cautions
-from tests.helpers.recomputed import cells, read
+from attacks.runtime.tables import write_rows
+from tests.helpers.recomputed import EXACT, FLIPS, MEANS, MEDIANS, SHARES, from_rows, leaves, read, recomputed, rows
 from tests.run.test_run import call
 
-TINY = ["config=evaluate", "data.size=96", "attack.steps=1", "attack.views=1", "evaluate.views=4", "sanity=none"]
-TINY += ["evaluate.refine=0", "data.count=3", "evaluate.left_out=2", "evaluate.deploy=1", "evaluate.explain=2"]
-TINY += ["evaluate.map_pictures=3", "evaluate.curves=[angle]", "transforms=eot2d"]
-PARTS = {"same", "wide", "comparisons", "map", "curve", "left_out", "deployment", "explanations", "spectrum"}
+TINY = ["config=evaluate", "data=folder", "data.size=64", "attack.steps=1", "attack.views=2", "evaluate.views=4"]
+TINY += ["evaluate.refine=0", "evaluate.left_out=3", "evaluate.deploy=5", "evaluate.explain=3", "sanity=none"]
+TINY += ["evaluate.map_pictures=11", "evaluate.maps=[[angle,scale]]", "evaluate.curves=[angle]", "transforms=eot2d"]
+TINY += ["evaluate.layers=[stem]", "evaluate.one_view=true", "evaluate.batch=null"]
+#: Numbers that do not follow from the files of results, and why.
+ELSEWHERE = {
+    r"schema|seed|neighbours|threat \w+": "the configuration",
+    r"(wide )?bank (refine|ranges \d+ \d)|wide factor": "the configuration",
+    r"(left_out steps|deployment size \d|response \w+ \d [xy] trained \d|drift views)": "the configuration",
+    r"gallery|guessed|verification .*": "the pictures and the encoder, before any attack",
+    r"(.* )?cost \w+|costs .*": "passes and seconds, counted in the run",
+}
+#: The change of the saved pictures is measured in single precision.
+SINGLE = 1e-6
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A small run with every part, of sixteen pictures in eleven clusters."""
+    work = tmp_path_factory.mktemp("recomputed")
+    chosen, lines = tiles(64).spread(16), ["path,cluster,identity"]
+    for i, (name, image) in enumerate(zip(chosen.names, chosen.images, strict=True)):
+        save_image(work / f"{name}.png", image)
+        lines.append(f"{name}.png,{i % 11},{i // 2}")
+    (work / "list.csv").write_text("\n".join(lines))
+    data = [f"data.path={work / 'list.csv'}", f"data.gallery={work / 'list.csv'}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sections, "CELLS", 3)
+        patch.setattr(sections, "CURVE_CELLS", 2)
+        patch.setattr(sections.Sections, "draw", lambda self, out: None)
+        patch.setattr("attacks.report.page.write_report", lambda *_, **__: None)
+        assert call(patch, *TINY, *data, f"hydra.run.dir={work / 'run'}") == 0
+    return work / "run"
+
+
+def is_number(value):
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 @pytest.mark.slow
-def test_every_number_follows_from_the_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(sections, "CELLS", 3)
-    monkeypatch.setattr(sections, "CURVE_CELLS", 2)
-    monkeypatch.setattr(sections.Sections, "draw", lambda self, out: None)
-    monkeypatch.setattr("attacks.report.page.write_report", lambda *_, **__: None)
-    assert call(monkeypatch, *TINY, f"hydra.run.dir={tmp_path / 'run'}") == 0
-    content, seen = read(tmp_path / "run"), Counter()
-    for where, there, computed in cells(content, tmp_path / "run"):
-        assert there == pytest.approx(computed, abs=1e-9), where
-        seen[where[0]] += 1
-    assert set(seen) == PARTS
-    # An interval has three numbers, and a cell two measures of five arms.
-    assert seen["map"] >= 9 * 2 * 5 * 3 and seen["curve"] == 2 * 2 * 5 * 3
-    assert seen["left_out"] == 4 * 4 * 2 * 3 and seen["deployment"] == 5 * 9 * 5 * 2 * 3
-    assert seen["comparisons"] == 2 * 2 * 4 * 5
+def test_every_number_follows_from_the_files(finished):
+    content, computed = leaves(read(finished)), leaves(recomputed(finished))
+    assert computed.keys() <= content.keys()
+    for place, value in computed.items():
+        wanted = pytest.approx(value, abs=SINGLE if "budget_used" in place else 1e-9, rel=0)
+        assert content[place] == (wanted if is_number(value) else value), place
+    numbers = {place for place, value in content.items() if is_number(value)}
+    left = [" ".join(map(str, place)) for place in numbers - computed.keys()]
+    assert not [place for place in left if not any(re.fullmatch(each, place) for each in ELSEWHERE)]
+    assert len(numbers & computed.keys()) > 2500
 
 
-def test_a_part_with_few_pictures_gives_a_warning():
-    content = {"response": None, "left_out": {"pictures": 4}, "explanations": {"pictures": ["a", "b"]}}
-    message = cautions.few_in_parts(content | {"deployment": {"pictures": 5}})
-    assert [line.split(":")[0] for line in message] == [
-        "4 pictures in the part left_out",
-        "2 pictures in the part explanations",
-    ]
+@pytest.mark.slow
+def test_the_run_has_every_part_and_both_kinds_of_intervals(finished):
+    content = read(finished)
+    parts = Counter(place[0] for place, value in leaves(recomputed(finished)).items() if is_number(value))
+    assert {"arms", "wide", "primary", "comparisons", "response", "left_out", "deployment", "explanations"} < {*parts}
+    assert "drift" in parts and len(content["clusters"]) == 16 > len(set(content["clusters"])) == 11
+    assert content["primary"]["p"] is not None is not content["comparisons"][0]["p_holm"]
+    assert content["response"]["maps"][0]["p_holm"] is not None is not content["response"]["maps"][0]["worst"]
+    assert {value for place, value in leaves(content).items() if place[-1] == "kind"} == {"interval", "range"}
+
+
+@pytest.mark.slow
+def test_the_cost_is_the_sum_of_its_parts(finished):
+    content = read(finished)
+    for name in ("forward", "backward", "seconds"):
+        assert content["cost"][name] == pytest.approx(sum(cost[name] for cost in content["costs"].values()))
+
+
+def random_rows(clusters, seed):
+    """Rows of per_image.csv with heavy tails, one to three pictures in each cluster, and a target."""
+    draw, table = np.random.default_rng(seed), []
+    pictures = [(str(i), f"{i}-{j}") for i in range(clusters) for j in range(draw.integers(1, 4))]
+    base = {cluster: draw.normal(0, 0.2) for cluster, _ in pictures}
+    arms = enumerate(("clean", "noise", "no_eot", "one_view", "eot"))
+    for bank, (level, arm) in product(("same", "wide"), arms):
+        for cluster, picture in pictures:
+            row = {"bank": bank, "arm": arm, "picture": picture, "cluster": cluster, "identity": "", "views": 64}
+            rate = np.clip(0.2 * level + base[cluster] + draw.normal(0, 0.1), 0, 1)
+            row |= {"step": None} | dict.fromkeys(COLUMNS)
+            row |= {name: float(draw.standard_t(3) + level) for name in MEANS}
+            row |= {name: draw.binomial(64, rate) / 64 for name in (*SHARES, "tar_0.01")}
+            row |= {name: float(draw.integers(1, 30)) for name in MEDIANS}
+            survived = int(draw.integers(0, 65))
+            share = draw.binomial(survived, rate) / survived if survived else None
+            table.append(row | {"survived": survived, "success_survived": share})
+    return table
+
+
+@pytest.mark.parametrize("measure", ["success", "cosine"])
+@pytest.mark.parametrize("clusters", [2, 3, 4, 5, 6, 9, 10, 28, 29, 30, 40])
+def test_tables_of_any_number_of_clusters_follow_from_their_rows(tmp_path, clusters, measure):
+    table = random_rows(clusters, seed=clusters)
+    write_rows(tmp_path / "per_image.csv", table)
+    arms = arms_table(table)
+    content = {"arms": arms["same"], "wide": {"arms": arms["wide"], "bank": {"views": 64}}}
+    content |= {"primary": primary(table, measure), "comparisons": secondary(table, measure)}
+    content, computed = leaves(content), leaves(from_rows(rows(tmp_path, "per_image"), measure))
+    names = {"baselines", "0", "1"}
+    assert {place for place in content.keys() - computed.keys() if not names & {*place}} == set()
+    for place, value in computed.items():
+        tests = {"p": 1, "p_holm": 15}.get(place[-1], 0) if value and clusters > EXACT else 0
+        error = 5 * np.sqrt(2 * tests * value / FLIPS) if tests else 0  # five standard errors of random signs
+        wanted = pytest.approx(value, abs=1e-9 + error, rel=0) if is_number(value) else value
+        assert content[place] == wanted, place

@@ -1,96 +1,105 @@
-"""All tables of metrics.json computed anew from the CSV files of a run, with numpy and scipy, after
-docs/evaluation.md. Nothing of the package is used; the places of the bootstrap's 4000 samples are drawn as there."""
+"""The numbers of metrics.json computed anew from the other files of a run, with numpy and scipy, after
+docs/evaluation.md. Nothing of the package is used."""
 
 import csv
 import json
-from itertools import chain, product
-from math import comb, sqrt
+from collections import Counter
+from fractions import Fraction
+from itertools import count, product
+from math import sqrt
 
 import numpy as np
 import scipy.stats
-import torch
+from PIL import Image
 
+LEVEL = 0.05
 Z = scipy.stats.norm.ppf(0.975)
 MEANS = ("cosine", "worst_cosine", "shift", "cosine_p10", "mrr", "goal_cosine")
-SHARES = ("recall_at_1", "recall_at_5", "recall_at_10", "success", "knn")
+SHARES = ("recall_at_1", "recall_at_5", "recall_at_10", "success", "success_survived", "knn")
 MEDIANS = ("median_rank", "goal_rank")
+BASELINES = ("noise", "no_eot")
+#: The most clusters whose signs are all tried, and the random choices of signs for more.
+EXACT, FLIPS = 14, 65_535
 
 
-def rows(folder, name):
-    with (folder / f"{name}.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+# Statistics of (C,) values, one for each cluster
 
 
-def some(table, **where):
-    matching = [row for row in table if all(row[key] == value for key, value in where.items())]
-    assert matching, where
-    return matching
+def value(mean, low, high, kind="interval"):
+    return {"mean": mean, "low": min(low, mean), "high": max(high, mean), "kind": kind}
 
 
-def column(table, name):
-    values = [row[name] for row in table]
-    return None if "" in values else np.array([float(value) for value in values])
-
-
-def pictures(table, name):
-    """Long rows as (N,V), in the order of the file."""
-    order = list(dict.fromkeys(row["picture"] for row in table))
-    return np.array([[float(row[name]) for row in table if row["picture"] == picture] for picture in order])
+def spanned(units):
+    return value(units.mean(), units.min(), units.max(), "range")
 
 
 def mean(units):
-    """Expanded BCa bootstrap (Efron 1987, Hesterberg 2015), bias and acceleration a sixth of the mean's skewness."""
+    """Student's t with Johnson's (1978) correction for skewness on the side of the long tail, from 30 clusters."""
     n = len(units)
-    if n == 1 or np.ptp(units) == 0:
-        return [units.mean()] * 3
-    places = torch.randint(n, (4000, n), generator=torch.Generator().manual_seed(0)).numpy()
-    drawn = units[places].mean(1)
-    skew = scipy.stats.skew(units) / (6 * sqrt(n))
-    wide = sqrt(n / (n - 1)) * scipy.stats.t.ppf(0.975, n - 1)
-    levels = [scipy.stats.norm.cdf(skew + (skew + z) / (1 - skew * (skew + z))) for z in (-wide, wide)]
-    low, high = np.quantile(drawn, levels)
-    return [units.mean(), min(low, units.mean()), max(high, units.mean())]
+    if n < 30:
+        return spanned(units)
+    error = scipy.stats.sem(units)
+    t = scipy.stats.t.ppf(0.975, n - 1)
+    skew = scipy.stats.skew(units) * ((n - 1) / n) ** 1.5  # with the unbiased variance
+    shift = skew / sqrt(n) * (1 / 6 + t**2 / 3)
+    low, high = units.mean() - error * (t - min(shift, 0)), units.mean() + error * (t + max(shift, 0))
+    return value(units.mean(), max(low, units.min()), min(high, units.max()))
 
 
-def share(shares, views):
-    """Wilson's interval for the effective number of trials (Kish; Korn & Graubard), with a quarter
-    of a picture of hits and one of misses."""
-    n = len(shares)
-    if n == 1:
-        worth = views
-    else:
-        values, times = np.r_[shares, 0, 1], np.r_[np.ones(n), 0.25, 0.25]
-        p = np.average(values, weights=times)
-        spread = (times * (values - p) ** 2).sum() / (times.sum() - 1)
-        worth = n * p * (1 - p) / spread * (Z / scipy.stats.t.ppf(0.975, n - 1)) ** 2
-        worth = min(max(worth, n), n * views)
-    p = shares.mean()
-    middle = (p + Z**2 / (2 * worth)) / (1 + Z**2 / worth)
-    half = Z * sqrt(p * (1 - p) / worth + Z**2 / (4 * worth**2)) / (1 + Z**2 / worth)
-    return [p, max(0, min(p, middle - half)), min(1, max(p, middle + half))]
+def share(shares, trials):
+    """Korn & Graubard's interval (1998), from 4 clusters: quantiles of beta distributions for the effective number of
+    trials, between those of Jeffreys and of Clopper & Pearson, with a tenth of a cluster of hits and one of misses in
+    the variance, and with room for clusters that n may have missed."""
+    n, p = len(shares), shares.mean()
+    if n < 4:
+        return spanned(shares)
+    views = max(1, round(scipy.stats.hmean(trials)))
+    values, weights = np.r_[shares, 0, 1], np.r_[np.ones(n), 0.1, 0.1]
+    middle = np.average(values, weights=weights)
+    variance = np.cov(values, aweights=weights, ddof=0) * weights.sum() / (weights.sum() - 1)
+    worth = n * middle * (1 - middle) / variance * (Z / scipy.stats.t.ppf(0.975, n - 1)) ** 2
+    worth = np.clip(worth, n, n * views)
+    low = scipy.stats.beta.ppf(0.025, p * worth + 1 / 3, (1 - p) * worth + 2 / 3)
+    high = scipy.stats.beta.isf(0.025, p * worth + 2 / 3, (1 - p) * worth + 1 / 3)
+    missed = min(0.14, 1 - LEVEL ** (1 / n)) if n <= 28 else 0
+    return value(p, min(low, (1 - missed) * p), max(high, (1 - missed) * p + missed))
 
 
-def middle(values):
+def apart(one, other, trials):
+    """Two shares of the same clusters, from their own intervals and their correlation (Newcombe 1998, method 10),
+    which is less by a share of 1 / n where it is positive; from 4 clusters."""
+    n = len(one)
+    if n < 4:
+        return spanned(one - other)
+    first, second = share(one, trials), share(other, trials)
+    alike = scipy.stats.pearsonr(one, other).statistic if np.ptp(one) and np.ptp(other) else 0
+    alike *= 1 - 1 / n if alike > 0 else 1
+    ends = []
+    for a, b in (("low", "high"), ("high", "low")):
+        errors = np.array([abs(first["mean"] - first[a]), abs(second["mean"] - second[b])])
+        ends.append(sqrt(max(0, errors @ [[1, -alike], [-alike, 1]] @ errors)))
+    difference = (one - other).mean()
+    return value(difference, max(-1, difference - ends[0]), min(1, difference + ends[1]))
+
+
+def middle(units):
     """The lower median, between order statistics that a sign test would not refuse."""
-    rising, n = np.sort(values), len(values)
-    cut = next(k for k in range(n) if scipy.stats.binom.cdf(k, n, 0.5) > 0.025)  # the sign test refuses these
-    cut = max(0, cut - 1) if scipy.stats.binom.cdf(0, n, 0.5) <= 0.025 else 0
-    return [rising[(n - 1) // 2], rising[cut], rising[n - 1 - cut]]
+    rising, n = np.sort(units), len(units)
+    cut = next(k for k in range(n) if scipy.stats.binom.cdf(k, n, 0.5) > 0.025)
+    kind = "interval" if cut else "range"
+    cut = max(0, cut - 1)
+    return value(rising[(n - 1) // 2], rising[cut], rising[n - 1 - cut], kind)
 
 
 def flips(differences):
-    """Every choice of signs."""
+    """Every choice of signs; of many clusters random ones, other than those of the package."""
     n = len(differences)
-    assert n <= 12
-    sums = np.array([np.dot(signs, differences) for signs in product((-1, 1), repeat=n)])
-    slack = 1e-12 * np.abs(differences).sum()
-    return np.mean(np.abs(sums) >= abs(differences.sum()) - slack)
-
-
-def mcnemar(one, other):
-    first, second = int((one & ~other).sum()), int((other & ~one).sum())
-    n = first + second
-    return min(1.0, 2 * sum(comb(n, k) for k in range(min(first, second) + 1)) / 2**n)
+    if n <= EXACT:
+        signs = np.array([*product((-1, 1), repeat=n)])
+    else:
+        signs = np.random.default_rng(1).choice((-1.0, 1.0), (FLIPS, n))
+    beyond = np.abs(signs @ differences) >= abs(differences.sum()) - 1e-12 * np.abs(differences).sum()
+    return beyond.mean() if n <= EXACT else (1 + beyond.sum()) / (1 + FLIPS)
 
 
 def holm(p):
@@ -100,139 +109,310 @@ def holm(p):
     return corrected
 
 
+def needed(tests):
+    """The fewest clusters with which the least of the p values can be below the level after correction."""
+    return next(n for n in count(1) if tests * 2.0 ** (1 - n) < LEVEL)
+
+
+# Rows of CSV files
+
+
+def rows(folder, name):
+    with (folder / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def some(table, **where):
+    matching = [row for row in table if all(row[key] == text for key, text in where.items())]
+    assert matching, where
+    return matching
+
+
+def column(table, name):
+    values = [row[name] for row in table]
+    return None if "" in values else np.array([float(text) for text in values])
+
+
+def seen(table, name):
+    """The values of a column in the order of the file."""
+    return list(dict.fromkeys(row[name] for row in table))
+
+
+def by_cluster(table, name, how=np.mean):
+    """(C,) from (R,) rows: of each cluster the mean over its pictures of the mean over their rows."""
+    clusters = {}
+    for row in table:
+        clusters.setdefault(row["cluster"], {}).setdefault(row["picture"], []).append(float(row[name]))
+    return np.array([how([np.mean(each) for each in pictures.values()]) for pictures in clusters.values()])
+
+
+def trials(table, views=None):
+    """The views of each cluster: the sum of a column, or the number of rows."""
+    totals = Counter()
+    for row in table:
+        totals[row["cluster"]] += float(row[views]) if views else 1
+    return np.array([*totals.values()])
+
+
+def lower_median(values):
+    return np.sort(values)[(len(values) - 1) // 2]
+
+
+# metrics.json
+
+
+def recomputed(folder):
+    """The content of metrics.json as far as it follows from the other files of a run directory."""
+    table = rows(folder, "per_image")
+    tables = {name: rows(folder, name) for name in ("response", "left_out", "deployment", "explanations", "spectrum")}
+    tables["drift"] = rows(folder, "drift")
+    clusters = {row["picture"]: row["cluster"] for row in table}
+    for row in [row for each in tables.values() for row in each]:
+        row["cluster"] = clusters[row["picture"]]
+    primary = json.loads((folder / "manifest.json").read_text())["primary"]["measure"]
+    content = from_rows(table, primary)
+    for arm, cell in content["arms"].items():
+        cell |= {"budget_used": budget_used(folder, arm, seen(table, "picture")), "step": step(table, arm)}
+    return content | {
+        "queries": [*clusters],
+        "clusters": [*clusters.values()],
+        "identities": len({row["identity"] for row in table}),
+        "bank": {"views": int(table[0]["views"])},
+        "response": response(tables["response"]),
+        "left_out": left_out(tables["left_out"]),
+        "deployment": deployment(tables["deployment"]),
+        "explanations": explanations(tables["explanations"], tables["spectrum"]),
+        "drift": drift(tables["drift"]),
+    }
+
+
+def from_rows(table, measure):
+    """The tables and comparisons of per_image.csv, the primary one in `measure`."""
+    arms = {
+        bank: {arm: arm_cell(some(table, bank=bank, arm=arm)) for arm in seen(table, "arm")}
+        for bank in seen(table, "bank")
+    }
+    primary, others = comparisons(table, measure)
+    wide = {"arms": arms["wide"], "bank": {"views": int(table[-1]["views"])}} if "wide" in arms else None
+    return {"arms": arms["same"], "wide": wide, "primary": primary, "comparisons": others}
+
+
+def arm_cell(table):
+    cell = {}
+    for name in (*MEANS, *SHARES, *MEDIANS, *(name for name in table[0] if name.startswith("tar_"))):
+        views, mine = "views", table
+        if name == "success_survived":
+            views, mine = "survived", [row for row in table if row["survived"] != "0"]
+        if not mine or column(mine, name) is None:
+            cell[name] = None
+        elif name in MEDIANS:
+            cell[name] = middle(by_cluster(mine, name, lower_median))
+        else:
+            units = by_cluster(mine, name)
+            cell[name] = mean(units) if name in MEANS else share(units, trials(mine, views))
+    rates = {name.removeprefix("tar_"): cell.pop(name) for name in [*cell] if name.startswith("tar_")}
+    return cell | {"tar": rates or None}
+
+
+def step(table, arm):
+    own = some(table, bank="same", arm=arm)
+    if column(own, "step") is None:
+        return None
+    steps = column(own, "step")
+    return {"median": lower_median(by_cluster(own, "step", lower_median)), "least": steps.min(), "most": steps.max()}
+
+
+def budget_used(folder, arm, pictures):
+    """The largest change of a saved picture, as a share of eps, in an L-inf ball."""
+    eps = json.loads((folder / "manifest.json").read_text())["config"]["perturbation"]["eps"]
+    changes = []
+    for name in pictures:
+        own, clean = (np.asarray(Image.open(folder / "pictures" / each / name), float) for each in (arm, "clean"))
+        changes.append(np.abs(own - clean).max() / 255)
+    return max(changes) / float(Fraction(eps))
+
+
+def compared(table, measure, bank, other):
+    """The clusters' differences of EOT from another arm, and the mean with its interval."""
+    own, theirs = (some(table, bank=bank, arm=arm) for arm in ("eot", other))
+    pair = by_cluster(own, measure), by_cluster(theirs, measure)
+    difference = pair[0] - pair[1]
+    return difference, mean(difference) if measure == "cosine" else apart(*pair, trials(own, "views"))
+
+
+def comparisons(table, measure):
+    better = 1 if measure == "success" else -1
+    means = {arm: better * by_cluster(some(table, bank="same", arm=arm), measure).mean() for arm in BASELINES}
+    against = max(("no_eot", "noise"), key=means.get)
+    p = [flips(compared(table, measure, "same", arm)[0]) for arm in BASELINES]
+    clusters = len(seen(table, "cluster"))
+    few = clusters < needed(1)
+    head = {"test": "sign flips", "arm": "eot"}
+    primary = head | {"measure": measure, "against": against, "bank": "same", "clusters": clusters}
+    primary |= {"difference": compared(table, measure, "same", against)[1]}
+    primary |= {"p": None if few else max(p), "needed": needed(1) if few else None}
+    others, p = [], []
+    arms = sorted((arm for arm in seen(table, "arm") if arm != "eot"), key=lambda arm: arm != "one_view")
+    for bank, other, name in product(seen(table, "bank"), arms, ("cosine", "success")):
+        if (bank, other, name) != ("same", against, measure):
+            difference, cell = compared(table, name, bank, other)
+            others.append(head | {"measure": name, "other": other, "bank": bank, "difference": cell})
+            p.append(flips(difference))
+    few = clusters < needed(len(p))
+    for row, each, corrected in zip(others, p, holm(p), strict=True):
+        row |= {"p": None if few else each, "p_holm": None if few else corrected}
+        row |= {"needed": needed(len(p)) if few else None}
+    return primary, others
+
+
 def section(table):
     """A cell of a section: both measures."""
-    hits, cosine = pictures(table, "success"), pictures(table, "cosine")
-    units = cosine.mean(1) if len(cosine) > 1 else cosine[0]
-    return {"success": share(hits.mean(1), hits.shape[1]), "cosine": mean(units)}
+    success, cosine = (by_cluster(table, name) for name in ("success", "cosine"))
+    return {"success": share(success, trials(table)), "cosine": mean(cosine)}
 
 
-def cells(content, folder):
-    """Every number: its place in metrics.json, the value there, and the computed value."""
-    yield from arms_cells(content, rows(folder, "per_image"))
-    yield from comparison_cells(content, rows(folder, "per_image"))
-    if content["response"]:
-        yield from response_cells(content["response"], rows(folder, "response"))
-    if content["left_out"]:
-        table = rows(folder, "left_out")
-        for without in content["left_out"]["rows"]:
-            for cell in without["cells"]:
-                where = {"without": without["without"], "test": cell["test"]}
-                yield from pairs(("left_out", *where.values()), cell, section(some(table, **where)))
-    if content["deployment"]:
-        table = rows(folder, "deployment")
-        for cell in content["deployment"]["cells"]:
-            for arm, each in cell["arms"].items():
-                where = {"codec": cell["codec"], "resampler": cell["resampler"], "arm": arm}
-                yield from pairs(("deployment", *where.values()), each, section(some(table, **where)))
-    if content["explanations"]:
-        yield from explanation_cells(content["explanations"], rows(folder, "explanations"), rows(folder, "spectrum"))
+def minus(one, other):
+    """The difference in success."""
+    return apart(by_cluster(one, "success"), by_cluster(other, "success"), trials(one))
 
 
-def pairs(where, cell, computed):
-    for measure, values in computed.items():
-        for part, value in zip(("mean", "low", "high"), values, strict=True):
-            yield (*where, measure, part), cell[measure][part], value
+def sizes(table):
+    return {"pictures": len(seen(table, "picture")), "clusters": len(seen(table, "cluster"))}
 
 
-def arms_cells(content, table):
-    views = int(table[0]["views"])
-    for bank, arms in (("same", content["arms"]), ("wide", (content["wide"] or {}).get("arms", {}))):
-        for arm, cell in arms.items():
-            mine = some(table, bank=bank, arm=arm)
-            for names, how in ((MEANS, mean), (SHARES, lambda v: share(v, views)), (MEDIANS, middle)):
-                for name in names:
-                    values = column(mine, name)
-                    if values is None:
-                        assert cell[name] is None
-                    else:
-                        yield from pairs((bank, arm), cell, {name: how(values)})
-            for far, each in (cell["tar"] or {}).items():
-                yield from pairs((bank, arm, "tar"), {far: each}, {far: share(column(mine, f"tar_{far}"), views)})
+def floats(table, name):
+    return [float(text) for text in seen(table, name)]
 
 
-def comparison_cells(content, table):
-    computed, p = [], []
-    for row in content["comparisons"]:
-        one, other = (
-            column(some(table, bank=row["bank"], arm=arm), row["measure"]) for arm in (row["arm"], row["other"])
-        )
-        p.append(flips(one - other) if row["measure"] == "cosine" else mcnemar(one > 0.5, other > 0.5))
-        computed.append(DIFFERENCE[row["measure"]](one, other, int(table[0]["views"])))
-    for row, values, each, corrected in zip(content["comparisons"], computed, p, holm(p), strict=True):
-        where = ("comparisons", row["bank"], row["other"], row["measure"])
-        yield from pairs(where, row, {"difference": values})
-        yield (*where, "p"), row["p"], each
-        yield (*where, "p_holm"), row["p_holm"], corrected
+def response(table):
+    kinds = {kind: [row for row in table if row["kind"] == kind] for kind in ("map", "curve")}
+    return sizes(table) | {
+        "views": len({row["view"] for row in table}),
+        "maps": [a_map(some(kinds["map"], number=number)) for number in seen(kinds["map"], "number")],
+        "curves": [a_curve(some(kinds["curve"], number=number)) for number in seen(kinds["curve"], "number")],
+    }
 
 
-def apart(one, other, views):
-    """Two shares of the same pictures, from their own intervals and their correlation (Newcombe 1998, method 10)."""
-    (p, low, high), (q, below, above) = share(one, views), share(other, views)
-    alike = scipy.stats.pearsonr(one, other).statistic if np.ptp(one) and np.ptp(other) else 0
-    alike = min(alike, 0) if len(one) < 4 else alike
-    return [
-        p - q,
-        p - q - sqrt((p - low) ** 2 - 2 * alike * (p - low) * (above - q) + (above - q) ** 2),
-        p - q + sqrt((high - p) ** 2 - 2 * alike * (high - p) * (q - below) + (q - below) ** 2),
-    ]
+def a_map(table):
+    xs, ys = seen(table, "x_value"), seen(table, "y_value")
+    cells = {
+        (arm, x, y): some(table, arm=arm, x_value=x, y_value=y) for arm, x, y in product(seen(table, "arm"), xs, ys)
+    }
+    arms = {}
+    for arm in seen(table, "arm"):
+        grid = [[section(cells[arm, x, y]) for x in xs] for y in ys]
+        arms[arm] = {name: [[cell[name] for cell in line] for line in grid] for name in ("success", "cosine")}
+    drawn = {"x": {"values": floats(table, "x_value")}, "y": {"values": floats(table, "y_value")}, "arms": arms}
+    p, least = [], needed(len(xs) * len(ys))
+    for y, x in product(ys, xs):
+        one, other = (by_cluster(cells[arm, x, y], "success") for arm in ("eot", "no_eot"))
+        p.append(flips(one - other))
+    few = len(seen(table, "cluster")) < least
+    stars = None if few else holm(p).reshape(len(ys), len(xs)).tolist()
+    drawn |= {"needed": least if few else None, "p_holm": stars}
+    means = {(y, x): by_cluster(cells["eot", x, y], "success").mean() for y, x in product(ys, xs)}
+    for name, end in (("worst", min), ("best", max)):
+        place = end(means, key=means.get)
+        flat = len(set(means.values())) == 1
+        drawn[name] = None if flat else {"x": float(place[1]), "y": float(place[0]), "success": means[place]}
+    return drawn
 
 
-DIFFERENCE = {"cosine": lambda one, other, views: mean(one - other), "success": apart}
+def a_curve(table):
+    arms = {}
+    for arm in seen(table, "arm"):
+        line = [section(some(table, arm=arm, x_value=x)) for x in seen(table, "x_value")]
+        arms[arm] = {name: [cell[name] for cell in line] for name in ("success", "cosine")}
+    return {"x": {"values": floats(table, "x_value")}, "arms": arms}
 
 
-def response_cells(response, table):
-    for number, each in enumerate(response["maps"]):
-        p, ys = [], each["y"]["values"]
-        for down, across in product(range(len(ys)), range(len(each["x"]["values"]))):
-            place = {"kind": "map", "number": str(number), "x_value": repr(each["x"]["values"][across])}
-            place |= {"y_value": repr(ys[down])}
-            for arm, cell in each["arms"].items():
-                picked = {key: grid[down][across] for key, grid in cell.items()}
-                yield from pairs(("map", arm, down, across), picked, section(some(table, arm=arm, **place)))
-            one, other = (pictures(some(table, arm=arm, **place), "cosine").mean(1) for arm in ("eot", "no_eot"))
-            p.append(flips(one - other))
-        for i, (there, mine) in enumerate(zip(chain(*each["p_holm"]), holm(p), strict=True)):
-            yield ("map", "p_holm", i), there, mine
-        means = {
-            (x, y): each["arms"]["eot"]["cosine"][j][i]["mean"]
-            for i, x in enumerate(each["x"]["values"])
-            for j, y in enumerate(ys)
+def left_out(table):
+    lines = []
+    for without in seen(table, "without"):
+        cells = []
+        for test in seen(table, "test"):
+            own, whole = (some(table, without=name, test=test) for name in (without, "nothing"))
+            difference = None if without == "nothing" else minus(own, whole)
+            cells.append(section(own) | {"test": test, "difference": difference})
+        lines.append({"without": without, "cells": cells})
+    return sizes(table) | {"rows": lines}
+
+
+def deployment(table):
+    cells = []
+    for codec, resampler in dict.fromkeys((row["codec"], row["resampler"]) for row in table):
+        mine = some(table, codec=codec, resampler=resampler)
+        arms = {arm: some(mine, arm=arm) for arm in seen(mine, "arm")}
+        cell = {"codec": codec, "resampler": resampler, "difference": minus(arms["eot"], arms["no_eot"])}
+        cells.append(cell | {"arms": {arm: section(own) for arm, own in arms.items()}})
+    return sizes(table) | {"cells": cells}
+
+
+def explanations(table, spectrum):
+    arms, orders = seen(table, "arm"), seen(table, "order")
+    units = {
+        (arm, order, name): by_cluster(some(table, arm=arm, order=order), name)
+        for arm, order, name in product(arms, orders, ("deletion", "insertion", "likeness"))
+    }
+
+    def areas(order, baseline=None):
+        return {
+            name: {
+                arm: mean(units[arm, order, name] - (units[arm, baseline, name] if baseline else 0)) for arm in arms
+            }
+            for name in ("deletion", "insertion")
         }
-        for name, pick in (("worst", max), ("best", min)):
-            yield ("map", name), each[name]["cosine"]["mean"], pick(means.values())
-            yield ("map", name, "place"), means[each[name]["x"], each[name]["y"]], pick(means.values())
-    for number, each in enumerate(response["curves"]):
-        for at, x in enumerate(each["x"]["values"]):
-            for arm, cell in each["arms"].items():
-                mine = some(table, kind="curve", number=str(number), arm=arm, x_value=repr(x))
-                yield from pairs(("curve", arm, at), {key: line[at] for key, line in cell.items()}, section(mine))
+
+    clean = some(table, arm="clean", order="random")
+    means = {name: by_cluster(clean, name).mean() for name in ("coverage", "view_coverage", "effective_coverage")}
+    shares = {}
+    for arm in seen(spectrum, "arm"):
+        mine = some(spectrum, arm=arm)
+        for picture in seen(mine, "picture"):
+            own = some(mine, picture=picture)
+            whole = sum(float(row["power"]) for row in own)
+            for row in own:
+                row["share"] = float(row["power"]) / whole
+        rings = seen(mine, "frequency")
+        shares[arm] = [by_cluster(some(mine, frequency=ring), "share").mean() for ring in rings]
+    return means | {
+        "pictures": seen(table, "picture"),
+        "clusters": sizes(table)["clusters"],
+        "likeness": {arm: mean(units[arm, orders[0], "likeness"]) for arm in arms},
+        "order": orders[0],
+        **areas(orders[0]),
+        "orders": {order: areas(order) for order in orders},
+        "beyond_random": {order: areas(order, "random") for order in orders if order != "random"},
+        "dead": 1 - means["coverage"],
+        "spectrum": {"frequency": floats(spectrum, "frequency"), "arms": shares},
+    }
 
 
-def explanation_cells(content, table, spectrum):
-    for arm, order in product(content["likeness"], content["orders"]):
-        mine, chance = some(table, arm=arm, order=order), some(table, arm=arm, order="random")
-        likeness = mean(column(mine, "likeness"))
-        yield from pairs(("explanations", arm), {"likeness": content["likeness"][arm]}, {"likeness": likeness})
-        for measure in ("deletion", "insertion"):
-            values = column(mine, measure)
-            place = ("explanations", arm, order)
-            yield from pairs(place, {measure: content["orders"][order][measure][arm]}, {measure: mean(values)})
-            if order == content["order"]:
-                yield from pairs(place, {measure: content[measure][arm]}, {measure: mean(values)})
-            if order != "random":
-                beyond = content["beyond_random"][order][measure][arm]
-                yield from pairs(
-                    (*place, "beyond"), {measure: beyond}, {measure: mean(values - column(chance, measure))}
-                )
-    mine = some(table, arm="clean", order="random")
-    for name in ("coverage", "view_coverage", "effective_coverage"):
-        yield ("explanations", name), content[name], column(mine, name).mean()
-    yield ("explanations", "dead"), content["dead"], 1 - column(mine, "coverage").mean()
-    for arm, shares in content["spectrum"]["arms"].items():
-        power = pictures(some(spectrum, arm=arm), "power")
-        for i, values in enumerate(zip(shares, (power / power.sum(1, keepdims=True)).mean(0), strict=True)):
-            yield ("spectrum", arm, i), *values
+def drift(table):
+    layers = seen(table, "layer")
+    cells = {
+        (layer, arm): by_cluster(some(table, layer=layer, arm=arm), "cosine")
+        for layer, arm in product(layers, seen(table, "arm"))
+    }
+    lines = [{"layer": layer} | {arm: mean(cells[layer, arm]) for arm in seen(table, "arm")} for layer in layers]
+    flip = None
+    for layer in reversed(layers):
+        own, noise = (1 - cells[layer, arm] for arm in ("eot", "noise"))
+        end = (1 - cells[layers[-1], "eot"]).mean()
+        much = own.mean() > end / 2 and own.mean() >= 2 * noise.mean()
+        clear = flips(own - noise) < LEVEL if len(own) >= needed(1) else (own > noise).all()
+        flip = layer if end >= 0.1 and much and clear else flip
+    return {"layers": lines, "flips": flip}
+
+
+def leaves(node, where=()):
+    """The values of nested dictionaries and lists by their places."""
+    if isinstance(node, dict | list):
+        found = {}
+        for key, each in node.items() if isinstance(node, dict) else enumerate(node):
+            found |= leaves(each, (*where, key))
+        return found
+    return {where: node}
 
 
 def read(folder):
