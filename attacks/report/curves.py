@@ -7,7 +7,7 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from attacks.report.colours import LIGHT
 from attacks.report.svg import axis_label, legend, plain, to_svg
@@ -36,6 +36,9 @@ def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) 
             row, loss = min(points, key=lambda point: abs(point[0].step + 1 - step["median"]))
             axis.plot(row.evals, loss, "o", markersize=11, markerfacecolor="none", markeredgecolor=LIGHT[arm])
     axis.set_xscale("log")  # one attack may have chosen its iterate before another has compared any
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_xlabel("encoder passes of the steps")
     anchor = OBJECTIVES.get(objective)
     axis.set_ylabel(f"mean cosine to the {anchor}" if anchor else "mean loss (low is strong)")

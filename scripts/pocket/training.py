@@ -142,17 +142,17 @@ def train(cells: Cells, steps: int, batch: int, seed: int) -> Pocket:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
+    parser.add_argument("out", type=Path, nargs="+")
     parser.add_argument("--pictures", type=int, default=1000, help="procedural pictures to draw")
     parser.add_argument("--steps", type=int, default=1150)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--judge", action="store_true", help="train nothing, print the figures of the file OUT")
-    parser.add_argument("--attack", action="store_true", help="likewise, under attack at 8/255 and 16/255")
+    parser.add_argument("--runs", action="store_true", help="likewise, of the run directories OUT, under attack")
     options = parser.parse_args()
-    if options.judge or options.attack:
-        encoder = load_encoder("pocket", weights=options.out)
-        print(attacked(encoder) if options.attack else report(encoder))
+    (out, *_) = options.out
+    if options.judge or options.runs:
+        print(attacked(options.out) if options.runs else report(load_encoder("pocket", weights=out)))
         return
     torch.use_deterministic_algorithms(True)
     start = time.perf_counter()
@@ -162,5 +162,5 @@ def main() -> None:
     half = {
         k: v.half().contiguous() for k, v in trained.state_dict().items() if not k.endswith("num_batches_tracked")
     }
-    save_file(half, options.out)
-    print(report(load_encoder("pocket", weights=options.out)))
+    save_file(half, out)
+    print(report(load_encoder("pocket", weights=out)))
