@@ -19,12 +19,14 @@ Floats = npt.NDArray[np.float64]
 #: The fewest clusters for which the interval of a mean, and of a share, keeps its coverage; of fewer, the range is
 #: given.
 FEWEST_MEANS, FEWEST_SHARES = 30, 4
-#: Clusters with hits only, and as many with misses only, that `share_ends` adds to estimate the variance between
-#: clusters; and the continuity correction of its ends, between Jeffreys' 1/2 and Clopper & Pearson's 1.
-UNSEEN, CONTINUITY = 0.1, 2 / 3
-#: The most clusters among which a tenth that behaves otherwise may be missed, and the share that `share_ends` allows
-#: for it.
+#: The most clusters among which a tenth that behaves otherwise may be missed, and the share that `share_ends` leaves
+#: room for.
 MISSED, OTHERWISE = 28, 0.14
+#: Clusters with hits only, and as many with misses only, that `share_ends` adds to estimate the variance between
+#: clusters: of up to `MISSED` clusters, and of more.
+UNSEEN = 0.1, 0.2
+#: The continuity correction of its ends, between Jeffreys' 1/2 and Clopper & Pearson's 1.
+CONTINUITY = 2 / 3
 
 
 class Interval(NamedTuple):
@@ -105,14 +107,15 @@ def share_ends(shares: Floats, trials: int | Floats) -> tuple[Floats, Floats]:
 
     They are quantiles of beta distributions for the effective number of trials (Korn & Graubard 1998): p (1 - p) over
     the variance of the mean share (Kish 1965), corrected by Student's t because the variance is estimated; at least
-    n, at most n `trials`. A tenth of a cluster with hits only, and of one with misses only, is added to the estimate,
-    for clusters that agree by chance. Up to `MISSED` clusters, room is left for further clusters with hits only, or
-    with misses only: the share that n clusters miss at a risk of 5 %, at most `OTHERWISE`.
+    n, at most n `trials`. A part of a cluster (`UNSEEN`) with hits only, and of one with misses only, is added to the
+    estimate, for clusters that agree by chance. Up to `MISSED` clusters, room is left for further clusters with hits
+    only, or with misses only: the share that n clusters miss at a risk of 5 %, at most `OTHERWISE`.
     """
     n, mean = shares.shape[1], shares.mean(1)
-    p = (shares.sum(1) + UNSEEN) / (n + 2 * UNSEEN)
-    squares = ((shares - p[:, None]) ** 2).sum(1) + UNSEEN * (p**2 + (1 - p) ** 2)
-    worth = n * p * (1 - p) / squares * (n + 2 * UNSEEN - 1)
+    unseen = UNSEEN[n > MISSED]
+    p = (shares.sum(1) + unseen) / (n + 2 * unseen)
+    squares = ((shares - p[:, None]) ** 2).sum(1) + unseen * (p**2 + (1 - p) ** 2)
+    worth = n * p * (1 - p) / squares * (n + 2 * unseen - 1)
     worth *= float(scipy.stats.norm.ppf(0.975) / scipy.stats.t.ppf(0.975, n - 1)) ** 2
     worth = worth.clip(n, n * trials)
     hits = mean * worth

@@ -107,11 +107,13 @@ def machine(device: str) -> dict[str, object]:
 
 
 def save(tables: Sequence[Table], name: str, folder: Path, machine: Mapping[str, object]) -> None:
-    """Write `folder`/`name`.json (figures and machine) and `folder`/`name`.png (the tables that have a chart)."""
+    """Write `folder`/`name`.json (figures and machine) and `folder`/`name`.png (the tables with a chart, if any)."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {"benchmark": name, "machine": dict(machine), "tables": [table.plain() for table in tables]}
     (folder / f"{name}.json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
     drawn = [table for table in tables if table.chart]
+    if not drawn:
+        return
     figure = Figure(figsize=(8, 0.5 + 3.2 * len(drawn)), dpi=110)
     for table, axis in zip(drawn, figure.subplots(len(drawn), squeeze=False).flat, strict=True):
         (_bars if table.chart == "bars" else _lines)(axis, table)
