@@ -61,8 +61,9 @@ def test_every_number_follows_from_the_files(finished):
     content, computed = leaves(read(finished)), leaves(recomputed(finished))
     assert computed.keys() <= content.keys()
     for place, value in computed.items():
-        wanted = pytest.approx(value, abs=SINGLE if "budget_used" in place else 1e-9, rel=0)
-        assert content[place] == (wanted if is_number(value) else value), place
+        error = SINGLE if "budget_used" in place else 1e-9
+        wanted = pytest.approx(value, abs=error, rel=0) if is_number(value) else value
+        assert content[place] == wanted, place
     numbers = {place for place, value in content.items() if is_number(value)}
     left = [" ".join(map(str, place)) for place in numbers - computed.keys()]
     assert not [place for place in left if not any(re.fullmatch(each, place) for each in ELSEWHERE)]

@@ -49,12 +49,13 @@ def mean(units):
 def share(shares, trials):
     """Korn & Graubard's interval (1998), from 4 clusters: quantiles of beta distributions for the effective number of
     trials, between those of Jeffreys and of Clopper & Pearson, with a tenth of a cluster of hits and one of misses in
-    the variance, and with room for clusters that n may have missed."""
+    the variance (a fifth of more than 28), and with room for clusters that n may have missed."""
     n, p = len(shares), shares.mean()
     if n < 4:
         return spanned(shares)
     views = max(1, round(scipy.stats.hmean(trials)))
-    values, weights = np.r_[shares, 0, 1], np.r_[np.ones(n), 0.1, 0.1]
+    unseen = 0.1 if n <= 28 else 0.2
+    values, weights = np.r_[shares, 0, 1], np.r_[np.ones(n), unseen, unseen]
     middle = np.average(values, weights=weights)
     variance = np.cov(values, aweights=weights, ddof=0) * weights.sum() / (weights.sum() - 1)
     worth = n * middle * (1 - middle) / variance * (Z / scipy.stats.t.ppf(0.975, n - 1)) ** 2

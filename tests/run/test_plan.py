@@ -76,6 +76,7 @@ def test_a_plan_from_a_pilot_has_the_power(monkeypatch, capsys, tmp_path, measur
     assert abs(power(studies) - 0.8) < 0.1  # 4 standard errors
 
 
+@pytest.mark.slow
 def test_a_plan_from_rates_has_the_power(monkeypatch, capsys):
     count, text = answer(monkeypatch, capsys, "plan=0.3", "baseline=0.4", "correlation=0.3", "views=64")
     assert "64 views" in text
@@ -85,6 +86,7 @@ def test_a_plan_from_rates_has_the_power(monkeypatch, capsys):
     assert abs(power(high - low) - 0.8) < 0.1
 
 
+@pytest.mark.slow
 def test_a_smaller_difference_needs_more_pictures(monkeypatch, capsys):
     counts = [answer(monkeypatch, capsys, f"plan={effect}", "baseline=0.4")[0] for effect in (0.4, 0.3, 0.2)]
     assert counts[0] < counts[1] < counts[2]
