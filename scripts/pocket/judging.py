@@ -71,7 +71,7 @@ def report(encoder: Encoder, views: int = 64) -> str:
     return recalls(encoder, pictures, {"clean": images, "noise 16/255": noisy}, views)
 
 
-def attacked(encoder: Encoder, views: int = 64, steps: int = 100, most: int = 6) -> str:
+def attacked(encoder: Encoder, views: int = 64, steps: int = 100, most: int = 3) -> str:
     """Recall@1 of at most `most` tiles of each judged photograph after attacks without and with EOT."""
     pictures = judged(most)
     rows = list(pictures.rows)
