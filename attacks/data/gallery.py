@@ -22,7 +22,6 @@ HELD_OUT = (
     "chelsea",
     "clock",
     "coffee",
-    "coins",
     "hubble",
     "retina",
     "rocket",

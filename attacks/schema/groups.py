@@ -276,12 +276,12 @@ class BundledConfig:
     photos: list[str] = option(
         [
             *("astronaut", "camera", "cell", "chelsea", "clock", "coffee"),
-            *("coins", "hubble", "retina", "rocket", "text"),
+            *("hubble", "retina", "rocket", "text"),
         ],
         "photographs that queries are cut from; all others are in the gallery only",
     )
     size: int = option(128, "side of a tile in pixels", range="at least 8")
-    count: int | None = option(12, "pictures to attack, spread over the photographs; null: every one")
+    count: int | None = option(10, "pictures to attack, spread over the photographs; null: every one")
 
 
 @dataclass
