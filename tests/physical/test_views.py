@@ -5,12 +5,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from PIL import Image
 
 from attacks.data.images import load_image, to_bytes
 from attacks.data.pictures import square
-from attacks.evaluation.intervals import Interval, interval, wilson
+from attacks.evaluation.intervals import Interval, interval
 from attacks.physical import score
 from attacks.physical.next_preset import ranges, staged
 from attacks.physical.photo_measure import file_name
@@ -18,6 +19,7 @@ from attacks.physical.photos import Photo, listed, quads, read
 from attacks.physical.rectify import Pose
 from attacks.physical.views import photo_view, scene_view
 from tests.helpers.photographed import through
+from tests.helpers.recomputed import share
 
 
 def test_the_central_square_equals_that_of_the_runs_pictures(photo):
@@ -71,12 +73,15 @@ def test_intervals_equal_those_of_the_run():
     assert score.summary(values, [0, 0, 0, 0]) == interval(values[None].double())
     of_two = score.summary(values, [0, 0, 0, 1])
     assert of_two.mean == pytest.approx(0.4) and (of_two.low, of_two.high) == pytest.approx((0.3, 0.5))
-    assert score.share(torch.tensor([True, False, True, True]), [0] * 4) == wilson(3, 4)
+    wilson = scipy.stats.binomtest(3, 4).proportion_ci(method="wilson")
+    of_one = score.share(torch.tensor([True, False, True, True]), [0] * 4)
+    assert of_one == (0.75, pytest.approx(wilson.low), pytest.approx(wilson.high), "interval")
     gap = score.difference(Interval(0.8, 0.5, 0.9), Interval(0.6, 0.56, 0.63))
-    assert gap == pytest.approx((0.2, 0.2 - np.hypot(0.3, 0.03), 0.2 + np.hypot(0.1, 0.04)))
+    assert gap[:3] == pytest.approx((0.2, 0.2 - np.hypot(0.3, 0.03), 0.2 + np.hypot(0.1, 0.04)))
+    assert gap.kind == "interval" and score.difference(of_two, of_one).kind == "range"
 
 
-@pytest.mark.parametrize("rows", [[0] * 6, [0, 1] * 3, list(range(6))])
+@pytest.mark.parametrize("rows", [[0] * 6, list(range(6))])
 @pytest.mark.parametrize("hit", [True, False])
 def test_equal_photographs_have_an_interval_of_nonzero_width(rows, hit):
     result = score.share(torch.full((6,), hit), rows)
@@ -85,13 +90,15 @@ def test_equal_photographs_have_an_interval_of_nonzero_width(rows, hit):
     assert gap.high - gap.low == pytest.approx(result.high - result.low)
 
 
-def test_the_interval_of_a_share_is_no_narrower_than_over_photographs():
-    """For pictures that differ, the bootstrap's; for equal ones, as if their photographs were independent."""
-    rows = [i // 20 for i in range(120)]
-    differ = torch.tensor([i // 20 % 2 == 0 for i in range(120)])
-    assert score.share(differ, rows) == score.summary(differ, rows)
-    same = torch.tensor([i % 2 == 0 for i in range(120)])
-    assert score.share(same, rows) == wilson(60, 120)
+@pytest.mark.parametrize("pictures", [2, 3, 4, 30])
+def test_the_share_of_several_pictures_is_that_of_their_clusters(pictures):
+    draw = np.random.default_rng(pictures)
+    rows = np.repeat(np.arange(pictures), draw.integers(1, 20, pictures))
+    hits = draw.random(len(rows)) < draw.random(pictures)[rows]
+    wanted = share(np.array([hits[rows == i].mean() for i in range(pictures)]), np.bincount(rows))
+    result = score.share(torch.from_numpy(hits), rows.tolist())
+    assert result.kind == wanted.pop("kind") == ("range" if pictures < 4 else "interval")
+    assert result[:3] == pytest.approx([*wanted.values()])
 
 
 def test_every_photograph_has_its_own_file():
