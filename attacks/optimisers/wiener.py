@@ -105,9 +105,10 @@ def _rings(height: int, width: int, dtype: torch.dtype, device: torch.device) ->
     the whole transform holds it (frequencies,). A sum as a product with a matrix gives the same bits every time, on
     any device. A small picture has few frequencies, and so fewer rings."""
     count = max(1, min(RINGS, min(height, width) // 4))
-    rows, columns = torch.fft.fftfreq(height, dtype=dtype), torch.fft.rfftfreq(width, dtype=dtype)
-    radius = (rows[:, None].square() + columns.square()).sqrt().flatten() / 0.5**0.5
-    ring = (radius * count).long().clamp(max=count - 1)
+    rows, columns = torch.fft.fftfreq(height, dtype=torch.float64), torch.fft.rfftfreq(width, dtype=torch.float64)
+    radius = (2 * (rows[:, None].square() + columns.square())).sqrt().flatten()
+    # A frequency on the border of two rings lies in the outer one, however this processor rounds.
+    ring = (radius * count * (1 + 1e-9)).long().clamp(max=count - 1)
     weights = torch.full((height, len(columns)), 2, dtype=dtype)
     weights[:, 0] = 1
     if width % 2 == 0:

@@ -82,7 +82,7 @@ def test_attack_halves_its_passes(adversary):
 
 
 def test_gallery_embedded_in_smaller_passes_is_not_cached(tmp_path):
-    gallery = on_shelf(tiles(64).shelf())
+    gallery = on_shelf(tiles(64).only(range(20)).shelf())  # no block so small that it fits
     few, many = Small(3), Small(100)
     for each in (few, many):
         each.net = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten())
