@@ -17,7 +17,7 @@ from .table import Row, Table
 STEPS = (1, 2, 4, 8, 16, 24, 50, 100, 200, 400)
 
 
-def run(steps: tuple[int, ...] = STEPS, pictures: int = 12, held_out: int = 128) -> list[Table]:
+def run(steps: tuple[int, ...] = STEPS, pictures: int = 10, held_out: int = 128) -> list[Table]:
     """Success of the quickstart's attacks on held-out views by the number of gradients: without EOT, with one view a
     step, and with the preset's number of views.
 
