@@ -34,9 +34,7 @@ ELSEWHERE = {
 }
 #: A command that takes minutes -> the overrides that shorten it.
 LONG = {
-    "python -m attacks.run config=quickstart perturbation.eps=8/255 data.count=null": (
-        "attack.steps=2 sanity=none evaluate.views=8"
-    ),
+    "python -m attacks.run config=quickstart data.count=30": "attack.steps=2 sanity=none evaluate.views=8",
 }
 
 
@@ -71,7 +69,9 @@ def run(page: Path, whole: bool) -> None:
         scripts = [[sys.executable, "-W", "error", "-c", block] for block in blocks(page, "python")]
         shells = [line for line in commands(page) if not line.startswith(tuple(ELSEWHERE))]
         if not whole:
-            shells = [f"{line} {LONG.get(line, '')}".strip() for line in shells]
+            shells = [
+                " ".join([line, *(less for start, less in LONG.items() if line.startswith(start))]) for line in shells
+            ]
         for command in [*scripts, *(["bash", "-euc", line] for line in shells)]:
             began = time.perf_counter()
             print(f"{page.name}: {command[-1].splitlines()[0]}", flush=True)
