@@ -31,7 +31,11 @@ OTHERS = {
     "attack.steps=7": ["attack.steps"],
     "perturbation.eps=1/255": ["perturbation.eps"],
     "evaluate.views=9": ["evaluate.views"],
-    "data.count=3": ["data.count", "the pictures' names", "the pictures", "what is right"],
+    "data.count=3": [
+        "data.count",
+        *(f"the pictures{what}" for what in ("' names", "' clusters", "")),
+        "what is right",
+    ],
     "encoder.weights={file}": ["encoder.weights", "the file of encoder.weights"],
 }
 

@@ -52,7 +52,7 @@ def test_the_attack_lowers_its_loss_on_unseen_views(name, setting):
     with watched(plain, node) as encoder:
         objective, anchor = aim(node, known, encoder, VIEWS, seed=0)
         parts = {"encoder": encoder, "objective": objective, "perturbation": perturbation, "optimiser": PGD()}
-        best = solve(known.images, anchor, **parts, eot=EOT(VIEWS, views=2), steps=8)
+        best = solve(known.images, anchor, **parts, eot=EOT(VIEWS, views=2), steps=16)
         attacked = seen(perturbation.scene(known.images, best.delta))
         before, after = (
             views.losses(x, anchor, encoder, objective, 16, untouched=known.images).mean(1)

@@ -200,7 +200,7 @@ def judged(victims, penalty, perturbation=Linf(8 / 255)):  # noqa: B008
 @pytest.mark.slow
 def test_penalised_attacks_are_smoother_or_more_similar_at_little_loss(victims):
     cosine, variation, ssim = judged(victims, None)
-    assert cosine < 0.6
+    assert cosine < 0.65
     smooth, smoother = (judged(victims, TotalVariation(weight)) for weight in (3.0, 10.0))
     assert smooth[1] < 0.85 * variation
     assert smooth[0] < cosine + 0.05

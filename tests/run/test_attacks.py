@@ -24,11 +24,14 @@ SHORT = ("config=smoke", "data.count=1", "evaluate.views=4", "evaluate.refine=1"
 #: Overrides that a choice needs.
 WITH = {
     "toward": ["objective.target=another"],
+    "l2": ["perturbation.eps=4"],
     "l1": ["perturbation.eps=50"],
     "l0": ["perturbation.eps=50"],
     "bits": ["encoder=phash"],
     "suite": ["attack.nearest=1"],
     "apgd": ["attack.steps=3"],
+    "sgd": ["attack.steps=8"],
+    "phash": ["attack.steps=12"],
 }
 GROUPS = {
     "objective": list(CHOICES["objective"]),
@@ -234,7 +237,7 @@ def test_a_failed_check_gives_the_first_warning(tmp_path, monkeypatch, capsys):
     warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning:")]
     assert warnings[0].startswith("warning: SANITY CHECK FAILED")
     page = (folder / "report.html").read_text()
-    assert page.index("SANITY CHECK FAILED") < page.index("Four arms")
+    assert page.index("SANITY CHECK FAILED") < page.index("Five arms")
 
 
 @pytest.mark.slow

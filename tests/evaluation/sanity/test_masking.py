@@ -196,7 +196,7 @@ def test_each_indicator_alone_is_flagged():
 @pytest.mark.slow
 def test_a_detached_branch_fails_several_checks(pictures):
     encoder = Detached()
-    sanity = examine(pictures, encoder(pictures), views=2, **setup(encoder, steps=10))
+    sanity = examine(pictures, encoder(pictures), views=2, **setup(encoder, steps=30))
     failed = {check.name for check in sanity.failed}
     assert {"finite differences", "masking"} <= failed, table(sanity)
     assert len(failed & set(MASKING)) >= 3, table(sanity)  # the failed checks depend on the optimiser
