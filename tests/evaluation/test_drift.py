@@ -250,4 +250,6 @@ def test_a_run_reports_its_drift(monkeypatch, capsys, tmp_path):
     page, output = (tmp_path / "report.html").read_text(), capsys.readouterr().out
     assert "<h2>Where in the network</h2>" in page and page.count('<th scope="row">stages.5</th>') == 1
     (line,) = (line for line in output.splitlines() if line.startswith("drift over "))
-    assert line.startswith(f"drift over {len(drift['layers'])} layers: the embedding flips at output (cosine eot ")
+    assert line.startswith(
+        f"drift over {len(drift['layers'])} layers: the embedding flips at {drift['flips']} (cosine eot "
+    )
