@@ -182,8 +182,11 @@ def _one(db: sqlite3.Connection, query: str) -> object:
 
 
 def _read(path: Path, count: int) -> bytes:
-    """The first bytes of a file, or the last where `count` is negative."""
-    with path.open("rb") as file:
-        if count < 0:
-            file.seek(max(0, file.seek(0, 2) + count))
-        return file.read(abs(count))
+    """The first bytes of a file, or the last where `count` is negative. None of a file that another worker removes."""
+    try:
+        with path.open("rb") as file:
+            if count < 0:
+                file.seek(max(0, file.seek(0, 2) + count))
+            return file.read(abs(count))
+    except FileNotFoundError:
+        return b""
