@@ -182,7 +182,7 @@ def _one(db: sqlite3.Connection, query: str) -> object:
 
 
 def _read(path: Path, count: int) -> bytes:
-    """The first bytes of a file, or the last where `count` is negative. None of a file that another worker removes."""
+    """The first bytes of a file, or the last where `count` is negative; none where another worker has removed it."""
     try:
         with path.open("rb") as file:
             if count < 0:
