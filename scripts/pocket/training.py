@@ -2,7 +2,7 @@
 
     python scripts/train_pocket.py OUT.safetensors
     python scripts/train_pocket.py --judge attacks/data/pocket.safetensors
-    python scripts/train_pocket.py --attack attacks/data/pocket.safetensors
+    python scripts/train_pocket.py --runs RUN_DIRECTORY ...
 
 Contrastive (InfoNCE) between a picture and a camera view of it, with the project's transforms as augmentation. The
 pictures are procedural: no photograph is read in training. The same command gives the same file on the same machine.
@@ -142,13 +142,13 @@ def train(cells: Cells, steps: int, batch: int, seed: int) -> Pocket:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, nargs="+")
+    parser.add_argument("out", type=Path, nargs="+", metavar="OUT")
     parser.add_argument("--pictures", type=int, default=1000, help="procedural pictures to draw")
     parser.add_argument("--steps", type=int, default=1150)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--judge", action="store_true", help="train nothing, print the figures of the file OUT")
-    parser.add_argument("--runs", action="store_true", help="likewise, of the run directories OUT, under attack")
+    parser.add_argument("--runs", action="store_true", help="likewise, print recall@1 of the finished runs OUT, in each arm")
     options = parser.parse_args()
     (out, *_) = options.out
     if options.judge or options.runs:
