@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--judge", action="store_true", help="train nothing, print the figures of the file OUT")
-    parser.add_argument("--runs", action="store_true", help="likewise, print recall@1 of the finished runs OUT, in each arm")
+    parser.add_argument("--runs", action="store_true", help="likewise, recall@1 of the finished runs OUT by arm")
     options = parser.parse_args()
     (out, *_) = options.out
     if options.judge or options.runs:
